@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The referee of every plan: walks a schedule and computes its peak and time.
+// No solver, test, server or page computes a peak in any other way.
+//
+// State: which storages are present, at which version; live bytes.
+//
+//   free s   error if absent; live -= bytes(s)
+//   exec o   1. first run: every op before o in base order has run; further
+//               run: its kind and the capabilities must allow it
+//            2. every storage it needs is present at the version it needs
+//            3. storages it writes come alive (already present at version 1:
+//               nothing is allocated; at another version: error)
+//            4. peak candidate = static + live + workspace: inputs and
+//               outputs both count while o runs
+//            5. time += time(o)
+//
+// At the end every op has run and every required storage is present at its
+// last version. Frees are part of the schedule; `WithFrees` writes them out
+// for a policy. Capability duplicate_outputs adds, in step 4, the bytes of
+// outputs that are present already. Integers only; O(length + arities).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "planner/step_graph.h"
+
+namespace reprise::planner {
+
+// When a storage is freed if nobody says so.
+enum class FreePolicy : uint8_t {
+  kEager,    // after the last reader of its current life, unless required
+  kProgram,  // as eager, but a first life also lasts to release_op
+};
+
+// What the executor that will run the plan can do. The default is an
+// unrestricted schedule under the reference semantics.
+struct Capabilities {
+  int max_runs = 0;  // runs per op, the first included; 0: no limit
+  bool recompute_in_backward_only = false;  // forward ops only, in backward
+  bool seeded_ok = false;
+  bool collective_ok = false;
+  bool duplicate_outputs = false;
+  FreePolicy free_policy = FreePolicy::kEager;
+  int64_t ns_per_op = 0;  // added to the time of every re-run
+};
+
+// One step of a schedule.
+struct Entry {
+  enum class Kind : uint8_t { kExec, kFree };
+  Kind kind = Kind::kExec;
+  int32_t id = 0;  // OpId or StorageId
+
+  friend bool operator==(const Entry&, const Entry&) = default;
+};
+inline Entry Exec(OpId op) { return {Entry::Kind::kExec, op}; }
+inline Entry Free(StorageId storage) { return {Entry::Kind::kFree, storage}; }
+
+using Schedule = std::vector<Entry>;
+
+struct Evaluation {
+  int64_t peak_bytes = 0;
+  OpId peak_op = kNoOp;     // first op that reaches the peak
+  int32_t peak_entry = -1;  // its position in the schedule
+  int64_t time_ns = 0;
+  int32_t execs = 0;
+};
+
+// One point per exec, for pages and tests: bytes alive while it runs.
+struct MemoryPoint {
+  int64_t start_ns = 0;
+  int64_t bytes = 0;
+  OpId op = kNoOp;
+};
+
+// INVALID_ARGUMENT with the first error: entry, op, storage, wanted and
+// present version. `profile`, where given, receives one point per exec.
+StatusOr<Evaluation> Evaluate(const StepGraph& graph,
+                              std::span<const Entry> schedule,
+                              const Capabilities& capabilities,
+                              std::vector<MemoryPoint>* profile = nullptr);
+
+// A life of a storage in a schedule: present from entry `born` to entry `dead`
+// (the Free, or the schedule's length).
+struct Lifetime {
+  StorageId storage = 0;
+  int32_t born = 0;
+  int32_t dead = 0;
+};
+// The schedule must be valid.
+std::vector<Lifetime> Lifetimes(const StepGraph& graph,
+                                std::span<const Entry> schedule);
+
+// Completes a list of execs with the frees of the policy.
+Schedule WithFrees(const StepGraph& graph, std::span<const OpId> execs,
+                   FreePolicy policy);
+
+// The base order, every op once, with the frees of the policy.
+Schedule BaseSchedule(const StepGraph& graph, FreePolicy policy);
+
+}  // namespace reprise::planner

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The planner's front door: step graph + budget -> plan + certificate.
+//
+// Minimise the total time of all execs subject to peak <= budget. Every answer
+// carries the overhead, a proven lower bound, the gap between them and the
+// algorithm that found it; a budget that is impossible is refused with the op
+// that proves it. Pure functions: no I/O, threads, clock or globals; the same
+// graph, request and seed give the same plan. Effort is counted in ticks, and
+// a callback may end the search early: it then returns the best plan so far.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "planner/evaluate.h"
+#include "planner/step_graph.h"
+
+namespace reprise::planner {
+
+enum class Decision : uint8_t { kUnspecified, kSave, kRecompute };
+
+enum class BoundScope : uint8_t { kOrder, kAnyOrder };
+
+struct Progress {
+  double overhead = -1;  // best so far; negative: none yet
+  double bound = 0;
+};
+
+struct Request {
+  int64_t budget_bytes = 0;
+  Capabilities capabilities;
+  double target_gap = 0.001;  // stop when overhead - bound <= target_gap
+  int64_t max_ticks = 0;      // 0: default
+  uint64_t seed = 1;
+  // Asked every few thousand ticks.
+  std::function<bool()> should_stop;
+  std::function<void(const Progress&)> on_progress;
+};
+
+// Why a budget is impossible.
+struct Infeasible {
+  int64_t smallest_budget_bytes = 0;  // nothing fits in less
+  OpId blocking_op = kNoOp;           // the op that needs it
+  std::vector<StorageId> storages;    // what it needs, largest first
+  int64_t smallest_known_bytes = 0;   // smallest peak of a known plan; 0: none
+};
+
+struct Plan {
+  bool feasible = false;
+  Infeasible infeasible;  // set when not feasible
+
+  Schedule schedule;
+  Evaluation evaluation;       // of `schedule`
+  int64_t base_peak_bytes = 0;
+  int64_t base_time_ns = 0;
+  double overhead = 0;  // time / base time - 1
+  double bound = 0;     // proven; <= overhead
+  BoundScope bound_scope = BoundScope::kOrder;
+  bool proven_optimal = false;
+  // The search ended (ticks, should_stop) without a plan and without a proof:
+  // feasible is false and infeasible.smallest_budget_bytes <= budget.
+  bool undecided = false;
+  bool interrupted = false;
+  std::string solver;
+  int64_t ticks = 0;
+
+  std::vector<Decision> decisions;      // by storage
+  std::vector<StorageId> saved;         // present when the backward begins
+  std::vector<OpId> recomputed_ops;     // in schedule order, with repeats
+};
+
+// INVALID_ARGUMENT: the graph is not valid or the request is not.
+StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request);
+
+// Proven lower bound of the overhead at a budget, as a fraction; or the proof
+// that nothing fits.
+struct Bound {
+  double overhead = 0;
+  bool impossible = false;
+  Infeasible infeasible;
+};
+StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request);
+
+// The trade-off curve: `points` budgets from the base peak down to the
+// smallest working set, largest first, monotone in peak and time.
+struct CurvePoint {
+  int64_t budget_bytes = 0;
+  bool feasible = false;
+  int64_t peak_bytes = 0;
+  int64_t time_ns = 0;
+  double overhead = 0;
+  double bound = 0;
+  Infeasible infeasible;
+};
+StatusOr<std::vector<CurvePoint>> Sweep(
+    const StepGraph& graph, const Request& request, int points,
+    const std::function<void(const CurvePoint&)>& on_point = {});
+
+// Per storage: what the plan does with it, and why.
+struct StorageExplanation {
+  StorageId storage = 0;
+  Decision decision = Decision::kSave;
+  OpId made_by = kNoOp;
+  OpId last_read_by = kNoOp;
+  int64_t recompute_ns = 0;
+  int32_t times_recomputed = 0;
+  bool alive_at_peak = false;
+  bool alive_at_base_peak = false;
+  std::string why;  // cheap costly no_gain not_repeatable small pinned
+};
+std::vector<StorageExplanation> Explain(const StepGraph& graph,
+                                        const Plan& plan,
+                                        const Capabilities& capabilities);
+
+}  // namespace reprise::planner

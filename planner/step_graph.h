@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The step graph: one training step as the planner sees it.
+//
+//   op 0   op 1   op 2   ...            in base order: the order they ran in
+//    |writes|      |reads
+//    v      v      v
+//   storage 0, storage 1, ...           allocations with bytes
+//
+// A storage has versions: its writer leaves version 1 and every op in whose
+// `mutates` it stands destroys version i and leaves version i+1. An op that
+// mutates a storage reads it too. Walking the ops in base order fixes which
+// version every op needs; `Versions` holds that walk. Static memory is one
+// number, resident all the time, and is not listed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace reprise::planner {
+
+using OpId = int32_t;
+using StorageId = int32_t;
+
+inline constexpr OpId kNoOp = -1;
+
+enum class Phase : uint8_t { kForward, kBackward, kOptimizer };
+
+// Whether an op may run again: pure always; seeded from stored generator
+// state; once never; collective by capability; view always, at no cost.
+enum class OpKind : uint8_t { kPure, kSeeded, kOnce, kCollective, kView };
+
+// Numbered as reprise.v1.Category.
+enum class Category : uint8_t {
+  kUnspecified, kParameter, kGradient, kOptimizerState, kActivation,
+  kInput, kTemporary, kCommunication, kUnknown,
+};
+
+struct Storage {
+  int64_t bytes = 0;
+  // The program holds the first life until this op has run (free policy
+  // `program`); kNoOp: it lets go after the last reader.
+  OpId release_op = kNoOp;
+  Category category = Category::kUnknown;
+  bool saved_for_backward = false;
+  bool pinned = false;  // never recomputed
+  std::string name;
+};
+
+struct Op {
+  int64_t time_ns = 0;
+  int64_t workspace_bytes = 0;
+  int64_t state_bytes = 0;  // generator state, charged when a seeded op re-runs
+  Phase phase = Phase::kForward;
+  OpKind kind = OpKind::kPure;
+  std::vector<StorageId> reads;
+  std::vector<StorageId> writes;
+  std::vector<StorageId> mutates;
+  std::string name;
+  std::string module;
+};
+
+struct StepGraph {
+  std::string name;
+  int64_t static_bytes = 0;
+  std::vector<Storage> storages;
+  std::vector<Op> ops;
+  std::vector<StorageId> required;
+
+  int op_count() const { return static_cast<int>(ops.size()); }
+  int storage_count() const { return static_cast<int>(storages.size()); }
+};
+
+// INVALID_ARGUMENT, naming the op or storage, unless: ids are in range; every
+// storage has exactly one writer; every read and mutation comes after it; no
+// list names a storage twice; mutated storages are read; nothing is negative;
+// all sums fit in 62 bits; release_op is not before the writer.
+Status Validate(const StepGraph& graph);
+
+}  // namespace reprise::planner
