@@ -54,23 +54,45 @@ class [[nodiscard]] Status {
 };
 
 inline Status OkStatus() { return {}; }
-inline Status Cancelled(std::string m) { return {Code::kCancelled, std::move(m)}; }
-inline Status InvalidArgument(std::string m) { return {Code::kInvalidArgument, std::move(m)}; }
-inline Status NotFound(std::string m) { return {Code::kNotFound, std::move(m)}; }
-inline Status AlreadyExists(std::string m) { return {Code::kAlreadyExists, std::move(m)}; }
-inline Status PermissionDenied(std::string m) { return {Code::kPermissionDenied, std::move(m)}; }
-inline Status ResourceExhausted(std::string m) { return {Code::kResourceExhausted, std::move(m)}; }
-inline Status FailedPrecondition(std::string m) { return {Code::kFailedPrecondition, std::move(m)}; }
-inline Status Unimplemented(std::string m) { return {Code::kUnimplemented, std::move(m)}; }
-inline Status Internal(std::string m) { return {Code::kInternal, std::move(m)}; }
-inline Status Unavailable(std::string m) { return {Code::kUnavailable, std::move(m)}; }
-inline Status DeadlineExceeded(std::string m) { return {Code::kDeadlineExceeded, std::move(m)}; }
+inline Status Cancelled(std::string m) {
+  return {Code::kCancelled, std::move(m)};
+}
+inline Status InvalidArgument(std::string m) {
+  return {Code::kInvalidArgument, std::move(m)};
+}
+inline Status NotFound(std::string m) {
+  return {Code::kNotFound, std::move(m)};
+}
+inline Status AlreadyExists(std::string m) {
+  return {Code::kAlreadyExists, std::move(m)};
+}
+inline Status PermissionDenied(std::string m) {
+  return {Code::kPermissionDenied, std::move(m)};
+}
+inline Status ResourceExhausted(std::string m) {
+  return {Code::kResourceExhausted, std::move(m)};
+}
+inline Status FailedPrecondition(std::string m) {
+  return {Code::kFailedPrecondition, std::move(m)};
+}
+inline Status Unimplemented(std::string m) {
+  return {Code::kUnimplemented, std::move(m)};
+}
+inline Status Internal(std::string m) {
+  return {Code::kInternal, std::move(m)};
+}
+inline Status Unavailable(std::string m) {
+  return {Code::kUnavailable, std::move(m)};
+}
+inline Status DeadlineExceeded(std::string m) {
+  return {Code::kDeadlineExceeded, std::move(m)};
+}
 
 // A value or the reason why there is none.
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:
-  StatusOr(T value) : value_(std::move(value)) {}  // NOLINT: implicit
+  StatusOr(T value) : value_(std::move(value)) {}         // NOLINT: implicit
   StatusOr(Status status) : status_(std::move(status)) {  // NOLINT: implicit
     assert(!status_.ok() && "a StatusOr without a value needs an error");
   }
@@ -93,9 +115,9 @@ class [[nodiscard]] StatusOr {
 };
 
 // Returns from the calling function unless `expr` is OK.
-#define RETURN_IF_ERROR(expr)                                    \
-  if (::reprise::Status reprise_s = (expr); reprise_s.ok()) {    \
-  } else /* NOLINT */                                            \
+#define RETURN_IF_ERROR(expr)                                 \
+  if (::reprise::Status reprise_s = (expr); reprise_s.ok()) { \
+  } else /* NOLINT */                                         \
     return reprise_s
 
 #define REPRISE_CONCAT_INNER(a, b) a##b

@@ -55,7 +55,7 @@ struct Plan {
   Infeasible infeasible;  // set when not feasible
 
   Schedule schedule;
-  Evaluation evaluation;       // of `schedule`
+  Evaluation evaluation;  // of `schedule`
   int64_t base_peak_bytes = 0;
   int64_t base_time_ns = 0;
   double overhead = 0;  // time / base time - 1
@@ -69,9 +69,9 @@ struct Plan {
   std::string solver;
   int64_t ticks = 0;
 
-  std::vector<Decision> decisions;      // by storage
-  std::vector<StorageId> saved;         // present when the backward begins
-  std::vector<OpId> recomputed_ops;     // in schedule order, with repeats
+  std::vector<Decision> decisions;   // by storage
+  std::vector<StorageId> saved;      // present when the backward begins
+  std::vector<OpId> recomputed_ops;  // in schedule order, with repeats
 };
 
 // INVALID_ARGUMENT: the graph is not valid or the request is not.

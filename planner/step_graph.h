@@ -36,8 +36,15 @@ enum class OpKind : uint8_t { kPure, kSeeded, kOnce, kCollective, kView };
 
 // Numbered as reprise.v1.Category.
 enum class Category : uint8_t {
-  kUnspecified, kParameter, kGradient, kOptimizerState, kActivation,
-  kInput, kTemporary, kCommunication, kUnknown,
+  kUnspecified,
+  kParameter,
+  kGradient,
+  kOptimizerState,
+  kActivation,
+  kInput,
+  kTemporary,
+  kCommunication,
+  kUnknown,
 };
 
 struct Storage {

@@ -10,8 +10,8 @@
  * more than the caller's size.
  *
  *   reprise_start(NULL);
- *   reprise_graph_submit(json, n, &want, &graph);     once, after a captured step
- *   reprise_plan_wait(graph, 0, 200, &plan);          until OK
+ *   reprise_graph_submit(json, n, &want, &graph);     once, after a captured
+ * step reprise_plan_wait(graph, 0, 200, &plan);          until OK
  *   ... apply plan.json ...
  *   reprise_step_done(&report); reprise_step(step);   every step
  */
@@ -29,13 +29,13 @@ extern "C" {
 
 typedef enum {
   REPRISE_OK = 0,
-  REPRISE_DEGRADED = 1,  /* works, but some capability is missing */
-  REPRISE_INERT = 2,     /* does nothing: no collector, or a forked child */
-  REPRISE_PENDING = 3,   /* not yet; ask again */
+  REPRISE_DEGRADED = 1, /* works, but some capability is missing */
+  REPRISE_INERT = 2,    /* does nothing: no collector, or a forked child */
+  REPRISE_PENDING = 3,  /* not yet; ask again */
   REPRISE_EINVAL = -1,
   REPRISE_EABI = -2,
   REPRISE_ETOOBIG = -3,
-  REPRISE_EREFUSED = -4  /* the reason is in `why` */
+  REPRISE_EREFUSED = -4 /* the reason is in `why` */
 } reprise_status;
 
 /* NULL or 0 means the default everywhere. */
@@ -43,8 +43,10 @@ typedef struct {
   uint32_t struct_size, abi;
   uint32_t ring_slots; /* power of two, 4,096 to 2^20; default 2^18 */
   uint32_t flags;
-  const char *socket_path; /* else REPRISE_SOCKET, /run/reprise/agent.sock, per user */
-  const char *sink_path;   /* "file:PATH": records to a file instead; else REPRISE_SINK */
+  const char
+      *socket_path; /* else REPRISE_SOCKET, /run/reprise/agent.sock, per user */
+  const char *
+      sink_path; /* "file:PATH": records to a file instead; else REPRISE_SINK */
   const char *cupti_path;
   const char *run_id; /* else REPRISE_RUN_ID, else a new UUIDv7 */
   const char *labels; /* "key=value\n..." */
@@ -58,8 +60,9 @@ typedef struct {
   char holder[64], why[192];
 } reprise_caps;
 
-reprise_status reprise_start(const reprise_config *config); /* idempotent; connects, <= 1 s */
-reprise_status reprise_stop(void);                          /* drains <= 1 s, then closes */
+reprise_status reprise_start(
+    const reprise_config *config); /* idempotent; connects, <= 1 s */
+reprise_status reprise_stop(void); /* drains <= 1 s, then closes */
 reprise_status reprise_capabilities(reprise_caps *caps);
 reprise_status reprise_window_begin(uint32_t kinds);
 reprise_status reprise_window_end(void);
@@ -70,8 +73,8 @@ uint32_t reprise_abi_version(void);
 /* Text to id, cached; the same text has the same id. 0: the table is full. */
 uint32_t reprise_intern(const char *utf8, size_t n);
 
-void reprise_op_begin(uint64_t op, uint32_t name, uint32_t shapes, uint64_t parent,
-                      int64_t seq_nr, uint64_t fwd_thread);
+void reprise_op_begin(uint64_t op, uint32_t name, uint32_t shapes,
+                      uint64_t parent, int64_t seq_nr, uint64_t fwd_thread);
 void reprise_op_end(uint64_t op);
 
 /* Step mark, at the start of a step. Also reads commands, reconnects (at most
@@ -92,17 +95,20 @@ enum {
 /* bytes > 0 allocates, bytes < 0 frees. ts 0: now. */
 void reprise_alloc(uint64_t ptr, int64_t bytes, int32_t device, uint64_t stream,
                    uint32_t what, uint64_t ts_or_0);
-void reprise_oom(int32_t device, uint64_t asked, uint64_t total, uint64_t free_bytes);
-reprise_status reprise_snapshot(const void *pickle, size_t n); /* copies n bytes */
-reprise_status reprise_flush(uint32_t timeout_ms);             /* may block that long */
-int InitializeInjection(void);                                 /* always returns 1 */
+void reprise_oom(int32_t device, uint64_t asked, uint64_t total,
+                 uint64_t free_bytes);
+reprise_status reprise_snapshot(const void *pickle,
+                                size_t n);         /* copies n bytes */
+reprise_status reprise_flush(uint32_t timeout_ms); /* may block that long */
+int InitializeInjection(void);                     /* always returns 1 */
 
 /* ---- Executor hook ---- */
 
 typedef struct {
   uint32_t struct_size, flags;
   const char *budget; /* "22GiB" "90%" "fit" "0.5x"; parsed by the server */
-  /* Executors in order of preference with options, "tape:seeded_ok=1:ns_per_op=9000" */
+  /* Executors in order of preference with options,
+   * "tape:seeded_ok=1:ns_per_op=9000" */
   const char *capabilities;
   uint64_t static_bytes, device_bytes;
 } reprise_want;
@@ -116,8 +122,8 @@ typedef struct {
 } reprise_plan;
 
 enum {
-  REPRISE_STEP_PLANNED = 1,    /* ran under a plan */
-  REPRISE_STEP_KEPT_ALL = 2,   /* a mismatch: kept everything from there on */
+  REPRISE_STEP_PLANNED = 1,  /* ran under a plan */
+  REPRISE_STEP_KEPT_ALL = 2, /* a mismatch: kept everything from there on */
   REPRISE_STEP_OOM = 4,
   REPRISE_STEP_WINDOW = 8,     /* tracing was on: times not representative */
   REPRISE_STEP_INCOMPLETE = 16 /* records are known to be missing */
@@ -126,13 +132,18 @@ enum {
 typedef struct {
   uint32_t struct_size, flags;
   uint64_t step, plan_id, step_ns;
-  uint64_t peak_bytes;     /* most bytes alive in the step, static memory included */
+  uint64_t
+      peak_bytes; /* most bytes alive in the step, static memory included */
   uint64_t reserved_bytes; /* segments */
   uint64_t device_bytes;   /* whole process */
   uint32_t recomputed, mismatches;
 } reprise_step_report;
 
-enum { REPRISE_VERIFY_BITWISE = 1, REPRISE_VERIFY_WITHIN_NOISE = 2, REPRISE_VERIFY_FAILED = 4 };
+enum {
+  REPRISE_VERIFY_BITWISE = 1,
+  REPRISE_VERIFY_WITHIN_NOISE = 2,
+  REPRISE_VERIFY_FAILED = 4
+};
 
 typedef struct {
   uint32_t struct_size, flags;
@@ -142,18 +153,24 @@ typedef struct {
 
 /* Copies n bytes (milliseconds). PENDING: sent or queued. INERT: train on
  * without a plan. ETOOBIG: above 64 MiB. */
-reprise_status reprise_graph_submit(const void *json, size_t n, const reprise_want *want,
+reprise_status reprise_graph_submit(const void *json, size_t n,
+                                    const reprise_want *want,
                                     uint64_t *graph_id);
 /* OK: a plan other than have_plan_id is mapped. PENDING: not yet. EREFUSED:
  * none will come, `why` says so (a budget proven impossible: predicted_peak
  * holds the smallest budget not ruled out). INERT: no collector. */
-reprise_status reprise_plan_poll(uint64_t graph_id, uint64_t have_plan_id, reprise_plan *plan);
+reprise_status reprise_plan_poll(uint64_t graph_id, uint64_t have_plan_id,
+                                 reprise_plan *plan);
 /* The same; blocks up to timeout_ms, returns PENDING on EINTR. */
 reprise_status reprise_plan_wait(uint64_t graph_id, uint64_t have_plan_id,
                                  uint32_t timeout_ms, reprise_plan *plan);
 void reprise_plan_release(reprise_plan *plan);
 
-enum { REPRISE_PLAN_APPLIED = 1, REPRISE_PLAN_REFUSED = 2, REPRISE_PLAN_STOPPED = 3 };
+enum {
+  REPRISE_PLAN_APPLIED = 1,
+  REPRISE_PLAN_REFUSED = 2,
+  REPRISE_PLAN_STOPPED = 3
+};
 void reprise_plan_state(uint64_t plan_id, uint32_t state, uint32_t why_name);
 void reprise_step_done(const reprise_step_report *report);
 void reprise_verify(const reprise_verify_report *report);

@@ -84,21 +84,69 @@ enum {
 
 enum { REPRISE_CLOCK_MONOTONIC = 0, REPRISE_CLOCK_REALTIME = 1 };
 
-typedef struct { uint64_t dur; uint32_t correlation, name, stream, context;
-                 uint64_t graph_node_or_bytes; uint32_t graph_id; uint16_t device, flags; } reprise_body_kernel;
-typedef struct { uint64_t external_id, dur; uint32_t correlation, cbid; uint8_t pad[16]; } reprise_body_api;
-typedef struct { uint64_t op, parent; int64_t seq_nr; uint64_t fwd_thread; uint32_t name, shapes; } reprise_body_op;
-typedef struct { uint64_t address; int64_t bytes; uint64_t stream, op; int32_t device; uint32_t what; } reprise_body_alloc;
-typedef struct { uint64_t step; uint8_t pad[32]; } reprise_body_step;
-typedef struct { uint64_t realtime, boottime; uint8_t pad[24]; } reprise_body_clock;
-typedef struct { uint64_t last_ts, count; uint32_t why; uint8_t pad[20]; } reprise_body_loss;
-typedef struct { uint64_t asked, total, free_bytes; int32_t device; uint8_t pad[12]; } reprise_body_oom;
+typedef struct {
+  uint64_t dur;
+  uint32_t correlation, name, stream, context;
+  uint64_t graph_node_or_bytes;
+  uint32_t graph_id;
+  uint16_t device, flags;
+} reprise_body_kernel;
+typedef struct {
+  uint64_t external_id, dur;
+  uint32_t correlation, cbid;
+  uint8_t pad[16];
+} reprise_body_api;
+typedef struct {
+  uint64_t op, parent;
+  int64_t seq_nr;
+  uint64_t fwd_thread;
+  uint32_t name, shapes;
+} reprise_body_op;
+typedef struct {
+  uint64_t address;
+  int64_t bytes;
+  uint64_t stream, op;
+  int32_t device;
+  uint32_t what;
+} reprise_body_alloc;
+typedef struct {
+  uint64_t step;
+  uint8_t pad[32];
+} reprise_body_step;
+typedef struct {
+  uint64_t realtime, boottime;
+  uint8_t pad[24];
+} reprise_body_clock;
+typedef struct {
+  uint64_t last_ts, count;
+  uint32_t why;
+  uint8_t pad[20];
+} reprise_body_loss;
+typedef struct {
+  uint64_t asked, total, free_bytes;
+  int32_t device;
+  uint8_t pad[12];
+} reprise_body_oom;
 /* A step report takes two records, pushed one after the other: STEP_DONE, then
  * STEP_MEM with the same step. The reader joins them by thread and step. */
-typedef struct { uint64_t step, plan_id, step_ns, peak_bytes; uint32_t flags, mismatches; } reprise_body_step_done;
-typedef struct { uint64_t step, reserved_bytes, device_bytes, plan_id; uint32_t recomputed, pad; } reprise_body_step_mem;
-typedef struct { uint64_t step, plan_id; uint32_t flags, checked, differing, first_name; uint64_t pad; } reprise_body_verify;
-typedef struct { uint64_t plan_id; uint32_t state, why_name; uint8_t pad[24]; } reprise_body_plan_state;
+typedef struct {
+  uint64_t step, plan_id, step_ns, peak_bytes;
+  uint32_t flags, mismatches;
+} reprise_body_step_done;
+typedef struct {
+  uint64_t step, reserved_bytes, device_bytes, plan_id;
+  uint32_t recomputed, pad;
+} reprise_body_step_mem;
+typedef struct {
+  uint64_t step, plan_id;
+  uint32_t flags, checked, differing, first_name;
+  uint64_t pad;
+} reprise_body_verify;
+typedef struct {
+  uint64_t plan_id;
+  uint32_t state, why_name;
+  uint8_t pad[24];
+} reprise_body_plan_state;
 
 typedef struct {
   uint64_t sequence;
@@ -127,21 +175,27 @@ typedef struct {
 
 enum {
   /* up */
-  REPRISE_MSG_HELLO = 1,   /* reprise_msg_hello, labels text; fd: ring */
-  REPRISE_MSG_DEFS = 2,    /* repeated {u32 id, u32 n, n bytes, padded to 4} */
-  REPRISE_MSG_CAPS = 3,    /* text, one capability with its reason per line */
-  REPRISE_MSG_BYE = 4,     /* reprise_msg_bye */
-  REPRISE_MSG_GRAPH = 5,   /* reprise_msg_graph, budget\0 capabilities\0; fd: memfd */
-  REPRISE_MSG_SNAPSHOT = 6,/* reprise_msg_bulk; fd: memfd */
+  REPRISE_MSG_HELLO = 1, /* reprise_msg_hello, labels text; fd: ring */
+  REPRISE_MSG_DEFS = 2,  /* repeated {u32 id, u32 n, n bytes, padded to 4} */
+  REPRISE_MSG_CAPS = 3,  /* text, one capability with its reason per line */
+  REPRISE_MSG_BYE = 4,   /* reprise_msg_bye */
+  REPRISE_MSG_GRAPH =
+      5, /* reprise_msg_graph, budget\0 capabilities\0; fd: memfd */
+  REPRISE_MSG_SNAPSHOT = 6, /* reprise_msg_bulk; fd: memfd */
   /* down */
-  REPRISE_MSG_WELCOME = 16,    /* reprise_msg_welcome */
-  REPRISE_MSG_REFUSED = 17,    /* text: one sentence */
-  REPRISE_MSG_PLAN = 18,       /* reprise_msg_plan; fd: memfd of proto3 JSON */
-  REPRISE_MSG_PLAN_STATUS = 19,/* reprise_msg_plan_status, text */
-  REPRISE_MSG_COMMAND = 20     /* reprise_msg_command */
+  REPRISE_MSG_WELCOME = 16,     /* reprise_msg_welcome */
+  REPRISE_MSG_REFUSED = 17,     /* text: one sentence */
+  REPRISE_MSG_PLAN = 18,        /* reprise_msg_plan; fd: memfd of proto3 JSON */
+  REPRISE_MSG_PLAN_STATUS = 19, /* reprise_msg_plan_status, text */
+  REPRISE_MSG_COMMAND = 20      /* reprise_msg_command */
 };
 
-typedef struct { uint32_t magic; uint16_t type, layout; uint32_t size; /* of the body */ uint32_t request; } reprise_msg_header;
+typedef struct {
+  uint32_t magic;
+  uint16_t type, layout;
+  uint32_t size; /* of the body */
+  uint32_t request;
+} reprise_msg_header;
 
 typedef struct {
   uint32_t abi, ring_layout, pid, rank, local_rank, world;
@@ -149,28 +203,62 @@ typedef struct {
   int64_t monotonic_ns, realtime_ns;
   uint32_t clock_id, slots;
   char session_id[40], run_id[72], boot_id[40], host[64]; /* zero-terminated */
-  uint32_t labels_bytes, pad; /* text follows */
+  uint32_t labels_bytes, pad;                             /* text follows */
 } reprise_msg_hello;
-typedef struct { uint64_t pushed, dropped; } reprise_msg_bye;
-typedef struct { uint64_t graph_id, bytes, static_bytes, device_bytes; uint32_t budget_bytes, capabilities_bytes; } reprise_msg_graph; /* text sizes include the final 0 */
-typedef struct { uint64_t bytes; } reprise_msg_bulk;
-typedef struct { uint32_t ring_layout, pad; char version[32]; } reprise_msg_welcome;
-typedef struct { uint64_t graph_id, plan_id, bytes, predicted_peak, predicted_ns; uint32_t flags, pad; } reprise_msg_plan;
-enum { REPRISE_PLAN_SOLVING = 1, REPRISE_PLAN_INFEASIBLE = 2, REPRISE_PLAN_NOT_PLANNED = 3, REPRISE_PLAN_UNREACHABLE = 4 };
-typedef struct { uint64_t graph_id, smallest_budget; uint32_t status, text_bytes; } reprise_msg_plan_status;
-enum { REPRISE_COMMAND_FLUSH = 1, REPRISE_COMMAND_WINDOW_BEGIN = 2, REPRISE_COMMAND_WINDOW_END = 3, REPRISE_COMMAND_PAUSE = 4, REPRISE_COMMAND_RESUME = 5 };
-typedef struct { uint32_t command, kinds; uint64_t steps; } reprise_msg_command;
+typedef struct {
+  uint64_t pushed, dropped;
+} reprise_msg_bye;
+typedef struct {
+  uint64_t graph_id, bytes, static_bytes, device_bytes;
+  uint32_t budget_bytes, capabilities_bytes;
+} reprise_msg_graph; /* text sizes include the final 0 */
+typedef struct {
+  uint64_t bytes;
+} reprise_msg_bulk;
+typedef struct {
+  uint32_t ring_layout, pad;
+  char version[32];
+} reprise_msg_welcome;
+typedef struct {
+  uint64_t graph_id, plan_id, bytes, predicted_peak, predicted_ns;
+  uint32_t flags, pad;
+} reprise_msg_plan;
+enum {
+  REPRISE_PLAN_SOLVING = 1,
+  REPRISE_PLAN_INFEASIBLE = 2,
+  REPRISE_PLAN_NOT_PLANNED = 3,
+  REPRISE_PLAN_UNREACHABLE = 4
+};
+typedef struct {
+  uint64_t graph_id, smallest_budget;
+  uint32_t status, text_bytes;
+} reprise_msg_plan_status;
+enum {
+  REPRISE_COMMAND_FLUSH = 1,
+  REPRISE_COMMAND_WINDOW_BEGIN = 2,
+  REPRISE_COMMAND_WINDOW_END = 3,
+  REPRISE_COMMAND_PAUSE = 4,
+  REPRISE_COMMAND_RESUME = 5
+};
+typedef struct {
+  uint32_t command, kinds;
+  uint64_t steps;
+} reprise_msg_command;
 
 #if defined(__cplusplus)
 static_assert(sizeof(reprise_slot) == REPRISE_SLOT_BYTES, "a slot is 64 bytes");
-static_assert(sizeof(reprise_ring_header) == 256, "the header's layout is fixed");
-static_assert(sizeof(reprise_body_kernel) == 40 && sizeof(reprise_body_api) == 40 &&
-              sizeof(reprise_body_op) == 40 && sizeof(reprise_body_alloc) == 40 &&
-              sizeof(reprise_body_step) == 40 && sizeof(reprise_body_clock) == 40 &&
-              sizeof(reprise_body_loss) == 40 && sizeof(reprise_body_oom) == 40 &&
-              sizeof(reprise_body_step_done) == 40 && sizeof(reprise_body_step_mem) == 40 &&
-              sizeof(reprise_body_verify) == 40 && sizeof(reprise_body_plan_state) == 40,
-              "a body is 40 bytes");
+static_assert(sizeof(reprise_ring_header) == 256,
+              "the header's layout is fixed");
+static_assert(
+    sizeof(reprise_body_kernel) == 40 && sizeof(reprise_body_api) == 40 &&
+        sizeof(reprise_body_op) == 40 && sizeof(reprise_body_alloc) == 40 &&
+        sizeof(reprise_body_step) == 40 && sizeof(reprise_body_clock) == 40 &&
+        sizeof(reprise_body_loss) == 40 && sizeof(reprise_body_oom) == 40 &&
+        sizeof(reprise_body_step_done) == 40 &&
+        sizeof(reprise_body_step_mem) == 40 &&
+        sizeof(reprise_body_verify) == 40 &&
+        sizeof(reprise_body_plan_state) == 40,
+    "a body is 40 bytes");
 static_assert(sizeof(reprise_msg_header) == 16, "a message header is 16 bytes");
 #endif
 

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A thin, safe face on SQLite: a connection, prepared statements, errors as
+// Status. One connection serves one thread at a time.
+//
+//   ASSIGN_OR_RETURN(Database db, Database::Open(path));
+//   ASSIGN_OR_RETURN(Statement insert, db.Prepare("INSERT INTO t VALUES
+//   (?,?)")); RETURN_IF_ERROR(insert.Run(int64_t{1}, "one"));      // binds,
+//   steps, resets ASSIGN_OR_RETURN(Statement all, db.Prepare("SELECT a, b FROM
+//   t")); while (true) {
+//     ASSIGN_OR_RETURN(bool row, all.Step());
+//     if (!row) break;
+//     use(all.Int(0), all.Text(1));
+//   }
+//
+// Codes: RESOURCE_EXHAUSTED disk full; PERMISSION_DENIED read-only or no
+// access; UNAVAILABLE busy; DATA_LOSS corrupt; ALREADY_EXISTS constraint.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "base/status.h"
+
+namespace reprise::server {
+
+// Bytes bound as a BLOB rather than as TEXT.
+struct Blob {
+  std::string_view bytes;
+};
+
+class Statement {
+ public:
+  // Binds by position, from 1.
+  Status Bind(int index, int64_t value);
+  Status Bind(int index, double value);
+  Status Bind(int index, std::string_view text);
+  Status Bind(int index, Blob blob);
+  Status BindNull(int index);
+
+  // True: a row is there. False: done; the statement is reset.
+  StatusOr<bool> Step();
+  void Reset();
+
+  // Resets, binds all arguments in order, and runs to the end.
+  template <typename... Args>
+  Status Run(const Args&... args) {
+    RETURN_IF_ERROR(BindAll(args...));
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, Step());
+      if (!row) return OkStatus();
+    }
+  }
+
+  // Resets and binds all arguments; for SELECTs.
+  template <typename... Args>
+  Status BindAll(const Args&... args) {
+    Reset();
+    int index = 0;
+    Status status;
+    ((status = status.ok() ? BindAny(++index, args) : status), ...);
+    return status;
+  }
+
+  int64_t Int(int column) const;
+  double Real(int column) const;
+  // Valid until the next Step or Reset.
+  std::string_view Text(int column) const;
+  std::string_view Bytes(int column) const;
+  bool IsNull(int column) const;
+
+ private:
+  friend class Database;
+  struct Finalize {
+    void operator()(sqlite3_stmt* s) const { sqlite3_finalize(s); }
+  };
+  explicit Statement(sqlite3_stmt* statement) : statement_(statement) {}
+
+  template <typename T>
+  Status BindAny(int index, const T& value) {
+    if constexpr (std::is_same_v<T, Blob>) {
+      return Bind(index, value);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      return Bind(index, static_cast<double>(value));
+    } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+      return Bind(index, static_cast<int64_t>(value));
+    } else {
+      return Bind(index, std::string_view(value));
+    }
+  }
+
+  std::unique_ptr<sqlite3_stmt, Finalize> statement_;
+};
+
+class Database {
+ public:
+  // Creates the file if absent; WAL, synchronous=NORMAL, foreign keys on,
+  // busy timeout 2 s, auto_vacuum=INCREMENTAL on new files.
+  static StatusOr<Database> Open(const std::string& path);
+
+  StatusOr<Statement> Prepare(std::string_view sql);
+
+  // Runs statements separated by semicolons.
+  Status Execute(const std::string& sql);
+
+  // BEGIN IMMEDIATE, body, COMMIT; ROLLBACK when the body fails.
+  template <typename Body>
+  Status Transaction(Body&& body) {
+    RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));
+    Status status = body();
+    if (status.ok()) status = Execute("COMMIT");
+    if (!status.ok()) (void)Execute("ROLLBACK");
+    return status;
+  }
+
+  int64_t changes() const;
+  int64_t last_insert_rowid() const;
+
+  // PRAGMA user_version: the number of the last migration applied.
+  StatusOr<int64_t> UserVersion();
+
+ private:
+  struct Close {
+    void operator()(sqlite3* d) const { sqlite3_close_v2(d); }
+  };
+  explicit Database(sqlite3* database) : database_(database) {}
+  std::unique_ptr<sqlite3, Close> database_;
+};
+
+}  // namespace reprise::server
