@@ -1,0 +1,304 @@
+"""Trains a network plain and under a budget, and proves what happened.
+
+Two real processes run the same example with the same seed: the first without
+Reprise (REPRISE_DISABLE=1), the second with `--budget`. The verdict joins what
+the daemon recorded of the second with the loss curves of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4
+
+
+class DemoError(Exception):
+    """The demo cannot go on; `code` is the exit code."""
+
+    def __init__(self, message: str, code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Job:
+    """How to run one example."""
+
+    model: str
+    steps: int
+    depth: int | None
+    batch: int | None
+
+    def command(self, budget: str | None) -> list[str]:
+        script = ROOT / "examples" / EXAMPLES[self.model]
+        command = [sys.executable, str(script), "--steps", str(self.steps), "--json"]
+        for flag, value in (("--depth", self.depth), ("--batch", self.batch)):
+            if value is not None:
+                command += [flag, str(value)]
+        if budget is not None:
+            command += ["--budget", budget]
+        return command
+
+
+def say(text: str) -> None:
+    print(f"demo: {text}", file=sys.stderr, flush=True)
+
+
+class Daemon:
+    """A `reprised` of the demo's own: state in .demo, socket in a short path."""
+
+    def __init__(self, listen: str) -> None:
+        state = ROOT / ".demo"
+        self.runtime = Path(tempfile.mkdtemp(prefix="reprise-demo-"))
+        self.socket = self.runtime / "agent.sock"
+        binary = ROOT / "build" / "bin" / "reprised"
+        self.log_path = self.runtime / "reprised.log"
+        self._log = self.log_path.open("wb")
+        self.process = subprocess.Popen(
+            [binary, "--listen", listen, "--data-dir", state, "--agent-socket", self.socket],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log,
+            start_new_session=True,
+        )
+
+    def wait_until_ready(self) -> str:
+        """Returns the dashboard's URL, http://host:port."""
+        ready = self.runtime / "server.json"
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if ready.exists():
+                url = json.loads(ready.read_text())["url"]
+                assert isinstance(url, str)
+                return url
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.05)
+        raise DemoError(f"reprised did not start: {self.last_words()}", EXIT_UNREACHABLE)
+
+    def last_words(self) -> str:
+        lines = self.log_path.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._log.close()
+        shutil.rmtree(self.runtime, ignore_errors=True)
+
+
+def call(url: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
+    """One unary call of the browser API (Connect, JSON)."""
+    post = urllib.request.Request(
+        f"{url}/reprise.v1.{method}",
+        data=json.dumps(request).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(post, timeout=30) as answer:
+            result: dict[str, Any] = json.load(answer)
+            return result
+    except urllib.error.HTTPError as error:
+        raise DemoError(f"{method}: {error.read().decode(errors='replace')}") from error
+    except OSError as error:
+        raise DemoError(f"{method}: the server does not answer: {error}", EXIT_UNREACHABLE) from error
+
+
+def train(job: Job, label: str, budget: str | None, environment: dict[str, str]) -> list[str]:
+    """Runs an example to its end and returns its losses, exact, as hex floats."""
+    process = subprocess.Popen(
+        job.command(budget),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    losses: list[str] = []
+    live = sys.stderr.isatty()
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            record = json.loads(line)
+            losses.append(record["loss"])
+            loss = float.fromhex(record["loss"])
+            text = f"demo: {label:<24} step {record['step']:>3} of {job.steps}  loss {loss:.4f}"
+            if live:
+                print(f"\r{text}", end="", file=sys.stderr, flush=True)
+            elif record["step"] in (1, job.steps) or record["step"] % 10 == 0:
+                print(text, file=sys.stderr, flush=True)
+        code = process.wait()
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise
+    finally:
+        if live:
+            print(file=sys.stderr)
+    if code != 0:
+        raise DemoError(f"{label}: the job ended with exit code {code}")
+    return losses
+
+
+def wait_for_end(url: str, run_id: str) -> dict[str, Any]:
+    """The run as recorded, once everything its job sent is stored."""
+    deadline = time.monotonic() + 30
+    while True:
+        run = call(url, "Query/GetRun", {"runId": run_id})
+        if run.get("state") in ("RUN_STATE_FINISHED", "RUN_STATE_KILLED"):
+            return run
+        if time.monotonic() > deadline:
+            raise DemoError(f"run {run_id} did not end within 30 s of its job")
+        time.sleep(0.1)
+
+
+def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
+    """The object that `--json` prints. Proto3 JSON omits zeros and writes 64-bit
+    integers as strings."""
+    verdict = run.get("verdict", {})
+
+    def integer(name: str) -> int:
+        return int(verdict.get(name, 0))
+
+    gradients_equal = bool(verdict.get("gradientsEqual", False))
+    return {
+        "base_peak_bytes": integer("basePeakBytes"),
+        "budget_bytes": integer("budgetBytes"),
+        "predicted_peak_bytes": integer("predictedPeakBytes"),
+        "measured_peak_bytes": integer("measuredPeakBytes"),
+        "base_step_ns": integer("baseStepNs"),
+        "predicted_step_ns": integer("predictedStepNs"),
+        "measured_step_ns": integer("measuredStepNs"),
+        "overhead_bound": float(verdict.get("overheadBound", 0.0)),
+        "gradients_equal": gradients_equal,
+        "losses_equal": same_losses,
+        "validated": bool(verdict.get("validated", False)) and gradients_equal and same_losses,
+        "feasible": bool(verdict.get("feasible", False)),
+        "plan_id": run.get("planId", ""),
+        "run_id": run["runId"],
+        "sentence": verdict.get("sentence", ""),
+    }
+
+
+def demonstrate(url: str, daemon: Daemon, job: Job, budget: str) -> dict[str, Any]:
+    plain = train(job, "plain", None, {"REPRISE_DISABLE": "1"})
+    run_id = str(uuid.uuid4())
+    environment = {"REPRISE_SOCKET": str(daemon.socket), "REPRISE_RUN_ID": run_id}
+    environment["REPRISE_AGENT"] = str(ROOT / "build" / "lib" / "libreprise_agent.so")
+    planned = train(job, f"budget {budget}", budget, environment)
+    result = verdict_json(wait_for_end(url, run_id), plain == planned)
+    result["steps"] = job.steps
+    return result
+
+
+def print_verdict(result: dict[str, Any], url: str) -> None:
+    print()
+    print(result["sentence"])
+    if not result["feasible"]:
+        print("The job trained on without a plan.")
+    elif result["losses_equal"]:
+        print(f"All {result['steps']} losses are equal to those of the plain job, bit for bit.")
+    else:
+        print("The losses differ from those of the plain job.")
+    print()
+    print(f"Dashboard: {url}/runs/{result['run_id']}", flush=True)
+
+
+def wait_for_interrupt() -> None:
+    print("Press Ctrl-C to stop the daemon.", flush=True)
+    signal.sigwait([signal.SIGINT, signal.SIGTERM])
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo",
+        description="Builds Reprise, trains a network twice (plain, then under a budget of its own "
+        "memory) and proves that the budget held and no gradient changed.",
+        epilog="exit codes: 0 validated, 1 failed, 2 usage, 3 no plan fits, 4 no server",
+    )
+    parser.add_argument("--model", choices=sorted(EXAMPLES), default="resnet")
+    parser.add_argument(
+        "--budget",
+        default="0.5x",
+        help='"0.5x" of the dynamic memory, "600MiB", "600MB" or bytes (default: %(default)s)',
+    )
+    parser.add_argument("--depth", type=int, help="layers of the network (default: the example's)")
+    parser.add_argument("--batch", type=int, help="samples per step (default: the example's)")
+    parser.add_argument("--steps", type=int, default=20, help="steps to train (default: %(default)s)")
+    parser.add_argument("--listen", help="HOST:PORT of the dashboard (default: 127.0.0.1:7070, or any free port)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--no-wait", action="store_true", help="do not keep the daemon up afterwards")
+    options = parser.parse_args(arguments)
+    for name in ("depth", "batch", "steps"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name}: must be positive, got {value}")
+    if options.steps < 8:
+        parser.error(f"--steps: the first steps are measured without a plan, 8 are needed, got {options.steps}")
+    return options
+
+
+def port_is_free(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    # Blocked here, taken by sigwait or turned into KeyboardInterrupt below.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    listen = options.listen or ("127.0.0.1:7070" if port_is_free(7070) else "127.0.0.1:0")
+    job = Job(options.model, options.steps, options.depth, options.batch)
+    daemon = Daemon(listen)
+    try:
+        url = daemon.wait_until_ready()
+        result = demonstrate(url, daemon, job, options.budget)
+        if options.json:
+            print(json.dumps(result), flush=True)
+        else:
+            print_verdict(result, url)
+        if not options.no_wait:
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+            wait_for_interrupt()
+        if result["validated"]:
+            return 0
+        return EXIT_FAILED if result["feasible"] else EXIT_NO_PLAN
+    except DemoError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        daemon.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

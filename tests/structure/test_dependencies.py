@@ -1,0 +1,136 @@
+"""The arrows between folders point one way only: read from includes and imports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Folder -> folders it may include from, besides itself.
+ALLOWED: dict[str, set[str]] = {
+    "base": set(),
+    "planner": {"base"},
+    "profiler": set(),
+    "server": {"base", "planner", "proto", "profiler"},
+    "clients/cli": {"base", "planner", "proto", "server"},
+}
+# The one header of the agent that the server may see: the wire format.
+AGENT_HEADERS = {"reprise_wire.h", "reprise_agent.h"}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
+IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
+
+
+def sources(folder: str) -> Iterator[Path]:
+    for path in sorted((ROOT / folder).rglob("*")):
+        if path.suffix in {".h", ".cc", ".c"}:
+            yield path
+
+
+def includes(path: Path) -> Iterator[str]:
+    for match in INCLUDE.finditer(path.read_text()):
+        yield match.group(2)
+
+
+def folder_of(include: str) -> str | None:
+    if include.startswith("reprise/v1/"):
+        return "proto"
+    if include.rpartition("/")[2] in AGENT_HEADERS:
+        return "profiler"
+    for folder in (*ALLOWED, "web", "clients"):
+        if include.startswith(folder + "/"):
+            return folder
+    return None
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_a_folder_includes_only_what_it_may_depend_on(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} includes {include}"
+        for path in sources(folder)
+        for include in includes(path)
+        if (target := folder_of(include)) not in {None, folder} | ALLOWED[folder]
+    ]
+    assert wrong == []
+
+
+def test_the_server_sees_only_the_wire_format_of_the_agent() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} includes {include}"
+        for path in sources("server")
+        for include in includes(path)
+        if folder_of(include) == "profiler" and not include.endswith("reprise_wire.h")
+    ]
+    assert wrong == []
+
+
+LIBRARIES = {"grpc", "grpcpp", "google", "nlohmann", "sqlite3.h", "boost", "CLI"}
+
+
+@pytest.mark.parametrize("folder", ["base", "planner", "profiler"])
+def test_the_core_needs_no_library(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} includes {include}"
+        for path in sources(folder)
+        for include in includes(path)
+        if include.split("/")[0] in LIBRARIES
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("header", ["thread", "mutex", "fstream", "iostream", "chrono", "filesystem"])
+def test_the_planner_is_a_pure_function(header: str) -> None:
+    wrong = [
+        str(path.relative_to(ROOT)) for path in sources("planner") if header in includes(path)
+    ]
+    assert wrong == []
+
+
+def test_the_agent_includes_no_cxx_library() -> None:
+    # Headers without a library behind them are fine.
+    allowed = {"atomic", "bit", "cstdint", "cstddef", "cstring", "type_traits", "new"}
+    wrong = [
+        f"{path.relative_to(ROOT)} includes <{include}>"
+        for path in sources("profiler")
+        for include in includes(path)
+        if "." not in include and "/" not in include and include not in allowed
+    ]
+    assert wrong == []
+
+
+def python_imports(folder: str) -> Iterator[tuple[Path, str]]:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for match in IMPORT.finditer(path.read_text()):
+            yield path, match.group(1).split(".")[0]
+
+
+def test_the_python_client_loads_no_grpc_and_no_protobuf() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, name in python_imports("clients/python/src")
+        if name in {"grpc", "google"}
+    ]
+    assert wrong == []
+
+
+def test_frameworks_are_imported_only_by_their_adapters() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path, name in python_imports("clients/python/src")
+        if name in {"torch", "jax", "keras", "tensorflow"}
+        and path.parent.name != name
+        and not re.search(rf"^(?:    |\t)+(?:from|import) {name}", path.read_text(), re.MULTILINE)
+    ]
+    assert wrong == []
+
+
+def test_every_top_level_folder_explains_itself() -> None:
+    folders = [
+        "base", "bench", "clients", "docs", "examples", "planner", "profiler",
+        "proto", "scripts", "server", "tests", "web",
+    ]  # fmt: skip
+    assert [f for f in folders if not (ROOT / f / "README.md").exists()] == []
