@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent of this process: what the job reports, and the plan it gets back.
+
+    agent = Agent.start(socket=daemon.ensure().socket)
+    graph = agent.submit_graph(step_graph_json, budget="0.5x", capabilities="tape")
+    reply = agent.wait_plan(graph, have=0, timeout_s=30)
+    if reply.kind == "plan": ...
+
+Never in the way of training: with no library, no collector, or in a forked
+child every call returns at once and does nothing (`status == "inert"`, `why`
+says the reason). Safe to call from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from reprise import abi
+from reprise.errors import RepriseError
+from reprise.plan import Plan
+
+__all__ = ["Agent", "AgentCaps", "PlanReply"]
+
+# Ctrl-C is seen between slices: the C call returns PENDING on a signal.
+WAIT_SLICE_S = 0.2
+
+Status = Literal["ok", "degraded", "inert"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReply:
+    """What came back for a graph.
+
+    plan     `plan` is set: another one than the caller had.
+    pending  nothing new yet.
+    refused  none will come; `why` says so in a sentence. For an impossible
+             budget `smallest_budget` is the smallest one not ruled out.
+    inert    there is no collector: train on without a plan.
+    """
+
+    kind: Literal["plan", "pending", "refused", "inert"]
+    plan: Plan | None = None
+    why: str = ""
+    smallest_budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCaps:
+    """What the agent can see here, and what it lost."""
+
+    cupti: int
+    pushed: int
+    dropped: int
+    untimed: int
+    holder: str
+    why: str
+
+
+class Agent:
+    """The process-wide agent. `start` again returns the same session."""
+
+    def __init__(
+        self, library: abi.Library | None, status: Status, why: str, run_id: str
+    ) -> None:
+        self._library = library
+        self._status: Status = status
+        self._why = why
+        self.run_id = run_id
+
+    @classmethod
+    def start(
+        cls,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        *,
+        socket: Path | str | None = None,
+        sink: str | None = None,
+        ring_slots: int = 0,
+    ) -> Agent:
+        """Loads the library and connects (at most about a second). Never raises for a
+        missing collector or library: the agent is then inert and `why` tells."""
+        run = run_id or os.environ.get("REPRISE_RUN_ID") or uuid7()
+        try:
+            library = abi.load()
+        except RepriseError as error:
+            return cls(None, "inert", str(error), run)
+        text = "".join(f"{_line(k)}={_line(v)}\n" for k, v in (labels or {}).items())
+        config = abi.Config(
+            struct_size=ctypes.sizeof(abi.Config),
+            abi=abi.ABI,
+            ring_slots=ring_slots,
+            socket_path=os.fsencode(socket) if socket else None,
+            sink_path=sink.encode() if sink else None,
+            run_id=run.encode(),
+            labels=text.encode() if text else None,
+        )
+        code = int(library.blocking.reprise_start(ctypes.byref(config)))
+        if code < 0:
+            return cls(None, "inert", f"{library.path}: {_CODES.get(code, code)}", run)
+        agent = cls(library, _STATUS.get(code, "inert"), "", run)
+        agent._why = agent.capabilities().why
+        return agent
+
+    @property
+    def status(self) -> Status:
+        """ "ok", "degraded" (some capability is missing) or "inert"."""
+        return self._status
+
+    @property
+    def why(self) -> str:
+        """The reason for a status other than "ok", in one sentence."""
+        if self._status == "inert" and not self._why:
+            return "no collector answered"
+        return self._why
+
+    # ---- Records -------------------------------------------------------------
+
+    def step(self, step: int) -> None:
+        """Marks the start of a step; also reads commands and reconnects when due."""
+        if self._library is not None:
+            self._library.quick.reprise_step(step)
+
+    def intern(self, text: str) -> int:
+        """The id of a text; the same text has the same id. 0: the table is full."""
+        if self._library is None:
+            return 0
+        data = text.encode("utf-8", "replace")
+        return int(self._library.quick.reprise_intern(data, len(data)))
+
+    def op_begin(
+        self,
+        op: int,
+        name: int = 0,
+        shapes: int = 0,
+        parent: int = 0,
+        seq_nr: int = -1,
+        forward_thread: int = 0,
+    ) -> None:
+        """An op starts now; `name` and `shapes` are interned texts."""
+        if self._library is not None:
+            self._library.quick.reprise_op_begin(op, name, shapes, parent, seq_nr, forward_thread)
+
+    def op_end(self, op: int) -> None:
+        """The op ends now."""
+        if self._library is not None:
+            self._library.quick.reprise_op_end(op)
+
+    def alloc(
+        self, ptr: int, bytes: int, what: int, ts: int = 0, device: int = -1, stream: int = 0
+    ) -> None:
+        """An allocator event (`abi.ALLOC` ...). bytes < 0 frees; ts 0 is now; device -1 is the
+        host's memory."""
+        if self._library is not None:
+            self._library.quick.reprise_alloc(ptr, bytes, device, stream, what, ts)
+
+    def alloc_function(self) -> int | None:
+        """Address of `reprise_alloc`, for native code that reports by itself."""
+        if self._library is None:
+            return None
+        return ctypes.cast(self._library.quick.reprise_alloc, ctypes.c_void_p).value
+
+    def step_done(
+        self,
+        step: int,
+        *,
+        step_ns: int,
+        peak_bytes: int,
+        plan_id: int = 0,
+        flags: int = 0,
+        reserved_bytes: int = 0,
+        device_bytes: int = 0,
+        recomputed: int = 0,
+        mismatches: int = 0,
+    ) -> None:
+        """Reports a finished step; `flags` are `abi.STEP_*`. Survives a SIGKILL right after."""
+        if self._library is None:
+            return
+        report = abi.StepReport(
+            struct_size=ctypes.sizeof(abi.StepReport),
+            flags=flags,
+            step=step,
+            plan_id=plan_id,
+            step_ns=step_ns,
+            peak_bytes=peak_bytes,
+            reserved_bytes=reserved_bytes,
+            device_bytes=device_bytes,
+            recomputed=recomputed,
+            mismatches=mismatches,
+        )
+        self._library.quick.reprise_step_done(ctypes.byref(report))
+
+    def verify(
+        self,
+        step: int,
+        *,
+        plan_id: int,
+        checked: int,
+        differing: int,
+        flags: int,
+        first_name: int = 0,
+    ) -> None:
+        """Reports a gradient check; `flags` is one of `abi.VERIFY_*`."""
+        if self._library is None:
+            return
+        report = abi.VerifyReport(
+            struct_size=ctypes.sizeof(abi.VerifyReport),
+            flags=flags,
+            step=step,
+            plan_id=plan_id,
+            checked=checked,
+            differing=differing,
+            first_name=first_name,
+        )
+        self._library.quick.reprise_verify(ctypes.byref(report))
+
+    def flush(self, timeout_s: float = 1.0) -> None:
+        """Waits until the collector has read what was pushed, at most that long."""
+        if self._library is not None:
+            self._library.blocking.reprise_flush(max(0, int(timeout_s * 1000)))
+
+    # ---- The plan ------------------------------------------------------------
+
+    def submit_graph(
+        self,
+        json: bytes,
+        budget: str,
+        capabilities: str,
+        static_bytes: int,
+        device_bytes: int = 0,
+    ) -> int | None:
+        """Sends a step graph (proto3 JSON) and asks for a plan. The graph's id, or None
+        when there is no collector. `RepriseError`: the agent refuses the graph."""
+        if self._library is None:
+            return None
+        want = abi.Want(
+            struct_size=ctypes.sizeof(abi.Want),
+            budget=budget.encode(),
+            capabilities=capabilities.encode(),
+            static_bytes=static_bytes,
+            device_bytes=device_bytes,
+        )
+        graph = ctypes.c_uint64(0)
+        code = int(
+            self._library.blocking.reprise_graph_submit(
+                json, len(json), ctypes.byref(want), ctypes.byref(graph)
+            )
+        )
+        if code == abi.INERT:
+            return None
+        if code < 0:
+            raise RepriseError(f"step graph of {len(json)} bytes: {_CODES.get(code, code)}")
+        return int(graph.value)
+
+    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+        """A plan other than `have`, if one has come. Never waits."""
+        if self._library is None:
+            return PlanReply("inert", why=self.why)
+        view = self._new_view()
+        code = int(self._library.quick.reprise_plan_poll(graph_id, have, ctypes.byref(view)))
+        return self._reply(code, view)
+
+    def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
+        """The same, waiting up to `timeout_s`; Ctrl-C works meanwhile."""
+        if self._library is None:
+            return PlanReply("inert", why=self.why)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            milliseconds = max(0, int(min(left, WAIT_SLICE_S) * 1000))
+            view = self._new_view()
+            code = int(
+                self._library.blocking.reprise_plan_wait(
+                    graph_id, have, milliseconds, ctypes.byref(view)
+                )
+            )
+            reply = self._reply(code, view)
+            if reply.kind != "pending" or left <= 0:
+                return reply
+
+    def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
+        """Tells what became of a plan: `abi.PLAN_APPLIED`, `PLAN_REFUSED`, `PLAN_STOPPED`."""
+        if self._library is not None:
+            name = self.intern(why) if why else 0
+            self._library.quick.reprise_plan_state(plan_id, state, name)
+
+    # ---- Session -------------------------------------------------------------
+
+    def capabilities(self) -> AgentCaps:
+        """What the agent sees and what it lost so far."""
+        caps = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))
+        if self._library is not None:
+            self._library.quick.reprise_capabilities(ctypes.byref(caps))
+        return AgentCaps(
+            cupti=caps.cupti,
+            pushed=caps.pushed,
+            dropped=caps.dropped,
+            untimed=caps.untimed,
+            holder=caps.holder.decode("utf-8", "replace"),
+            why=caps.why.decode("utf-8", "replace"),
+        )
+
+    def stop(self) -> None:
+        """Drains (at most about a second) and closes the session."""
+        if self._library is not None:
+            self._library.blocking.reprise_stop()
+            self._library = None
+        self._status = "inert"
+        self._why = "the session was stopped"
+
+    @staticmethod
+    def _new_view() -> abi.PlanView:
+        return abi.PlanView(struct_size=ctypes.sizeof(abi.PlanView))
+
+    def _reply(self, code: int, view: abi.PlanView) -> PlanReply:
+        assert self._library is not None
+        why = view.why.decode("utf-8", "replace")
+        if code == abi.PENDING:
+            return PlanReply("pending")
+        if code == abi.OK:
+            try:
+                text = ctypes.string_at(view.json, view.json_bytes) if view.json else b""
+            finally:
+                self._library.quick.reprise_plan_release(ctypes.byref(view))
+            return PlanReply("plan", plan=Plan.from_json(text))
+        if code == abi.INERT:
+            return PlanReply("inert", why=why or self.why)
+        if code == abi.EREFUSED:
+            return PlanReply("refused", why=why, smallest_budget=int(view.predicted_peak) or None)
+        return PlanReply("refused", why=why or f"{_CODES.get(code, code)}")
+
+
+_STATUS: dict[int, Status] = {abi.OK: "ok", abi.DEGRADED: "degraded", abi.INERT: "inert"}
+
+_CODES = {
+    abi.EINVAL: "the agent refuses an argument",
+    abi.EABI: "the agent speaks another ABI",
+    abi.ETOOBIG: "more than the agent carries (64 MiB)",
+    abi.EREFUSED: "refused",
+}
+
+
+def _line(text: str) -> str:
+    """Labels are lines of key=value: a line break inside one would start another."""
+    return text.replace("\r", " ").replace("\n", " ").replace("\0", " ")
+
+
+def uuid7() -> str:
+    """A UUID version 7: sorts by the time it was made."""
+    milliseconds = time.time_ns() // 1_000_000
+    value = (milliseconds & (2**48 - 1)) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    h = f"{value:032x}"
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three exceptions of the package, all of one sentence."""
+
+from __future__ import annotations
+
+
+class RepriseError(Exception):
+    """Something of Reprise cannot be done; the job itself can train on."""
+
+
+class InfeasibleBudget(RepriseError):
+    """No plan fits. `smallest_bytes` is the smallest budget not ruled out."""
+
+    def __init__(self, sentence: str, smallest_bytes: int | None = None) -> None:
+        super().__init__(sentence)
+        self.smallest_bytes = smallest_bytes
+
+
+class ServerUnavailable(RepriseError):
+    """No daemon answers and none could be started."""
