@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The collector role of reprised: from the agents of this machine to a server.
+//
+//   agents ──ring, control socket──▶ drain loop ──chunks──▶ spool (SQLite)
+//                                        ▲                     │
+//                                  plans │                     ▼
+//   server ◀──────────── Planner ── plan relay   forwarder ── Ingest ──▶ server
+//
+// Guarantees
+//   - A record is released from an agent's ring only after the spool
+//     transaction that contains it is committed, and a chunk leaves the spool
+//     only after the server acknowledged it. So a kill of the daemon at any
+//     moment neither loses nor doubles a record, and a kill of the job keeps
+//     everything it had pushed.
+//   - What cannot be kept is counted and dated: ring overflow in
+//     Chunk.dropped_before and Bye.dropped, half-written slots in Bye.torn, a
+//     trimmed spool as Lost.
+//   - Nothing an agent sends is trusted: a hostile one spoils its own session.
+//   - The server is reached over `channel` alone (an in-process channel when
+//     both roles share a process); it may be absent, slow or restarted.
+//
+// The caller must hold the daemon's lock on the runtime folder: a stale socket
+// file is removed at start.
+//
+//   CollectorOptions options{.agent_socket = ..., .spool_path = ...};
+//   options.channel = server->InProcessChannel({});
+//   ASSIGN_OR_RETURN(auto collector, Collector::Start(std::move(options)));
+//   ...
+//   (void)collector->Drain(std::chrono::seconds(5));  // before the server stops
+//   collector.reset();
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace grpc {
+class Channel;
+}
+
+namespace reprise::server {
+
+struct CollectorOptions {
+  // Unix SOCK_SEQPACKET socket the agents connect to, mode 0600. Its folder is
+  // made with mode 0700 where it does not exist.
+  std::string agent_socket;
+
+  // SQLite file with the chunks the server has not acknowledged yet.
+  std::string spool_path;
+
+  // To a server with `Ingest` and `Planner`.
+  std::shared_ptr<grpc::Channel> channel;
+
+  // The daemon's version, told to agents.
+  std::string version;
+
+  // Above this the oldest chunks are trimmed and reported as Lost.
+  int64_t spool_max_bytes = int64_t{1} << 30;
+
+  // Commit with fsync, so that the spool survives power loss too.
+  bool durable_power_loss = false;
+};
+
+// One agent session, as status pages show it.
+struct AgentSnapshot {
+  std::string session_id;
+  std::string run_id;
+  uint32_t pid = 0;
+  uint32_t rank = 0;
+  bool connected = false;
+  uint64_t records = 0;  // taken from the ring
+  uint64_t dropped = 0;  // never entered the ring: it was full
+  uint64_t torn = 0;     // reserved but never published, or malformed
+  // One line each: what works there and, where something does not, why.
+  std::vector<std::string> capabilities;
+};
+
+// Counters since start, for metrics and benchmarks.
+struct CollectorStats {
+  uint64_t records = 0;
+  uint64_t chunks_spooled = 0;
+  uint64_t chunks_acked = 0;
+  uint64_t chunks_resent = 0;
+  uint64_t chunks_lost = 0;
+  uint64_t refused = 0;  // connections turned away or cut off
+};
+
+class Collector {
+ public:
+  // Opens the spool, listens, and starts its threads. Chunks left in the spool
+  // by an earlier process are forwarded at once.
+  //   INVALID_ARGUMENT     a path is empty or too long for a socket;
+  //   PERMISSION_DENIED    a folder is not ours or not writable;
+  //   FAILED_PRECONDITION  something answers on the socket already, or the
+  //                        spool was written by a newer version;
+  //   RESOURCE_EXHAUSTED, DATA_LOSS  the spool cannot be opened.
+  static StatusOr<std::unique_ptr<Collector>> Start(CollectorOptions options);
+
+  // Stops at once. What is committed stays in the spool for the next start.
+  ~Collector();
+  Collector(const Collector&) = delete;
+  Collector& operator=(const Collector&) = delete;
+
+  // Sessions that are connected, or whose end is not yet known to the server.
+  std::vector<AgentSnapshot> Agents() const;
+
+  // Agents with an open control socket right now, and whether there ever was
+  // one: what a private daemon decides on when to exit.
+  int ConnectedAgents() const;
+  bool EverHadAgent() const;
+
+  int64_t spool_bytes() const;
+  CollectorStats stats() const;
+
+  // Empty when all is well, else one sentence ("spool: disk full: ...").
+  std::string degraded() const;
+
+  // Takes no new agents, tells the others to flush, empties the rings, commits
+  // and forwards until everything is acknowledged. Connected sessions are not
+  // ended: they go on with the next daemon.
+  //   DEADLINE_EXCEEDED  something is still in a ring or in the spool.
+  Status Drain(std::chrono::milliseconds deadline);
+
+ private:
+  class Impl;
+  explicit Collector(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace reprise::server
