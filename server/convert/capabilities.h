@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an executor can do, as text, as proto and as the planner sees it.
+//
+// An agent announces its executors in order of preference, comma-separated;
+// each is a name and the keys that differ from its preset:
+//
+//   tape:seeded_ok=1:ns_per_op=9000,graph
+//
+//   preset   max_runs  backward only  seeded  collective  duplicates  frees
+//   tape     any       yes            no      no          yes         program
+//   graph    any       no             yes     no          no          eager
+//   free     any       no             no      no          no          eager
+//
+// `free` is no executor: the unrestricted schedules of the file format.
+// Presets and keys say what the executor *can* do; the planner obeys all.
+#pragma once
+
+#include <string_view>
+
+#include "base/status.h"
+#include "planner/evaluate.h"
+#include "reprise/v1/planner.pb.h"
+
+namespace reprise::server {
+
+// The first executor in the text that has a preset, with its keys. Empty text
+// is `free`. INVALID_ARGUMENT: no known executor in it, or a key or a value of
+// the chosen one cannot be read.
+StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text);
+
+// INVALID_ARGUMENT: a number is negative or too large. An unspecified free
+// policy is the one of the executor's preset.
+StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto);
+
+}  // namespace reprise::server

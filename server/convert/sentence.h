@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The verdict in one sentence. Made here and nowhere else: the page, the
+// command and the Python package print it letter for letter.
+//
+//   It fits in 8.0 GiB.  Peak 7.9 GiB (was 14.2 GiB)   Step 412 ms (+11.3 %)
+//     proven optimal
+//   ...   at most 0.8 % above optimal
+//   Nothing fits in 3.0 GiB: op 17 aten.bmm.default (layers.3.attn) needs at
+//     least 3.4 GiB.
+//   No plan found for 3.0 GiB yet: at least 2.8 GiB are needed, a plan is known
+//     for 3.2 GiB.
+//
+// and, once a run was measured under the plan, with this appended:
+//
+//    Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for bit equal
+//     in 3 checks.
+//
+// (each on one line). What is needed is rounded up, so that typing the printed
+// number is never refused, and a proof is claimed only where there is one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "reprise/v1/plan.pb.h"
+#include "reprise/v1/query.pb.h"
+
+namespace reprise::server {
+
+// From the plan's figures; `measured_step_ns` is the job's own step time
+// without a plan (0 where unknown): the plan's extra time is added to it.
+std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
+
+// The plan's sentence, and the measured part once `verdict` has planned steps.
+// `checks` is the number of gradient checks made, `checks_differing` of those
+// in which at least one gradient differed.
+std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
+                        int64_t checks, int64_t checks_differing);
+
+// Why a feasible = false plan is none: proven, or ended without an answer.
+bool Undecided(const v1::Plan& plan);
+
+// As FormatBytes, rounded up: "3.1 GiB" for 3.01 GiB.
+std::string FormatBytesUp(int64_t bytes);
+
+}  // namespace reprise::server
