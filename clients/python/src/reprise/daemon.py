@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the daemon beside this job, or starts a private one.
+
+    collector = daemon.ensure()
+    if collector.socket is None: print(collector.why)      # train on, unplanned
+
+A collector is looked for at `REPRISE_SOCKET`, then `/run/reprise/agent.sock`,
+then in this user's runtime folder. When none answers, `reprised --private` is
+started there, under a lock, so that the ranks of one host share it; it ends by
+itself after the last of them. It has a session of its own: a Ctrl-C at the job
+does not reach it, so the job's last records still arrive.
+
+Nothing here raises for a missing daemon: `why` says it in one sentence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reprise import abi
+from reprise.errors import RepriseError
+
+__all__ = ["Collector", "ensure", "find", "runtime_dir", "socket_paths"]
+
+SYSTEM_SOCKET = Path("/run/reprise/agent.sock")
+START_TIMEOUT_S = 15.0
+POLL_S = 0.02
+
+# Kept for the life of the process: a Popen that is collected while its child
+# runs would complain.
+_children: list[subprocess.Popen[bytes]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """Where the agent connects. Without a socket, `why` is the reason."""
+
+    socket: Path | None
+    # True when this call started it.
+    started: bool = False
+    why: str = ""
+
+
+def runtime_dir() -> Path:
+    """This user's folder for sockets, made when it is missing (0700).
+
+    RepriseError: it cannot be made, or it belongs to somebody else.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    if base and os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK):
+        folder = Path(base) / "reprise"
+    else:
+        folder = Path(os.environ.get("TMPDIR") or "/tmp") / f"reprise-{os.getuid()}"
+    return _own_folder(folder)
+
+
+def socket_paths() -> list[Path]:
+    """Where a collector may listen, best first."""
+    named = os.environ.get("REPRISE_SOCKET")
+    if named:
+        return [Path(named)]
+    paths = [SYSTEM_SOCKET] if SYSTEM_SOCKET.exists() else []
+    with contextlib.suppress(RepriseError):
+        paths.append(runtime_dir() / "agent.sock")
+    return paths
+
+
+def find() -> Path | None:
+    """The socket of a collector that answers now."""
+    return next((path for path in socket_paths() if _answers(path)), None)
+
+
+def ensure(timeout_s: float = START_TIMEOUT_S) -> Collector:
+    """A collector that answers: one that is there, else a private one started now."""
+    try:
+        found = find()
+        if found is not None:
+            return Collector(found)
+        path = _private_socket()
+        with _start_lock(path.parent, timeout_s):
+            # Another rank may have started it while this one waited.
+            if _answers(path):
+                return Collector(path)
+            _start(path, timeout_s)
+            return Collector(path, started=True)
+    except RepriseError as error:
+        return Collector(None, why=str(error))
+
+
+# ---- Folders and sockets ----------------------------------------------------
+
+
+def _own_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise RepriseError(f"{folder}: cannot be made ({error.strerror})") from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise RepriseError(f"{folder}: is not a folder; remove it or set XDG_RUNTIME_DIR")
+    if status.st_uid != os.getuid():
+        raise RepriseError(
+            f"{folder}: belongs to user {status.st_uid}, not to this one; set XDG_RUNTIME_DIR"
+        )
+    if status.st_mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except OSError as error:
+            raise RepriseError(f"{folder}: open to others ({error.strerror})") from None
+    return folder
+
+
+def _private_socket() -> Path:
+    """Where a private daemon listens: there, where the agent will look."""
+    named = os.environ.get("REPRISE_SOCKET")
+    if not named:
+        return runtime_dir() / "agent.sock"
+    path = Path(named)
+    if not path.parent.is_dir():
+        raise RepriseError(f"REPRISE_SOCKET={named}: there is no folder {path.parent}")
+    return path
+
+
+def _answers(path: Path) -> bool:
+    """Something listens there. Connecting and going away again is no session."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.settimeout(1.0)
+        try:
+            s.connect(os.fspath(path))
+        except (OSError, ValueError):
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def _start_lock(folder: Path, timeout_s: float) -> Iterator[None]:
+    """One rank at a time. Not the daemon's own lock, which it holds while it runs."""
+    path = folder / "start.lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise RepriseError(f"{path}: cannot be opened ({error.strerror})") from None
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise RepriseError(
+                        f"{path}: held by another job for more than {timeout_s:.0f} s"
+                    ) from None
+                time.sleep(POLL_S)
+            except OSError as error:
+                raise RepriseError(f"{path}: cannot be locked ({error.strerror})") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+# ---- The private daemon -----------------------------------------------------
+
+
+def _binary() -> Path:
+    named = os.environ.get("REPRISE_DAEMON")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise RepriseError(f"REPRISE_DAEMON={named}: is not a program")
+        return Path(found)
+    on_path = shutil.which("reprised")
+    if on_path is not None:
+        return Path(on_path)
+    # A build tree has bin/reprised next to lib/libreprise_agent.so; a package has it inside.
+    for library in abi.candidates():
+        for folder in (library.parent.parent / "bin", library.parent / "bin"):
+            if len(library.parts) > 1 and os.access(folder / "reprised", os.X_OK):
+                return folder / "reprised"
+    raise RepriseError(
+        "reprised: not found (not in PATH, no build beside the package); "
+        "build it with scripts/build or name it with REPRISE_DAEMON"
+    )
+
+
+def _start(path: Path, timeout_s: float) -> None:
+    """Starts `reprised --private` and waits until it answers at `path`."""
+    binary = _binary()
+    with tempfile.TemporaryFile() as log:
+        try:
+            child = subprocess.Popen(
+                [str(binary), "--private", "--agent-socket", str(path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise RepriseError(f"{binary}: cannot be started ({error.strerror})") from None
+        _children.append(child)
+        deadline = time.monotonic() + timeout_s
+        while not _answers(path):
+            code = child.poll()
+            if code is not None:
+                # The daemon says in its last line why it cannot run.
+                raise RepriseError(f"{binary} ended with code {code}: {_last_line(log.fileno())}")
+            if time.monotonic() > deadline:
+                child.terminate()
+                raise RepriseError(
+                    f"{binary}: did not listen on {path} within {timeout_s:.0f} s, stopped"
+                )
+            time.sleep(POLL_S)
+
+
+def _last_line(handle: int) -> str:
+    size = os.fstat(handle).st_size
+    text = os.pread(handle, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip()
+    return text.splitlines()[-1][:400] if text else "it printed nothing"

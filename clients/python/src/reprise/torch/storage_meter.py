@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The meter of last resort: storages, seen by a dispatch mode, in Python only.
+
+It adds the storage of every op's result when it is new, and takes it away when
+the storage is collected. It needs no compiler, and misses what lives only
+inside an op (temporaries, workspaces), storages made without an op, those that
+grow by `resize_`, and ops on other threads: so it is never exact, and its peak
+is at most the true one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from reprise import abi
+from reprise.agent import Agent
+
+__all__ = ["StorageMeter"]
+
+
+class StorageMeter:
+    """Live bytes of CPU storages, by finalizers. Not exact; several us per op."""
+
+    name = "storage"
+    has_events = True
+    exact = False
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self._mode: _Watch | None = None
+        self._lock = threading.RLock()
+        self._alive: dict[int, int] = {}
+        self._live = 0
+        self._peak = 0
+        self._agent: Agent | None = None
+
+    def start(self, baseline_bytes: int) -> None:
+        self.stop()
+        self._alive = {}
+        self._live = self._peak = baseline_bytes
+        self._mode = _Watch(self)
+        self._mode.__enter__()
+
+    def stop(self) -> None:
+        """Call it on the thread that started, with no later dispatch mode open."""
+        self._agent = None
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
+
+    def live(self) -> int:
+        return self._live
+
+    def peak(self) -> int:
+        return self._peak
+
+    def reset_peak(self) -> None:
+        with self._lock:
+            self._peak = self._live
+
+    def events_begin(self, agent: Agent) -> None:
+        with self._lock:
+            self._agent = agent
+            agent.alloc(0, self._live, abi.BASELINE, ts=time.monotonic_ns())
+
+    def events_end(self) -> None:
+        with self._lock:
+            self._agent = None
+
+    def saw(self, storage: torch.UntypedStorage) -> None:
+        """A storage that no input of the op had: new, unless it is alive already."""
+        key = storage._cdata
+        size = storage.nbytes()
+        with self._lock:
+            if size == 0 or key in self._alive:
+                return
+            self._alive[key] = size
+            self._live += size
+            self._peak = max(self._peak, self._live)
+            if self._agent is not None:
+                self._agent.alloc(key, size, abi.ALLOC)
+        weakref.finalize(storage, self._gone, key).atexit = False
+
+    def _gone(self, key: int) -> None:
+        # Reentrant: a collection may start while the lock is held by this thread.
+        with self._lock:
+            size = self._alive.pop(key, 0)
+            self._live -= size
+            if self._agent is not None and size:
+                self._agent.alloc(key, -size, abi.FREE)
+
+
+class _Watch(TorchDispatchMode):
+    def __init__(self, meter: StorageMeter) -> None:
+        super().__init__()
+        self._meter = meter
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        before = {storage._cdata for storage in _storages((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for storage in _storages(result):
+            if storage._cdata not in before:
+                self._meter.saw(storage)
+        return result
+
+
+def _storages(tree: object) -> Iterator[torch.UntypedStorage]:
+    for leaf in tree_iter(tree):
+        if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+            yield leaf.untyped_storage()
