@@ -66,9 +66,7 @@ class AgentCaps:
 class Agent:
     """The process-wide agent. `start` again returns the same session."""
 
-    def __init__(
-        self, library: abi.Library | None, status: Status, why: str, run_id: str
-    ) -> None:
+    def __init__(self, library: abi.Library | None, status: Status, why: str, run_id: str) -> None:
         self._library = library
         self._status: Status = status
         self._why = why

@@ -16,21 +16,15 @@ strings, enums by name and by number.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar
 
 from reprise.errors import RepriseError
+from reprise.proto_json import Fields, shorten
 
 __all__ = ["BoundScope", "Decision", "FreePolicy", "Infeasible", "Plan"]
 
 MAX_PLAN_BYTES = 16 << 20
-# More entries than any step has; keeps a hostile plan from eating the job's memory.
-MAX_ENTRIES = 4_000_000
-
-_INT64_MAX = 2**63 - 1
 
 
 class Decision(IntEnum):
@@ -127,11 +121,11 @@ class Plan:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RepriseError(f"plan: not JSON ({_short(str(error))})") from None
-        return cls._from_fields(_Fields(value, "plan"))
+            raise RepriseError(f"plan: not JSON ({shorten(str(error))})") from None
+        return cls._from_fields(Fields(value, "plan"))
 
     @classmethod
-    def _from_fields(cls, f: _Fields) -> Plan:
+    def _from_fields(cls, f: Fields) -> Plan:
         infeasible = f.message("infeasible")
         plan = cls(
             plan_id=f.hex_id("plan_id"),
@@ -153,7 +147,7 @@ class Plan:
             solve_ms=f.number("solve_ms"),
             executor=f.text("executor"),
             free_policy=f.enum("free_policy", FreePolicy, "FREE_POLICY_"),
-            schedule=f.integers("schedule", -_INT64_MAX - 1),
+            schedule=f.integers("schedule", -(2**63)),
             decisions=f.enums("decisions", Decision, "DECISION_"),
             saved=f.integers("saved"),
             recomputed_ops=f.integers("recomputed_ops"),
@@ -187,7 +181,7 @@ class Plan:
                 raise RepriseError(f"plan.recomputed_ops[{i}]: op {op} is not in the schedule")
 
 
-def _read_infeasible(f: _Fields) -> Infeasible:
+def _read_infeasible(f: Fields) -> Infeasible:
     return Infeasible(
         smallest_budget_bytes=f.size("smallest_budget_bytes"),
         blocking_op=f.size("blocking_op"),
@@ -196,143 +190,3 @@ def _read_infeasible(f: _Fields) -> Infeasible:
         smallest_known_bytes=f.size("smallest_known_bytes"),
         storages=f.integers("storages"),
     )
-
-
-# ---- Reading proto3 JSON ----------------------------------------------------
-
-E_ = TypeVar("E_", bound=IntEnum)
-T = TypeVar("T")
-
-
-def _short(value: object) -> str:
-    """A value as an error shows it: never longer than a few words."""
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
-
-
-class _Fields:
-    """One JSON object as a message: typed getters that name the field they refuse."""
-
-    def __init__(self, value: object, where: str) -> None:
-        if not isinstance(value, Mapping):
-            raise RepriseError(f"{where}: must be an object, got {_short(value)}")
-        self._value: Mapping[str, Any] = value
-        self._where = where
-
-    def _raw(self, name: str) -> Any:
-        """The value under either spelling; None where absent (proto3's null is absent too)."""
-        value = self._value.get(_camel(name))
-        return self._value.get(name) if value is None else value
-
-    def _path(self, name: str) -> str:
-        return f"{self._where}.{name}"
-
-    def text(self, name: str) -> str:
-        value = self._raw(name)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise RepriseError(f"{self._path(name)}: must be text, got {_short(value)}")
-        return value
-
-    def hex_id(self, name: str) -> str:
-        value = self.text(name)
-        if len(value) != 16 or set(value) - set("0123456789abcdef"):
-            raise RepriseError(
-                f"{self._path(name)}: must be 16 lower-case hex digits, got {_short(repr(value))}"
-            )
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self._raw(name)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise RepriseError(f"{self._path(name)}: must be true or false, got {_short(value)}")
-        return value
-
-    def number(self, name: str) -> float:
-        value = self._raw(name)
-        if value is None:
-            return 0.0
-        if isinstance(value, str):
-            try:
-                value = float(value)
-            except ValueError:
-                pass
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise RepriseError(f"{self._path(name)}: must be a number, got {_short(value)}")
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise RepriseError(f"{self._path(name)}: must be finite, got {_short(value)}")
-        return number
-
-    def size(self, name: str) -> int:
-        value = self._raw(name)
-        return 0 if value is None else _integer(value, self._path(name), 0)
-
-    def integers(self, name: str, least: int = 0) -> tuple[int, ...]:
-        return self._list(name, lambda value, where: _integer(value, where, least))
-
-    def enum(self, name: str, kind: type[E_], prefix: str) -> E_:
-        value = self._raw(name)
-        return kind(0) if value is None else _enum(value, self._path(name), kind, prefix)
-
-    def enums(self, name: str, kind: type[E_], prefix: str) -> tuple[E_, ...]:
-        return self._list(name, lambda value, where: _enum(value, where, kind, prefix))
-
-    def message(self, name: str) -> _Fields | None:
-        value = self._raw(name)
-        return None if value is None else _Fields(value, self._path(name))
-
-    def _list(self, name: str, read: Callable[[object, str], T]) -> tuple[T, ...]:
-        value = self._raw(name)
-        if value is None:
-            return ()
-        if not isinstance(value, list):
-            raise RepriseError(f"{self._path(name)}: must be a list, got {_short(value)}")
-        if len(value) > MAX_ENTRIES:
-            raise RepriseError(
-                f"{self._path(name)}: {len(value)} entries, more than the {MAX_ENTRIES} allowed"
-            )
-        path = self._path(name)
-        return tuple(read(item, f"{path}[{i}]") for i, item in enumerate(value))
-
-
-def _integer(value: object, where: str, least: int) -> int:
-    number: int | None = None
-    if isinstance(value, int) and not isinstance(value, bool):
-        number = value
-    elif isinstance(value, float) and value.is_integer():
-        number = int(value)
-    elif isinstance(value, str) and len(value) <= 20:
-        # int() alone would also take "1_000", " 7 " and other alphabets' digits.
-        digits = value[1:] if value.startswith("-") else value
-        if digits.isascii() and digits.isdigit():
-            number = int(value)
-    if number is None:
-        raise RepriseError(f"{where}: must be an integer, got {_short(repr(value))}")
-    if not least <= number <= _INT64_MAX:
-        fact = "must not be negative" if least == 0 and number < 0 else "does not fit in 64 bits"
-        raise RepriseError(f"{where}: {fact}, got {_short(repr(value))}")
-    return number
-
-
-def _enum(value: object, where: str, kind: type[E_], prefix: str) -> E_:
-    if isinstance(value, str) and value.startswith(prefix):
-        name = value[len(prefix) :]
-        if name in kind.__members__:
-            return kind[name]
-    elif isinstance(value, int) and not isinstance(value, bool):
-        if value in kind._value2member_map_:
-            return kind(value)
-    names = ", ".join(prefix + member for member in kind.__members__)
-    raise RepriseError(f"{where}: must be one of {names}, got {_short(repr(value))}")
