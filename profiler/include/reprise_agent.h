@@ -64,8 +64,21 @@ reprise_status reprise_start(
     const reprise_config *config); /* idempotent; connects, <= 1 s */
 reprise_status reprise_stop(void); /* drains <= 1 s, then closes */
 reprise_status reprise_capabilities(reprise_caps *caps);
+
+/* What a window traces, as bits; 0 asks for everything. */
+enum {
+  REPRISE_KIND_OPS = 1,
+  REPRISE_KIND_ALLOCS = 2,
+  REPRISE_KIND_KERNELS = 4 /* needs CUPTI */
+};
+/* DEGRADED: kernels were asked for and cannot be traced; `why` of the
+ * capabilities says it. The host clock and allocator events go on. */
 reprise_status reprise_window_begin(uint32_t kinds);
 reprise_status reprise_window_end(void);
+/* The kinds of the open window, 0 when none is open or while paused. A window
+ * is opened here or by the collector's command: an adapter that records only
+ * inside windows asks once a step. */
+uint32_t reprise_window_kinds(void);
 reprise_status reprise_pause(void);
 reprise_status reprise_resume(void);
 uint32_t reprise_abi_version(void);

@@ -82,6 +82,9 @@ enum {
   REPRISE_RECORD_PLAN_STATE = 16
 };
 
+/* `why` of a LOSS. */
+enum { REPRISE_LOSS_RING_FULL = 1 };
+
 enum { REPRISE_CLOCK_MONOTONIC = 0, REPRISE_CLOCK_REALTIME = 1 };
 
 typedef struct {

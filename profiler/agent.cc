@@ -1,0 +1,62 @@
+#include "profiler/agent.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+namespace reprise::profiler {
+
+Agent *g_agent;
+char g_family_run_id[72];
+__thread ThreadState t_thread __attribute__((tls_model("initial-exec")));
+
+namespace {
+
+bool g_wipes;  // the kernel wipes the page; else the fork handler does
+uint32_t g_handler_installed;
+
+// Only what is allowed after fork in a process with threads: stores and close.
+void InChild() {
+  memset(&t_thread, 0, sizeof t_thread);
+  if (Agent *agent = CurrentAgent(); agent != nullptr && !g_wipes)
+    memset(static_cast<void *>(agent), 0, sizeof *agent);
+  CloseInheritedFiles();
+}
+
+}  // namespace
+
+Agent *EnsureAgent() {
+  Agent *agent = CurrentAgent();
+  if (agent != nullptr) return agent;
+
+  void *memory = mmap(nullptr, sizeof(Agent), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  const bool wipes = madvise(memory, sizeof(Agent), MADV_WIPEONFORK) == 0;
+  __atomic_store_n(&g_wipes, wipes, __ATOMIC_RELAXED);
+
+  Agent *none = nullptr;
+  if (!__atomic_compare_exchange_n(&g_agent, &none,
+                                   static_cast<Agent *>(memory), false,
+                                   __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    munmap(memory, sizeof(Agent));
+    return none;
+  }
+  if (__atomic_exchange_n(&g_handler_installed, 1u, __ATOMIC_ACQ_REL) == 0)
+    pthread_atfork(nullptr, nullptr, InChild);
+  return static_cast<Agent *>(memory);
+}
+
+uint32_t ThreadId() {
+  if (t_thread.id == 0)
+    t_thread.id = static_cast<uint32_t>(syscall(SYS_gettid));
+  return t_thread.id;
+}
+
+}  // namespace reprise::profiler

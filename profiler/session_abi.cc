@@ -1,0 +1,219 @@
+// The calls of the C ABI about the session: start, step, flush, windows.
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "profiler/abi_struct.h"
+#include "profiler/agent.h"
+#include "profiler/bulk.h"
+#include "profiler/clock.h"
+#include "profiler/include/reprise_sink.h"
+#include "profiler/session.h"
+#include "profiler/sink.h"
+
+using namespace reprise::profiler;
+
+namespace {
+
+constexpr uint64_t kStartWait = kSecond;
+constexpr uint64_t kStopWait = kSecond;
+constexpr uint32_t kAllKinds =
+    REPRISE_KIND_OPS | REPRISE_KIND_ALLOCS | REPRISE_KIND_KERNELS;
+
+void CountWindowStep(Agent *agent) {
+  Window &window = agent->window;
+  if (window.kinds == 0 || window.steps_left == 0) return;
+  if (--window.steps_left != 0) return;
+  window.kinds = 0;
+  agent->outgoing.capabilities = true;
+}
+
+void PushStep(Ring *ring, uint64_t step, uint64_t now_ns) {
+  reprise_slot record = {};
+  record.kind = REPRISE_RECORD_STEP;
+  record.clock_id = REPRISE_CLOCK_MONOTONIC;
+  record.thread = ThreadId();
+  record.ts_ns = now_ns;
+  record.body.step.step = step;
+  Push(ring, record);
+}
+
+// Training code looks at errno after its own calls, not after ours.
+class KeepErrno {
+ public:
+  ~KeepErrno() { errno = saved_; }
+
+ private:
+  int saved_ = errno;
+};
+
+}  // namespace
+
+extern "C" {
+
+REPRISE_EXPORT uint32_t reprise_abi_version(void) { return REPRISE_ABI; }
+
+REPRISE_EXPORT reprise_status reprise_start(const reprise_config *config) {
+  KeepErrno keep;
+  reprise_config copy = {};
+  if (config != nullptr && !ReadStruct(config, &copy)) return REPRISE_EINVAL;
+  Agent *agent = EnsureAgent();
+  if (agent == nullptr) return REPRISE_INERT;
+  Locked guard(&agent->control);
+  // A raw clone() runs no fork handler: forget the parent's thread id.
+  if (CurrentRing(agent) == nullptr) t_thread = {};
+  return StartSession(agent, copy, kStartWait);
+}
+
+REPRISE_EXPORT reprise_status reprise_stop(void) {
+  KeepErrno keep;
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
+  Locked guard(&agent->control);
+  StopSession(agent, kStopWait);
+  return REPRISE_OK;
+}
+
+REPRISE_EXPORT void reprise_step(uint64_t step) {
+  KeepErrno keep;
+  Agent *agent = CurrentAgent();
+  if (agent == nullptr) return;
+  Ring *ring = CurrentRing(agent);
+  const uint64_t now = NowNs();
+  t_thread.depth = 0;  // nothing is inside an op here, whatever was thrown
+  if (ring != nullptr) PushStep(ring, step, now);
+
+  // Another thread is at it: it does what this turn would have done.
+  if (!agent->control.TryTake()) return;
+  if (ring == nullptr && agent->injected) {
+    agent->injected = false;
+    StartSession(agent, reprise_config{}, 0);
+    ring = CurrentRing(agent);
+    if (ring != nullptr) PushStep(ring, step, now);
+  }
+  CountWindowStep(agent);
+  TakeTurn(agent, now);
+  agent->control.Release();
+}
+
+REPRISE_EXPORT reprise_status reprise_flush(uint32_t timeout_ms) {
+  KeepErrno keep;
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
+  Locked guard(&agent->control);
+  return Drain(agent, timeout_ms * kMillisecond);
+}
+
+REPRISE_EXPORT reprise_status reprise_capabilities(reprise_caps *caps) {
+  KeepErrno keep;
+  reprise_caps found = {};
+  Agent *agent = CurrentAgent();
+  if (agent == nullptr) {
+    snprintf(found.why, sizeof found.why, "reprise_start was not called");
+    return WriteStruct(found, caps) ? REPRISE_INERT : REPRISE_EINVAL;
+  }
+  Locked guard(&agent->control);
+  const TracerFacts &tracer = agent->tracer;
+  found.cupti = tracer.level;
+  found.cupti_version = tracer.cupti_version;
+  found.driver_version = tracer.driver_version;
+  found.untimed = tracer.untimed;
+  found.cupti_dropped = tracer.dropped;
+  found.cupti_device_bytes = tracer.device_bytes;
+  memcpy(found.holder, tracer.holder, sizeof found.holder);
+  DescribeTrouble(agent, found.why, sizeof found.why);
+  if (Ring *ring = CurrentRing(agent)) {
+    found.pushed = PushedRecords(ring);
+    found.dropped = DroppedRecords(ring);
+  }
+  return WriteStruct(found, caps) ? SessionStatus(agent) : REPRISE_EINVAL;
+}
+
+REPRISE_EXPORT reprise_status reprise_window_begin(uint32_t kinds) {
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
+  if ((kinds & ~kAllKinds) != 0) return REPRISE_EINVAL;
+  if (kinds == 0) kinds = kAllKinds;
+  Locked guard(&agent->control);
+  agent->window.kinds = kinds;
+  agent->window.steps_left = 0;
+  agent->outgoing.capabilities = true;
+  if ((kinds & REPRISE_KIND_KERNELS) == 0) return REPRISE_OK;
+  return BeginDeviceWindow(&agent->tracer) ? REPRISE_OK : REPRISE_DEGRADED;
+}
+
+REPRISE_EXPORT reprise_status reprise_window_end(void) {
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
+  Locked guard(&agent->control);
+  agent->window.kinds = 0;
+  agent->outgoing.capabilities = true;
+  return REPRISE_OK;
+}
+
+REPRISE_EXPORT uint32_t reprise_window_kinds(void) {
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return 0;
+  Locked guard(&agent->control);
+  return agent->window.paused ? 0 : agent->window.kinds;
+}
+
+REPRISE_EXPORT reprise_status reprise_pause(void) {
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
+  Locked guard(&agent->control);
+  agent->window.paused = true;
+  agent->outgoing.capabilities = true;
+  return REPRISE_OK;
+}
+
+REPRISE_EXPORT reprise_status reprise_resume(void) {
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
+  Locked guard(&agent->control);
+  agent->window.paused = false;
+  agent->outgoing.capabilities = true;
+  return REPRISE_OK;
+}
+
+REPRISE_EXPORT uint32_t reprise_intern(const char *utf8, size_t n) {
+  KeepErrno keep;
+  Agent *agent = EnsureAgent();
+  return agent == nullptr ? 0 : Intern(&agent->names, utf8, n);
+}
+
+REPRISE_EXPORT reprise_status reprise_snapshot(const void *pickle, size_t n) {
+  KeepErrno keep;
+  Agent *agent = CurrentAgent();
+  if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
+  if (pickle == nullptr || n == 0) return REPRISE_EINVAL;
+  if (n > REPRISE_MAX_SNAPSHOT_BYTES) return REPRISE_ETOOBIG;
+  Locked guard(&agent->control);
+  if (agent->sink.file.open()) {
+    const BodyPart part = {pickle, n};
+    return WriteSinkEntry(agent, REPRISE_SINK_SNAPSHOT, &part, 1)
+               ? REPRISE_OK
+               : REPRISE_DEGRADED;
+  }
+  if (!agent->connection.was_ready && agent->connection.link == Link::kNone)
+    return REPRISE_INERT;
+  const int fd = CreateSealedCopy("reprise-snapshot", pickle, n);
+  if (fd < 0) return REPRISE_DEGRADED;
+  agent->outgoing.snapshot.Hold(fd);
+  agent->outgoing.snapshot_bytes = n;
+  TakeTurn(agent, NowNs());
+  return agent->outgoing.snapshot.open() ? REPRISE_PENDING : REPRISE_OK;
+}
+
+// The CUDA driver calls this when it loads the library. Launchers and shells
+// get here too, so a session starts only with the first step, and training
+// starts in any case.
+REPRISE_EXPORT int InitializeInjection(void) {
+  KeepErrno keep;
+  if (Agent *agent = EnsureAgent()) {
+    if (CurrentRing(agent) == nullptr) agent->injected = true;
+  }
+  return 1;
+}
+
+}  // extern "C"
