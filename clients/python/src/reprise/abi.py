@@ -42,6 +42,11 @@ EREFUSED = -4
 # What an ALLOC record says.
 ALLOC, FREE, SEGMENT, MAP, UNMAP, POOL, DRIVER, BASELINE = range(8)
 
+# What a window traces.
+KIND_OPS = 1
+KIND_ALLOCS = 2
+KIND_KERNELS = 4
+
 STEP_PLANNED = 1
 STEP_KEPT_ALL = 2
 STEP_OOM = 4
@@ -157,6 +162,7 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_capabilities": (_STATUS, [POINTER(Caps)]),
     "reprise_window_begin": (_STATUS, [c_uint32]),
     "reprise_window_end": (_STATUS, []),
+    "reprise_window_kinds": (c_uint32, []),
     "reprise_abi_version": (c_uint32, []),
     "reprise_intern": (c_uint32, [c_char_p, c_size_t]),
     "reprise_op_begin": (None, [c_uint64, c_uint32, c_uint32, c_uint64, c_int64, c_uint64]),

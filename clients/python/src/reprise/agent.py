@@ -66,9 +66,8 @@ class AgentCaps:
 class Agent:
     """The process-wide agent. `start` again returns the same session."""
 
-    def __init__(self, library: abi.Library | None, status: Status, why: str, run_id: str) -> None:
+    def __init__(self, library: abi.Library | None, why: str, run_id: str) -> None:
         self._library = library
-        self._status: Status = status
         self._why = why
         self.run_id = run_id
 
@@ -88,7 +87,7 @@ class Agent:
         try:
             library = abi.load()
         except RepriseError as error:
-            return cls(None, "inert", str(error), run)
+            return cls(None, str(error), run)
         text = "".join(f"{_line(k)}={_line(v)}\n" for k, v in (labels or {}).items())
         config = abi.Config(
             struct_size=ctypes.sizeof(abi.Config),
@@ -101,22 +100,18 @@ class Agent:
         )
         code = int(library.blocking.reprise_start(ctypes.byref(config)))
         if code < 0:
-            return cls(None, "inert", f"{library.path}: {_CODES.get(code, code)}", run)
-        agent = cls(library, _STATUS.get(code, "inert"), "", run)
-        agent._why = agent.capabilities().why
-        return agent
+            return cls(None, f"{library.path}: {_CODES.get(code, code)}", run)
+        return cls(library, "", run)
 
     @property
     def status(self) -> Status:
-        """ "ok", "degraded" (some capability is missing) or "inert"."""
-        return self._status
+        """ "ok", "degraded" (some capability is missing) or "inert" (nothing is recorded)."""
+        return _STATUS.get(self._read_caps()[0], "inert")
 
     @property
     def why(self) -> str:
         """The reason for a status other than "ok", in one sentence."""
-        if self._status == "inert" and not self._why:
-            return "no collector answered"
-        return self._why
+        return self._why or self.capabilities().why
 
     # ---- Records -------------------------------------------------------------
 
@@ -292,9 +287,7 @@ class Agent:
 
     def capabilities(self) -> AgentCaps:
         """What the agent sees and what it lost so far."""
-        caps = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))
-        if self._library is not None:
-            self._library.quick.reprise_capabilities(ctypes.byref(caps))
+        _, caps = self._read_caps()
         return AgentCaps(
             cupti=caps.cupti,
             pushed=caps.pushed,
@@ -304,13 +297,33 @@ class Agent:
             why=caps.why.decode("utf-8", "replace"),
         )
 
+    def window_begin(self, kinds: int = 0) -> None:
+        """Opens a window by hand: `abi.KIND_*`, 0 for everything."""
+        if self._library is not None:
+            self._library.quick.reprise_window_begin(kinds)
+
+    def window_end(self) -> None:
+        """Closes it."""
+        if self._library is not None:
+            self._library.quick.reprise_window_end()
+
+    def window_kinds(self) -> int:
+        """What the open window traces, 0 when none is open: the collector may open one too, so
+        ask once a step."""
+        return 0 if self._library is None else int(self._library.quick.reprise_window_kinds())
+
     def stop(self) -> None:
         """Drains (at most about a second) and closes the session."""
         if self._library is not None:
             self._library.blocking.reprise_stop()
             self._library = None
-        self._status = "inert"
-        self._why = "the session was stopped"
+            self._why = "the session was stopped"
+
+    def _read_caps(self) -> tuple[int, abi.Caps]:
+        caps = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))
+        if self._library is None:
+            return abi.INERT, caps
+        return int(self._library.quick.reprise_capabilities(ctypes.byref(caps))), caps
 
     @staticmethod
     def _new_view() -> abi.PlanView:
@@ -334,7 +347,7 @@ class Agent:
         return PlanReply("refused", why=why or f"{_CODES.get(code, code)}")
 
 
-_STATUS: dict[int, Status] = {abi.OK: "ok", abi.DEGRADED: "degraded", abi.INERT: "inert"}
+_STATUS: dict[int, Status] = {abi.OK: "ok", abi.DEGRADED: "degraded"}
 
 _CODES = {
     abi.EINVAL: "the agent refuses an argument",

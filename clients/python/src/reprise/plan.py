@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from reprise.errors import RepriseError
-from reprise.proto_json import Fields, shorten
+from reprise.proto_json import Fields
 
 __all__ = ["BoundScope", "Decision", "FreePolicy", "Infeasible", "Plan"]
 
@@ -121,7 +121,7 @@ class Plan:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise RepriseError(f"plan: not JSON ({shorten(str(error))})") from None
+            raise RepriseError(f"plan: not JSON ({str(error)[:80]})") from None
         return cls._from_fields(Fields(value, "plan"))
 
     @classmethod

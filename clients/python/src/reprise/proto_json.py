@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 def shorten(value: object) -> str:
-    """A value as an error shows it: never longer than a few words."""
-    text = value if isinstance(value, str) else repr(value)
+    """A value as an error shows it: on one line, never longer than a few words."""
+    text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -70,7 +70,7 @@ class Fields:
         value = self.text(name)
         if len(value) != 16 or set(value) - set("0123456789abcdef"):
             raise RepriseError(
-                f"{self._path(name)}: must be 16 lower-case hex digits, got {shorten(repr(value))}"
+                f"{self._path(name)}: must be 16 lower-case hex digits, got {shorten(value)}"
             )
         return value
 
@@ -143,10 +143,10 @@ def _integer(value: object, where: str, least: int) -> int:
         if digits.isascii() and digits.isdigit():
             number = int(value)
     if number is None:
-        raise RepriseError(f"{where}: must be an integer, got {shorten(repr(value))}")
+        raise RepriseError(f"{where}: must be an integer, got {shorten(value)}")
     if not least <= number <= _INT64_MAX:
         fact = "must not be negative" if least == 0 and number < 0 else "does not fit in 64 bits"
-        raise RepriseError(f"{where}: {fact}, got {shorten(repr(value))}")
+        raise RepriseError(f"{where}: {fact}, got {shorten(value)}")
     return number
 
 
@@ -160,4 +160,4 @@ def _one_of(value: object, where: str, kind: type[E_], prefix: str) -> E_:
     ):
         return kind(value)
     names = ", ".join(prefix + member for member in kind.__members__)
-    raise RepriseError(f"{where}: must be one of {names}, got {shorten(repr(value))}")
+    raise RepriseError(f"{where}: must be one of {names}, got {shorten(value)}")

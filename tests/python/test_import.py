@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `import reprise` does, and above all what it does not."""
+
+import reprise
+
+
+def test_importing_reprise_imports_no_framework_and_nothing_heavy(python):
+    code = (
+        "import sys, reprise; reprise.__version__; reprise.Plan; reprise.RepriseError\n"
+        "heavy = {'torch', 'jax', 'keras', 'numpy', 'grpc', 'google', 'ctypes', 'subprocess'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+
+    done = python("-c", code)
+
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_the_public_names_fit_on_one_line():
+    assert dir(reprise) == [
+        "InfeasibleBudget",
+        "Plan",
+        "RepriseError",
+        "ServerUnavailable",
+        "__version__",
+        "auto",
+        "remove",
+        "report",
+    ]
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(reprise, "no_such_name")
+
+
+def test_the_three_exceptions_are_one_family():
+    assert issubclass(reprise.InfeasibleBudget, reprise.RepriseError)
+    assert issubclass(reprise.ServerUnavailable, reprise.RepriseError)
