@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * The services of the reprised that served this page, over the Connect
+ * protocol. Bodies are binary protobuf: bulk arrays need no text parsing.
+ */
+import {Code, ConnectError, createClient, type Client} from '@connectrpc/connect';
+import {createConnectTransport} from '@connectrpc/connect-web';
+import {Planner} from '../gen/reprise/v1/planner_pb';
+import {Query} from '../gen/reprise/v1/query_pb';
+
+const transport = createConnectTransport({
+  baseUrl: globalThis.location?.origin ?? '',
+  useBinaryFormat: true,
+});
+
+export const query: Client<typeof Query> = createClient(Query, transport);
+export const planner: Client<typeof Planner> = createClient(Planner, transport);
+
+/** Calls that answer at once give up after this long. */
+export const QUICK = {timeoutMs: 8000} as const;
+
+/** The server's own sentence, without the name of the code before it. */
+export function sentenceOf(error: unknown): string {
+  return ConnectError.from(error).rawMessage;
+}
+
+/** The server gave an answer, and it is "no": asking again changes nothing. */
+export function isRefusal(error: unknown): boolean {
+  const {code} = ConnectError.from(error);
+  return (
+    code === Code.NotFound ||
+    code === Code.InvalidArgument ||
+    code === Code.FailedPrecondition ||
+    code === Code.Unimplemented ||
+    code === Code.PermissionDenied
+  );
+}
+
+export function isCancelled(error: unknown): boolean {
+  return ConnectError.from(error).code === Code.Canceled;
+}

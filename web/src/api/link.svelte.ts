@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * Whether the server answers, as the header and the banner show it. Every
+ * page reports what its calls meet; nothing here makes a call.
+ */
+class Link {
+  state: 'connecting' | 'up' | 'down' = $state('connecting');
+  /** What the last failed call met. */
+  why = $state('');
+
+  up(): void {
+    this.state = 'up';
+    this.why = '';
+  }
+
+  down(why: string): void {
+    this.state = 'down';
+    this.why = why;
+  }
+}
+
+export const link = new Link();

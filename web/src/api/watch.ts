@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * Keeps a page at the state of a run, through restarts of the server:
+ *
+ *   connecting --first event--> live --stream ends, run over--> ended
+ *        ^                        |                               |
+ *        +--- after a pause --- gone <----- a call fails ---------+
+ *
+ * While live, a run that is silent is asked for now and then: a connection
+ * that died without a word (a closed tunnel) is noticed. The first event after
+ * every connection carries the whole run, which the consumer is told.
+ */
+import type {Run, RunEvent} from '../gen/reprise/v1/query_pb';
+import {RunState} from '../gen/reprise/v1/query_pb';
+
+export type WatchState =
+  | {readonly kind: 'connecting'}
+  | {readonly kind: 'live'}
+  | {readonly kind: 'ended'}
+  | {readonly kind: 'gone'; readonly why: string}
+  | {readonly kind: 'missing'; readonly why: string};
+
+/** The two calls it makes, and what it makes of their errors. */
+export interface WatchSource {
+  watch(runId: string, signal: AbortSignal): AsyncIterable<RunEvent>;
+  get(runId: string, signal: AbortSignal): Promise<Run>;
+  isRefusal(error: unknown): boolean;
+  sentenceOf(error: unknown): string;
+}
+
+export interface WatchSink {
+  event(event: RunEvent, first: boolean): void;
+  state(state: WatchState): void;
+}
+
+export interface WatchTimes {
+  readonly retryMs: readonly number[];
+  /** Asks for a run this often when nothing else is heard of it. */
+  readonly quietMs: number;
+}
+
+const TIMES: WatchTimes = {retryMs: [250, 500, 1000, 2000], quietMs: 5000};
+
+/** Starts watching; returns what stops it. */
+export function watchRun(
+  source: WatchSource,
+  runId: string,
+  sink: WatchSink,
+  times: WatchTimes = TIMES,
+): () => void {
+  const stop = new AbortController();
+  void loop(source, runId, sink, times, stop.signal);
+  return () => stop.abort();
+}
+
+async function loop(
+  source: WatchSource,
+  runId: string,
+  sink: WatchSink,
+  times: WatchTimes,
+  stop: AbortSignal,
+): Promise<void> {
+  let failures = 0;
+  sink.state({kind: 'connecting'});
+  while (!stop.aborted) {
+    try {
+      const run = await follow(source, runId, sink, times, stop, () => (failures = 0));
+      if (stop.aborted) return;
+      // A stream that ends while the run goes on: the server is going down.
+      if (run && run.state !== RunState.RUNNING) {
+        sink.state({kind: 'ended'});
+        await unchanged(source, run, times, stop);
+      } else {
+        await pause(times.retryMs[0] ?? 0, stop);
+      }
+    } catch (error) {
+      if (stop.aborted) return;
+      const why = source.sentenceOf(error);
+      if (source.isRefusal(error)) {
+        sink.state({kind: 'missing', why});
+        return;
+      }
+      sink.state({kind: 'gone', why});
+      await pause(times.retryMs[Math.min(failures, times.retryMs.length - 1)] ?? 0, stop);
+      failures++;
+    }
+  }
+}
+
+/** Hands on one stream to its end; returns the last run heard of. */
+async function follow(
+  source: WatchSource,
+  runId: string,
+  sink: WatchSink,
+  times: WatchTimes,
+  stop: AbortSignal,
+  heard: () => void,
+): Promise<Run | undefined> {
+  const ended = new AbortController();
+  const signal = AbortSignal.any([stop, ended.signal]);
+  let lastHeard = Date.now();
+  let dead: unknown;
+  const guard = setInterval(() => {
+    if (Date.now() - lastHeard < times.quietMs) return;
+    lastHeard = Date.now();
+    source.get(runId, signal).catch((error: unknown) => {
+      dead = error;
+      ended.abort();
+    });
+  }, times.quietMs);
+
+  let run: Run | undefined;
+  let first = true;
+  try {
+    for await (const event of source.watch(runId, signal)) {
+      if (stop.aborted) break;
+      lastHeard = Date.now();
+      run = event.run ?? run;
+      if (first) {
+        heard();
+        sink.state({kind: 'live'});
+      }
+      sink.event(event, first);
+      first = false;
+    }
+  } catch (error) {
+    throw dead ?? error;
+  } finally {
+    clearInterval(guard);
+    ended.abort();
+  }
+  return run;
+}
+
+/** Returns when the stored run is no longer what it was; throws with the server. */
+async function unchanged(
+  source: WatchSource,
+  run: Run,
+  times: WatchTimes,
+  stop: AbortSignal,
+): Promise<void> {
+  for (;;) {
+    await pause(times.quietMs, stop);
+    if (stop.aborted) return;
+    const now = await source.get(run.runId, stop);
+    if (
+      now.state !== run.state ||
+      now.steps !== run.steps ||
+      now.planId !== run.planId ||
+      now.verdict?.sentence !== run.verdict?.sentence
+    ) {
+      return;
+    }
+  }
+}
+
+function pause(ms: number, stop: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (stop.aborted) return resolve();
+    const done = (): void => {
+      clearTimeout(timer);
+      stop.removeEventListener('abort', done);
+      resolve();
+    };
+    const timer = setTimeout(done, ms);
+    stop.addEventListener('abort', done);
+  });
+}

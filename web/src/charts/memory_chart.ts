@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * Memory over one step. Predicted is dashed, measured solid, the step without
+ * a plan faint, the budget a red hairline; the prediction's categories lie
+ * under it as faint bands, stacked from the bottom in the order of the legend.
+ *
+ *   const chart = createMemoryChart(element, {window, pick});
+ *   chart.setData(data);   // whole picture, as often as wanted
+ *   chart.destroy();
+ *
+ * All curves come on one grid of columns (data/timeline.ts).
+ */
+import uPlot from 'uplot';
+import {categoryStyle} from '../format/categories';
+import {formatBytes, formatDuration} from '../format/units';
+import type {Band, Columns, Grid, Peak} from '../data/timeline';
+import type {Window} from '../url/state';
+import {onTheme, readPalette, type Palette} from './palette';
+import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
+import {createTooltip} from './tooltip';
+
+export interface MemoryData {
+  readonly grid: Grid;
+  readonly measured: Columns | undefined;
+  readonly predicted: Columns | undefined;
+  readonly measuredBase: Columns | undefined;
+  readonly predictedBase: Columns | undefined;
+  readonly whatIf: Columns | undefined;
+  /** Tops of the stack, the lowest first. */
+  readonly bands: readonly Band[];
+  readonly budgetBytes: number;
+  readonly whatIfBudgetBytes: number;
+  /** Marked where they lie, whatever the window. */
+  readonly peaks: readonly MarkedPeak[];
+  /** What runs at a time: the title of the tooltip. */
+  readonly opAt: (ns: number) => string;
+}
+
+export interface MarkedPeak extends Peak {
+  readonly of: 'measured' | 'predicted' | 'whatIf';
+}
+
+export interface MemoryEvents {
+  /** A range was dragged over. */
+  readonly window: (window: Window) => void;
+  /** Double click: the whole step. */
+  readonly reset: () => void;
+  /** Ctrl and wheel about a time. */
+  readonly zoom: (factor: number, aboutNs: number) => void;
+}
+
+export interface MemoryChart {
+  setData(data: MemoryData): void;
+  destroy(): void;
+}
+
+const HEIGHT = 320;
+const LINES = ['measuredBase', 'predictedBase', 'whatIf', 'predicted', 'measured'] as const;
+type Line = (typeof LINES)[number];
+const NAMES: Readonly<Record<Line, string>> = {
+  measuredBase: 'no plan, measured',
+  predictedBase: 'no plan, predicted',
+  whatIf: 'what if, predicted',
+  predicted: 'predicted',
+  measured: 'measured',
+};
+
+export function createMemoryChart(element: HTMLElement, events: MemoryEvents): MemoryChart {
+  let data: MemoryData | undefined;
+  let palette = readPalette();
+  const tooltip = createTooltip(element);
+  const stepped = uPlot.paths.stepped!({align: 1});
+
+  const line = (key: Line, stroke: () => string, width: number, dash?: number[]): uPlot.Series => ({
+    label: NAMES[key],
+    stroke,
+    width,
+    paths: stepped,
+    points: {show: false},
+    ...(dash ? {dash} : {}),
+  });
+
+  const chart = new uPlot(
+    {
+      width: Math.max(200, element.clientWidth),
+      height: HEIGHT,
+      legend: {show: false},
+      padding: [14, 12, 0, 0],
+      scales: {
+        x: {time: false, range: () => xRange(data)},
+        y: {range: () => [0, yTop(data)]},
+      },
+      series: [
+        {},
+        line('measuredBase', () => palette.base, 1),
+        line('predictedBase', () => palette.base, 1, [4, 4]),
+        line('whatIf', () => palette.whatif, 1.6, [6, 4]),
+        line('predicted', () => palette.predicted, 1.6, [6, 4]),
+        line('measured', () => palette.measured, 1.8),
+      ],
+      axes: [
+        axis(() => palette, {
+          splits: (u) => decimalTicks(u.scales['x']!.min!, u.scales['x']!.max!, u.width / 110),
+          values: (_, ticks) => withUnit(timeLabels(ticks)),
+          size: 30,
+        }),
+        axis(() => palette, {
+          splits: (u) => byteTicks(0, u.scales['y']!.max!, 6),
+          values: (_, ticks) => withUnit(byteLabels(ticks)),
+          size: 74,
+        }),
+      ],
+      cursor: {
+        y: false,
+        drag: {x: true, y: false, setScale: false, dist: 4},
+        points: {show: false},
+      },
+      hooks: {
+        drawClear: [(u) => data && drawUnder(u, data, palette)],
+        draw: [(u) => data && drawOver(u, data, palette)],
+        setCursor: [(u) => hover(u)],
+        setSelect: [(u) => select(u)],
+      },
+    },
+    [[], [], [], [], [], []],
+    element,
+  );
+
+  function hover(u: uPlot): void {
+    const {left, top, idx} = u.cursor;
+    if (!data || idx === null || idx === undefined || left === undefined || left < 0) {
+      tooltip.hide();
+      return;
+    }
+    const atNs = data.grid.startNs + idx * data.grid.columnNs;
+    const rows: [string, string][] = [['time', formatDuration(atNs)]];
+    for (const key of [...LINES].reverse()) {
+      const bytes = data[key]?.max[idx];
+      if (bytes !== undefined && !Number.isNaN(bytes)) rows.push([NAMES[key], formatBytes(bytes)]);
+    }
+    const title = data.opAt(u.posToVal(left, 'x')) || 'memory';
+    tooltip.show({title, rows}, left + u.bbox.left / devicePixelRatio, top ?? 0);
+  }
+
+  function select(u: uPlot): void {
+    const {left, width} = u.select;
+    if (width < 4) return;
+    const fromNs = Math.round(u.posToVal(left, 'x'));
+    const toNs = Math.round(u.posToVal(left + width, 'x'));
+    u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
+    if (toNs > fromNs) events.window({fromNs, toNs});
+  }
+
+  const over = chart.over;
+  const onDouble = (): void => events.reset();
+  const onWheel = (event: WheelEvent): void => {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    const atNs = chart.posToVal(event.clientX - over.getBoundingClientRect().left, 'x');
+    events.zoom(event.deltaY > 0 ? 1.25 : 0.8, atNs);
+  };
+  let pressedAt = 0;
+  const onDown = (event: MouseEvent): void => void (pressedAt = event.clientX);
+  const onClick = (event: MouseEvent): void => {
+    if (Math.abs(event.clientX - pressedAt) < 4) tooltip.togglePin();
+  };
+  over.addEventListener('dblclick', onDouble);
+  over.addEventListener('wheel', onWheel, {passive: false});
+  over.addEventListener('mousedown', onDown);
+  over.addEventListener('click', onClick);
+
+  const resize = new ResizeObserver(() => {
+    if (element.clientWidth > 0 && element.clientWidth !== chart.width) {
+      chart.setSize({width: element.clientWidth, height: HEIGHT});
+    }
+  });
+  resize.observe(element);
+  const offTheme = onTheme(() => {
+    palette = readPalette();
+    chart.redraw(false, true);
+  });
+
+  return {
+    setData(next) {
+      data = next;
+      const {startNs, columnNs, count} = next.grid;
+      const x = Array.from({length: count}, (_, i) => startNs + i * columnNs);
+      chart.setData([x, ...LINES.map((key) => drawable(next[key], count))]);
+    },
+    destroy() {
+      resize.disconnect();
+      offTheme();
+      tooltip.destroy();
+      chart.destroy();
+    },
+  };
+}
+
+/** An axis in the page's colours. */
+export function axis(palette: () => Palette, options: uPlot.Axis): uPlot.Axis {
+  return {
+    stroke: () => palette().soft,
+    font: readPalette().font,
+    grid: {stroke: () => palette().grid, width: 1},
+    ticks: {show: false},
+    border: {show: false},
+    gap: 6,
+    ...options,
+  };
+}
+
+/** The unit stands at every number: no label to look for. */
+export function withUnit({labels, unit}: {labels: string[]; unit: string}): string[] {
+  return labels.map((label) => (label === '0' ? '0' : `${label} ${unit}`));
+}
+
+function drawable(columns: Columns | undefined, count: number): (number | null)[] {
+  if (!columns) return new Array<null>(count).fill(null);
+  return Array.from(columns.max, (value) => (Number.isNaN(value) ? null : value));
+}
+
+function xRange(data: MemoryData | undefined): [number, number] {
+  if (!data) return [0, 1];
+  return [data.grid.startNs, data.grid.startNs + data.grid.columnNs * data.grid.count];
+}
+
+function yTop(data: MemoryData | undefined): number {
+  if (!data) return 1;
+  let top = Math.max(1024, data.budgetBytes, data.whatIfBudgetBytes);
+  for (const key of LINES) {
+    for (const value of data[key]?.max ?? []) if (value > top) top = value;
+  }
+  return top * 1.08;
+}
+
+function drawUnder(u: uPlot, data: MemoryData, palette: Palette): void {
+  const {ctx} = u;
+  const {startNs, columnNs, count} = data.grid;
+  const edges = Array.from({length: count + 1}, (_, i) =>
+    u.valToPos(startNs + i * columnNs, 'x', true),
+  );
+  ctx.save();
+  clip(u);
+  // From the bottom up: each band reaches from the top of the one below it.
+  let below: Float64Array | undefined;
+  for (const band of data.bands) {
+    ctx.beginPath();
+    for (let i = 0; i < count; i++) {
+      const high = band.max[i]!;
+      const low = below?.[i] ?? 0;
+      if (!(high > low)) continue;
+      const top = u.valToPos(high, 'y', true);
+      ctx.rect(edges[i]!, top, edges[i + 1]! - edges[i]! + 0.5, u.valToPos(low, 'y', true) - top);
+    }
+    ctx.globalAlpha = 0.26;
+    ctx.fillStyle = palette.category.get(categoryStyle(band.category).category) ?? palette.base;
+    ctx.fill();
+    below = band.max;
+  }
+  if (data.measured) {
+    // What a column hides: from its smallest to its largest value.
+    ctx.beginPath();
+    for (let i = 0; i < count; i++) {
+      const {max, min} = data.measured;
+      if (!(max[i]! > min[i]!)) continue;
+      const top = u.valToPos(max[i]!, 'y', true);
+      ctx.rect(edges[i]!, top, edges[i + 1]! - edges[i]!, u.valToPos(min[i]!, 'y', true) - top);
+    }
+    ctx.globalAlpha = 0.22;
+    ctx.fillStyle = palette.measured;
+    ctx.fill();
+  }
+  ctx.restore();
+}
+
+function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
+  const {ctx} = u;
+  ctx.save();
+  clip(u);
+  if (data.whatIfBudgetBytes > 0) hairline(u, data.whatIfBudgetBytes, palette.whatif, [2, 3]);
+  if (data.budgetBytes > 0) {
+    hairline(u, data.budgetBytes, palette.budget, []);
+    label(u, `budget ${formatBytes(data.budgetBytes)}`, data.budgetBytes, palette);
+  }
+  for (const peak of data.peaks) marker(u, peak, palette);
+  ctx.restore();
+}
+
+function clip(u: uPlot): void {
+  const {left, top, width, height} = u.bbox;
+  u.ctx.beginPath();
+  u.ctx.rect(left, 0, width, top + height);
+  u.ctx.clip();
+}
+
+/** One line of device pixels at a number of bytes. */
+export function hairline(u: uPlot, bytes: number, colour: string, dash: number[]): void {
+  const {ctx, bbox} = u;
+  const y = Math.round(u.valToPos(bytes, 'y', true)) + 0.5;
+  ctx.beginPath();
+  ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
+  ctx.lineWidth = Math.max(1, Math.round(devicePixelRatio));
+  ctx.strokeStyle = colour;
+  ctx.moveTo(bbox.left, y);
+  ctx.lineTo(bbox.left + bbox.width, y);
+  ctx.stroke();
+  ctx.setLineDash([]);
+}
+
+function label(u: uPlot, text: string, bytes: number, palette: Palette): void {
+  const {ctx, bbox} = u;
+  ctx.font = scaled(palette.font);
+  ctx.textAlign = 'right';
+  ctx.textBaseline = 'bottom';
+  const x = bbox.left + bbox.width - 4 * devicePixelRatio;
+  const y = u.valToPos(bytes, 'y', true) - 3 * devicePixelRatio;
+  outlined(ctx, text, x, y, palette.budget, palette.card);
+}
+
+function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
+  const {ctx, bbox} = u;
+  const colour = palette[peak.of === 'whatIf' ? 'whatif' : peak.of];
+  const size = 4 * devicePixelRatio;
+  const x = u.valToPos(peak.atNs, 'x', true);
+  const y = u.valToPos(peak.bytes, 'y', true);
+  if (x < bbox.left || x > bbox.left + bbox.width) return;
+  ctx.beginPath();
+  ctx.moveTo(x, y - 1);
+  ctx.lineTo(x - size, y - 1 - 1.7 * size);
+  ctx.lineTo(x + size, y - 1 - 1.7 * size);
+  ctx.closePath();
+  ctx.fillStyle = peak.of === 'measured' ? colour : palette.card;
+  ctx.fill();
+  ctx.lineWidth = 1.4 * devicePixelRatio;
+  ctx.strokeStyle = colour;
+  ctx.stroke();
+}
+
+/** Text with a rim of the background, legible over lines. */
+function outlined(
+  ctx: CanvasRenderingContext2D,
+  text: string,
+  x: number,
+  y: number,
+  colour: string,
+  rim: string,
+): void {
+  ctx.lineWidth = 4 * devicePixelRatio;
+  ctx.lineJoin = 'round';
+  ctx.strokeStyle = rim;
+  ctx.strokeText(text, x, y);
+  ctx.fillStyle = colour;
+  ctx.fillText(text, x, y);
+}
+
+/** A font in CSS pixels as one for the canvas's device pixels. */
+export function scaled(font: string): string {
+  return font.replace(/^(\d+)px/, (_, px: string) => `${Number(px) * devicePixelRatio}px`);
+}

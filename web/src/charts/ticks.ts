@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** Round numbers on an axis. */
+
+/** Multiples of 1, 2 or 5 times a power of ten that cut [low, high] in about `count`. */
+export function decimalTicks(low: number, high: number, count: number): number[] {
+  const span = high - low;
+  if (!(span > 0) || count < 1) return [low];
+  const power = 10 ** Math.floor(Math.log10(span / count));
+  const share = span / count / power;
+  const step = power * (share <= 1 ? 1 : share <= 2 ? 2 : share <= 5 ? 5 : 10);
+  return multiples(low, high, step);
+}
+
+/** Powers of two, or 10 and 100 of a binary unit: 0, 256 MiB, 512 MiB ... */
+export function byteTicks(low: number, high: number, count: number): number[] {
+  const span = high - low;
+  if (!(span > 0) || count < 1) return [low];
+  return multiples(low, high, 2 ** Math.ceil(Math.log2(span / count)));
+}
+
+function multiples(low: number, high: number, step: number): number[] {
+  const ticks: number[] = [];
+  const first = Math.ceil(low / step - 1e-9);
+  for (let i = first; i * step <= high + step * 1e-9; i++) {
+    // Adding the step again and again would drift: 0.1 + 0.2.
+    ticks.push(Number((i * step).toPrecision(12)));
+  }
+  return ticks;
+}
+
+/** Byte ticks in the unit of the largest, without its name: ["0", "2", "4"], "GiB". */
+export function byteLabels(ticks: readonly number[]): {labels: string[]; unit: string} {
+  const names = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'] as const;
+  const largest = Math.max(1, ...ticks.map(Math.abs));
+  const power = Math.min(names.length - 1, Math.floor(Math.log2(largest) / 10));
+  const unit = 2 ** (10 * power);
+  return {
+    labels: ticks.map((tick) => String(Number((tick / unit).toFixed(3)))),
+    unit: names[power]!,
+  };
+}
+
+/** Time ticks in one unit: ["0", "100", "200"], "ms". */
+export function timeLabels(ticks: readonly number[]): {labels: string[]; unit: string} {
+  const largest = Math.max(1, ...ticks.map(Math.abs));
+  const [unit, size] =
+    largest >= 2e9
+      ? (['s', 1e9] as const)
+      : largest >= 2e6
+        ? (['ms', 1e6] as const)
+        : largest >= 2e3
+          ? (['us', 1e3] as const)
+          : (['ns', 1] as const);
+  return {labels: ticks.map((tick) => String(Number((tick / size).toFixed(6)))), unit};
+}

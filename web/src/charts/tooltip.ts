@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** The one tooltip of all charts: a title and rows of name and value. */
+export interface TooltipContent {
+  readonly title: string;
+  readonly rows: readonly (readonly [string, string])[];
+}
+
+export interface Tooltip {
+  /** Beside (x, y) of the container. A pinned one stays as it is. */
+  show(content: TooltipContent, x: number, y: number): void;
+  hide(): void;
+  /** Keeps what is shown until unpinned; a second call lets it go. */
+  togglePin(): void;
+  unpin(): void;
+  destroy(): void;
+}
+
+export function createTooltip(container: HTMLElement): Tooltip {
+  const box = document.createElement('div');
+  box.className = 'tooltip';
+  box.hidden = true;
+  container.append(box);
+  let pinned = false;
+
+  const unpin = (): void => {
+    pinned = false;
+    delete box.dataset['pinned'];
+    box.hidden = true;
+  };
+  const escape = (event: KeyboardEvent): void => {
+    if (event.key === 'Escape' && pinned) unpin();
+  };
+  addEventListener('keydown', escape);
+
+  return {
+    show(content, x, y) {
+      if (pinned) return;
+      const title = document.createElement('strong');
+      title.textContent = content.title;
+      const list = document.createElement('dl');
+      for (const [name, value] of content.rows) {
+        const term = document.createElement('dt');
+        term.textContent = name;
+        const detail = document.createElement('dd');
+        detail.textContent = value;
+        list.append(term, detail);
+      }
+      box.replaceChildren(title, list);
+      box.hidden = false;
+      // To the right of the point, or to its left where there is no room.
+      const {clientWidth, clientHeight} = container;
+      const left = x + 14 + box.offsetWidth <= clientWidth ? x + 14 : x - 14 - box.offsetWidth;
+      const top = Math.min(y + 12, clientHeight - box.offsetHeight - 4);
+      box.style.left = `${Math.max(0, left)}px`;
+      box.style.top = `${Math.max(0, top)}px`;
+    },
+    hide() {
+      if (!pinned) box.hidden = true;
+    },
+    togglePin() {
+      if (pinned) unpin();
+      else if (!box.hidden) {
+        pinned = true;
+        box.dataset['pinned'] = '';
+      }
+    },
+    unpin,
+    destroy() {
+      removeEventListener('keydown', escape);
+      box.remove();
+    },
+  };
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * The trade-off curve: budget against overhead. Plans are points on a line of
+ * steps, the proven bound a line below them, what was measured a cross, the
+ * budget of the run a red hairline; where nothing fits the ground is grey.
+ * A few dozen shapes: SVG.
+ */
+import {boundPath, overheadBottom, overheadTop, planPath, scale} from '../data/geometry';
+import {nearest, type CurvePoint, type Domain, type Tradeoff} from '../data/tradeoff';
+import {formatBytes, formatPercent} from '../format/units';
+import {byteLabels, byteTicks, decimalTicks} from './ticks';
+import {createTooltip} from './tooltip';
+
+export interface TradeoffData {
+  readonly curve: Tradeoff;
+  readonly domain: Domain | undefined;
+  readonly budgetBytes: number;
+  /** The plan the job runs, as predicted. */
+  readonly running: Mark | undefined;
+  readonly measured: Mark | undefined;
+  /** The what-if plan. */
+  readonly chosen: Mark | undefined;
+}
+
+export interface Mark {
+  readonly bytes: number;
+  readonly overhead: number;
+}
+
+export interface TradeoffChart {
+  setData(data: TradeoffData): void;
+  destroy(): void;
+}
+
+const HEIGHT = 320;
+const MARGIN = {left: 60, right: 14, top: 14, bottom: 30} as const;
+
+/** `pick` is called with the budget of a clicked point. */
+export function createTradeoffChart(
+  element: HTMLElement,
+  pick: (budgetBytes: number) => void,
+): TradeoffChart {
+  let data: TradeoffData | undefined;
+  let hovered: CurvePoint | undefined;
+  const svg = shape('svg', {role: 'img', height: HEIGHT});
+  element.append(svg);
+  const tooltip = createTooltip(element);
+
+  function draw(): void {
+    svg.replaceChildren();
+    const width = Math.max(200, element.clientWidth);
+    svg.setAttribute('width', String(width));
+    svg.setAttribute('viewBox', `0 0 ${width} ${HEIGHT}`);
+    if (data?.domain) drawCurve(svg, data, data.domain, width);
+  }
+
+  function pointAt(event: MouseEvent): CurvePoint | undefined {
+    if (!data?.domain) return undefined;
+    const width = Math.max(200, element.clientWidth);
+    const {x} = scales(data, data.domain, width);
+    const px = event.clientX - svg.getBoundingClientRect().left;
+    const point = nearest(data.curve.points, x.value(px));
+    return point && Math.abs(x.at(point.budgetBytes) - px) < 30 ? point : undefined;
+  }
+
+  svg.addEventListener('mousemove', (event) => {
+    const point = pointAt(event);
+    svg.classList.toggle('pointing', point !== undefined);
+    if (point !== hovered) {
+      hovered = point;
+      for (const dot of svg.querySelectorAll('[data-budget]')) {
+        dot.classList.toggle(
+          'near',
+          dot.getAttribute('data-budget') === String(point?.budgetBytes),
+        );
+      }
+    }
+    if (!point) {
+      tooltip.hide();
+      return;
+    }
+    const box = svg.getBoundingClientRect();
+    const rows: [string, string][] = [
+      ['peak', formatBytes(point.peakBytes)],
+      ['overhead', formatPercent(point.overhead, true)],
+      ['proven bound', formatPercent(point.bound, true)],
+    ];
+    if (point.dominated) rows.push(['', 'a smaller budget is faster']);
+    tooltip.show(
+      {title: `budget ${formatBytes(point.budgetBytes)}`, rows},
+      event.clientX - box.left,
+      event.clientY - box.top,
+    );
+  });
+  svg.addEventListener('mouseleave', () => tooltip.hide());
+  svg.addEventListener('click', (event) => {
+    const point = pointAt(event);
+    if (point) pick(point.budgetBytes);
+  });
+
+  let width = element.clientWidth;
+  const resize = new ResizeObserver(() => {
+    if (element.clientWidth === width) return;
+    width = element.clientWidth;
+    draw();
+  });
+  resize.observe(element);
+
+  return {
+    setData(next) {
+      data = next;
+      draw();
+    },
+    destroy() {
+      resize.disconnect();
+      tooltip.destroy();
+      svg.remove();
+    },
+  };
+}
+
+function scales(data: TradeoffData, domain: Domain, width: number) {
+  const marks = [data.measured, data.running, data.chosen].map((mark) => mark?.overhead ?? NaN);
+  const top = overheadTop(data.curve.points, ...marks);
+  const bottom = overheadBottom(...marks);
+  return {
+    x: scale(domain.low, domain.high, MARGIN.left, width - MARGIN.right),
+    y: scale(bottom, top, HEIGHT - MARGIN.bottom, MARGIN.top),
+    top,
+    bottom,
+  };
+}
+
+function drawCurve(svg: SVGElement, data: TradeoffData, domain: Domain, width: number): void {
+  const {x, y, top, bottom} = scales(data, domain, width);
+  const right = width - MARGIN.right;
+  const floor = HEIGHT - MARGIN.bottom;
+  svg.setAttribute('aria-label', summary(data));
+
+  // ---- ground: what is impossible, grid, axes ----
+  const limit = x.at(domain.possible);
+  if (limit > MARGIN.left) {
+    svg.append(
+      shape('rect', {
+        class: 'impossible',
+        x: MARGIN.left,
+        y: MARGIN.top,
+        width: limit - MARGIN.left,
+        height: floor - MARGIN.top,
+      }),
+    );
+  }
+  for (const tick of decimalTicks(bottom, top, 5)) {
+    const at = Math.round(y.at(tick)) + 0.5;
+    svg.append(shape('line', {class: 'grid', x1: MARGIN.left, x2: right, y1: at, y2: at}));
+    svg.append(text(formatTick(tick), MARGIN.left - 8, at + 4, 'axis end'));
+  }
+  const ticks = byteTicks(domain.low, domain.high, Math.max(2, (right - MARGIN.left) / 90));
+  const {labels, unit} = byteLabels(ticks);
+  ticks.forEach((tick, i) => {
+    svg.append(text(`${labels[i]!} ${unit}`, x.at(tick), HEIGHT - 9, 'axis middle'));
+  });
+
+  // ---- curves ----
+  svg.append(shape('path', {class: 'bound', d: boundPath(data.curve.points, x, y)}));
+  svg.append(shape('path', {class: 'plans', d: planPath(data.curve.points, x, y, domain)}));
+  if (data.budgetBytes > 0 && data.budgetBytes >= domain.low && data.budgetBytes <= domain.high) {
+    const at = Math.round(x.at(data.budgetBytes)) + 0.5;
+    svg.append(shape('line', {class: 'budget', x1: at, x2: at, y1: MARGIN.top, y2: floor}));
+  }
+  for (const point of data.curve.points) {
+    svg.append(
+      shape('circle', {
+        class: point.dominated ? 'point dominated' : 'point',
+        'data-budget': point.budgetBytes,
+        cx: x.at(point.budgetBytes),
+        cy: y.at(point.overhead),
+        r: 3,
+      }),
+    );
+  }
+
+  // ---- marks ----
+  if (data.running) {
+    const {bytes, overhead} = data.running;
+    svg.append(shape('circle', {class: 'running', cx: x.at(bytes), cy: y.at(overhead), r: 6}));
+  }
+  if (data.chosen) {
+    const {bytes, overhead} = data.chosen;
+    svg.append(shape('circle', {class: 'chosen', cx: x.at(bytes), cy: y.at(overhead), r: 7}));
+  }
+  if (data.measured) {
+    const cx = x.at(data.measured.bytes);
+    const cy = y.at(data.measured.overhead);
+    const d = `M${cx - 5} ${cy - 5}l10 10M${cx - 5} ${cy + 5}l10 -10`;
+    svg.append(shape('path', {class: 'measured', d}));
+  }
+}
+
+function summary(data: TradeoffData): string {
+  const {points} = data.curve;
+  const first = points[0];
+  const last = points[points.length - 1];
+  if (!first || !last) return 'Trade-off curve: no budget is possible';
+  const from = `${formatPercent(first.overhead, true)} at ${formatBytes(first.budgetBytes)}`;
+  const to = `${formatPercent(last.overhead, true)} at ${formatBytes(last.budgetBytes)}`;
+  return `Trade-off curve: overhead from ${from} to ${to}, ${points.length} budgets`;
+}
+
+function formatTick(fraction: number): string {
+  const percent = Number((fraction * 100).toFixed(2));
+  return percent > 0 ? `+${percent} %` : `${percent} %`;
+}
+
+function shape(name: string, attributes: Readonly<Record<string, string | number>>): SVGElement {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) {
+    element.setAttribute(key, typeof value === 'number' ? String(Number(value.toFixed(2))) : value);
+  }
+  return element;
+}
+
+function text(content: string, x: number, y: number, className: string): SVGElement {
+  const element = shape('text', {class: className, x, y});
+  element.textContent = content;
+  return element;
+}

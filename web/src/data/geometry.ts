@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** Where things of the trade-off curve lie on the screen. No browser needed. */
+import type {CurvePoint, Domain} from './tradeoff';
+
+export interface Frame {
+  readonly left: number;
+  readonly top: number;
+  readonly width: number;
+  readonly height: number;
+}
+
+export interface Scale {
+  /** Value to pixels, and back. */
+  readonly at: (value: number) => number;
+  readonly value: (pixel: number) => number;
+}
+
+/** From [low, high] to [from, to]; `to` may lie before `from`. */
+export function scale(low: number, high: number, from: number, to: number): Scale {
+  const span = high - low || 1;
+  return {
+    at: (value) => from + ((value - low) / span) * (to - from),
+    value: (pixel) => low + ((pixel - from) / (to - from || 1)) * span,
+  };
+}
+
+/** Largest overhead worth showing, with a little room; at least 1 %. */
+export function overheadTop(points: readonly CurvePoint[], ...others: readonly number[]): number {
+  const finite = [...points.map((point) => point.overhead), ...others].filter(Number.isFinite);
+  return Math.max(0.01, ...finite) * 1.12;
+}
+
+/** Smallest overhead: below 0 only when something measured was faster. */
+export function overheadBottom(...measured: readonly number[]): number {
+  const least = Math.min(0, ...measured.filter(Number.isFinite));
+  return least * 1.2;
+}
+
+/**
+ * The plans as a path of steps: a budget between two points can run the plan
+ * of the smaller one. Dominated points do not take part.
+ */
+export function planPath(
+  points: readonly CurvePoint[],
+  x: Scale,
+  y: Scale,
+  domain: Domain,
+): string {
+  const kept = points.filter((point) => !point.dominated);
+  if (kept.length === 0) return '';
+  const parts: string[] = [];
+  for (const point of kept) {
+    const px = round(x.at(point.budgetBytes));
+    const py = round(y.at(point.overhead));
+    parts.push(parts.length === 0 ? `M${px} ${py}` : `H${px}V${py}`);
+  }
+  parts.push(`H${round(x.at(domain.high))}`);
+  return parts.join('');
+}
+
+/** The proven bound: straight between points, as it is known only at them. */
+export function boundPath(points: readonly CurvePoint[], x: Scale, y: Scale): string {
+  return points
+    .map(
+      (point, i) =>
+        `${i === 0 ? 'M' : 'L'}${round(x.at(point.budgetBytes))} ${round(y.at(point.bound))}`,
+    )
+    .join('');
+}
+
+function round(value: number): number {
+  return Math.round(value * 10) / 10;
+}

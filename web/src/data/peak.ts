@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** What is alive at the peak, as the rows of a table. */
+import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
+import type {Category} from '../gen/reprise/v1/graph_pb';
+import {Decision} from '../gen/reprise/v1/plan_pb';
+import {num} from './number';
+
+export interface PeakRow {
+  readonly storage: number;
+  readonly name: string;
+  readonly module: string;
+  readonly bytes: number;
+  readonly category: Category;
+  readonly decision: Decision;
+  readonly why: string;
+  readonly madeBy: number;
+  readonly recomputeNs: number;
+  readonly timesRecomputed: number;
+}
+
+export type SortKey = 'bytes' | 'age' | 'cost' | 'name';
+
+/** With the plan, or at the peak of the step without one. */
+export function aliveAtPeak(storages: readonly StorageExplanation[], base: boolean): PeakRow[] {
+  return storages
+    .filter((storage) => (base ? storage.aliveAtBasePeak : storage.aliveAtPeak))
+    .map((storage) => ({
+      storage: storage.storage,
+      name: storage.name,
+      module: storage.module,
+      bytes: num(storage.bytes),
+      category: storage.category,
+      decision: storage.decision,
+      why: storage.why,
+      madeBy: storage.madeBy,
+      recomputeNs: num(storage.recomputeNs),
+      timesRecomputed: storage.timesRecomputed,
+    }));
+}
+
+/** Largest, oldest or costliest first; names from A. Ties by storage id. */
+export function sorted(rows: readonly PeakRow[], key: SortKey, reverse: boolean): PeakRow[] {
+  const order = (a: PeakRow, b: PeakRow): number => {
+    switch (key) {
+      case 'bytes':
+        return b.bytes - a.bytes;
+      case 'age':
+        return a.madeBy - b.madeBy;
+      case 'cost':
+        return b.recomputeNs - a.recomputeNs;
+      case 'name':
+        return a.name.localeCompare(b.name, 'en', {numeric: true});
+    }
+  };
+  const sign = reverse ? -1 : 1;
+  return [...rows].sort((a, b) => sign * order(a, b) || a.storage - b.storage);
+}
+
+const REASONS: Readonly<Record<string, string>> = {
+  cheap: 'cheap to make again',
+  costly: 'costly to make again',
+  no_gain: 'dropping it would not lower the peak',
+  not_repeatable: 'its op may run only once',
+  small: 'too small to matter',
+  pinned: 'the executor must keep it',
+};
+
+export function reasonText(why: string): string {
+  return REASONS[why] ?? why;
+}
+
+export function decisionText(decision: Decision): string {
+  switch (decision) {
+    case Decision.RECOMPUTE:
+      return 'recomputed';
+    case Decision.OFFLOAD:
+      return 'offloaded';
+    case Decision.SAVE:
+      return 'saved';
+    default:
+      return '';
+  }
+}

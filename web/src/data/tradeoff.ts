@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * The trade-off curve: what each budget costs, what is proven about it, and
+ * from where on nothing fits.
+ */
+import type {TradeoffPoint} from '../gen/reprise/v1/planner_pb';
+import {num} from './number';
+
+export interface CurvePoint {
+  readonly budgetBytes: number;
+  readonly peakBytes: number;
+  readonly overhead: number;
+  readonly bound: number;
+  /** A smaller budget has a plan that takes less time. */
+  readonly dominated: boolean;
+}
+
+export interface Limit {
+  /** Proven: no schedule of any kind fits in less. */
+  readonly smallestBytes: number;
+  /** The smallest budget a plan is known for; 0 where none was sought. */
+  readonly knownBytes: number;
+  readonly opId: number;
+  readonly opName: string;
+  readonly module: string;
+}
+
+export interface Tradeoff {
+  /** Feasible points, smallest budget first. */
+  readonly points: readonly CurvePoint[];
+  /** From the largest impossible budget; undefined when all were possible. */
+  readonly limit: Limit | undefined;
+}
+
+export const EMPTY_TRADEOFF: Tradeoff = {points: [], limit: undefined};
+
+/** From what the stream has brought so far, in any order. */
+export function tradeoff(received: readonly TradeoffPoint[]): Tradeoff {
+  const feasible = received
+    .filter((point) => point.feasible)
+    .map((point) => ({
+      budgetBytes: num(point.budgetBytes),
+      peakBytes: num(point.peakBytes),
+      overhead: point.overhead,
+      bound: point.bound,
+    }))
+    .sort((a, b) => a.budgetBytes - b.budgetBytes);
+
+  const points = feasible.map((point) => ({
+    ...point,
+    dominated: feasible.some(
+      (other) =>
+        other.budgetBytes <= point.budgetBytes &&
+        other.peakBytes <= point.peakBytes &&
+        other.overhead < point.overhead - 1e-9,
+    ),
+  }));
+
+  let limit: Limit | undefined;
+  for (const {infeasible} of received) {
+    if (!infeasible) continue;
+    const smallestBytes = num(infeasible.smallestBudgetBytes);
+    if (limit !== undefined && limit.smallestBytes >= smallestBytes) continue;
+    limit = {
+      smallestBytes,
+      knownBytes: num(infeasible.smallestKnownBytes),
+      opId: infeasible.blockingOp,
+      opName: infeasible.blockingOpName,
+      module: infeasible.blockingModule,
+    };
+  }
+  return {points, limit};
+}
+
+export interface Domain {
+  readonly low: number;
+  readonly high: number;
+  /** Below this nothing fits: the grey region is [low, possible). */
+  readonly possible: number;
+}
+
+/**
+ * The budgets worth showing: from somewhat below what is possible to what the
+ * step takes without a plan. Undefined while the curve has no point yet.
+ */
+export function domainOf(curve: Tradeoff, basePeakBytes: number): Domain | undefined {
+  const least = curve.points[0]?.budgetBytes;
+  const most = curve.points[curve.points.length - 1]?.budgetBytes;
+  const possible = curve.limit?.smallestBytes || least;
+  if (possible === undefined) return undefined;
+  const high = Math.max(basePeakBytes, most ?? 0, possible);
+  const margin = Math.max(high - possible, high * 0.05) * 0.15;
+  return {low: Math.max(0, possible - margin), high, possible};
+}
+
+/** "op 17 aten.bmm.default (layers.3.attn)", as the server's sentences say it. */
+export function limitingOp(limit: Limit): string {
+  const where = limit.module === '' ? '' : ` (${limit.module})`;
+  return `op ${limit.opId} ${limit.opName}${where}`;
+}
+
+/** The point whose budget is nearest. */
+export function nearest(
+  points: readonly CurvePoint[],
+  budgetBytes: number,
+): CurvePoint | undefined {
+  let best: CurvePoint | undefined;
+  for (const point of points) {
+    if (
+      best === undefined ||
+      Math.abs(point.budgetBytes - budgetBytes) < Math.abs(best.budgetBytes - budgetBytes)
+    ) {
+      best = point;
+    }
+  }
+  return best;
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** A run in words. */
+import {RunState, type Run, type Verdict} from '../gen/reprise/v1/query_pb';
+
+export function stateText(state: RunState): string {
+  switch (state) {
+    case RunState.RUNNING:
+      return 'running';
+    case RunState.FINISHED:
+      return 'finished';
+    case RunState.KILLED:
+      return 'killed';
+    default:
+      return 'unknown';
+  }
+}
+
+export function runTitle(run: Run): string {
+  return run.name !== '' ? run.name : run.host !== '' ? `${run.host}:${run.pid}` : run.runId;
+}
+
+/** How far the proof of a run has come. */
+export type Standing =
+  /** No plan yet. */
+  | 'waiting'
+  /** Planned, and not yet proven. */
+  | 'measuring'
+  | 'validated'
+  /** Measured, and the plan did not hold. */
+  | 'failed'
+  /** No plan fits. */
+  | 'impossible'
+  /** The run is over and its plan was never proven. */
+  | 'unproven';
+
+export function standingOf(run: Run | undefined): Standing {
+  const verdict = run?.verdict;
+  if (!run || !verdict || run.planId === '') return 'waiting';
+  if (!verdict.feasible) return 'impossible';
+  if (verdict.validated) return 'validated';
+  if (broken(verdict)) return 'failed';
+  return run.state === RunState.RUNNING ? 'measuring' : 'unproven';
+}
+
+function broken(verdict: Verdict): boolean {
+  return (
+    verdict.gradientsDiffering > 0 ||
+    verdict.mismatches > 0 ||
+    (verdict.plannedSteps > 0 && verdict.measuredPeakBytes > verdict.budgetBytes)
+  );
+}
+
+export const STANDING_TEXT: Readonly<Record<Standing, string>> = {
+  waiting: 'no plan yet',
+  measuring: 'measuring',
+  validated: 'validated',
+  failed: 'not held',
+  impossible: 'no plan fits',
+  unproven: 'not validated',
+};
+
+/** What to say while the server has no sentence yet. */
+export function waitingText(run: Run): string {
+  if (run.state !== RunState.RUNNING) return 'This run ended before a plan was made.';
+  if (run.graphId === '') return 'Measuring plain steps; the first plan follows the captured step.';
+  return 'Planning.';
+}
+
+/**
+ * The server's sentence in two parts, what was predicted and what was
+ * measured. Together they are the sentence, letter for letter.
+ */
+export function sentenceParts(sentence: string): readonly [string, string] {
+  const at = sentence.indexOf(' Measured ');
+  return at < 0 ? [sentence, ''] : [sentence.slice(0, at), sentence.slice(at)];
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+import {mount} from 'svelte';
+import 'uplot/dist/uPlot.min.css';
+import './styles/tokens.css';
+import './styles/base.css';
+import App from './App.svelte';
+
+mount(App, {target: document.getElementById('app')!});

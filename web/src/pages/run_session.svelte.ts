@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * All that the Run page knows of its run, kept up to date while it is open.
+ *
+ *   WatchRun ──> run, plan, steps            as it happens
+ *        plan ──> Explain ──> what is alive, what changes
+ *                    └──────> Sweep ──────> the trade-off curve, point by point
+ *        steps, window ──> GetTimeline      at most every two seconds
+ *
+ * Whatever an answer replaces stays on the screen until the answer is there.
+ */
+import {isCancelled, isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
+import {link} from '../api/link.svelte';
+import {watchRun, type WatchState} from '../api/watch';
+import {capabilitiesFor} from '../data/capabilities';
+import {appended, emptyLog, type StepLog} from '../data/steps';
+import {EMPTY_TRADEOFF, tradeoff, type Tradeoff} from '../data/tradeoff';
+import type {Plan} from '../gen/reprise/v1/plan_pb';
+import type {Capabilities, Explanation, TradeoffPoint} from '../gen/reprise/v1/planner_pb';
+import {RunState, type Run, type RunEvent, type Timeline} from '../gen/reprise/v1/query_pb';
+import type {Window} from '../url/state';
+
+const TIMELINE_MS = 2000;
+
+export class RunSession {
+  watch: WatchState = $state.raw({kind: 'connecting'});
+  run: Run | undefined = $state.raw();
+  plan: Plan | undefined = $state.raw();
+  log: StepLog = $state.raw(emptyLog());
+  explanation: Explanation | undefined = $state.raw();
+  curve: Tradeoff = $state.raw(EMPTY_TRADEOFF);
+  curveDone = $state(false);
+  timeline: Timeline | undefined = $state.raw();
+  /** Why a part could not be had, in the server's words. */
+  curveWhy = $state('');
+  explanationWhy = $state('');
+  timelineWhy = $state('');
+
+  readonly #runId: string;
+  #stopWatch: (() => void) | undefined;
+  #explain: AbortController | undefined;
+  #sweep: AbortController | undefined;
+  #sweepKey = '';
+
+  // The timeline: what is wanted, what was last asked for, and when.
+  #window: Window | undefined;
+  #width = 1000;
+  #timelineBusy = false;
+  #timelineDue = false;
+  #timelineAt = 0;
+  #timelineTimer: ReturnType<typeof setTimeout> | undefined;
+  #stopped = false;
+
+  constructor(runId: string) {
+    this.#runId = runId;
+  }
+
+  start(): () => void {
+    // A hidden page gives its connection back: a browser has only six.
+    const seen = (): void => {
+      if (document.hidden) this.#pause();
+      else this.#resume();
+    };
+    document.addEventListener('visibilitychange', seen);
+    this.#resume();
+    return () => {
+      this.#stopped = true;
+      document.removeEventListener('visibilitychange', seen);
+      this.#pause();
+      this.#explain?.abort();
+      this.#sweep?.abort();
+      clearTimeout(this.#timelineTimer);
+    };
+  }
+
+  get capabilities(): Capabilities | undefined {
+    return this.plan && capabilitiesFor(this.plan, this.explanation);
+  }
+
+  /** Part of the step to show (undefined: all of it), in so many columns. */
+  show(window: Window | undefined, width: number): void {
+    const columns = Math.max(200, Math.min(2048, Math.round(width)));
+    const same =
+      window?.fromNs === this.#window?.fromNs &&
+      window?.toNs === this.#window?.toNs &&
+      columns === this.#width;
+    if (same) return;
+    this.#window = window;
+    this.#width = columns;
+    this.#wantTimeline(60);
+  }
+
+  #resume(): void {
+    if (this.#stopWatch || this.#stopped) return;
+    this.#stopWatch = watchRun(
+      {
+        watch: (runId, signal) => query.watchRun({runId}, {signal}),
+        get: (runId, signal) => query.getRun({runId}, {...QUICK, signal}),
+        isRefusal,
+        sentenceOf,
+      },
+      this.#runId,
+      {
+        event: (event, first) => this.#take(event, first),
+        state: (state) => this.#setWatch(state),
+      },
+    );
+  }
+
+  #pause(): void {
+    this.#stopWatch?.();
+    this.#stopWatch = undefined;
+  }
+
+  #setWatch(state: WatchState): void {
+    this.watch = state;
+    if (state.kind === 'gone') link.down(state.why);
+    else if (state.kind !== 'connecting') link.up();
+  }
+
+  #take(event: RunEvent, first: boolean): void {
+    const run = event.run ?? this.run;
+    const ended = run?.state !== RunState.RUNNING && this.run?.state === RunState.RUNNING;
+    this.run = run;
+    this.log = appended(first ? emptyLog() : this.log, event.steps, event.checks);
+    if (event.plan && (first || event.plan.planId !== this.plan?.planId)) {
+      this.plan = event.plan;
+      void this.#loadExplanation(event.plan);
+      this.#wantTimeline(0);
+    } else if (event.steps.length > 0 || ended || first) {
+      this.#wantTimeline(Math.max(0, this.#timelineAt + TIMELINE_MS - Date.now()));
+    }
+  }
+
+  async #loadExplanation(plan: Plan): Promise<void> {
+    this.#explain?.abort();
+    const abort = new AbortController();
+    this.#explain = abort;
+    try {
+      this.explanation = await planner.explain({planId: plan.planId}, {signal: abort.signal});
+      this.explanationWhy = '';
+    } catch (error) {
+      if (abort.signal.aborted || isCancelled(error)) return;
+      this.explanationWhy = sentenceOf(error);
+    }
+    if (!abort.signal.aborted) void this.#loadCurve(plan);
+  }
+
+  async #loadCurve(plan: Plan): Promise<void> {
+    // Another budget has the same curve; another graph or executor has not.
+    const key = `${plan.graphId} ${plan.executor}`;
+    if (key === this.#sweepKey) return;
+    this.#sweepKey = key;
+    this.#sweep?.abort();
+    const abort = new AbortController();
+    this.#sweep = abort;
+    const received: TradeoffPoint[] = [];
+    this.curve = EMPTY_TRADEOFF;
+    this.curveDone = false;
+    this.curveWhy = '';
+    try {
+      const capabilities = capabilitiesFor(plan, this.explanation);
+      const request = {graphId: plan.graphId, capabilities};
+      for await (const point of planner.sweep(request, {signal: abort.signal})) {
+        received.push(point);
+        this.curve = tradeoff(received);
+      }
+      this.curveDone = true;
+    } catch (error) {
+      if (abort.signal.aborted || isCancelled(error)) return;
+      this.curveWhy = sentenceOf(error);
+      this.#sweepKey = '';
+    }
+  }
+
+  #wantTimeline(inMs: number): void {
+    if (this.#timelineBusy) {
+      this.#timelineDue = true;
+      return;
+    }
+    clearTimeout(this.#timelineTimer);
+    if (!this.#stopped) this.#timelineTimer = setTimeout(() => void this.#loadTimeline(), inMs);
+  }
+
+  async #loadTimeline(): Promise<void> {
+    if (!this.run) return;
+    this.#timelineBusy = true;
+    this.#timelineDue = false;
+    this.#timelineAt = Date.now();
+    const window = this.#window;
+    try {
+      this.timeline = await query.getTimeline(
+        {
+          runId: this.run.runId,
+          widthPx: this.#width,
+          t0Ns: BigInt(window?.fromNs ?? 0),
+          t1Ns: BigInt(window?.toNs ?? 0),
+        },
+        QUICK,
+      );
+      this.timelineWhy = '';
+    } catch (error) {
+      this.timelineWhy = sentenceOf(error);
+    } finally {
+      this.#timelineBusy = false;
+      if (this.#timelineDue) this.#wantTimeline(100);
+    }
+  }
+}

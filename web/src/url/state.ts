@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * What of a page's state stands in its address, short and readable, so that a
+ * link shows a colleague the same thing: ?budget=24GiB&t=1.2ms..3.4ms
+ */
+export interface PageState {
+  /** The what-if budget as typed or chosen. */
+  readonly budget?: string;
+  /** The part of the step on the screen, in ns since its start. */
+  readonly window?: Window;
+}
+
+export interface Window {
+  readonly fromNs: number;
+  readonly toNs: number;
+}
+
+/** Whatever cannot be read is left out. */
+export function readState(search: string): PageState {
+  const params = new URLSearchParams(search);
+  const budget = params.get('budget')?.trim();
+  const window = readWindow(params.get('t'));
+  return {
+    ...(budget ? {budget} : {}),
+    ...(window ? {window} : {}),
+  };
+}
+
+/** "" or "?...". */
+export function writeState(state: PageState): string {
+  const parts: string[] = [];
+  if (state.budget) parts.push(`budget=${encodeURIComponent(state.budget)}`);
+  if (state.window) {
+    const {fromNs, toNs} = state.window;
+    parts.push(`t=${writeTime(fromNs, toNs - fromNs)}..${writeTime(toNs, toNs - fromNs)}`);
+  }
+  return parts.length === 0 ? '' : `?${parts.join('&')}`;
+}
+
+const TIME_UNITS: readonly (readonly [string, number])[] = [
+  ['s', 1e9],
+  ['ms', 1e6],
+  ['us', 1e3],
+  ['ns', 1],
+];
+
+function readWindow(text: string | null): Window | undefined {
+  const [from, to, ...rest] = (text ?? '').split('..');
+  if (from === undefined || to === undefined || rest.length > 0) return undefined;
+  const fromNs = readTime(from);
+  const toNs = readTime(to);
+  if (fromNs === undefined || toNs === undefined || toNs <= fromNs) return undefined;
+  return {fromNs, toNs};
+}
+
+function readTime(text: string): number | undefined {
+  const match = /^(\d+(?:\.\d+)?)(s|ms|us|ns)$/.exec(text);
+  const unit = TIME_UNITS.find(([name]) => name === match?.[2]);
+  if (!match || !unit) return undefined;
+  const ns = Math.round(Number(match[1]) * unit[1]);
+  return Number.isSafeInteger(ns) ? ns : undefined;
+}
+
+/** Precise to a thousandth of `spanNs`, in the largest unit of at least one. */
+function writeTime(ns: number, spanNs: number): string {
+  const grain = Math.max(1, 10 ** Math.floor(Math.log10(Math.max(1, spanNs / 1000))));
+  const rounded = Math.round(ns / grain) * grain;
+  const [name, unit] = TIME_UNITS.find(([, size]) => rounded >= size) ?? TIME_UNITS[3]!;
+  const decimals = Math.max(0, Math.round(Math.log10(unit / grain)));
+  return `${Number((rounded / unit).toFixed(decimals))}${name}`;
+}
