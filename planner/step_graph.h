@@ -14,6 +14,7 @@
 // number, resident all the time, and is not listed.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -27,6 +28,9 @@ using OpId = int32_t;
 using StorageId = int32_t;
 
 inline constexpr OpId kNoOp = -1;
+
+// More ops or storages than this are refused: ids and indices stay in int32.
+inline constexpr size_t kMaxOps = size_t{1} << 24;
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimizer };
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/certificate.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "planner/screen.h"
+
+namespace reprise::planner {
+namespace {
+
+// More windows than this are built again instead of kept: they hold O(ops)
+// memory each.
+constexpr size_t kMostKept = 48;
+
+}  // namespace
+
+Certificate::Certificate(const Problem& problem, int64_t budget_bytes,
+                         Effort& effort)
+    : problem_(problem),
+      budget_bytes_(budget_bytes),
+      effort_(effort),
+      infeasible_(LargestWorkingSet(problem)) {}
+
+WindowBound& Certificate::At(OpId at) {
+  std::unique_ptr<WindowBound>& window = windows_[at];
+  if (window == nullptr) {
+    if (windows_.size() > kMostKept) {
+      windows_.clear();
+      return *(windows_[at] = std::make_unique<WindowBound>(problem_, at));
+    }
+    window = std::make_unique<WindowBound>(problem_, at);
+  }
+  return *window;
+}
+
+void Certificate::Try(OpId at) {
+  if (tried_.count(at) != 0) return;
+  WindowBound& window = At(at);
+  const int64_t before = window.ticks();
+  const WindowResult& result = tried_[at] = window.Solve(budget_bytes_);
+  effort_.Spend(window.ticks() - before);
+  if (result.least_budget_bytes > infeasible_.smallest_budget_bytes) {
+    infeasible_.smallest_budget_bytes = result.least_budget_bytes;
+    infeasible_.blocking_op = at;
+    infeasible_.storages.clear();
+    for (const ValueId v : window.forced()) {
+      infeasible_.storages.push_back(problem_.versions.storage[v]);
+    }
+    for (const StorageId s : problem_.Writes(at)) {
+      infeasible_.storages.push_back(s);
+    }
+    std::sort(infeasible_.storages.begin(), infeasible_.storages.end(),
+              [&](StorageId a, StorageId b) {
+                if (problem_.bytes[a] != problem_.bytes[b]) {
+                  return problem_.bytes[a] > problem_.bytes[b];
+                }
+                return a < b;
+              });
+  }
+  added_ns_ = std::max(added_ns_, result.added_ns);
+}
+
+WindowResult Certificate::KeepSetFor(OpId at, int64_t budget_bytes) {
+  WindowBound& window = At(at);
+  const int64_t before = window.ticks();
+  WindowResult result = window.Solve(budget_bytes);
+  effort_.Spend(window.ticks() - before);
+  return result;
+}
+
+std::vector<OpId> LocalPeaks(const std::vector<int64_t>& bytes, int count,
+                             int apart) {
+  std::vector<OpId> order(bytes.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](OpId a, OpId b) { return bytes[a] > bytes[b]; });
+  std::vector<uint8_t> taken(bytes.size(), 0);
+  std::vector<OpId> peaks;
+  for (const OpId o : order) {
+    if (static_cast<int>(peaks.size()) >= count) break;
+    if (taken[o] != 0) continue;
+    peaks.push_back(o);
+    const OpId end =
+        std::min<OpId>(static_cast<OpId>(bytes.size()) - 1, o + apart);
+    for (OpId near = std::max(0, o - apart); near <= end; ++near) {
+      taken[near] = 1;
+    }
+  }
+  return peaks;
+}
+
+}  // namespace reprise::planner

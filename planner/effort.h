@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Effort: ticks spent, ticks allowed, and the caller's wish to stop.
+//
+// A tick is one op or arc looked at, whatever the algorithm; the same request
+// spends the same ticks on every machine. should_stop and on_progress are
+// called between candidates only, so a run that they do not end is repeatable.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace reprise::planner {
+
+class Effort {
+ public:
+  Effort(int64_t most_ticks, const std::function<bool()>& should_stop)
+      : most_ticks_(most_ticks), should_stop_(should_stop) {}
+
+  void Spend(int64_t ticks) {
+    ticks_ += ticks;
+    if (should_stop_ && ticks_ >= next_question_) {
+      next_question_ = ticks_ + kTicksPerQuestion;
+      if (should_stop_()) interrupted_ = true;
+    }
+  }
+  bool Over() const { return interrupted_ || ticks_ >= most_ticks_; }
+  bool interrupted() const { return interrupted_; }
+  int64_t ticks() const { return ticks_; }
+  int64_t most_ticks() const { return most_ticks_; }
+
+ private:
+  static constexpr int64_t kTicksPerQuestion = 50'000;
+
+  int64_t most_ticks_;
+  const std::function<bool()>& should_stop_;
+  int64_t ticks_ = 0;
+  int64_t next_question_ = 0;
+  bool interrupted_ = false;
+};
+
+}  // namespace reprise::planner

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Minimum cuts on int64 capacities: Dinic's algorithm (Dinitz, 1970) on flat
+// arrays, iterative, so that a chain of 100,000 ops does not overflow a stack.
+//
+// The network is built once; capacities may be set again and solved again,
+// which the bound does for every price it tries. O(V^2 E) at worst, close to
+// linear on the networks of step graphs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace reprise::planner {
+
+class MaxFlow {
+ public:
+  // Larger than any finite cut here: the caller keeps finite sums below 2^60.
+  static constexpr int64_t kInfinite = int64_t{1} << 61;
+
+  explicit MaxFlow(int node_count);
+
+  // Returns the arc's number, for SetCapacity. All arcs come before Build.
+  int AddArc(int from, int to, int64_t capacity);
+  void Build();
+  void SetCapacity(int arc, int64_t capacity) { capacity_[arc] = capacity; }
+
+  // The value of a minimum cut; at least kInfinite when every cut is infinite.
+  // Starts from zero flow every time.
+  int64_t Solve(int source, int sink);
+
+  // After Solve: on the source side of the minimum cut closest to the source.
+  bool OnSourceSide(int node) const { return level_[node] >= 0; }
+
+  // Arcs looked at since construction, in both directions.
+  int64_t ticks() const { return ticks_; }
+
+ private:
+  struct Half {
+    int32_t to;
+    int32_t reverse;  // index of the other half
+    int64_t residual;
+  };
+
+  bool Levels(int source, int sink);
+  int64_t Augment(int source, int sink);
+
+  int node_count_;
+  std::vector<int32_t> from_, to_;
+  std::vector<int64_t> capacity_;
+  std::vector<int32_t> begin_;  // by node, into halves_
+  std::vector<Half> halves_;
+  std::vector<int32_t> half_of_;  // by arc: its forward half
+  std::vector<int32_t> level_, next_, queue_, path_;
+  int64_t ticks_ = 0;
+};
+
+}  // namespace reprise::planner

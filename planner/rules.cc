@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/rules.h"
+
+#include <algorithm>
+
+namespace reprise::planner {
+namespace {
+
+bool KindAllows(const Op& op, const Capabilities& capabilities) {
+  switch (op.kind) {
+    case OpKind::kPure:
+    case OpKind::kView:
+      return true;
+    case OpKind::kSeeded:
+      return capabilities.seeded_ok;
+    case OpKind::kCollective:
+      return capabilities.collective_ok;
+    case OpKind::kOnce:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+Rules MakeRules(const StepGraph& graph, const Versions& versions,
+                const Capabilities& capabilities) {
+  Rules rules;
+  const bool backward_only = capabilities.recompute_in_backward_only;
+  for (const Op& op : graph.ops) {
+    rules.may_rerun.push_back(KindAllows(op, capabilities) &&
+                              capabilities.max_runs != 1 &&
+                              !(backward_only && op.phase != Phase::kForward));
+    rules.may_trigger.push_back(!backward_only || op.phase == Phase::kBackward);
+    // Neither is above 2^62, so their sum fits.
+    rules.rerun_ns.push_back(
+        op.time_ns +
+        std::clamp<int64_t>(capabilities.ns_per_op, 0, int64_t{1} << 61));
+  }
+  rules.may_trigger.push_back(!backward_only);
+  for (ValueId v = 0; v < versions.value_count(); ++v) {
+    rules.may_remake.push_back(rules.may_rerun[versions.maker[v]] &&
+                               !graph.storages[versions.storage[v]].pinned);
+  }
+  for (const Storage& storage : graph.storages) {
+    rules.held_until.push_back(capabilities.free_policy == FreePolicy::kProgram
+                                   ? storage.release_op
+                                   : kNoOp);
+  }
+  return rules;
+}
+
+}  // namespace reprise::planner

@@ -1,0 +1,305 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/solve.h"
+
+#include <algorithm>
+
+#include "base/str_cat.h"
+#include "planner/construct.h"
+#include "planner/local_search.h"
+
+namespace reprise::planner {
+namespace {
+
+double Overhead(int64_t added_ns, int64_t base_time_ns) {
+  if (base_time_ns <= 0) return 0;
+  return static_cast<double>(added_ns) / static_cast<double>(base_time_ns);
+}
+
+// Search: the state of one solve.
+class Search {
+ public:
+  Search(const Problem& problem, const Request& request, Generator& generator,
+         Archive& archive, Effort& effort)
+      : problem_(problem),
+        request_(request),
+        generator_(generator),
+        archive_(archive),
+        effort_(effort),
+        certificate_(problem, request.budget_bytes, effort),
+        random_(request.seed) {}
+
+  Solution Run() {
+    if (problem_.base.peak_bytes <= request_.budget_bytes) return {};
+    if (!certificate_.impossible()) {
+      CertifyBase(problem_, request_.budget_bytes, effort_.most_ticks() / 8,
+                  certificate_, effort_);
+    }
+    if (certificate_.impossible()) return Refuse();
+    Report();
+    Construct();
+    Improve();
+    return {.added_ns = certificate_.added_ns(),
+            .impossible = false,
+            .infeasible = certificate_.infeasible()};
+  }
+
+ private:
+  // Nothing fits. What is the smallest that is known to?
+  Solution Refuse() {
+    const int64_t least = certificate_.infeasible().smallest_budget_bytes;
+    for (const int64_t percent : {100, 105, 120}) {
+      const int64_t budget =
+          least + (problem_.base.peak_bytes - least) * (percent - 100) / 100;
+      const Archive::Point* smallest = archive_.Smallest();
+      if (smallest != nullptr && smallest->peak_bytes <= budget) break;
+      ConstructOptions options{.budget_bytes = budget, .rounds = 20};
+      FromCuts(problem_, options, certificate_, generator_, archive_, effort_);
+    }
+    return {.added_ns = 0,
+            .impossible = true,
+            .infeasible = certificate_.infeasible()};
+  }
+
+  const Archive::Point* Best() const {
+    return archive_.Best(request_.budget_bytes);
+  }
+  int64_t BestAdded() const {
+    const Archive::Point* best = Best();
+    return best == nullptr ? Score::kWorst
+                           : best->time_ns - problem_.base.time_ns;
+  }
+  // Time at which the gap is within the target.
+  int64_t GoodEnough() const {
+    const double slack =
+        request_.target_gap * static_cast<double>(problem_.base.time_ns);
+    return problem_.base.time_ns + certificate_.added_ns() +
+           static_cast<int64_t>(slack);
+  }
+  bool Done() const {
+    return effort_.Over() ||
+           (Best() != nullptr && Best()->time_ns <= GoodEnough());
+  }
+  void Report() {
+    if (!request_.on_progress) return;
+    Progress progress;
+    progress.bound = Overhead(certificate_.added_ns(), problem_.base.time_ns);
+    if (Best() != nullptr) {
+      progress.overhead = Overhead(BestAdded(), problem_.base.time_ns);
+    }
+    request_.on_progress(progress);
+  }
+
+  void Construct() {
+    const Score score{.budget_bytes = request_.budget_bytes,
+                      .base_time_ns = problem_.base.time_ns,
+                      .base_peak_bytes = problem_.base.peak_bytes};
+    for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
+      if (Done()) break;
+      ConstructOptions options{.budget_bytes = request_.budget_bytes,
+                               .tail = tail};
+      Flags flags = FromCuts(problem_, options, certificate_, generator_,
+                             archive_, effort_);
+      if (!Done()) {
+        Restore(problem_, score, effort_.most_ticks() / 16, generator_, flags,
+                archive_, effort_);
+      }
+      starts_.push_back(std::move(flags));
+      Report();
+    }
+  }
+
+  // Windows at the highest points of the best schedule: there its memory is
+  // the reason for its time.
+  void CertifyIncumbent() {
+    const Archive::Point* best = Best();
+    if (best == nullptr) return;
+    const Generated generated =
+        generator_.Generate(FlagsOfExecs(problem_, best->execs));
+    effort_.Spend(problem_.op_count);
+    if (!generated.valid) return;
+    std::vector<int64_t> bytes(problem_.op_count);
+    for (OpId o = 0; o < problem_.op_count; ++o) {
+      bytes[o] = generator_.bytes_at()[generator_.first_exec()[o]];
+    }
+    for (const OpId at :
+         LocalPeaks(bytes, 6, std::max(1, problem_.op_count / 64))) {
+      if (effort_.Over()) return;
+      certificate_.Try(at);
+    }
+  }
+
+  void Improve() {
+    // Rounds of annealing, each longer than the last; they start from the
+    // constructed flags in turn and from the best schedule.
+    int64_t ticks = std::max<int64_t>(effort_.most_ticks() / 16, 1);
+    for (int round = 0; !Done(); ++round) {
+      Flags flags;
+      const Archive::Point* best = Best();
+      const bool from_start =
+          static_cast<size_t>(round) < starts_.size() || best == nullptr;
+      if (from_start && !starts_.empty()) {
+        flags = starts_[round % starts_.size()];
+      } else if (best != nullptr) {
+        flags = incumbent_;
+      } else {
+        flags = BaseFlags(problem_);
+      }
+      const int64_t before = BestAdded();
+      LocalSearchOptions options{
+          .budget_bytes = request_.budget_bytes,
+          .ticks = std::min(ticks, effort_.most_ticks() - effort_.ticks()),
+          .seed = random_.Next(),
+          .good_enough_ns = GoodEnough(),
+          .hot = from_start ? 7 : 9,
+      };
+      LocalSearch(problem_, options, generator_, flags, archive_, effort_);
+      if (from_start &&
+          round % std::max<size_t>(1, starts_.size()) < starts_.size() &&
+          !starts_.empty()) {
+        starts_[round % starts_.size()] = flags;
+      }
+      if (BestAdded() < before || incumbent_.empty()) incumbent_ = flags;
+      if (!Done()) CertifyIncumbent();
+      Report();
+      if (static_cast<size_t>(round) >= starts_.size()) ticks = ticks * 3 / 2;
+    }
+  }
+
+  const Problem& problem_;
+  const Request& request_;
+  Generator& generator_;
+  Archive& archive_;
+  Effort& effort_;
+  Certificate certificate_;
+  Random random_;
+  std::vector<Flags> starts_;
+  Flags incumbent_;  // of the round that found the best schedule
+};
+
+}  // namespace
+
+Status CheckRequest(const Request& request) {
+  if (request.budget_bytes < 0) {
+    return InvalidArgument(StrCat("budget_bytes: must not be negative, got ",
+                                  request.budget_bytes));
+  }
+  if (request.max_ticks < 0) {
+    return InvalidArgument(
+        StrCat("max_ticks: must not be negative, got ", request.max_ticks));
+  }
+  if (!(request.target_gap >= 0) || request.target_gap > 1e6) {
+    return InvalidArgument("target_gap: must be between 0 and 1000000");
+  }
+  if (request.capabilities.max_runs < 0) {
+    return InvalidArgument(
+        StrCat("capabilities.max_runs: must not be negative, "
+               "got ",
+               request.capabilities.max_runs));
+  }
+  const int64_t ns_per_op = request.capabilities.ns_per_op;
+  if (ns_per_op < 0 || ns_per_op > 1'000'000'000) {
+    return InvalidArgument(
+        StrCat("capabilities.ns_per_op: must be between 0 "
+               "and 1000000000, got ",
+               ns_per_op));
+  }
+  return OkStatus();
+}
+
+int64_t DefaultTicks(const Problem& problem) {
+  (void)problem;
+  return 400'000'000;
+}
+
+void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
+                 Certificate& certificate, Effort& effort) {
+  const int64_t begin = effort.ticks();
+  for (const OpId at :
+       LocalPeaks(problem.base_bytes, 9, std::max(1, problem.op_count / 64))) {
+    certificate.Try(at);
+    if (effort.Over()) return;
+  }
+  // Then ever finer: every 2^k-th op whose memory exceeds the budget.
+  int stride = 1;
+  while (stride < problem.op_count) stride *= 2;
+  for (; stride >= 1; stride /= 2) {
+    for (OpId at = 0; at < problem.op_count; at += stride) {
+      if (problem.base_bytes[at] <= budget_bytes) continue;
+      if (effort.ticks() - begin > ticks || effort.Over()) return;
+      certificate.Try(at);
+    }
+  }
+}
+
+Solution Solve(const Problem& problem, const Request& request,
+               Generator& generator, Archive& archive, Effort& effort) {
+  return Search(problem, request, generator, archive, effort).Run();
+}
+
+StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
+                        const Solution& solution, const Archive& archive) {
+  const StepGraph& graph = *problem.graph;
+  Plan plan;
+  plan.base_peak_bytes = problem.base.peak_bytes;
+  plan.base_time_ns = problem.base.time_ns;
+  plan.bound = Overhead(solution.added_ns, problem.base.time_ns);
+  plan.infeasible = solution.infeasible;
+  if (archive.Smallest() != nullptr) {
+    plan.infeasible.smallest_known_bytes = archive.Smallest()->peak_bytes;
+  }
+  const Archive::Point* best = archive.Best(budget_bytes);
+  if (best == nullptr) {
+    plan.undecided = !solution.impossible;
+    plan.solver = solution.impossible ? "bound" : "none";
+    return plan;
+  }
+  if (solution.impossible) {
+    return Internal("planner: a plan was found for a budget proven impossible");
+  }
+  plan.schedule =
+      WithFrees(graph, best->execs, problem.capabilities.free_policy);
+  ASSIGN_OR_RETURN(plan.evaluation,
+                   Evaluate(graph, plan.schedule, problem.capabilities));
+  const int64_t added = plan.evaluation.time_ns - problem.base.time_ns;
+  if (plan.evaluation.peak_bytes > budget_bytes || added < solution.added_ns) {
+    return Internal("planner: the evaluator disagrees with the search");
+  }
+  plan.feasible = true;
+  plan.infeasible = {};
+  plan.overhead = Overhead(added, problem.base.time_ns);
+  plan.proven_optimal = added == solution.added_ns;
+  plan.solver = best->solver;
+
+  std::vector<uint8_t> ran(problem.op_count, 0);
+  std::vector<uint8_t> present(problem.bytes.size(), 0);
+  std::vector<int32_t> lives(problem.bytes.size(), 0);
+  plan.decisions.assign(problem.bytes.size(), Decision::kSave);
+  bool backward = false;
+  for (const Entry& entry : plan.schedule) {
+    if (entry.kind == Entry::Kind::kFree) {
+      present[entry.id] = 0;
+      continue;
+    }
+    const OpId o = entry.id;
+    if (!backward && graph.ops[o].phase == Phase::kBackward) {
+      backward = true;
+      for (StorageId s = 0; s < graph.storage_count(); ++s) {
+        if (present[s] != 0) plan.saved.push_back(s);
+      }
+    }
+    if (ran[o] != 0) plan.recomputed_ops.push_back(o);
+    ran[o] = 1;
+    for (const StorageId s : problem.Writes(o)) {
+      if (present[s] == 0) ++lives[s];
+      present[s] = 1;
+    }
+    // A second life that somebody reads: recomputed. One that nobody reads is
+    // a by-product of its op.
+    for (const StorageId s : graph.ops[o].reads) {
+      if (lives[s] > 1) plan.decisions[s] = Decision::kRecompute;
+    }
+  }
+  return plan;
+}
+
+}  // namespace reprise::planner

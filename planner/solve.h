@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One solve: the pipeline of algorithms for one problem and one budget.
+//
+//   base order fits        -> done, proven
+//   screen and windows     -> impossible, with the proof
+//   cuts -> schedules      -> restore -> local search, from several starts
+//   windows where the incumbent touches the budget -> better bound
+//
+// The archive and the effort outlive a solve: a sweep shares both.
+#pragma once
+
+#include "planner/archive.h"
+#include "planner/certificate.h"
+#include "planner/flags.h"
+#include "planner/planner.h"
+#include "planner/problem.h"
+
+namespace reprise::planner {
+
+struct Solution {
+  int64_t added_ns = 0;  // proven for this budget
+  bool impossible = false;
+  Infeasible infeasible;
+};
+
+// INVALID_ARGUMENT where a field of the request cannot be meant.
+Status CheckRequest(const Request& request);
+
+// Ticks where the request does not say: about two seconds of one core.
+int64_t DefaultTicks(const Problem& problem);
+
+// Windows at the highest local peaks of the base order; and, until `ticks` are
+// spent, at all its ops above the budget.
+void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
+                 Certificate& certificate, Effort& effort);
+
+// Searches until the gap is at most `target_gap` or the effort is over. What
+// it finds is in the archive.
+Solution Solve(const Problem& problem, const Request& request,
+               Generator& generator, Archive& archive, Effort& effort);
+
+// The plan for a budget out of the archive, replayed by the evaluator.
+StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
+                        const Solution& solution, const Archive& archive);
+
+}  // namespace reprise::planner
