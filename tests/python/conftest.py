@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -90,3 +92,43 @@ def until() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.01)
 
     return wait
+
+
+# ---- The file sink (profiler/include/reprise_sink.h) ------------------------
+
+RECORD_OP_BEGIN, RECORD_ALLOC, RECORD_STEP, RECORD_STEP_DONE = 6, 8, 9, 13
+_MESSAGE, _BYE, _RECORDS = struct.Struct("<IHHII"), 4, 64
+_SLOT, _SLOT_BYTES = struct.Struct("<QHBBIQ"), 64
+_ALLOC = struct.Struct("<QqQQiI")
+
+
+@dataclass
+class Sink:
+    """What a session wrote, as far as these tests ask."""
+
+    sequences: list[int] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    # (address, signed bytes, what)
+    allocs: list[tuple[int, int, int]] = field(default_factory=list)
+    clean_end: bool = False
+
+
+@pytest.fixture
+def read_sink() -> Callable[[Path], Sink]:
+    def read(path: Path) -> Sink:
+        sink, data, at = Sink(), path.read_bytes(), 0
+        while at < len(data):
+            _, kind, _, size, _ = _MESSAGE.unpack_from(data, at)
+            at += _MESSAGE.size
+            sink.clean_end = kind == _BYE
+            for slot in range(at, at + size, _SLOT_BYTES) if kind == _RECORDS else ():
+                sequence, record, *_ = _SLOT.unpack_from(data, slot)
+                sink.sequences.append(sequence)
+                sink.kinds.append(record)
+                if record == RECORD_ALLOC:
+                    address, bytes_, _, _, _, what = _ALLOC.unpack_from(data, slot + _SLOT.size)
+                    sink.allocs.append((address, bytes_, what))
+            at += (size + 7) // 8 * 8
+        return sink
+
+    return read

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading a plan: what a server sends, and what a hostile one might."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -52,6 +53,21 @@ def refusal(text):
 
 def refused(**changes):
     return refusal(json.dumps({**PLAN, **changes}))
+
+
+class OneSentence(Exception):
+    pass
+
+
+def read_or_sentence(text):
+    """Anything but a plan or one sentence of ours escapes."""
+    try:
+        return Plan.from_json(text)
+    except RepriseError as error:
+        sentence = str(error)
+    if sentence.startswith("plan") and "\n" not in sentence and len(sentence) < 300:
+        raise OneSentence
+    raise AssertionError(sentence)
 
 
 def test_a_plan_is_read_field_by_field():
@@ -165,13 +181,8 @@ json_values = st.recursive(
 def test_any_value_in_any_field_gives_a_plan_or_a_reprise_error(name, value):
     text = json.dumps({**PLAN, name: value})
 
-    try:
-        plan = Plan.from_json(text)
-    except RepriseError as error:
-        assert str(error).startswith("plan")
-        assert "\n" not in str(error)
-    else:
-        assert plan.graph_number >= 0
+    with contextlib.suppress(OneSentence):
+        read_or_sentence(text)
 
 
 @given(st.binary(max_size=200))
