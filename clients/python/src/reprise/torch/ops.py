@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Reprise knows about single operators: which it ignores, what they write, whether they may
+run again.
+
+Everything is read off the schema and the tags of the overload; the two tables below hold the
+exceptions. An overload nobody knows is `once`: it is never run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["IGNORED", "OpKind", "first_kind", "hidden_writes", "mutated_positions", "tensors_in",
+           "without_statistics"]
+
+
+class OpKind(IntEnum):
+    """Numbered as `reprise.v1.OpKind`."""
+
+    PURE = 1
+    SEEDED = 2
+    ONCE = 3
+    COLLECTIVE = 4
+    VIEW = 5
+
+
+def _overloads(*names: str) -> frozenset[Any]:
+    """The overloads of these names that exist in this torch ("aten.detach.default")."""
+    found = set()
+    for name in names:
+        space, packet, overload = name.split(".")
+        try:
+            found.add(getattr(getattr(getattr(torch.ops, space), packet), overload))
+        except (AttributeError, RuntimeError):
+            continue
+    return frozenset(found)
+
+
+# Occur a different number of times with saved-tensor hooks than without: neither counted nor
+# planned. They make no storage.
+IGNORED = _overloads(
+    "aten.detach.default",
+    "aten.alias.default",
+    "prim.device.default",
+    "prim.layout.default",
+    "profiler._record_function_enter_new.default",
+    "profiler._record_function_enter.default",
+    "profiler._record_function_exit._RecordFunction",
+    "profiler._record_function_exit.default",
+)
+
+# Batch norms that update their running statistics: positions of the two statistics and of the flag
+# that says whether this call updates them. All but the last do not declare it. Replayed without
+# statistics the outputs are the same bits and nothing is updated twice.
+_STATISTICS: dict[Any, tuple[int, int, int]] = {
+    func: (3, 4, 5)
+    for func in _overloads(
+        "aten.native_batch_norm.default",
+        "aten.cudnn_batch_norm.default",
+        "aten.miopen_batch_norm.default",
+        "aten._native_batch_norm_legit.default",
+    )
+}
+# Refuses a call without statistics: the plain overload computes the same bits.
+_STATISTICS_REQUIRED = _overloads("aten._native_batch_norm_legit.default")
+
+# Attention with dropout is tagged as random; without dropout it draws nothing.
+_DROPOUT_POSITION: dict[Any, int] = {
+    func: 3
+    for func in _overloads(
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten._scaled_dot_product_flash_attention.default",
+    )
+}
+
+_NAMESPACES = frozenset({"aten", "prims", "torchvision"})
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+
+_mutated: dict[Any, tuple[int | str, ...]] = {}
+
+
+def mutated_positions(func: Any) -> tuple[int | str, ...]:
+    """The arguments the schema says are written: positions, and names of keyword-only ones."""
+    known = _mutated.get(func)
+    if known is None:
+        found: list[int | str] = []
+        for position, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                found.append(argument.name if argument.kwarg_only else position)
+        known = _mutated[func] = tuple(found)
+    return known
+
+
+def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """Statistics this call updates and a replay of it leaves alone."""
+    at = _STATISTICS.get(func)
+    if at is None or not args[at[2]]:
+        return ()
+    return tuple(args[i] for i in at[:2] if isinstance(args[i], Tensor))
+
+
+def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A call that has `hidden_writes`, for a replay: the same outputs, no statistics updated."""
+    at = _STATISTICS[func]
+    replayed = list(args)
+    replayed[at[0]] = replayed[at[1]] = None
+    if func in _STATISTICS_REQUIRED:
+        func = torch.ops.aten.native_batch_norm.default
+    return func, tuple(replayed)
+
+
+def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKind:
+    """What the overload alone tells. The capture lowers it to VIEW or ONCE by what it sees."""
+    space = str(func.namespace)
+    if space in _COLLECTIVES:
+        return OpKind.COLLECTIVE
+    if space not in _NAMESPACES:
+        return OpKind.ONCE
+    tags = {tag.name for tag in func.tags}
+    if tags & {"data_dependent_output", "dynamic_output_shape", "nondeterministic_bitwise"}:
+        return OpKind.ONCE
+    if "nondeterministic_seeded" in tags:
+        position = _DROPOUT_POSITION.get(func)
+        if position is not None:
+            drop = args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
+            if drop == 0.0:
+                return OpKind.PURE
+        # A generator of the user's own is not ours to rewind.
+        generators = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)]
+        return OpKind.ONCE if generators else OpKind.SEEDED
+    return OpKind.PURE
+
+
+def tensors_in(*values: Any) -> Iterator[Tensor]:
+    """Tensors among arguments or outputs, in order, through lists and tuples."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(*value)
+        elif isinstance(value, dict):
+            yield from tensors_in(*value.values())

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the schedule of a plan into what the tape does, op by op.
+
+    program = compile_plan(graph, plan.schedule)      # PlanRejected: the tape cannot run it
+
+Walks the schedule once, as the evaluator does, and notes for the ops of the root's forward
+
+    rows     expected overload; is the call recorded; which outputs become cells; how often each
+             argument is read by a replay while its first life still lasts
+    slots    is the n-th tensor that autograd packs kept, or given up
+    events   in which order autograd unpacks them in the backward
+    bursts   which calls are replayed just before an event, which of their outputs stay, for how
+             many uses
+
+A life is the time from a run of the op that makes a storage to the free of the storage. The first
+life is the program's own tensor; every later one belongs to the tape, which lets it go after its
+last use. So what is alive follows the schedule without looking at it again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reprise.errors import RepriseError
+from reprise.torch.capture import BACKWARD, FORWARD, CapturedOp, CapturedStorage
+from reprise.torch.ops import OpKind, mutated_positions
+from reprise.torch.step_graph import CapturedGraph
+
+__all__ = ["Burst", "PlanRejected", "Program", "Replay", "Row", "compile_plan"]
+
+
+class PlanRejected(RepriseError):
+    """The tape cannot run this plan; nothing was changed."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One op of the root's forward."""
+
+    func: Any
+    op: int
+    plain: bool = True  # nothing to do but to run it
+    writes: bool = False  # its schema writes an argument
+    seeded: bool = False
+    replays: int = 0  # 0: not recorded
+    # By position among the outputs: the storage that becomes a cell, or -1.
+    cells: tuple[int, ...] = ()
+    # By tensor argument: replays that read its first life; -1: not planned, hold it.
+    first_life_reads: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class Replay:
+    """One more run of an op. `keep`: storage -> uses of the life that begins here."""
+
+    op: int
+    keep: dict[int, int]
+
+
+Burst = tuple[Replay, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Program:
+    """What the tape does in one step."""
+
+    rows: tuple[Row, ...]
+    regions: tuple[tuple[int, int], ...]  # rows of every forward call of the root
+    slots: tuple[bool, ...]  # True: given up, made again at its unpack
+    events: tuple[int, ...]  # slots in the order in which they are unpacked
+    bursts: tuple[Burst, ...]  # by event
+    replays: int
+
+    @property
+    def dropped(self) -> int:
+        """How many saved tensors are given up."""
+        return sum(self.slots)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The evaluator's state, with lives instead of bytes."""
+
+    version: dict[int, int] = field(default_factory=dict)
+    life: dict[int, int] = field(default_factory=dict)
+    born: Counter[int] = field(default_factory=Counter)
+    uses: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+
+
+def compile_plan(graph: CapturedGraph, schedule: Sequence[int]) -> Program:
+    """Checks a schedule against the captured step and compiles it."""
+    return _Compiler(graph).run(schedule)
+
+
+class _Compiler:
+    def __init__(self, graph: CapturedGraph) -> None:
+        self._graph = graph
+        self._ops = graph.step.ops
+        self._needed = _versions_needed(self._ops)
+        self._walk = _Walk()
+        self._ran: Counter[int] = Counter()
+        self._next = 0  # next op in base order
+        self._replays: Counter[int] = Counter()
+        self._first_life_reads: Counter[tuple[int, int]] = Counter()
+        # Replays before base op b: (op, lives that begin).
+        self._before: dict[int, list[tuple[int, dict[int, int]]]] = defaultdict(list)
+        # Life in which each unpack finds its storage, in the order of the unpacks.
+        self._unpacks_at: dict[int, list[int]] = defaultdict(list)
+        for number, unpack in enumerate(graph.step.unpacks):
+            self._unpacks_at[min(unpack.op, len(self._ops) - 1)].append(number)
+        self._unpack_life = [0] * len(graph.step.unpacks)
+
+    def run(self, schedule: Sequence[int]) -> Program:
+        for entry in schedule:
+            if entry < 0:
+                self._free(-entry - 1)
+            elif entry >= len(self._ops):
+                raise PlanRejected(f"plan: op {entry} is not in the captured step")
+            elif self._ran[entry] == 0:
+                self._first_run(entry)
+            else:
+                self._replay(entry)
+        if self._next != len(self._ops):
+            raise PlanRejected(f"plan: op {self._next} never runs")
+        return self._program()
+
+    # ---- Walking the schedule -------------------------------------------------
+
+    def _free(self, storage: int) -> None:
+        if self._walk.version.pop(storage, None) is None:
+            raise PlanRejected(f"plan: storage {storage} is freed while it is not present")
+
+    def _first_run(self, number: int) -> None:
+        if number != self._next:
+            raise PlanRejected(f"plan: op {number} runs before op {self._next}")
+        self._next += 1
+        self._ran[number] = 1
+        self._check_inputs(number)
+        for unpack in self._unpacks_at.get(number, ()):
+            storage = self._graph.step.slots[self._graph.step.unpacks[unpack].slot].storage
+            if storage.id >= 0:
+                self._unpack_life[unpack] = self._walk.life[storage.id]
+        self._write(number, {})
+
+    def _replay(self, number: int) -> None:
+        op = self._ops[number]
+        name = f"plan: op {number} {op.name}"
+        if op.kind == OpKind.VIEW:
+            return  # made again with whoever reads it
+        if op.kind not in (OpKind.PURE, OpKind.SEEDED) or not op.in_region:
+            raise PlanRejected(f"{name} runs twice, but it is {op.kind.name.lower()}")
+        if op.phase != FORWARD or self._next >= len(self._ops):
+            raise PlanRejected(f"{name} runs twice, but it is not a forward op")
+        if self._ops[self._next].phase != BACKWARD:
+            raise PlanRejected(f"{name} runs again outside the backward")
+        self._check_inputs(number)
+        for storage in self._listed(op.reads):
+            life = self._walk.life[storage]
+            if life == 0:
+                if any(s.id == storage for s in op.mutates):
+                    raise PlanRejected(f"{name} would write storage {storage} of the program")
+                self._first_life_reads[number, storage] += 1
+            else:
+                self._walk.uses[storage, life] += 1
+        born: dict[int, int] = {}
+        self._write(number, born)
+        self._replays[number] += 1
+        self._ran[number] += 1
+        self._before[self._next].append((number, born))
+
+    def _check_inputs(self, number: int) -> None:
+        for storage, version in self._needed[number].items():
+            present = self._walk.version.get(storage)
+            if present != version:
+                held = "is absent" if present is None else f"is at version {present}"
+                raise PlanRejected(
+                    f"plan: op {number} {self._ops[number].name} needs storage {storage} at "
+                    f"version {version}, which {held}"
+                )
+
+    def _write(self, number: int, born: dict[int, int]) -> None:
+        op, walk = self._ops[number], self._walk
+        for storage in self._listed(op.writes):
+            present = walk.version.get(storage)
+            if present is None:
+                walk.life[storage] = born[storage] = walk.born[storage]
+                walk.born[storage] += 1
+                walk.version[storage] = 1
+            elif present != 1:
+                raise PlanRejected(
+                    f"plan: op {number} writes storage {storage}, present at version {present}"
+                )
+        for storage in self._listed(op.mutates):
+            walk.version[storage] += 1
+
+    @staticmethod
+    def _listed(storages: Sequence[CapturedStorage]) -> list[int]:
+        return [s.id for s in storages if s.id >= 0]
+
+    # ---- Writing the program ----------------------------------------------------
+
+    def _program(self) -> Program:
+        step, walk = self._graph.step, self._walk
+        # A slot unpacked several times is given up only if every unpack finds a later life.
+        dropped = [False] * len(step.slots)
+        for number, unpack in enumerate(step.unpacks):
+            dropped[unpack.slot] = self._unpack_life[number] > 0
+        for number, unpack in enumerate(step.unpacks):
+            if self._unpack_life[number] == 0:
+                dropped[unpack.slot] = False
+        for number, unpack in enumerate(step.unpacks):
+            if dropped[unpack.slot]:
+                walk.uses[step.slots[unpack.slot].storage.id, self._unpack_life[number]] += 1
+
+        pending = sorted(self._before)
+        bursts: list[Burst] = []
+        for unpack in step.unpacks:
+            burst: list[Replay] = []
+            while pending and pending[0] <= unpack.op:
+                for op, born in self._before[pending.pop(0)]:
+                    keep = {s: walk.uses[s, life] for s, life in born.items() if life > 0}
+                    burst.append(Replay(op, {s: n for s, n in keep.items() if n > 0}))
+            bursts.append(tuple(burst))
+        if pending:
+            raise PlanRejected(f"plan: ops are recomputed before op {pending[0]}, which reads none")
+
+        rows = []
+        regions = []
+        for first, end in step.regions:
+            begin = len(rows)
+            rows += [
+                self._row(number)
+                for number in range(first, end)
+                if self._ops[number].func is not None and self._ops[number].phase == FORWARD
+            ]
+            regions.append((begin, len(rows)))
+        return Program(
+            rows=tuple(rows),
+            regions=tuple(regions),
+            slots=tuple(dropped),
+            events=tuple(unpack.slot for unpack in step.unpacks),
+            bursts=tuple(bursts),
+            replays=sum(self._replays.values()),
+        )
+
+    def _row(self, number: int) -> Row:
+        op = self._ops[number]
+        row = Row(op.func, number, writes=bool(mutated_positions(op.func)))
+        row.replays = self._replays[number]
+        if row.replays:
+            row.seeded = op.kind == OpKind.SEEDED
+            row.cells = tuple(
+                s.id if s is not None and s in op.writes and self._walk.born[s.id] > 1 else -1
+                for s in op.outputs
+            )
+            row.first_life_reads = tuple(
+                -1 if s.id < 0 else self._first_life_reads[number, s.id] for s in op.arguments
+            )
+        row.plain = not row.replays and not row.writes
+        return row
+
+
+def _versions_needed(ops: Sequence[CapturedOp]) -> list[dict[int, int]]:
+    """By op: the version of every listed storage it reads, in base order."""
+    current: dict[int, int] = {}
+    needed = []
+    for op in ops:
+        needed.append({s.id: current[s.id] for s in op.reads if s.id >= 0})
+        for s in op.writes:
+            current[s.id] = 1
+        for s in op.mutates:
+            if s.id >= 0:
+                current[s.id] += 1
+    return needed

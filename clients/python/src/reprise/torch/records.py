@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tape remembers so that a storage can be made again.
+
+                    +--------- Held(argument) ----> tensor of the program (first life)
+    Cell <-chain- Node                        \\---> Cell (a later life)
+      ^             |
+      |             +- - weak - -> the cells it makes
+    Ref (kept by autograd instead of the tensor)
+
+A *cell* is one storage that is given up: the calls that made and then wrote it (its chain), and
+its recomputed copy while there is one. A *node* is one recorded call. Everything is owned from
+autograd's side: when autograd lets go of the last `Ref`, the records and what they hold go too.
+Nothing points back strongly, so no record waits for the garbage collector.
+
+A storage is identified by an attribute on its Python object, which lives exactly as long as the
+storage itself, whatever views and aliases come and go.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.ops import hidden_writes, tensors_in, without_statistics
+
+__all__ = [
+    "Cell", "Geometry", "Held", "Kept", "Node", "Own", "Ref", "alias_below", "cell_of",
+    "geometry_of", "record",
+]
+
+Geometry = tuple[torch.Size, tuple[int, ...], int]
+
+_CELL = "_reprise_cell"
+_INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView  # type: ignore[attr-defined]
+
+
+class Cell:
+    """One storage that is given up."""
+
+    __slots__ = ("__weakref__", "chain", "dtype", "id", "run", "tensor", "uses", "version")
+
+    def __init__(self, number: int, node: Node, dtype: torch.dtype, run: object) -> None:
+        self.id = number
+        self.run = weakref.ref(run)
+        # The call that made it, then those that wrote it in place; None: not recorded.
+        self.chain: list[Node | None] = [node]
+        self.dtype = dtype
+        # The recomputed copy: how far its chain has run (0: none) and how often it is still used.
+        self.tensor: Tensor | None = None
+        self.version = 0
+        self.uses = 0
+
+
+class Held:
+    """A tensor argument of a recorded call: the tensor itself, its cell, or first one, then the
+    other."""
+
+    __slots__ = ("cell", "geometry", "reads", "stale", "tensor", "version")
+
+    def __init__(
+        self, tensor: Tensor | None, reads: int, cell: Cell | None, version: int,
+        geometry: Geometry | None,
+    ) -> None:
+        self.tensor = tensor
+        # Version counter of the tensor; a write nobody saw shows here.
+        self.stale = 0 if tensor is None else tensor._version
+        self.reads = reads  # replays that still read the first life; -1: unknown
+        self.cell = cell
+        self.version = version
+        self.geometry = geometry
+
+
+class Own:
+    """The storage a call writes in place: stands for the copy being made."""
+
+    __slots__ = ("geometry",)
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+
+
+class Node:
+    """One recorded call."""
+
+    __slots__ = ("__weakref__", "args", "func", "kwargs", "outputs", "replays", "state")
+
+    def __init__(self, func: Any, args: Any, kwargs: Any, replays: int) -> None:
+        self.func = func
+        self.args = args  # None once the last planned replay has run
+        self.kwargs = kwargs
+        self.replays = replays
+        self.state: Tensor | None = None  # generator state before the call
+        # Cells it makes, by output; of a call that writes in place, the one cell it writes.
+        self.outputs: list[weakref.ref[Cell] | None] = []
+
+    def held(self) -> Iterator[Held]:
+        """Its tensor arguments."""
+        if self.args is not None:
+            yield from _held_in(self.args)
+            yield from _held_in(self.kwargs)
+
+
+class Ref:
+    """What autograd keeps instead of a tensor that is given up."""
+
+    __slots__ = ("cell", "geometry", "run", "slot", "version")
+
+    def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
+        self.run = run
+        self.slot = slot
+        self.cell = cell
+        self.version = version
+        self.geometry = geometry
+
+
+class Kept:
+    """What autograd keeps of a tensor that stays."""
+
+    __slots__ = ("run", "slot", "tensor", "version")
+
+    def __init__(self, run: Any, slot: int, tensor: Tensor) -> None:
+        self.run = run
+        self.slot = slot
+        self.tensor = tensor
+        self.version = tensor._version
+
+
+def cell_of(tensor: Tensor, run: object) -> Cell | None:
+    """The cell of the storage behind a tensor, if this run made one."""
+    cell: Cell | None = getattr(tensor.untyped_storage(), _CELL, None)
+    return cell if cell is not None and cell.run() is run else None
+
+
+def mark(tensor: Tensor, cell: Cell) -> None:
+    """Makes a cell known by the storage of a tensor."""
+    setattr(tensor.untyped_storage(), _CELL, cell)
+
+
+def geometry_of(tensor: Tensor) -> Geometry:
+    """How the tensor lies on its storage."""
+    return tensor.size(), tensor.stride(), tensor.storage_offset()
+
+
+def alias_below(tensor: Tensor) -> Tensor:
+    """An alias without grad_fn that shares the version counter, made inside a dispatch mode.
+
+    Below autograd `detach` would give the alias a counter of its own, and a write to the original
+    would go unnoticed."""
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded  # type: ignore[attr-defined]
+    before = torch._C._dispatch_tls_is_dispatch_key_excluded(  # type: ignore[attr-defined]
+        _INPLACE_OR_VIEW
+    )
+    exclude(_INPLACE_OR_VIEW, False)
+    try:
+        return tensor.detach()
+    finally:
+        exclude(_INPLACE_OR_VIEW, before)
+
+
+def record(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], replays: int,
+    first_life_reads: tuple[int, ...], own: Cell | None, run: object,
+) -> Node:
+    """A call, with its tensors held as long as its replays need them and no longer."""
+    reads = list(first_life_reads)
+    skip = 0
+
+    def hold(value: Any) -> Any:
+        nonlocal skip
+        if isinstance(value, Tensor):
+            planned = reads[skip] if skip < len(reads) else -1
+            skip += 1
+            cell = cell_of(value, run)
+            if cell is None:
+                return Held(_first_life(value), -1 if planned == 0 else planned, None, 0, None)
+            geometry = geometry_of(value)
+            if cell is own:
+                return Own(geometry)
+            tensor = _first_life(value) if planned > 0 else None
+            return Held(tensor, planned, cell, len(cell.chain), geometry)
+        if isinstance(value, (list, tuple)):
+            return [hold(v) for v in value]
+        return value
+
+    held: Any = [hold(a) for a in args]
+    named = {key: hold(value) for key, value in kwargs.items()}
+    if hidden_writes(func, args):
+        func, held = without_statistics(func, tuple(held))
+    return Node(func, held, named, replays)
+
+
+def _first_life(tensor: Tensor) -> Tensor:
+    # A tensor with a grad_fn would keep autograd's graph, and through it this record, alive.
+    return tensor if tensor.grad_fn is None else alias_below(tensor)
+
+
+def _held_in(value: Any) -> Iterator[Held]:
+    if isinstance(value, Held):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _held_in(item)
+    elif isinstance(value, dict):
+        yield from _held_in(tuple(value.values()))
+
+
+def outputs_of(out: Any) -> tuple[Tensor, ...]:
+    """The tensors of a result, in the order of the capture."""
+    return tuple(tensors_in(out))

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes given-up storages again.
+
+Two ways. `run` follows a burst of the program: each call is replayed with what is present, its
+outputs stay for the planned number of uses, arguments go with their last planned replay. `take`
+hands a tensor to autograd and, where the program and the backward disagree, makes it on demand from
+the records, in a loop (chains are thousands of calls long).
+
+Replays run below autograd and autocast and outside every dispatch mode, so that nobody sees them,
+and with the generator state of the original call, so that random ops draw the same bits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.torch.program import Burst
+from reprise.torch.records import Cell, Geometry, Held, Node, Own
+from reprise.torch.ops import tensors_in
+
+__all__ = ["Replayer"]
+
+_as_strided = torch.ops.aten.as_strided.default
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Below autograd and autocast, seen by no mode."""
+    guards = [
+        torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+        torch._C._AutoDispatchBelowAutograd(),
+        torch._C._DisableAutocast(),
+    ]
+    try:
+        yield
+    finally:
+        # Released here and in this order, not when some traceback lets go of the frame.
+        while guards:
+            guards.pop()
+
+
+class _Memo(dict[tuple[int, int], Tensor]):
+    """Copies made on demand, by cell and version."""
+
+
+class Replayer:
+    """The replays of one step."""
+
+    __slots__ = ("_counts", "_nodes")
+
+    def __init__(self, nodes: dict[int, weakref.ref[Node]], counts: Any) -> None:
+        self._nodes = nodes
+        self._counts = counts
+
+    # ---- As planned -----------------------------------------------------------
+
+    def run(self, burst: Burst) -> None:
+        """Replays a burst; a call whose outputs nobody holds any more is left out."""
+        with _alone():
+            for replay in burst:
+                reference = self._nodes.get(replay.op)
+                node = reference() if reference is not None else None
+                if node is not None and node.args is not None and self._ready(node):
+                    self._replay(node, replay.keep)
+
+    @staticmethod
+    def _ready(node: Node) -> bool:
+        """Is every input there? Always, unless an earlier call of the burst was left out."""
+        for held in node.held():
+            if held.tensor is None:
+                cell = held.cell
+                if cell is None or cell.tensor is None or cell.version != held.version:
+                    return False
+        return True
+
+    def _replay(self, node: Node, keep: dict[int, int]) -> None:
+        cells = [None if c is None else c() for c in node.outputs]
+        owner = self._owner(node, cells)
+        if owner is not None and owner.tensor is None:
+            return
+        used: list[Cell] = []
+        own = None if owner is None else owner.tensor
+        args = _load(node.args, own, used)
+        kwargs = _load(node.kwargs, own, used)
+        node.replays -= 1
+        out = _call(node, args, kwargs)
+        del args, kwargs, own
+        self._counts.replayed += 1
+        if node.replays == 0:
+            node.args = node.kwargs = node.state = None
+        if owner is not None:
+            owner.version += 1
+            _use(owner)
+        else:
+            for cell, tensor in zip(cells, tensors_in(out), strict=False):
+                if cell is not None and cell.tensor is None and cell.id in keep:
+                    cell.tensor, cell.version, cell.uses = tensor, 1, keep[cell.id]
+        for cell in used:
+            _use(cell)
+
+    @staticmethod
+    def _owner(node: Node, cells: list[Cell | None]) -> Cell | None:
+        """The cell a call writes in place, None for one that makes new storages."""
+        if len(cells) == 1 and cells[0] is not None and cells[0].chain[0] is not node:
+            return cells[0]
+        return None
+
+    # ---- To autograd ----------------------------------------------------------
+
+    def take(self, cell: Cell, version: int, geometry: Geometry, run: Any) -> Tensor:
+        """The tensor of a `Ref`."""
+        if cell.tensor is None or cell.version != version:
+            run.safe = True
+            with _alone():
+                tensor = self._on_demand(cell, version)
+        else:
+            tensor = cell.tensor
+        with _alone():
+            view = _as_strided(tensor, *geometry)
+        if not run.safe:
+            _use(cell)
+        return view  # type: ignore[no-any-return]
+
+    def _on_demand(self, cell: Cell, version: int) -> Tensor:
+        """Makes a copy from the records, and what it needs first. Copies stay with their cells:
+        time matters more than memory when the program is not as planned."""
+        memo = _Memo()
+        todo = [(cell, version)]
+        while todo:
+            target, at = todo[-1]
+            if _find(memo, target, at) is not None:
+                todo.pop()
+                continue
+            chain = target.chain[:at]
+            missing = []
+            for node in chain:
+                if node is None or node.args is None:
+                    raise RepriseError(
+                        "a tensor that the plan gave up is needed once more than in the captured "
+                        "step and cannot be made again; train this step without a plan "
+                        "(REPRISE_DISABLE=1) or call backward with retain_graph=True"
+                    )
+                for held in node.held():
+                    if held.tensor is None and held.cell is not None:
+                        if _find(memo, held.cell, held.version) is None:
+                            missing.append((held.cell, held.version))
+            if missing:
+                todo += missing
+                continue
+            self._make(memo, target, at)
+        made = _find(memo, cell, version)
+        assert made is not None
+        return made
+
+    def _make(self, memo: _Memo, target: Cell, version: int) -> None:
+        own: Tensor | None = None
+        for node in target.chain[:version]:
+            assert node is not None
+            args = _load_from(memo, node.args, own)
+            kwargs = _load_from(memo, node.kwargs, own)
+            out = _call(node, args, kwargs)
+            self._counts.on_demand += 1
+            if own is not None:
+                continue
+            for reference, tensor in zip(node.outputs, tensors_in(out), strict=False):
+                cell = None if reference is None else reference()
+                if cell is target:
+                    own = tensor
+                elif cell is not None and _find(memo, cell, 1) is None and len(cell.chain) == 1:
+                    _keep(memo, cell, 1, tensor)
+        assert own is not None
+        _keep(memo, target, version, own)
+
+
+def _find(memo: _Memo, cell: Cell, version: int) -> Tensor | None:
+    if cell.tensor is not None and cell.version == version:
+        return cell.tensor
+    return memo.get((id(cell), version))
+
+
+def _keep(memo: _Memo, cell: Cell, version: int, tensor: Tensor) -> None:
+    memo[id(cell), version] = tensor
+    if cell.tensor is None:
+        cell.tensor, cell.version = tensor, version
+
+
+def _use(cell: Cell) -> None:
+    cell.uses -= 1
+    if cell.uses <= 0:
+        cell.tensor, cell.version = None, 0
+
+
+def _call(node: Node, args: Any, kwargs: Any) -> Any:
+    if node.state is None:
+        return node.func(*args, **kwargs)
+    before = torch.get_rng_state()
+    torch.set_rng_state(node.state)
+    try:
+        return node.func(*args, **kwargs)
+    finally:
+        torch.set_rng_state(before)
+
+
+def _first_life(held: Held) -> Tensor:
+    tensor = held.tensor
+    assert tensor is not None
+    if tensor._version != held.stale:
+        raise RuntimeError(
+            "a tensor that a recomputed op reads was modified in place after the forward, by "
+            f"something that did not do so in the captured step: [{tensor.type()} "
+            f"{list(tensor.shape)}] is at version {tensor._version}; expected {held.stale}"
+        )
+    return tensor
+
+
+def _load(value: Any, own: Tensor | None, used: list[Cell]) -> Any:
+    """Arguments for a planned replay: counts their uses."""
+    if isinstance(value, Held):
+        if value.tensor is not None:
+            tensor = _first_life(value)
+            if value.reads > 0:
+                value.reads -= 1
+                if value.reads == 0 and value.cell is not None:
+                    value.tensor = None
+            return tensor
+        assert value.cell is not None and value.cell.tensor is not None
+        assert value.geometry is not None
+        if value.cell not in used:
+            used.append(value.cell)
+        return _as_strided(value.cell.tensor, *value.geometry)
+    if isinstance(value, Own):
+        return _as_strided(own, *value.geometry)
+    if isinstance(value, (list, tuple)):
+        return [_load(v, own, used) for v in value]
+    if isinstance(value, dict):
+        return {key: _load(v, own, used) for key, v in value.items()}
+    return value
+
+
+def _load_from(memo: _Memo, value: Any, own: Tensor | None) -> Any:
+    """Arguments for a replay on demand: nothing is counted."""
+    if isinstance(value, Held):
+        if value.tensor is not None:
+            return _first_life(value)
+        assert value.cell is not None and value.geometry is not None
+        return _as_strided(_find(memo, value.cell, value.version), *value.geometry)
+    if isinstance(value, Own):
+        return _as_strided(own, *value.geometry)
+    if isinstance(value, (list, tuple)):
+        return [_load_from(memo, v, own) for v in value]
+    if isinstance(value, dict):
+        return {key: _load_from(memo, v, own) for key, v in value.items()}
+    return value

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a training step under a plan: op by op, in eager mode, the model untouched.
+
+    tape = Tape(program)
+    run = tape.begin()                    # a step
+    with tape.region(): model(x)          # the root's forward
+    ...loss, backward, optimizer...
+    counts = run.counts
+
+Inside the root's forward a dispatch mode compares every op with the captured sequence, records
+the calls that will be replayed, and saved-tensor hooks keep or give up what autograd saves. In the
+backward only the unpack hook works: just before an event of the program it replays the burst that
+stands there, then hands out the tensor.
+
+What must stay true: gradients are those of the plain program, whatever the plan. Records hold
+what really ran; the program only says what to hold and when to let go. At the first op out of step
+the run *disarms*: from there on everything is kept. At the first unpack out of step, or when the
+graph is to be kept for another backward, the run turns *safe*: nothing more is let go and what is
+missing is made on demand. tests/python/torch/tape_test.py holds it to that.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reprise.torch.capture import PLAIN_TYPES, stale_message
+from reprise.torch.ops import IGNORED, mutated_positions, tensors_in
+from reprise.torch.program import Program, Row
+from reprise.torch.records import Cell, Held, Kept, Node, Ref, cell_of, geometry_of, mark, record
+from reprise.torch.replay import Replayer
+
+__all__ = ["Counts", "Run", "Tape", "unpack"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a step did."""
+
+    dropped: int = 0  # saved tensors given up
+    replayed: int = 0  # calls replayed as planned
+    on_demand: int = 0  # and beyond the plan
+    mismatches: int = 0
+    first_mismatch: str = ""
+
+
+class Run:
+    """One step under a program."""
+
+    __slots__ = ("__weakref__", "armed", "counts", "cursor", "leaves", "next", "nodes", "program",
+                 "region", "replayer", "safe", "slot", "task")
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.counts = Counts()
+        self.armed = True
+        self.safe = False
+        self.next = 0  # row
+        self.slot = 0
+        self.region = 0
+        self.cursor = 0  # event
+        self.task = -1  # autograd's graph task
+        self.nodes: dict[int, weakref.ref[Node]] = {}
+        # Storage -> records that hold a tensor on it, for the copy before a write.
+        self.leaves: dict[int, list[weakref.ref[Node]]] = {}
+        self.replayer = Replayer(self.nodes, self.counts)
+
+    def mismatch(self, what: str) -> None:
+        """From here on everything is kept."""
+        self.armed = False
+        self.counts.mismatches += 1
+        self.counts.first_mismatch = self.counts.first_mismatch or what
+
+    # ---- Forward ----------------------------------------------------------------
+
+    def special(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that is recorded, or that writes."""
+        target = self._before_write(func, args, kwargs) if row.writes else None
+        if not row.replays:
+            out = func(*args, **kwargs)
+            if target is not None:
+                target.chain.append(None)
+            return out
+        node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
+        if row.seeded:
+            node.state = torch.get_rng_state()
+        out = func(*args, **kwargs)
+        if target is not None:
+            node.outputs.append(weakref.ref(target))
+            target.chain.append(node)
+        else:
+            self._make_cells(row, node, out)
+        self.nodes[row.op] = weakref.ref(node)
+        for held in node.held():
+            if held.tensor is not None:
+                key = held.tensor.untyped_storage()._cdata
+                self.leaves.setdefault(key, []).append(weakref.ref(node))
+        return out
+
+    def _make_cells(self, row: Row, node: Node, out: Any) -> None:
+        for position, tensor in enumerate(tensors_in(out)):
+            number = row.cells[position] if position < len(row.cells) else -1
+            if number < 0:
+                node.outputs.append(None)
+                continue
+            cell = Cell(number, node, tensor.dtype, self)
+            mark(tensor, cell)
+            node.outputs.append(weakref.ref(cell))
+
+    def written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that writes, after a disarm."""
+        target = self._before_write(func, args, kwargs)
+        out = func(*args, **kwargs)
+        if target is not None:
+            target.chain.append(None)
+        return out
+
+    def _before_write(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Cell | None:
+        """Gives records that still need the old content a copy of it. The cell that is written."""
+        target = None
+        for at in mutated_positions(func):
+            value = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+            for tensor in tensors_in(value):
+                key = tensor.untyped_storage()._cdata
+                for reference in self.leaves.pop(key, ()):
+                    node = reference()
+                    for held in node.held() if node is not None else ():
+                        kept = held.tensor
+                        if kept is not None and kept.untyped_storage()._cdata == key:
+                            held.tensor = kept.detach().clone()
+                            held.stale = held.tensor._version
+                target = cell_of(tensor, self) or target
+        return target
+
+    def pack(self, tensor: Tensor) -> Any:
+        """What autograd keeps instead of a saved tensor."""
+        slot, self.slot = self.slot, self.slot + 1
+        slots = self.program.slots
+        if self.armed and slot < len(slots) and slots[slot]:
+            cell = cell_of(tensor, self)
+            if cell is None or cell.dtype != tensor.dtype or None in cell.chain:
+                self.mismatch(f"saved tensor {slot} is not the one of the captured step")
+            else:
+                self.counts.dropped += 1
+                return Ref(self, slot, cell, len(cell.chain), geometry_of(tensor))
+        guard = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+        try:
+            return Kept(self, slot if self.armed else -1, tensor.detach())
+        finally:
+            del guard
+
+    # ---- Backward ---------------------------------------------------------------
+
+    def advance(self, slot: int) -> None:
+        """An unpack of a slot: replays what the program has before it."""
+        if self.safe:
+            return
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task = task
+            if _graph_is_kept():
+                self.safe = True
+                return
+        cursor, program = self.cursor, self.program
+        if cursor >= len(program.events) or program.events[cursor] != slot:
+            self.safe = True
+            return
+        self.cursor = cursor + 1
+        burst = program.bursts[cursor]
+        if burst:
+            self.replayer.run(burst)
+
+
+def unpack(packed: Any) -> Tensor:
+    """The unpack hook of every run."""
+    if type(packed) is Ref:
+        packed.run.advance(packed.slot)
+        return packed.run.replayer.take(  # type: ignore[no-any-return]
+            packed.cell, packed.version, packed.geometry, packed.run
+        )
+    packed.run.advance(packed.slot)
+    if packed.tensor._version != packed.version:
+        raise RuntimeError(stale_message(packed.tensor, packed.version))
+    return packed.tensor  # type: ignore[no-any-return]
+
+
+def _graph_is_kept() -> bool:
+    """Was this backward called with retain_graph? Unknown counts as yes.
+
+    Autograd does not tell its hooks, so look at the call that is under way. On a device thread
+    there is none to be seen."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "_engine_run_backward" and "args" in frame.f_locals:
+            args = frame.f_locals["args"]
+            return bool(args[1]) if len(args) > 1 else True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return True
+
+
+class Tape(TorchDispatchMode):
+    """The dispatch mode of a planned forward."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program = program
+        self._run = Run(program)
+
+    def begin(self) -> Run:
+        """A step begins; what an unfinished one left is forgotten with its graph."""
+        self._run = Run(self.program)
+        return self._run
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """The root's forward."""
+        run, program = self._run, self.program
+        number = run.region
+        slot = run.slot
+        if number >= len(program.regions):
+            run.mismatch(f"forward {number + 1} of a step captured with {len(program.regions)}")
+            first = end = 0
+        else:
+            first, end = program.regions[number]
+            run.next = first
+        run.region = number + 1
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(run.pack, unpack), self:
+                yield
+        except BaseException:
+            # A forward that fails and is tried again starts over.
+            run.region, run.slot = number, slot
+            raise
+        if run.armed and run.next != end:
+            run.mismatch(f"the forward ended after {run.next - first} of {end - first} ops")
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        run = self._run
+        if run.armed:
+            rows = self.program.rows
+            at = run.next
+            if at < len(rows) and rows[at].func is func:
+                row = rows[at]
+                run.next = at + 1
+                if row.plain:
+                    return func(*args, **kwargs) if kwargs else func(*args)
+                return run.special(row, func, args, kwargs or {})
+            if not PLAIN_TYPES.issuperset(types):
+                return NotImplemented
+            if func in IGNORED:
+                return func(*args, **(kwargs or {}))
+            expected = rows[at].func if at < len(rows) else "the end"
+            run.mismatch(f"op {at} is {func}, captured was {expected}")
+        elif not PLAIN_TYPES.issuperset(types):
+            return NotImplemented
+        if mutated_positions(func):
+            return run.written(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))

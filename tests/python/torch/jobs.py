@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small training jobs, captured and run under plans without daemon, hooks or session."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[3]
+for folder in (ROOT / "clients/python/src", ROOT / "examples"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+from reprise.torch.capture import Capture  # noqa: E402
+from reprise.torch.meter import Meter, open_meter  # noqa: E402
+from reprise.torch.program import compile_plan  # noqa: E402
+from reprise.torch.step_graph import CapturedGraph, build  # noqa: E402
+from reprise.torch.tape import Counts, Tape  # noqa: E402
+
+Loss = Callable[[Any], Tensor]
+
+
+@dataclass
+class Job:
+    """A model, its input, how its output becomes a loss, its optimizer."""
+
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    loss: Loss
+    optimizer: torch.optim.Optimizer
+
+    def begin(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.optimizer.zero_grad()
+
+    def state(self) -> dict[str, Tensor]:
+        """Gradients and buffers."""
+        found = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
+        found.update({n: b.clone() for n, b in self.model.named_buffers()})
+        return found
+
+
+def sum_of(out: Any) -> Tensor:
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    return sum((o * o).mean() for o in outs)  # type: ignore[return-value]
+
+
+def start_meter(model: nn.Module) -> Meter:
+    meter = open_meter("cpu")
+    meter.start(sum(t.untyped_storage().nbytes() for t in [*model.parameters(), *model.buffers()]))
+    return meter
+
+
+def plain_step(job: Job, seed: int, step: bool = True) -> dict[str, Tensor]:
+    job.begin(seed)
+    job.loss(job.model(*job.inputs)).backward()
+    state = job.state()
+    if step:
+        job.optimizer.step()
+    return state
+
+
+def captured(job: Job, meter: Meter, seed: int = 0, name: str = "job") -> CapturedGraph:
+    job.begin(seed)
+    capture = Capture(job.model, meter)
+    capture.begin([o for o in gc.get_objects() if issubclass(type(o), Tensor)], {})
+    with capture.region() as pin:
+        out = job.model(*job.inputs)
+        pin(out)
+    loss = job.loss(out)
+    del out
+    loss.backward()
+    capture.enter_optimizer()
+    job.optimizer.step()
+    step = capture.finish()
+    return build(step, name=name, measured_peak_bytes=step.peak_bytes, measured_step_ns=0)
+
+
+def planned_step(
+    job: Job, graph: CapturedGraph, schedule: list[int], seed: int, meter: Meter | None = None,
+    step: bool = True, tape: Tape | None = None,
+) -> tuple[dict[str, Tensor], Counts, int]:
+    tape = tape or Tape(compile_plan(graph, schedule))
+    job.begin(seed)
+    if meter is not None:
+        meter.reset_peak()
+    run = tape.begin()
+    with tape.region():
+        out = job.model(*job.inputs)
+    loss = job.loss(out)
+    del out
+    loss.backward()
+    peak = 0
+    state = job.state() if meter is None else {}
+    if step:
+        job.optimizer.step()
+    if meter is not None:
+        peak = meter.peak()
+    return state, run.counts, peak
+
+
+def different(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[str]:
+    assert left.keys() == right.keys()
+    return [n for n in left if not torch.equal(left[n], right[n])]
