@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Completion scripts for shells, made from the commands and options that are
+// defined, so that they cannot fall behind.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/status.h"
+
+namespace reprise::cli {
+
+// INVALID_ARGUMENT for a shell other than bash, zsh and fish.
+StatusOr<std::string> CompletionScript(const CLI::App& app,
+                                       const std::string& shell);
+
+}  // namespace reprise::cli

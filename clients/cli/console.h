@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where the command writes: results on stdout, all else on stderr. Colour and
+// the progress line exist on a terminal only, and never with --json, --quiet,
+// NO_COLOR or TERM=dumb.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace reprise::cli {
+
+// Flags that every command takes.
+struct Globals {
+  std::string server;  // host:port; empty: environment, then server.json
+  bool json = false;
+  bool quiet = false;
+  bool no_color = false;
+};
+
+enum class Tone { kPlain, kGood, kBad, kFaint };
+
+class Console {
+ public:
+  explicit Console(const Globals& globals);
+
+  // A line of the result.
+  void Line(std::string_view text, Tone tone = Tone::kPlain);
+  // Text that has its own line ends (JSON, tables).
+  void Raw(std::string_view text);
+  // A remark on stderr, dropped by --quiet and --json.
+  void Note(std::string_view text);
+  // `reprise: <sentence>` on stderr; returns the exit code of the status.
+  int Error(const Status& status);
+  // The same with exit code 2.
+  int UsageError(std::string_view sentence);
+  // FAILED with a sentence of its own exit code.
+  int Fail(int exit_code, std::string_view sentence);
+
+  // Replaces the progress line; ClearProgress takes it away.
+  void Progress(std::string_view text);
+  void ClearProgress();
+  bool shows_progress() const { return progress_; }
+
+  // False once stdout could not be written (disk full, closed pipe).
+  bool Flush();
+
+ private:
+  bool color_ = false;
+  bool progress_ = false;
+  bool quiet_ = false;
+  bool progress_shown_ = false;
+};
+
+}  // namespace reprise::cli

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The job of `reprise run`: a child process that notices as little as possible
+// of being one. It has our terminal, our streams and our process group, so
+// that Ctrl-C and Ctrl-Z reach it as they would without us; signals sent to us
+// alone are passed on.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace reprise::cli {
+
+struct JobResult {
+  int exit_code = 0;  // 128 + signal where one ended it
+  int signal = 0;
+};
+
+// Runs `command` (found in PATH) with `environment` added and waits for it.
+// NOT_FOUND, PERMISSION_DENIED: it cannot be started.
+StatusOr<JobResult> RunJob(
+    const std::vector<std::string>& command,
+    const std::vector<std::pair<std::string, std::string>>& environment);
+
+}  // namespace reprise::cli

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is alive at the peak of a schedule, largest first, and by category. Of
+// files: the server answers the same question for runs (Planner.Explain).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "planner/evaluate.h"
+#include "planner/step_graph.h"
+
+namespace reprise::cli {
+
+struct AliveStorage {
+  planner::StorageId storage = 0;
+  int64_t bytes = 0;
+  planner::OpId made_by = planner::kNoOp;
+};
+
+struct CategoryBytes {
+  std::string category;
+  int64_t bytes = 0;
+};
+
+struct PeakReport {
+  planner::Evaluation evaluation;
+  std::vector<AliveStorage> alive;        // largest first
+  std::vector<CategoryBytes> categories;  // order of the legend, none empty
+};
+
+// INVALID_ARGUMENT: the schedule is not valid for the graph.
+StatusOr<PeakReport> ReportPeak(const planner::StepGraph& graph,
+                                const planner::Schedule& schedule,
+                                const planner::Capabilities& capabilities);
+
+// "  2.0 GiB  activation       layers.3.mlp" lines: at most `most` storages,
+// then how many more there are.
+std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
+                     size_t most);
+
+// The same as the value of "at_peak" and "categories" in JSON.
+std::string PeakJson(const planner::StepGraph& graph, const PeakReport& report);
+
+}  // namespace reprise::cli

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/plan_options.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/interrupt.h"
+#include "server/convert/capabilities.h"
+
+namespace reprise::cli {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name) {
+  if (name != "free" && name != "tape") {
+    return InvalidArgument(
+        StrCat("--executor ", name, ": must be free or tape"));
+  }
+  return server::ParseCapabilities(name);
+}
+
+StatusOr<milliseconds> ParseTimeLimit(const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const std::string_view unit(rest, static_cast<size_t>(end - rest));
+  double scale = 0;
+  if (unit == "ms") scale = 1;
+  if (unit == "s" || unit.empty()) scale = 1000;
+  if (unit == "m" || unit == "min") scale = 60'000;
+  const double ms = value * scale;
+  if (error != std::errc() || !(ms >= 1) || ms > 86'400'000) {
+    return InvalidArgument(
+        StrCat("--time-limit ", text.substr(0, 40),
+               ": must be a time from 1ms to 24 hours, such as 5s or 500ms"));
+  }
+  return milliseconds(static_cast<int64_t>(ms));
+}
+
+Watch::Watch(Console& console, milliseconds time_limit)
+    : console_(console),
+      start_(steady_clock::now()),
+      shown_(start_),
+      time_limit_(time_limit) {}
+
+void Watch::Attach(planner::Request& request) {
+  request.should_stop = [this] { return ShouldStop(); };
+  request.on_progress = [this](const planner::Progress& progress) {
+    progress_ = progress;
+    Show();
+  };
+}
+
+double Watch::elapsed_ms() const {
+  return std::chrono::duration<double, std::milli>(steady_clock::now() - start_)
+      .count();
+}
+
+bool Watch::ShouldStop() {
+  Show();
+  if (CatchInterrupt::Asked()) return true;
+  if (steady_clock::now() - start_ < time_limit_) return false;
+  timed_out_ = true;
+  return true;
+}
+
+void Watch::Show() {
+  const auto now = steady_clock::now();
+  if (!console_.shows_progress() || now - shown_ < milliseconds(100)) return;
+  shown_ = now;
+  std::string text =
+      StrCat("planning  ",
+             FormatDuration(std::chrono::nanoseconds(now - start_).count()));
+  if (progress_.overhead >= 0) {
+    text += StrCat("  overhead ", FormatPercent(progress_.overhead), "  bound ",
+                   FormatPercent(progress_.bound), "  gap ",
+                   FormatPercent(progress_.overhead - progress_.bound));
+  } else if (progress_.bound > 0) {
+    text += StrCat("  bound ", FormatPercent(progress_.bound));
+  }
+  console_.Progress(text);
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A daemon for a job where none runs. `reprised --private` listens on a free
+// loopback port, waits for the first job and ends by itself two seconds after
+// the last one; whoever starts second finds the first one's daemon. The Python
+// package does the same, with the same lock (`start.lock`), so that a command
+// and a job that start together end up with one daemon.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/status.h"
+
+namespace reprise::cli {
+
+struct Daemon {
+  std::string socket;  // where the agent will find it
+  pid_t pid = 0;       // 0: it was there already
+};
+
+// A daemon that answers, started if need be. FAILED_PRECONDITION: it cannot be
+// found or started; the message has the daemon's own last line.
+StatusOr<Daemon> EnsureDaemon();
+
+// Ends a daemon that this process started and waits for it.
+void StopDaemon(const Daemon& daemon);
+
+}  // namespace reprise::cli

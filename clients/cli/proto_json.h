@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Messages as JSON for scripts: the field names of the proto, integers as
+// numbers (bytes and ns fit in 2^53; proto3 JSON would quote them), enums by
+// name, and every scalar present even when it is 0.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <string>
+
+namespace reprise::cli {
+
+// On one line.
+std::string ProtoToJson(const google::protobuf::Message& message);
+
+}  // namespace reprise::cli

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// reprise run -- command...: runs a job with the agent's surroundings prepared
+// (run id, budget, socket of a daemon) and says at the end how it went. The
+// exit code is the job's own.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/budget.h"
+#include "base/str_cat.h"
+#include "clients/cli/command.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/job.h"
+#include "clients/cli/private_daemon.h"
+#include "clients/cli/proto_json.h"
+#include "clients/cli/run_id.h"
+#include "clients/cli/server_client.h"
+
+namespace reprise::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+class RunCommand : public Command {
+ public:
+  explicit RunCommand(std::vector<std::string> job) : job_(std::move(job)) {}
+
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* sub = app.add_subcommand(
+        "run", "Run a job with the agent attached; print the run id");
+    sub->add_option("--budget,-b", budget_,
+                    "8GiB, 8GB, bytes, 90%, fit or 0.5x; the job reads it as "
+                    "REPRISE_BUDGET")
+        ->envname("REPRISE_BUDGET");
+    sub->add_option("--name", name_, "Name of the run, for people");
+    sub->footer(
+        "The job itself says where to attach: one line, reprise.auto(model).\n"
+        "Exits with the job's own code.\n\n"
+        "Example:\n  reprise run --budget 0.5x -- python train.py --epochs 3");
+    return sub;
+  }
+
+  int Run(const Globals& globals, Console& console) override;
+
+ private:
+  // The run after its last record was stored, or as far as it came.
+  static StatusOr<v1::Run> AwaitEnd(const ServerClient& client,
+                                    const std::string& run_id);
+  static void Report(const v1::Run& run, const Globals& globals,
+                     Console& console);
+
+  std::vector<std::string> job_;
+  std::string budget_;
+  std::string name_;
+};
+
+int RunCommand::Run(const Globals& globals, Console& console) {
+  if (job_.empty()) {
+    return console.UsageError(
+        "run: no command; write it behind --, as in `reprise run -- python "
+        "train.py`");
+  }
+  if (!budget_.empty()) {
+    const StatusOr<Budget> budget = ParseBudget(budget_);
+    if (!budget.ok()) return console.UsageError(budget.status().message());
+  }
+  const StatusOr<Daemon> daemon = EnsureDaemon();
+  if (!daemon.ok()) return console.Error(daemon.status());
+
+  const std::string run_id = NewRunId();
+  std::vector<std::pair<std::string, std::string>> environment = {
+      {"REPRISE_RUN_ID", run_id}, {"REPRISE_SOCKET", daemon->socket}};
+  if (!budget_.empty()) environment.emplace_back("REPRISE_BUDGET", budget_);
+  if (!name_.empty()) environment.emplace_back("REPRISE_NAME", name_);
+
+  // Connected before the job starts: a private daemon is gone soon after it.
+  setenv("REPRISE_SOCKET", daemon->socket.c_str(), 1);
+  const auto client = ServerClient::Connect(globals.server);
+  if (!client.ok()) {
+    StopDaemon(*daemon);
+    return console.Error(client.status());
+  }
+  console.Note(
+      StrCat("run ", run_id, "  ", client->endpoint().url, "/runs/", run_id));
+  const StatusOr<JobResult> result = RunJob(job_, environment);
+  if (!result.ok()) {
+    StopDaemon(*daemon);
+    return console.Error(result.status());
+  }
+  const StatusOr<v1::Run> run = AwaitEnd(*client, run_id);
+  if (run.ok()) {
+    Report(*run, globals, console);
+  } else if (run.status().code() == Code::kNotFound) {
+    // Nothing will end a private daemon that no job ever came to.
+    StopDaemon(*daemon);
+    console.Fail(0,
+                 "the job never attached; add `import reprise` and "
+                 "`reprise.auto(model)` to it");
+  } else {
+    console.Error(run.status());
+  }
+  return result->exit_code;
+}
+
+StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
+                                       const std::string& run_id) {
+  const auto deadline = steady_clock::now() + seconds(5);
+  while (true) {
+    StatusOr<v1::Run> run = client.GetRun(run_id);
+    const bool over = run.ok() && run->state() != v1::RUN_STATE_RUNNING;
+    // A job that never attached is not coming any more: a short wait covers
+    // a hello that is still on its way to the store.
+    const bool absent = !run.ok() && run.status().code() == Code::kNotFound;
+    const auto limit = absent ? deadline - seconds(4) : deadline;
+    const bool failed = !run.ok() && !absent;
+    if (over || failed || steady_clock::now() > limit) return run;
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+}
+
+void RunCommand::Report(const v1::Run& run, const Globals& globals,
+                        Console& console) {
+  if (globals.json) {
+    console.Line(ProtoToJson(run));
+    return;
+  }
+  const v1::Verdict& verdict = run.verdict();
+  if (!verdict.sentence().empty()) {
+    const bool good = verdict.feasible() &&
+                      (verdict.validated() || verdict.planned_steps() == 0);
+    console.Line(verdict.sentence(), good ? Tone::kGood : Tone::kBad);
+  } else {
+    console.Line(StrCat("run ", run.run_id(), " ended after ", run.steps(),
+                        " steps without a plan"));
+  }
+  console.Note(StrCat("\nNext:  reprise show ", run.run_id()));
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRunCommand(std::vector<std::string> job) {
+  return std::make_unique<RunCommand>(std::move(job));
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+namespace reprise::cli {
+
+// A new UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random bits, so
+// that ids sort by time of birth.
+std::string NewRunId();
+
+}  // namespace reprise::cli

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/runtime_paths.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/str_cat.h"
+
+namespace reprise::cli {
+namespace {
+
+constexpr char kServiceSocket[] = "/run/reprise/agent.sock";
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool IsUsableFolder(const std::string& path) {
+  struct stat info {};
+  return !path.empty() && path[0] == '/' && stat(path.c_str(), &info) == 0 &&
+         S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
+         access(path.c_str(), W_OK | X_OK) == 0;
+}
+
+}  // namespace
+
+std::string AgentSocket() {
+  if (Environment("REPRISE_SOCKET").empty() &&
+      access(kServiceSocket, F_OK) == 0) {
+    return kServiceSocket;
+  }
+  return PrivateSocket();
+}
+
+std::string PrivateSocket() {
+  if (std::string socket = Environment("REPRISE_SOCKET"); !socket.empty()) {
+    return socket;
+  }
+  if (const std::string xdg = Environment("XDG_RUNTIME_DIR");
+      IsUsableFolder(xdg)) {
+    return xdg + "/reprise/agent.sock";
+  }
+  std::string temporary = Environment("TMPDIR");
+  if (temporary.empty()) temporary = "/tmp";
+  return StrCat(temporary, "/reprise-", geteuid(), "/agent.sock");
+}
+
+std::string ServerFile() {
+  const std::filesystem::path socket(AgentSocket());
+  return (socket.parent_path() / "server.json").string();
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// reprise serve: reprised in the foreground. Its flags are reprised's own and
+// are read there, so that the two can never differ.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "clients/cli/command.h"
+#include "clients/cli/serve.h"
+
+namespace reprise::cli {
+namespace {
+
+class ServeCommand : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    // Only listed here: main.cc hands everything behind `serve` over.
+    CLI::App* sub = app.add_subcommand(
+        "serve", "Run the server in the foreground (the flags of reprised)");
+    sub->footer("Example:\n  reprise serve --listen 127.0.0.1:7070");
+    return sub;
+  }
+  int Run(const Globals&, Console&) override { return Serve({}); }
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeServeCommand() {
+  return std::make_unique<ServeCommand>();
+}
+
+}  // namespace reprise::cli

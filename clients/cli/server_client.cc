@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/server_client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/files.h"
+#include "clients/cli/interrupt.h"
+#include "clients/cli/runtime_paths.h"
+
+namespace reprise::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::system_clock;
+
+constexpr char kStartHint[] = "start one with `reprise serve`";
+
+Status FromGrpc(const grpc::Status& status, const Endpoint& endpoint) {
+  if (status.ok()) return OkStatus();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    return Unavailable(StrCat("the server at ", endpoint.target,
+                              " does not answer; ", kStartHint));
+  }
+  // Code numbers are gRPC's (base/status.h).
+  std::string message = status.error_message();
+  if (message.empty()) message = "the server gave no reason";
+  return Status(static_cast<Code>(status.error_code()), message);
+}
+
+void SetDeadline(grpc::ClientContext& context) {
+  context.set_deadline(system_clock::now() + seconds(10));
+}
+
+// Cancels a running call when Ctrl-C was asked for.
+class CancelOnInterrupt {
+ public:
+  explicit CancelOnInterrupt(grpc::ClientContext& context)
+      : thread_([this, &context] {
+          while (!done_) {
+            if (CatchInterrupt::Asked()) {
+              context.TryCancel();
+              return;
+            }
+            std::this_thread::sleep_for(milliseconds(20));
+          }
+        }) {}
+  ~CancelOnInterrupt() {
+    done_ = true;
+    thread_.join();
+  }
+
+ private:
+  CatchInterrupt catch_;
+  std::atomic<bool> done_ = false;
+  std::thread thread_;
+};
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
+}
+
+std::string ProgressText(const v1::PlanProgress& progress) {
+  std::string text =
+      StrCat("planning  ",
+             FormatDuration(static_cast<int64_t>(progress.elapsed_ms() * 1e6)));
+  if (progress.overhead() >= 0) {
+    text += StrCat("  overhead ", FormatPercent(progress.overhead()),
+                   "  bound ", FormatPercent(progress.bound()));
+  }
+  return text;
+}
+
+}  // namespace
+
+StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
+  const std::string shown = text.substr(0, 80);
+  std::string rest = text;
+  if (rest.rfind("https://", 0) == 0) {
+    return InvalidArgument(StrCat(
+        "server \"", shown,
+        "\": TLS is not supported; forward the port with `ssh -L` and use "
+        "http://127.0.0.1:PORT"));
+  }
+  if (rest.rfind("http://", 0) == 0) rest = rest.substr(7);
+  while (!rest.empty() && rest.back() == '/') rest.pop_back();
+  const size_t colon = rest.rfind(':');
+  int port = 0;
+  if (colon != std::string::npos) {
+    const char* end = rest.data() + rest.size();
+    const auto [last, error] =
+        std::from_chars(rest.data() + colon + 1, end, port);
+    if (error != std::errc() || last != end) port = 0;
+  }
+  if (colon == 0 || port < 1 || port > 65535) {
+    return InvalidArgument(StrCat("server \"", shown,
+                                  "\": must be HOST:PORT, such as "
+                                  "127.0.0.1:7070"));
+  }
+  if (!IsLoopback(rest.substr(0, colon))) {
+    return InvalidArgument(StrCat(
+        "server \"", shown,
+        "\": only this machine is reached without TLS; forward the port with "
+        "`ssh -L ",
+        port, ":localhost:", port, "` and use 127.0.0.1:", port));
+  }
+  return Endpoint{.target = rest, .url = "http://" + rest};
+}
+
+StatusOr<Endpoint> FindServer(const std::string& flag) {
+  if (!flag.empty()) return ParseEndpoint(flag);
+  const char* from_environment = std::getenv("REPRISE_SERVER");
+  if (from_environment != nullptr && *from_environment != '\0') {
+    return ParseEndpoint(from_environment);
+  }
+  const std::string path = ServerFile();
+  const StatusOr<std::string> text = ReadFile(path, 1 << 16);
+  if (!text.ok()) {
+    return Unavailable(StrCat("no server is running here; ", kStartHint,
+                              " or name one with --server HOST:PORT"));
+  }
+  const auto json = nlohmann::json::parse(*text, nullptr, false);
+  if (!json.is_object() || !json.contains("listen") ||
+      !json["listen"].is_string()) {
+    return FailedPrecondition(
+        StrCat(path, ": is not what a server writes; remove it"));
+  }
+  StatusOr<Endpoint> endpoint =
+      ParseEndpoint(json["listen"].get<std::string>());
+  if (endpoint.ok() && json.contains("url") && json["url"].is_string()) {
+    endpoint->url = json["url"].get<std::string>();
+  }
+  return endpoint;
+}
+
+StatusOr<ServerClient> ServerClient::Connect(const std::string& flag) {
+  ASSIGN_OR_RETURN(Endpoint endpoint, FindServer(flag));
+  ServerClient client(std::move(endpoint));
+  grpc::ChannelArguments arguments;
+  // A proxy in the environment is never right for loopback.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  const auto channel = grpc::CreateCustomChannel(
+      client.endpoint_.target, grpc::InsecureChannelCredentials(), arguments);
+  if (!channel->WaitForConnected(system_clock::now() + seconds(2))) {
+    return Unavailable(StrCat("the server at ", client.endpoint_.target,
+                              " does not answer; ", kStartHint));
+  }
+  client.query_ = v1::Query::NewStub(channel);
+  client.planner_ = v1::Planner::NewStub(channel);
+  return client;
+}
+
+StatusOr<v1::ServerStatus> ServerClient::GetStatus() const {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::ServerStatus response;
+  RETURN_IF_ERROR(
+      FromGrpc(query_->GetStatus(&context, {}, &response), endpoint_));
+  return response;
+}
+
+StatusOr<v1::Run> ServerClient::GetRun(const std::string& run_id) const {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetRunRequest request;
+  request.set_run_id(run_id);
+  v1::Run response;
+  RETURN_IF_ERROR(
+      FromGrpc(query_->GetRun(&context, request, &response), endpoint_));
+  return response;
+}
+
+StatusOr<v1::Plan> ServerClient::GetPlan(const std::string& plan_id) const {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetPlanRequest request;
+  request.set_plan_id(plan_id);
+  v1::Plan response;
+  RETURN_IF_ERROR(
+      FromGrpc(planner_->GetPlan(&context, request, &response), endpoint_));
+  return response;
+}
+
+StatusOr<v1::Explanation> ServerClient::Explain(
+    const std::string& plan_id) const {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::ExplainRequest request;
+  request.set_plan_id(plan_id);
+  v1::Explanation response;
+  RETURN_IF_ERROR(
+      FromGrpc(planner_->Explain(&context, request, &response), endpoint_));
+  return response;
+}
+
+StatusOr<v1::Plan> ServerClient::Plan(const v1::PlanRequest& request,
+                                      Console& console) const {
+  grpc::ClientContext context;
+  const CancelOnInterrupt cancel(context);
+  const auto stream = planner_->Plan(&context, request);
+  v1::Plan plan;
+  bool got_plan = false;
+  for (v1::PlanEvent event; stream->Read(&event);) {
+    if (event.has_progress()) console.Progress(ProgressText(event.progress()));
+    if (event.has_plan()) {
+      plan = event.plan();
+      got_plan = true;
+    }
+  }
+  const grpc::Status status = stream->Finish();
+  if (CatchInterrupt::Asked() && !got_plan) {
+    return Cancelled("interrupted before a plan was found");
+  }
+  RETURN_IF_ERROR(FromGrpc(status, endpoint_));
+  if (!got_plan) return Internal("the server ended without a plan");
+  return plan;
+}
+
+Status ServerClient::Sweep(
+    const v1::SweepRequest& request,
+    const std::function<void(const v1::TradeoffPoint&)>& on_point) const {
+  grpc::ClientContext context;
+  const CancelOnInterrupt cancel(context);
+  const auto stream = planner_->Sweep(&context, request);
+  for (v1::TradeoffPoint point; stream->Read(&point);) on_point(point);
+  const grpc::Status status = stream->Finish();
+  if (CatchInterrupt::Asked()) return OkStatus();
+  return FromGrpc(status, endpoint_);
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The server, seen from the command: finding it, calling it over gRPC, and
+// its errors as our Status. Plain text on loopback only: a server elsewhere is
+// reached through `ssh -L`.
+#pragma once
+
+#include <grpcpp/channel.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "clients/cli/console.h"
+#include "reprise/v1/planner.grpc.pb.h"
+#include "reprise/v1/query.grpc.pb.h"
+
+namespace reprise::cli {
+
+struct Endpoint {
+  std::string target;  // "127.0.0.1:7070"
+  std::string url;     // "http://127.0.0.1:7070", for the page
+};
+
+// The flag, else REPRISE_SERVER, else server.json beside the agent's socket.
+// INVALID_ARGUMENT: not HOST:PORT, or not a loopback address; UNAVAILABLE: no
+// server is known.
+StatusOr<Endpoint> FindServer(const std::string& flag);
+
+// "host:port" or "http://host:port". INVALID_ARGUMENT as FindServer.
+StatusOr<Endpoint> ParseEndpoint(const std::string& text);
+
+class ServerClient {
+ public:
+  // UNAVAILABLE: nothing answers there within two seconds.
+  static StatusOr<ServerClient> Connect(const std::string& flag);
+
+  const Endpoint& endpoint() const { return endpoint_; }
+
+  // Each waits at most ten seconds for its answer.
+  StatusOr<v1::ServerStatus> GetStatus() const;
+  StatusOr<v1::Run> GetRun(const std::string& run_id) const;
+  StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
+  StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
+
+  // Shows progress on the console; Ctrl-C cancels.
+  StatusOr<v1::Plan> Plan(const v1::PlanRequest& request,
+                          Console& console) const;
+  // Calls `on_point` per point, largest budget first; Ctrl-C ends the stream
+  // after the points so far.
+  Status Sweep(
+      const v1::SweepRequest& request,
+      const std::function<void(const v1::TradeoffPoint&)>& on_point) const;
+
+ private:
+  explicit ServerClient(Endpoint endpoint) : endpoint_(std::move(endpoint)) {}
+
+  Endpoint endpoint_;
+  std::shared_ptr<v1::Query::Stub> query_;
+  std::shared_ptr<v1::Planner::Stub> planner_;
+};
+
+}  // namespace reprise::cli

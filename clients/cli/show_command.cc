@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// reprise show RUN|PLAN|FILE: what is at the peak, and what a plan does about
+// it. Files are read here; runs and plans are asked of the server.
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/str_cat.h"
+#include "clients/cli/command.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/files.h"
+#include "clients/cli/open_page.h"
+#include "clients/cli/show_file.h"
+#include "clients/cli/show_stored.h"
+
+namespace reprise::cli {
+namespace {
+
+class ShowCommand : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* sub = app.add_subcommand(
+        "show", "Show a run, a plan or a file: peak, storages, decisions");
+    sub->add_option("WHAT", what_,
+                    "A run id (or its beginning, or \"latest\"), a plan id, "
+                    "or a file: step graph or plan")
+        ->required();
+    sub->add_flag("--open,!--no-open", open_, "Open the page of the run");
+    sub->footer(
+        "Example:\n  reprise show latest\n  reprise show resnet.plan.json");
+    return sub;
+  }
+
+  int Run(const Globals& globals, Console& console) override {
+    if (LooksLikeFile()) {
+      if (open_) {
+        return console.UsageError(
+            StrCat(what_, ": --open shows runs; a file has no page"));
+      }
+      return ShowFile(what_, globals, console);
+    }
+    const auto client = ServerClient::Connect(globals.server);
+    if (!client.ok()) {
+      return client.status().code() == Code::kInvalidArgument
+                 ? console.UsageError(client.status().message())
+                 : console.Error(client.status());
+    }
+    return ShowStored(what_, open_, *client, globals, console);
+  }
+
+ private:
+  // An existing path, or what can only be one.
+  bool LooksLikeFile() const {
+    return Exists(what_) || what_.find('/') != std::string::npos ||
+           what_.find('.') != std::string::npos;
+  }
+
+  std::string what_;
+  bool open_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeShowCommand() {
+  return std::make_unique<ShowCommand>();
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/show_file.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/files.h"
+#include "clients/cli/peak_report.h"
+#include "planner/planner.h"
+#include "server/convert/capabilities.h"
+#include "server/convert/graph_json.h"
+#include "server/convert/graph_proto.h"
+#include "server/convert/json_scan.h"
+#include "server/convert/plan_json.h"
+#include "server/convert/plan_proto.h"
+#include "server/convert/sentence.h"
+
+namespace reprise::cli {
+namespace {
+
+constexpr size_t kShownStorages = 10;
+
+std::string Quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false,
+                                   nlohmann::json::error_handler_t::replace);
+}
+
+// What nothing can go below: the planner's proof for a budget of one byte.
+StatusOr<planner::Infeasible> SmallestBudget(const planner::StepGraph& graph) {
+  planner::Request request;
+  request.budget_bytes = 1;
+  ASSIGN_OR_RETURN(const planner::Bound bound,
+                   planner::LowerBound(graph, request));
+  return bound.infeasible;
+}
+
+// ---- A step graph ----------------------------------------------------------
+
+struct PhaseCounts {
+  int forward = 0, backward = 0, optimizer = 0;
+};
+
+PhaseCounts CountPhases(const planner::StepGraph& graph) {
+  PhaseCounts counts;
+  for (const planner::Op& op : graph.ops) {
+    counts.forward += op.phase == planner::Phase::kForward;
+    counts.backward += op.phase == planner::Phase::kBackward;
+    counts.optimizer += op.phase == planner::Phase::kOptimizer;
+  }
+  return counts;
+}
+
+Status ShowGraph(const std::string& path, const Globals& globals,
+                 Console& console) {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
+  ASSIGN_OR_RETURN(const planner::StepGraph graph,
+                   server::ToPlanner(file.graph));
+  const planner::Capabilities capabilities;
+  ASSIGN_OR_RETURN(
+      const PeakReport report,
+      ReportPeak(graph, planner::BaseSchedule(graph, capabilities.free_policy),
+                 capabilities));
+  ASSIGN_OR_RETURN(const planner::Infeasible smallest, SmallestBudget(graph));
+  const PhaseCounts phases = CountPhases(graph);
+  if (globals.json) {
+    std::string text = StrCat(
+        "{\"graph\": ", Quoted(path), ", \"graph_id\": \"", file.graph_id,
+        "\", \"name\": ", Quoted(graph.name), ", \"ops\": ", graph.op_count(),
+        ", \"forward_ops\": ", phases.forward,
+        ", \"backward_ops\": ", phases.backward,
+        ", \"optimizer_ops\": ", phases.optimizer);
+    text +=
+        StrCat(", \"storages\": ", graph.storage_count(),
+               ", \"static_bytes\": ", graph.static_bytes,
+               ", \"base_peak_bytes\": ", report.evaluation.peak_bytes,
+               ", \"base_time_ns\": ", report.evaluation.time_ns,
+               ", \"smallest_budget_bytes\": ", smallest.smallest_budget_bytes,
+               ", \"blocking_op\": ", smallest.blocking_op, ", ",
+               PeakJson(graph, report), "}");
+    console.Line(text);
+    return OkStatus();
+  }
+  console.Line(StrCat(graph.name.empty() ? path : graph.name, ": ",
+                      graph.op_count(), " ops (", phases.forward, " forward, ",
+                      phases.backward, " backward, ", phases.optimizer,
+                      " optimizer), ", graph.storage_count(), " storages"));
+  console.Line(StrCat("  peak ", FormatBytes(report.evaluation.peak_bytes),
+                      ", of it static ", FormatBytes(graph.static_bytes),
+                      "; step ", FormatDuration(report.evaluation.time_ns)));
+  if (smallest.blocking_op != planner::kNoOp) {
+    console.Line(
+        StrCat("  nothing fits in less than ",
+               server::FormatBytesUp(smallest.smallest_budget_bytes), ": op ",
+               smallest.blocking_op, " ",
+               graph.ops[static_cast<size_t>(smallest.blocking_op)].name,
+               " needs that"));
+  }
+  console.Raw(PeakText(graph, report, kShownStorages));
+  console.Note(StrCat("\nNext:  reprise plan ", path, " --budget 0.5x"));
+  return OkStatus();
+}
+
+// ---- A plan ----------------------------------------------------------------
+
+// The graph named in the plan: as written, else beside the plan.
+std::optional<std::string> FindGraph(const std::string& plan_path,
+                                     const std::string& graph) {
+  if (graph.empty()) return std::nullopt;
+  if (Exists(graph)) return graph;
+  namespace fs = std::filesystem;
+  const std::string beside =
+      (fs::path(plan_path).parent_path() / fs::path(graph).filename()).string();
+  if (Exists(beside)) return beside;
+  return std::nullopt;
+}
+
+struct Checked {
+  planner::StepGraph graph;
+  PeakReport report;
+};
+
+// The plan, walked by the evaluator on its graph.
+StatusOr<Checked> CheckPlan(const std::string& path, const v1::Plan& plan,
+                            const std::string& graph_path) {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_path));
+  if (!plan.graph_id().empty() && plan.graph_id() != file.graph_id) {
+    return FailedPrecondition(
+        StrCat(path, ": the plan is for graph ", plan.graph_id(), ", but ",
+               graph_path, " is ", file.graph_id, "; make a new plan"));
+  }
+  Checked checked;
+  ASSIGN_OR_RETURN(checked.graph, server::ToPlanner(file.graph));
+  ASSIGN_OR_RETURN(v1::Capabilities executor,
+                   server::ParseCapabilities(
+                       plan.executor().empty() ? "free" : plan.executor()));
+  executor.set_seeded_ok(true);  // what was possible then is in the schedule
+  executor.set_collective_ok(true);
+  ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
+                   server::ToPlanner(executor));
+  ASSIGN_OR_RETURN(const planner::Schedule schedule,
+                   server::ToSchedule(plan, checked.graph));
+  StatusOr<PeakReport> report =
+      ReportPeak(checked.graph, schedule, capabilities);
+  if (!report.ok()) {
+    return InvalidArgument(
+        StrCat(path, ": not a valid plan: ", report.status().message()));
+  }
+  if (report->evaluation.peak_bytes > plan.peak_bytes()) {
+    return FailedPrecondition(StrCat(
+        path, ": says its peak is ", plan.peak_bytes(),
+        " bytes, but its schedule needs ", report->evaluation.peak_bytes));
+  }
+  checked.report = *std::move(report);
+  return checked;
+}
+
+Status ShowPlan(const std::string& path, const std::string& text,
+                const Globals& globals, Console& console) {
+  StatusOr<server::PlanText> read = server::ReadPlanText(text);
+  if (!read.ok()) {
+    return Status(read.status().code(),
+                  StrCat(path, ": ", read.status().message()));
+  }
+  const v1::Plan& plan = read->plan;
+  const auto graph_path = FindGraph(path, read->graph);
+  std::optional<Checked> checked;
+  if (graph_path && plan.feasible()) {
+    ASSIGN_OR_RETURN(checked, CheckPlan(path, plan, *graph_path));
+  }
+  if (globals.json) {
+    std::string json = server::WritePlanText(plan, read->graph);
+    if (checked) {
+      json.resize(json.rfind(" }"));
+      json +=
+          StrCat(",\n  ", PeakJson(checked->graph, checked->report), " }\n");
+    }
+    console.Raw(json);
+    return OkStatus();
+  }
+  console.Line(plan.sentence(), plan.feasible() ? Tone::kGood : Tone::kBad);
+  if (!plan.feasible()) return OkStatus();
+  console.Line(StrCat("  ", plan.saved_size(), " saved, ",
+                      plan.recomputed_ops_size(), " recomputed"));
+  console.Line(
+      StrCat("  plan ", plan.plan_id(), " of graph ", read->graph, ", by ",
+             plan.solver(), " in ",
+             FormatDuration(static_cast<int64_t>(plan.solve_ms() * 1e6))));
+  if (checked) {
+    console.Line("  checked: the schedule is valid and keeps its peak");
+    console.Raw(PeakText(checked->graph, checked->report, kShownStorages));
+  } else {
+    console.Note(StrCat("  graph ", read->graph,
+                        " is not here: the schedule was not checked"));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+int ShowFile(const std::string& path, const Globals& globals,
+             Console& console) {
+  const StatusOr<std::string> text = ReadFile(path, server::kMaxGraphTextBytes);
+  if (!text.ok()) return console.Error(text.status());
+  const auto scan = server::ScanJson(*text);
+  const bool is_plan =
+      scan.ok() && (scan->format.rfind("reprise.plan/", 0) == 0 ||
+                    (!scan->has_format && scan->has_schedule));
+  const Status status = is_plan ? ShowPlan(path, *text, globals, console)
+                                : ShowGraph(path, globals, console);
+  return status.ok() ? kDone : console.Error(status);
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/show_stored.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/open_page.h"
+#include "clients/cli/proto_json.h"
+#include "server/convert/digest.h"
+#include "server/convert/graph_names.h"
+
+namespace reprise::cli {
+namespace {
+
+constexpr int kShownStorages = 10;
+
+std::string Padded(std::string text, size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+const char* StateWord(v1::RunState state) {
+  switch (state) {
+    case v1::RUN_STATE_RUNNING:
+      return "running";
+    case v1::RUN_STATE_FINISHED:
+      return "finished";
+    case v1::RUN_STATE_KILLED:
+      return "killed";
+    default:
+      return "unknown";
+  }
+}
+
+const char* DecisionWord(v1::Decision decision) {
+  switch (decision) {
+    case v1::DECISION_SAVE:
+      return "saved";
+    case v1::DECISION_RECOMPUTE:
+      return "recomputed";
+    case v1::DECISION_OFFLOAD:
+      return "offloaded";
+    default:
+      return "-";
+  }
+}
+
+// What each decision moves, and what is alive at the plan's peak. The server
+// sends the largest first.
+void PrintExplanation(const v1::Explanation& explanation, Console& console) {
+  int64_t saved_bytes = 0;
+  int64_t recomputed_bytes = 0;
+  int recomputed = 0;
+  std::vector<const v1::StorageExplanation*> alive;
+  for (const v1::StorageExplanation& s : explanation.storages()) {
+    if (s.decision() == v1::DECISION_RECOMPUTE) {
+      recomputed_bytes += s.bytes();
+      ++recomputed;
+    } else {
+      saved_bytes += s.bytes();
+    }
+    if (s.alive_at_peak()) alive.push_back(&s);
+  }
+  console.Line(StrCat("  recomputes ", recomputed, " storages (",
+                      FormatBytes(recomputed_bytes), "), keeps ",
+                      explanation.storages_size() - recomputed, " (",
+                      FormatBytes(saved_bytes), ")"));
+  if (alive.empty()) return;
+  console.Line(StrCat("\nAT THE PEAK (",
+                      FormatBytes(explanation.plan().peak_bytes()), ", ",
+                      alive.size(), " storages)"));
+  const size_t shown = std::min<size_t>(alive.size(), kShownStorages);
+  for (size_t i = 0; i < shown; ++i) {
+    const v1::StorageExplanation& s = *alive[i];
+    std::string bytes = FormatBytes(s.bytes());
+    if (bytes.size() < 11) bytes.insert(0, 11 - bytes.size(), ' ');
+    std::string name = s.name().empty() ? s.module() : s.name();
+    if (name.empty()) name = StrCat("storage ", s.storage());
+    console.Line(StrCat(
+        "  ", bytes, "  ",
+        Padded(std::string(server::WordOf(server::kCategoryNames,
+                                          static_cast<int>(s.category()))),
+               15),
+        "  ", Padded(DecisionWord(s.decision()), 10), "  ", Padded(name, 32),
+        s.recompute_ns() > 0
+            ? StrCat("  recompute costs ", FormatDuration(s.recompute_ns()))
+            : ""));
+  }
+  if (alive.size() > shown) {
+    console.Line(
+        StrCat("  ", Padded("", 11), "  and ", alive.size() - shown, " more"));
+  }
+}
+
+void PrintVerdict(const v1::Verdict& v, Console& console) {
+  if (!v.sentence().empty()) {
+    const bool good = v.feasible() && (v.validated() || v.planned_steps() == 0);
+    console.Line(v.sentence(), good ? Tone::kGood : Tone::kBad);
+  }
+  const auto row = [&](const char* name, int64_t peak, int64_t step) {
+    if (peak <= 0 && step <= 0) return;
+    console.Line(StrCat("  ", Padded(name, 12), "peak ",
+                        Padded(FormatBytes(peak), 11), "step ",
+                        FormatDuration(step)));
+  };
+  row("no plan", v.base_peak_bytes(), v.base_step_ns());
+  row("predicted", v.predicted_peak_bytes(), v.predicted_step_ns());
+  row("measured", v.measured_peak_bytes(), v.measured_step_ns());
+  if (v.planned_steps() > 0) {
+    console.Line(StrCat(
+        "  ", v.planned_steps(), " steps under the plan, ", v.mismatches(),
+        " mismatches: ", v.validated() ? "validated" : "not validated"));
+  }
+}
+
+int ShowRun(const v1::Run& run, bool open, const ServerClient& client,
+            const Globals& globals, Console& console) {
+  const std::string url = StrCat(client.endpoint().url, "/runs/", run.run_id());
+  if (globals.json) {
+    console.Line(ProtoToJson(run));
+  } else {
+    std::string head = StrCat("run ", run.run_id());
+    if (!run.name().empty()) head += "  " + run.name();
+    console.Line(StrCat(head, "  ", StateWord(run.state()), "  ", run.steps(),
+                        " steps on ", run.host(), ", pid ", run.pid()));
+    PrintVerdict(run.verdict(), console);
+    if (run.dropped() > 0 || run.lost_chunks() > 0) {
+      console.Line(StrCat("  ", run.dropped(), " records dropped, ",
+                          run.lost_chunks(), " chunks lost"));
+    }
+    if (!run.plan_id().empty()) {
+      const auto explanation = client.Explain(run.plan_id());
+      if (explanation.ok()) {
+        PrintExplanation(*explanation, console);
+      } else {
+        console.Note(StrCat("  plan ", run.plan_id(), " cannot be explained: ",
+                            explanation.status().message()));
+      }
+    }
+    console.Line(StrCat("  page  ", url));
+  }
+  if (!open) return kDone;
+  const Status opened = OpenPage(url);
+  return opened.ok() ? kDone : console.Error(opened);
+}
+
+}  // namespace
+
+int ShowStored(const std::string& id, bool open, const ServerClient& client,
+               const Globals& globals, Console& console) {
+  const auto run = client.GetRun(id);
+  if (run.ok()) return ShowRun(*run, open, client, globals, console);
+  if (run.status().code() != Code::kNotFound || !server::ParseHexId(id).ok()) {
+    return console.Error(run.status());
+  }
+  const auto explanation = client.Explain(id);
+  if (!explanation.ok()) {
+    return explanation.status().code() == Code::kNotFound
+               ? console.Error(NotFound(StrCat(
+                     id, ": there is no such run or plan on this server")))
+               : console.Error(explanation.status());
+  }
+  if (open) {
+    return console.UsageError(StrCat(id, ": --open shows runs, not plans"));
+  }
+  if (globals.json) {
+    console.Line(ProtoToJson(*explanation));
+    return kDone;
+  }
+  const v1::Plan& plan = explanation->plan();
+  console.Line(plan.sentence(), plan.feasible() ? Tone::kGood : Tone::kBad);
+  PrintExplanation(*explanation, console);
+  return kDone;
+}
+
+}  // namespace reprise::cli

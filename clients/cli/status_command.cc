@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// reprise status: the server, its agents, queue and store.
+#include <ctime>
+#include <string>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/command.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/proto_json.h"
+#include "clients/cli/server_client.h"
+
+namespace reprise::cli {
+namespace {
+
+std::string LocalTime(int64_t unix_ns) {
+  const std::time_t seconds = unix_ns / 1'000'000'000;
+  std::tm parts{};
+  localtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
+class StatusCommand : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* sub = app.add_subcommand(
+        "status", "Show the server, its agents, queue and store");
+    sub->footer(
+        "Exits with 4 when no server answers.\n\n"
+        "Example:\n  reprise status --json");
+    return sub;
+  }
+
+  int Run(const Globals& globals, Console& console) override {
+    const auto client = ServerClient::Connect(globals.server);
+    if (!client.ok()) {
+      return client.status().code() == Code::kInvalidArgument
+                 ? console.UsageError(client.status().message())
+                 : console.Error(client.status());
+    }
+    const auto status = client->GetStatus();
+    if (!status.ok()) return console.Error(status.status());
+    if (globals.json) {
+      console.Line(ProtoToJson(*status));
+    } else {
+      Print(*status, client->endpoint(), console);
+    }
+    return kDone;
+  }
+
+ private:
+  static void Print(const v1::ServerStatus& status, const Endpoint& endpoint,
+                    Console& console) {
+    if (status.degraded().empty()) {
+      console.Line(
+          StrCat("reprised ", status.version(), " is well at ", endpoint.url),
+          Tone::kGood);
+    } else {
+      console.Line(StrCat("reprised ", status.version(), " at ", endpoint.url,
+                          ": ", status.degraded()),
+                   Tone::kBad);
+    }
+    console.Line(StrCat("  started  ", LocalTime(status.started_ns())));
+    console.Line(StrCat("  store    ", FormatBytes(status.store_bytes()),
+                        " in ", status.data_dir(), ", spool ",
+                        FormatBytes(status.spool_bytes())));
+    console.Line(StrCat("  socket   ", status.agent_socket()));
+    console.Line(StrCat("  runs     ", status.runs()));
+    console.Line(StrCat("  queue    ", status.plan_queue(),
+                        status.plan_queue() == 1 ? " plan" : " plans"));
+    for (const v1::AgentStatus& agent : status.agents()) {
+      std::string line =
+          StrCat("  agent    pid ", agent.pid(), ", run ", agent.run_id(),
+                 agent.connected() ? ", connected" : ", gone");
+      for (const std::string& capability : agent.capabilities()) {
+        line += "\n             " + capability;
+      }
+      console.Line(line);
+    }
+    if (status.agents().empty()) console.Line("  agents   none");
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeStatusCommand() {
+  return std::make_unique<StatusCommand>();
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// reprise sweep GRAPH: what each budget costs, from the peak without a plan
+// down to the smallest that anything fits in.
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/command.h"
+#include "clients/cli/curve_svg.h"
+#include "clients/cli/curve_text.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/files.h"
+#include "clients/cli/interrupt.h"
+#include "clients/cli/plan_options.h"
+#include "clients/cli/proto_json.h"
+#include "clients/cli/server_client.h"
+#include "planner/planner.h"
+#include "server/convert/capabilities.h"
+#include "server/convert/digest.h"
+#include "server/convert/graph_proto.h"
+
+namespace reprise::cli {
+namespace {
+
+v1::TradeoffPoint ToProto(const planner::CurvePoint& from,
+                          const planner::StepGraph& graph) {
+  v1::TradeoffPoint to;
+  to.set_budget_bytes(from.budget_bytes);
+  to.set_feasible(from.feasible);
+  to.set_peak_bytes(from.peak_bytes);
+  to.set_overhead(from.overhead);
+  to.set_bound(from.bound);
+  to.set_time_ns(from.time_ns);
+  if (!from.feasible) {
+    v1::Infeasible& why = *to.mutable_infeasible();
+    why.set_smallest_budget_bytes(from.infeasible.smallest_budget_bytes);
+    if (from.infeasible.blocking_op != planner::kNoOp) {
+      const planner::Op& op = graph.ops[from.infeasible.blocking_op];
+      why.set_blocking_op(static_cast<uint32_t>(from.infeasible.blocking_op));
+      why.set_blocking_op_name(op.name);
+      why.set_blocking_module(op.module);
+    }
+  }
+  return to;
+}
+
+class SweepCommand : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override;
+  int Run(const Globals& globals, Console& console) override;
+
+ private:
+  // Both append to points_.
+  Status SweepFile(Console& console, const v1::Capabilities& capabilities,
+                   std::chrono::milliseconds limit);
+  Status SweepStored(const Globals& globals, Console& console,
+                     const v1::Capabilities& capabilities);
+  void Got(const Globals& globals, Console& console, v1::TradeoffPoint point);
+
+  std::string graph_;
+  std::string executor_;
+  std::string time_limit_ = "60s";
+  std::string svg_;
+  int point_count_ = 21;
+  uint64_t seed_ = 1;
+  bool force_ = false;
+  const Globals* globals_ = nullptr;
+  std::vector<v1::TradeoffPoint> points_;
+};
+
+CLI::App* SweepCommand::Define(CLI::App& app) {
+  CLI::App* sub =
+      app.add_subcommand("sweep", "Show what each budget costs: the trade-off");
+  sub->add_option("GRAPH", graph_, "A step graph file, or the id of a graph")
+      ->required();
+  sub->add_option("--points", point_count_, "Number of budgets, 2 to 200")
+      ->capture_default_str()
+      ->check(CLI::Range(2, 200));
+  sub->add_option("--executor", executor_, "free or tape, as in plan");
+  sub->add_option("--time-limit", time_limit_,
+                  "Time after which the points so far are taken")
+      ->capture_default_str();
+  sub->add_option("--seed", seed_, "Seed of the search")->capture_default_str();
+  sub->add_option("--svg", svg_, "File for the curve as a picture");
+  sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
+  sub->footer(
+      "With --json: one line per budget, as it is found.\n\n"
+      "Example:\n  reprise sweep resnet.graph.json --svg curve.svg");
+  return sub;
+}
+
+int SweepCommand::Run(const Globals& globals, Console& console) {
+  globals_ = &globals;
+  const auto limit = ParseTimeLimit(time_limit_);
+  if (!limit.ok()) return console.UsageError(limit.status().message());
+  const bool is_file = Exists(graph_) || !server::ParseHexId(graph_).ok();
+  if (executor_.empty()) executor_ = is_file ? "free" : "tape";
+  const auto capabilities = ExecutorCapabilities(executor_);
+  if (!capabilities.ok()) {
+    return console.UsageError(capabilities.status().message());
+  }
+  if (!svg_.empty()) {
+    const Status writable = CheckWritable(svg_, force_);
+    if (!writable.ok()) return console.Error(writable);
+  }
+  const Status status = is_file ? SweepFile(console, *capabilities, *limit)
+                                : SweepStored(globals, console, *capabilities);
+  console.ClearProgress();
+  if (!status.ok()) return console.Error(status);
+  if (points_.empty()) {
+    return CatchInterrupt::Asked()
+               ? console.Fail(kInterrupted, "interrupted before any point")
+               : console.Fail(kTimedOut, "no point within --time-limit");
+  }
+  if (!globals.json) {
+    console.Raw(CurveTable(points_));
+    const std::string picture = CurvePicture(points_);
+    if (!picture.empty()) console.Raw("\n" + picture);
+    if (CatchInterrupt::Asked()) {
+      console.Line("  interrupted: the points so far");
+    }
+  }
+  if (!svg_.empty()) {
+    const Status written = WriteFile(svg_, CurveSvg(points_, graph_), force_);
+    if (!written.ok()) return console.Error(written);
+    if (!globals.json) console.Line(StrCat("  wrote ", svg_));
+  }
+  return kDone;
+}
+
+Status SweepCommand::SweepFile(Console& console,
+                               const v1::Capabilities& capabilities,
+                               std::chrono::milliseconds limit) {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_));
+  ASSIGN_OR_RETURN(const planner::StepGraph graph,
+                   server::ToPlanner(file.graph));
+  planner::Request request;
+  ASSIGN_OR_RETURN(request.capabilities, server::ToPlanner(capabilities));
+  request.seed = seed_;
+  const CatchInterrupt catch_interrupt;
+  Watch watch(console, limit);
+  watch.Attach(request);
+  ASSIGN_OR_RETURN([[maybe_unused]] const auto curve,
+                   planner::Sweep(graph, request, point_count_,
+                                  [&](const planner::CurvePoint& point) {
+                                    Got(*globals_, console,
+                                        ToProto(point, graph));
+                                  }));
+  // Points may be improved by later ones: the table shows the final curve.
+  points_.clear();
+  for (const planner::CurvePoint& point : curve) {
+    points_.push_back(ToProto(point, graph));
+  }
+  return OkStatus();
+}
+
+Status SweepCommand::SweepStored(const Globals& globals, Console& console,
+                                 const v1::Capabilities& capabilities) {
+  ASSIGN_OR_RETURN(const ServerClient client,
+                   ServerClient::Connect(globals.server));
+  v1::SweepRequest request;
+  request.set_graph_id(graph_);
+  *request.mutable_capabilities() = capabilities;
+  request.set_points(static_cast<uint32_t>(point_count_));
+  request.set_seed(seed_);
+  return client.Sweep(request, [&](const v1::TradeoffPoint& point) {
+    Got(globals, console, point);
+  });
+}
+
+void SweepCommand::Got(const Globals& globals, Console& console,
+                       v1::TradeoffPoint point) {
+  if (globals.json) {
+    console.Line(ProtoToJson(point));
+    console.Flush();
+  } else {
+    console.Progress(StrCat("planning  ", points_.size() + 1, " of ",
+                            point_count_, " budgets  ",
+                            FormatBytes(point.budget_bytes())));
+  }
+  points_.push_back(std::move(point));
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeSweepCommand() {
+  return std::make_unique<SweepCommand>();
+}
+
+}  // namespace reprise::cli
