@@ -1,11 +1,16 @@
+import {fileURLToPath} from 'node:url';
 import {defineConfig} from 'vitest/config';
 
-// One reprised and one browser at a time: the tests of a file share them.
+const root = fileURLToPath(new URL('..', import.meta.url));
+
 export default defineConfig({
-  root: '..',
+  root,
+  // The tests lie beside this folder, not in it.
+  server: {fs: {allow: [root]}},
   test: {
     include: ['tests/e2e/**/*.test.ts'],
     environment: 'node',
+    // One reprised and one browser at a time.
     fileParallelism: false,
     testTimeout: 60_000,
     hookTimeout: 120_000,

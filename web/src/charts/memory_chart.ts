@@ -97,7 +97,7 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
         line('predictedBase', () => palette.base, 1, [4, 4]),
         line('whatIf', () => palette.whatif, 1.6, [6, 4]),
         line('predicted', () => palette.predicted, 1.6, [6, 4]),
-        line('measured', () => palette.measured, 1.8),
+        line('measured', () => palette.measured, 1.5),
       ],
       axes: [
         axis(() => palette, {

@@ -43,7 +43,7 @@ const PANELS: readonly Panel[] = [
       values: (_, ticks) => withUnit(byteLabels(ticks)),
       size: 74,
     },
-    height: 170,
+    height: 200,
   },
   {
     values: (log) => log.stepNs,

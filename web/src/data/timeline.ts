@@ -33,6 +33,7 @@ export interface Peak {
   readonly bytes: number;
 }
 
+/** A category's part of a stack. */
 export interface Band {
   readonly category: Category;
   readonly max: Float64Array;
@@ -63,10 +64,13 @@ export function stepCurve(curve: Curve | undefined): StepCurve | undefined {
     stepNs: num(curve.stepNs),
     peak: {atNs: num(curve.peakAtNs), bytes: num(curve.peakBytes)},
     step: Number(curve.step),
-    bands: curve.bands.map((band) => ({
-      category: band.category,
-      max: Float64Array.from(band.maxBytes, Number),
-    })),
+    bands: stacked(
+      curve.bands.map((band) => ({
+        category: band.category,
+        max: Float64Array.from(band.maxBytes, Number),
+      })),
+      max,
+    ),
     incomplete: curve.incomplete,
   };
 }
@@ -86,6 +90,30 @@ export function onGrid(columns: Columns, grid: Grid): Columns {
     }
   }
   return {startNs: grid.startNs, columnNs: grid.columnNs, max, min};
+}
+
+/**
+ * The bands of a prediction stacked from the bottom: each holds the top of its
+ * part. In a column that folds several moments, the largest values of the
+ * parts may add up to more than the largest total; they share it then, so
+ * that the stack ends where the curve runs.
+ */
+export function stacked(bands: readonly Band[], total: Float64Array): Band[] {
+  const tops = bands.map((band) => ({
+    category: band.category,
+    max: new Float64Array(total.length),
+  }));
+  for (let i = 0; i < total.length; i++) {
+    let sum = 0;
+    for (const band of bands) sum += band.max[i] ?? 0;
+    const share = sum > total[i]! ? total[i]! / sum : 1;
+    let top = 0;
+    bands.forEach((band, k) => {
+      top += (band.max[i] ?? 0) * share;
+      tops[k]!.max[i] = top;
+    });
+  }
+  return tops;
 }
 
 /** Puts a prediction, one point per executed op, on a grid. */
