@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -132,3 +135,90 @@ def read_sink() -> Callable[[Path], Sink]:
         return sink
 
     return read
+
+
+# ---- A collector that answers as a test tells it ----------------------------
+#
+# Speaks the control socket (profiler/include/reprise_wire.h) to one agent, so
+# that a test can send what no daemon of ours would.
+
+_HELLO, _GRAPH, _WELCOME, _PLAN, _PLAN_STATUS = 1, 5, 16, 18, 19
+_MAGIC, _LAYOUT = 0x31505252, 1
+
+
+class ScriptedCollector(threading.Thread):
+    """Welcomes an agent and answers every graph with `answer`: a plan's bytes, a sentence with
+    the smallest budget, or nothing."""
+
+    def __init__(self, path: Path, answer: bytes | tuple[str, int] | None) -> None:
+        super().__init__(daemon=True)
+        self.path = path
+        self._answer = answer
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self.graphs: list[int] = []
+
+    def run(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection:
+                while self._one_message(connection):
+                    pass
+
+    def _one_message(self, connection: socket.socket) -> bool:
+        data, fds, _, _ = socket.recv_fds(connection, 1 << 15, 8)
+        for fd in fds:
+            os.close(fd)
+        if len(data) < _MESSAGE.size:
+            return False
+        _, kind, _, _, request = _MESSAGE.unpack_from(data)
+        if kind == _HELLO:
+            self._send(connection, _WELCOME, struct.pack("<II32s", _LAYOUT, 0, b"test"), request)
+        elif kind == _GRAPH:
+            (graph,) = struct.unpack_from("<Q", data, _MESSAGE.size)
+            self.graphs.append(graph)
+            self._reply(connection, graph, request)
+        return True
+
+    def _reply(self, connection: socket.socket, graph: int, request: int) -> None:
+        if isinstance(self._answer, bytes):
+            body = struct.pack("<QQQQQII", graph, 255, len(self._answer), 1000, 2000, 0, 0)
+            self._send(connection, _PLAN, body, request, [_sealed(self._answer)])
+        elif self._answer is not None:
+            sentence, smallest = self._answer
+            text = sentence.encode()
+            infeasible = 2
+            body = struct.pack("<QQII", graph, smallest, infeasible, len(text)) + text
+            self._send(connection, _PLAN_STATUS, body, request)
+
+    @staticmethod
+    def _send(
+        connection: socket.socket,
+        kind: int,
+        body: bytes,
+        request: int,
+        fds: list[int] | None = None,
+    ) -> None:
+        message = _MESSAGE.pack(_MAGIC, kind, _LAYOUT, len(body), request) + body
+        socket.send_fds(connection, [message], fds or [])
+        for fd in fds or []:
+            os.close(fd)
+
+
+def _sealed(content: bytes) -> int:
+    fd = os.memfd_create("test-plan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+@pytest.fixture
+def collector(home: Path) -> Callable[[bytes | tuple[str, int] | None], ScriptedCollector]:
+    def start(answer: bytes | tuple[str, int] | None) -> ScriptedCollector:
+        made = ScriptedCollector(home / "c.sock", answer)
+        made.start()
+        return made
+
+    return start

@@ -209,7 +209,7 @@ def test_a_compiler_that_fails_is_quoted_in_one_sentence(monkeypatch, tmp_path):
     broken.chmod(0o755)
     monkeypatch.setenv("CXX", str(broken))
 
-    with pytest.raises(RepriseError, match="cannot build the memory probe .*out of cheese"):
+    with pytest.raises(RepriseError, match=r"cannot build the memory probe .*out of cheese"):
         probe.build(tmp_path)
 
     assert list(tmp_path.glob("*.so")) == []
