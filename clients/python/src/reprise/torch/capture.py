@@ -75,8 +75,6 @@ class CapturedStorage:
     pinned: bool = False
     in_region: bool = False
     mutated_by: list[int] = field(default_factory=list)
-    read_by: list[int] = field(default_factory=list)
-    unpacked_by: int = -1  # last op of the last node that unpacked it
     id: int = -1  # in the step graph; -1: static, not listed
     watch: weakref.ref[Any] | None = None
 
@@ -95,7 +93,9 @@ class CapturedOp:
     ordinal: int = 0
     time_ns: int = 0
     workspace_bytes: int = 0
-    live_bytes: int = 0  # what the meter saw after it
+    node: int = -1  # number of the autograd node whose saved tensors are unpacked
+    live_before: int = 0  # what the meter saw before it
+    live_bytes: int = 0  # after it
     peak_bytes: int = 0  # what the meter saw while it ran
     # Storage of each tensor argument and output, in the order of `tensors_in`.
     arguments: tuple[CapturedStorage, ...] = ()
@@ -173,6 +173,7 @@ class Capture(TorchDispatchMode):
         self._in_optimizer = False
         self._seen_backward = False
         self._node: tuple[str, int] | None = None
+        self._node_number = 0
         self._node_unpacked: list[CapturedStorage] = []
         self._alive_unpacked: list[weakref.ref[Tensor]] = []
         self._pending: list[CapturedStorage] = []
@@ -308,12 +309,12 @@ class Capture(TorchDispatchMode):
         self._ops.append(op)
         new_bytes = self._see_outputs(op, number, arguments, out)
         op.workspace_bytes = max(0, peak - live - new_bytes)
-        op.peak_bytes, op.live_bytes = peak, meter.live()
+        op.live_before, op.peak_bytes, op.live_bytes = live, peak, meter.live()
         self._read(op, (*op.arguments, *self._pending, *self._node_unpacked))
         self._node_unpacked.extend(self._pending)
         self._pending.clear()
-        for storage in self._node_unpacked:
-            storage.unpacked_by = number
+        if self._node_unpacked:
+            op.node = self._node_number
         written = self._written(func, args, kwargs)
         skip = {t.untyped_storage()._cdata for t in hidden_writes(func, args)}
         for tensor in written:
@@ -348,6 +349,7 @@ class Capture(TorchDispatchMode):
         key = None if node is None else (node.name(), node._sequence_nr())
         if key != self._node:
             self._node = key
+            self._node_number += 1
             self._node_unpacked.clear()
             self._node_module = ""
 

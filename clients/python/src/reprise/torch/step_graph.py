@@ -13,8 +13,7 @@ written here must make it replay the measured live bytes op by op:
     alive at the end                 `required`
     alive before and after           part of static_bytes
 
-Every op that runs inside one autograd node reads all the tensors the node has unpacked: the node
-holds them until it returns.
+The ops of one autograd node are one op (fuse.py).
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reprise.torch.capture import BACKWARD, FORWARD, CapturedOp, CapturedStep, CapturedStorage
+from reprise.torch.fuse import fuse_nodes
 from reprise.torch.ops import OpKind
 
 __all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build"]
@@ -97,6 +97,7 @@ def build(
     step: CapturedStep, *, name: str, measured_peak_bytes: int, measured_step_ns: int
 ) -> CapturedGraph:
     """Numbers the storages, settles the kinds that need the whole step, fits the times."""
+    step = fuse_nodes(step)
     begin = step.ops[0]
     listed = [s for s in step.storages if not (s.prior and s.death is None)]
     for number, storage in enumerate(listed):
