@@ -33,8 +33,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -64,6 +66,10 @@ struct CollectorOptions {
 
   // Commit with fsync, so that the spool survives power loss too.
   bool durable_power_loss = false;
+
+  // Takes one line per event: sessions that come and go, what was refused.
+  // Called on the collector's threads. Absent: nothing is written.
+  std::function<void(std::string_view)> log;
 };
 
 // One agent session, as status pages show it.

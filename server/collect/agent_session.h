@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One agent session inside the drain loop: its row in the spool, and, while
+// its process lives, its ring and its control socket.
+//
+//   connected ◀──HELLO── disconnected ──process gone──▶ ending ──▶ ended
+//       │  └──────EOF──────▶ │                             ▲
+//       └──────BYE───────────┼─────────────────────────────┘
+//
+// Storing is in three steps, so that memory never runs ahead of the disk:
+// Prepare copies from the ring and builds chunks, Store writes them inside the
+// caller's transaction, Committed frees the slots. When the transaction fails
+// the next Prepare starts over.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "reprise/v1/ingest.pb.h"
+#include "server/collect/chunk_builder.h"
+#include "server/collect/collector.h"
+#include "server/collect/control_socket.h"
+#include "server/collect/hello.h"
+#include "server/collect/plan_relay.h"
+#include "server/collect/ring_reader.h"
+#include "server/collect/spool.h"
+
+namespace reprise::server {
+
+class AgentSession {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // From the spool, or new: then `row` has all that ParseHello told.
+  AgentSession(SpooledSession row, std::vector<SpooledName> names);
+
+  const SpooledSession& row() const { return row_; }
+  uint64_t last_name() const { return last_committed_name_; }
+  const v1::SessionInfo& info() const { return info_; }
+  v1::Hello Hello() const;
+  v1::Bye Bye() const;  // once ended
+  AgentSnapshot Snapshot() const;
+  bool ended() const { return row_.end != SessionEnd::kRunning; }
+  bool ending() const { return bye_.has_value() || writer_gone_; }
+
+  // -- Connection --
+
+  bool connected() const { return socket_.valid(); }
+  const Fd& socket() const { return socket_; }
+  const std::optional<RingReader>& ring() const { return ring_; }
+  Clock::time_point disconnected_at() const { return disconnected_at_; }
+
+  // Takes over a checked connection. `ring` is absent when the one we have is
+  // the same.
+  void Connect(Fd socket, std::optional<RingReader> ring, const Peer& peer,
+               uint64_t peer_ticks);
+  void Disconnect(Clock::time_point now);
+
+  // Handles one message; an error means the connection is to be closed.
+  Status Handle(Message message, PlanRelay& relay, Clock::time_point now);
+
+  // An answer of the relay, or a re-plan.
+  void Deliver(const PlanAnswer& answer);
+
+  void Command(uint32_t command);
+
+  // Sends what is queued, as far as the agent's queue takes it.
+  // RESOURCE_EXHAUSTED: it asks and asks, and never reads the answers.
+  Status Flush();
+
+  // Records of names that came later than this are not read: call before the
+  // socket is emptied, so that DEFS always come first.
+  void MarkHead();
+
+  // -- Ring --
+
+  // The process is gone: what is not published by now never will be.
+  void WriterGone() { writer_gone_ = true; }
+
+  // Builds what is to be stored next; false: nothing is due. `force`: do not
+  // wait for more records. DATA_LOSS: the ring lies; the session is ending.
+  StatusOr<bool> Prepare(std::span<reprise_slot> scratch, bool force,
+                         Clock::time_point now);
+  size_t prepared_chunks() const { return built_.chunks.size(); }
+  Status Store(Spool& spool) const;
+  // What was stored.
+  struct Stored {
+    uint64_t chunks = 0;
+    uint64_t records = 0;
+    int64_t bytes = 0;
+  };
+  Stored Committed();
+
+  // Everything that was published when MarkHead was called is stored.
+  bool Drained() const;
+
+  // Another epoch, to be stored with the next transaction.
+  void StartEpoch(uint64_t epoch);
+
+  // Bytes of this session's chunks in the spool, kept by the drain loop.
+  int64_t spooled_bytes = 0;
+
+ private:
+  struct Outgoing {
+    uint16_t type = 0;
+    std::string body;
+    std::shared_ptr<const EncodedPlan> plan;  // sent as a memfd
+  };
+
+  Status HandleNames(std::string_view body);
+  void HandleCapabilities(std::string_view body);
+  Status HandleBye(std::string_view body, Clock::time_point now);
+  Status HandleGraph(Message& message, PlanRelay& relay);
+  void AddName(uint32_t id, std::string_view text);
+  void SendPlan(uint64_t graph_id, std::shared_ptr<const EncodedPlan> plan);
+  void SendPlanStatus(uint64_t graph_id, uint32_t status,
+                      uint64_t smallest_budget, std::string_view sentence);
+  void FinishRow(SpooledSession& row) const;
+
+  SpooledSession row_;
+  bool row_changed_ = false;
+  v1::SessionInfo info_;
+
+  NameTable names_;
+  size_t names_bytes_ = 0;
+  bool names_full_ = false;
+  uint64_t last_name_ = 0;
+  uint64_t last_committed_name_ = 0;
+  std::vector<SpooledName> new_names_;
+
+  Fd socket_;
+  Clock::time_point disconnected_at_{};
+  std::optional<RingReader> ring_;
+  uint64_t marked_head_ = 0;
+  std::optional<reprise_msg_bye> bye_;
+  Clock::time_point bye_at_{};
+  bool writer_gone_ = false;
+  std::vector<std::string> capabilities_;
+  std::deque<Outgoing> outbox_;
+
+  std::vector<PlanWish> asked_;
+  std::vector<PlanAnswer> answers_;
+
+  // Between Prepare and Committed.
+  Built built_;
+  SpooledSession next_row_;
+  uint64_t positions_ = 0;
+  std::optional<Clock::time_point> unread_since_;
+  std::optional<Clock::time_point> name_wait_since_;
+};
+
+}  // namespace reprise::server

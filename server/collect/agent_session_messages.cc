@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an agent says after HELLO, and what it is told.
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "profiler/include/reprise_wire.h"
+#include "server/collect/agent_session.h"
+#include "server/collect/text.h"
+#include "server/convert/digest.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr size_t kMaxNames = 1 << 17;
+constexpr size_t kMaxNamesBytes = 16 << 20;
+constexpr size_t kMaxCapabilityLines = 64;
+constexpr size_t kMaxCapabilityBytes = 512;
+constexpr size_t kMaxOutbox = 64;
+// Wishes under way, and answers remembered, per session.
+constexpr size_t kMaxAsked = 4;
+constexpr size_t kMaxAnswers = 8;
+constexpr size_t kMaxSentenceBytes = 4096;
+constexpr uint64_t kLargestBytes = uint64_t{1} << 62;
+
+template <typename T>
+std::string BytesOf(const T& value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// The text in front of the first zero byte.
+std::string FirstText(std::string_view bytes) {
+  return ValidUtf8(bytes.substr(0, bytes.find('\0')), bytes.size());
+}
+
+}  // namespace
+
+Status AgentSession::Handle(Message message, PlanRelay& relay,
+                            Clock::time_point now) {
+  switch (message.type) {
+    case REPRISE_MSG_DEFS:
+      return HandleNames(message.body);
+    case REPRISE_MSG_CAPS:
+      HandleCapabilities(message.body);
+      return OkStatus();
+    case REPRISE_MSG_BYE:
+      return HandleBye(message.body, now);
+    case REPRISE_MSG_GRAPH:
+      return HandleGraph(message, relay);
+    case REPRISE_MSG_SNAPSHOT:
+      // Taken and let go: snapshots come in through `reprise import`.
+      return OkStatus();
+    default:
+      return InvalidArgument(
+          StrCat("message: type ", message.type, " is not for a collector"));
+  }
+}
+
+Status AgentSession::HandleNames(std::string_view body) {
+  while (!body.empty()) {
+    uint32_t id_and_size[2];
+    if (body.size() < sizeof(id_and_size)) {
+      return InvalidArgument("defs: ends inside an entry");
+    }
+    std::memcpy(id_and_size, body.data(), sizeof(id_and_size));
+    body.remove_prefix(sizeof(id_and_size));
+    const auto [id, size] = id_and_size;
+    const size_t padded = (size_t{size} + 3) & ~size_t{3};
+    if (padded > body.size()) {
+      return InvalidArgument(StrCat("defs: name #", id, " says ", size,
+                                    " bytes, ", body.size(), " are left"));
+    }
+    AddName(id, body.substr(0, size));
+    body.remove_prefix(padded);
+  }
+  return OkStatus();
+}
+
+void AgentSession::AddName(uint32_t id, std::string_view text) {
+  // After a reconnect all come again. An id keeps its first text.
+  if (id == 0 || names_.contains(id)) return;
+  if (names_.size() >= kMaxNames || names_bytes_ >= kMaxNamesBytes) {
+    if (!std::exchange(names_full_, true)) {
+      capabilities_.push_back("names: the table is full, later ones show as "
+                              "numbers");
+    }
+    return;
+  }
+  std::string valid = ValidUtf8(text, REPRISE_MAX_BODY_BYTES);
+  names_bytes_ += valid.size();
+  new_names_.push_back({.ordinal = ++last_name_, .name = id, .text = valid});
+  names_.emplace(id, std::move(valid));
+}
+
+void AgentSession::HandleCapabilities(std::string_view body) {
+  capabilities_.clear();
+  while (!body.empty() && capabilities_.size() < kMaxCapabilityLines) {
+    const size_t end = body.find_first_of(std::string_view("\n\0", 2));
+    const std::string_view line = body.substr(0, end);
+    if (!line.empty()) {
+      capabilities_.push_back(ValidUtf8(line, kMaxCapabilityBytes));
+    }
+    body.remove_prefix(end == std::string_view::npos ? body.size() : end + 1);
+  }
+}
+
+Status AgentSession::HandleBye(std::string_view body, Clock::time_point now) {
+  reprise_msg_bye bye;
+  if (body.size() != sizeof(bye)) {
+    return InvalidArgument(
+        StrCat("bye: needs ", sizeof(bye), " bytes, got ", body.size()));
+  }
+  std::memcpy(&bye, body.data(), sizeof(bye));
+  bye_ = bye;
+  bye_at_ = now;
+  return OkStatus();
+}
+
+Status AgentSession::HandleGraph(Message& message, PlanRelay& relay) {
+  reprise_msg_graph raw;
+  if (message.body.size() < sizeof(raw) || message.fds.size() != 1) {
+    return InvalidArgument("graph: is cut short or comes without its file");
+  }
+  std::memcpy(&raw, message.body.data(), sizeof(raw));
+  const std::string_view texts =
+      std::string_view(message.body).substr(sizeof(raw));
+  if (texts.size() !=
+          uint64_t{raw.budget_bytes} + uint64_t{raw.capabilities_bytes} ||
+      raw.static_bytes > kLargestBytes || raw.device_bytes > kLargestBytes) {
+    return InvalidArgument("graph: its sizes disagree");
+  }
+  PlanWish wish{
+      .graph_id = raw.graph_id,
+      .budget = FirstText(texts.substr(0, raw.budget_bytes)),
+      .capabilities = FirstText(texts.substr(raw.budget_bytes)),
+      .static_bytes = raw.static_bytes,
+      .device_bytes = raw.device_bytes,
+  };
+  const auto answered = std::find_if(
+      answers_.begin(), answers_.end(),
+      [&wish](const PlanAnswer& answer) { return answer.wish == wish; });
+  if (answered != answers_.end()) {
+    Deliver(PlanAnswer(*answered));
+    return OkStatus();
+  }
+  const auto not_planned = [&](std::string_view why) {
+    SendPlanStatus(raw.graph_id, REPRISE_PLAN_NOT_PLANNED, 0, why);
+    return OkStatus();
+  };
+  auto json = MapSealed(message.fds[0], raw.bytes, REPRISE_MAX_GRAPH_BYTES,
+                        StrCat("graph ", HexId(raw.graph_id)));
+  if (!json.ok()) return not_planned(json.status().message());
+  const bool asked =
+      std::find(asked_.begin(), asked_.end(), wish) != asked_.end();
+  if (!asked) {
+    if (asked_.size() >= kMaxAsked) {
+      return not_planned("too many plans are under way for this session; "
+                         "submit the graph again later");
+    }
+    asked_.push_back(wish);
+    relay.Submit(row_.key, row_.run_id, wish, *std::move(json));
+  }
+  SendPlanStatus(raw.graph_id, REPRISE_PLAN_SOLVING, 0, "solving");
+  return OkStatus();
+}
+
+// ---- Down ----
+
+void AgentSession::Deliver(const PlanAnswer& answer) {
+  if (answer.status != REPRISE_PLAN_UNREACHABLE) {
+    std::erase(asked_, answer.wish);
+  }
+  const bool final =
+      answer.plan != nullptr || answer.status == REPRISE_PLAN_INFEASIBLE;
+  if (final) {
+    for (PlanAnswer& known : answers_) {
+      if (answer.replan && known.wish.graph_id == answer.wish.graph_id) {
+        known.status = answer.status;
+        known.plan = answer.plan;
+      }
+    }
+    if (!answer.replan) {
+      std::erase_if(answers_, [&answer](const PlanAnswer& known) {
+        return known.wish == answer.wish;
+      });
+      if (answers_.size() >= kMaxAnswers) answers_.erase(answers_.begin());
+      answers_.push_back(answer);
+    }
+  }
+  if (answer.plan) {
+    SendPlan(answer.wish.graph_id, answer.plan);
+  } else {
+    SendPlanStatus(answer.wish.graph_id, answer.status, answer.smallest_budget,
+                   answer.sentence);
+  }
+}
+
+void AgentSession::SendPlan(uint64_t graph_id,
+                            std::shared_ptr<const EncodedPlan> plan) {
+  reprise_msg_plan raw{};
+  raw.graph_id = graph_id;
+  raw.plan_id = plan->plan_id;
+  raw.bytes = plan->json.size();
+  raw.predicted_peak = plan->peak_bytes;
+  raw.predicted_ns = plan->time_ns;
+  outbox_.push_back(
+      {.type = REPRISE_MSG_PLAN, .body = BytesOf(raw), .plan = plan});
+}
+
+void AgentSession::SendPlanStatus(uint64_t graph_id, uint32_t status,
+                                  uint64_t smallest_budget,
+                                  std::string_view sentence) {
+  const std::string text = ValidUtf8(sentence, kMaxSentenceBytes);
+  const reprise_msg_plan_status raw{
+      .graph_id = graph_id,
+      .smallest_budget = smallest_budget,
+      .status = status,
+      .text_bytes = static_cast<uint32_t>(text.size())};
+  outbox_.push_back({.type = REPRISE_MSG_PLAN_STATUS,
+                     .body = BytesOf(raw) + text,
+                     .plan = nullptr});
+}
+
+void AgentSession::Command(uint32_t command) {
+  reprise_msg_command raw{};
+  raw.command = command;
+  outbox_.push_back(
+      {.type = REPRISE_MSG_COMMAND, .body = BytesOf(raw), .plan = nullptr});
+}
+
+Status AgentSession::Flush() {
+  if (!connected()) outbox_.clear();
+  while (!outbox_.empty()) {
+    const Outgoing& next = outbox_.front();
+    Fd memfd;
+    if (next.plan) {
+      auto sealed = SealedMemfd("reprise-plan", next.plan->json);
+      if (!sealed.ok()) return OkStatus();  // no file left: try again later
+      memfd = *std::move(sealed);
+    }
+    const Status sent = Send(socket_, next.type, 0, next.body, memfd.get());
+    if (sent.code() == Code::kUnavailable) {
+      if (outbox_.size() <= kMaxOutbox) return OkStatus();
+      return ResourceExhausted("agent: does not read what it asks for");
+    }
+    // Broken. What the agent sent before it left is still to be read, so it is
+    // the reading side that closes.
+    if (!sent.ok()) return OkStatus();
+    outbox_.pop_front();
+  }
+  return OkStatus();
+}
+
+}  // namespace reprise::server

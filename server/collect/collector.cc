@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/collect/collector.h"
+
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <thread>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "server/collect/control_socket.h"
+#include "server/collect/drain_loop.h"
+#include "server/collect/forwarder.h"
+#include "server/collect/plan_relay.h"
+#include "server/collect/spool.h"
+#include "server/convert/digest.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr std::chrono::milliseconds kDrainPoll{2};
+
+// Which file a path names now; nothing where there is none.
+MemfdIdentity FileAt(const std::string& path) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return {};
+  return {.device = status.st_dev, .inode = status.st_ino};
+}
+
+}  // namespace
+
+// Order matters: the loop's thread uses forwarder and relay, whose threads
+// post to the loop. So the loop's thread ends first, its object goes last.
+class Collector::Impl {
+ public:
+  Impl(CollectorOptions options, Fd listener, Spool spool)
+      : socket_path_(options.agent_socket),
+        socket_file_(FileAt(socket_path_)),
+        channel_(options.channel),
+        loop_(std::move(options), std::move(listener), std::move(spool)) {}
+
+  ~Impl() {
+    if (forwarder_) forwarder_->Stop();
+    loop_.Stop();
+    relay_.reset();
+    forwarder_.reset();
+    RemoveSocket();
+  }
+
+  Status Start(SpoolReader reader) {
+    relay_ = std::make_unique<PlanRelay>(
+        channel_, [this](PlanAnswer answer) { loop_.Answered(answer); });
+    forwarder_ = std::make_unique<Forwarder>(
+        channel_, std::move(reader),
+        ForwarderEvents{
+            .acked = [this](int64_t key, uint64_t seq) {
+              loop_.Acked(key, seq);
+            },
+            .finished = [this](int64_t key) { loop_.Finished(key); },
+            .epoch_taken = [this](int64_t key) { loop_.EpochTaken(key); },
+            .plan = [this](int64_t key,
+                           const v1::PlanRef& plan) { Replan(key, plan); }});
+    return loop_.Start(*forwarder_, *relay_);
+  }
+
+  Status Drain(std::chrono::milliseconds deadline) {
+    const auto until = std::chrono::steady_clock::now() + deadline;
+    RemoveSocket();
+    loop_.BeginDrain();
+    while (!loop_.drained() || !forwarder_->AllTaken()) {
+      if (std::chrono::steady_clock::now() >= until) {
+        return DeadlineExceeded(
+            StrCat("collector: ", loop_.spool_bytes(),
+                   " bytes stay in the spool for the next start"));
+      }
+      std::this_thread::sleep_for(kDrainPoll);
+    }
+    return OkStatus();
+  }
+
+  const DrainLoop& loop() const { return loop_; }
+  const Forwarder& forwarder() const { return *forwarder_; }
+
+ private:
+  // Down.plan: a plan nobody asked for.
+  void Replan(int64_t key, const v1::PlanRef& reference) {
+    auto graph_id = ParseHexId(reference.graph_id());
+    auto encoded = EncodePlan(reference.plan());
+    if (!graph_id.ok() || !encoded.ok() || !reference.plan().feasible()) {
+      return;
+    }
+    PlanAnswer answer;
+    answer.session = key;
+    answer.replan = true;
+    answer.wish.graph_id = *graph_id;
+    answer.plan = std::make_shared<const EncodedPlan>(*std::move(encoded));
+    loop_.Answered(std::move(answer));
+  }
+
+  // Unless somebody else has put another one there.
+  void RemoveSocket() {
+    if (socket_file_.inode != 0 && FileAt(socket_path_) == socket_file_) {
+      unlink(socket_path_.c_str());
+    }
+    socket_file_ = {};
+  }
+
+  const std::string socket_path_;
+  MemfdIdentity socket_file_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  DrainLoop loop_;
+  std::unique_ptr<PlanRelay> relay_;
+  std::unique_ptr<Forwarder> forwarder_;
+};
+
+Collector::Collector(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Collector::~Collector() = default;
+
+StatusOr<std::unique_ptr<Collector>> Collector::Start(
+    CollectorOptions options) {
+  if (options.channel == nullptr) {
+    return InvalidArgument("collector: needs a channel to the server");
+  }
+  ASSIGN_OR_RETURN(
+      Spool spool, Spool::Open(options.spool_path, options.durable_power_loss));
+  ASSIGN_OR_RETURN(SpoolReader reader, SpoolReader::Open(options.spool_path));
+  ASSIGN_OR_RETURN(Fd listener, ListenForAgents(options.agent_socket));
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(listener),
+                                     std::move(spool));
+  RETURN_IF_ERROR(impl->Start(std::move(reader)));
+  return std::unique_ptr<Collector>(new Collector(std::move(impl)));
+}
+
+std::vector<AgentSnapshot> Collector::Agents() const {
+  return impl_->loop().Agents();
+}
+int Collector::ConnectedAgents() const {
+  return impl_->loop().ConnectedAgents();
+}
+bool Collector::EverHadAgent() const { return impl_->loop().EverHadAgent(); }
+int64_t Collector::spool_bytes() const { return impl_->loop().spool_bytes(); }
+
+CollectorStats Collector::stats() const {
+  CollectorStats stats = impl_->loop().stats();
+  const Forwarder::Counts counts = impl_->forwarder().counts();
+  stats.chunks_acked = counts.acked;
+  stats.chunks_resent = counts.resent;
+  stats.chunks_lost = counts.lost;
+  return stats;
+}
+
+std::string Collector::degraded() const {
+  const std::string spool = impl_->loop().trouble();
+  return spool.empty() ? impl_->forwarder().trouble() : spool;
+}
+
+Status Collector::Drain(std::chrono::milliseconds deadline) {
+  return impl_->Drain(deadline);
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,387 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/collect/forwarder.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr uint32_t kProtoVersion = 1;
+constexpr uint64_t kDefaultInflight = 64;
+constexpr milliseconds kIdleWake{1000};
+constexpr milliseconds kFirstPause{100};
+constexpr milliseconds kLongestPause{5000};
+// Without a Welcome for this long, people are told.
+constexpr milliseconds kSilence{2000};
+constexpr int kMaxRefusals = 3;
+
+}  // namespace
+
+Forwarder::Forwarder(std::shared_ptr<grpc::Channel> channel,
+                     SpoolReader reader, ForwarderEvents events)
+    : stub_(v1::Ingest::NewStub(std::move(channel))),
+      reader_(std::move(reader)),
+      events_(std::move(events)),
+      thread_([this] { Run(); }) {}
+
+Forwarder::~Forwarder() { Stop(); }
+
+void Forwarder::Stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  signal_->Raise();
+  thread_.join();
+}
+
+// ---- For other threads ----
+
+void Forwarder::SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
+                           uint64_t last_name) {
+  hello.set_proto_version(kProtoVersion);
+  hello.set_min_version(kProtoVersion);
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[key];
+    // The acknowledgements of another epoch say nothing about this one.
+    if (entry.hello &&
+        entry.hello->producer_epoch() != hello.producer_epoch()) {
+      entry.acked = entry.acked_by_server = 0;
+    }
+    entry.hello = std::make_shared<const v1::Hello>(std::move(hello));
+    entry.last_seq = last_seq;
+    entry.last_name = last_name;
+  }
+  signal_->Raise();
+}
+
+void Forwarder::Committed(int64_t key, uint64_t last_seq, uint64_t last_name) {
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[key];
+    entry.last_seq = last_seq;
+    entry.last_name = last_name;
+  }
+  signal_->Raise();
+}
+
+void Forwarder::Ended(int64_t key, v1::Bye bye) {
+  {
+    const std::lock_guard lock(mutex_);
+    entries_[key].bye = std::move(bye);
+  }
+  signal_->Raise();
+}
+
+bool Forwarder::AllTaken() const {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
+    return !item.second.bye && item.second.acked >= item.second.last_seq;
+  });
+}
+
+std::string Forwarder::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
+}
+
+Forwarder::Counts Forwarder::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+bool Forwarder::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stop_;
+}
+
+void Forwarder::SetTrouble(std::string text) {
+  const std::lock_guard lock(mutex_);
+  trouble_ = std::move(text);
+}
+
+// ---- The thread ----
+
+void Forwarder::Run() {
+  while (!stopping()) {
+    wake_at_ = Clock::now() + kIdleWake;
+    std::vector<int64_t> keys;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [key, entry] : entries_) keys.push_back(key);
+    }
+    for (const int64_t key : keys) {
+      if (!Step(key, links_[key])) continue;
+      links_.erase(key);
+      // Told first, so that AllTaken means that everybody knows.
+      events_.finished(key);
+      const std::lock_guard lock(mutex_);
+      entries_.erase(key);
+    }
+    signal_->WaitUntil(wake_at_);
+  }
+  for (auto& [key, link] : links_) {
+    if (link.stream) link.stream->Cancel();
+  }
+  for (auto& [key, link] : links_) {
+    grpc::Status status;
+    v1::Down ignored;
+    while (link.stream && !link.stream->Over(status)) {
+      if (link.stream->TakeAnswer(ignored)) continue;
+      signal_->WaitUntil(Clock::now() + kFirstPause);
+    }
+  }
+}
+
+bool Forwarder::Step(int64_t key, Link& link) {
+  Entry entry;
+  {
+    const std::lock_guard lock(mutex_);
+    entry = entries_[key];
+  }
+  const auto now = Clock::now();
+  if (!link.stream) {
+    if (now < link.retry_at) {
+      WakeAt(link.retry_at);
+      return false;
+    }
+    Open(link, *entry.hello);
+  }
+  for (v1::Down down; link.stream->TakeAnswer(down);) {
+    Answer(key, link, std::move(down));
+  }
+  grpc::Status status;
+  if (link.stream->Over(status)) return OnOver(link, status);
+  if (link.epoch != entry.hello->producer_epoch()) {
+    link.stream->Cancel();  // the next one says the new epoch
+    return false;
+  }
+  if (!link.welcomed) {
+    if (now > link.opened_at + kSilence) {
+      SetTrouble("server: does not answer; records wait in the spool");
+    } else {
+      WakeAt(link.opened_at + kSilence + milliseconds(1));
+    }
+    return false;
+  }
+  if (!link.stream->writable()) return false;
+  if (link.bye_sent) {
+    link.stream->HalfClose();
+    return false;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    entry.acked = entries_[key].acked;  // answers may have raised it
+  }
+  if (std::optional<v1::Up> message = NextMessage(key, link, entry)) {
+    link.stream->Write(std::move(*message));
+  }
+  return false;
+}
+
+void Forwarder::Open(Link& link, const v1::Hello& hello) {
+  Link fresh;
+  fresh.epoch = hello.producer_epoch();
+  fresh.opened_at = Clock::now();
+  fresh.highest_sent = link.highest_sent;
+  fresh.failures = link.failures;
+  fresh.refusals = link.refusals;
+  fresh.refusal = std::move(link.refusal);
+  link = std::move(fresh);
+  v1::Up up;
+  *up.mutable_hello() = hello;
+  link.stream = IngestStream::Open(*stub_, up, signal_);
+}
+
+void Forwarder::Answer(int64_t key, Link& link, v1::Down down) {
+  switch (down.m_case()) {
+    case v1::Down::kWelcome:
+      OnWelcome(key, link, down.welcome());
+      break;
+    case v1::Down::kAck:
+      OnAck(key, link, down.ack().committed());
+      break;
+    case v1::Down::kResend:
+      if (link.welcomed && down.resend().expected() >= 1 &&
+          down.resend().expected() < link.send_next) {
+        link.send_next = down.resend().expected();
+      }
+      break;
+    case v1::Down::kDrain:
+      link.stream->HalfClose();
+      break;
+    case v1::Down::kPlan:
+      events_.plan(key, std::move(*down.mutable_plan()));
+      break;
+    case v1::Down::M_NOT_SET:
+      break;
+  }
+}
+
+void Forwarder::OnWelcome(int64_t key, Link& link,
+                          const v1::Welcome& welcome) {
+  const uint64_t resume_after = welcome.resume_after();
+  uint64_t last_seq = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    last_seq = entries_[key].last_seq;
+    trouble_.clear();
+  }
+  if (resume_after > last_seq) {
+    link.stream->Cancel();
+    events_.epoch_taken(key);
+    return;
+  }
+  link.welcomed = true;
+  link.send_next = resume_after + 1;
+  link.max_inflight =
+      welcome.max_inflight() != 0 ? welcome.max_inflight() : kDefaultInflight;
+  // Alone, a chunk that is refused is known by its seq.
+  if (link.refusals > 1) link.max_inflight = 1;
+  link.max_chunk_bytes = welcome.max_chunk_bytes();
+  if (resume_after > 0) OnAck(key, link, resume_after);
+  if (resume_after == last_seq) link.failures = 0;
+}
+
+void Forwarder::OnAck(int64_t key, Link& link, uint64_t committed) {
+  if (!link.welcomed || committed >= link.send_next) return;
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[key];
+    entry.acked_by_server = std::max(entry.acked_by_server, committed);
+    if (committed <= entry.acked) return;
+    counts_.acked += committed - entry.acked;
+    entry.acked = committed;
+  }
+  link.failures = 0;
+  link.refusals = 0;
+  link.refusal.clear();
+  events_.acked(key, committed);
+}
+
+bool Forwarder::OnOver(Link& link, const grpc::Status& status) {
+  link.stream.reset();
+  if (status.error_code() == grpc::StatusCode::INVALID_ARGUMENT &&
+      link.welcomed) {
+    ++link.refusals;
+    link.refusal = status.error_message();
+  }
+  if (link.bye_sent && (status.ok() || link.refusals >= kMaxRefusals)) {
+    return true;
+  }
+  if (!status.ok() && status.error_code() != grpc::StatusCode::CANCELLED) {
+    SetTrouble(StrCat("server: ", status.error_message(),
+                      "; records wait in the spool"));
+  }
+  const auto longest = std::min<milliseconds>(
+      kLongestPause, kFirstPause * (1 << std::min(link.failures, 6)));
+  ++link.failures;
+  // Half to all of it, so that collectors do not come back all at once.
+  std::uniform_int_distribution<int64_t> pause(longest.count() / 2,
+                                               longest.count());
+  link.retry_at = Clock::now() + milliseconds(pause(jitter_));
+  WakeAt(link.retry_at);
+  return false;
+}
+
+std::optional<v1::Up> Forwarder::NextMessage(int64_t key, Link& link,
+                                             const Entry& entry) {
+  v1::Up up;
+  if (link.names_sent < entry.last_name) {
+    auto names = reader_.NamesAfter(key, link.names_sent);
+    if (!names.ok()) {
+      SetTrouble(names.status().message());
+      return std::nullopt;
+    }
+    for (SpooledName& name : *names) {
+      v1::NameDef& def = *up.mutable_defs()->add_names();
+      def.set_id(name.name);
+      def.set_text(std::move(name.text));
+      link.names_sent = name.ordinal;
+    }
+    if (!names->empty()) return up;
+    link.names_sent = entry.last_name;
+  }
+  if (link.send_next <= entry.last_seq) {
+    if (link.send_next - 1 >= entry.acked + link.max_inflight) {
+      return std::nullopt;
+    }
+    auto found = reader_.NextChunk(key, link.send_next);
+    if (!found.ok()) {
+      SetTrouble(found.status().message());
+      return std::nullopt;
+    }
+    std::optional<SpooledChunk>& next = *found;
+    if (!next || next->seq > link.send_next) {
+      return LostMessage(key, link, next ? next->seq - 1 : entry.last_seq,
+                         link.send_next <= entry.acked_by_server
+                             ? "acknowledged earlier, no longer kept here"
+                             : "trimmed: the spool reached its cap");
+    }
+    if (link.refusals >= kMaxRefusals && next->seq == entry.acked + 1) {
+      link.refusals = 0;
+      return LostMessage(key, link, next->seq,
+                         StrCat("refused by the server: ", link.refusal));
+    }
+    if (link.max_chunk_bytes != 0 &&
+        next->chunk.body.size() > link.max_chunk_bytes) {
+      return LostMessage(key, link, next->seq,
+                         StrCat("larger than the server's limit of ",
+                                link.max_chunk_bytes, " bytes"));
+    }
+    v1::Chunk& chunk = *up.mutable_chunk();
+    chunk.set_seq(next->seq);
+    chunk.set_t0_ns(next->chunk.t0_ns);
+    chunk.set_t1_ns(next->chunk.t1_ns);
+    chunk.set_count(next->chunk.count);
+    chunk.set_crc32c(next->chunk.crc32c);
+    chunk.set_dropped_before(next->chunk.dropped_before);
+    chunk.set_body(std::move(next->chunk.body));
+    if (next->seq <= link.highest_sent) {
+      const std::lock_guard lock(mutex_);
+      ++counts_.resent;
+    }
+    link.highest_sent = std::max(link.highest_sent, next->seq);
+    ++link.send_next;
+    return up;
+  }
+  if (entry.bye && entry.acked >= entry.last_seq) {
+    *up.mutable_bye() = *entry.bye;
+    link.bye_sent = true;
+    return up;
+  }
+  return std::nullopt;
+}
+
+v1::Up Forwarder::LostMessage(int64_t key, Link& link, uint64_t to,
+                              std::string reason) {
+  v1::Up up;
+  v1::Lost& lost = *up.mutable_lost();
+  lost.set_from(link.send_next);
+  lost.set_to(to);
+  lost.set_reason(std::move(reason));
+  link.send_next = to + 1;
+  bool advanced = false;
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[key];
+    counts_.lost += lost.to() - lost.from() + 1;
+    // Nobody needs to acknowledge what does not exist. Should the stream break
+    // first, Welcome.resume_after makes us say it again.
+    advanced = lost.from() <= entry.acked + 1 && to > entry.acked;
+    if (advanced) entry.acked = to;
+  }
+  if (advanced) events_.acked(key, to);
+  return up;
+}
+
+}  // namespace reprise::server

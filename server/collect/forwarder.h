@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From the spool to the server: one Ingest stream per session, kept open while
+// the session lives, reopened with growing pauses when it breaks.
+//
+//   closed ──open, Hello──▶ greeting ──Welcome──▶ sending ──Bye, half close──▶
+//     ▲                                              │        OK: finished
+//     └───────────── 0.1 to 5 s ◀── any other end ───┘
+//
+// Each stream sends, in this order of preference: names the server has not
+// been told on this stream; the next chunk, while fewer than max_inflight are
+// unacknowledged; once all are acknowledged and the session has ended, Bye. A
+// seq that is no longer in the spool is reported as Lost. A chunk the server
+// refuses three times as invalid is given up, so that it cannot hold up the
+// rest for ever.
+//
+// One thread of its own; the public functions may be called from any.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "reprise/v1/ingest.grpc.pb.h"
+#include "server/collect/ingest_stream.h"
+#include "server/collect/spool.h"
+
+namespace reprise::server {
+
+// Called on the forwarder's thread, with no lock held.
+struct ForwarderEvents {
+  // Everything up to `seq` may be deleted.
+  std::function<void(int64_t key, uint64_t seq)> acked;
+  // The server has taken the end of the session.
+  std::function<void(int64_t key)> finished;
+  // The server has chunks of this epoch that we never made: start another.
+  std::function<void(int64_t key)> epoch_taken;
+  // A new plan for a graph of the session.
+  std::function<void(int64_t key, v1::PlanRef plan)> plan;
+};
+
+class Forwarder {
+ public:
+  Forwarder(std::shared_ptr<grpc::Channel> channel, SpoolReader reader,
+            ForwarderEvents events);
+  ~Forwarder();
+
+  // Cancels the streams, waits for their end, and ends the thread. No event
+  // comes after it.
+  void Stop();
+
+  // Adds a session, or gives one a new epoch. The rest is as for Committed.
+  void SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
+                  uint64_t last_name);
+  // Chunks up to `last_seq` and names up to `last_name` are in the spool.
+  void Committed(int64_t key, uint64_t last_seq, uint64_t last_name);
+  void Ended(int64_t key, v1::Bye bye);
+
+  // Nothing waits for the server: every chunk acknowledged, every end taken.
+  bool AllTaken() const;
+
+  // Empty, or one sentence on why chunks do not get through.
+  std::string trouble() const;
+
+  struct Counts {
+    uint64_t acked = 0, resent = 0, lost = 0;
+  };
+  Counts counts() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What others set and ask, under mutex_.
+  struct Entry {
+    std::shared_ptr<const v1::Hello> hello;
+    uint64_t last_seq = 0;
+    uint64_t last_name = 0;
+    // Everything up to here needs no sending: acknowledged, or lost.
+    uint64_t acked = 0;
+    uint64_t acked_by_server = 0;
+    std::optional<v1::Bye> bye;
+  };
+
+  // The thread's own.
+  struct Link {
+    std::shared_ptr<IngestStream> stream;
+    uint64_t epoch = 0;
+    bool welcomed = false;
+    bool bye_sent = false;
+    uint64_t send_next = 1;
+    uint64_t names_sent = 0;
+    uint64_t max_inflight = 0;
+    uint64_t max_chunk_bytes = 0;
+    uint64_t highest_sent = 0;
+    Clock::time_point opened_at;
+    Clock::time_point retry_at;
+    int failures = 0;  // since the last progress
+    int refusals = 0;  // as INVALID_ARGUMENT, since the last progress
+    std::string refusal;
+  };
+
+  void Run();
+  bool stopping() const;
+  // Advances one session; true: it is finished and to be forgotten.
+  bool Step(int64_t key, Link& link);
+  void Open(Link& link, const v1::Hello& hello);
+  void Answer(int64_t key, Link& link, v1::Down down);
+  void OnWelcome(int64_t key, Link& link, const v1::Welcome& welcome);
+  void OnAck(int64_t key, Link& link, uint64_t committed);
+  bool OnOver(Link& link, const grpc::Status& status);
+  std::optional<v1::Up> NextMessage(int64_t key, Link& link,
+                                    const Entry& entry);
+  v1::Up LostMessage(int64_t key, Link& link, uint64_t to, std::string reason);
+  void SetTrouble(std::string text);
+  void WakeAt(Clock::time_point time) { wake_at_ = std::min(wake_at_, time); }
+
+  const std::unique_ptr<v1::Ingest::Stub> stub_;
+  SpoolReader reader_;
+  const ForwarderEvents events_;
+  const std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
+
+  mutable std::mutex mutex_;
+  std::map<int64_t, Entry> entries_;
+  std::string trouble_;
+  Counts counts_;
+  bool stop_ = false;
+
+  std::map<int64_t, Link> links_;
+  Clock::time_point wake_at_;
+  std::minstd_rand jitter_{std::random_device{}()};
+  std::thread thread_;  // last: started when all else is there
+};
+
+}  // namespace reprise::server

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One Ingest stream, from its opening to its end: the gRPC reactor with its
+// callbacks turned into a queue of answers and two flags. All decisions are
+// the forwarder's, on its own thread; callbacks only note and signal.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "reprise/v1/ingest.grpc.pb.h"
+
+namespace reprise::server {
+
+// Wakes one thread; sticky, so that no wake is lost.
+class Signal {
+ public:
+  void Raise() {
+    const std::lock_guard lock(mutex_);
+    raised_ = true;
+    wake_.notify_one();
+  }
+
+  // Returns when raised since the last Wait, or at `until`.
+  template <typename TimePoint>
+  void WaitUntil(TimePoint until) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_until(lock, until, [this] { return raised_; });
+    raised_ = false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool raised_ = false;
+};
+
+class IngestStream final
+    : public grpc::ClientBidiReactor<v1::Up, v1::Down>,
+      public std::enable_shared_from_this<IngestStream> {
+ public:
+  // Opens the stream and writes `hello`. The stream keeps itself alive until
+  // gRPC is done with it.
+  static std::shared_ptr<IngestStream> Open(v1::Ingest::Stub& stub,
+                                            const v1::Up& hello,
+                                            std::shared_ptr<Signal> signal);
+
+  // A write is possible: none is under way and the stream is not over.
+  bool writable() const;
+  void Write(v1::Up message);  // only when writable()
+
+  // No more writes; the server finishes the stream when it has taken all.
+  void HalfClose();
+
+  // The next message from the server, if one came.
+  bool TakeAnswer(v1::Down& answer);
+
+  // True when the stream is over and all answers are taken. Must be asked
+  // until then: it also gives up our hold on the stream.
+  bool Over(grpc::Status& status);
+
+  // Ends it soon, whatever the server does. Safe to repeat.
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  void OnWriteDone(bool ok) override;
+  void OnReadDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  mutable std::mutex mutex_;
+  grpc::ClientContext context_;
+  std::shared_ptr<Signal> signal_;
+  std::shared_ptr<IngestStream> self_;  // until OnDone
+  std::deque<v1::Down> answers_;
+  v1::Down reading_;
+  v1::Up writing_;
+  bool write_under_way_ = false;
+  bool write_failed_ = false;
+  bool half_closed_ = false;
+  bool read_closed_ = false;
+  bool done_ = false;
+
+  // gRPC may call OnDone once nothing is outstanding, even while another
+  // thread is about to start a write. The hold forbids that; it is taken at
+  // Open and given up by Over, on the thread that writes.
+  bool held_ = true;
+  grpc::Status status_;
+};
+
+}  // namespace reprise::server

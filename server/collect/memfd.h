@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// File descriptors, mappings and memfds that come from, or go to, an agent.
+//
+// A memfd of somebody else is dangerous to look at: whoever can shrink it
+// kills the reader with SIGBUS, and whoever can write to it changes what was
+// just checked. So the seals are looked at before the content, and the size is
+// the one the kernel reports.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+
+namespace reprise::server {
+
+// An open file descriptor, closed when it goes.
+class Fd {
+ public:
+  Fd() = default;
+  explicit Fd(int fd) : fd_(fd) {}
+  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd& operator=(Fd&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~Fd();
+
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// Mapped memory, unmapped when it goes.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(void* data, size_t size) : data_(data), size_(size) {}
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  Mapping& operator=(Mapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Mapping();
+
+  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+  size_t size() const { return size_; }
+  std::string_view text() const {
+    return {static_cast<const char*>(data_), size_};
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Which memfd a ring is, to recognise it when its agent reconnects.
+struct MemfdIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  friend bool operator==(const MemfdIdentity&, const MemfdIdentity&) = default;
+};
+
+struct MappedRing {
+  Mapping mapping;
+  MemfdIdentity identity;
+};
+
+// Maps a ring of `slots` slots, shared and writable. INVALID_ARGUMENT: it is
+// no memfd, not sealed against shrinking, growing and further seals, or its
+// size is not the one `slots` demands.
+StatusOr<MappedRing> MapRing(const Fd& fd, uint32_t slots);
+
+// Maps `announced` bytes of bulk content, private and read-only.
+// INVALID_ARGUMENT: a seal is missing, or the sizes disagree, or are 0 or
+// above `cap`. `what` names the content in the message.
+StatusOr<Mapping> MapSealed(const Fd& fd, uint64_t announced, uint64_t cap,
+                            std::string_view what);
+
+// A memfd with the content and all four seals, to be sent to an agent.
+StatusOr<Fd> SealedMemfd(const char* name, std::string_view content);
+
+}  // namespace reprise::server

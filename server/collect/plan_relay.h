@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Graphs up, plans down: JSON of an agent to the Planner service and back.
+//
+//   GRAPH ─▶ StepGraph ─▶ PutGraph in parts ─▶ Plan ─▶ PLAN or PLAN_STATUS
+//
+// On threads of its own, so that a solver of seconds never delays a ring. An
+// unreachable server is reported once and asked again until it answers or the
+// session goes.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "reprise/v1/planner.grpc.pb.h"
+#include "server/collect/memfd.h"
+
+namespace reprise::server {
+
+// What an agent wants a plan for. Equal wishes have equal answers.
+struct PlanWish {
+  uint64_t graph_id = 0;
+  std::string budget;
+  std::string capabilities;
+  uint64_t static_bytes = 0;
+  uint64_t device_bytes = 0;
+  friend bool operator==(const PlanWish&, const PlanWish&) = default;
+};
+
+// A plan as an agent takes it.
+struct EncodedPlan {
+  uint64_t plan_id = 0;
+  uint64_t peak_bytes = 0;
+  uint64_t time_ns = 0;
+  std::string json;  // proto3 JSON with original field names
+};
+
+// INTERNAL: the plan's id is malformed, or it is larger than an agent takes.
+StatusOr<EncodedPlan> EncodePlan(const v1::Plan& plan);
+
+struct PlanAnswer {
+  int64_t session = 0;
+  PlanWish wish;
+  // Nobody asked: the server has a better plan for wish.graph_id now.
+  bool replan = false;
+  // 0: `plan` is there; else a REPRISE_PLAN_* and a sentence.
+  uint32_t status = 0;
+  std::string sentence;
+  uint64_t smallest_budget = 0;  // INFEASIBLE only
+  std::shared_ptr<const EncodedPlan> plan;
+};
+
+class PlanRelay {
+ public:
+  // `answered` is called on the relay's threads.
+  PlanRelay(std::shared_ptr<grpc::Channel> channel,
+            std::function<void(PlanAnswer)> answered);
+  ~PlanRelay();  // cancels what is under way
+
+  // `json` is what MapSealed returned for the graph.
+  void Submit(int64_t session, std::string run_id, PlanWish wish,
+              Mapping json);
+
+  // The session is gone: nobody waits for its answers any more.
+  void Forget(int64_t session);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Job {
+    int64_t session = 0;
+    std::string run_id;
+    PlanWish wish;
+    Mapping json;
+    Clock::time_point not_before;
+    int attempts = 0;
+    bool running = false;
+    bool forgotten = false;
+    grpc::ClientContext* call = nullptr;  // to cancel it
+  };
+
+  void Work();
+  PlanAnswer Ask(Job& job);
+  StatusOr<v1::StepGraph> ParseGraph(const Job& job) const;
+  StatusOr<std::string> PutGraph(Job& job, const v1::StepGraph& graph);
+  StatusOr<v1::Plan> Plan(Job& job, const v1::PlanRequest& request);
+
+  // Makes `context` cancellable as the job's call while it lives.
+  class CancellableCall;
+
+  const std::unique_ptr<v1::Planner::Stub> stub_;
+  const std::function<void(PlanAnswer)> answered_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::list<Job> jobs_;
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace reprise::server

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/collect/process.h"
+
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+struct ProcessStat {
+  char state = 0;
+  uint64_t start_ticks = 0;
+};
+
+// All zero where there is no such process.
+ProcessStat ReadStat(int64_t pid) {
+  std::ifstream file(StrCat("/proc/", pid, "/stat"));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // The second field, the command, is in parentheses and may contain both.
+  const size_t command_end = text.rfind(')');
+  if (command_end == std::string::npos) return {};
+  std::istringstream fields(text.substr(command_end + 1));
+  ProcessStat stat;
+  fields >> stat.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  fields >> stat.start_ticks;
+  return fields ? stat : ProcessStat{};
+}
+
+}  // namespace
+
+uint64_t StartTicksOf(int64_t pid) {
+  return pid > 0 ? ReadStat(pid).start_ticks : 0;
+}
+
+Life LifeOf(int64_t pid, uint64_t start_ticks) {
+  const ProcessStat stat = ReadStat(pid);
+  if (stat.state == 0 || stat.start_ticks != start_ticks) return Life::kGone;
+  if (stat.state == 'X') return Life::kGone;
+  return stat.state == 'Z' ? Life::kZombie : Life::kAlive;
+}
+
+std::string BootId() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/collect/spool.h"
+
+#include <charconv>
+#include <cstring>
+
+#include "base/str_cat.h"
+#include "server/collect/spool_sql.h"  // generated: kSpoolSql
+
+namespace reprise::server {
+
+namespace {
+
+constexpr size_t kNamesBytes = 256 << 10;
+constexpr std::string_view kMigrationMark = "\n-- migration ";
+
+struct Migration {
+  int64_t number = 0;
+  std::string sql;
+};
+
+std::vector<Migration> Migrations() {
+  std::vector<Migration> migrations;
+  std::string_view sql = kSpoolSql;
+  for (size_t at = sql.find(kMigrationMark); at != std::string_view::npos;) {
+    sql.remove_prefix(at + kMigrationMark.size());
+    at = sql.find(kMigrationMark);
+    Migration& migration = migrations.emplace_back();
+    std::from_chars(sql.data(), sql.data() + sql.size(), migration.number);
+    const std::string_view part = sql.substr(0, at);
+    migration.sql = part.substr(part.find('\n'));
+  }
+  return migrations;
+}
+
+Status Migrate(Database& database) {
+  ASSIGN_OR_RETURN(const int64_t version, database.UserVersion());
+  const std::vector<Migration> migrations = Migrations();
+  if (version > migrations.back().number) {
+    return FailedPrecondition(
+        StrCat("spool: has schema ", version, ", this version knows ",
+               migrations.back().number, "; use the newer daemon"));
+  }
+  for (const Migration& migration : migrations) {
+    if (migration.number <= version) continue;
+    RETURN_IF_ERROR(database.Transaction([&]() -> Status {
+      RETURN_IF_ERROR(database.Execute(migration.sql));
+      return database.Execute(
+          StrCat("PRAGMA user_version = ", migration.number));
+    }));
+  }
+  return OkStatus();
+}
+
+std::string_view SlotBytes(const std::vector<reprise_slot>& slots) {
+  return {reinterpret_cast<const char*>(slots.data()),
+          slots.size() * sizeof(reprise_slot)};
+}
+
+std::vector<reprise_slot> SlotsOf(std::string_view bytes) {
+  std::vector<reprise_slot> slots(bytes.size() / sizeof(reprise_slot));
+  if (!slots.empty()) {
+    std::memcpy(slots.data(), bytes.data(),
+                slots.size() * sizeof(reprise_slot));
+  }
+  return slots;
+}
+
+uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
+
+}  // namespace
+
+// ---- Spool ----
+
+StatusOr<Spool> Spool::Open(const std::string& path, bool durable_power_loss) {
+  if (path.empty()) return InvalidArgument("spool: the path is empty");
+  ASSIGN_OR_RETURN(Database database, Database::Open(path));
+  RETURN_IF_ERROR(Migrate(database));
+  if (durable_power_loss) {
+    RETURN_IF_ERROR(database.Execute("PRAGMA synchronous = FULL"));
+  }
+  Spool spool(std::move(database));
+  ASSIGN_OR_RETURN(
+      spool.save_session_,
+      spool.database_.Prepare(
+          "INSERT OR REPLACE INTO sessions VALUES "
+          "(?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16)"));
+  ASSIGN_OR_RETURN(spool.add_name_,
+                   spool.database_.Prepare(
+                       "INSERT OR IGNORE INTO defs VALUES (?1,?2,?3,?4)"));
+  ASSIGN_OR_RETURN(
+      spool.add_chunk_,
+      spool.database_.Prepare(
+          "INSERT INTO chunks VALUES (?1,?2,?3,?4,?5,?6,?7,?8)"));
+  return spool;
+}
+
+StatusOr<std::vector<SpooledSession>> Spool::LoadSessions() {
+  ASSIGN_OR_RETURN(
+      Statement all,
+      database_.Prepare(
+          "SELECT id, session_id, run_id, producer_epoch, info, peer_pid, "
+          "peer_ticks, ring_position, next_seq, pending, records, pushed, "
+          "dropped, torn, ended, realtime_to_monotonic_ns FROM sessions "
+          "ORDER BY id"));
+  std::vector<SpooledSession> sessions;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, all.Step());
+    if (!row) return sessions;
+    sessions.push_back(
+        {.key = all.Int(0),
+         .session_id = std::string(all.Text(1)),
+         .run_id = std::string(all.Text(2)),
+         .epoch = Unsigned(all.Int(3)),
+         .info = std::string(all.Bytes(4)),
+         .peer_pid = all.Int(5),
+         .peer_ticks = Unsigned(all.Int(6)),
+         .ring_position = Unsigned(all.Int(7)),
+         .next_seq = Unsigned(all.Int(8)),
+         .pending = SlotsOf(all.Bytes(9)),
+         .records = Unsigned(all.Int(10)),
+         .pushed = Unsigned(all.Int(11)),
+         .dropped = Unsigned(all.Int(12)),
+         .torn = Unsigned(all.Int(13)),
+         .end = static_cast<SessionEnd>(all.Int(14)),
+         .realtime_to_monotonic_ns = all.Int(15)});
+  }
+}
+
+StatusOr<std::vector<SpooledName>> Spool::LoadNames(int64_t key) {
+  ASSIGN_OR_RETURN(Statement all,
+                   database_.Prepare("SELECT ordinal, name, text FROM defs "
+                                     "WHERE session = ? ORDER BY ordinal"));
+  RETURN_IF_ERROR(all.BindAll(key));
+  std::vector<SpooledName> names;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, all.Step());
+    if (!row) return names;
+    names.push_back({.ordinal = Unsigned(all.Int(0)),
+                     .name = static_cast<uint32_t>(all.Int(1)),
+                     .text = std::string(all.Text(2))});
+  }
+}
+
+StatusOr<int64_t> Spool::LoadBytes(int64_t key) {
+  ASSIGN_OR_RETURN(
+      Statement sum,
+      database_.Prepare("SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                        "WHERE session = ?"));
+  RETURN_IF_ERROR(sum.BindAll(key));
+  ASSIGN_OR_RETURN(const bool row, sum.Step());
+  return row ? sum.Int(0) : 0;
+}
+
+Status Spool::SaveSession(const SpooledSession& s) {
+  return save_session_->Run(
+      s.key, s.session_id, s.run_id, s.epoch, Blob{s.info}, s.peer_pid,
+      s.peer_ticks, s.ring_position, s.next_seq, Blob{SlotBytes(s.pending)},
+      s.records, s.pushed, s.dropped, s.torn, s.end,
+      s.realtime_to_monotonic_ns);
+}
+
+Status Spool::AddName(int64_t key, const SpooledName& name) {
+  return add_name_->Run(key, name.ordinal, name.name, name.text);
+}
+
+Status Spool::AddChunk(int64_t key, uint64_t seq, const NewChunk& chunk) {
+  return add_chunk_->Run(key, seq, chunk.t0_ns, chunk.t1_ns, chunk.count,
+                         chunk.crc32c, chunk.dropped_before, Blob{chunk.body});
+}
+
+StatusOr<int64_t> Spool::DeleteUpTo(int64_t key, uint64_t seq) {
+  ASSIGN_OR_RETURN(
+      Statement sum,
+      database_.Prepare("SELECT coalesce(sum(length(body)), 0) FROM chunks "
+                        "WHERE session = ? AND seq <= ?"));
+  RETURN_IF_ERROR(sum.BindAll(key, seq));
+  ASSIGN_OR_RETURN(const bool row, sum.Step());
+  const int64_t bytes = row ? sum.Int(0) : 0;
+  sum.Reset();
+  ASSIGN_OR_RETURN(
+      Statement remove,
+      database_.Prepare("DELETE FROM chunks WHERE session = ? AND seq <= ?"));
+  RETURN_IF_ERROR(remove.Run(key, seq));
+  return bytes;
+}
+
+StatusOr<std::pair<int64_t, int64_t>> Spool::DeleteOldest(int64_t key,
+                                                          int64_t count) {
+  ASSIGN_OR_RETURN(
+      Statement last,
+      database_.Prepare("SELECT coalesce(max(seq), 0), count(*) FROM (SELECT "
+                        "seq FROM chunks WHERE session = ? ORDER BY seq "
+                        "LIMIT ?)"));
+  RETURN_IF_ERROR(last.BindAll(key, count));
+  ASSIGN_OR_RETURN(const bool row, last.Step());
+  const uint64_t seq = row ? Unsigned(last.Int(0)) : 0;
+  const int64_t found = row ? last.Int(1) : 0;
+  last.Reset();
+  ASSIGN_OR_RETURN(const int64_t bytes, DeleteUpTo(key, seq));
+  return std::pair(found, bytes);
+}
+
+Status Spool::DeleteSession(int64_t key) {
+  for (const char* sql : {"DELETE FROM chunks WHERE session = ?",
+                          "DELETE FROM defs WHERE session = ?",
+                          "DELETE FROM sessions WHERE id = ?"}) {
+    ASSIGN_OR_RETURN(Statement remove, database_.Prepare(sql));
+    RETURN_IF_ERROR(remove.Run(key));
+  }
+  return OkStatus();
+}
+
+Status Spool::Checkpoint() {
+  RETURN_IF_ERROR(database_.Execute("PRAGMA incremental_vacuum"));
+  return database_.Execute("PRAGMA wal_checkpoint(TRUNCATE)");
+}
+
+// ---- SpoolReader ----
+
+StatusOr<SpoolReader> SpoolReader::Open(const std::string& path) {
+  ASSIGN_OR_RETURN(Database database, Database::Open(path));
+  SpoolReader reader(std::move(database));
+  ASSIGN_OR_RETURN(
+      reader.next_chunk_,
+      reader.database_.Prepare(
+          "SELECT seq, t0_ns, t1_ns, count, crc32c, dropped_before, body "
+          "FROM chunks WHERE session = ? AND seq >= ? ORDER BY seq LIMIT 1"));
+  ASSIGN_OR_RETURN(reader.names_after_,
+                   reader.database_.Prepare(
+                       "SELECT ordinal, name, text FROM defs WHERE session = "
+                       "? AND ordinal > ? ORDER BY ordinal"));
+  return reader;
+}
+
+StatusOr<std::optional<SpooledChunk>> SpoolReader::NextChunk(int64_t key,
+                                                             uint64_t seq) {
+  RETURN_IF_ERROR(next_chunk_->BindAll(key, seq));
+  ASSIGN_OR_RETURN(const bool row, next_chunk_->Step());
+  if (!row) return std::optional<SpooledChunk>();
+  SpooledChunk found;
+  found.seq = Unsigned(next_chunk_->Int(0));
+  found.chunk.t0_ns = Unsigned(next_chunk_->Int(1));
+  found.chunk.t1_ns = Unsigned(next_chunk_->Int(2));
+  found.chunk.count = static_cast<uint32_t>(next_chunk_->Int(3));
+  found.chunk.crc32c = static_cast<uint32_t>(next_chunk_->Int(4));
+  found.chunk.dropped_before = Unsigned(next_chunk_->Int(5));
+  found.chunk.body = next_chunk_->Bytes(6);
+  next_chunk_->Reset();
+  return std::optional<SpooledChunk>(std::move(found));
+}
+
+StatusOr<std::vector<SpooledName>> SpoolReader::NamesAfter(int64_t key,
+                                                           uint64_t after) {
+  RETURN_IF_ERROR(names_after_->BindAll(key, after));
+  std::vector<SpooledName> names;
+  size_t bytes = 0;
+  while (bytes < kNamesBytes) {
+    ASSIGN_OR_RETURN(const bool row, names_after_->Step());
+    if (!row) break;
+    SpooledName& name = names.emplace_back();
+    name.ordinal = Unsigned(names_after_->Int(0));
+    name.name = static_cast<uint32_t>(names_after_->Int(1));
+    name.text = names_after_->Text(2);
+    bytes += name.text.size() + 16;
+  }
+  names_after_->Reset();
+  return names;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/collect/text.h"
+
+#include <cstdint>
+
+namespace reprise::server {
+
+namespace {
+
+// Bytes of the character that starts at text[0]; 0 where it is no UTF-8.
+// Overlong forms, surrogates and values above U+10FFFF are none.
+size_t CharacterBytes(std::string_view text) {
+  const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = at(0);
+  if (first < 0x80) return 1;
+  size_t bytes = 0;
+  if (first >= 0xc2 && first <= 0xdf) bytes = 2;
+  if (first >= 0xe0 && first <= 0xef) bytes = 3;
+  if (first >= 0xf0 && first <= 0xf4) bytes = 4;
+  if (bytes == 0 || text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((at(i) & 0xc0) != 0x80) return 0;
+  }
+  if (first == 0xe0 && at(1) < 0xa0) return 0;
+  if (first == 0xed && at(1) > 0x9f) return 0;
+  if (first == 0xf0 && at(1) < 0x90) return 0;
+  if (first == 0xf4 && at(1) > 0x8f) return 0;
+  return bytes;
+}
+
+bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsLetter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+bool IsHexDigit(char c) {
+  return IsDigit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+}  // namespace
+
+std::string ValidUtf8(std::string_view text, size_t max_bytes) {
+  static constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+  std::string out;
+  out.reserve(text.size() < max_bytes ? text.size() : max_bytes);
+  while (!text.empty()) {
+    const size_t bytes = CharacterBytes(text);
+    // A 0 byte is valid UTF-8, but ends every C string it meets.
+    const bool valid = bytes > 0 && text[0] != '\0';
+    const std::string_view next = valid ? text.substr(0, bytes) : kReplacement;
+    if (out.size() + next.size() > max_bytes) break;
+    out += next;
+    text.remove_prefix(valid ? bytes : 1);
+  }
+  return out;
+}
+
+bool IsPlainId(std::string_view text, size_t max_bytes) {
+  if (text.empty() || text.size() > max_bytes) return false;
+  for (const char c : text) {
+    if (!IsLetter(c) && !IsDigit(c) &&
+        std::string_view("._:@+-").find(c) == std::string_view::npos) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool IsUuid(std::string_view text) {
+  if (text.size() != 36) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    if (dash ? text[i] != '-' : !IsHexDigit(text[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace reprise::server
