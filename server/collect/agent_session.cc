@@ -117,10 +117,9 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
     const bool all_published =
         writer_gone_ || (bye_ && now - bye_at_ > kByeWait);
     const uint64_t readable =
-        all_published
-            ? scratch.size()
-            : std::min<uint64_t>(scratch.size(),
-                                 marked_head_ - ring_->position());
+        all_published ? scratch.size()
+                      : std::min<uint64_t>(scratch.size(),
+                                           marked_head_ - ring_->position());
     auto peeked = ring_->Peek(scratch.first(readable), all_published);
     if (!peeked.ok()) return peeked.status();  // the next Prepare ends it
     batch = *peeked;
@@ -129,13 +128,13 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
   const bool at_end = ending() && batch.positions == backlog;
   const bool wait_for_names =
       !ending() && !(name_wait_since_ && now - *name_wait_since_ > kNameWait);
-  built_ = BuildChunks(
-      {.records = scratch.first(batch.records),
-       .pending = row_.pending,
-       .names = &names_,
-       .wait_for_names = wait_for_names,
-       .last = at_end,
-       .realtime_to_monotonic_ns = row_.realtime_to_monotonic_ns});
+  built_ =
+      BuildChunks({.records = scratch.first(batch.records),
+                   .pending = row_.pending,
+                   .names = &names_,
+                   .wait_for_names = wait_for_names,
+                   .last = at_end,
+                   .realtime_to_monotonic_ns = row_.realtime_to_monotonic_ns});
   if (!built_.waits_for_name) {
     name_wait_since_.reset();
   } else if (!name_wait_since_) {

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kMaxNames = 1 << 17;
 constexpr size_t kMaxNamesBytes = 16 << 20;
+constexpr size_t kMaxNameBytes = 4096;
 constexpr size_t kMaxCapabilityLines = 64;
 constexpr size_t kMaxCapabilityBytes = 512;
 constexpr size_t kMaxOutbox = 64;
@@ -84,12 +85,13 @@ void AgentSession::AddName(uint32_t id, std::string_view text) {
   if (id == 0 || names_.contains(id)) return;
   if (names_.size() >= kMaxNames || names_bytes_ >= kMaxNamesBytes) {
     if (!std::exchange(names_full_, true)) {
-      capabilities_.push_back("names: the table is full, later ones show as "
-                              "numbers");
+      capabilities_.push_back(
+          "names: the table is full, later ones show as "
+          "numbers");
     }
     return;
   }
-  std::string valid = ValidUtf8(text, REPRISE_MAX_BODY_BYTES);
+  std::string valid = ValidUtf8(text, kMaxNameBytes);
   names_bytes_ += valid.size();
   new_names_.push_back({.ordinal = ++last_name_, .name = id, .text = valid});
   names_.emplace(id, std::move(valid));
@@ -157,8 +159,9 @@ Status AgentSession::HandleGraph(Message& message, PlanRelay& relay) {
       std::find(asked_.begin(), asked_.end(), wish) != asked_.end();
   if (!asked) {
     if (asked_.size() >= kMaxAsked) {
-      return not_planned("too many plans are under way for this session; "
-                         "submit the graph again later");
+      return not_planned(
+          "too many plans are under way for this session; "
+          "submit the graph again later");
     }
     asked_.push_back(wish);
     relay.Submit(row_.key, row_.run_id, wish, *std::move(json));

@@ -104,9 +104,8 @@ bool FillRow(const reprise_slot& slot, Row& row) {
       return Fits({body.clock.realtime, body.clock.boottime});
     case REPRISE_RECORD_LOSS:
       if (!Fits({body.loss.count, body.loss.last_ts})) return false;
-      row.dur_ns = body.loss.last_ts > slot.ts_ns
-                       ? body.loss.last_ts - slot.ts_ns
-                       : 0;
+      row.dur_ns =
+          body.loss.last_ts > slot.ts_ns ? body.loss.last_ts - slot.ts_ns : 0;
       row.bytes = static_cast<int64_t>(body.loss.count);
       row.extra = body.loss.why;
       return true;
@@ -227,8 +226,8 @@ class Builder {
     if (!Fits({slot.ts_ns})) return false;
     if (slot.clock_id == REPRISE_CLOCK_MONOTONIC) return true;
     if (slot.clock_id != REPRISE_CLOCK_REALTIME) return false;
-    const int64_t ts = static_cast<int64_t>(slot.ts_ns) +
-                       input_.realtime_to_monotonic_ns;
+    const int64_t ts =
+        static_cast<int64_t>(slot.ts_ns) + input_.realtime_to_monotonic_ns;
     slot.ts_ns = ts < 0 ? 0 : static_cast<uint64_t>(ts);
     return true;
   }
@@ -261,7 +260,8 @@ class Builder {
     }
     if (slot.kind == REPRISE_RECORD_LOSS) {
       writer_.AddDropped(slot.body.loss.count);
-      built_.dropped = std::min(built_.dropped + slot.body.loss.count, kLargest);
+      built_.dropped =
+          std::min(built_.dropped + slot.body.loss.count, kLargest);
     }
     writer_.Add(row);
   }
@@ -284,8 +284,7 @@ class Builder {
     }
     for (size_t i = built_.pending.size(); i-- > 0;) {
       const reprise_slot& done = built_.pending[i];
-      if (done.thread == slot.thread &&
-          done.body.step_done.step == mem.step) {
+      if (done.thread == slot.thread && done.body.step_done.step == mem.step) {
         EmitStep(i, &mem);
         return;
       }
@@ -322,7 +321,7 @@ class Builder {
 
   bool TakeVerify(const reprise_slot& slot) {
     const auto& verify = slot.body.verify;
-    if (!Fits({verify.step})) {
+    if (!Fits({verify.step}) || verify.differing > verify.checked) {
       ++built_.malformed;
       return true;
     }

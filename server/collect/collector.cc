@@ -55,9 +55,8 @@ class Collector::Impl {
     forwarder_ = std::make_unique<Forwarder>(
         channel_, std::move(reader),
         ForwarderEvents{
-            .acked = [this](int64_t key, uint64_t seq) {
-              loop_.Acked(key, seq);
-            },
+            .acked = [this](int64_t key,
+                            uint64_t seq) { loop_.Acked(key, seq); },
             .finished = [this](int64_t key) { loop_.Finished(key); },
             .epoch_taken = [this](int64_t key) { loop_.EpochTaken(key); },
             .plan = [this](int64_t key,
@@ -123,8 +122,8 @@ StatusOr<std::unique_ptr<Collector>> Collector::Start(
   if (options.channel == nullptr) {
     return InvalidArgument("collector: needs a channel to the server");
   }
-  ASSIGN_OR_RETURN(
-      Spool spool, Spool::Open(options.spool_path, options.durable_power_loss));
+  ASSIGN_OR_RETURN(Spool spool,
+                   Spool::Open(options.spool_path, options.durable_power_loss));
   ASSIGN_OR_RETURN(SpoolReader reader, SpoolReader::Open(options.spool_path));
   ASSIGN_OR_RETURN(Fd listener, ListenForAgents(options.agent_socket));
   auto impl = std::make_unique<Impl>(std::move(options), std::move(listener),

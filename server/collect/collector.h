@@ -27,8 +27,8 @@
 //   options.channel = server->InProcessChannel({});
 //   ASSIGN_OR_RETURN(auto collector, Collector::Start(std::move(options)));
 //   ...
-//   (void)collector->Drain(std::chrono::seconds(5));  // before the server stops
-//   collector.reset();
+//   (void)collector->Drain(std::chrono::seconds(5));  // before the server
+//   stops collector.reset();
 #pragma once
 
 #include <chrono>

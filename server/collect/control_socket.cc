@@ -28,8 +28,8 @@ Status MakeFolder(const std::string& path) {
                              : slash == 0               ? "/"
                                                         : path.substr(0, slash);
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return PermissionDenied(StrCat(folder, ": cannot be made: ",
-                                   strerror(errno),
+    return PermissionDenied(StrCat(folder,
+                                   ": cannot be made: ", strerror(errno),
                                    "; choose another agent socket"));
   }
   struct stat status {};
@@ -94,8 +94,7 @@ StatusOr<Fd> ListenForAgents(const std::string& path) {
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address),
            sizeof(address)) != 0 ||
       listen(listener.get(), kBacklog) != 0) {
-    return PermissionDenied(
-        StrCat(path, ": cannot listen: ", strerror(errno)));
+    return PermissionDenied(StrCat(path, ": cannot listen: ", strerror(errno)));
   }
   return listener;
 }
@@ -163,8 +162,7 @@ StatusOr<Received> Receive(const Fd& socket, Message& message) {
   }
   if (header.size != size - sizeof(header)) {
     return InvalidArgument(StrCat("message: announced ", header.size,
-                                  " bytes, came with ",
-                                  size - sizeof(header)));
+                                  " bytes, came with ", size - sizeof(header)));
   }
   message.type = header.type;
   message.request = header.request;

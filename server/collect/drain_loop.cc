@@ -118,8 +118,7 @@ void DrainLoop::EpochTaken(int64_t key) {
     const auto found = sessions_.find(key);
     if (found == sessions_.end()) return;
     AgentSession& session = *found->second;
-    session.StartEpoch(
-        std::max(session.row().epoch + 1, UnixMilliseconds()));
+    session.StartEpoch(std::max(session.row().epoch + 1, UnixMilliseconds()));
     forwarder_->SetSession(key, session.Hello(), session.row().next_seq - 1,
                            session.last_name());
   });
@@ -278,8 +277,8 @@ void DrainLoop::PassOn(AgentSession& session,
     if (session.connected()) CloseSocket(session);
     Log(StrCat("session ", row.session_id, ": ",
                row.end == SessionEnd::kKilled ? "was killed" : "ended",
-               " after ", row.records, " records, ", row.dropped,
-               " dropped, ", row.torn, " torn"));
+               " after ", row.records, " records, ", row.dropped, " dropped, ",
+               row.torn, " torn"));
   }
 }
 
@@ -300,9 +299,8 @@ Status DrainLoop::Trim() {
     largest->second->spooled_bytes -= gone.second;
     spool_bytes_ -= gone.second;
     Log(StrCat("spool: reached its cap of ",
-               FormatBytes(options_.spool_max_bytes), ", trimmed ",
-               gone.first, " chunks of session ",
-               largest->second->row().session_id));
+               FormatBytes(options_.spool_max_bytes), ", trimmed ", gone.first,
+               " chunks of session ", largest->second->row().session_id));
   }
   return OkStatus();
 }

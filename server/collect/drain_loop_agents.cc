@@ -105,12 +105,11 @@ Status DrainLoop::Welcome(Newcomer& newcomer, Message& message) {
   std::optional<RingReader> ring;
   if (session == nullptr) {
     if (connected_ >= kMaxConnected || sessions_.size() >= kMaxSessions) {
-      return Unavailable(StrCat("there are ", connected_.load(),
-                                " agents and ", sessions_.size(),
-                                " sessions already"));
+      return Unavailable(StrCat("there are ", connected_.load(), " agents and ",
+                                sessions_.size(), " sessions already"));
     }
-    ASSIGN_OR_RETURN(ring, RingReader::Attach(std::move(mapped), hello.slots,
-                                              std::nullopt));
+    ASSIGN_OR_RETURN(
+        ring, RingReader::Attach(std::move(mapped), hello.slots, std::nullopt));
     SpooledSession row;
     row.key = ++last_key_;
     row.session_id = hello.session_id;
@@ -131,17 +130,17 @@ Status DrainLoop::Welcome(Newcomer& newcomer, Message& message) {
   } else {
     const AgentSnapshot known = session->Snapshot();
     if (session->ended() || session->ending()) {
-      return FailedPrecondition(StrCat("session ", hello.session_id,
-                                       ": has ended; start a new one"));
+      return FailedPrecondition(
+          StrCat("session ", hello.session_id, ": has ended; start a new one"));
     }
-    if (session->info().uid() != newcomer.peer.uid || known.run_id != hello.run_id) {
-      return PermissionDenied(StrCat("session ", hello.session_id,
-                                     ": belongs to another job"));
+    if (session->info().uid() != newcomer.peer.uid ||
+        known.run_id != hello.run_id) {
+      return PermissionDenied(
+          StrCat("session ", hello.session_id, ": belongs to another job"));
     }
     if (!session->ring()) {
-      ASSIGN_OR_RETURN(ring,
-                       RingReader::Attach(std::move(mapped), hello.slots,
-                                          session->row().ring_position));
+      ASSIGN_OR_RETURN(ring, RingReader::Attach(std::move(mapped), hello.slots,
+                                                session->row().ring_position));
     } else if (session->ring()->identity() != mapped.identity) {
       return FailedPrecondition(StrCat("session ", hello.session_id,
                                        ": came back with another ring; start "
@@ -219,8 +218,8 @@ void DrainLoop::FlushSockets() {
 // be about to reconnect.
 void DrainLoop::CheckProcesses() {
   const auto now = Clock::now();
-  const bool some_just_left = std::any_of(
-      sessions_.begin(), sessions_.end(), [now](const auto& item) {
+  const bool some_just_left =
+      std::any_of(sessions_.begin(), sessions_.end(), [now](const auto& item) {
         const AgentSession& session = *item.second;
         return !session.connected() && !session.ending() && !session.ended() &&
                now - session.disconnected_at() < kJustLeft;

@@ -24,8 +24,8 @@ constexpr int kMaxRefusals = 3;
 
 }  // namespace
 
-Forwarder::Forwarder(std::shared_ptr<grpc::Channel> channel,
-                     SpoolReader reader, ForwarderEvents events)
+Forwarder::Forwarder(std::shared_ptr<grpc::Channel> channel, SpoolReader reader,
+                     ForwarderEvents events)
     : stub_(v1::Ingest::NewStub(std::move(channel))),
       reader_(std::move(reader)),
       events_(std::move(events)),
@@ -227,8 +227,7 @@ void Forwarder::Answer(int64_t key, Link& link, v1::Down down) {
   }
 }
 
-void Forwarder::OnWelcome(int64_t key, Link& link,
-                          const v1::Welcome& welcome) {
+void Forwarder::OnWelcome(int64_t key, Link& link, const v1::Welcome& welcome) {
   const uint64_t resume_after = welcome.resume_after();
   uint64_t last_seq = 0;
   {

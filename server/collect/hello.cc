@@ -23,9 +23,8 @@ StatusOr<std::string_view> ZeroTerminated(const char (&field)[n],
   if (end == nullptr) {
     return InvalidArgument(StrCat("hello.", name, ": is not zero-terminated"));
   }
-  return std::string_view(field,
-                          static_cast<size_t>(static_cast<const char*>(end) -
-                                              field));
+  return std::string_view(
+      field, static_cast<size_t>(static_cast<const char*>(end) - field));
 }
 
 // "key=value" lines; a line without a key is left out.
@@ -46,14 +45,13 @@ void AddLabels(std::string_view text, v1::SessionInfo& info) {
 
 StatusOr<AgentHello> ParseHello(const Message& message, const Peer& peer) {
   if (message.type != REPRISE_MSG_HELLO) {
-    return InvalidArgument(
-        StrCat("hello: expected as the first message, got type ",
-               message.type));
+    return InvalidArgument(StrCat(
+        "hello: expected as the first message, got type ", message.type));
   }
   reprise_msg_hello raw;
   if (message.body.size() < sizeof(raw)) {
-    return InvalidArgument(StrCat("hello: needs ", sizeof(raw),
-                                  " bytes, got ", message.body.size()));
+    return InvalidArgument(StrCat("hello: needs ", sizeof(raw), " bytes, got ",
+                                  message.body.size()));
   }
   std::memcpy(&raw, message.body.data(), sizeof(raw));
   if (raw.abi != REPRISE_ABI) {
@@ -62,14 +60,13 @@ StatusOr<AgentHello> ParseHello(const Message& message, const Peer& peer) {
                                   "; update the older one"));
   }
   if (raw.ring_layout != REPRISE_RING_LAYOUT) {
-    return InvalidArgument(StrCat("hello.ring_layout: the agent has ",
-                                  raw.ring_layout, ", this daemon reads ",
-                                  REPRISE_RING_LAYOUT,
-                                  "; update the older one"));
+    return InvalidArgument(StrCat(
+        "hello.ring_layout: the agent has ", raw.ring_layout,
+        ", this daemon reads ", REPRISE_RING_LAYOUT, "; update the older one"));
   }
   if (raw.labels_bytes != message.body.size() - sizeof(raw)) {
-    return InvalidArgument(StrCat("hello.labels_bytes: says ",
-                                  raw.labels_bytes, ", came with ",
+    return InvalidArgument(StrCat("hello.labels_bytes: says ", raw.labels_bytes,
+                                  ", came with ",
                                   message.body.size() - sizeof(raw)));
   }
   if (message.fds.size() != 1) {
@@ -89,14 +86,15 @@ StatusOr<AgentHello> ParseHello(const Message& message, const Peer& peer) {
   }
   if (!IsPlainId(run, sizeof(raw.run_id) - 1)) {
     return InvalidArgument(
-        "hello.run_id: must be 1 to 71 letters, digits or ._:@+-; "
+        "hello.run_id: must be 1 to 71 letters, digits or ._:-; "
         "choose another REPRISE_RUN_ID");
   }
   // The difference of two times in this century always fits.
   constexpr int64_t kLargest = int64_t{1} << 62;
   if (raw.monotonic_ns < 0 || raw.monotonic_ns > kLargest ||
-      raw.realtime_ns < 0 || raw.realtime_ns > kLargest) {
-    return InvalidArgument("hello.realtime_ns: clocks are out of range");
+      raw.realtime_ns < 0 || raw.realtime_ns > kLargest ||
+      raw.pid_start_ticks > uint64_t{kLargest}) {
+    return InvalidArgument("hello: a clock is out of range");
   }
 
   AgentHello hello;

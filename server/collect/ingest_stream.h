@@ -39,9 +39,8 @@ class Signal {
   bool raised_ = false;
 };
 
-class IngestStream final
-    : public grpc::ClientBidiReactor<v1::Up, v1::Down>,
-      public std::enable_shared_from_this<IngestStream> {
+class IngestStream final : public grpc::ClientBidiReactor<v1::Up, v1::Down>,
+                           public std::enable_shared_from_this<IngestStream> {
  public:
   // Opens the stream and writes `hello`. The stream keeps itself alive until
   // gRPC is done with it.

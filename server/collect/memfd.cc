@@ -36,8 +36,7 @@ StatusOr<struct stat> CheckSealed(const Fd& fd, int wanted,
                                   "; seal it before sending"));
   }
   struct statfs filesystem {};
-  if (fstatfs(fd.get(), &filesystem) != 0 ||
-      filesystem.f_type != kTmpfsMagic) {
+  if (fstatfs(fd.get(), &filesystem) != 0 || filesystem.f_type != kTmpfsMagic) {
     return InvalidArgument(StrCat(what, ": is not an ordinary memfd"));
   }
   struct stat status {};
@@ -71,9 +70,9 @@ StatusOr<MappedRing> MapRing(const Fd& fd, uint32_t slots) {
   const bool power_of_two = (slots & (slots - 1)) == 0;
   if (!power_of_two || slots < REPRISE_RING_MIN_SLOTS ||
       slots > REPRISE_RING_MAX_SLOTS) {
-    return InvalidArgument(StrCat(
-        "ring: slots must be a power of two from ", REPRISE_RING_MIN_SLOTS,
-        " to ", REPRISE_RING_MAX_SLOTS, ", got ", slots));
+    return InvalidArgument(StrCat("ring: slots must be a power of two from ",
+                                  REPRISE_RING_MIN_SLOTS, " to ",
+                                  REPRISE_RING_MAX_SLOTS, ", got ", slots));
   }
   ASSIGN_OR_RETURN(const struct stat status,
                    CheckSealed(fd, kRingSeals, "ring"));
@@ -85,16 +84,15 @@ StatusOr<MappedRing> MapRing(const Fd& fd, uint32_t slots) {
   }
   MappedRing ring;
   ring.identity = {.device = status.st_dev, .inode = status.st_ino};
-  ASSIGN_OR_RETURN(ring.mapping, Map(fd, static_cast<size_t>(bytes),
-                                     PROT_READ | PROT_WRITE, MAP_SHARED,
-                                     "ring"));
+  ASSIGN_OR_RETURN(ring.mapping,
+                   Map(fd, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                       MAP_SHARED, "ring"));
   return ring;
 }
 
 StatusOr<Mapping> MapSealed(const Fd& fd, uint64_t announced, uint64_t cap,
                             std::string_view what) {
-  ASSIGN_OR_RETURN(const struct stat status,
-                   CheckSealed(fd, kBulkSeals, what));
+  ASSIGN_OR_RETURN(const struct stat status, CheckSealed(fd, kBulkSeals, what));
   if (announced == 0 || announced > cap) {
     return InvalidArgument(StrCat(what, ": announced ", announced,
                                   " bytes; 1 to ", cap, " are allowed"));

@@ -51,11 +51,11 @@ StatusOr<EncodedPlan> EncodePlan(const v1::Plan& plan) {
   ASSIGN_OR_RETURN(encoded.plan_id, ParseHexId(plan.plan_id()));
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
-  const auto printed = google::protobuf::util::MessageToJsonString(
-      plan, &encoded.json, options);
+  const auto printed =
+      google::protobuf::util::MessageToJsonString(plan, &encoded.json, options);
   if (!printed.ok()) {
-    return Internal(StrCat("plan ", plan.plan_id(), ": cannot be printed: ",
-                           printed.ToString()));
+    return Internal(StrCat("plan ", plan.plan_id(),
+                           ": cannot be printed: ", printed.ToString()));
   }
   if (encoded.json.size() > REPRISE_MAX_PLAN_BYTES) {
     return Internal(StrCat("plan ", plan.plan_id(), ": has ",
@@ -187,9 +187,10 @@ PlanAnswer PlanRelay::Ask(Job& job) {
     const bool unreachable = IsUnreachable(status.code());
     answer.status =
         unreachable ? REPRISE_PLAN_UNREACHABLE : REPRISE_PLAN_NOT_PLANNED;
-    answer.sentence = unreachable ? StrCat("server not reachable: ",
-                                           status.message(), "; trying again")
-                                  : status.message();
+    answer.sentence = unreachable
+                          ? StrCat("server not reachable: ", status.message(),
+                                   "; trying again")
+                          : status.message();
     return answer;
   };
 
@@ -237,12 +238,11 @@ StatusOr<v1::StepGraph> PlanRelay::ParseGraph(const Job& job) const {
   options.ignore_unknown_fields = true;
   v1::StepGraph graph;
   const auto parsed = google::protobuf::util::JsonStringToMessage(
-      google::protobuf::StringPiece(json.data(), json.size()), &graph,
-      options);
+      google::protobuf::StringPiece(json.data(), json.size()), &graph, options);
   if (!parsed.ok()) {
-    return InvalidArgument(StrCat("graph ", HexId(id),
-                                  ": is no step graph in JSON: ",
-                                  std::string(parsed.message())));
+    return InvalidArgument(
+        StrCat("graph ", HexId(id),
+               ": is no step graph in JSON: ", std::string(parsed.message())));
   }
   if (graph.static_bytes() == 0) {
     graph.set_static_bytes(static_cast<int64_t>(job.wish.static_bytes));

@@ -68,8 +68,7 @@ class PlanRelay {
   ~PlanRelay();  // cancels what is under way
 
   // `json` is what MapSealed returned for the graph.
-  void Submit(int64_t session, std::string run_id, PlanWish wish,
-              Mapping json);
+  void Submit(int64_t session, std::string run_id, PlanWish wish, Mapping json);
 
   // The session is gone: nobody waits for its answers any more.
   void Forget(int64_t session);

@@ -56,10 +56,9 @@ StatusOr<RingReader> RingReader::Attach(MappedRing ring, uint32_t slots,
   const uint64_t position = committed.value_or(tail);
   if (tail > position || head < position || head - position > slots ||
       head > kLargestCount) {
-    return InvalidArgument(
-        StrCat("ring: head ", head, " and tail ", tail,
-               " do not go on from position ", position,
-               "; start a new session"));
+    return InvalidArgument(StrCat("ring: head ", head, " and tail ", tail,
+                                  " do not go on from position ", position,
+                                  "; start a new session"));
   }
   reader.position_ = position;
   Store(reader.header()->tail, position);

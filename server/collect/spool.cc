@@ -88,10 +88,9 @@ StatusOr<Spool> Spool::Open(const std::string& path, bool durable_power_loss) {
   ASSIGN_OR_RETURN(spool.add_name_,
                    spool.database_.Prepare(
                        "INSERT OR IGNORE INTO defs VALUES (?1,?2,?3,?4)"));
-  ASSIGN_OR_RETURN(
-      spool.add_chunk_,
-      spool.database_.Prepare(
-          "INSERT INTO chunks VALUES (?1,?2,?3,?4,?5,?6,?7,?8)"));
+  ASSIGN_OR_RETURN(spool.add_chunk_,
+                   spool.database_.Prepare(
+                       "INSERT INTO chunks VALUES (?1,?2,?3,?4,?5,?6,?7,?8)"));
   return spool;
 }
 
@@ -107,23 +106,22 @@ StatusOr<std::vector<SpooledSession>> Spool::LoadSessions() {
   while (true) {
     ASSIGN_OR_RETURN(const bool row, all.Step());
     if (!row) return sessions;
-    sessions.push_back(
-        {.key = all.Int(0),
-         .session_id = std::string(all.Text(1)),
-         .run_id = std::string(all.Text(2)),
-         .epoch = Unsigned(all.Int(3)),
-         .info = std::string(all.Bytes(4)),
-         .peer_pid = all.Int(5),
-         .peer_ticks = Unsigned(all.Int(6)),
-         .ring_position = Unsigned(all.Int(7)),
-         .next_seq = Unsigned(all.Int(8)),
-         .pending = SlotsOf(all.Bytes(9)),
-         .records = Unsigned(all.Int(10)),
-         .pushed = Unsigned(all.Int(11)),
-         .dropped = Unsigned(all.Int(12)),
-         .torn = Unsigned(all.Int(13)),
-         .end = static_cast<SessionEnd>(all.Int(14)),
-         .realtime_to_monotonic_ns = all.Int(15)});
+    sessions.push_back({.key = all.Int(0),
+                        .session_id = std::string(all.Text(1)),
+                        .run_id = std::string(all.Text(2)),
+                        .epoch = Unsigned(all.Int(3)),
+                        .info = std::string(all.Bytes(4)),
+                        .peer_pid = all.Int(5),
+                        .peer_ticks = Unsigned(all.Int(6)),
+                        .ring_position = Unsigned(all.Int(7)),
+                        .next_seq = Unsigned(all.Int(8)),
+                        .pending = SlotsOf(all.Bytes(9)),
+                        .records = Unsigned(all.Int(10)),
+                        .pushed = Unsigned(all.Int(11)),
+                        .dropped = Unsigned(all.Int(12)),
+                        .torn = Unsigned(all.Int(13)),
+                        .end = static_cast<SessionEnd>(all.Int(14)),
+                        .realtime_to_monotonic_ns = all.Int(15)});
   }
 }
 

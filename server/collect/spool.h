@@ -58,8 +58,7 @@ class Spool {
  public:
   // Creates or migrates the file. `durable_power_loss`: fsync every commit.
   // FAILED_PRECONDITION: written by a newer version; else as Database::Open.
-  static StatusOr<Spool> Open(const std::string& path,
-                              bool durable_power_loss);
+  static StatusOr<Spool> Open(const std::string& path, bool durable_power_loss);
 
   StatusOr<std::vector<SpooledSession>> LoadSessions();
   StatusOr<std::vector<SpooledName>> LoadNames(int64_t key);

@@ -58,7 +58,7 @@ bool IsPlainId(std::string_view text, size_t max_bytes) {
   if (text.empty() || text.size() > max_bytes) return false;
   for (const char c : text) {
     if (!IsLetter(c) && !IsDigit(c) &&
-        std::string_view("._:@+-").find(c) == std::string_view::npos) {
+        std::string_view("._:-").find(c) == std::string_view::npos) {
       return false;
     }
   }

@@ -14,7 +14,7 @@ namespace reprise::server {
 // be refused by whoever parses it, together with the chunk around it.
 std::string ValidUtf8(std::string_view text, size_t max_bytes);
 
-// Letters, digits and "._:@+-", 1 to `max_bytes` of them.
+// Letters, digits and "._:-", 1 to `max_bytes` of them.
 bool IsPlainId(std::string_view text, size_t max_bytes);
 
 // 8-4-4-4-12 hex digits.
