@@ -15,6 +15,10 @@ export default ts.config(
       // The compiler checks indexes; a `!` after a bounds check is the idiom.
       '@typescript-eslint/no-non-null-assertion': 'off',
       'no-undef': 'off',
+      '@typescript-eslint/no-unused-vars': [
+        'error',
+        {argsIgnorePattern: '^_$', varsIgnorePattern: '^_$', destructuredArrayIgnorePattern: '^_$'},
+      ],
       eqeqeq: 'error',
     },
   },

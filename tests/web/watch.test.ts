@@ -28,9 +28,9 @@ async function* events(...runs: Run[]): AsyncGenerator<RunEvent> {
   for (const one of runs) yield create(RunEventSchema, { run: one });
 }
 
-async function* failing(message: string): AsyncGenerator<RunEvent> {
-  await Promise.resolve();
-  throw new Error(message);
+async function* failing(error: Error): AsyncGenerator<RunEvent> {
+  yield* events();
+  throw error;
 }
 
 function watched(attempts: Attempt[], stored: () => Promise<Run>) {
@@ -90,15 +90,8 @@ test("a stream that breaks is taken up again from its whole state", async () => 
 });
 
 test("a run that is not there is not asked for again", async () => {
-  const { states, stop } = watched(
-    [
-      async function* () {
-        await Promise.resolve();
-        throw REFUSED;
-        yield create(RunEventSchema, {});
-      },
-    ],
-    () => Promise.reject(REFUSED),
+  const { states, stop } = watched([() => failing(REFUSED)], () =>
+    Promise.reject(REFUSED),
   );
 
   await vi.waitFor(() => expect(states).toContain("missing"));
