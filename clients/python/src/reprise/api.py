@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three calls of Reprise for PyTorch.
+
+    model = reprise.auto(model, budget="0.5x")     # the same object; the loop stays as it is
+    print(reprise.report(model))
+    reprise.remove(model)
+
+Environment: REPRISE_DISABLE=1 switches everything off, REPRISE_BUDGET replaces the budget,
+REPRISE_PLAN_TIMEOUT is how many seconds to wait for a plan (default 60).
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from reprise.errors import RepriseError
+from reprise.units import check_budget, format_bytes, format_duration, format_percent
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from reprise.torch.session import Session
+
+    M = TypeVar("M", bound=nn.Module)
+
+__all__ = ["Report", "auto", "remove", "report"]
+
+_sessions: weakref.WeakKeyDictionary[nn.Module, Session] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Predicted against measured. Zero: not known (yet)."""
+
+    stage: str
+    why: str
+    budget: str | None
+    budget_bytes: int
+    plan_id: str
+    base_peak_bytes: int
+    predicted_peak_bytes: int
+    measured_peak_bytes: int
+    base_step_ns: int
+    predicted_step_ns: int
+    measured_step_ns: int
+    overhead_bound: float
+    planned_steps: int
+    mismatched_steps: int
+    checks: int
+    failed_checks: int
+    verify_extra_bytes: int
+    sentence: str
+
+    @property
+    def gradients_equal(self) -> bool:
+        """Every check found the same bits."""
+        return self.checks > 0 and self.failed_checks == 0
+
+    @property
+    def validated(self) -> bool:
+        """The budget held, peak and time are as predicted, the gradients are equal."""
+        if not (self.measured_peak_bytes and self.predicted_peak_bytes and self.measured_step_ns):
+            return False
+        peak = abs(self.measured_peak_bytes / self.predicted_peak_bytes - 1)
+        time = abs(self.measured_step_ns / max(1, self.predicted_step_ns) - 1)
+        held = self.measured_peak_bytes <= self.budget_bytes
+        return held and peak <= 0.05 and time <= 0.15 and self.gradients_equal
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+def auto(
+    model: M,
+    budget: str | int | None = "0.5x",
+    *,
+    verify_every: int = 50,
+    warmup: int = 3,
+    name: str | None = None,
+) -> M:
+    """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
+    the whole step within `budget`. Returns the same object.
+
+    budget        "22GiB", "22GB", bytes, "90%", "fit", "0.5x"; None: only observe
+    verify_every  compare all gradients bit for bit on the first planned step and then on every
+                  n-th one (that step runs twice, the second time without a plan); 0: never
+    warmup        plain steps that are measured before one is captured
+
+    RepriseError: the budget cannot be read, or the model is armed already with another one.
+    """
+    if os.environ.get("REPRISE_DISABLE") == "1":
+        return model
+    override = os.environ.get("REPRISE_BUDGET")
+    wanted = override if override else budget
+    checked = None if wanted is None else check_budget(wanted)
+    known = _sessions.get(model)
+    if known is not None:
+        if known.budget != checked:
+            raise RepriseError(
+                f"budget {checked}: this model is armed already with {known.budget}; "
+                "call reprise.remove(model) first"
+            )
+        return model
+    from reprise.torch.start import start
+
+    session = start(
+        model,
+        budget=checked,
+        verify_every=verify_every,
+        warmup=warmup,
+        name=name or type(model).__name__,
+    )
+    if session is not None:
+        _sessions[model] = session
+    return model
+
+
+def remove(model: nn.Module) -> None:
+    """Takes everything out of a model again. Nothing happens if nothing is there."""
+    session = _sessions.pop(model, None)
+    if session is not None:
+        session.remove()
+
+
+def report(model: nn.Module) -> Report:
+    """What was predicted and what was measured so far."""
+    session = _sessions.get(model)
+    if session is None:
+        return _empty()
+    plan, measured = session.plan, session.measured
+    predicted_step = 0
+    if plan is not None and plan.feasible:
+        predicted_step = measured.base_step_ns + plan.time_ns - plan.base_time_ns
+    return Report(
+        stage=session.stage.value,
+        why=session.why,
+        budget=session.budget,
+        budget_bytes=plan.budget_bytes if plan else 0,
+        plan_id=plan.plan_id if plan else "",
+        base_peak_bytes=measured.base_peak_bytes,
+        predicted_peak_bytes=plan.peak_bytes if plan and plan.feasible else 0,
+        measured_peak_bytes=measured.planned_peak_bytes,
+        base_step_ns=measured.base_step_ns,
+        predicted_step_ns=predicted_step,
+        measured_step_ns=measured.planned_step_ns,
+        overhead_bound=plan.bound if plan else 0.0,
+        planned_steps=measured.planned_steps,
+        mismatched_steps=measured.mismatched_steps,
+        checks=measured.checks,
+        failed_checks=measured.failed_checks,
+        verify_extra_bytes=measured.verify_extra_bytes,
+        sentence=_sentence(session, predicted_step),
+    )
+
+
+def _sentence(session: Session, predicted_step: int) -> str:
+    plan, measured = session.plan, session.measured
+    if plan is None or not plan.sentence:
+        where = f" ({session.why})" if session.why else ""
+        peak = f"  Peak {format_bytes(measured.base_peak_bytes)}" if measured.plain_steps else ""
+        return f"No plan: {session.stage.value}{where}.{peak}"
+    text = plan.sentence
+    if plan.feasible and measured.planned_peak_bytes and plan.peak_bytes and predicted_step:
+        peak = measured.planned_peak_bytes / plan.peak_bytes - 1
+        time = measured.planned_step_ns / predicted_step - 1
+        text += (
+            f" Measured {format_bytes(measured.planned_peak_bytes)} "
+            f"({format_percent(peak, sign=True)}), {format_duration(measured.planned_step_ns)} "
+            f"({format_percent(time, sign=True)})"
+        )
+        if measured.checks:
+            checks = f"{measured.checks} check{'s' if measured.checks != 1 else ''}"
+            equal = measured.failed_checks == 0
+            text += f", gradients {'bit for bit equal' if equal else 'NOT equal'} in {checks}"
+        text += "."
+    return text
+
+
+def _empty() -> Report:
+    disabled = os.environ.get("REPRISE_DISABLE") == "1"
+    why = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
+    return Report(
+        "off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, f"No plan: {why}."
+    )
+

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a session: daemon, agent, meter, hooks. What is missing is said, and training goes on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reprise import daemon
+from reprise.agent import Agent
+from reprise.errors import RepriseError
+from reprise.torch.meter import open_meter
+from reprise.torch.session import Session
+from reprise.torch.state import model_bytes, model_device
+
+__all__ = ["replay_cost_ns", "start"]
+
+DEFAULT_WAIT_S = 60.0
+
+
+def start(
+    model: nn.Module, *, budget: str | None, verify_every: int, warmup: int, name: str
+) -> Session | None:
+    """A session, or None when this model cannot be watched; the reason is said."""
+    why = _unsupported(model)
+    if why:
+        _say(f"trains without Reprise: {why}")
+        return None
+    collector = daemon.ensure()
+    labels = {"program": Path(sys.argv[0]).name or "python", "model": name}
+    agent = Agent.start(labels=labels, socket=collector.socket)
+    if collector.socket is None or agent.status == "inert":
+        _say(f"trains without a plan: {collector.why or agent.why}")
+    try:
+        meter = open_meter(model_device(model))
+        meter.start(model_bytes(model))
+    except RepriseError as error:
+        _say(f"trains without Reprise: {error}")
+        agent.stop()
+        return None
+    return Session(
+        model,
+        agent=agent,
+        meter=meter,
+        budget=budget,
+        verify_every=verify_every,
+        warmup=warmup,
+        wait_s=_wait_s(),
+        name=name,
+        ns_per_op=replay_cost_ns(),
+    )
+
+
+def _unsupported(model: nn.Module) -> str:
+    if not isinstance(model, nn.Module):
+        raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        return "the model is compiled with TorchScript"
+    if hasattr(model, "_orig_mod"):
+        return "the model is compiled with torch.compile; arm the model inside it instead"
+    devices = {t.device for t in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        return f"its parameters are on {len(devices)} devices"
+    return ""
+
+
+def _wait_s() -> float:
+    text = os.environ.get("REPRISE_PLAN_TIMEOUT", "")
+    try:
+        return max(0.0, float(text)) if text else DEFAULT_WAIT_S
+    except ValueError:
+        _say(f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}")
+        return DEFAULT_WAIT_S
+
+
+class _Nothing(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def replay_cost_ns(rounds: int = 300) -> int:
+    """What recording and replaying a call costs beyond the call itself, on this machine.
+
+    Two passes through a dispatch mode cost about as much as the record and the replay
+    (tests/python/torch/overhead.py measures them)."""
+    tensor = torch.ones(1)
+
+    def loop() -> int:
+        best = 1 << 62
+        for _ in range(3):
+            begin = time.perf_counter_ns()
+            for _ in range(rounds):
+                torch.neg(tensor)
+            best = min(best, time.perf_counter_ns() - begin)
+        return best
+
+    with torch.no_grad():
+        plain = loop()
+        with _Nothing():
+            watched = loop()
+    return 4 * max(0, watched - plain) // rounds
+
+
+def _say(text: str) -> None:
+    print(f"reprise: {text}", file=sys.stderr, flush=True)

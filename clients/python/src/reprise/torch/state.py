@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When Reprise must stand aside, and what is alive before a step."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["alive_tensors", "blocked", "known_names", "model_bytes", "model_device"]
+
+_GRADIENT, _STATE = 2, 3  # reprise.v1.Category
+
+
+def blocked() -> str:
+    """Why hooks must not be set for the forward that begins now; empty: nothing is in the way.
+
+    Only the innermost pair of saved-tensor hooks is applied by autograd, so hooks around the model
+    (checkpointing, offload) are the program's decision and stay."""
+    autograd = torch._C._autograd  # type: ignore[attr-defined]
+    if not autograd._saved_tensors_hooks_is_enabled():
+        return "saved-tensor hooks are switched off around the model"
+    if autograd._top_saved_tensors_default_hooks(True) is not None:
+        return "saved-tensor hooks of the program surround the model"
+    if torch._C._len_torch_dispatch_stack() > 0:  # type: ignore[attr-defined]
+        return "a dispatch mode of the program surrounds the model"
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+        return "the model runs inside a functorch transform"
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return "the model is being compiled or traced"
+    return ""
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """The one device of a model's parameters."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def model_bytes(model: nn.Module) -> int:
+    """Bytes of parameters, gradients and buffers, every storage once."""
+    sizes: dict[int, int] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        for one in (tensor, tensor.grad):
+            if one is not None:
+                storage = one.untyped_storage()
+                sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def alive_tensors(device: torch.device) -> list[Tensor]:
+    """Every tensor of the process on the device that Python knows of. `type()` and not
+    `isinstance`: asking a lazy proxy for its class could run it."""
+    found = []
+    for thing in gc.get_objects():
+        if issubclass(type(thing), Tensor):
+            try:
+                if thing.device.type == device.type and thing.layout == torch.strided:
+                    found.append(thing)
+            except (RuntimeError, NotImplementedError):
+                continue
+    return found
+
+
+def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:
+    """Name and category of gradients and optimizer state, by storage."""
+    names: dict[int, tuple[str, int]] = {}
+    paths = {id(p): n for n, p in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            names[parameter.grad.untyped_storage()._cdata] = (f"{name}.grad", _GRADIENT)
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    path = paths.get(id(parameter), "parameter")
+                    names[value.untyped_storage()._cdata] = (f"{path}.{key}", _STATE)
+    return names

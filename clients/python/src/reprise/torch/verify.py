@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the gradients of a planned step, bit for bit, against the same step without a plan.
+
+    check = Check(model)                     # before the step
+    check.forward(args, kwargs, outputs)     # after every forward of the root
+    result = check.compare(call)             # after the backward, before the optimizer
+
+The planned step is the real one: it trains. Kept from it are the generator states, the buffers and
+the inputs, and the gradients of the outputs as they arrive. `compare` runs forward and backward
+once more without a plan from that state, compares every parameter's gradient, and puts generators
+and buffers back. So nothing that happens outside the model (loss, loader, logging) happens twice.
+
+Left out: parameters that something other than the model's forward reads too, and those whose
+gradients were changed between backward and optimizer (clipping); their gradients are not the
+model's own.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprise.torch.ops import tensors_in
+
+__all__ = ["Check", "CheckResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found. `extra_bytes`: what the check itself held during the step."""
+
+    checked: int
+    differing: tuple[str, ...]
+    left_out: int
+    extra_bytes: int
+    why: str = ""  # not empty: nothing could be compared
+
+
+class _Generators:
+    """Every generator a forward may draw from."""
+
+    def __init__(self) -> None:
+        self._cpu = torch.get_rng_state()
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._cuda = torch.cuda.get_rng_state_all() if cuda else None
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+
+class _Buffers:
+    """The buffers of a model: the tensors and what stood in them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._saved = [
+            (module, name, buffer, buffer.detach().clone())
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self.bytes = sum(b.nbytes for *_, b in self._saved)
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for module, name, buffer, content in self._saved:
+                buffer.copy_(content)
+                module._buffers[name] = buffer
+
+
+@dataclass(slots=True)
+class _Forward:
+    """One forward of the root."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    versions: tuple[int, ...]
+    generators: _Generators
+    buffers: _Buffers
+    autocast: tuple[bool, torch.dtype]
+    grads: dict[int, Tensor] = field(default_factory=dict)  # by output
+    tasks: set[int] = field(default_factory=set)
+
+
+class Check:
+    """One sampled step."""
+
+    def __init__(self, model: nn.Module, left_out: frozenset[str]) -> None:
+        self._model = model
+        self._parameters = {
+            name: p
+            for name, p in model.named_parameters()
+            if p.requires_grad and name not in left_out
+        }
+        self._left_out = len(left_out)
+        self._forwards: list[_Forward] = []
+        self._before: dict[str, Tensor | None] = {}
+        self._after: dict[str, tuple[Tensor, int]] = {}
+        self._handles: list[Any] = []
+        for name, parameter in self._parameters.items():
+            self._handles.append(parameter.register_hook(self._first_gradient(name, parameter)))
+            self._handles.append(
+                parameter.register_post_accumulate_grad_hook(self._accumulated(name))
+            )
+
+    def _first_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
+        def hook(_: Tensor) -> None:
+            if name not in self._before:
+                before = parameter.grad
+                kept = before is not None and bool(before.any())
+                self._before[name] = before.detach().clone() if kept and before is not None else None
+
+        return hook
+
+    def _accumulated(self, name: str) -> Callable[[Tensor], None]:
+        def hook(parameter: Tensor) -> None:
+            grad = parameter.grad
+            if grad is not None:
+                self._after[name] = (grad, grad._version)
+
+        return hook
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a forward of the root."""
+        self._forwards.append(
+            _Forward(
+                args,
+                kwargs,
+                tuple(t._version for t in tensors_in(*args, kwargs)),
+                _Generators(),
+                _Buffers(self._model),
+                (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+            )
+        )
+
+    def leave(self, outputs: Any) -> None:
+        """After it."""
+        forward = self._forwards[-1]
+        for position, output in enumerate(tensors_in(outputs)):
+            if output.requires_grad:
+                self._handles.append(output.register_hook(_keep(forward, position)))
+
+    def stop(self) -> None:
+        """Takes the hooks out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # ---- The reference ------------------------------------------------------------
+
+    def compare(self, call: Callable[..., Any]) -> CheckResult:
+        """Runs the reference through `call` (the root's forward) and compares."""
+        self.stop()
+        extra = sum(g.nbytes for f in self._forwards for g in f.grads.values())
+        extra += sum(f.buffers.bytes for f in self._forwards)
+        extra += sum(b.nbytes for b in self._before.values() if b is not None)
+        for forward in self._forwards:
+            now = tuple(t._version for t in tensors_in(*forward.args, forward.kwargs))
+            if now != forward.versions:
+                return CheckResult(0, (), 0, extra, "the model's input was changed in place")
+        generators, buffers = _Generators(), _Buffers(self._model)
+        try:
+            expected = self._reference(call)
+        finally:
+            buffers.restore()
+            generators.restore()
+        checked, left_out = 0, self._left_out
+        differing = []
+        for name, (grad, version) in self._after.items():
+            parameter = self._parameters[name]
+            if parameter.grad is not grad or grad._version != version:
+                left_out += 1
+                continue
+            checked += 1
+            if not _same(grad, expected.get(name)):
+                differing.append(name)
+        return CheckResult(checked, tuple(differing), left_out, extra)
+
+    def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:
+        """Gradients without a plan, added up as autograd adds them."""
+        total = {n: b for n, b in self._before.items() if b is not None}
+        # Forwards whose outputs met in one backward are one graph.
+        todo = list(self._forwards)
+        while todo:
+            group = [todo.pop(0)]
+            while todo and group[-1].tasks & todo[0].tasks:
+                group.append(todo.pop(0))
+            for name, grad in self._gradients(group, call).items():
+                total[name] = total[name] + grad if name in total else grad
+        return total
+
+    def _gradients(self, group: list[_Forward], call: Callable[..., Any]) -> dict[str, Tensor]:
+        outputs: list[Tensor] = []
+        grads: list[Tensor] = []
+        for forward in group:
+            forward.buffers.restore()
+            forward.generators.restore()
+            enabled, dtype = forward.autocast
+            with torch.enable_grad(), torch.autocast("cpu", dtype=dtype, enabled=enabled):
+                produced = tuple(tensors_in(call(*forward.args, **forward.kwargs)))
+            for position, grad in forward.grads.items():
+                outputs.append(produced[position])
+                grads.append(grad)
+        if not outputs:
+            return {}
+        names = list(self._parameters)
+        found = torch.autograd.grad(
+            outputs, [self._parameters[n] for n in names], grads, allow_unused=True
+        )
+        return {n: g for n, g in zip(names, found, strict=True) if g is not None}
+
+
+def _keep(forward: _Forward, position: int) -> Callable[[Tensor], None]:
+    def hook(grad: Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        forward.tasks.add(task)
+        grad = grad.detach()
+        known = forward.grads.get(position)
+        forward.grads[position] = grad if known is None else known + grad
+
+    return hook
+
+
+def _same(left: Tensor, right: Tensor | None) -> bool:
+    if right is None:
+        return False
+    if torch.equal(left, right):
+        return True
+    same = (left == right) | (left.isnan() & right.isnan())
+    return left.shape == right.shape and bool(same.all())
