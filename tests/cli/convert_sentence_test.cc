@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "server/convert/sentence.h"
+
+namespace reprise::server {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+v1::Plan GoodPlan() {
+  v1::Plan plan;
+  plan.set_feasible(true);
+  plan.set_budget_bytes(8 * kGiB);
+  plan.set_peak_bytes(79 * kGiB / 10);
+  plan.set_base_peak_bytes(142 * kGiB / 10);
+  plan.set_base_time_ns(370'000'000);
+  plan.set_time_ns(412'000'000);
+  plan.set_overhead(42.0 / 370);
+  plan.set_bound(42.0 / 370);
+  plan.set_proven_optimal(true);
+  return plan;
+}
+
+TEST(Sentence, SaysWhatAPlanCosts) {
+  EXPECT_EQ(PlanSentence(GoodPlan()),
+            "It fits in 8.0 GiB.  Peak 7.9 GiB (was 14.2 GiB)   "
+            "Step 412 ms (+11.4 %)   proven optimal");
+}
+
+TEST(Sentence, SaysHowFarFromOptimalAtMost) {
+  v1::Plan plan = GoodPlan();
+  plan.set_proven_optimal(false);
+  plan.set_overhead(0.113);
+
+  plan.set_bound(0.105);
+  EXPECT_TRUE(PlanSentence(plan).ends_with("at most 0.8 % above optimal"));
+  plan.set_bound(0.1049);  // 0.81 %: "at most" rounds up
+  EXPECT_TRUE(PlanSentence(plan).ends_with("at most 0.9 % above optimal"));
+  plan.set_bound(0.113);  // no proof, so it is not claimed
+  EXPECT_TRUE(PlanSentence(plan).ends_with("at most 0.1 % above optimal"));
+}
+
+TEST(Sentence, TheStepOfAJobStartsFromItsMeasuredTime) {
+  // 400 measured + (412 - 370) = 442.
+  EXPECT_NE(PlanSentence(GoodPlan(), 400'000'000).find("Step 442 ms"),
+            std::string::npos);
+}
+
+v1::Plan NoPlan(int64_t budget, int64_t needed) {
+  v1::Plan plan;
+  plan.set_budget_bytes(budget);
+  v1::Infeasible& why = *plan.mutable_infeasible();
+  why.set_smallest_budget_bytes(needed);
+  why.set_blocking_op(17);
+  why.set_blocking_op_name("aten.bmm.default");
+  why.set_blocking_module("layers.3.attn");
+  return plan;
+}
+
+TEST(Sentence, NamesTheOpThatNeedsMore) {
+  EXPECT_EQ(PlanSentence(NoPlan(3 * kGiB, 34 * kGiB / 10)),
+            "Nothing fits in 3.0 GiB: op 17 aten.bmm.default (layers.3.attn) "
+            "needs at least 3.4 GiB.");
+}
+
+TEST(Sentence, WhatIsNeededIsRoundedUpSoThatItCanBeTyped) {
+  // 3.31 GiB would print as 3.3, which would be refused again.
+  EXPECT_EQ(PlanSentence(NoPlan(3 * kGiB, 331 * kGiB / 100)),
+            "Nothing fits in 3.0 GiB: op 17 aten.bmm.default (layers.3.attn) "
+            "needs at least 3.4 GiB.");
+  EXPECT_EQ(FormatBytesUp(1023), "1023 B");
+  EXPECT_EQ(FormatBytesUp(1024), "1.0 KiB");
+  EXPECT_EQ(FormatBytesUp(1025), "1.1 KiB");
+  EXPECT_EQ(FormatBytesUp(3 * kGiB), "3.0 GiB");
+  EXPECT_EQ(FormatBytesUp(kGiB - 1), "1.0 GiB");
+}
+
+TEST(Sentence, FiguresThatLookAlikeArePrintedInBytes) {
+  EXPECT_EQ(PlanSentence(NoPlan(1000, 1001)),
+            "Nothing fits in 1000 B: op 17 aten.bmm.default (layers.3.attn) "
+            "needs at least 1001 B.");
+  EXPECT_EQ(PlanSentence(NoPlan(3435973830, 3435973836)),
+            "Nothing fits in 3435973830 bytes: op 17 aten.bmm.default "
+            "(layers.3.attn) needs at least 3435973836 bytes.");
+}
+
+TEST(Sentence, AnOpenEndIsNotCalledAProof) {
+  v1::Plan plan = NoPlan(3 * kGiB, 28 * kGiB / 10);
+  plan.mutable_infeasible()->set_smallest_known_bytes(32 * kGiB / 10);
+
+  EXPECT_TRUE(Undecided(plan));
+  EXPECT_EQ(PlanSentence(plan),
+            "No plan found for 3.0 GiB yet: at least 2.8 GiB are needed, a "
+            "plan is known for 3.2 GiB.");
+}
+
+struct PlannedRun {
+  v1::Plan plan = GoodPlan();
+  v1::Verdict verdict;
+};
+
+PlannedRun GoodRun() {
+  PlannedRun run;
+  run.plan.set_sentence(PlanSentence(run.plan));
+  run.verdict.set_feasible(true);
+  run.verdict.set_planned_steps(20);
+  run.verdict.set_budget_bytes(8 * kGiB);
+  run.verdict.set_predicted_peak_bytes(1000 * kGiB / 127);
+  run.verdict.set_measured_peak_bytes(991 * kGiB / 127);
+  run.verdict.set_predicted_step_ns(412'000'000);
+  run.verdict.set_measured_step_ns(415'000'000);
+  return run;
+}
+
+std::string Measured(const PlannedRun& run, int64_t checks, int64_t differing) {
+  const std::string all = RunSentence(run.plan, run.verdict, checks, differing);
+  EXPECT_TRUE(all.starts_with(run.plan.sentence()));
+  return all.substr(run.plan.sentence().size());
+}
+
+TEST(Sentence, AVerifiedRunAppendsWhatWasMeasured) {
+  EXPECT_EQ(Measured(GoodRun(), 3, 0),
+            " Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for "
+            "bit equal in 3 checks.");
+  EXPECT_TRUE(Measured(GoodRun(), 1, 0).ends_with("equal in 1 check."));
+}
+
+TEST(Sentence, WhatWentWrongIsSaid) {
+  EXPECT_TRUE(Measured(GoodRun(), 0, 0).ends_with("gradients not checked."));
+  EXPECT_TRUE(Measured(GoodRun(), 3, 1)
+                  .ends_with("gradients differ in 1 of 3 checks."));
+  PlannedRun run = GoodRun();
+  run.verdict.set_measured_peak_bytes(81 * kGiB / 10);
+  EXPECT_NE(Measured(run, 3, 0).find("102.4 MiB over the budget"),
+            std::string::npos);
+  run.verdict.set_mismatches(2);
+  EXPECT_TRUE(Measured(run, 3, 0).ends_with(
+      "The program left the plan 2 times and kept everything then."));
+}
+
+TEST(Sentence, BeforeTheFirstPlannedStepThePlanSpeaksAlone) {
+  PlannedRun run = GoodRun();
+  run.verdict.set_planned_steps(0);
+  EXPECT_EQ(Measured(run, 0, 0), "");
+}
+
+}  // namespace
+}  // namespace reprise::server
