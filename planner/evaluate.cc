@@ -182,7 +182,12 @@ class Evaluator {
       return InvalidArgument(StrCat("schedule: op ", next_, " never runs"));
     }
     for (const StorageId s : graph_.required) {
-      if (present_[s] == versions_.Last(s)) continue;
+      if (present_[s] == versions_.Last(s)) {
+        if (!graph_.storages[s].pinned || lives_[s] == 1) continue;
+        return InvalidArgument(StrCat("schedule: storage ", s,
+                                      " is pinned and required, but ends in a "
+                                      "second life"));
+      }
       return InvalidArgument(
           StrCat("schedule: storage ", s, " is required at version ",
                  versions_.Number(versions_.Last(s)), " at the end, but ",

@@ -33,13 +33,13 @@ struct Progress {
 
 struct Request {
   int64_t budget_bytes = 0;
-  Capabilities capabilities;
+  Capabilities capabilities = {};
   double target_gap = 0.001;  // stop when overhead - bound <= target_gap
   int64_t max_ticks = 0;      // 0: default
   uint64_t seed = 1;
   // Asked every few thousand ticks.
-  std::function<bool()> should_stop;
-  std::function<void(const Progress&)> on_progress;
+  std::function<bool()> should_stop = {};
+  std::function<void(const Progress&)> on_progress = {};
 };
 
 // Why a budget is impossible.

@@ -133,6 +133,7 @@ class Search {
     // constructed flags in turn and from the best schedule.
     int64_t ticks = std::max<int64_t>(effort_.most_ticks() / 16, 1);
     for (int round = 0; !Done(); ++round) {
+      effort_.Spend(1000);  // a round without a single candidate ends too
       Flags flags;
       const Archive::Point* best = Best();
       const bool from_start =

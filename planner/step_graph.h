@@ -59,7 +59,7 @@ struct Storage {
   Category category = Category::kUnknown;
   bool saved_for_backward = false;
   bool pinned = false;  // never recomputed
-  std::string name;
+  std::string name = {};
 };
 
 struct Op {
@@ -68,15 +68,15 @@ struct Op {
   int64_t state_bytes = 0;  // generator state, charged when a seeded op re-runs
   Phase phase = Phase::kForward;
   OpKind kind = OpKind::kPure;
-  std::vector<StorageId> reads;
-  std::vector<StorageId> writes;
-  std::vector<StorageId> mutates;
-  std::string name;
-  std::string module;
+  std::vector<StorageId> reads = {};
+  std::vector<StorageId> writes = {};
+  std::vector<StorageId> mutates = {};
+  std::string name = {};
+  std::string module = {};
 };
 
 struct StepGraph {
-  std::string name;
+  std::string name = {};
   int64_t static_bytes = 0;
   std::vector<Storage> storages;
   std::vector<Op> ops;

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Everything the planner says, against brute force on small random graphs.
+// Each test takes 800
+// graphs per set of capabilities, half or twice as many where it says so;
+// REPRISE_ORACLE_GRAPHS=10000 asks for more of them.
+#include "tests/planner/oracle.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "planner/flags.h"
+#include "planner/planner.h"
+#include "planner/screen.h"
+#include "planner/window_bound.h"
+#include "tests/planner/random_graph.h"
+
+namespace reprise::planner {
+namespace {
+
+int GraphCount() {
+  const char* text = std::getenv("REPRISE_ORACLE_GRAPHS");
+  return text == nullptr ? 800 : std::max(1, std::atoi(text));
+}
+
+Capabilities CapabilitiesOf(int set, Random& random) {
+  if (set == 0) return {};
+  return set == 1 ? TapeCapabilities() : RandomCapabilities(random);
+}
+
+// A budget that hurts: between just below the largest working set and the
+// base peak.
+int64_t TightBudget(const Problem& problem, Random& random) {
+  const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
+  const int64_t most = std::max(problem.base.peak_bytes, least + 1);
+  return std::max<int64_t>(0, least - 1 + random.Below(most - least + 1));
+}
+
+class OracleTest : public testing::TestWithParam<int> {};
+
+TEST_P(OracleTest, TheEvaluatorAgreesWithTheBestSchedule) {
+  Random random(1);
+  for (int i = 0; i < GraphCount() / 2; ++i) {
+    const StepGraph graph = RandomGraph(random, 8);
+    const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
+    ASSERT_EQ(Validate(graph), OkStatus()) << "graph " << i;
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int64_t budget = TightBudget(problem, random);
+
+    const auto best = BestSchedule(graph, capabilities, budget);
+
+    if (!best.has_value()) continue;
+    const auto evaluation = Evaluate(graph, best->schedule, capabilities);
+    ASSERT_TRUE(evaluation.ok())
+        << "graph " << i << ": " << evaluation.status().message();
+    EXPECT_LE(evaluation->peak_bytes, budget) << "graph " << i;
+    EXPECT_EQ(evaluation->time_ns, best->time_ns) << "graph " << i;
+  }
+}
+
+TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
+  Random random(2);
+  int found = 0, feasible = 0, optimal = 0;
+  for (int i = 0; i < GraphCount(); ++i) {
+    const StepGraph graph = RandomGraph(random, 9);
+    const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int64_t budget = TightBudget(problem, random);
+    SCOPED_TRACE("graph " + std::to_string(i) + " budget " +
+                 std::to_string(budget));
+
+    const auto best = BestSchedule(graph, capabilities, budget);
+    const auto plan = MakePlan(graph, {.budget_bytes = budget,
+                                       .capabilities = capabilities,
+                                       .target_gap = 0,
+                                       .max_ticks = 60'000});
+
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    if (!best.has_value()) {
+      EXPECT_FALSE(plan->feasible);
+      continue;
+    }
+    ++feasible;
+    ASSERT_TRUE(plan->feasible || plan->undecided)
+        << "called impossible below " << plan->infeasible.smallest_budget_bytes;
+    const int64_t optimum = best->time_ns - problem.base.time_ns;
+    const double base_time =
+        static_cast<double>(std::max<int64_t>(1, problem.base.time_ns));
+    EXPECT_LE(plan->bound * base_time, static_cast<double>(optimum) + 1e-6);
+    if (!plan->feasible) {
+      if (std::getenv("REPRISE_ORACLE_SHOW") != nullptr) {
+        std::printf("not found: graph %d budget %ld\n", i, long(budget));
+      }
+      continue;
+    }
+    ++found;
+    const auto evaluation = Evaluate(graph, plan->schedule, capabilities);
+    ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
+    EXPECT_LE(evaluation->peak_bytes, budget);
+    const int64_t added = evaluation->time_ns - problem.base.time_ns;
+    EXPECT_GE(added, optimum);
+    optimal += added == optimum;
+    if (plan->proven_optimal) {
+      EXPECT_EQ(added, optimum);
+    }
+  }
+  RecordProperty("feasible", feasible);
+  RecordProperty("found", found);
+  RecordProperty("optimal", optimal);
+  // What is left to the portfolio: rare on graphs this small.
+  EXPECT_GE(found, feasible * 94 / 100) << "of " << feasible;
+  EXPECT_GE(optimal, feasible * 88 / 100) << "of " << feasible;
+}
+
+TEST_P(OracleTest, ImpossibleIsTrueBelowTheSmallestBudget) {
+  Random random(3);
+  for (int i = 0; i < GraphCount() / 2; ++i) {
+    const StepGraph graph = RandomGraph(random, 8);
+    const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
+    const Problem problem = MakeProblem(graph, capabilities);
+
+    int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
+    for (OpId at = 0; at < graph.op_count(); ++at) {
+      WindowBound window(problem, at);
+      least = std::max(
+          least, window.Solve(problem.base.peak_bytes).least_budget_bytes);
+    }
+
+    EXPECT_LE(least, problem.base.peak_bytes) << "graph " << i;
+    EXPECT_FALSE(BestSchedule(graph, capabilities, least - 1).has_value())
+        << "graph " << i << " least " << least;
+  }
+}
+
+TEST_P(OracleTest, TheGeneratorAgreesWithTheEvaluator) {
+  Random random(4);
+  int valid = 0;
+  for (int i = 0; i < GraphCount() * 2; ++i) {
+    const StepGraph graph = RandomGraph(random, 14);
+    const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
+    const Problem problem = MakeProblem(graph, capabilities);
+    Generator generator(problem);
+    Flags flags = BaseFlags(problem);
+    for (int32_t f = 0; f < problem.flag_count(); ++f) {
+      if (problem.flag_fixed[f] == 0 && random.Percent(30)) {
+        flags[f] = static_cast<Retention>(random.Below(3));
+      }
+    }
+
+    const Generated generated = generator.Generate(flags);
+
+    if (!generated.valid) continue;
+    ++valid;
+    const Schedule schedule =
+        WithFrees(graph, generator.execs(), capabilities.free_policy);
+    const auto evaluation = Evaluate(graph, schedule, capabilities);
+    ASSERT_TRUE(evaluation.ok())
+        << "graph " << i << ": " << evaluation.status().message();
+    EXPECT_EQ(evaluation->peak_bytes, generated.peak_bytes) << "graph " << i;
+    EXPECT_EQ(evaluation->time_ns, generated.time_ns) << "graph " << i;
+    EXPECT_EQ(evaluation->execs, static_cast<int>(generator.execs().size()));
+  }
+  EXPECT_GT(valid, GraphCount());
+}
+
+TEST_P(OracleTest, BaseFlagsGenerateTheBaseOrder) {
+  Random random(5);
+  for (int i = 0; i < 500; ++i) {
+    const StepGraph graph = RandomGraph(random, 12);
+    const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
+    const Problem problem = MakeProblem(graph, capabilities);
+    Generator generator(problem);
+
+    const Generated generated = generator.Generate(BaseFlags(problem));
+
+    ASSERT_TRUE(generated.valid) << "graph " << i;
+    EXPECT_EQ(static_cast<int>(generator.execs().size()), graph.op_count());
+    EXPECT_EQ(generated.peak_bytes, problem.base.peak_bytes) << "graph " << i;
+  }
+}
+
+std::string NameOfSet(const testing::TestParamInfo<int>& info) {
+  return info.param == 0 ? "Reference" : info.param == 1 ? "Tape" : "Any";
+}
+INSTANTIATE_TEST_SUITE_P(Executors, OracleTest, testing::Values(0, 1, 2),
+                         NameOfSet);
+
+}  // namespace
+}  // namespace reprise::planner

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Small random step graphs with every feature: several outputs, in-place
+// versions, workspace, zero times, zero bytes, every kind, releases, pins,
+// generator states, required storages, a forward and a backward.
+#pragma once
+
+#include "planner/evaluate.h"
+#include "planner/random.h"
+
+namespace reprise::planner {
+
+// At most `most_ops` ops (at least 3) and 12 storages; always valid.
+StepGraph RandomGraph(Random& random, int most_ops);
+
+// The reference capabilities, the tape's, and others.
+Capabilities RandomCapabilities(Random& random);
+Capabilities TapeCapabilities();
+
+}  // namespace reprise::planner
