@@ -1,35 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The distribution's own Chromium, driven by Playwright. */
-import { existsSync } from "node:fs";
-import { chromium, type Browser, type Page } from "playwright-core";
+import {existsSync} from 'node:fs';
+import {chromium, type Browser, type Page} from 'playwright-core';
 
 const PLACES = [
-  "/usr/bin/chromium",
-  "/usr/bin/chromium-browser",
-  "/snap/bin/chromium",
-  "/usr/bin/google-chrome",
+  '/usr/bin/chromium',
+  '/usr/bin/chromium-browser',
+  '/snap/bin/chromium',
+  '/usr/bin/google-chrome',
 ];
 
 export function startBrowser(): Promise<Browser> {
-  const named = process.env["CHROMIUM"];
+  const named = process.env['CHROMIUM'];
   const executablePath = named ?? PLACES.find(existsSync);
   if (executablePath === undefined || !existsSync(executablePath)) {
-    throw new Error(
-      `${named ?? "chromium"}: no browser here; install chromium or set CHROMIUM`,
-    );
+    throw new Error(`${named ?? 'chromium'}: no browser here; install chromium or set CHROMIUM`);
   }
   return chromium.launch({
     executablePath,
     args: [
-      "--headless",
-      "--no-sandbox",
-      "--disable-gpu",
-      "--disable-quic",
-      "--no-first-run",
-      "--disable-background-networking",
-      "--disable-component-update",
-      "--disable-sync",
+      '--headless',
+      '--no-sandbox',
+      '--disable-gpu',
+      '--disable-quic',
+      '--no-first-run',
+      '--disable-background-networking',
+      '--disable-component-update',
+      '--disable-sync',
     ],
   });
 }
@@ -54,14 +52,14 @@ export async function openPage(
   } = {},
 ): Promise<Watched> {
   const page = await browser.newPage({
-    viewport: { width: options.width ?? 1280, height: options.height ?? 900 },
-    colorScheme: options.dark ? "dark" : "light",
+    viewport: {width: options.width ?? 1280, height: options.height ?? 900},
+    colorScheme: options.dark ? 'dark' : 'light',
   });
   const problems: string[] = [];
-  page.on("pageerror", (error) => problems.push(String(error)));
-  page.on("console", (message) => {
-    const lost = message.text().startsWith("Failed to load resource");
-    if (message.type() === "error" && !lost) problems.push(message.text());
+  page.on('pageerror', (error) => problems.push(String(error)));
+  page.on('console', (message) => {
+    const lost = message.text().startsWith('Failed to load resource');
+    if (message.type() === 'error' && !lost) problems.push(message.text());
   });
-  return { page, problems };
+  return {page, problems};
 }

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** A real reprised in a folder of its own. */
-import { spawn, type ChildProcess } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
-import { fileURLToPath } from "node:url";
+import {spawn, type ChildProcess} from 'node:child_process';
+import {existsSync, mkdtempSync, readFileSync, rmSync} from 'node:fs';
+import {tmpdir} from 'node:os';
+import {join} from 'node:path';
+import {fileURLToPath} from 'node:url';
 
-const BUILT = fileURLToPath(
-  new URL("../../build/bin/reprised", import.meta.url),
-);
+const BUILT = fileURLToPath(new URL('../../build/bin/reprised', import.meta.url));
 
 export interface Daemon {
   readonly url: string;
   readonly folder: string;
   readonly socket: string;
   /** Ends it: cleanly, or as a crash would. */
-  stop(signal?: "SIGTERM" | "SIGKILL"): Promise<void>;
+  stop(signal?: 'SIGTERM' | 'SIGKILL'): Promise<void>;
   /** Starts it again on the same port and the same data. */
   start(): Promise<void>;
   /** Stops it and removes its folder. */
@@ -25,42 +23,33 @@ export interface Daemon {
 
 /** The path of reprised: REPRISED, else what scripts/build leaves. */
 function program(): string {
-  const path = process.env["REPRISED"] ?? BUILT;
+  const path = process.env['REPRISED'] ?? BUILT;
   if (!existsSync(path))
-    throw new Error(
-      `${path}: no reprised here; run scripts/build or set REPRISED`,
-    );
+    throw new Error(`${path}: no reprised here; run scripts/build or set REPRISED`);
   return path;
 }
 
 export async function startDaemon(): Promise<Daemon> {
-  const folder = mkdtempSync(join(tmpdir(), "reprise-e2e-"));
-  const socket = join(folder, "agent.sock");
+  const folder = mkdtempSync(join(tmpdir(), 'reprise-e2e-'));
+  const socket = join(folder, 'agent.sock');
   let child: ChildProcess | undefined;
-  let listen = "127.0.0.1:0";
-  let said = "";
+  let listen = '127.0.0.1:0';
+  let said = '';
 
   async function start(): Promise<void> {
-    said = "";
+    said = '';
     const started = spawn(
       program(),
-      [
-        "--listen",
-        listen,
-        "--data-dir",
-        join(folder, "data"),
-        "--agent-socket",
-        socket,
-      ],
+      ['--listen', listen, '--data-dir', join(folder, 'data'), '--agent-socket', socket],
       {
-        stdio: ["ignore", "pipe", "pipe"],
-        env: { ...process.env, REPRISE_SOCKET: socket },
+        stdio: ['ignore', 'pipe', 'pipe'],
+        env: {...process.env, REPRISE_SOCKET: socket},
       },
     );
     child = started;
     const keep = (part: Buffer): void => void (said += part.toString());
-    started.stdout.on("data", keep);
-    started.stderr.on("data", keep);
+    started.stdout.on('data', keep);
+    started.stderr.on('data', keep);
     const found = await until(() => {
       if (started.exitCode !== null) throw new Error(`reprised ended: ${said}`);
       return serverFile(folder, started.pid);
@@ -68,13 +57,11 @@ export async function startDaemon(): Promise<Daemon> {
     listen = found.listen;
   }
 
-  async function stop(
-    signal: "SIGTERM" | "SIGKILL" = "SIGTERM",
-  ): Promise<void> {
+  async function stop(signal: 'SIGTERM' | 'SIGKILL' = 'SIGTERM'): Promise<void> {
     const running = child;
     child = undefined;
     if (!running || running.exitCode !== null) return;
-    const ended = new Promise((resolve) => running.once("exit", resolve));
+    const ended = new Promise((resolve) => running.once('exit', resolve));
     running.kill(signal);
     await ended;
   }
@@ -90,19 +77,16 @@ export async function startDaemon(): Promise<Daemon> {
     start,
     async remove() {
       await stop();
-      rmSync(folder, { recursive: true, force: true });
+      rmSync(folder, {recursive: true, force: true});
     },
   };
 }
 
 /** The file a daemon writes beside its socket once it listens. */
-function serverFile(
-  folder: string,
-  pid: number | undefined,
-): { listen: string } | undefined {
-  const path = join(folder, "server.json");
+function serverFile(folder: string, pid: number | undefined): {listen: string} | undefined {
+  const path = join(folder, 'server.json');
   if (!existsSync(path)) return undefined;
-  const file = JSON.parse(readFileSync(path, "utf8")) as {
+  const file = JSON.parse(readFileSync(path, 'utf8')) as {
     listen: string;
     pid: number;
   };
@@ -111,10 +95,7 @@ function serverFile(
 }
 
 /** The first defined answer; asks every few milliseconds, for 20 seconds. */
-export async function until<T>(
-  ask: () => T | undefined,
-  otherwise: string,
-): Promise<T> {
+export async function until<T>(ask: () => T | undefined, otherwise: string): Promise<T> {
   for (const start = Date.now(); Date.now() - start < 20_000;) {
     const answer = ask();
     if (answer !== undefined) return answer;

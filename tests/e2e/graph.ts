@@ -11,7 +11,7 @@
  * activations (24 + 8), two gradients of them (24 + 8) and the weights'
  * gradients, over 40 MiB of static memory.
  */
-import { create } from "@bufbuild/protobuf";
+import {create} from '@bufbuild/protobuf';
 import {
   Category,
   OpKind,
@@ -22,7 +22,7 @@ import {
   type Op,
   type StepGraph,
   type Storage,
-} from "../../web/src/gen/reprise/v1/graph_pb";
+} from '../../web/src/gen/reprise/v1/graph_pb';
 
 export const MIB = 2 ** 20;
 const LAYERS = 8;
@@ -33,12 +33,7 @@ export function layeredGraph(name: string): StepGraph {
   const storages: Storage[] = [];
   const ops: Op[] = [];
 
-  function storage(
-    text: string,
-    mib: number,
-    category: Category,
-    saved = false,
-  ): number {
+  function storage(text: string, mib: number, category: Category, saved = false): number {
     const id = storages.length;
     storages.push(
       create(StorageSchema, {
@@ -77,38 +72,24 @@ export function layeredGraph(name: string): StepGraph {
   }
 
   const mibOf = (layer: number): number => (layer === WIDE ? 24 : 8);
-  const x = storage("input batch", 4, Category.INPUT);
-  op("reprise.step_begin", Phase.FORWARD, OpKind.ONCE, 1, "", [], [x]);
+  const x = storage('input batch', 4, Category.INPUT);
+  op('reprise.step_begin', Phase.FORWARD, OpKind.ONCE, 1, '', [], [x]);
 
   const acts: number[] = [];
   for (let i = 0; i < LAYERS; i++) {
-    acts.push(
-      storage(`layers.${i}: activation`, mibOf(i), Category.ACTIVATION, true),
-    );
+    acts.push(storage(`layers.${i}: activation`, mibOf(i), Category.ACTIVATION, true));
     const before = i === 0 ? x : acts[i - 1]!;
-    op(
-      "aten.gelu.default",
-      Phase.FORWARD,
-      OpKind.PURE,
-      10,
-      `layers.${i}`,
-      [before],
-      [acts[i]!],
-    );
+    op('aten.gelu.default', Phase.FORWARD, OpKind.PURE, 10, `layers.${i}`, [before], [acts[i]!]);
   }
 
-  const loss = storage("loss", 1, Category.ACTIVATION);
-  let gradient = storage(
-    `layers.${LAYERS - 1}: gradient`,
-    8,
-    Category.TEMPORARY,
-  );
+  const loss = storage('loss', 1, Category.ACTIVATION);
+  let gradient = storage(`layers.${LAYERS - 1}: gradient`, 8, Category.TEMPORARY);
   op(
-    "aten.mse_loss.default",
+    'aten.mse_loss.default',
     Phase.FORWARD,
     OpKind.ONCE,
     1,
-    "",
+    '',
     [acts[LAYERS - 1]!],
     [loss, gradient],
   );
@@ -116,42 +97,20 @@ export function layeredGraph(name: string): StepGraph {
   const weights: number[] = [];
   for (let i = LAYERS - 1; i >= 0; i--) {
     const before = i === 0 ? x : acts[i - 1]!;
-    const writes = [
-      storage(`layers.${i}: weight gradient`, 1, Category.GRADIENT),
-    ];
+    const writes = [storage(`layers.${i}: weight gradient`, 1, Category.GRADIENT)];
     weights.push(writes[0]!);
     const reads = [gradient, acts[i]!, before];
     if (i > 0) {
-      gradient = storage(
-        `layers.${i - 1}: gradient`,
-        mibOf(i - 1),
-        Category.TEMPORARY,
-      );
+      gradient = storage(`layers.${i - 1}: gradient`, mibOf(i - 1), Category.TEMPORARY);
       writes.push(gradient);
     }
-    op(
-      "aten.gelu_backward.default",
-      Phase.BACKWARD,
-      OpKind.PURE,
-      20,
-      `layers.${i}`,
-      reads,
-      writes,
-    );
+    op('aten.gelu_backward.default', Phase.BACKWARD, OpKind.PURE, 20, `layers.${i}`, reads, writes);
   }
-  op(
-    "aten._fused_adam.default",
-    Phase.OPTIMIZER,
-    OpKind.ONCE,
-    5,
-    "",
-    weights,
-    [],
-  );
+  op('aten._fused_adam.default', Phase.OPTIMIZER, OpKind.ONCE, 5, '', weights, []);
 
   return create(StepGraphSchema, {
     name,
-    flavour: "eager-dispatch",
+    flavour: 'eager-dispatch',
     staticBytes: BigInt(40 * MIB),
     storages,
     ops,

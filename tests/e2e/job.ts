@@ -4,13 +4,10 @@
  * A job as the server sees one: it submits a graph, is given a plan, and
  * streams what it measures, over gRPC as a collector does.
  */
-import { create, toBinary } from "@bufbuild/protobuf";
-import { createClient } from "@connectrpc/connect";
-import { createGrpcTransport } from "@connectrpc/connect-node";
-import {
-  StepGraphSchema,
-  type StepGraph,
-} from "../../web/src/gen/reprise/v1/graph_pb";
+import {create, toBinary} from '@bufbuild/protobuf';
+import {createClient} from '@connectrpc/connect';
+import {createGrpcTransport} from '@connectrpc/connect-node';
+import {StepGraphSchema, type StepGraph} from '../../web/src/gen/reprise/v1/graph_pb';
 import {
   ChunkSchema,
   ColumnsSchema,
@@ -20,10 +17,10 @@ import {
   type Columns,
   type Down,
   type Up,
-} from "../../web/src/gen/reprise/v1/ingest_pb";
-import { FreePolicy, type Plan } from "../../web/src/gen/reprise/v1/plan_pb";
-import { Planner } from "../../web/src/gen/reprise/v1/planner_pb";
-import { Query } from "../../web/src/gen/reprise/v1/query_pb";
+} from '../../web/src/gen/reprise/v1/ingest_pb';
+import {FreePolicy, type Plan} from '../../web/src/gen/reprise/v1/plan_pb';
+import {Planner} from '../../web/src/gen/reprise/v1/planner_pb';
+import {Query} from '../../web/src/gen/reprise/v1/query_pb';
 
 /** What an ALLOC record says, as in reprise_agent.h. */
 const ALLOC = 0n;
@@ -32,14 +29,14 @@ const BASELINE = 7n;
 
 /** As the server presets the tape executor. */
 export const TAPE = {
-  executor: "tape",
+  executor: 'tape',
   recomputeInBackwardOnly: true,
   duplicateOutputs: true,
   freePolicy: FreePolicy.PROGRAM,
 } as const;
 
 export function clients(url: string) {
-  const transport = createGrpcTransport({ baseUrl: url });
+  const transport = createGrpcTransport({baseUrl: url});
   return {
     planner: createClient(Planner, transport),
     query: createClient(Query, transport),
@@ -65,7 +62,7 @@ export class Job {
   #closed = false;
   #seq = 0n;
   #acked = 0n;
-  #waiting: { readonly seq: bigint; readonly resolve: () => void }[] = [];
+  #waiting: {readonly seq: bigint; readonly resolve: () => void}[] = [];
   #failed: Error | undefined;
   #step = 0;
   #clockNs = 1_000_000_000;
@@ -79,27 +76,27 @@ export class Job {
       sessionId: `${runId}.0`,
       runId,
       producerEpoch: 1n,
-      info: { host: "e2e", pid: process.pid, world: 1, labels: { name } },
+      info: {host: 'e2e', pid: process.pid, world: 1, labels: {name}},
     };
-    this.#outbox.push(create(UpSchema, { m: { case: "hello", value: hello } }));
+    this.#outbox.push(create(UpSchema, {m: {case: 'hello', value: hello}}));
     void this.#receive(this.#clients.ingest.stream(this.#send()));
   }
 
   /** Submits the graph and has it planned. */
   async plan(graph: StepGraph, budget: string): Promise<Plan> {
-    const { planner } = this.#clients;
-    const part = { data: toBinary(StepGraphSchema, graph), runId: this.runId };
-    const { graphId } = await planner.putGraph(
+    const {planner} = this.#clients;
+    const part = {data: toBinary(StepGraphSchema, graph), runId: this.runId};
+    const {graphId} = await planner.putGraph(
       (async function* () {
         await Promise.resolve();
         yield part;
       })(),
     );
-    const request = { graphId, budget, capabilities: TAPE, runId: this.runId };
-    for await (const { event } of planner.plan(request)) {
-      if (event.case === "plan") return event.value;
+    const request = {graphId, budget, capabilities: TAPE, runId: this.runId};
+    for await (const {event} of planner.plan(request)) {
+      if (event.case === 'plan') return event.value;
     }
-    throw new Error("the stream ended without a plan");
+    throw new Error('the stream ended without a plan');
   }
 
   /** One step done; resolves when the server has committed it. */
@@ -113,7 +110,7 @@ export class Job {
         {
           step: number,
           planId: step.planId,
-          planned: step.planId !== "",
+          planned: step.planId !== '',
           stepNs: BigInt(step.stepNs),
           peakBytes: BigInt(step.peakBytes),
           endNs: BigInt(endNs),
@@ -128,7 +125,7 @@ export class Job {
               checked: step.check[0],
               differing: step.check[1],
               bitwise: step.check[1] === 0,
-              firstName: step.check[1] === 0 ? "" : "layers.5.weight",
+              firstName: step.check[1] === 0 ? '' : 'layers.5.weight',
             },
           ]
         : [],
@@ -139,7 +136,7 @@ export class Job {
 
   /** The job ends as it should. */
   bye(): void {
-    this.#queue(create(UpSchema, { m: { case: "bye", value: {} } }));
+    this.#queue(create(UpSchema, {m: {case: 'bye', value: {}}}));
     this.#closed = true;
     this.#wake?.();
   }
@@ -161,10 +158,10 @@ export class Job {
       body,
       crc32c: crc32c(body),
     });
-    this.#queue(create(UpSchema, { m: { case: "chunk", value: chunk } }));
+    this.#queue(create(UpSchema, {m: {case: 'chunk', value: chunk}}));
     return new Promise((resolve, reject) => {
       if (this.#failed) reject(this.#failed);
-      else this.#waiting.push({ seq, resolve });
+      else this.#waiting.push({seq, resolve});
     });
   }
 
@@ -175,8 +172,7 @@ export class Job {
 
   async *#send(): AsyncGenerator<Up> {
     for (;;) {
-      for (let up = this.#outbox.shift(); up; up = this.#outbox.shift())
-        yield up;
+      for (let up = this.#outbox.shift(); up; up = this.#outbox.shift()) yield up;
       if (this.#closed) return;
       await new Promise<void>((resolve) => (this.#wake = resolve));
     }
@@ -184,12 +180,12 @@ export class Job {
 
   async #receive(stream: AsyncIterable<Down>): Promise<void> {
     try {
-      for await (const { m } of stream) {
-        if (m.case !== "ack") continue;
+      for await (const {m} of stream) {
+        if (m.case !== 'ack') continue;
         this.#acked = m.value.committed;
-        const done = this.#waiting.filter(({ seq }) => seq <= this.#acked);
-        this.#waiting = this.#waiting.filter(({ seq }) => seq > this.#acked);
-        for (const { resolve } of done) resolve();
+        const done = this.#waiting.filter(({seq}) => seq <= this.#acked);
+        this.#waiting = this.#waiting.filter(({seq}) => seq > this.#acked);
+        for (const {resolve} of done) resolve();
       }
     } catch (error) {
       this.#failed = error instanceof Error ? error : new Error(String(error));
@@ -204,12 +200,7 @@ function trace(
   beginNs: number,
   points: readonly (readonly [number, number])[],
 ): void {
-  const record = (
-    kind: RecordKind,
-    atNs: number,
-    bytes: number,
-    extra: bigint,
-  ): void => {
+  const record = (kind: RecordKind, atNs: number, bytes: number, extra: bigint): void => {
     columns.kind.push(kind);
     columns.startNs.push(BigInt(beginNs + atNs));
     columns.bytes.push(BigInt(bytes));
@@ -219,16 +210,14 @@ function trace(
   let live = points[0]?.[1] ?? 0;
   record(RecordKind.ALLOC, 0, live, BASELINE);
   for (const [atNs, bytes] of points.slice(1)) {
-    if (bytes !== live)
-      record(RecordKind.ALLOC, atNs, bytes - live, bytes > live ? ALLOC : FREE);
+    if (bytes !== live) record(RecordKind.ALLOC, atNs, bytes - live, bytes > live ? ALLOC : FREE);
     live = bytes;
   }
 }
 
-const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
+const CRC_TABLE = Uint32Array.from({length: 256}, (_, byte) => {
   let crc = byte;
-  for (let bit = 0; bit < 8; bit++)
-    crc = crc & 1 ? (crc >>> 1) ^ 0x82f63b78 : crc >>> 1;
+  for (let bit = 0; bit < 8; bit++) crc = crc & 1 ? (crc >>> 1) ^ 0x82f63b78 : crc >>> 1;
   return crc;
 });
 

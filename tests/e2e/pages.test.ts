@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** The pages in a real browser, on a real reprised, fed over gRPC. */
-import type { Browser, Page } from "playwright-core";
-import {
-  afterAll,
-  beforeAll,
-  describe,
-  expect,
-  onTestFinished,
-  test,
-} from "vitest";
-import { formatBytes } from "../../web/src/format/units";
-import type { Plan } from "../../web/src/gen/reprise/v1/plan_pb";
-import { openPage, startBrowser } from "./browser";
-import { startDaemon, type Daemon } from "./daemon";
-import { layeredGraph, MIB } from "./graph";
-import { clients, Job, TAPE } from "./job";
+import type {Browser, Page} from 'playwright-core';
+import {afterAll, beforeAll, describe, expect, onTestFinished, test} from 'vitest';
+import {formatBytes} from '../../web/src/format/units';
+import type {Plan} from '../../web/src/gen/reprise/v1/plan_pb';
+import {openPage, startBrowser} from './browser';
+import {startDaemon, type Daemon} from './daemon';
+import {layeredGraph, MIB} from './graph';
+import {clients, Job, TAPE} from './job';
 
 let daemon: Daemon;
 let browser: Browser;
@@ -29,11 +22,8 @@ afterAll(async () => {
   await daemon?.remove();
 });
 
-async function open(
-  path: string,
-  options: Parameters<typeof openPage>[1] = {},
-): Promise<Page> {
-  const { page, problems } = await openPage(browser, options);
+async function open(path: string, options: Parameters<typeof openPage>[1] = {}): Promise<Page> {
+  const {page, problems} = await openPage(browser, options);
   onTestFinished(async () => {
     await page.close();
     expect(problems).toEqual([]);
@@ -43,20 +33,17 @@ async function open(
 }
 
 const verdict = (page: Page): Promise<string | null> =>
-  page.getByRole("status", { name: "Verdict" }).textContent();
+  page.getByRole('status', {name: 'Verdict'}).textContent();
 
 async function sentenceOf(runId: string): Promise<string> {
-  const run = await clients(daemon.url).query.getRun({ runId });
-  return run.verdict?.sentence ?? "";
+  const run = await clients(daemon.url).query.getRun({runId});
+  return run.verdict?.sentence ?? '';
 }
 
 /** What the prediction says, as a traced step, with a spike of one microsecond. */
 function measuredAs(plan: Plan, spikeBytes: number): [number, number][] {
-  const { startNs = [], bytes = [] } = plan.predicted ?? {};
-  const points = startNs.map((at, i): [number, number] => [
-    Number(at),
-    Number(bytes[i]),
-  ]);
+  const {startNs = [], bytes = []} = plan.predicted ?? {};
+  const points = startNs.map((at, i): [number, number] => [Number(at), Number(bytes[i])]);
   const spikeAt = spikeTime(plan);
   const next = points.findIndex(([at]) => at > spikeAt);
   const level = points[next - 1]![1];
@@ -72,13 +59,12 @@ async function wholeRun(
   runId: string,
   budget: string,
   differing = 0,
-): Promise<{ job: Job; plan: Plan }> {
+): Promise<{job: Job; plan: Plan}> {
   const job = new Job(daemon.url, runId, `${runId} job`);
-  for (let i = 0; i < 3; i++)
-    await job.step({ planId: "", peakBytes: 170 * MIB, stepNs: 257e6 });
+  for (let i = 0; i < 3; i++) await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
   const plan = await job.plan(layeredGraph(runId), budget);
-  if (!plan.feasible) return { job, plan };
-  const { planId } = plan;
+  if (!plan.feasible) return {job, plan};
+  const {planId} = plan;
   const peakBytes = Number(plan.budgetBytes) - 64 * 1024;
   const stepNs = Number(plan.timeNs);
   await job.step({
@@ -93,367 +79,324 @@ async function wholeRun(
     stepNs,
     check: [8, differing],
   });
-  return { job, plan };
+  return {job, plan};
 }
 
-describe("with nothing recorded", () => {
-  test("the first page says how to start a run", async () => {
-    const page = await open("/");
+describe('with nothing recorded', () => {
+  test('the first page says how to start a run', async () => {
+    const page = await open('/');
 
-    await page.getByText("No run yet. Start one:").waitFor();
+    await page.getByText('No run yet. Start one:').waitFor();
 
-    expect(
-      await page.getByText("reprise run -- python train.py").isVisible(),
-    ).toBe(true);
+    expect(await page.getByText('reprise run -- python train.py').isVisible()).toBe(true);
   });
 
-  test("nothing may be loaded from elsewhere, and nothing is", async () => {
-    const { page } = await openPage(browser);
+  test('nothing may be loaded from elsewhere, and nothing is', async () => {
+    const {page} = await openPage(browser);
     const hosts = new Set<string>();
-    page.on("request", (request) => hosts.add(new URL(request.url()).origin));
+    page.on('request', (request) => hosts.add(new URL(request.url()).origin));
 
     const answer = await page.goto(daemon.url);
-    await page.getByText("No run yet.").waitFor();
+    await page.getByText('No run yet.').waitFor();
     await page.close();
 
-    expect(answer?.headers()["content-security-policy"]).toContain(
-      "default-src 'self'",
-    );
+    expect(answer?.headers()['content-security-policy']).toContain("default-src 'self'");
     expect([...hosts]).toEqual([daemon.url]);
   });
 
-  test("a run that is not there is named, not an empty page", async () => {
-    const page = await open("/runs/nothing-of-this-name");
+  test('a run that is not there is named, not an empty page', async () => {
+    const page = await open('/runs/nothing-of-this-name');
 
-    await page.getByRole("heading", { name: "Not found" }).waitFor();
+    await page.getByRole('heading', {name: 'Not found'}).waitFor();
 
-    expect(await page.getByText("nothing-of-this-name").isVisible()).toBe(true);
+    expect(await page.getByText('nothing-of-this-name').isVisible()).toBe(true);
   });
 });
 
-describe("a run that trains", () => {
-  test("appears by itself, and its page grows with every step", async () => {
-    const page = await open("/");
-    await page.getByText("No run yet.").waitFor();
+describe('a run that trains', () => {
+  test('appears by itself, and its page grows with every step', async () => {
+    const page = await open('/');
+    await page.getByText('No run yet.').waitFor();
 
-    const job = new Job(daemon.url, "live", "live job");
-    await job.step({ planId: "", peakBytes: 170 * MIB, stepNs: 257e6 });
-    await page.getByRole("link", { name: "live job" }).click();
-    await page.getByText("1 steps").waitFor();
-    await expect.poll(() => verdict(page)).toContain("Measuring plain steps");
+    const job = new Job(daemon.url, 'live', 'live job');
+    await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
+    await page.getByRole('link', {name: 'live job'}).click();
+    await page.getByText('1 steps').waitFor();
+    await expect.poll(() => verdict(page)).toContain('Measuring plain steps');
 
-    const plan = await job.plan(layeredGraph("live"), "0.5x");
+    const plan = await job.plan(layeredGraph('live'), '0.5x');
     await expect.poll(() => verdict(page)).toBe(plan.sentence);
 
-    const { planId } = plan;
+    const {planId} = plan;
     await job.step({
       planId,
       peakBytes: Number(plan.peakBytes),
       stepNs: 300e6,
       check: [8, 0],
     });
-    await page.getByText("2 steps", { exact: true }).waitFor();
-    await expect
-      .poll(() => verdict(page))
-      .toContain("bit for bit equal in 1 check.");
-    expect(await page.getByText("running", { exact: true }).isVisible()).toBe(
-      true,
-    );
+    await page.getByText('2 steps', {exact: true}).waitFor();
+    await expect.poll(() => verdict(page)).toContain('bit for bit equal in 1 check.');
+    expect(await page.getByText('running', {exact: true}).isVisible()).toBe(true);
 
     job.bye();
-    await page.getByText("finished", { exact: true }).waitFor();
+    await page.getByText('finished', {exact: true}).waitFor();
   });
 });
 
-describe("a validated run", () => {
+describe('a validated run', () => {
   let plan: Plan;
   beforeAll(async () => {
-    const made = await wholeRun("whole", "0.6x");
+    const made = await wholeRun('whole', '0.6x');
     plan = made.plan;
     made.job.bye();
   });
 
-  test("shows the sentence of the server letter for letter, and that it is validated", async () => {
-    const page = await open("/runs/whole");
+  test('shows the sentence of the server letter for letter, and that it is validated', async () => {
+    const page = await open('/runs/whole');
 
-    await expect.poll(() => verdict(page)).toBe(await sentenceOf("whole"));
+    await expect.poll(() => verdict(page)).toBe(await sentenceOf('whole'));
 
-    expect(
-      await page.getByLabel("Verdict").getByText("validated").isVisible(),
-    ).toBe(true);
-    expect(await verdict(page)).toContain("It fits in ");
+    expect(await page.getByLabel('Verdict').getByText('validated').isVisible()).toBe(true);
+    expect(await verdict(page)).toContain('It fits in ');
   });
 
-  test("shows a peak of one microsecond with the whole step on the screen", async () => {
-    const page = await open("/runs/whole", { width: 1600, height: 1000 });
+  test('shows a peak of one microsecond with the whole step on the screen', async () => {
+    const page = await open('/runs/whole', {width: 1600, height: 1000});
     const peak = formatBytes(Number(plan.budgetBytes) - 64 * 1024);
-    const chart = page.getByRole("img", { name: `measured peak ${peak}` });
+    const chart = page.getByRole('img', {name: `measured peak ${peak}`});
     await chart.waitFor();
 
     // Halfway between the level around it and its top there is ink at its time.
     const share = spikeTime(plan) / Number(plan.timeNs);
     const inked = (around: number): Promise<number> =>
       chart.evaluate((element, at) => {
-        const canvas = element.querySelector("canvas")!;
-        const over = element.querySelector(".u-over")!.getBoundingClientRect();
+        const canvas = element.querySelector('canvas')!;
+        const over = element.querySelector('.u-over')!.getBoundingClientRect();
         const box = canvas.getBoundingClientRect();
         const x = Math.round(over.left - box.left + at * over.width);
         const y = Math.round(over.top - box.top + over.height * 0.3);
-        const { data } = canvas.getContext("2d")!.getImageData(x - 3, y, 7, 20);
-        const dark = (i: number): boolean =>
-          data[i]! + data[i + 1]! + data[i + 2]! < 200;
+        const {data} = canvas.getContext('2d')!.getImageData(x - 3, y, 7, 20);
+        const dark = (i: number): boolean => data[i]! + data[i + 1]! + data[i + 2]! < 200;
         let count = 0;
-        for (let i = 0; i < data.length; i += 4)
-          if (data[i + 3]! > 0 && dark(i)) count++;
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3]! > 0 && dark(i)) count++;
         return count;
       }, around);
     await expect.poll(() => inked(share)).toBeGreaterThan(10);
     expect(await inked(share - 0.01)).toBe(0);
   });
 
-  test("zooms and moves by keys, keeps the window in the address, and asks the server anew", async () => {
-    const page = await open("/runs/whole");
-    const chart = page.getByRole("img", { name: "measured peak" });
+  test('zooms and moves by keys, keeps the window in the address, and asks the server anew', async () => {
+    const page = await open('/runs/whole');
+    const chart = page.getByRole('img', {name: 'measured peak'});
     await chart.waitFor();
-    const asked = (): Promise<unknown> =>
-      page.waitForRequest(/Query\/GetTimeline$/);
+    const asked = (): Promise<unknown> => page.waitForRequest(/Query\/GetTimeline$/);
 
-    await Promise.all([asked(), page.keyboard.press("w")]);
+    await Promise.all([asked(), page.keyboard.press('w')]);
     const zoomed = page.url();
     expect(zoomed).toMatch(/\?t=[\d.]+m?s\.\.[\d.]+m?s$/);
 
-    await Promise.all([asked(), page.keyboard.press("d")]);
+    await Promise.all([asked(), page.keyboard.press('d')]);
     expect(page.url()).not.toBe(zoomed);
 
-    await Promise.all([asked(), page.keyboard.press("p")]);
-    const [from, to] = /t=([\d.]+)ms\.\.([\d.]+)ms/
-      .exec(page.url())!
-      .slice(1)
-      .map(Number);
+    await Promise.all([asked(), page.keyboard.press('p')]);
+    const [from, to] = /t=([\d.]+)ms\.\.([\d.]+)ms/.exec(page.url())!.slice(1).map(Number);
     expect(from! * 1e6).toBeLessThan(spikeTime(plan));
     expect(to! * 1e6).toBeGreaterThan(spikeTime(plan));
 
-    await page.keyboard.press("Escape");
+    await page.keyboard.press('Escape');
     await expect.poll(() => page.url()).toBe(`${daemon.url}/runs/whole`);
   });
 
-  test("draws the trade-off curve with the impossible budgets grey", async () => {
-    const page = await open("/runs/whole");
+  test('draws the trade-off curve with the impossible budgets grey', async () => {
+    const page = await open('/runs/whole');
 
     await page
-      .getByRole("img", {
+      .getByRole('img', {
         name: /^Trade-off curve: overhead from .* 21 budgets$/,
       })
       .waitFor();
 
-    expect(await page.locator("rect.impossible").count()).toBe(1);
-    expect(await page.locator("path.measured").count()).toBe(1);
+    expect(await page.locator('rect.impossible').count()).toBe(1);
+    expect(await page.locator('path.measured').count()).toBe(1);
   });
 
-  test("the slider stops at the smallest possible budget and says why", async () => {
-    const page = await open("/runs/whole");
-    const slider = page.getByRole("slider", { name: "Budget" });
-    await page.getByRole("img", { name: /21 budgets$/ }).waitFor();
+  test('the slider stops at the smallest possible budget and says why', async () => {
+    const page = await open('/runs/whole');
+    const slider = page.getByRole('slider', {name: 'Budget'});
+    await page.getByRole('img', {name: /21 budgets$/}).waitFor();
 
     await slider.focus();
-    await page.keyboard.press("Home");
+    await page.keyboard.press('Home');
 
-    const alert = page.getByRole("alert");
+    const alert = page.getByRole('alert');
     await alert.waitFor();
-    expect(await alert.textContent()).toMatch(
-      /Nothing fits in less than [\d.]+ MiB/,
-    );
+    expect(await alert.textContent()).toMatch(/Nothing fits in less than [\d.]+ MiB/);
     // It stands at a budget that is possible, and that budget is planned.
-    const whatIf = page.getByLabel("What if");
-    await expect.poll(() => whatIf.textContent()).toContain("It fits in ");
+    const whatIf = page.getByLabel('What if');
+    await expect.poll(() => whatIf.textContent()).toContain('It fits in ');
     expect(page.url()).toMatch(/\?budget=[\d.]+[KMG]iB$/);
   });
 
-  test("a typed budget is planned as typed; an impossible one names the smallest", async () => {
-    const { planner } = clients(daemon.url);
+  test('a typed budget is planned as typed; an impossible one names the smallest', async () => {
+    const {planner} = clients(daemon.url);
     let refused: Plan | undefined;
     const question = {
       graphId: plan.graphId,
-      budget: "50MiB",
+      budget: '50MiB',
       capabilities: TAPE,
     };
-    for await (const { event } of planner.plan(question)) {
-      if (event.case === "plan") refused = event.value;
+    for await (const {event} of planner.plan(question)) {
+      if (event.case === 'plan') refused = event.value;
     }
-    const page = await open("/runs/whole");
-    const typed = page.getByRole("textbox", { name: "Budget, typed" });
-    const whatIf = page.getByLabel("What if");
+    const page = await open('/runs/whole');
+    const typed = page.getByRole('textbox', {name: 'Budget, typed'});
+    const whatIf = page.getByLabel('What if');
 
-    await typed.fill("50MiB");
-    await typed.press("Enter");
+    await typed.fill('50MiB');
+    await typed.press('Enter');
     await expect.poll(() => whatIf.textContent()).toContain(refused!.sentence);
-    expect(refused!.sentence).toMatch(
-      /^Nothing fits in 50.0 MiB: op \d+ .* needs at least /,
-    );
+    expect(refused!.sentence).toMatch(/^Nothing fits in 50.0 MiB: op \d+ .* needs at least /);
 
-    await typed.fill("0.8x");
-    await typed.press("Enter");
-    await expect.poll(() => whatIf.textContent()).toContain("It fits in ");
+    await typed.fill('0.8x');
+    await typed.press('Enter');
+    await expect.poll(() => whatIf.textContent()).toContain('It fits in ');
     expect(page.url()).toBe(`${daemon.url}/runs/whole?budget=0.8x`);
 
-    await typed.fill("8G");
-    await typed.press("Enter");
-    await expect.poll(() => whatIf.textContent()).toContain("8GiB");
+    await typed.fill('8G');
+    await typed.press('Enter');
+    await expect.poll(() => whatIf.textContent()).toContain('8GiB');
 
     // The verdict of the run is not touched by any of it.
-    expect(await verdict(page)).toBe(await sentenceOf("whole"));
+    expect(await verdict(page)).toBe(await sentenceOf('whole'));
   });
 
-  test("a link to a what-if shows the same to somebody else", async () => {
-    const page = await open("/runs/whole?budget=0.8x");
+  test('a link to a what-if shows the same to somebody else', async () => {
+    const page = await open('/runs/whole?budget=0.8x');
 
-    await expect
-      .poll(() => page.getByLabel("What if").textContent())
-      .toContain("It fits in ");
-    expect(await page.locator("circle.chosen").count()).toBe(1);
+    await expect.poll(() => page.getByLabel('What if').textContent()).toContain('It fits in ');
+    expect(await page.locator('circle.chosen').count()).toBe(1);
 
-    await page
-      .getByRole("button", { name: "Back to the plan of the run" })
-      .click();
+    await page.getByRole('button', {name: 'Back to the plan of the run'}).click();
     await expect.poll(() => page.url()).toBe(`${daemon.url}/runs/whole`);
-    expect(await page.getByLabel("What if").count()).toBe(0);
+    expect(await page.getByLabel('What if').count()).toBe(0);
   });
 
-  test("lists what is alive at the peak, sorted on request", async () => {
-    const page = await open("/runs/whole");
-    const table = page.getByLabel("At the peak").getByRole("table");
+  test('lists what is alive at the peak, sorted on request', async () => {
+    const page = await open('/runs/whole');
+    const table = page.getByLabel('At the peak').getByRole('table');
     await table.waitFor();
     const names = (): Promise<string[]> =>
-      table.locator("td.name > span:first-child").allTextContents();
+      table.locator('td.name > span:first-child').allTextContents();
 
     const bySize = await names();
-    expect(
-      await table
-        .getByRole("columnheader", { name: "Bytes" })
-        .getAttribute("aria-sort"),
-    ).toBe("descending");
-    await table.getByRole("button", { name: "Storage" }).click();
+    expect(await table.getByRole('columnheader', {name: 'Bytes'}).getAttribute('aria-sort')).toBe(
+      'descending',
+    );
+    await table.getByRole('button', {name: 'Storage'}).click();
     const byName = await names();
 
     expect(bySize.length).toBeGreaterThan(3);
-    expect(byName).toEqual(
-      [...byName].sort((a, b) => a.localeCompare(b, "en", { numeric: true })),
-    );
+    expect(byName).toEqual([...byName].sort((a, b) => a.localeCompare(b, 'en', {numeric: true})));
   });
 
-  test("says what the plan changes, by module", async () => {
-    const page = await open("/runs/whole");
-    const changes = page.getByLabel("What the plan changes");
+  test('says what the plan changes, by module', async () => {
+    const page = await open('/runs/whole');
+    const changes = page.getByLabel('What the plan changes');
 
-    await changes
-      .getByText(/\d+ saved .*, \d+ recomputed .* ops run again/)
-      .waitFor();
+    await changes.getByText(/\d+ saved .*, \d+ recomputed .* ops run again/).waitFor();
 
-    await changes.getByRole("button", { name: "Close layers" }).click();
-    expect(
-      await changes.getByRole("button", { name: "Open layers" }).isVisible(),
-    ).toBe(true);
+    await changes.getByRole('button', {name: 'Close layers'}).click();
+    expect(await changes.getByRole('button', {name: 'Open layers'}).isVisible()).toBe(true);
   });
 
-  test("has help behind a key", async () => {
-    const page = await open("/runs/whole");
-    await page.getByRole("status", { name: "Verdict" }).waitFor();
+  test('has help behind a key', async () => {
+    const page = await open('/runs/whole');
+    await page.getByRole('status', {name: 'Verdict'}).waitFor();
 
-    await page.keyboard.press("?");
-    await page.getByRole("dialog", { name: "Keys and symbols" }).waitFor();
-    await page.keyboard.press("Escape");
+    await page.keyboard.press('?');
+    await page.getByRole('dialog', {name: 'Keys and symbols'}).waitFor();
+    await page.keyboard.press('Escape');
 
-    await page.getByRole("dialog").waitFor({ state: "hidden" });
+    await page.getByRole('dialog').waitFor({state: 'hidden'});
   });
 
-  test("is dark from its first paint where the system is, and light on request", async () => {
-    const page = await open("/runs/whole", { dark: true });
+  test('is dark from its first paint where the system is, and light on request', async () => {
+    const page = await open('/runs/whole', {dark: true});
     const ground = (): Promise<string> =>
-      page.evaluate(
-        () => getComputedStyle(document.documentElement).backgroundColor,
-      );
+      page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
 
-    expect(await ground()).toBe("rgb(15, 18, 23)");
-    await page.getByRole("button", { name: "Light or dark" }).click();
-    expect(await ground()).toBe("rgb(246, 247, 249)");
+    expect(await ground()).toBe('rgb(15, 18, 23)');
+    await page.getByRole('button', {name: 'Light or dark'}).click();
+    expect(await ground()).toBe('rgb(246, 247, 249)');
     await page.reload();
-    expect(await ground()).toBe("rgb(246, 247, 249)");
+    expect(await ground()).toBe('rgb(246, 247, 249)');
   });
 
-  test.each([800, 1280, 1600])(
-    "is not wider than a screen of %i pixels",
-    async (width) => {
-      const page = await open("/runs/whole?budget=0.8x", { width });
-      await page.getByRole("img", { name: /21 budgets$/ }).waitFor();
+  test.each([800, 1280, 1600])('is not wider than a screen of %i pixels', async (width) => {
+    const page = await open('/runs/whole?budget=0.8x', {width});
+    await page.getByRole('img', {name: /21 budgets$/}).waitFor();
 
-      const most = await page.evaluate(
-        () => document.documentElement.scrollWidth,
-      );
+    const most = await page.evaluate(() => document.documentElement.scrollWidth);
 
-      expect(most).toBeLessThanOrEqual(width);
-    },
-  );
+    expect(most).toBeLessThanOrEqual(width);
+  });
 });
 
-describe("runs that did not go well", () => {
-  test("an impossible budget is refused in the words of the server", async () => {
-    const { job, plan } = await wholeRun("tight", "45MiB");
-    const page = await open("/runs/tight");
+describe('runs that did not go well', () => {
+  test('an impossible budget is refused in the words of the server', async () => {
+    const {job, plan} = await wholeRun('tight', '45MiB');
+    const page = await open('/runs/tight');
 
     await expect.poll(() => verdict(page)).toBe(plan.sentence);
 
     expect(await verdict(page)).toMatch(/^Nothing fits in 45.0 MiB: op \d+ /);
-    expect(
-      await page.getByText("no plan fits", { exact: true }).isVisible(),
-    ).toBe(true);
+    expect(await page.getByText('no plan fits', {exact: true}).isVisible()).toBe(true);
     job.bye();
   });
 
-  test("gradients that differ are never called validated", async () => {
-    const { job } = await wholeRun("wrong", "0.7x", 3);
-    const page = await open("/runs/wrong");
+  test('gradients that differ are never called validated', async () => {
+    const {job} = await wholeRun('wrong', '0.7x', 3);
+    const page = await open('/runs/wrong');
 
-    await page.getByText("not held", { exact: true }).waitFor();
+    await page.getByText('not held', {exact: true}).waitFor();
 
-    expect(await page.getByText("validated", { exact: true }).count()).toBe(0);
-    expect(await page.getByText("3 of 8 differ").isVisible()).toBe(true);
+    expect(await page.getByText('validated', {exact: true}).count()).toBe(0);
+    expect(await page.getByText('3 of 8 differ').isVisible()).toBe(true);
     job.bye();
   });
 });
 
-describe("the server", () => {
-  test("has a page of its own", async () => {
-    const page = await open("/status");
+describe('the server', () => {
+  test('has a page of its own', async () => {
+    const page = await open('/status');
 
-    await page.getByRole("status").waitFor();
+    await page.getByRole('status').waitFor();
 
     expect(await page.getByText(daemon.socket).isVisible()).toBe(true);
-    expect(
-      await page
-        .getByText(daemon.url.replace("http://", ""), { exact: true })
-        .isVisible(),
-    ).toBe(true);
+    expect(await page.getByText(daemon.url.replace('http://', ''), {exact: true}).isVisible()).toBe(
+      true,
+    );
   });
 
-  test("may be killed: the page says so, keeps what it has, and goes on by itself", async () => {
-    const page = await open("/runs/whole");
-    const sentence = await sentenceOf("whole");
+  test('may be killed: the page says so, keeps what it has, and goes on by itself', async () => {
+    const page = await open('/runs/whole');
+    const sentence = await sentenceOf('whole');
     await expect.poll(() => verdict(page)).toBe(sentence);
 
-    await daemon.stop("SIGKILL");
-    await page.getByRole("alert").getByText("does not answer").waitFor();
+    await daemon.stop('SIGKILL');
+    await page.getByRole('alert').getByText('does not answer').waitFor();
     expect(await verdict(page)).toBe(sentence);
 
     await daemon.start();
-    await page.getByRole("alert").waitFor({ state: "detached" });
-    await page.getByText("connected", { exact: true }).waitFor();
-    await expect.poll(() => verdict(page)).toBe(await sentenceOf("whole"));
+    await page.getByRole('alert').waitFor({state: 'detached'});
+    await page.getByText('connected', {exact: true}).waitFor();
+    await expect.poll(() => verdict(page)).toBe(await sentenceOf('whole'));
 
     // And it is live again: a run that begins now shows up.
-    const job = new Job(daemon.url, "after", "after the restart");
-    await job.step({ planId: "", peakBytes: MIB, stepNs: 1e6 });
-    await page.getByRole("link", { name: "Runs" }).click();
-    await page.getByRole("link", { name: "after the restart" }).waitFor();
+    const job = new Job(daemon.url, 'after', 'after the restart');
+    await job.step({planId: '', peakBytes: MIB, stepNs: 1e6});
+    await page.getByRole('link', {name: 'Runs'}).click();
+    await page.getByRole('link', {name: 'after the restart'}).waitFor();
     job.bye();
   });
 });

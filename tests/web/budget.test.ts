@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-import { expect, test } from "vitest";
-import { budgetText, sliderStep, snap } from "../../web/src/format/budget";
+import {expect, test} from 'vitest';
+import {budgetText, sliderStep, snap} from '../../web/src/format/budget';
 
-test("a budget is the shortest text that means exactly its bytes", () => {
-  expect(budgetText(24 * 2 ** 30)).toBe("24GiB");
-  expect(budgetText(24.25 * 2 ** 30)).toBe("24.25GiB");
-  expect(budgetText(540 * 2 ** 20)).toBe("540MiB");
-  expect(budgetText(1_000_000_001)).toBe("1000000001");
+test('a budget is the shortest text that means exactly its bytes', () => {
+  expect(budgetText(24 * 2 ** 30)).toBe('24GiB');
+  expect(budgetText(24.25 * 2 ** 30)).toBe('24.25GiB');
+  expect(budgetText(540 * 2 ** 20)).toBe('540MiB');
+  expect(budgetText(1_000_000_001)).toBe('1000000001');
 });
 
-test("every stop of a slider has a short exact text", () => {
+test('every stop of a slider has a short exact text', () => {
   const low = 331_456_789;
   const high = 907_654_321;
   const step = sliderStep(high - low);
@@ -21,7 +21,7 @@ test("every stop of a slider has a short exact text", () => {
   expect(budgetText(stop)).toMatch(/^[\d.]{1,7}MiB$/);
 });
 
-test("a slider stays inside its bounds", () => {
+test('a slider stays inside its bounds', () => {
   expect(snap(5, 10, 12, 97)).toBe(20);
   expect(snap(99, 10, 12, 97)).toBe(90);
   expect(snap(44, 10, 12, 97)).toBe(40);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-import { create } from "@bufbuild/protobuf";
-import { expect, test } from "vitest";
-import { changesByModule, type ModuleNode } from "../../web/src/data/changes";
-import { aliveAtPeak, sorted } from "../../web/src/data/peak";
-import { Decision } from "../../web/src/gen/reprise/v1/plan_pb";
+import {create} from '@bufbuild/protobuf';
+import {expect, test} from 'vitest';
+import {changesByModule, type ModuleNode} from '../../web/src/data/changes';
+import {aliveAtPeak, sorted} from '../../web/src/data/peak';
+import {Decision} from '../../web/src/gen/reprise/v1/plan_pb';
 import {
   StorageExplanationSchema,
   type StorageExplanation,
-} from "../../web/src/gen/reprise/v1/planner_pb";
+} from '../../web/src/gen/reprise/v1/planner_pb';
 
 interface Given {
   readonly module?: string;
@@ -23,7 +23,7 @@ function storage(id: number, given: Given): StorageExplanation {
   return create(StorageExplanationSchema, {
     storage: id,
     name: `s${id}`,
-    module: given.module ?? "",
+    module: given.module ?? '',
     bytes: BigInt(given.bytes ?? 1),
     decision: given.recompute ? Decision.RECOMPUTE : Decision.SAVE,
     recomputeNs: BigInt(given.ns ?? 0),
@@ -34,21 +34,20 @@ function storage(id: number, given: Given): StorageExplanation {
   });
 }
 
-const names = (node: ModuleNode): string[] =>
-  node.children.map((child) => child.name);
+const names = (node: ModuleNode): string[] => node.children.map((child) => child.name);
 
-test("a module counts all that lies below it", () => {
+test('a module counts all that lies below it', () => {
   const root = changesByModule(
     [
-      storage(0, { module: "layers.0.mlp", bytes: 8 }),
+      storage(0, {module: 'layers.0.mlp', bytes: 8}),
       storage(1, {
-        module: "layers.0.attn",
+        module: 'layers.0.attn',
         bytes: 4,
         recompute: true,
         ns: 5,
         times: 2,
       }),
-      storage(2, { module: "head", bytes: 2 }),
+      storage(2, {module: 'head', bytes: 2}),
     ],
     [0, 2],
   );
@@ -59,65 +58,56 @@ test("a module counts all that lies below it", () => {
     recomputedBytes: 4,
     recomputeNs: 10,
   });
-  expect(names(root)).toEqual(["head", "layers.0"]);
-  expect(root.children[1]).toMatchObject({ savedBytes: 8, recomputedBytes: 4 });
+  expect(names(root)).toEqual(['head', 'layers.0']);
+  expect(root.children[1]).toMatchObject({savedBytes: 8, recomputedBytes: 4});
 });
 
-test("what dies inside the forward pass is no decision worth showing", () => {
-  const root = changesByModule(
-    [storage(0, { module: "a" }), storage(1, { module: "b" })],
-    [1],
-  );
+test('what dies inside the forward pass is no decision worth showing', () => {
+  const root = changesByModule([storage(0, {module: 'a'}), storage(1, {module: 'b'})], [1]);
 
-  expect(names(root)).toEqual(["b"]);
+  expect(names(root)).toEqual(['b']);
 });
 
-test("modules stand in natural order", () => {
-  const paths = ["layers.10", "layers.2", "layers.0"];
+test('modules stand in natural order', () => {
+  const paths = ['layers.10', 'layers.2', 'layers.0'];
   const root = changesByModule(
-    paths.map((module, id) => storage(id, { module })),
+    paths.map((module, id) => storage(id, {module})),
     [0, 1, 2],
   );
 
-  expect(names(root.children[0]!)).toEqual(["0", "2", "10"]);
+  expect(names(root.children[0]!)).toEqual(['0', '2', '10']);
 });
 
-test("a module with nothing beside it reads as one line", () => {
-  const root = changesByModule(
-    [storage(0, { module: "model.body.block" })],
-    [0],
-  );
+test('a module with nothing beside it reads as one line', () => {
+  const root = changesByModule([storage(0, {module: 'model.body.block'})], [0]);
 
-  expect(names(root)).toEqual(["model.body.block"]);
-  expect(root.children[0]!.path).toBe("model.body.block");
+  expect(names(root)).toEqual(['model.body.block']);
+  expect(root.children[0]!.path).toBe('model.body.block');
 });
 
-test("the table shows what is alive at the peak in question", () => {
-  const storages = [
-    storage(0, { atPeak: true, atBase: true }),
-    storage(1, { atBase: true }),
-  ];
+test('the table shows what is alive at the peak in question', () => {
+  const storages = [storage(0, {atPeak: true, atBase: true}), storage(1, {atBase: true})];
 
   expect(aliveAtPeak(storages, false).map((row) => row.storage)).toEqual([0]);
   expect(aliveAtPeak(storages, true).map((row) => row.storage)).toEqual([0, 1]);
 });
 
-test("the table is sorted by size, age or cost", () => {
+test('the table is sorted by size, age or cost', () => {
   const rows = aliveAtPeak(
     [
-      storage(0, { bytes: 4, ns: 1, atPeak: true }),
-      storage(1, { bytes: 9, ns: 3, atPeak: true }),
-      storage(2, { bytes: 4, ns: 2, atPeak: true }),
+      storage(0, {bytes: 4, ns: 1, atPeak: true}),
+      storage(1, {bytes: 9, ns: 3, atPeak: true}),
+      storage(2, {bytes: 4, ns: 2, atPeak: true}),
     ],
     false,
   );
 
-  const order = (key: "bytes" | "age" | "cost", reverse = false): number[] =>
+  const order = (key: 'bytes' | 'age' | 'cost', reverse = false): number[] =>
     sorted(rows, key, reverse).map((row) => row.storage);
 
-  expect(order("bytes")).toEqual([1, 0, 2]);
-  expect(order("cost")).toEqual([1, 2, 0]);
+  expect(order('bytes')).toEqual([1, 0, 2]);
+  expect(order('cost')).toEqual([1, 2, 0]);
   // Made by op 100 - id: the last was made first.
-  expect(order("age")).toEqual([2, 1, 0]);
-  expect(order("cost", true)).toEqual([0, 2, 1]);
+  expect(order('age')).toEqual([2, 1, 0]);
+  expect(order('cost', true)).toEqual([0, 2, 1]);
 });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-import { create } from "@bufbuild/protobuf";
-import { expect, test } from "vitest";
+import {create} from '@bufbuild/protobuf';
+import {expect, test} from 'vitest';
 import {
   execAt,
   gridOver,
@@ -12,10 +12,10 @@ import {
   stepCurve,
   zoomed,
   type Columns,
-} from "../../web/src/data/timeline";
-import { Category } from "../../web/src/gen/reprise/v1/graph_pb";
-import { PredictedTimelineSchema } from "../../web/src/gen/reprise/v1/plan_pb";
-import { CurveSchema } from "../../web/src/gen/reprise/v1/query_pb";
+} from '../../web/src/data/timeline';
+import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
+import {PredictedTimelineSchema} from '../../web/src/gen/reprise/v1/plan_pb';
+import {CurveSchema} from '../../web/src/gen/reprise/v1/query_pb';
 
 function columns(max: number[], columnNs = 10): Columns {
   return {
@@ -26,67 +26,56 @@ function columns(max: number[], columnNs = 10): Columns {
   };
 }
 
-test("a one-column peak survives a grid a hundred times coarser", () => {
+test('a one-column peak survives a grid a hundred times coarser', () => {
   const flat = new Array<number>(1000).fill(5);
   flat[637] = 9;
 
-  const drawn = onGrid(
-    columns(flat),
-    gridOver({ fromNs: 0, toNs: 10_000 }, 10),
-  );
+  const drawn = onGrid(columns(flat), gridOver({fromNs: 0, toNs: 10_000}, 10));
 
   // Column 637 of 10 ns lies at 6370 ns, in the seventh of ten columns.
   expect([...drawn.max]).toEqual([5, 5, 5, 5, 5, 5, 9, 5, 5, 5]);
   expect([...drawn.min]).toEqual(new Array(10).fill(5));
 });
 
-test("a grid that is finer repeats the column it lies in", () => {
-  const drawn = onGrid(columns([1, 2]), gridOver({ fromNs: 0, toNs: 20 }, 4));
+test('a grid that is finer repeats the column it lies in', () => {
+  const drawn = onGrid(columns([1, 2]), gridOver({fromNs: 0, toNs: 20}, 4));
 
   expect([...drawn.max]).toEqual([1, 1, 2, 2]);
 });
 
-test("where nothing is known nothing is drawn", () => {
-  const drawn = onGrid(columns([1, 2]), gridOver({ fromNs: 0, toNs: 40 }, 4));
+test('where nothing is known nothing is drawn', () => {
+  const drawn = onGrid(columns([1, 2]), gridOver({fromNs: 0, toNs: 40}, 4));
 
   expect([...drawn.max]).toEqual([1, 2, NaN, NaN]);
 });
 
-test("an op that takes no time still shows its memory", () => {
+test('an op that takes no time still shows its memory', () => {
   const predicted = create(PredictedTimelineSchema, {
     startNs: [0n, 50n, 50n],
     bytes: [10n, 99n, 20n],
   });
 
-  const drawn = predictedOnGrid(
-    predicted,
-    100,
-    gridOver({ fromNs: 0, toNs: 100 }, 4),
-  )!;
+  const drawn = predictedOnGrid(predicted, 100, gridOver({fromNs: 0, toNs: 100}, 4))!;
 
   expect([...drawn.max]).toEqual([10, 10, 99, 20]);
   expect([...drawn.min]).toEqual([10, 10, 20, 20]);
 });
 
-test("a prediction before the window does not reach into it", () => {
+test('a prediction before the window does not reach into it', () => {
   const predicted = create(PredictedTimelineSchema, {
     startNs: [0n, 50n],
     bytes: [99n, 20n],
   });
 
-  const drawn = predictedOnGrid(
-    predicted,
-    100,
-    gridOver({ fromNs: 50, toNs: 100 }, 2),
-  )!;
+  const drawn = predictedOnGrid(predicted, 100, gridOver({fromNs: 50, toNs: 100}, 2))!;
 
   expect([...drawn.max]).toEqual([20, 20]);
 });
 
-test("bands are stacked from the bottom", () => {
+test('bands are stacked from the bottom', () => {
   const bands = [
-    { category: Category.PARAMETER, max: Float64Array.of(4, 4) },
-    { category: Category.ACTIVATION, max: Float64Array.of(1, 6) },
+    {category: Category.PARAMETER, max: Float64Array.of(4, 4)},
+    {category: Category.ACTIVATION, max: Float64Array.of(1, 6)},
   ];
 
   // The second column folds two moments: its parts add up to 10, its total to 5.
@@ -96,12 +85,12 @@ test("bands are stacked from the bottom", () => {
   expect([...tops[1]!.max]).toEqual([5, 5]);
 });
 
-test("an empty curve is no curve", () => {
+test('an empty curve is no curve', () => {
   expect(stepCurve(undefined)).toBeUndefined();
-  expect(stepCurve(create(CurveSchema, { stepNs: 100n }))).toBeUndefined();
+  expect(stepCurve(create(CurveSchema, {stepNs: 100n}))).toBeUndefined();
 });
 
-test("a curve without smallest values is a line", () => {
+test('a curve without smallest values is a line', () => {
   const curve = stepCurve(
     create(CurveSchema, {
       columnNs: 10n,
@@ -112,55 +101,55 @@ test("a curve without smallest values is a line", () => {
   )!;
 
   expect([...curve.columns.min]).toEqual([1, 2]);
-  expect(curve.peak).toEqual({ atNs: 10, bytes: 2 });
+  expect(curve.peak).toEqual({atNs: 10, bytes: 2});
 });
 
-test("the peak of a part of the step is found in it", () => {
+test('the peak of a part of the step is found in it', () => {
   const step = columns([1, 9, 2, 5, 3]);
 
-  expect(peakIn(step, 0, 50)).toEqual({ atNs: 10, bytes: 9 });
-  expect(peakIn(step, 20, 50)).toEqual({ atNs: 30, bytes: 5 });
+  expect(peakIn(step, 0, 50)).toEqual({atNs: 10, bytes: 9});
+  expect(peakIn(step, 20, 50)).toEqual({atNs: 30, bytes: 5});
 });
 
-test("a selection that misses the step has no peak", () => {
+test('a selection that misses the step has no peak', () => {
   expect(peakIn(columns([1, 2]), 500, 600)).toBeUndefined();
 });
 
-test("the op that runs at a time is the last that has begun", () => {
+test('the op that runs at a time is the last that has begun', () => {
   expect(execAt([0, 10, 10, 30], -1)).toBe(-1);
   expect(execAt([0, 10, 10, 30], 10)).toBe(2);
   expect(execAt([0, 10, 10, 30], 29)).toBe(2);
   expect(execAt([0, 10, 10, 30], 99)).toBe(3);
 });
 
-test("zooming keeps the time under the pointer in its place", () => {
-  expect(zoomed({ fromNs: 0, toNs: 1000 }, 0.5, 250, 1000)).toEqual({
+test('zooming keeps the time under the pointer in its place', () => {
+  expect(zoomed({fromNs: 0, toNs: 1000}, 0.5, 250, 1000)).toEqual({
     fromNs: 125,
     toNs: 625,
   });
 });
 
-test("zooming and moving stay inside the step", () => {
-  expect(zoomed({ fromNs: 800, toNs: 1000 }, 4, 900, 1000)).toEqual({
+test('zooming and moving stay inside the step', () => {
+  expect(zoomed({fromNs: 800, toNs: 1000}, 4, 900, 1000)).toEqual({
     fromNs: 200,
     toNs: 1000,
   });
-  expect(zoomed({ fromNs: 0, toNs: 1000 }, 2, 500, 1000)).toEqual({
+  expect(zoomed({fromNs: 0, toNs: 1000}, 2, 500, 1000)).toEqual({
     fromNs: 0,
     toNs: 1000,
   });
-  expect(panned({ fromNs: 800, toNs: 1000 }, 0.5, 1000)).toEqual({
+  expect(panned({fromNs: 800, toNs: 1000}, 0.5, 1000)).toEqual({
     fromNs: 800,
     toNs: 1000,
   });
-  expect(panned({ fromNs: 400, toNs: 600 }, -0.5, 1000)).toEqual({
+  expect(panned({fromNs: 400, toNs: 600}, -0.5, 1000)).toEqual({
     fromNs: 300,
     toNs: 500,
   });
 });
 
-test("zooming in ends at a hundred nanoseconds", () => {
-  const window = zoomed({ fromNs: 500, toNs: 620 }, 0.5, 560, 10_000);
+test('zooming in ends at a hundred nanoseconds', () => {
+  const window = zoomed({fromNs: 500, toNs: 620}, 0.5, 560, 10_000);
 
   expect(window.toNs - window.fromNs).toBe(100);
 });

@@ -1,23 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-import { create } from "@bufbuild/protobuf";
-import { expect, test } from "vitest";
-import {
-  boundPath,
-  overheadBottom,
-  overheadTop,
-  planPath,
-  scale,
-} from "../../web/src/data/geometry";
-import {
-  domainOf,
-  limitingOp,
-  nearest,
-  tradeoff,
-} from "../../web/src/data/tradeoff";
-import {
-  TradeoffPointSchema,
-  type TradeoffPoint,
-} from "../../web/src/gen/reprise/v1/planner_pb";
+import {create} from '@bufbuild/protobuf';
+import {expect, test} from 'vitest';
+import {boundPath, overheadBottom, overheadTop, planPath, scale} from '../../web/src/data/geometry';
+import {domainOf, limitingOp, nearest, tradeoff} from '../../web/src/data/tradeoff';
+import {TradeoffPointSchema, type TradeoffPoint} from '../../web/src/gen/reprise/v1/planner_pb';
 
 function point(budget: number, overhead: number, peak = budget): TradeoffPoint {
   return create(TradeoffPointSchema, {
@@ -35,13 +21,13 @@ function impossible(budget: number, smallest: number): TradeoffPoint {
     infeasible: {
       smallestBudgetBytes: BigInt(smallest),
       blockingOp: 17,
-      blockingOpName: "aten.bmm.default",
-      blockingModule: "layers.3.attn",
+      blockingOpName: 'aten.bmm.default',
+      blockingModule: 'layers.3.attn',
     },
   });
 }
 
-test("a point is dominated when a smaller budget is faster", () => {
+test('a point is dominated when a smaller budget is faster', () => {
   const curve = tradeoff([point(100, 0), point(80, 0.2), point(60, 0.1)]);
 
   expect(curve.points.map((p) => [p.budgetBytes, p.dominated])).toEqual([
@@ -51,22 +37,20 @@ test("a point is dominated when a smaller budget is faster", () => {
   ]);
 });
 
-test("two budgets with the same plan do not dominate each other", () => {
+test('two budgets with the same plan do not dominate each other', () => {
   const curve = tradeoff([point(100, 0.1, 60), point(60, 0.1, 60)]);
 
   expect(curve.points.every((p) => !p.dominated)).toBe(true);
 });
 
-test("the limit and its op come from the impossible budgets", () => {
+test('the limit and its op come from the impossible budgets', () => {
   const curve = tradeoff([point(100, 0), impossible(30, 40)]);
 
   expect(curve.limit?.smallestBytes).toBe(40);
-  expect(limitingOp(curve.limit!)).toBe(
-    "op 17 aten.bmm.default (layers.3.attn)",
-  );
+  expect(limitingOp(curve.limit!)).toBe('op 17 aten.bmm.default (layers.3.attn)');
 });
 
-test("the slider reaches from below what is possible to no plan at all", () => {
+test('the slider reaches from below what is possible to no plan at all', () => {
   const domain = domainOf(tradeoff([point(100, 0), impossible(30, 40)]), 120)!;
 
   expect(domain.possible).toBe(40);
@@ -75,36 +59,34 @@ test("the slider reaches from below what is possible to no plan at all", () => {
   expect(domain.low).toBe(28);
 });
 
-test("without a point there is nothing to slide over", () => {
+test('without a point there is nothing to slide over', () => {
   expect(domainOf(tradeoff([]), 120)).toBeUndefined();
 });
 
-test("the nearest point is picked", () => {
-  const { points } = tradeoff([point(100, 0), point(60, 0.1)]);
+test('the nearest point is picked', () => {
+  const {points} = tradeoff([point(100, 0), point(60, 0.1)]);
 
   expect(nearest(points, 70)?.budgetBytes).toBe(60);
   expect(nearest([], 70)).toBeUndefined();
 });
 
-test("plans are steps: between two budgets the plan of the smaller one runs", () => {
+test('plans are steps: between two budgets the plan of the smaller one runs', () => {
   const curve = tradeoff([point(0, 0.2), point(50, 0.1)]);
   const x = scale(0, 100, 0, 100);
   const y = scale(0, 0.2, 20, 0);
 
-  expect(planPath(curve.points, x, y, { low: 0, high: 100, possible: 0 })).toBe(
-    "M0 0H50V10H100",
-  );
-  expect(boundPath(curve.points, x, y)).toBe("M0 10L50 15");
+  expect(planPath(curve.points, x, y, {low: 0, high: 100, possible: 0})).toBe('M0 0H50V10H100');
+  expect(boundPath(curve.points, x, y)).toBe('M0 10L50 15');
 });
 
-test("a scale goes both ways", () => {
+test('a scale goes both ways', () => {
   const y = scale(0, 0.5, 300, 20);
 
   expect(y.at(0.25)).toBe(160);
   expect(y.value(160)).toBeCloseTo(0.25);
 });
 
-test("a run that was faster than without a plan is still on the picture", () => {
+test('a run that was faster than without a plan is still on the picture', () => {
   expect(overheadBottom(-0.05, NaN)).toBeCloseTo(-0.06);
   expect(overheadBottom(0.1)).toBe(0);
   expect(overheadTop([], NaN)).toBeCloseTo(0.0112);

@@ -1,56 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-import { expect, test } from "vitest";
-import { routeOf, runPath } from "../../web/src/url/route";
-import { readState, writeState } from "../../web/src/url/state";
+import {expect, test} from 'vitest';
+import {routeOf, runPath} from '../../web/src/url/route';
+import {readState, writeState} from '../../web/src/url/state';
 
-test("paths name pages", () => {
-  expect(routeOf("/")).toEqual({ page: "runs" });
-  expect(routeOf("/runs/a3f9")).toEqual({ page: "run", runId: "a3f9" });
-  expect(routeOf("/status/")).toEqual({ page: "status" });
-  expect(routeOf("/graphs/1/plan")).toEqual({
-    page: "missing",
-    path: "/graphs/1/plan",
+test('paths name pages', () => {
+  expect(routeOf('/')).toEqual({page: 'runs'});
+  expect(routeOf('/runs/a3f9')).toEqual({page: 'run', runId: 'a3f9'});
+  expect(routeOf('/status/')).toEqual({page: 'status'});
+  expect(routeOf('/graphs/1/plan')).toEqual({
+    page: 'missing',
+    path: '/graphs/1/plan',
   });
 });
 
-test("a run id with odd characters survives the address", () => {
-  const runId = "night/run 7 %";
-  expect(routeOf(runPath(runId))).toEqual({ page: "run", runId });
-  expect(routeOf("/runs/%zz")).toMatchObject({ page: "missing" });
+test('a run id with odd characters survives the address', () => {
+  const runId = 'night/run 7 %';
+  expect(routeOf(runPath(runId))).toEqual({page: 'run', runId});
+  expect(routeOf('/runs/%zz')).toMatchObject({page: 'missing'});
 });
 
-test("the state of a page is short and readable", () => {
+test('the state of a page is short and readable', () => {
   const state = {
-    budget: "24GiB",
-    window: { fromNs: 1_200_000_000, toNs: 1_400_000_000 },
+    budget: '24GiB',
+    window: {fromNs: 1_200_000_000, toNs: 1_400_000_000},
   };
 
   const text = writeState(state);
 
-  expect(text).toBe("?budget=24GiB&t=1.2s..1.4s");
+  expect(text).toBe('?budget=24GiB&t=1.2s..1.4s');
   expect(readState(text)).toEqual(state);
-  expect(writeState({})).toBe("");
+  expect(writeState({})).toBe('');
 });
 
-test("a narrow window keeps a thousandth of its width", () => {
-  const window = { fromNs: 203_456_789, toNs: 203_466_789 };
+test('a narrow window keeps a thousandth of its width', () => {
+  const window = {fromNs: 203_456_789, toNs: 203_466_789};
 
-  const read = readState(writeState({ window })).window!;
+  const read = readState(writeState({window})).window!;
 
   expect(Math.abs(read.fromNs - window.fromNs)).toBeLessThanOrEqual(5);
   expect(Math.abs(read.toNs - window.toNs)).toBeLessThanOrEqual(5);
 });
 
-test("what cannot be read is left out", () => {
-  expect(readState("?t=5ms..2ms")).toEqual({});
-  expect(readState("?t=now..later")).toEqual({});
-  expect(readState("?t=1ms")).toEqual({});
-  expect(readState("?budget=")).toEqual({});
-  expect(readState("?t=99999999999999s..99999999999999999s")).toEqual({});
+test('what cannot be read is left out', () => {
+  expect(readState('?t=5ms..2ms')).toEqual({});
+  expect(readState('?t=now..later')).toEqual({});
+  expect(readState('?t=1ms')).toEqual({});
+  expect(readState('?budget=')).toEqual({});
+  expect(readState('?t=99999999999999s..99999999999999999s')).toEqual({});
 });
 
-test("a budget as typed reaches the server unchanged", () => {
-  expect(readState(writeState({ budget: "90% & more" })).budget).toBe(
-    "90% & more",
-  );
+test('a budget as typed reaches the server unchanged', () => {
+  expect(readState(writeState({budget: '90% & more'})).budget).toBe('90% & more');
 });
