@@ -13,7 +13,7 @@
 namespace reprise::profiler {
 
 Agent *g_agent;
-char g_family_run_id[72];
+Family g_family;
 __thread ThreadState t_thread __attribute__((tls_model("initial-exec")));
 
 namespace {
@@ -51,6 +51,17 @@ Agent *EnsureAgent() {
   if (__atomic_exchange_n(&g_handler_installed, 1u, __ATOMIC_ACQ_REL) == 0)
     pthread_atfork(nullptr, nullptr, InChild);
   return static_cast<Agent *>(memory);
+}
+
+void SetWindow(Agent *agent, uint32_t kinds, uint64_t steps) {
+  __atomic_store_n(&agent->window.kinds, kinds, __ATOMIC_RELAXED);
+  agent->window.steps_left = steps;
+  agent->outgoing.capabilities = true;
+}
+
+void PauseWindow(Agent *agent, bool paused) {
+  __atomic_store_n(&agent->window.paused, paused ? 1u : 0u, __ATOMIC_RELAXED);
+  agent->outgoing.capabilities = true;
 }
 
 uint32_t ThreadId() {

@@ -78,9 +78,9 @@ struct Sink {
 };
 
 struct Window {
-  uint32_t kinds;       // asked for; 0: closed
+  uint32_t kinds;       // asked for; 0: closed. Atomic
+  uint32_t paused;      // atomic
   uint64_t steps_left;  // 0: until it is ended
-  bool paused;
 };
 
 struct Agent {
@@ -100,7 +100,8 @@ struct Agent {
 
   uint64_t clock_record_ns;  // when the last one was pushed
   bool tracer_probed;
-  bool injected;  // loaded by the CUDA driver; starts at the first step
+  uint32_t
+      injected;  // atomic: loaded by the CUDA driver; starts at the first step
 
   MessageBuffer inbox;
   uint8_t outbox[REPRISE_MAX_BODY_BYTES];
@@ -120,6 +121,23 @@ inline Ring *CurrentRing(Agent *agent) {
 // the fork handler the first time.
 Agent *EnsureAgent();
 
+// A plan can be hoped for: a collector answered once, or is about to.
+inline bool HasCollector(const Agent *agent) {
+  return agent->connection.was_ready ||
+         agent->connection.link == Link::kGreeting;
+}
+
+// 0 asks for everything; kinds of a newer collector are ignored.
+inline uint32_t KnownKinds(uint32_t kinds) {
+  constexpr uint32_t kAll =
+      REPRISE_KIND_OPS | REPRISE_KIND_ALLOCS | REPRISE_KIND_KERNELS;
+  return (kinds & kAll) != 0 ? kinds & kAll : kAll;
+}
+
+// Both tell the collector. Under the control lock.
+void SetWindow(Agent *agent, uint32_t kinds, uint64_t steps);
+void PauseWindow(Agent *agent, bool paused);
+
 // Which thread this is and which ops it is inside of, so that an allocation
 // knows its op. Beyond kOpDepth nested ops the outermost ones win.
 constexpr uint32_t kOpDepth = 6;
@@ -135,6 +153,10 @@ uint32_t ThreadId();
 
 // A forked child that starts a session without naming a run stays in the
 // parent's. Ordinary memory, so that it survives the fork.
-extern char g_family_run_id[72];
+struct Family {
+  char run_id[72];
+  int pid;  // whose run it is
+};
+extern Family g_family;
 
 }  // namespace reprise::profiler

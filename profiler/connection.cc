@@ -83,33 +83,24 @@ void HandleWelcome(Agent *agent) {
   connection.was_ready = true;
   connection.delay_ns = 0;
   connection.why[0] = 0;
-  agent->outgoing.names_sent = 0;
-  __atomic_store_n(&agent->outgoing.names_tried, 0u, __ATOMIC_RELAXED);
   agent->outgoing.capabilities = true;
   ResendNewest(&agent->graphs);
 }
 
 void HandleCommand(Agent *agent, const reprise_msg_command &command) {
-  Window &window = agent->window;
   switch (command.command) {
     case REPRISE_COMMAND_WINDOW_BEGIN:
-      window.kinds = command.kinds;
-      window.steps_left = command.steps;
       BeginDeviceWindow(&agent->tracer);
-      break;
+      return SetWindow(agent, KnownKinds(command.kinds), command.steps);
     case REPRISE_COMMAND_WINDOW_END:
-      window.kinds = 0;
-      break;
+      return SetWindow(agent, 0, 0);
     case REPRISE_COMMAND_PAUSE:
-      window.paused = true;
-      break;
+      return PauseWindow(agent, true);
     case REPRISE_COMMAND_RESUME:
-      window.paused = false;
-      break;
+      return PauseWindow(agent, false);
     default:  // FLUSH: the turn that read it has published everything
       return;
   }
-  agent->outgoing.capabilities = true;
 }
 
 template <typename Body>
@@ -272,7 +263,12 @@ bool Connect(Agent *agent, uint64_t now_ns) {
       continue;
     }
     connection.socket.Hold(fd);
-    if (SendHello(agent)) {
+    agent->outgoing.names_sent = 0;
+    // Names go right behind HELLO: the ring may be full of records that use
+    // them, and nothing makes the collector wait for our next turn.
+    Sent names = Sent::kYes;
+    if (SendHello(agent) &&
+        (SendNewNames(agent, &names) || names == Sent::kLater)) {
       connection.link = Link::kGreeting;
       connection.connected_ns = now_ns;
       snprintf(connection.why, sizeof connection.why,

@@ -82,9 +82,17 @@ Got ReceiveMessage(int socket, MessageBuffer *buffer, int *fd) {
   message.msg_controllen = sizeof control;
 
   ssize_t n;
-  do {
+  bool reset = false;
+  for (;;) {
     n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (n < 0 && errno == EINTR);
+    if (n >= 0) break;
+    // A peer that closes with our messages unread leaves this error in front
+    // of its own last words, which may be REFUSED. Reading it clears it.
+    if (errno == ECONNRESET && !reset)
+      reset = true;
+    else if (errno != EINTR)
+      break;
+  }
   if (n < 0)
     return errno == EAGAIN || errno == EWOULDBLOCK ? Got::kNothing
                                                    : Got::kClosed;

@@ -18,7 +18,7 @@ namespace reprise::profiler {
 
 constexpr uint32_t kMaxNames = 1u << 16;
 constexpr uint32_t kNameTableBytes = 8u << 20;  // of text
-constexpr uint32_t kMaxNameBytes = 8192;  // longer ones are cut; fits a message
+constexpr uint32_t kMaxNameBytes = 4096;        // longer ones are cut
 
 struct NameText {
   uint32_t offset, bytes;

@@ -22,11 +22,6 @@ namespace {
 // this one sleeps: look again this often.
 constexpr uint64_t kSlice = 50 * kMillisecond;
 
-bool HasCollector(const Agent *agent) {
-  return agent->connection.was_ready ||
-         agent->connection.link == Link::kGreeting;
-}
-
 // One look under the lock. `*socket` is what to sleep on.
 reprise_status Look(Agent *agent, uint64_t graph_id, uint64_t have_plan_id,
                     reprise_plan *plan, int *socket) {
@@ -62,20 +57,29 @@ REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
 
-  Locked guard(&agent->control);
-  if (agent->sink.file.open()) {
-    const BodyPart parts[] = {
-        {&message, sizeof message},
-        {texts, message.budget_bytes + message.capabilities_bytes},
-        {json, n}};
-    WriteSinkEntry(agent, REPRISE_SINK_GRAPH, parts, 3);
-    return REPRISE_INERT;  // a file makes no plan
+  {
+    Locked guard(&agent->control);
+    if (agent->sink.file.open()) {
+      const BodyPart parts[] = {
+          {&message, sizeof message},
+          {texts, message.budget_bytes + message.capabilities_bytes},
+          {json, n}};
+      WriteSinkEntry(agent, REPRISE_SINK_GRAPH, parts, 3);
+      return REPRISE_INERT;  // a file makes no plan
+    }
+    if (!HasCollector(agent)) return REPRISE_INERT;
+    if (IsAnswered(FindGraph(&agent->graphs, *graph_id), message, texts))
+      return REPRISE_PENDING;
   }
-  if (!HasCollector(agent)) return REPRISE_INERT;
-  if (IsAnswered(FindGraph(&agent->graphs, *graph_id), message, texts))
-    return REPRISE_PENDING;
+  // Milliseconds: other threads go on meanwhile.
   const int fd = CreateSealedCopy("reprise-graph", json, n);
+  errno = saved_errno;
   if (fd < 0) return REPRISE_INERT;
+  Locked guard(&agent->control);
+  if (CurrentRing(agent) == nullptr) {  // stopped meanwhile
+    close(fd);
+    return REPRISE_INERT;
+  }
   RememberGraph(&agent->graphs, message, texts, fd);
   TakeTurn(agent, NowNs());
   errno = saved_errno;

@@ -159,7 +159,7 @@ void PushLosses(Ring *ring) {
 }
 
 bool Push(Ring *ring, const reprise_slot &record) {
-  if (__builtin_expect(Load(&ring->loss_count) != 0, 0) && RoomForTwo(ring))
+  if (__builtin_expect(HasLosses(ring), 0) && RoomForTwo(ring))
     PushLosses(ring);
 
   uint64_t position = 0;

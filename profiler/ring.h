@@ -51,6 +51,9 @@ bool TryPush(Ring *ring, const reprise_slot &record, uint64_t *position);
 // set and the ring is more than half full: time to spill.
 bool Push(Ring *ring, const reprise_slot &record);
 
+inline bool HasLosses(const Ring *ring) {
+  return __atomic_load_n(&ring->loss_count, __ATOMIC_RELAXED) != 0;
+}
 // Reports pending losses if there is room.
 void PushLosses(Ring *ring);
 

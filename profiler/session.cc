@@ -29,10 +29,11 @@ void PushClock(Agent *agent, Ring *ring, uint64_t now_ns) {
   Push(ring, record);
 }
 
-void SleepFor(Agent *agent, uint64_t ns) {
-  pollfd wake = {agent->connection.socket.fd(), POLLIN, 0};
+// Until something arrives, or a moment: the ring's tail wakes nobody.
+void SleepOn(int socket, uint64_t ns) {
+  pollfd wake = {socket, POLLIN, 0};
   const uint64_t ms = ns / kMillisecond + 1;
-  poll(&wake, wake.fd >= 0 ? 1 : 0, ms > 5 ? 5 : static_cast<int>(ms));
+  poll(&wake, socket >= 0 ? 1 : 0, ms > 5 ? 5 : static_cast<int>(ms));
 }
 
 // Back to "never started". Names stay: their ids live as long as the process.
@@ -45,7 +46,8 @@ void EndSession(Agent *agent) {
   agent->outgoing.snapshot.Close();
   agent->ring_file.Close();
   ForgetGraphs(&agent->graphs);
-  agent->window = {};
+  SetWindow(agent, 0, 0);
+  PauseWindow(agent, false);
   if (ring != nullptr) {
     RetireRing(ring);
     agent->spare_ring = ring;
@@ -62,25 +64,15 @@ reprise_status Invalid(Agent *agent, const char *why) {
   return REPRISE_EINVAL;
 }
 
-// Waits for WELCOME or REFUSED while a connection is open.
-void AwaitAnswer(Agent *agent, uint64_t wait_ns) {
-  const uint64_t deadline = NowNs() + wait_ns;
-  for (;;) {
-    const uint64_t now = NowNs();
-    TakeTurn(agent, now);
-    if (agent->connection.link != Link::kGreeting || now >= deadline) return;
-    SleepFor(agent, deadline - now);
-  }
-}
-
 reprise_status BeginSession(Agent *agent, const reprise_config &config,
                             uint32_t slots) {
   Connection &connection = agent->connection;
   connection = {};
   agent->outgoing = {};
   agent->sink = {};
-  if (const char *wrong = Identify(config.run_id, g_family_run_id,
-                                   config.labels, &agent->identity))
+  const char *parents_run = g_family.pid == getpid() ? "" : g_family.run_id;
+  if (const char *wrong =
+          Identify(config.run_id, parents_run, config.labels, &agent->identity))
     return Invalid(agent, wrong);
   reprise_msg_hello &hello = agent->identity.hello;
   hello.slots = slots;
@@ -91,7 +83,8 @@ reprise_status BeginSession(Agent *agent, const reprise_config &config,
   if (ring == nullptr) return REPRISE_INERT;
   agent->spare_ring = nullptr;
   agent->ring_file.Hold(ring_fd);
-  memcpy(g_family_run_id, hello.run_id, sizeof g_family_run_id);
+  memcpy(g_family.run_id, hello.run_id, sizeof g_family.run_id);
+  g_family.pid = getpid();
   if (!agent->tracer_probed) {
     ProbeTracer(config.cupti_path, &agent->tracer);
     agent->tracer_probed = true;
@@ -124,8 +117,7 @@ reprise_status BeginSession(Agent *agent, const reprise_config &config,
 
 }  // namespace
 
-reprise_status StartSession(Agent *agent, const reprise_config &config,
-                            uint64_t wait_ns) {
+reprise_status StartSession(Agent *agent, const reprise_config &config) {
   if (config.abi != 0 && config.abi != REPRISE_ABI) return REPRISE_EABI;
   const uint32_t slots =
       config.ring_slots != 0 ? config.ring_slots : REPRISE_RING_DEFAULT_SLOTS;
@@ -147,17 +139,37 @@ reprise_status StartSession(Agent *agent, const reprise_config &config,
       return Invalid(agent, wrong);
     Connect(agent, NowNs());
   }
-  AwaitAnswer(agent, wait_ns);
   return SessionStatus(agent);
 }
 
+reprise_status AwaitAnswer(Agent *agent, uint64_t wait_ns) {
+  const uint64_t deadline = NowNs() + wait_ns;
+  for (;;) {
+    const uint64_t now = NowNs();
+    int socket;
+    {
+      Locked guard(&agent->control);
+      TakeTurn(agent, now);
+      if (agent->connection.link != Link::kGreeting || now >= deadline)
+        return SessionStatus(agent);
+      socket = agent->connection.socket.fd();
+    }
+    SleepOn(socket, deadline - now);
+  }
+}
+
 void StopSession(Agent *agent, uint64_t wait_ns) {
+  bool reader;
+  {
+    Locked guard(&agent->control);
+    reader = agent->sink.file.open() || agent->connection.link != Link::kNone;
+  }
+  if (reader) Drain(agent, wait_ns, /*wait_for_reader=*/false);
+
+  Locked guard(&agent->control);
   Ring *ring = CurrentRing(agent);
-  if (ring == nullptr) return;
-  const bool sink = agent->sink.file.open();
-  if (sink || agent->connection.link != Link::kNone) Drain(agent, wait_ns);
-  if (CurrentRing(agent) == nullptr) return;  // refused while draining
-  if (sink) {
+  if (ring == nullptr) return;  // refused or stopped meanwhile
+  if (agent->sink.file.open()) {
     const reprise_msg_bye bye = {PushedRecords(ring), DroppedRecords(ring)};
     const BodyPart part = {&bye, sizeof bye};
     WriteSinkEntry(agent, REPRISE_MSG_BYE, &part, 1);
@@ -181,19 +193,31 @@ void TakeTurn(Agent *agent, uint64_t now_ns) {
   if (agent->connection.refused) EndSession(agent);
 }
 
-reprise_status Drain(Agent *agent, uint64_t wait_ns) {
+reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
   Ring *ring = CurrentRing(agent);
   if (ring == nullptr) return REPRISE_INERT;
   const uint64_t deadline = NowNs() + wait_ns;
-  PushLosses(ring);
-  const uint64_t wanted = PushedRecords(ring);
+  uint64_t wanted = PushedRecords(ring);
+  bool losses = HasLosses(ring);
   for (;;) {
     const uint64_t now = NowNs();
-    TakeTurn(agent, now);
-    if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
-    if (CommittedRecords(ring) >= wanted) return REPRISE_OK;
+    int socket;
+    {
+      Locked guard(&agent->control);
+      TakeTurn(agent, now);
+      if (CurrentRing(agent) != ring) return REPRISE_INERT;
+      socket = agent->connection.socket.fd();
+      if (!wait_for_reader && socket < 0 && !ring->own_reader)
+        return REPRISE_PENDING;
+    }
+    if (losses && !HasLosses(ring)) {
+      // A full ring takes the LOSS record only now.
+      losses = false;
+      wanted = PushedRecords(ring);
+    }
+    if (!losses && CommittedRecords(ring) >= wanted) return REPRISE_OK;
     if (now >= deadline) return REPRISE_PENDING;
-    SleepFor(agent, deadline - now);
+    SleepOn(socket, deadline - now);
   }
 }
 

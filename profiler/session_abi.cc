@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "profiler/abi_struct.h"
 #include "profiler/agent.h"
@@ -17,15 +18,11 @@ namespace {
 
 constexpr uint64_t kStartWait = kSecond;
 constexpr uint64_t kStopWait = kSecond;
-constexpr uint32_t kAllKinds =
-    REPRISE_KIND_OPS | REPRISE_KIND_ALLOCS | REPRISE_KIND_KERNELS;
 
 void CountWindowStep(Agent *agent) {
   Window &window = agent->window;
   if (window.kinds == 0 || window.steps_left == 0) return;
-  if (--window.steps_left != 0) return;
-  window.kinds = 0;
-  agent->outgoing.capabilities = true;
+  if (--window.steps_left == 0) SetWindow(agent, 0, 0);
 }
 
 void PushStep(Ring *ring, uint64_t step, uint64_t now_ns) {
@@ -59,17 +56,20 @@ REPRISE_EXPORT reprise_status reprise_start(const reprise_config *config) {
   if (config != nullptr && !ReadStruct(config, &copy)) return REPRISE_EINVAL;
   Agent *agent = EnsureAgent();
   if (agent == nullptr) return REPRISE_INERT;
-  Locked guard(&agent->control);
-  // A raw clone() runs no fork handler: forget the parent's thread id.
-  if (CurrentRing(agent) == nullptr) t_thread = {};
-  return StartSession(agent, copy, kStartWait);
+  {
+    Locked guard(&agent->control);
+    // A raw clone() runs no fork handler: forget the parent's thread id.
+    if (CurrentRing(agent) == nullptr) t_thread = {};
+    const reprise_status status = StartSession(agent, copy);
+    if (agent->connection.link != Link::kGreeting) return status;
+  }
+  return AwaitAnswer(agent, kStartWait);
 }
 
 REPRISE_EXPORT reprise_status reprise_stop(void) {
   KeepErrno keep;
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
-  Locked guard(&agent->control);
   StopSession(agent, kStopWait);
   return REPRISE_OK;
 }
@@ -85,9 +85,9 @@ REPRISE_EXPORT void reprise_step(uint64_t step) {
 
   // Another thread is at it: it does what this turn would have done.
   if (!agent->control.TryTake()) return;
-  if (ring == nullptr && agent->injected) {
-    agent->injected = false;
-    StartSession(agent, reprise_config{}, 0);
+  if (ring == nullptr &&
+      __atomic_exchange_n(&agent->injected, 0u, __ATOMIC_RELAXED) != 0) {
+    StartSession(agent, reprise_config{});
     ring = CurrentRing(agent);
     if (ring != nullptr) PushStep(ring, step, now);
   }
@@ -100,8 +100,7 @@ REPRISE_EXPORT reprise_status reprise_flush(uint32_t timeout_ms) {
   KeepErrno keep;
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
-  Locked guard(&agent->control);
-  return Drain(agent, timeout_ms * kMillisecond);
+  return Drain(agent, timeout_ms * kMillisecond, /*wait_for_reader=*/true);
 }
 
 REPRISE_EXPORT reprise_status reprise_capabilities(reprise_caps *caps) {
@@ -132,12 +131,10 @@ REPRISE_EXPORT reprise_status reprise_capabilities(reprise_caps *caps) {
 REPRISE_EXPORT reprise_status reprise_window_begin(uint32_t kinds) {
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
-  if ((kinds & ~kAllKinds) != 0) return REPRISE_EINVAL;
-  if (kinds == 0) kinds = kAllKinds;
+  if (kinds != 0 && KnownKinds(kinds) != kinds) return REPRISE_EINVAL;
+  kinds = KnownKinds(kinds);
   Locked guard(&agent->control);
-  agent->window.kinds = kinds;
-  agent->window.steps_left = 0;
-  agent->outgoing.capabilities = true;
+  SetWindow(agent, kinds, 0);
   if ((kinds & REPRISE_KIND_KERNELS) == 0) return REPRISE_OK;
   return BeginDeviceWindow(&agent->tracer) ? REPRISE_OK : REPRISE_DEGRADED;
 }
@@ -146,24 +143,23 @@ REPRISE_EXPORT reprise_status reprise_window_end(void) {
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   Locked guard(&agent->control);
-  agent->window.kinds = 0;
-  agent->outgoing.capabilities = true;
+  SetWindow(agent, 0, 0);
   return REPRISE_OK;
 }
 
 REPRISE_EXPORT uint32_t reprise_window_kinds(void) {
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return 0;
-  Locked guard(&agent->control);
-  return agent->window.paused ? 0 : agent->window.kinds;
+  return __atomic_load_n(&agent->window.paused, __ATOMIC_RELAXED)
+             ? 0
+             : __atomic_load_n(&agent->window.kinds, __ATOMIC_RELAXED);
 }
 
 REPRISE_EXPORT reprise_status reprise_pause(void) {
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   Locked guard(&agent->control);
-  agent->window.paused = true;
-  agent->outgoing.capabilities = true;
+  PauseWindow(agent, true);
   return REPRISE_OK;
 }
 
@@ -171,8 +167,7 @@ REPRISE_EXPORT reprise_status reprise_resume(void) {
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   Locked guard(&agent->control);
-  agent->window.paused = false;
-  agent->outgoing.capabilities = true;
+  PauseWindow(agent, false);
   return REPRISE_OK;
 }
 
@@ -188,17 +183,24 @@ REPRISE_EXPORT reprise_status reprise_snapshot(const void *pickle, size_t n) {
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   if (pickle == nullptr || n == 0) return REPRISE_EINVAL;
   if (n > REPRISE_MAX_SNAPSHOT_BYTES) return REPRISE_ETOOBIG;
-  Locked guard(&agent->control);
-  if (agent->sink.file.open()) {
-    const BodyPart part = {pickle, n};
-    return WriteSinkEntry(agent, REPRISE_SINK_SNAPSHOT, &part, 1)
-               ? REPRISE_OK
-               : REPRISE_DEGRADED;
+  {
+    Locked guard(&agent->control);
+    if (agent->sink.file.open()) {
+      const BodyPart part = {pickle, n};
+      return WriteSinkEntry(agent, REPRISE_SINK_SNAPSHOT, &part, 1)
+                 ? REPRISE_OK
+                 : REPRISE_DEGRADED;
+    }
+    if (!HasCollector(agent)) return REPRISE_INERT;
   }
-  if (!agent->connection.was_ready && agent->connection.link == Link::kNone)
-    return REPRISE_INERT;
+  // Up to a GiB: other threads go on meanwhile.
   const int fd = CreateSealedCopy("reprise-snapshot", pickle, n);
   if (fd < 0) return REPRISE_DEGRADED;
+  Locked guard(&agent->control);
+  if (CurrentRing(agent) == nullptr) {  // stopped meanwhile
+    close(fd);
+    return REPRISE_INERT;
+  }
   agent->outgoing.snapshot.Hold(fd);
   agent->outgoing.snapshot_bytes = n;
   TakeTurn(agent, NowNs());
@@ -211,7 +213,8 @@ REPRISE_EXPORT reprise_status reprise_snapshot(const void *pickle, size_t n) {
 REPRISE_EXPORT int InitializeInjection(void) {
   KeepErrno keep;
   if (Agent *agent = EnsureAgent()) {
-    if (CurrentRing(agent) == nullptr) agent->injected = true;
+    if (CurrentRing(agent) == nullptr)
+      __atomic_store_n(&agent->injected, 1u, __ATOMIC_RELAXED);
   }
   return 1;
 }
