@@ -31,7 +31,7 @@ def root() -> Path:
     return ROOT
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def python() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs Python code or a script in a process of its own, with this tree's package."""
 
