@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/planner.h"
 
-#include <algorithm>
-
 #include "planner/archive.h"
 #include "planner/effort.h"
 #include "planner/flags.h"
@@ -10,17 +8,6 @@
 #include "planner/solve.h"
 
 namespace reprise::planner {
-namespace {
-
-// The base order is always in the archive: what fits without a plan fits.
-void AddBase(const Problem& problem, Archive& archive) {
-  std::vector<OpId> execs(problem.op_count);
-  for (OpId o = 0; o < problem.op_count; ++o) execs[o] = o;
-  archive.Add(problem.base.peak_bytes, problem.base.time_ns, execs, "base");
-}
-
-}  // namespace
-
 StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
   RETURN_IF_ERROR(Validate(graph));
   RETURN_IF_ERROR(CheckRequest(request));

@@ -111,7 +111,7 @@ struct StorageExplanation {
   int32_t times_recomputed = 0;
   bool alive_at_peak = false;
   bool alive_at_base_peak = false;
-  std::string why;  // cheap costly no_gain not_repeatable small pinned
+  std::string why = {};  // cheap costly no_gain not_repeatable small pinned
 };
 std::vector<StorageExplanation> Explain(const StepGraph& graph,
                                         const Plan& plan,

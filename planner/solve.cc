@@ -207,6 +207,12 @@ Status CheckRequest(const Request& request) {
   return OkStatus();
 }
 
+void AddBase(const Problem& problem, Archive& archive) {
+  std::vector<OpId> execs(problem.op_count);
+  for (OpId o = 0; o < problem.op_count; ++o) execs[o] = o;
+  archive.Add(problem.base.peak_bytes, problem.base.time_ns, execs, "base");
+}
+
 int64_t DefaultTicks(const Problem& problem) {
   (void)problem;
   return 400'000'000;

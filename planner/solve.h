@@ -27,6 +27,9 @@ struct Solution {
 // INVALID_ARGUMENT where a field of the request cannot be meant.
 Status CheckRequest(const Request& request);
 
+// The base order is in every archive: what fits without a plan fits.
+void AddBase(const Problem& problem, Archive& archive);
+
 // Ticks where the request does not say: about two seconds of one core.
 int64_t DefaultTicks(const Problem& problem);
 
