@@ -63,6 +63,11 @@ export function formatCount(count: number): string {
   return String(Math.trunc(count)).replace(/\B(?=(\d{3})+$)/g, ',');
 }
 
+/** "1 step", "1,204 steps". */
+export function counted(count: number, word: string): string {
+  return `${formatCount(count)} ${count === 1 ? word : `${word}s`}`;
+}
+
 /** How long ago, roughly: "just now", "3 min ago", "2 days ago". */
 export function formatAgo(thenMs: number, nowMs: number): string {
   const seconds = Math.max(0, (nowMs - thenMs) / 1000);
