@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/daemon.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "server/collect/collector.h"
+#include "server/grpc_server.h"
+#include "server/ingest/committer.h"
+#include "server/ingest/ingest_service.h"
+#include "server/lock_file.h"
+#include "server/log.h"
+#include "server/net/http.h"
+#include "server/net/listener.h"
+#include "server/net/routes.h"
+#include "server/orphans.h"
+#include "server/paths.h"
+#include "server/service/grpc_services.h"
+#include "server/service/handlers.h"
+#include "server/store/store.h"
+
+namespace reprise::server {
+
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kShortThreads = 3;
+constexpr size_t kMaxShortWaiting = 1024;
+constexpr int kPlanThreads = 2;
+constexpr size_t kMaxPlansWaiting = 64;
+constexpr auto kOrphanPause = seconds(5);
+// A private daemon ends this long after its last agent, and when none came.
+constexpr auto kPrivateLinger = seconds(2);
+constexpr auto kPrivatePatience = seconds(60);
+constexpr auto kCallGrace = seconds(2);
+
+std::string VersionText() { return REPRISE_VERSION; }
+
+}  // namespace
+
+// ---- Impl ----
+
+class Daemon::Impl {
+ public:
+  explicit Impl(DaemonOptions options) : options_(std::move(options)) {}
+  ~Impl() { Stop(milliseconds(0)); }
+
+  Status Start();
+  void Stop(milliseconds patience);
+  bool Tick();
+  void Abandon() {
+    if (announced_) ::unlink(ServerFile().c_str());
+  }
+
+  std::string http_address() const {
+    return AddressOf(http_listener_ ? *http_listener_ : nullptr);
+  }
+  std::string grpc_address() const {
+    return AddressOf(grpc_listener_ ? *grpc_listener_ : nullptr);
+  }
+
+ private:
+  static std::string AddressOf(const Listener* listener) {
+    return listener != nullptr ? listener->address().Text() : "";
+  }
+  std::string ServerFile() const {
+    return FolderOf(options_.agent_socket) + "/server.json";
+  }
+
+  Status TakeLocks();
+  Status BindPorts();
+  Status StartServices();
+  Status StartCollector();
+  Status Announce();
+  void OnSteps(const std::string& run_id,
+               const std::vector<v1::StepReport>& steps);
+  void FillStatus(v1::ServerStatus& status) const;
+  std::string NotReady() const;
+  std::string MetricsText() const;
+
+  const DaemonOptions options_;
+  const int64_t started_ns_ = RealtimeNs();
+  const Clock::time_point started_ = Clock::now();
+  std::vector<LockFile> locks_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::optional<Listener*> http_listener_;
+  std::optional<Listener*> grpc_listener_;
+
+  // In the order in which they need each other; destroyed the other way round.
+  std::unique_ptr<Store> store_;
+  RunHub hub_;
+  Metrics metrics_;
+  std::unique_ptr<Planning> planning_;
+  std::unique_ptr<RunWatcher> watcher_;
+  std::unique_ptr<WorkerPool> short_work_;
+  std::unique_ptr<WorkerPool> planners_;
+  std::unique_ptr<Services> services_;
+  MethodTable methods_{metrics_};
+  std::unique_ptr<Committer> committer_;
+  std::unique_ptr<IngestService> ingest_;
+  std::vector<std::unique_ptr<grpc::Service>> grpc_services_;
+  std::unique_ptr<GrpcServer> grpc_;
+  std::unique_ptr<Routes> routes_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<Collector> collector_;
+
+  std::atomic<bool> stopping_{false};
+  bool announced_ = false;
+  Clock::time_point last_orphans_{};
+  std::optional<Clock::time_point> idle_since_;
+};
+
+Status Daemon::Impl::Start() {
+  RETURN_IF_ERROR(TakeLocks());
+  RETURN_IF_ERROR(BindPorts());
+  ASSIGN_OR_RETURN(store_,
+                   Store::Open({.path = options_.data_dir + "/reprise.db",
+                                .max_pages = options_.max_store_pages}));
+  RETURN_IF_ERROR(StartServices());
+  RETURN_IF_ERROR(StartCollector());
+  for (const std::unique_ptr<Listener>& listener : listeners_) {
+    listener->Start([this](int fd) { grpc_->Adopt(-1, fd); },
+                    [this](int fd) { http_->Adopt(fd); });
+  }
+  return Announce();
+}
+
+Status Daemon::Impl::TakeLocks() {
+  const std::string runtime_dir = FolderOf(options_.agent_socket);
+  RETURN_IF_ERROR(EnsureOwnFolder(options_.data_dir));
+  RETURN_IF_ERROR(EnsureOwnFolder(runtime_dir));
+  ASSIGN_OR_RETURN(LockFile data_lock, LockFile::Take(options_.data_dir));
+  locks_.push_back(std::move(data_lock));
+  // One folder for both is fine, but can be locked only once.
+  std::error_code error;
+  if (std::filesystem::equivalent(options_.data_dir, runtime_dir, error)) {
+    return OkStatus();
+  }
+  ASSIGN_OR_RETURN(LockFile runtime_lock, LockFile::Take(runtime_dir));
+  locks_.push_back(std::move(runtime_lock));
+  return OkStatus();
+}
+
+Status Daemon::Impl::BindPorts() {
+  const auto bind = [this](const char* flag, const std::string& text,
+                           Serves serves) -> StatusOr<Listener*> {
+    ASSIGN_OR_RETURN(const Address address, ParseLoopback(flag, text));
+    ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
+                     Listener::Bind(address, serves));
+    listeners_.push_back(std::move(listener));
+    return listeners_.back().get();
+  };
+  if (!options_.listen.empty()) {
+    ASSIGN_OR_RETURN(Listener * both,
+                     bind("--listen", options_.listen, Serves::kBoth));
+    http_listener_ = both;
+    grpc_listener_ = both;
+    return OkStatus();
+  }
+  if (!options_.grpc_listen.empty()) {
+    ASSIGN_OR_RETURN(grpc_listener_, bind("--grpc-listen", options_.grpc_listen,
+                                          Serves::kGrpc));
+  }
+  if (!options_.http_listen.empty()) {
+    ASSIGN_OR_RETURN(http_listener_, bind("--http-listen", options_.http_listen,
+                                          Serves::kHttp));
+  }
+  return OkStatus();
+}
+
+Status Daemon::Impl::StartServices() {
+  planning_ = std::make_unique<Planning>(*store_, hub_, metrics_);
+  watcher_ = std::make_unique<RunWatcher>(*store_, hub_);
+  short_work_ = std::make_unique<WorkerPool>(kShortThreads, kMaxShortWaiting);
+  planners_ = std::make_unique<WorkerPool>(kPlanThreads, kMaxPlansWaiting);
+  services_.reset(new Services{
+      .store = *store_,
+      .hub = hub_,
+      .metrics = metrics_,
+      .planning = *planning_,
+      .watcher = *watcher_,
+      .short_work = *short_work_,
+      .planners = *planners_,
+      .fill_status = [this](v1::ServerStatus& status) { FillStatus(status); }});
+  AddMethods(*services_, methods_);
+  committer_ = std::make_unique<Committer>(
+      *store_, hub_, metrics_,
+      [this](const std::string& run_id,
+             const std::vector<v1::StepReport>& steps) {
+        OnSteps(run_id, steps);
+      });
+  ingest_ = std::make_unique<IngestService>(*committer_, metrics_);
+  grpc_services_ = MakeGrpcServices(*services_, methods_);
+  std::vector<grpc::Service*> all = {ingest_.get()};
+  for (const auto& service : grpc_services_) all.push_back(service.get());
+  ASSIGN_OR_RETURN(grpc_, GrpcServer::Start(all));
+  routes_.reset(new Routes{.methods = methods_,
+                           .files = WebFiles(),
+                           .not_ready = [this] { return NotReady(); },
+                           .metrics = [this] { return MetricsText(); }});
+  http_ = std::make_unique<HttpServer>(MakeHandler(*routes_));
+  return OkStatus();
+}
+
+Status Daemon::Impl::StartCollector() {
+  CollectorOptions options;
+  options.agent_socket = options_.agent_socket;
+  options.spool_path = options_.data_dir + "/spool.db";
+  options.channel = grpc_->InProcessChannel();
+  options.version = VersionText();
+  ASSIGN_OR_RETURN(collector_, Collector::Start(std::move(options)));
+  return OkStatus();
+}
+
+Status Daemon::Impl::Announce() {
+  const std::string http = http_address();
+  const std::string grpc = grpc_address();
+  nlohmann::json json;
+  json["listen"] = grpc.empty() ? http : grpc;
+  json["url"] = http.empty() ? "" : "http://" + http;
+  json["pid"] = ::getpid();
+  json["version"] = VersionText();
+  json["agent_socket"] = options_.agent_socket;
+  json["data_dir"] = options_.data_dir;
+  RETURN_IF_ERROR(WriteFileAtomically(ServerFile(), json.dump(2) + "\n"));
+  announced_ = true;
+  LogInfo(http == grpc
+              ? StrCat("listening on ", http)
+              : StrCat("listening on ", grpc.empty() ? "nothing" : grpc,
+                       " for gRPC and on ", http.empty() ? "nothing" : http,
+                       " for HTTP"));
+  LogInfo(StrCat("agents connect to ", options_.agent_socket, "; data is in ",
+                 options_.data_dir));
+  return OkStatus();
+}
+
+// A planned step above its budget: plan again, off the committer's thread.
+void Daemon::Impl::OnSteps(const std::string& run_id,
+                           const std::vector<v1::StepReport>& steps) {
+  std::string plan_id;
+  int64_t peak_bytes = 0;
+  for (const v1::StepReport& step : steps) {
+    // Steps that did not follow the plan to the end say nothing about it.
+    if (!step.planned() || step.kept_all() || step.oom()) continue;
+    if (step.plan_id().empty()) continue;
+    if (step.plan_id() != plan_id) peak_bytes = 0;
+    plan_id = step.plan_id();
+    peak_bytes = std::max(peak_bytes, step.peak_bytes());
+  }
+  if (plan_id.empty()) return;
+  (void)planners_->Post([this, run_id, plan_id, peak_bytes] {
+    const std::optional<v1::Plan> plan =
+        planning_->Replan(run_id, plan_id, peak_bytes);
+    if (plan) ingest_->PushPlan(run_id, *plan);
+  });
+}
+
+void Daemon::Impl::FillStatus(v1::ServerStatus& status) const {
+  status.set_version(VersionText());
+  status.set_revision(REPRISE_REVISION);
+  status.set_started_ns(started_ns_);
+  status.set_listen(http_address().empty() ? grpc_address() : http_address());
+  status.set_agent_socket(options_.agent_socket);
+  status.set_data_dir(options_.data_dir);
+  if (collector_ == nullptr) return;
+  status.set_spool_bytes(collector_->spool_bytes());
+  if (status.degraded().empty()) status.set_degraded(collector_->degraded());
+  for (const AgentSnapshot& agent : collector_->Agents()) {
+    v1::AgentStatus& to = *status.add_agents();
+    to.set_session_id(agent.session_id);
+    to.set_run_id(agent.run_id);
+    to.set_pid(agent.pid);
+    to.set_connected(agent.connected);
+    for (const std::string& line : agent.capabilities) {
+      to.add_capabilities(line);
+    }
+  }
+}
+
+std::string Daemon::Impl::NotReady() const {
+  if (stopping_) return "shutting down";
+  if (std::string why = store_->degraded(); !why.empty()) return why;
+  return collector_ != nullptr ? collector_->degraded() : "starting";
+}
+
+std::string Daemon::Impl::MetricsText() const {
+  std::string text = StrCat(
+      "# HELP reprise_build_info The running build.\n"
+      "# TYPE reprise_build_info gauge\n"
+      "reprise_build_info{version=\"",
+      VersionText(), "\",revision=\"", REPRISE_REVISION, "\"} 1\n");
+  text += metrics_.Text();
+  text += MetricText("reprise_store_size_bytes", "gauge",
+                     "Bytes of the database and its log.", store_->SizeBytes());
+  if (collector_ == nullptr) return text;
+  const CollectorStats stats = collector_->stats();
+  const auto number = [](uint64_t value) {
+    return static_cast<int64_t>(value);
+  };
+  text +=
+      MetricText("reprise_agent_sessions", "gauge",
+                 "Agents that are connected.", collector_->ConnectedAgents());
+  text +=
+      MetricText("reprise_ring_records_total", "counter",
+                 "Records taken from agents' rings.", number(stats.records));
+  text +=
+      MetricText("reprise_spool_bytes", "gauge",
+                 "Bytes of the collector's spool.", collector_->spool_bytes());
+  text +=
+      MetricText("reprise_collector_chunks_acked_total", "counter",
+                 "Chunks the server acknowledged.", number(stats.chunks_acked));
+  return text;
+}
+
+bool Daemon::Impl::Tick() {
+  const Clock::time_point now = Clock::now();
+  if (now - last_orphans_ >= kOrphanPause) {
+    last_orphans_ = now;
+    const Status status =
+        EndOrphans(*store_, hub_, [this](const std::string& session_id) {
+          return ingest_->Connected(session_id);
+        });
+    if (!status.ok()) LogWarning(status.message());
+  }
+  if (!options_.private_daemon) return false;
+  if (!collector_->EverHadAgent()) return now - started_ >= kPrivatePatience;
+  // An agent that is gone stays listed until the server knows its end.
+  if (!collector_->Agents().empty()) {
+    idle_since_.reset();
+    return false;
+  }
+  if (!idle_since_) idle_since_ = now;
+  return now - *idle_since_ >= kPrivateLinger;
+}
+
+void Daemon::Impl::Stop(milliseconds patience) {
+  if (stopping_.exchange(true)) return;
+  if (grpc_ != nullptr) grpc_->StopServing();
+  if (collector_ != nullptr && patience.count() > 0) {
+    const Status drained = collector_->Drain(patience);
+    if (!drained.ok()) {
+      LogWarning(StrCat("the rest stays in the spool: ", drained.message()));
+    }
+  }
+  if (ingest_ != nullptr) ingest_->DrainAll();
+  for (const auto& listener : listeners_) listener->Stop();
+  if (planning_ != nullptr) planning_->Stop();
+  if (watcher_ != nullptr) watcher_->Stop();
+  if (planners_ != nullptr) planners_->Stop();
+  // What answers from the collector ends before it does.
+  if (short_work_ != nullptr) short_work_->Stop();
+  if (http_ != nullptr) http_->Stop();
+  collector_.reset();
+  if (grpc_ != nullptr) {
+    grpc_->Shutdown(patience.count() > 0 ? kCallGrace : milliseconds(0));
+  }
+  if (committer_ != nullptr) committer_->Stop();
+  if (store_ != nullptr) {
+    if (const Status status = store_->Checkpoint(); !status.ok()) {
+      LogWarning(status.message());
+    }
+  }
+  Abandon();
+}
+
+// ---- Daemon ----
+
+Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Daemon::~Daemon() = default;
+
+StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
+  auto impl = std::make_unique<Impl>(options);
+  RETURN_IF_ERROR(impl->Start());
+  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+}
+
+std::string Daemon::http_address() const { return impl_->http_address(); }
+std::string Daemon::grpc_address() const { return impl_->grpc_address(); }
+bool Daemon::Tick() { return impl_->Tick(); }
+void Daemon::Stop(milliseconds patience) { impl_->Stop(patience); }
+void Daemon::Abandon() { impl_->Abandon(); }
+
+}  // namespace reprise::server

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags of reprised and `reprise serve`.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "server/log.h"
+
+namespace reprise::server {
+
+struct DaemonOptions {
+  std::string listen = "127.0.0.1:7070";
+  // Either of these: split mode, one port per protocol, and no `listen`.
+  std::string grpc_listen;
+  std::string http_listen;
+  std::string data_dir;
+  std::string agent_socket;
+  // Ends by itself when the last agent is gone.
+  bool private_daemon = false;
+  LogLevel log_level = LogLevel::kInfo;
+  // Largest database file in pages of 4 KiB; 0: as large as the disk.
+  int64_t max_store_pages = 0;
+};
+
+struct ParsedOptions {
+  DaemonOptions options;
+  // Set when the process is done already: --help, --version, wrong usage.
+  bool exit = false;
+  int exit_code = 0;
+};
+
+// Prints help and usage errors itself.
+ParsedOptions ParseDaemonOptions(int argc, char** argv);
+
+}  // namespace reprise::server

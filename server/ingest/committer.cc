@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/ingest/committer.h"
+
+#include <set>
+#include <type_traits>
+
+#include "base/str_cat.h"
+#include "server/ingest/chunk_check.h"
+#include "server/log.h"
+#include "server/store/session_rows.h"
+
+namespace reprise::server {
+
+namespace {
+constexpr size_t kBatchItems = 64;
+// Streams remembered; forgotten ones are looked up in the store.
+constexpr size_t kMaxRemembered = 4096;
+}  // namespace
+
+Committer::Committer(Store& store, RunHub& hub, Metrics& metrics,
+                     StepsObserver on_steps)
+    : store_(store),
+      hub_(hub),
+      metrics_(metrics),
+      on_steps_(std::move(on_steps)),
+      thread_([this] { Loop(); }) {}
+
+Committer::~Committer() { Stop(); }
+
+void Committer::Push(CommitItem item) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) {
+      queue_.push_back(std::move(item));
+      changed_.notify_one();
+      return;
+    }
+  }
+  item.done({.status = Unavailable("the server is shutting down")});
+}
+
+void Committer::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Committer::Loop() {
+  std::vector<CommitItem> batch;
+  while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      while (!queue_.empty() && batch.size() < kBatchItems) {
+        batch.push_back(std::move(queue_.front()));
+        queue_.pop_front();
+      }
+    }
+    CommitBatch(batch);
+    batch.clear();
+  }
+}
+
+void Committer::CommitBatch(std::vector<CommitItem>& batch) {
+  std::vector<CommitResult> results(batch.size());
+  tentative_.clear();
+  const Status status = store_.Write([&](Database& db) -> Status {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      RETURN_IF_ERROR(Apply(db, batch[i], results[i]));
+    }
+    return OkStatus();
+  });
+  if (status.ok()) {
+    for (const auto& [stream, seq] : tentative_) committed_[stream] = seq;
+    if (committed_.size() > kMaxRemembered) committed_.clear();
+  } else {
+    LogError(StrCat("nothing was stored: ", status.message()));
+  }
+
+  std::set<std::string> changed;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const CommitItem& item = batch[i];
+    // What one item did wrong is its own; what the store did concerns all.
+    if (!status.ok()) results[i] = {.status = status};
+    if (results[i].status.ok()) {
+      changed.insert(item.producer.run_id);
+    }
+    const auto* checked = std::get_if<CheckedChunk>(&item.what);
+    if (checked != nullptr) Count(*checked, results[i]);
+    item.done(results[i]);
+    if (results[i].stored && checked->columns.steps_size() > 0 && on_steps_) {
+      on_steps_(item.producer.run_id, {checked->columns.steps().begin(),
+                                       checked->columns.steps().end()});
+    }
+  }
+  for (const std::string& run_id : changed) hub_.Notify(run_id);
+}
+
+void Committer::Count(const CheckedChunk& checked, const CommitResult& result) {
+  if (!result.status.ok()) {
+    ++metrics_.chunks_refused;
+  } else if (result.stored) {
+    ++metrics_.chunks_committed;
+    metrics_.records_committed += checked.chunk.count();
+  } else if (!result.hole) {
+    ++metrics_.chunks_duplicate;
+  }
+}
+
+Status Committer::Apply(Database& db, const CommitItem& item,
+                        CommitResult& result) {
+  const Producer& producer = item.producer;
+  return std::visit(
+      [&](const auto& what) -> Status {
+        using What = std::decay_t<decltype(what)>;
+        if constexpr (std::is_same_v<What, v1::Hello>) {
+          const Status opened = OpenSession(db, what, RealtimeNs());
+          if (opened.code() == Code::kFailedPrecondition) {
+            result.status = opened;
+            return OkStatus();
+          }
+          RETURN_IF_ERROR(opened);
+          ASSIGN_OR_RETURN(result.committed, CommittedOf(db, producer));
+          return OkStatus();
+        } else if constexpr (std::is_same_v<What, v1::Defs>) {
+          RETURN_IF_ERROR(SaveNames(db, producer.session_id, what));
+          ASSIGN_OR_RETURN(const int64_t names,
+                           CountNames(db, producer.session_id));
+          if (names > kMaxNamesPerSession) {
+            result.status = InvalidArgument(StrCat(
+                "defs: a session has at most ", kMaxNamesPerSession, " names"));
+          }
+          return OkStatus();
+        } else if constexpr (std::is_same_v<What, CheckedChunk>) {
+          return ApplyChunk(db, producer, what, result);
+        } else if constexpr (std::is_same_v<What, v1::Lost>) {
+          return ApplyLost(db, producer, what, result);
+        } else {
+          static_assert(std::is_same_v<What, v1::Bye>);
+          return CloseSession(db, producer.session_id, what, RealtimeNs());
+        }
+      },
+      item.what);
+}
+
+Status Committer::ApplyChunk(Database& db, const Producer& producer,
+                             const CheckedChunk& checked,
+                             CommitResult& result) {
+  ASSIGN_OR_RETURN(const uint64_t committed, CommittedOf(db, producer));
+  const uint64_t seq = checked.chunk.seq();
+  result.committed = committed;
+  if (seq <= committed) return OkStatus();
+  if (seq > committed + 1) {
+    result.hole = true;
+    return OkStatus();
+  }
+  RETURN_IF_ERROR(InsertChunk(db, producer, checked.chunk, checked.columns));
+  RETURN_IF_ERROR(SaveCommitted(db, producer.session_id, producer.epoch, seq));
+  tentative_[{producer.session_id, producer.epoch}] = seq;
+  result.committed = seq;
+  result.stored = true;
+  return OkStatus();
+}
+
+Status Committer::ApplyLost(Database& db, const Producer& producer,
+                            const v1::Lost& lost, CommitResult& result) {
+  ASSIGN_OR_RETURN(const uint64_t committed, CommittedOf(db, producer));
+  result.committed = committed;
+  if (lost.from() > committed + 1) {
+    result.hole = true;
+    return OkStatus();
+  }
+  if (lost.to() <= committed) return OkStatus();
+  v1::Lost missing = lost;
+  missing.set_from(committed + 1);
+  RETURN_IF_ERROR(InsertLost(db, producer, missing));
+  RETURN_IF_ERROR(
+      SaveCommitted(db, producer.session_id, producer.epoch, lost.to()));
+  tentative_[{producer.session_id, producer.epoch}] = lost.to();
+  result.committed = lost.to();
+  metrics_.chunks_lost += missing.to() - missing.from() + 1;
+  return OkStatus();
+}
+
+StatusOr<uint64_t> Committer::CommittedOf(Database& db,
+                                          const Producer& producer) {
+  const Stream stream{producer.session_id, producer.epoch};
+  if (const auto found = tentative_.find(stream); found != tentative_.end()) {
+    return found->second;
+  }
+  if (const auto found = committed_.find(stream); found != committed_.end()) {
+    return found->second;
+  }
+  ASSIGN_OR_RETURN(const uint64_t committed,
+                   LoadCommitted(db, producer.session_id, producer.epoch));
+  committed_[stream] = committed;
+  return committed;
+}
+
+}  // namespace reprise::server

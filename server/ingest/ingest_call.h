@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One Ingest stream: a state machine over gRPC's callbacks.
+//
+//   waiting for Hello ──▶ open ──▶ finishing ──▶ done
+//
+// All state is behind one mutex; nothing blocks under it. The call keeps
+// itself alive from its creation to OnDone, and whoever else holds it (the
+// committer's callbacks, the registry) finds it inert after that.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "reprise/v1/ingest.pb.h"
+#include "server/ingest/committer.h"
+#include "server/ingest/ingest_service.h"
+
+namespace reprise::server {
+
+class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
+                         public std::enable_shared_from_this<IngestCall> {
+ public:
+  static IngestCall* Start(Committer& committer, IngestRegistry& registry,
+                           Metrics& metrics);
+
+  // Queues a message to the sender.
+  void Send(v1::Down message);
+  // Ends the stream.
+  void Fail(const Status& status);
+
+  std::string run_id() const;
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  IngestCall(Committer& committer, IngestRegistry& registry, Metrics& metrics)
+      : committer_(committer), registry_(registry), metrics_(metrics) {}
+
+  // Checks one message and hands it on.
+  Status Take(v1::Up& up);
+  Status TakeHello(v1::Hello& hello);
+  void Commit(CommitItem item);
+  void Committed(const CommitResult& result, bool was_hello, uint64_t seq);
+
+  // With mutex_ held.
+  void ReadMore();
+  void WriteMore();
+  void FinishWhenDue();
+
+  Committer& committer_;
+  IngestRegistry& registry_;
+  Metrics& metrics_;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<IngestCall> self_;
+  Producer producer_;
+  bool greeted_ = false;
+  v1::Up incoming_;
+  std::deque<v1::Down> outgoing_;
+  uint32_t in_flight_ = 0;
+  // The hole that was reported; not again until the sender has gone back.
+  uint64_t resend_asked_ = 0;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool half_closed_ = false;  // the sender has no more
+  bool failed_ = false;
+  bool finished_ = false;
+  grpc::Status final_status_;
+};
+
+}  // namespace reprise::server

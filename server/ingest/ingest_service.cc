@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/ingest/ingest_service.h"
+
+#include "server/ingest/ingest_call.h"
+
+namespace reprise::server {
+
+// ---- IngestRegistry ----
+
+std::shared_ptr<IngestCall> IngestRegistry::Enter(
+    const std::string& session_id, std::shared_ptr<IngestCall> call) {
+  const std::lock_guard lock(mutex_);
+  std::swap(calls_[session_id], call);
+  return call;
+}
+
+void IngestRegistry::Leave(const std::string& session_id,
+                           const IngestCall* call) {
+  const std::lock_guard lock(mutex_);
+  const auto found = calls_.find(session_id);
+  if (found != calls_.end() && found->second.get() == call) {
+    calls_.erase(found);
+  }
+}
+
+std::vector<std::shared_ptr<IngestCall>> IngestRegistry::All() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<IngestCall>> all;
+  for (const auto& [id, call] : calls_) all.push_back(call);
+  return all;
+}
+
+bool IngestRegistry::Has(const std::string& session_id) const {
+  const std::lock_guard lock(mutex_);
+  return calls_.contains(session_id);
+}
+
+// ---- IngestService ----
+
+grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
+    grpc::CallbackServerContext* /*context*/) {
+  return IngestCall::Start(committer_, registry_, metrics_);
+}
+
+void IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan) {
+  v1::Down down;
+  v1::PlanRef& ref = *down.mutable_plan();
+  ref.set_plan_id(plan.plan_id());
+  ref.set_graph_id(plan.graph_id());
+  *ref.mutable_plan() = plan;
+  for (const std::shared_ptr<IngestCall>& call : registry_.All()) {
+    if (call->run_id() == run_id) call->Send(down);
+  }
+}
+
+void IngestService::DrainAll() {
+  v1::Down down;
+  down.mutable_drain();
+  for (const std::shared_ptr<IngestCall>& call : registry_.All()) {
+    call->Send(down);
+  }
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Ingest service: one reactor per stream, no thread of its own.
+//
+//   Hello ──▶ check ──▶ committer ──▶ Welcome{resume_after}
+//   Chunk ──▶ check ──▶ committer ──▶ Ack{committed}, or Resend{expected}
+//   Bye   ──▶           committer
+//
+// At most kMaxInflight items of a stream are in the committer; beyond that the
+// stream is not read, and gRPC's flow control holds the sender back. One
+// session has one stream: a newer one ends the older with ABORTED, so that a
+// collector whose connection broke unnoticed is not locked out.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "reprise/v1/ingest.grpc.pb.h"
+#include "server/ingest/committer.h"
+#include "server/metrics.h"
+
+namespace reprise::server {
+
+class IngestCall;
+
+// Streams that are past their Hello, by session.
+class IngestRegistry {
+ public:
+  // Returns the stream that had the session before.
+  std::shared_ptr<IngestCall> Enter(const std::string& session_id,
+                                    std::shared_ptr<IngestCall> call);
+  void Leave(const std::string& session_id, const IngestCall* call);
+  std::vector<std::shared_ptr<IngestCall>> All() const;
+  bool Has(const std::string& session_id) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, std::shared_ptr<IngestCall>> calls_;
+};
+
+class IngestService final : public v1::Ingest::CallbackService {
+ public:
+  IngestService(Committer& committer, Metrics& metrics)
+      : committer_(committer), metrics_(metrics) {}
+
+  grpc::ServerBidiReactor<v1::Up, v1::Down>* Stream(
+      grpc::CallbackServerContext* context) override;
+
+  // Sends a plan to every session of a run.
+  void PushPlan(const std::string& run_id, const v1::Plan& plan);
+
+  // Tells every stream that the server is going away.
+  void DrainAll();
+
+  // A stream of this session is open.
+  bool Connected(const std::string& session_id) const {
+    return registry_.Has(session_id);
+  }
+
+ private:
+  Committer& committer_;
+  Metrics& metrics_;
+  IngestRegistry registry_;
+};
+
+}  // namespace reprise::server

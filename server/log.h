@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One line per event on stderr: time, level, sentence.
+//
+//   2026-01-31T09:15:02.120Z info listening on 127.0.0.1:7070
+#pragma once
+
+#include <string_view>
+
+#include "base/status.h"
+
+namespace reprise::server {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+
+// "debug", "info", "warning", "error" or "off".
+StatusOr<LogLevel> ParseLogLevel(std::string_view text);
+
+// Lines below this level are not written. Default: info.
+void SetLogLevel(LogLevel level);
+
+void LogDebug(std::string_view line);
+void LogInfo(std::string_view line);
+void LogWarning(std::string_view line);
+void LogError(std::string_view line);
+
+}  // namespace reprise::server

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/address.h"
+
+#include <arpa/inet.h>
+#include <strings.h>
+
+#include <charconv>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+struct HostPort {
+  std::string_view host;  // without brackets
+  std::string_view port;
+  bool brackets = false;
+};
+
+// "[::1]:80", "localhost:80", "localhost". A bare "::1" has no port.
+HostPort Split(std::string_view text) {
+  if (text.starts_with('[')) {
+    const size_t close = text.find(']');
+    if (close == std::string_view::npos) return {};
+    std::string_view rest = text.substr(close + 1);
+    if (!rest.empty() && rest[0] != ':') return {};
+    if (!rest.empty()) rest.remove_prefix(1);
+    return {text.substr(1, close - 1), rest, true};
+  }
+  const size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return {text, {}, false};
+  return {text.substr(0, colon), text.substr(colon + 1), false};
+}
+
+bool IsV4Loopback(const std::string& host) {
+  in_addr address{};
+  return inet_pton(AF_INET, host.c_str(), &address) == 1 &&
+         (ntohl(address.s_addr) >> 24) == 127;
+}
+
+bool IsV6Loopback(const std::string& host) {
+  in6_addr address{};
+  return inet_pton(AF_INET6, host.c_str(), &address) == 1 &&
+         IN6_IS_ADDR_LOOPBACK(&address);
+}
+
+bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
+}
+
+}  // namespace
+
+std::string Address::Text() const {
+  return v6 ? StrCat("[", host, "]:", port) : StrCat(host, ":", port);
+}
+
+StatusOr<Address> ParseLoopback(std::string_view flag, std::string_view text) {
+  const HostPort parts = Split(text);
+  unsigned port = 0;
+  const char* end = parts.port.data() + parts.port.size();
+  const auto parsed = std::from_chars(parts.port.data(), end, port);
+  if (parts.host.empty() || parts.port.empty() || parsed.ec != std::errc{} ||
+      parsed.ptr != end || port > 65535) {
+    return InvalidArgument(StrCat(flag, ": cannot read \"", text,
+                                  "\"; write HOST:PORT, such as "
+                                  "127.0.0.1:7070, with port 0 for any free "
+                                  "one"));
+  }
+  Address address{.host = std::string(parts.host),
+                  .v6 = false,
+                  .port = static_cast<uint16_t>(port)};
+  if (EqualsIgnoringCase(address.host, "localhost")) {
+    address.host = "127.0.0.1";
+    return address;
+  }
+  if (parts.brackets && IsV6Loopback(address.host)) {
+    address.v6 = true;
+    return address;
+  }
+  if (!parts.brackets && IsV4Loopback(address.host)) return address;
+  return InvalidArgument(StrCat(flag, ": ", text,
+                                " is not a loopback address, and there is no "
+                                "TLS yet; listen on 127.0.0.1 and reach it by "
+                                "`ssh -L`"));
+}
+
+bool IsLoopbackHost(std::string_view host_header) {
+  const HostPort parts = Split(host_header);
+  for (const char c : parts.port) {
+    if (c < '0' || c > '9') return false;
+  }
+  const std::string host(parts.host);
+  if (parts.brackets) return IsV6Loopback(host);
+  return EqualsIgnoringCase(host, "localhost") || IsV4Loopback(host);
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Where to listen: "127.0.0.1:7070", "localhost:0", "[::1]:7070".
+//
+// Only loopback addresses are accepted. The services trust whoever reaches
+// them, and there is no TLS yet: beyond this machine, use `ssh -L`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace reprise::server {
+
+struct Address {
+  std::string host;  // numeric: "127.0.0.1" or "::1"
+  bool v6 = false;
+  uint16_t port = 0;  // 0: any free one
+
+  // "127.0.0.1:7070", "[::1]:7070".
+  std::string Text() const;
+};
+
+// INVALID_ARGUMENT, naming `flag`.
+StatusOr<Address> ParseLoopback(std::string_view flag, std::string_view text);
+
+// The Host header of an HTTP request names this machine's loopback, with any
+// port: "localhost:7070", "127.0.0.1", "[::1]:80". Guards against pages that
+// point a name of their own at 127.0.0.1 (DNS rebinding).
+bool IsLoopbackHost(std::string_view host_header);
+
+}  // namespace reprise::server

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/connect.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+using google::protobuf::Message;
+
+constexpr size_t kEnvelopeBytes = 5;
+constexpr unsigned char kCompressed = 1;
+constexpr unsigned char kEndOfStream = 2;
+
+StatusOr<std::string> Encode(const Message& message, bool json) {
+  std::string text;
+  if (!json) {
+    message.SerializeToString(&text);
+    return text;
+  }
+  const auto status =
+      google::protobuf::util::MessageToJsonString(message, &text);
+  if (!status.ok()) return Internal("the answer cannot be written as JSON");
+  return text;
+}
+
+Status Decode(std::string_view bytes, bool json, Message& message) {
+  if (!json) {
+    if (message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+      return OkStatus();
+    }
+    return InvalidArgument(
+        StrCat("the body is not a serialized ", message.GetTypeName()));
+  }
+  google::protobuf::util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  // An empty body is an empty message.
+  const auto status = google::protobuf::util::JsonStringToMessage(
+      bytes.empty() ? std::string("{}") : std::string(bytes), &message,
+      options);
+  if (status.ok()) return OkStatus();
+  return InvalidArgument(StrCat("the body is not the JSON of a ",
+                                message.GetTypeName(), ": ",
+                                std::string(status.message())));
+}
+
+std::string Envelope(unsigned char flags, std::string_view payload) {
+  std::string bytes;
+  bytes.reserve(kEnvelopeBytes + payload.size());
+  bytes += static_cast<char>(flags);
+  const auto size = static_cast<uint32_t>(payload.size());
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    bytes += static_cast<char>((size >> shift) & 0xff);
+  }
+  bytes += payload;
+  return bytes;
+}
+
+// The one message of a stream's request.
+StatusOr<std::string_view> OpenEnvelope(std::string_view body) {
+  if (body.size() < kEnvelopeBytes) {
+    return InvalidArgument("the body is not an enveloped message");
+  }
+  const auto byte = [&](size_t i) {
+    return static_cast<uint32_t>(static_cast<unsigned char>(body[i]));
+  };
+  if ((byte(0) & kCompressed) != 0) {
+    return Unimplemented("compressed messages are not supported");
+  }
+  const uint32_t size = byte(1) << 24 | byte(2) << 16 | byte(3) << 8 | byte(4);
+  if (size != body.size() - kEnvelopeBytes) {
+    return InvalidArgument(StrCat("the envelope says ", size,
+                                  " bytes, the body has ",
+                                  body.size() - kEnvelopeBytes));
+  }
+  return body.substr(kEnvelopeBytes);
+}
+
+void RespondError(HttpReply& reply, const Status& status) {
+  reply.Respond({.status = HttpStatusOf(status.code()),
+                 .headers = {{"Content-Type", "application/json"},
+                             {"Cache-Control", "no-store"}},
+                 .body = ErrorJson(status),
+                 .view = {}});
+}
+
+// ---- UnaryConnectCall ----
+
+class UnaryConnectCall final : public Call {
+ public:
+  UnaryConnectCall(std::shared_ptr<HttpReply> reply, bool json)
+      : reply_(std::move(reply)), json_(json) {}
+
+  void Send(const Message& message) override {
+    answer_ = Encode(message, json_);
+  }
+  void Finish(const Status& status) override {
+    const Status& outcome = status.ok() ? answer_.status() : status;
+    if (!outcome.ok()) {
+      RespondError(*reply_, outcome);
+      return;
+    }
+    reply_->Respond({.status = 200,
+                     .headers = {{"Content-Type", json_ ? "application/json"
+                                                        : "application/proto"},
+                                 {"Cache-Control", "no-store"}},
+                     .body = *std::move(answer_),
+                     .view = {}});
+  }
+  size_t unsent() const override { return 0; }
+  bool cancelled() const override { return reply_->cancelled(); }
+
+ private:
+  const std::shared_ptr<HttpReply> reply_;
+  const bool json_;
+  StatusOr<std::string> answer_ = Internal("the call sent no answer");
+};
+
+// ---- StreamConnectCall ----
+
+class StreamConnectCall final : public Call {
+ public:
+  StreamConnectCall(std::shared_ptr<HttpReply> reply, bool json)
+      : reply_(std::move(reply)), json_(json) {
+    reply_->BeginStream(200,
+                        {{"Content-Type", json_ ? "application/connect+json"
+                                                : "application/connect+proto"},
+                         {"Cache-Control", "no-store"}});
+  }
+
+  void Send(const Message& message) override {
+    const StatusOr<std::string> text = Encode(message, json_);
+    if (text.ok()) reply_->Write(Envelope(0, *text));
+  }
+  void Finish(const Status& status) override {
+    std::string end = "{}";
+    if (!status.ok()) end = StrCat("{\"error\":", ErrorJson(status), "}");
+    reply_->Write(Envelope(kEndOfStream, end));
+    reply_->End();
+  }
+  size_t unsent() const override { return reply_->unsent(); }
+  bool cancelled() const override { return reply_->cancelled(); }
+
+ private:
+  const std::shared_ptr<HttpReply> reply_;
+  const bool json_;
+};
+
+struct Encoding {
+  bool known = false;
+  bool json = false;
+  bool stream = false;
+};
+
+Encoding EncodingOf(std::string_view content_type) {
+  // Parameters such as charset=utf-8 change nothing.
+  content_type = content_type.substr(0, content_type.find(';'));
+  while (content_type.ends_with(' ')) content_type.remove_suffix(1);
+  if (content_type == "application/json") return {true, true, false};
+  if (content_type == "application/proto") return {true, false, false};
+  if (content_type == "application/connect+json") return {true, true, true};
+  if (content_type == "application/connect+proto") return {true, false, true};
+  return {};
+}
+
+}  // namespace
+
+int HttpStatusOf(Code code) {
+  switch (code) {
+    case Code::kOk:
+      return 200;
+    case Code::kCancelled:
+      return 499;
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+    case Code::kOutOfRange:
+      return 400;
+    case Code::kUnauthenticated:
+      return 401;
+    case Code::kPermissionDenied:
+      return 403;
+    case Code::kNotFound:
+      return 404;
+    case Code::kAlreadyExists:
+    case Code::kAborted:
+      return 409;
+    case Code::kResourceExhausted:
+      return 429;
+    case Code::kUnimplemented:
+      return 501;
+    case Code::kUnavailable:
+      return 503;
+    case Code::kDeadlineExceeded:
+      return 504;
+    case Code::kUnknown:
+    case Code::kInternal:
+    case Code::kDataLoss:
+      return 500;
+  }
+  return 500;
+}
+
+std::string ErrorJson(const Status& status) {
+  nlohmann::json json;
+  json["code"] = CodeName(status.code());
+  json["message"] = status.message();
+  // A message may quote bytes that a client sent.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+void ServeConnect(const MethodTable& table, HttpRequest request,
+                  std::shared_ptr<HttpReply> reply) {
+  const Method* method = table.Find(request.path);
+  if (method == nullptr) {
+    // 404 rather than UNIMPLEMENTED's 501: the protocol says so.
+    reply->Respond({.status = 404,
+                    .headers = {{"Content-Type", "application/json"}},
+                    .body = ErrorJson(Unimplemented(
+                        StrCat("there is no method ", request.path))),
+                    .view = {}});
+    return;
+  }
+  if (request.method != "POST") {
+    reply->Respond(
+        {.status = 405,
+         .headers = {{"Allow", "POST"}, {"Content-Type", "application/json"}},
+         .body =
+             ErrorJson(Unimplemented(StrCat(request.path, " takes POST only"))),
+         .view = {}});
+    return;
+  }
+  const Encoding encoding = EncodingOf(request.Header("content-type"));
+  if (!encoding.known || encoding.stream != method->streams) {
+    reply->Respond(
+        {.status = 415,
+         .headers =
+             {{"Accept-Post",
+               method->streams
+                   ? "application/connect+json, application/connect+proto"
+                   : "application/json, application/proto"},
+              {"Content-Type", "application/json"}},
+         .body = ErrorJson(InvalidArgument(StrCat(
+             request.path, " takes Content-Type ",
+             method->streams ? "application/connect+json or +proto"
+                             : "application/json or application/proto"))),
+         .view = {}});
+    return;
+  }
+  std::unique_ptr<Message> message = method->new_request();
+  if (!encoding.stream) {
+    const Status parsed = Decode(request.body, encoding.json, *message);
+    if (!parsed.ok()) {
+      RespondError(*reply, parsed);
+      return;
+    }
+    table.Start(*method, std::move(message),
+                std::make_shared<UnaryConnectCall>(reply, encoding.json));
+    return;
+  }
+  auto call = std::make_shared<StreamConnectCall>(reply, encoding.json);
+  const StatusOr<std::string_view> payload = OpenEnvelope(request.body);
+  const Status parsed = payload.ok() ? Decode(*payload, encoding.json, *message)
+                                     : payload.status();
+  if (!parsed.ok()) {
+    call->Finish(parsed);
+    return;
+  }
+  table.Start(*method, std::move(message), std::move(call));
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Connect protocol: the RPCs over plain HTTP/1.1, for browsers and curl.
+//
+//   curl -d '{"runId":"latest"}' -H 'Content-Type: application/json'
+//        http://127.0.0.1:7070/reprise.v1.Query/GetRun
+//
+//   unary   POST, application/json or application/proto; 200 and the message,
+//           or the HTTP status of the code and {"code","message"}
+//   stream  POST, application/connect+json or +proto; envelopes of
+//           flags(1) length(4, big-endian) payload; the last one has flag 2
+//           and says {} or {"error":{"code","message"}}
+//
+// Compression is not offered. Protocol: connectrpc.com/docs/protocol.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "base/status.h"
+#include "server/net/http.h"
+#include "server/service/method.h"
+
+namespace reprise::server {
+
+// Paths of RPCs begin with this.
+inline constexpr std::string_view kRpcPrefix = "/reprise.v1.";
+
+// Answers one request whose path begins with kRpcPrefix.
+void ServeConnect(const MethodTable& table, HttpRequest request,
+                  std::shared_ptr<HttpReply> reply);
+
+// The HTTP status of an error, as Connect wants it: NOT_FOUND is 404.
+int HttpStatusOf(Code code);
+
+// {"code":"not_found","message":"..."}
+std::string ErrorJson(const Status& status);
+
+}  // namespace reprise::server

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HTTP/1.1 on accepted sockets, with one thread for any number of
+// connections and event streams. Everything of Boost.Beast and asio is in
+// http.cc; the rest of the server sees plain structs.
+//
+//   HttpServer http(handler);        handler: on the HTTP thread, never blocks
+//   http.Adopt(fd);                  any thread
+//   reply->Respond({...})            any thread, once
+//   reply->BeginStream(...); reply->Write(...)...; reply->End();
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace reprise::server {
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;  // "GET"
+  std::string path;    // without the query
+  std::string query;
+  HttpHeaders headers;  // names in lower case
+  std::string body;
+
+  // The first value, or empty.
+  std::string_view Header(std::string_view lower_case_name) const;
+};
+
+struct HttpResponse {
+  int status = 200;
+  HttpHeaders headers;
+  // Sent as it is; `view` where not empty, for bytes that live for ever.
+  std::string body;
+  std::string_view view;
+};
+
+// The way back of one request. Thread-safe; outlives the connection.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+
+  virtual void Respond(HttpResponse response) = 0;
+
+  // A response of unknown length.
+  virtual void BeginStream(int status, HttpHeaders headers) = 0;
+  virtual void Write(std::string bytes) = 0;
+  virtual void End() = 0;
+
+  // Writes that have not reached the socket.
+  virtual size_t unsent() const = 0;
+  // The client went away; further calls do nothing.
+  virtual bool cancelled() const = 0;
+};
+
+using HttpHandler =
+    std::function<void(HttpRequest request, std::shared_ptr<HttpReply> reply)>;
+
+// Largest request body.
+inline constexpr uint64_t kMaxHttpBodyBytes = 4 << 20;
+
+class HttpServer {
+ public:
+  explicit HttpServer(HttpHandler handler);
+  ~HttpServer();
+
+  // Takes over a connected, non-blocking TCP socket.
+  void Adopt(int fd);
+
+  // Closes all connections and ends the thread.
+  void Stop();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace reprise::server

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/routes.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "server/net/address.h"
+#include "server/net/connect.h"
+
+namespace reprise::server {
+
+namespace {
+
+// Scripts and styles of our own only; nothing from anywhere else, and nothing
+// may frame the page.
+constexpr char kContentSecurityPolicy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' "
+    "data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action "
+    "'none'; frame-ancestors 'none'";
+
+constexpr std::string_view kNoDashboard =
+    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">"
+    "<title>Reprise</title><p>This reprised was built without the dashboard; "
+    "run <code>scripts/build</code>, or <code>npm ci &amp;&amp; npm run "
+    "build</code> in <code>web/</code>, and build again.</p></html>\n";
+
+HttpHeaders PageHeaders(std::string_view type, std::string_view caching) {
+  return {{"Content-Type", std::string(type)},
+          {"Cache-Control", std::string(caching)},
+          {"Content-Security-Policy", kContentSecurityPolicy},
+          {"X-Content-Type-Options", "nosniff"},
+          {"Referrer-Policy", "no-referrer"}};
+}
+
+void RespondText(HttpReply& reply, int status, std::string text) {
+  reply.Respond({.status = status,
+                 .headers = {{"Content-Type", "text/plain; charset=utf-8"},
+                             {"Cache-Control", "no-store"},
+                             {"X-Content-Type-Options", "nosniff"}},
+                 .body = std::move(text) + "\n",
+                 .view = {}});
+}
+
+std::string_view ContentType(std::string_view path) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 12>
+      kTypes = {{{".html", "text/html; charset=utf-8"},
+                 {".js", "text/javascript; charset=utf-8"},
+                 {".css", "text/css; charset=utf-8"},
+                 {".json", "application/json"},
+                 {".map", "application/json"},
+                 {".svg", "image/svg+xml"},
+                 {".png", "image/png"},
+                 {".ico", "image/x-icon"},
+                 {".woff2", "font/woff2"},
+                 {".wasm", "application/wasm"},
+                 {".webmanifest", "application/manifest+json"},
+                 {".txt", "text/plain; charset=utf-8"}}};
+  for (const auto& [ending, type] : kTypes) {
+    if (path.ends_with(ending)) return type;
+  }
+  return "application/octet-stream";
+}
+
+const WebFile* FindFile(std::span<const WebFile> files, std::string_view path) {
+  const auto found =
+      std::find_if(files.begin(), files.end(),
+                   [&](const WebFile& file) { return file.path == path; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+void RespondFile(const WebFile& file, HttpReply& reply) {
+  // The build puts a hash into the names of everything below assets/.
+  const bool hashed = file.path.starts_with("assets/");
+  reply.Respond({.status = 200,
+                 .headers = PageHeaders(ContentType(file.path),
+                                        hashed ? "public, max-age=31536000, "
+                                                 "immutable"
+                                               : "no-cache"),
+                 .body = {},
+                 .view = file.bytes});
+}
+
+void ServeFile(std::span<const WebFile> files, std::string_view path,
+               HttpReply& reply) {
+  path.remove_prefix(1);
+  if (const WebFile* file = FindFile(files, path); file != nullptr) {
+    RespondFile(*file, reply);
+    return;
+  }
+  const std::string_view last = path.substr(path.rfind('/') + 1);
+  if (last.find('.') != std::string_view::npos) {
+    RespondText(reply, 404, StrCat("there is no file /", path));
+    return;
+  }
+  if (const WebFile* index = FindFile(files, "index.html"); index != nullptr) {
+    RespondFile(*index, reply);
+    return;
+  }
+  reply.Respond({.status = 200,
+                 .headers = PageHeaders("text/html; charset=utf-8", "no-cache"),
+                 .body = {},
+                 .view = kNoDashboard});
+}
+
+// A browser names the page that sent a request; other clients do not.
+bool FromForeignPage(const HttpRequest& request) {
+  std::string_view origin = request.Header("origin");
+  if (origin.empty()) return false;
+  const size_t scheme = origin.find("://");
+  if (scheme == std::string_view::npos) return true;
+  return !IsLoopbackHost(origin.substr(scheme + 3));
+}
+
+void Serve(const Routes& routes, HttpRequest request,
+           std::shared_ptr<HttpReply> reply) {
+  if (!IsLoopbackHost(request.Header("host"))) {
+    RespondText(*reply, 403,
+                "this server answers to localhost only; open it as "
+                "http://localhost:PORT");
+    return;
+  }
+  if (FromForeignPage(request)) {
+    RespondText(*reply, 403, "requests from pages of other sites are refused");
+    return;
+  }
+  if (request.path.starts_with(kRpcPrefix)) {
+    ServeConnect(routes.methods, std::move(request), std::move(reply));
+    return;
+  }
+  if (request.method != "GET" && request.method != "HEAD") {
+    RespondText(*reply, 405, StrCat(request.path, " takes GET only"));
+    return;
+  }
+  if (request.path == "/healthz") {
+    RespondText(*reply, 200, "ok");
+  } else if (request.path == "/readyz") {
+    const std::string reason = routes.not_ready();
+    RespondText(*reply, reason.empty() ? 200 : 503,
+                reason.empty() ? "ready" : reason);
+  } else if (request.path == "/metrics") {
+    reply->Respond({.status = 200,
+                    .headers = {{"Content-Type",
+                                 "text/plain; version=0.0.4; charset=utf-8"}},
+                    .body = routes.metrics(),
+                    .view = {}});
+  } else if (request.path.starts_with('/')) {
+    ServeFile(routes.files, request.path, *reply);
+  } else {
+    RespondText(*reply, 400, "the path must begin with /");
+  }
+}
+
+}  // namespace
+
+HttpHandler MakeHandler(const Routes& routes) {
+  return [&routes](HttpRequest request, std::shared_ptr<HttpReply> reply) {
+    Serve(routes, std::move(request), std::move(reply));
+  };
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the server says over HTTP, besides RPCs:
+//
+//   GET /healthz   200 while the process lives
+//   GET /readyz    200 while it takes work, else 503 and the reason
+//   GET /metrics   Prometheus text
+//   GET /...       the dashboard; a path without a file's ending is one of its
+//                  pages, and gets index.html
+//   POST /reprise.v1.*/*   Connect
+//
+// Every request must name a loopback host, and one that a page sent must come
+// from a loopback page.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "server/net/http.h"
+#include "server/net/web_files.h"
+#include "server/service/method.h"
+
+namespace reprise::server {
+
+struct Routes {
+  const MethodTable& methods;
+  std::span<const WebFile> files;
+  // Empty when ready, else the reason.
+  std::function<std::string()> not_ready;
+  std::function<std::string()> metrics;
+};
+
+// `routes` outlives the handler.
+HttpHandler MakeHandler(const Routes& routes);
+
+}  // namespace reprise::server

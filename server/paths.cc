@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/paths.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+bool UsableFolder(const std::string& folder) {
+  struct stat info {};
+  return !folder.empty() && ::stat(folder.c_str(), &info) == 0 &&
+         S_ISDIR(info.st_mode) && ::access(folder.c_str(), W_OK | X_OK) == 0;
+}
+
+Status Denied(const std::string& folder, const char* what) {
+  return PermissionDenied(StrCat(folder, ": ", what, ": ", std::strerror(errno),
+                                 "; choose another folder"));
+}
+
+}  // namespace
+
+StatusOr<std::string> DefaultDataDir() {
+  if (std::string dir = Environment("REPRISE_DATA_DIR"); !dir.empty()) {
+    return dir;
+  }
+  if (const std::string state = Environment("XDG_STATE_HOME"); !state.empty()) {
+    return state + "/reprise";
+  }
+  if (const std::string home = Environment("HOME"); !home.empty()) {
+    return home + "/.local/state/reprise";
+  }
+  return FailedPrecondition(
+      "--data-dir: HOME is not set, so there is no default; name a folder");
+}
+
+std::string DefaultAgentSocket() {
+  if (std::string path = Environment("REPRISE_SOCKET"); !path.empty()) {
+    return path;
+  }
+  const std::string runtime = Environment("XDG_RUNTIME_DIR");
+  if (UsableFolder(runtime)) return runtime + "/reprise/agent.sock";
+  std::string temporary = Environment("TMPDIR");
+  if (temporary.empty()) temporary = "/tmp";
+  return StrCat(temporary, "/reprise-", ::getuid(), "/agent.sock");
+}
+
+Status EnsureOwnFolder(const std::string& folder) {
+  const std::filesystem::path path(folder);
+  std::error_code error;
+  if (path.has_parent_path()) {
+    std::filesystem::create_directories(path.parent_path(), error);
+  }
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return Denied(folder, "cannot make the folder");
+  }
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) != 0) {
+    return Denied(folder, "cannot look at the folder");
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return PermissionDenied(
+        StrCat(folder, ": is not a folder; choose another one"));
+  }
+  if (info.st_uid != ::geteuid()) {
+    return PermissionDenied(StrCat(folder, ": belongs to user ", info.st_uid,
+                                   ", not to user ", ::geteuid(),
+                                   "; choose another folder"));
+  }
+  // access() says yes to root on a read-only file system's folder too, so ask
+  // for a file.
+  const std::string probe = folder + "/.reprised-probe";
+  const int fd =
+      ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return Denied(folder, "the folder is not writable");
+  ::close(fd);
+  ::unlink(probe.c_str());
+  return OkStatus();
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+Status WriteFileAtomically(const std::string& path, const std::string& text) {
+  const std::string temporary = StrCat(path, ".", ::getpid(), ".tmp");
+  const int fd =
+      ::open(temporary.c_str(),
+             O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return Denied(path, "cannot write");
+  const bool written = ::write(fd, text.data(), text.size()) ==
+                       static_cast<ssize_t>(text.size());
+  ::close(fd);
+  if (!written || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    ::unlink(temporary.c_str());
+    return Denied(path, "cannot write");
+  }
+  return OkStatus();
+}
+
+}  // namespace reprise::server

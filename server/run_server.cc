@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <thread>
+
+#include "base/str_cat.h"
+#include "server/daemon.h"
+#include "server/log.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(10);
+
+sigset_t EndingSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// The signal that came within `timeout`, or 0.
+int AwaitSignal(const sigset_t& signals, std::chrono::milliseconds timeout) {
+  const timespec wait{.tv_sec = timeout.count() / 1000,
+                      .tv_nsec = timeout.count() % 1000 * 1'000'000};
+  const int signal = sigtimedwait(&signals, nullptr, &wait);
+  return signal > 0 ? signal : 0;
+}
+
+// Runs `work` while a further signal ends the process at once.
+template <typename Work>
+void WithSecondSignal(Daemon& daemon, const sigset_t& signals, Work work) {
+  std::atomic<bool> done{false};
+  std::thread watch([&] {
+    while (!done) {
+      if (AwaitSignal(signals, std::chrono::milliseconds(50)) == 0) continue;
+      LogWarning("second signal: ending now; what was acknowledged is stored");
+      daemon.Abandon();
+      _exit(1);
+    }
+  });
+  work();
+  done = true;
+  watch.join();
+}
+
+}  // namespace
+
+int RunServer(int argc, char** argv) {
+  const ParsedOptions parsed = ParseDaemonOptions(argc, argv);
+  if (parsed.exit) return parsed.exit_code;
+  SetLogLevel(parsed.options.log_level);
+
+  // Before any thread exists, so that all of them inherit it.
+  const sigset_t signals = EndingSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);
+
+  StatusOr<std::unique_ptr<Daemon>> started = Daemon::Start(parsed.options);
+  if (!started.ok()) {
+    std::fprintf(stderr, "reprised: %s\n", started.status().message().c_str());
+    return 1;
+  }
+  const std::unique_ptr<Daemon> daemon = *std::move(started);
+  const bool is_private = parsed.options.private_daemon;
+  const auto tick = std::chrono::milliseconds(is_private ? 250 : 1000);
+  while (true) {
+    if (const int signal = AwaitSignal(signals, tick); signal != 0) {
+      LogInfo(signal == SIGINT ? "interrupted: shutting down"
+                               : "told to end: shutting down");
+      break;
+    }
+    if (daemon->Tick()) {
+      LogInfo("the last job is gone: shutting down");
+      break;
+    }
+  }
+  WithSecondSignal(*daemon, signals, [&] { daemon->Stop(kPatience); });
+  LogInfo("stopped");
+  return 0;
+}
+
+}  // namespace reprise::server

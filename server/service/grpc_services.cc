@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/grpc_services.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <cassert>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "reprise/v1/planner.grpc.pb.h"
+#include "reprise/v1/query.grpc.pb.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr size_t kMaxGraphBytes = 64 << 20;
+constexpr size_t kMaxPartBytes = 1 << 20;
+
+grpc::Status ToGrpc(const Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()), status.message()};
+}
+
+// ---- UnaryCall ----
+
+template <typename Response>
+class UnaryCall final : public Call, public grpc::ServerUnaryReactor {
+ public:
+  explicit UnaryCall(Response* response) : response_(response) {}
+  void Hold(std::shared_ptr<UnaryCall> self) { self_ = std::move(self); }
+
+  void Send(const google::protobuf::Message& message) override {
+    response_->CopyFrom(message);
+  }
+  void Finish(const Status& status) override {
+    grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+  }
+  size_t unsent() const override { return 0; }
+  bool cancelled() const override { return cancelled_; }
+
+  void OnCancel() override { cancelled_ = true; }
+  void OnDone() override { const auto last = std::move(self_); }
+
+ private:
+  Response* const response_;
+  std::atomic<bool> cancelled_{false};
+  std::shared_ptr<UnaryCall> self_;
+};
+
+// ---- StreamCall ----
+
+template <typename Response>
+class StreamCall final : public Call,
+                         public grpc::ServerWriteReactor<Response> {
+ public:
+  void Hold(std::shared_ptr<StreamCall> self) { self_ = std::move(self); }
+
+  void Send(const google::protobuf::Message& message) override {
+    const std::lock_guard lock(mutex_);
+    if (cancelled_) return;
+    queue_.emplace_back().CopyFrom(message);
+    Advance();
+  }
+  void Finish(const Status& status) override {
+    const std::lock_guard lock(mutex_);
+    last_ = true;
+    status_ = ToGrpc(status);
+    Advance();
+  }
+  size_t unsent() const override {
+    const std::lock_guard lock(mutex_);
+    return queue_.size();
+  }
+  bool cancelled() const override { return cancelled_; }
+
+  void OnWriteDone(bool ok) override {
+    const std::lock_guard lock(mutex_);
+    writing_ = false;
+    queue_.pop_front();
+    if (!ok) {
+      cancelled_ = true;
+      queue_.clear();
+    }
+    Advance();
+  }
+  void OnCancel() override { cancelled_ = true; }
+  void OnDone() override { const auto last = std::move(self_); }
+
+ private:
+  // With mutex_ held.
+  void Advance() {
+    if (writing_ || finished_) return;
+    if (cancelled_) queue_.clear();
+    if (!queue_.empty()) {
+      writing_ = true;
+      this->StartWrite(&queue_.front());
+    } else if (last_) {
+      finished_ = true;
+      grpc::ServerWriteReactor<Response>::Finish(status_);
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::deque<Response> queue_;
+  bool writing_ = false;
+  bool last_ = false;
+  bool finished_ = false;
+  grpc::Status status_;
+  std::atomic<bool> cancelled_{false};
+  std::shared_ptr<StreamCall> self_;
+};
+
+// ---- PutGraphCall ----
+
+class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
+ public:
+  PutGraphCall(Services& services, v1::GraphRef* response)
+      : services_(services), response_(response) {
+    StartRead(&part_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {
+      Store();
+      return;
+    }
+    const Status status = Take();
+    if (!status.ok()) {
+      Finish(ToGrpc(status));
+      return;
+    }
+    StartRead(&part_);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  Status Take() {
+    if (part_.data().size() > kMaxPartBytes) {
+      return ResourceExhausted(StrCat("part ", parts_, ": at most ",
+                                      kMaxPartBytes, " bytes, got ",
+                                      part_.data().size()));
+    }
+    if (serialized_.size() + part_.data().size() > kMaxGraphBytes) {
+      return ResourceExhausted(StrCat("the step graph is larger than ",
+                                      kMaxGraphBytes,
+                                      " bytes; capture a shorter step"));
+    }
+    if (parts_++ == 0) {
+      run_id_ = part_.run_id();
+      graph_id_ = part_.graph_id();
+    }
+    serialized_ += part_.data();
+    return OkStatus();
+  }
+
+  void Store() {
+    auto work = [this] {
+      StatusOr<v1::GraphRef> ref =
+          PutGraph(services_, run_id_, graph_id_, serialized_);
+      if (ref.ok()) *response_ = *std::move(ref);
+      Finish(ToGrpc(ref.status()));
+    };
+    if (services_.short_work.Post(std::move(work))) return;
+    Finish(
+        {grpc::StatusCode::UNAVAILABLE, "the server is busy or shutting down"});
+  }
+
+  Services& services_;
+  v1::GraphRef* const response_;
+  v1::GraphPart part_;
+  size_t parts_ = 0;
+  std::string run_id_;
+  std::string graph_id_;
+  std::string serialized_;
+};
+
+// ---- The services ----
+
+// Starts the method of the table that has this name.
+class Adapter {
+ public:
+  Adapter(const MethodTable& table, std::string prefix)
+      : table_(table), prefix_(std::move(prefix)) {}
+
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* Unary(const char* name, const Request* request,
+                                  Response* response) const {
+    auto call = std::make_shared<UnaryCall<Response>>(response);
+    call->Hold(call);
+    auto* reactor = call.get();
+    Start(name, *request, std::move(call));
+    return reactor;
+  }
+
+  template <typename Response, typename Request>
+  grpc::ServerWriteReactor<Response>* Streaming(const char* name,
+                                                const Request* request) const {
+    auto call = std::make_shared<StreamCall<Response>>();
+    call->Hold(call);
+    auto* reactor = call.get();
+    Start(name, *request, std::move(call));
+    return reactor;
+  }
+
+ private:
+  template <typename Request>
+  void Start(const char* name, const Request& request,
+             std::shared_ptr<Call> call) const {
+    const Method* method = table_.Find(prefix_ + name);
+    assert(method != nullptr && "every method of the proto is in the table");
+    table_.Start(*method, std::make_unique<Request>(request), std::move(call));
+  }
+
+  const MethodTable& table_;
+  const std::string prefix_;
+};
+
+class PlannerService final : public v1::Planner::CallbackService {
+ public:
+  PlannerService(Services& services, const MethodTable& table)
+      : services_(services), adapter_(table, "/reprise.v1.Planner/") {}
+
+  grpc::ServerReadReactor<v1::GraphPart>* PutGraph(
+      grpc::CallbackServerContext* /*context*/,
+      v1::GraphRef* response) override {
+    return new PutGraphCall(services_, response);
+  }
+  grpc::ServerWriteReactor<v1::PlanEvent>* Plan(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::PlanRequest* request) override {
+    return adapter_.Streaming<v1::PlanEvent>("Plan", request);
+  }
+  grpc::ServerWriteReactor<v1::TradeoffPoint>* Sweep(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::SweepRequest* request) override {
+    return adapter_.Streaming<v1::TradeoffPoint>("Sweep", request);
+  }
+  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* /*context*/,
+                                    const v1::GetPlanRequest* request,
+                                    v1::Plan* response) override {
+    return adapter_.Unary("GetPlan", request, response);
+  }
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* /*context*/,
+                                    const v1::ExplainRequest* request,
+                                    v1::Explanation* response) override {
+    return adapter_.Unary("Explain", request, response);
+  }
+
+ private:
+  Services& services_;
+  const Adapter adapter_;
+};
+
+class QueryService final : public v1::Query::CallbackService {
+ public:
+  explicit QueryService(const MethodTable& table)
+      : adapter_(table, "/reprise.v1.Query/") {}
+
+  grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* /*context*/,
+                                     const v1::ListRunsRequest* request,
+                                     v1::ListRunsResponse* response) override {
+    return adapter_.Unary("ListRuns", request, response);
+  }
+  grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext* /*context*/,
+                                   const v1::GetRunRequest* request,
+                                   v1::Run* response) override {
+    return adapter_.Unary("GetRun", request, response);
+  }
+  grpc::ServerWriteReactor<v1::RunEvent>* WatchRun(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::WatchRunRequest* request) override {
+    return adapter_.Streaming<v1::RunEvent>("WatchRun", request);
+  }
+  grpc::ServerUnaryReactor* GetTimeline(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::TimelineRequest* request, v1::Timeline* response) override {
+    return adapter_.Unary("GetTimeline", request, response);
+  }
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* /*context*/,
+                                      const v1::StatusRequest* request,
+                                      v1::ServerStatus* response) override {
+    return adapter_.Unary("GetStatus", request, response);
+  }
+
+ private:
+  const Adapter adapter_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<grpc::Service>> MakeGrpcServices(
+    Services& services, const MethodTable& table) {
+  std::vector<std::unique_ptr<grpc::Service>> made;
+  made.push_back(std::make_unique<PlannerService>(services, table));
+  made.push_back(std::make_unique<QueryService>(table));
+  return made;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/handlers.h"
+
+namespace reprise::server {
+
+namespace {
+
+// A unary method: runs on the pool for short work.
+template <typename Request, typename Response>
+Method Unary(Services& services, std::string path,
+             StatusOr<Response> (*handler)(Services&, const Request&)) {
+  return MakeMethod<Request>(
+      std::move(path), /*streams=*/false,
+      [&services, handler](std::shared_ptr<const Request> request,
+                           std::shared_ptr<Call> call) {
+        auto work = [&services, handler, request, call] {
+          const StatusOr<Response> response = handler(services, *request);
+          if (response.ok()) call->Send(*response);
+          call->Finish(response.status());
+        };
+        if (!services.short_work.Post(std::move(work))) {
+          call->Finish(Unavailable("the server is busy or shutting down"));
+        }
+      });
+}
+
+template <typename Request>
+Method Streaming(Services& services, std::string path,
+                 void (*handler)(Services&, std::shared_ptr<const Request>,
+                                 std::shared_ptr<Call>)) {
+  return MakeMethod<Request>(
+      std::move(path), /*streams=*/true,
+      [&services, handler](std::shared_ptr<const Request> request,
+                           std::shared_ptr<Call> call) {
+        handler(services, std::move(request), std::move(call));
+      });
+}
+
+void StartWatchRun(Services& services,
+                   std::shared_ptr<const v1::WatchRunRequest> request,
+                   std::shared_ptr<Call> call) {
+  services.watcher.Add(request->run_id(), std::move(call));
+}
+
+}  // namespace
+
+void AddMethods(Services& services, MethodTable& table) {
+  constexpr auto kPlanner = "/reprise.v1.Planner/";
+  constexpr auto kQuery = "/reprise.v1.Query/";
+  const auto planner = [&](const char* name) {
+    return std::string(kPlanner) + name;
+  };
+  const auto query = [&](const char* name) {
+    return std::string(kQuery) + name;
+  };
+  table.Add(Streaming(services, planner("Plan"), &StartPlan));
+  table.Add(Streaming(services, planner("Sweep"), &StartSweep));
+  table.Add(Unary(services, planner("GetPlan"), &GetPlan));
+  table.Add(Unary(services, planner("Explain"), &Explain));
+  table.Add(Unary(services, query("ListRuns"), &ListRuns));
+  table.Add(Unary(services, query("GetRun"), &GetRun));
+  table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));
+  table.Add(Unary(services, query("GetTimeline"), &GetTimeline));
+  table.Add(Unary(services, query("GetStatus"), &GetStatus));
+}
+
+}  // namespace reprise::server

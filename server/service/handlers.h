@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every handler works with, and the list of all of them. Each RPC is one
+// file; its header comment is the one in proto/reprise/v1.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "reprise/v1/planner.pb.h"
+#include "reprise/v1/query.pb.h"
+#include "server/metrics.h"
+#include "server/service/method.h"
+#include "server/service/planning.h"
+#include "server/service/watch_run.h"
+#include "server/service/worker_pool.h"
+#include "server/store/run_hub.h"
+#include "server/store/store.h"
+
+namespace reprise::server {
+
+// Fills what only the daemon knows: addresses, agents, sizes.
+using StatusFiller = std::function<void(v1::ServerStatus&)>;
+
+// References outlive all calls.
+struct Services {
+  Store& store;
+  RunHub& hub;
+  Metrics& metrics;
+  Planning& planning;
+  RunWatcher& watcher;
+  WorkerPool& short_work;
+  WorkerPool& planners;
+  StatusFiller fill_status;
+};
+
+// ---- Planner ----
+
+// `serialized`: the joined parts of a StepGraph.
+StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
+                                const std::string& graph_id,
+                                const std::string& serialized);
+void StartPlan(Services& services,
+               std::shared_ptr<const v1::PlanRequest> request,
+               std::shared_ptr<Call> call);
+void StartSweep(Services& services,
+                std::shared_ptr<const v1::SweepRequest> request,
+                std::shared_ptr<Call> call);
+StatusOr<v1::Plan> GetPlan(Services& services,
+                           const v1::GetPlanRequest& request);
+StatusOr<v1::Explanation> Explain(Services& services,
+                                  const v1::ExplainRequest& request);
+
+// ---- Query ----
+
+StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
+                                        const v1::ListRunsRequest& request);
+StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request);
+StatusOr<v1::Timeline> GetTimeline(Services& services,
+                                   const v1::TimelineRequest& request);
+StatusOr<v1::ServerStatus> GetStatus(Services& services,
+                                     const v1::StatusRequest& request);
+
+// Every unary and server-streaming method of Planner and Query.
+void AddMethods(Services& services, MethodTable& table);
+
+}  // namespace reprise::server

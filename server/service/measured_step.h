@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bytes alive during one traced step, from its allocation records.
+//
+//   BASELINE b ... ALLOC +n ... FREE -n ...      live = b + running sum
+//
+// The step begins at its STEP mark and ends at its report. The baseline may
+// lie some steps back: one is recorded per window.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "server/service/timeline_fold.h"
+#include "server/store/sqlite.h"
+
+namespace reprise::server {
+
+struct MeasuredStep {
+  uint64_t step = 0;
+  int64_t step_ns = 0;
+  bool incomplete = false;
+  std::vector<BytesAt> points;  // ns since the start of the step
+};
+
+// The newest traced step of the run, with or without a plan. NOT_FOUND: none
+// was traced, or its baseline is missing.
+StatusOr<MeasuredStep> LoadMeasuredStep(Database& db, const std::string& run_id,
+                                        bool planned);
+
+}  // namespace reprise::server

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An RPC, written once and served twice: by gRPC and by Connect over HTTP/1.1.
+//
+//   client ── gRPC ────▶ grpc_services.cc ─┐
+//   browser ─ Connect ─▶ net/connect.cc ───┴▶ MethodTable::Start ─▶ handler
+//
+// A handler gets the parsed request and a Call, the way back. It sends any
+// number of messages (exactly one when the method is unary) and finishes, from
+// any thread. Start never blocks: work goes to a pool.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "server/metrics.h"
+
+namespace reprise::server {
+
+// One call in progress. Thread-safe.
+class Call {
+ public:
+  virtual ~Call() = default;
+
+  // Queues a message of the method's response type; never blocks.
+  virtual void Send(const google::protobuf::Message& message) = 0;
+
+  // Ends the call; nothing may follow.
+  virtual void Finish(const Status& status) = 0;
+
+  // Messages queued but not yet taken by the transport. A stream that can wait
+  // holds back while this is not 0.
+  virtual size_t unsent() const = 0;
+
+  // The client went away; Finish is still due.
+  virtual bool cancelled() const = 0;
+};
+
+struct Method {
+  std::string path;  // "/reprise.v1.Query/GetRun"
+  bool streams = false;
+  std::function<std::unique_ptr<google::protobuf::Message>()> new_request;
+  std::function<void(std::unique_ptr<google::protobuf::Message>,
+                     std::shared_ptr<Call>)>
+      start;
+};
+
+// A method from a function on its own request type.
+template <typename Request, typename Handler>
+Method MakeMethod(std::string path, bool streams, Handler handler) {
+  return {.path = std::move(path),
+          .streams = streams,
+          .new_request = [] { return std::make_unique<Request>(); },
+          .start =
+              [handler = std::move(handler)](
+                  std::unique_ptr<google::protobuf::Message> message,
+                  std::shared_ptr<Call> call) {
+                std::shared_ptr<const Request> request(
+                    static_cast<Request*>(message.release()));
+                handler(std::move(request), std::move(call));
+              }};
+}
+
+class MethodTable {
+ public:
+  explicit MethodTable(Metrics& metrics) : metrics_(metrics) {}
+
+  void Add(Method method) { methods_.push_back(std::move(method)); }
+
+  // Null: there is no such method.
+  const Method* Find(std::string_view path) const;
+
+  // Starts a call and measures it.
+  void Start(const Method& method,
+             std::unique_ptr<google::protobuf::Message> request,
+             std::shared_ptr<Call> call) const;
+
+ private:
+  Metrics& metrics_;
+  std::vector<Method> methods_;
+};
+
+}  // namespace reprise::server

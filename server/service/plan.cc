@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/handlers.h"
+
+namespace reprise::server {
+
+namespace {
+
+void RunPlan(Services& services, const v1::PlanRequest& request, Call& call) {
+  const PlanningHooks hooks{
+      .cancelled = [&call] { return call.cancelled(); },
+      .on_progress =
+          [&call](const v1::PlanProgress& progress) {
+            // A client that does not keep up sees fewer of them.
+            if (call.unsent() > 8) return;
+            v1::PlanEvent event;
+            *event.mutable_progress() = progress;
+            call.Send(event);
+          },
+  };
+  StatusOr<v1::Plan> plan = services.planning.Make(request, hooks);
+  if (plan.ok()) {
+    v1::PlanEvent event;
+    *event.mutable_plan() = *std::move(plan);
+    call.Send(event);
+  }
+  call.Finish(plan.status());
+}
+
+}  // namespace
+
+void StartPlan(Services& services,
+               std::shared_ptr<const v1::PlanRequest> request,
+               std::shared_ptr<Call> call) {
+  ++services.metrics.plans_waiting;
+  auto work = [&services, request, call] {
+    --services.metrics.plans_waiting;
+    if (call->cancelled()) {
+      call->Finish(Cancelled("the client left before planning began"));
+      return;
+    }
+    RunPlan(services, *request, *call);
+  };
+  if (services.planners.Post(std::move(work))) return;
+  --services.metrics.plans_waiting;
+  call->Finish(ResourceExhausted(
+      "too many plans are waiting; try again when some are done"));
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/planning.h"
+
+#include <chrono>
+
+#include "base/str_cat.h"
+#include "server/convert/digest.h"
+#include "server/convert/sentence.h"
+#include "server/log.h"
+#include "server/store/plan_rows.h"
+#include "server/store/run_rows.h"
+
+namespace reprise::server {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start)
+      .count();
+}
+
+std::string_view Outcome(const StatusOr<v1::Plan>& plan) {
+  if (!plan.ok()) return "error";
+  if (plan->proven_optimal()) return "optimal";
+  if (plan->interrupted() || Undecided(*plan)) return "timeout";
+  return plan->feasible() ? "feasible" : "infeasible";
+}
+
+}  // namespace
+
+StatusOr<Task> Planning::LoadTask(const v1::PlanRequest& request) {
+  RETURN_IF_ERROR(ParseHexId(request.graph_id()).status());
+  if (request.reserve_bytes() < 0) {
+    return InvalidArgument(StrCat("reserve_bytes: must not be negative, got ",
+                                  request.reserve_bytes()));
+  }
+  v1::StepGraph graph;
+  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(graph, LoadGraph(db, request.graph_id()));
+    return OkStatus();
+  }));
+  return MakeTask(graph, request.graph_id(), request.budget(),
+                  request.capabilities(), request.reserve_bytes(),
+                  request.device_bytes());
+}
+
+StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
+                                   const PlanningHooks& hooks,
+                                   uint32_t replan) {
+  const Clock::time_point start = Clock::now();
+  if (request.time_limit_ms() > kMaxTimeLimitMs) {
+    return InvalidArgument(StrCat("time_limit_ms: at most ", kMaxTimeLimitMs,
+                                  ", got ", request.time_limit_ms()));
+  }
+  ASSIGN_OR_RETURN(Task task, LoadTask(request));
+  task.replan = replan;
+  const auto limit = std::chrono::milliseconds(request.time_limit_ms() == 0
+                                                   ? kDefaultTimeLimitMs
+                                                   : request.time_limit_ms());
+  if (request.seed() != 0) task.request.seed = request.seed();
+  task.request.should_stop = [&] {
+    return stopping_ || (hooks.cancelled && hooks.cancelled()) ||
+           Clock::now() - start >= limit;
+  };
+  if (hooks.on_progress) {
+    task.request.on_progress = [&](const planner::Progress& progress) {
+      v1::PlanProgress message;
+      message.set_elapsed_ms(MillisecondsSince(start));
+      message.set_overhead(progress.overhead);
+      message.set_bound(progress.bound);
+      hooks.on_progress(message);
+    };
+  }
+  ASSIGN_OR_RETURN(const planner::Plan plan,
+                   planner::MakePlan(task.graph, task.request));
+  if (stopping_) return Unavailable("the server is shutting down");
+  if (hooks.cancelled && hooks.cancelled()) {
+    return Cancelled("the client left before the plan was made");
+  }
+  return ToProto(task, plan, MillisecondsSince(start));
+}
+
+Status Planning::Keep(const v1::PlanRequest& request, const v1::Plan& plan) {
+  PlanRow row{.plan = plan, .request = request};
+  return store_.Write([&](Database& db) -> Status {
+    const int64_t now_ns = RealtimeNs();
+    RETURN_IF_ERROR(SavePlan(db, row, now_ns));
+    if (request.run_id().empty()) return OkStatus();
+    RETURN_IF_ERROR(EnsureRun(db, request.run_id(), now_ns));
+    return SetRunPlan(db, request.run_id(), plan.plan_id());
+  });
+}
+
+StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& request,
+                                  const PlanningHooks& hooks, uint32_t replan) {
+  const Clock::time_point start = Clock::now();
+  StatusOr<v1::Plan> plan = Solve(request, hooks, replan);
+  metrics_.CountPlan(Outcome(plan), MillisecondsSince(start) / 1000);
+  if (!plan.ok()) return plan;
+  LogInfo(StrCat("plan ", plan->plan_id(), " for graph ", plan->graph_id(),
+                 request.run_id().empty() ? "" : ", run ", request.run_id(),
+                 ": ", plan->sentence()));
+  RETURN_IF_ERROR(Keep(request, *plan));
+  if (!request.run_id().empty()) hub_.Notify(request.run_id());
+  return plan;
+}
+
+std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
+                                         const std::string& plan_id,
+                                         int64_t measured_peak_bytes) {
+  PlanRow old;
+  bool newest = false;
+  const Status loaded = store_.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
+    newest = run.plan_id() == plan_id;
+    if (!newest) return OkStatus();
+    ASSIGN_OR_RETURN(old, LoadPlan(db, plan_id));
+    return OkStatus();
+  });
+  const int64_t excess = measured_peak_bytes - old.plan.budget_bytes();
+  if (!loaded.ok() || !newest || excess <= 0 ||
+      old.plan.replan() >= kMaxReplans) {
+    return std::nullopt;
+  }
+  v1::PlanRequest request = old.request;
+  request.set_run_id(run_id);
+  request.set_reserve_bytes(request.reserve_bytes() + excess);
+  // "0.5x" and the like are of the first plan's figures, which stand.
+  request.set_budget(std::to_string(old.plan.budget_bytes()));
+  const uint32_t attempt = old.plan.replan() + 1;
+  StatusOr<v1::Plan> plan = Solve(request, {}, attempt);
+  metrics_.CountPlan(Outcome(plan), 0);
+  if (!plan.ok()) {
+    LogWarning(StrCat("run ", run_id, ": re-plan ", attempt,
+                      " failed: ", plan.status().message()));
+    return std::nullopt;
+  }
+  if (!plan->feasible() || plan->plan_id() == plan_id) {
+    LogWarning(StrCat("run ", run_id, ": measured ", measured_peak_bytes,
+                      " bytes, ", excess,
+                      " above the budget, and no other "
+                      "plan fits: ",
+                      plan->sentence()));
+    return std::nullopt;
+  }
+  plan->set_budget(old.plan.budget());
+  if (const Status kept = Keep(request, *plan); !kept.ok()) {
+    LogWarning(StrCat("run ", run_id, ": re-plan ", attempt,
+                      " not stored: ", kept.message()));
+    return std::nullopt;
+  }
+  ++metrics_.replans;
+  LogInfo(StrCat("run ", run_id, ": measured ", measured_peak_bytes, " bytes, ",
+                 excess, " above the budget; re-plan ", attempt, ": ",
+                 plan->sentence()));
+  hub_.Notify(run_id);
+  return *plan;
+}
+
+}  // namespace reprise::server

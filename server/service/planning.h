@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// From a stored graph and a request to a stored plan: what Plan and re-planning
+// share.
+//
+// The planner is a pure function that counts ticks; the clock is here. A plan
+// that no tick limit ended and that stayed inside its time limit is the same
+// every time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "base/status.h"
+#include "planner/planner.h"
+#include "reprise/v1/planner.pb.h"
+#include "server/convert/plan_proto.h"
+#include "server/metrics.h"
+#include "server/store/run_hub.h"
+#include "server/store/store.h"
+
+namespace reprise::server {
+
+// Most times a plan is made again after a measured peak above its budget.
+inline constexpr uint32_t kMaxReplans = 4;
+
+inline constexpr uint32_t kDefaultTimeLimitMs = 5000;
+inline constexpr uint32_t kMaxTimeLimitMs = 600'000;
+
+struct PlanningHooks {
+  // Asked often, from the planner; true ends the call with CANCELLED.
+  std::function<bool()> cancelled;
+  std::function<void(const v1::PlanProgress&)> on_progress;
+};
+
+class Planning {
+ public:
+  Planning(Store& store, RunHub& hub, Metrics& metrics)
+      : store_(store), hub_(hub), metrics_(metrics) {}
+
+  // Answers `request` and stores the answer; `request.reserve_bytes` is held
+  // back on top of what the graph's own measurement says. NOT_FOUND,
+  // INVALID_ARGUMENT as in planner.proto; CANCELLED.
+  StatusOr<v1::Plan> Make(const v1::PlanRequest& request,
+                          const PlanningHooks& hooks, uint32_t replan = 0);
+
+  // After a step under `plan_id` peaked at `measured_peak_bytes`, above the
+  // plan's budget: plans again with the excess held back. Nothing when the
+  // plan is no longer the run's newest, when enough attempts were made, or when
+  // no other plan fits.
+  std::optional<v1::Plan> Replan(const std::string& run_id,
+                                 const std::string& plan_id,
+                                 int64_t measured_peak_bytes);
+
+  // The question of a request, from the store.
+  StatusOr<Task> LoadTask(const v1::PlanRequest& request);
+
+  // Ends planning that is in progress, soon.
+  void Stop() { stopping_ = true; }
+  bool stopping() const { return stopping_; }
+
+ private:
+  StatusOr<v1::Plan> Solve(const v1::PlanRequest& request,
+                           const PlanningHooks& hooks, uint32_t replan);
+  Status Keep(const v1::PlanRequest& request, const v1::Plan& plan);
+
+  Store& store_;
+  RunHub& hub_;
+  Metrics& metrics_;
+  std::atomic<bool> stopping_{false};
+};
+
+}  // namespace reprise::server

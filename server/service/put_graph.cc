@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/str_cat.h"
+#include "server/convert/digest.h"
+#include "server/convert/graph_proto.h"
+#include "server/log.h"
+#include "server/service/handlers.h"
+#include "server/store/identifier.h"
+#include "server/store/plan_rows.h"
+#include "server/store/run_rows.h"
+
+namespace reprise::server {
+
+StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
+                                const std::string& graph_id,
+                                const std::string& serialized) {
+  if (!run_id.empty()) {
+    RETURN_IF_ERROR(CheckIdentifier("run_id", run_id));
+  }
+  if (!graph_id.empty()) {
+    RETURN_IF_ERROR(ParseHexId(graph_id).status());
+  }
+  ASSIGN_OR_RETURN(const v1::StepGraph graph, ReadGraphBytes(serialized));
+  v1::GraphRef ref;
+  ref.set_graph_id(graph_id.empty() ? HexId(IdOf(serialized)) : graph_id);
+  RETURN_IF_ERROR(services.store.Write([&](Database& db) -> Status {
+    const int64_t now_ns = RealtimeNs();
+    RETURN_IF_ERROR(SaveGraph(db, ref.graph_id(), graph, now_ns));
+    if (run_id.empty()) return OkStatus();
+    RETURN_IF_ERROR(EnsureRun(db, run_id, now_ns));
+    return SetRunGraph(db, run_id, ref.graph_id());
+  }));
+  LogInfo(StrCat("graph ", ref.graph_id(), run_id.empty() ? "" : " of run ",
+                 run_id, ": ", graph.ops_size(), " ops, ",
+                 graph.storages_size(), " storages"));
+  if (!run_id.empty()) services.hub.Notify(run_id);
+  return ref;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+
+#include "base/str_cat.h"
+#include "server/service/handlers.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr uint32_t kDefaultPoints = 21;
+constexpr uint32_t kMaxPoints = 501;
+// The whole curve; what is not reached by then is answered from cheaper plans.
+constexpr auto kSweepLimit = std::chrono::seconds(20);
+
+v1::TradeoffPoint ToProto(const Task& task, const planner::CurvePoint& from) {
+  v1::TradeoffPoint to;
+  to.set_budget_bytes(from.budget_bytes + task.reserve_bytes);
+  to.set_feasible(from.feasible);
+  to.set_overhead(from.overhead);
+  to.set_bound(from.bound);
+  if (from.feasible) {
+    to.set_peak_bytes(from.peak_bytes + task.reserve_bytes);
+    to.set_time_ns(from.time_ns);
+    return to;
+  }
+  v1::Infeasible& why = *to.mutable_infeasible();
+  why.set_smallest_budget_bytes(from.infeasible.smallest_budget_bytes +
+                                task.reserve_bytes);
+  if (from.infeasible.smallest_known_bytes > 0) {
+    why.set_smallest_known_bytes(from.infeasible.smallest_known_bytes +
+                                 task.reserve_bytes);
+  }
+  if (const planner::OpId op = from.infeasible.blocking_op;
+      op != planner::kNoOp) {
+    why.set_blocking_op(static_cast<uint32_t>(op));
+    why.set_blocking_op_name(task.graph.ops[static_cast<size_t>(op)].name);
+    why.set_blocking_module(task.graph.ops[static_cast<size_t>(op)].module);
+  }
+  return to;
+}
+
+Status RunSweep(Services& services, const v1::SweepRequest& request,
+                Call& call) {
+  if (request.points() > kMaxPoints) {
+    return InvalidArgument(
+        StrCat("points: at most ", kMaxPoints, ", got ", request.points()));
+  }
+  v1::PlanRequest question;
+  question.set_graph_id(request.graph_id());
+  *question.mutable_capabilities() = request.capabilities();
+  // Any budget will do: a sweep runs over all of them.
+  question.set_budget("1.0x");
+  ASSIGN_OR_RETURN(Task task, services.planning.LoadTask(question));
+  if (request.seed() != 0) task.request.seed = request.seed();
+  const auto start = std::chrono::steady_clock::now();
+  task.request.should_stop = [&] {
+    return services.planning.stopping() || call.cancelled() ||
+           std::chrono::steady_clock::now() - start >= kSweepLimit;
+  };
+  const int points = static_cast<int>(request.points() == 0 ? kDefaultPoints
+                                                            : request.points());
+  const auto send = [&](const planner::CurvePoint& point) {
+    call.Send(ToProto(task, point));
+  };
+  RETURN_IF_ERROR(
+      planner::Sweep(task.graph, task.request, points, send).status());
+  if (services.planning.stopping()) {
+    return Unavailable("the server is shutting down");
+  }
+  if (call.cancelled()) return Cancelled("the client left during the sweep");
+  return OkStatus();
+}
+
+}  // namespace
+
+void StartSweep(Services& services,
+                std::shared_ptr<const v1::SweepRequest> request,
+                std::shared_ptr<Call> call) {
+  ++services.metrics.plans_waiting;
+  auto work = [&services, request, call] {
+    --services.metrics.plans_waiting;
+    call->Finish(call->cancelled()
+                     ? Cancelled("the client left before the sweep began")
+                     : RunSweep(services, *request, *call));
+  };
+  if (services.planners.Post(std::move(work))) return;
+  --services.metrics.plans_waiting;
+  call->Finish(ResourceExhausted(
+      "too many plans are waiting; try again when some are done"));
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A step function of time, cut to what a screen shows.
+//
+//   bytes            a point holds until the next one; the last one until
+//     |   __         `end_ns`. Every column keeps the largest and the smallest
+//     |__|  |___     value that the function takes inside it, so a peak that
+//     +---------     lasts no time at all is seen at any zoom.
+//
+// O(points + columns).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "reprise/v1/query.pb.h"
+
+namespace reprise::server {
+
+struct BytesAt {
+  int64_t time_ns = 0;
+  int64_t bytes = 0;
+};
+
+inline constexpr uint32_t kDefaultColumns = 1000;
+inline constexpr uint32_t kMaxColumns = 8192;
+
+struct FoldWindow {
+  int64_t from_ns = 0;
+  int64_t to_ns = 0;  // both 0: everything
+  uint32_t columns = kDefaultColumns;
+};
+
+// INVALID_ARGUMENT: too many columns, or a window outside [0, end_ns].
+Status CheckWindow(const FoldWindow& window, int64_t end_ns);
+
+// `points` sorted by time, the first one at or before 0. The window is valid.
+v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
+               const FoldWindow& window);
+
+}  // namespace reprise::server

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// WatchRun for any number of clients on one thread.
+//
+// The thread sleeps until the hub says that something was committed, then
+// gives every watcher of a changed run what is new since its last event. A
+// watcher whose last event is still on its way is left alone until it is
+// taken: then it gets everything since in one event, so a slow client costs
+// no memory. Bursts of commits make one event per kShortestPause.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "reprise/v1/query.pb.h"
+#include "server/service/method.h"
+#include "server/service/verdict.h"
+#include "server/store/run_hub.h"
+#include "server/store/store.h"
+
+namespace reprise::server {
+
+class RunWatcher {
+ public:
+  RunWatcher(Store& store, RunHub& hub);
+  ~RunWatcher();
+
+  // Serves a WatchRun call until the run ends or the client leaves.
+  void Add(std::string run_text, std::shared_ptr<Call> call);
+
+  // Ends all calls with UNAVAILABLE.
+  void Stop();
+
+ private:
+  struct Watch {
+    std::string run_text;  // as asked; resolved at the first event
+    std::shared_ptr<Call> call;
+    std::string run_id;
+    bool started = false;
+    uint64_t seen_version = 0;
+    int64_t last_step = 0;
+    int64_t last_check = 0;
+    std::string sent_plan_id;
+    VerdictBuilder verdict;
+    Newest newest;
+  };
+
+  void Loop();
+  // True: the watch is over.
+  bool Serve(Watch& watch);
+  StatusOr<v1::RunEvent> NextEvent(Database& db, Watch& watch);
+
+  Store& store_;
+  RunHub& hub_;
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Watch>> added_;
+  std::thread thread_;
+};
+
+}  // namespace reprise::server

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/chunk_rows.h"
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+Status InsertReports(Database& db, const Producer& producer,
+                     const v1::Columns& columns) {
+  if (columns.steps_size() > 0) {
+    ASSIGN_OR_RETURN(
+        Statement insert,
+        db.Prepare("INSERT INTO steps (run_id, session_id, step, planned,"
+                   " window, report) VALUES (?, ?, ?, ?, ?, ?)"));
+    for (const v1::StepReport& report : columns.steps()) {
+      const std::string bytes = report.SerializeAsString();
+      RETURN_IF_ERROR(insert.Run(producer.run_id, producer.session_id,
+                                 report.step(), report.planned(),
+                                 report.window(), Blob{bytes}));
+    }
+  }
+  if (columns.checks_size() > 0) {
+    ASSIGN_OR_RETURN(Statement insert,
+                     db.Prepare("INSERT INTO checks (run_id, session_id, step,"
+                                " report) VALUES (?, ?, ?, ?)"));
+    for (const v1::VerifyReport& report : columns.checks()) {
+      const std::string bytes = report.SerializeAsString();
+      RETURN_IF_ERROR(insert.Run(producer.run_id, producer.session_id,
+                                 report.step(), Blob{bytes}));
+    }
+  }
+  if (columns.states_size() > 0) {
+    ASSIGN_OR_RETURN(
+        Statement insert,
+        db.Prepare("INSERT INTO plan_states (run_id, session_id, plan_id,"
+                   " state, why, at_ns) VALUES (?, ?, ?, ?, ?, ?)"));
+    for (const v1::PlanState& state : columns.states()) {
+      RETURN_IF_ERROR(insert.Run(producer.run_id, producer.session_id,
+                                 state.plan_id(), state.state(), state.why(),
+                                 state.at_ns()));
+    }
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status InsertChunk(Database& db, const Producer& producer,
+                   const v1::Chunk& chunk, const v1::Columns& columns) {
+  ASSIGN_OR_RETURN(Statement insert,
+                   db.Prepare("INSERT OR IGNORE INTO chunks"
+                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, chunk.seq(),
+                             chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
+                             chunk.dropped_before(), chunk.layout(),
+                             Blob{chunk.body()}));
+  if (db.changes() == 0) return OkStatus();  // was there already
+  RETURN_IF_ERROR(InsertReports(db, producer, columns));
+  ASSIGN_OR_RETURN(Statement count,
+                   db.Prepare("UPDATE runs SET records = records + ?,"
+                              " dropped = dropped + ?, steps = steps + ?"
+                              " WHERE run_id = ?"));
+  return count.Run(chunk.count(), chunk.dropped_before(),
+                   producer.rank == 0 ? columns.steps_size() : 0,
+                   producer.run_id);
+}
+
+Status InsertLost(Database& db, const Producer& producer,
+                  const v1::Lost& lost) {
+  ASSIGN_OR_RETURN(
+      Statement insert,
+      db.Prepare("INSERT OR IGNORE INTO lost VALUES (?, ?, ?, ?, ?)"));
+  RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, lost.from(),
+                             lost.to(), lost.reason()));
+  if (db.changes() == 0) return OkStatus();
+  ASSIGN_OR_RETURN(Statement count,
+                   db.Prepare("UPDATE runs SET lost_chunks = lost_chunks + ?"
+                              " WHERE run_id = ?"));
+  return count.Run(lost.to() - lost.from() + 1, producer.run_id);
+}
+
+StatusOr<std::vector<StepRow>> LoadSteps(Database& db, std::string_view run_id,
+                                         int64_t after) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT id, session_id, report FROM steps"
+                              " WHERE run_id = ? AND id > ? ORDER BY id"));
+  RETURN_IF_ERROR(select.BindAll(run_id, after));
+  std::vector<StepRow> rows;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return rows;
+    StepRow& step = rows.emplace_back();
+    step.id = select.Int(0);
+    step.session_id = select.Text(1);
+    step.report.ParseFromString(std::string(select.Bytes(2)));
+  }
+}
+
+StatusOr<std::vector<CheckRow>> LoadChecks(Database& db,
+                                           std::string_view run_id,
+                                           int64_t after) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT id, report FROM checks"
+                              " WHERE run_id = ? AND id > ? ORDER BY id"));
+  RETURN_IF_ERROR(select.BindAll(run_id, after));
+  std::vector<CheckRow> rows;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return rows;
+    CheckRow& check = rows.emplace_back();
+    check.id = select.Int(0);
+    check.report.ParseFromString(std::string(select.Bytes(1)));
+  }
+}
+
+StatusOr<StepRow> LoadWindowedStep(Database& db, std::string_view run_id,
+                                   bool planned) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT id, session_id, report FROM steps"
+                              " WHERE window = 1 AND run_id = ? AND planned = ?"
+                              " ORDER BY id DESC LIMIT 1"));
+  RETURN_IF_ERROR(select.BindAll(run_id, planned));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (!row) {
+    return NotFound(StrCat("run ", run_id, " has no traced step ",
+                           planned ? "under a plan" : "without a plan"));
+  }
+  StepRow step{.id = select.Int(0),
+               .session_id = std::string(select.Text(1)),
+               .report = {}};
+  step.report.ParseFromString(std::string(select.Bytes(2)));
+  return step;
+}
+
+Status VisitChunksBackwards(
+    Database& db, std::string_view session_id, int64_t until_ns,
+    const std::function<StatusOr<bool>(int64_t t1_ns, std::string_view body)>&
+        visit) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT t1_ns, body FROM chunks"
+                              " WHERE session_id = ? AND t0_ns <= ?"
+                              " ORDER BY producer_epoch DESC, seq DESC"));
+  RETURN_IF_ERROR(select.BindAll(session_id, until_ns));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return OkStatus();
+    ASSIGN_OR_RETURN(const bool more, visit(select.Int(0), select.Bytes(1)));
+    if (!more) return OkStatus();
+  }
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of `chunks` and `lost`, and of the tables that are made from a chunk in
+// the same transaction: `steps`, `checks`, `plan_states`.
+//
+// The caller (server/ingest) has checked the chunk, and calls InsertChunk once
+// per seq and in order; the functions here only write and read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "reprise/v1/ingest.pb.h"
+#include "server/store/sqlite.h"
+
+namespace reprise::server {
+
+// Who sends the chunk.
+struct Producer {
+  std::string session_id;
+  std::string run_id;
+  uint64_t epoch = 0;
+  // Steps of a run are counted on rank 0 only: every rank reports each step.
+  uint32_t rank = 0;
+};
+
+Status InsertChunk(Database& db, const Producer& producer,
+                   const v1::Chunk& chunk, const v1::Columns& columns);
+
+Status InsertLost(Database& db, const Producer& producer, const v1::Lost& lost);
+
+// Reports of a run with row ids above `after`, in order of arrival.
+struct StepRow {
+  int64_t id = 0;
+  std::string session_id;
+  v1::StepReport report;
+};
+StatusOr<std::vector<StepRow>> LoadSteps(Database& db, std::string_view run_id,
+                                         int64_t after);
+struct CheckRow {
+  int64_t id = 0;
+  v1::VerifyReport report;
+};
+StatusOr<std::vector<CheckRow>> LoadChecks(Database& db,
+                                           std::string_view run_id,
+                                           int64_t after);
+
+// The newest step of a run whose allocations were traced. NOT_FOUND.
+StatusOr<StepRow> LoadWindowedStep(Database& db, std::string_view run_id,
+                                   bool planned);
+
+// Walks the chunks of a session that begin at or before `until_ns`, newest
+// first, until `visit` returns false.
+Status VisitChunksBackwards(
+    Database& db, std::string_view session_id, int64_t until_ns,
+    const std::function<StatusOr<bool>(int64_t t1_ns, std::string_view body)>&
+        visit);
+
+}  // namespace reprise::server

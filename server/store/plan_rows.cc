@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/plan_rows.h"
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+// Our own rows only fail to parse when the file was damaged.
+Status Damaged(std::string_view what, std::string_view id) {
+  return {Code::kDataLoss,
+          StrCat(what, " ", id, ": the stored row is damaged")};
+}
+
+}  // namespace
+
+Status SaveGraph(Database& db, std::string_view graph_id,
+                 const v1::StepGraph& graph, int64_t now_ns) {
+  ASSIGN_OR_RETURN(Statement insert, db.Prepare("INSERT OR IGNORE INTO graphs"
+                                                " VALUES (?, ?, ?, ?, ?, ?)"));
+  const std::string body = graph.SerializeAsString();
+  RETURN_IF_ERROR(insert.Run(graph_id, now_ns, graph.name(), graph.ops_size(),
+                             graph.storages_size(), Blob{body}));
+  if (db.changes() > 0) return OkStatus();
+  ASSIGN_OR_RETURN(Statement select, db.Prepare("SELECT body = ?2 FROM graphs"
+                                                " WHERE graph_id = ?1"));
+  RETURN_IF_ERROR(select.BindAll(graph_id, Blob{body}));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (row && select.Int(0) != 0) return OkStatus();
+  return AlreadyExists(StrCat("graph_id: another step graph is stored as ",
+                              graph_id, "; leave the id empty"));
+}
+
+StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT body FROM graphs WHERE graph_id = ?"));
+  RETURN_IF_ERROR(select.BindAll(graph_id));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (!row) {
+    return NotFound(StrCat("graph_id: there is no step graph \"", graph_id,
+                           "\"; submit it with PutGraph first"));
+  }
+  const std::string_view body = select.Bytes(0);
+  v1::StepGraph graph;
+  if (!graph.ParseFromArray(body.data(), static_cast<int>(body.size()))) {
+    return Damaged("graph", graph_id);
+  }
+  return graph;
+}
+
+Status SavePlan(Database& db, const PlanRow& row, int64_t now_ns) {
+  ASSIGN_OR_RETURN(Statement insert,
+                   db.Prepare("INSERT OR REPLACE INTO plans"
+                              " VALUES (?, ?, ?, ?, ?, ?, ?)"));
+  const std::string request = row.request.SerializeAsString();
+  const std::string body = row.plan.SerializeAsString();
+  return insert.Run(row.plan.plan_id(), row.plan.graph_id(), now_ns,
+                    row.plan.feasible(), row.plan.budget_bytes(), Blob{request},
+                    Blob{body});
+}
+
+StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare("SELECT body, request FROM plans WHERE plan_id = ?"));
+  RETURN_IF_ERROR(select.BindAll(plan_id));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (!row)
+    return NotFound(StrCat("plan_id: there is no plan \"", plan_id, "\""));
+  const std::string_view body = select.Bytes(0);
+  const std::string_view request = select.Bytes(1);
+  PlanRow loaded;
+  if (!loaded.plan.ParseFromArray(body.data(), static_cast<int>(body.size())) ||
+      !loaded.request.ParseFromArray(request.data(),
+                                     static_cast<int>(request.size()))) {
+    return Damaged("plan", plan_id);
+  }
+  return loaded;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of `graphs` and `plans`. Both are named by their content, so saving one
+// twice is the same as saving it once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "reprise/v1/graph.pb.h"
+#include "reprise/v1/plan.pb.h"
+#include "reprise/v1/planner.pb.h"
+#include "server/store/sqlite.h"
+
+namespace reprise::server {
+
+// ALREADY_EXISTS: another graph has this id.
+Status SaveGraph(Database& db, std::string_view graph_id,
+                 const v1::StepGraph& graph, int64_t now_ns);
+
+// NOT_FOUND.
+StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id);
+
+// A plan and the request it answers; request.reserve_bytes is what was held
+// back in the end.
+struct PlanRow {
+  v1::Plan plan;
+  v1::PlanRequest request;
+};
+Status SavePlan(Database& db, const PlanRow& row, int64_t now_ns);
+
+// NOT_FOUND.
+StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id);
+
+}  // namespace reprise::server

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/run_rows.h"
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr std::string_view kSelect =
+    "SELECT run_id, name, host, pid, world, state, started_ns, ended_ns, steps,"
+    " records, dropped, lost_chunks, graph_id, plan_id FROM runs ";
+
+v1::Run FromRow(const Statement& row) {
+  v1::Run run;
+  run.set_run_id(std::string(row.Text(0)));
+  run.set_name(std::string(row.Text(1)));
+  run.set_host(std::string(row.Text(2)));
+  run.set_pid(static_cast<uint32_t>(row.Int(3)));
+  run.set_world(static_cast<uint32_t>(row.Int(4)));
+  run.set_state(static_cast<v1::RunState>(row.Int(5)));
+  run.set_started_ns(row.Int(6));
+  run.set_ended_ns(row.Int(7));
+  run.set_steps(static_cast<uint64_t>(row.Int(8)));
+  run.set_records(static_cast<uint64_t>(row.Int(9)));
+  run.set_dropped(static_cast<uint64_t>(row.Int(10)));
+  run.set_lost_chunks(static_cast<uint64_t>(row.Int(11)));
+  run.set_graph_id(std::string(row.Text(12)));
+  run.set_plan_id(std::string(row.Text(13)));
+  return run;
+}
+
+}  // namespace
+
+Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns) {
+  ASSIGN_OR_RETURN(Statement insert,
+                   db.Prepare("INSERT INTO runs (run_id, name, state,"
+                              " started_ns) VALUES (?1, ?1, ?2, ?3)"
+                              " ON CONFLICT DO NOTHING"));
+  return insert.Run(run_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+                    now_ns);
+}
+
+StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
+  if (text.empty()) {
+    return InvalidArgument(
+        "run_id: must not be empty; write a run id, the beginning of one or "
+        "\"latest\"");
+  }
+  if (text == "latest") {
+    ASSIGN_OR_RETURN(Statement newest,
+                     db.Prepare("SELECT run_id FROM runs"
+                                " ORDER BY started_ns DESC, run_id LIMIT 1"));
+    ASSIGN_OR_RETURN(const bool row, newest.Step());
+    if (!row) return NotFound("run_id: there is no run yet");
+    return std::string(newest.Text(0));
+  }
+  // substr instead of LIKE: an id may contain LIKE's wildcards.
+  ASSIGN_OR_RETURN(Statement matches,
+                   db.Prepare("SELECT run_id, run_id = ?1 FROM runs"
+                              " WHERE substr(run_id, 1, length(?1)) = ?1"
+                              " ORDER BY run_id = ?1 DESC, run_id LIMIT 2"));
+  RETURN_IF_ERROR(matches.BindAll(text));
+  ASSIGN_OR_RETURN(bool row, matches.Step());
+  if (!row) {
+    return NotFound(StrCat("run_id: there is no run \"", text,
+                           "\"; `reprise show latest` shows the newest"));
+  }
+  std::string first(matches.Text(0));
+  if (matches.Int(1) != 0) return first;
+  ASSIGN_OR_RETURN(row, matches.Step());
+  if (row) {
+    return InvalidArgument(StrCat("run_id: \"", text,
+                                  "\" is the beginning of several runs, such "
+                                  "as ",
+                                  first, " and ", matches.Text(0),
+                                  "; write more of it"));
+  }
+  return first;
+}
+
+StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare(StrCat(kSelect, "WHERE run_id = ?")));
+  RETURN_IF_ERROR(select.BindAll(run_id));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (!row) return NotFound(StrCat("run_id: there is no run \"", run_id, "\""));
+  return FromRow(select);
+}
+
+StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare(StrCat(kSelect, "ORDER BY started_ns DESC, run_id LIMIT ?")));
+  RETURN_IF_ERROR(select.BindAll(limit));
+  std::vector<v1::Run> runs;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return runs;
+    runs.push_back(FromRow(select));
+  }
+}
+
+StatusOr<int64_t> CountRuns(Database& db) {
+  ASSIGN_OR_RETURN(Statement count, db.Prepare("SELECT count(*) FROM runs"));
+  ASSIGN_OR_RETURN(const bool row, count.Step());
+  return row ? count.Int(0) : 0;
+}
+
+Status SetRunGraph(Database& db, std::string_view run_id,
+                   std::string_view graph_id) {
+  ASSIGN_OR_RETURN(Statement update,
+                   db.Prepare("UPDATE runs SET graph_id = ? WHERE run_id = ?"));
+  return update.Run(graph_id, run_id);
+}
+
+Status SetRunPlan(Database& db, std::string_view run_id,
+                  std::string_view plan_id) {
+  ASSIGN_OR_RETURN(Statement update,
+                   db.Prepare("UPDATE runs SET plan_id = ? WHERE run_id = ?"));
+  return update.Run(plan_id, run_id);
+}
+
+}  // namespace reprise::server

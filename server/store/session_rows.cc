@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/session_rows.h"
+
+#include "base/str_cat.h"
+#include "reprise/v1/query.pb.h"
+
+namespace reprise::server {
+
+namespace {
+
+std::string LabelLines(const v1::SessionInfo& info) {
+  std::string lines;
+  for (const auto& [key, value] : info.labels()) {
+    lines += StrCat(key, "=", value, "\n");
+  }
+  return lines;
+}
+
+Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
+  const v1::SessionInfo& info = hello.info();
+  const auto label = info.labels().find("name");
+  const bool named = label != info.labels().end() && !label->second.empty();
+  ASSIGN_OR_RETURN(
+      Statement upsert,
+      db.Prepare("INSERT INTO runs (run_id, name, host, pid, world, state,"
+                 " started_ns) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
+                 " ON CONFLICT DO UPDATE SET"
+                 " name = CASE WHEN name = run_id THEN ?2 ELSE name END,"
+                 " pid = CASE WHEN host = '' THEN ?4 ELSE pid END,"
+                 " host = CASE WHEN host = '' THEN ?3 ELSE host END,"
+                 " world = max(world, ?5), state = ?6, ended_ns = 0"));
+  return upsert.Run(hello.run_id(), named ? label->second : hello.run_id(),
+                    info.host(), info.pid(), info.world(),
+                    static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+                    info.realtime_ns() > 0 ? info.realtime_ns() : now_ns);
+}
+
+}  // namespace
+
+Status OpenSession(Database& db, const v1::Hello& hello, int64_t now_ns) {
+  {
+    ASSIGN_OR_RETURN(
+        Statement owner,
+        db.Prepare("SELECT run_id FROM sessions WHERE session_id = ?"));
+    RETURN_IF_ERROR(owner.BindAll(hello.session_id()));
+    ASSIGN_OR_RETURN(const bool row, owner.Step());
+    if (row && owner.Text(0) != hello.run_id()) {
+      return FailedPrecondition(
+          StrCat("hello.run_id: session ", hello.session_id(),
+                 " belongs to run ", owner.Text(0), ", got ", hello.run_id()));
+    }
+  }
+  RETURN_IF_ERROR(UpsertRun(db, hello, now_ns));
+  const v1::SessionInfo& info = hello.info();
+  ASSIGN_OR_RETURN(
+      Statement upsert,
+      db.Prepare("INSERT INTO sessions (session_id, run_id, host, pid,"
+                 " pid_start_ticks, boot_id, rank, local_rank, world, uid,"
+                 " labels, monotonic_ns, realtime_ns, state)"
+                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                 " ON CONFLICT DO UPDATE SET state = excluded.state,"
+                 " ended_ns = 0"));
+  return upsert.Run(hello.session_id(), hello.run_id(), info.host(), info.pid(),
+                    info.pid_start_ticks(), info.boot_id(), info.rank(),
+                    info.local_rank(), info.world(), info.uid(),
+                    LabelLines(info), info.monotonic_ns(), info.realtime_ns(),
+                    static_cast<int64_t>(v1::RUN_STATE_RUNNING));
+}
+
+StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
+                                 uint64_t producer_epoch) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT committed FROM streams"
+                              " WHERE session_id = ? AND producer_epoch = ?"));
+  RETURN_IF_ERROR(select.BindAll(session_id, producer_epoch));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  return row ? static_cast<uint64_t>(select.Int(0)) : uint64_t{0};
+}
+
+Status SaveCommitted(Database& db, std::string_view session_id,
+                     uint64_t producer_epoch, uint64_t committed) {
+  ASSIGN_OR_RETURN(Statement upsert,
+                   db.Prepare("INSERT INTO streams VALUES (?, ?, ?)"
+                              " ON CONFLICT DO UPDATE SET"
+                              " committed = excluded.committed"));
+  return upsert.Run(session_id, producer_epoch, committed);
+}
+
+Status CloseSession(Database& db, std::string_view session_id,
+                    const v1::Bye& bye, int64_t now_ns) {
+  ASSIGN_OR_RETURN(
+      Statement close,
+      db.Prepare("UPDATE sessions SET state = ?, ended_ns = ?, pushed = ?,"
+                 " dropped = ?, torn = ? WHERE session_id = ?"));
+  RETURN_IF_ERROR(
+      close.Run(static_cast<int64_t>(bye.killed() ? v1::RUN_STATE_KILLED
+                                                  : v1::RUN_STATE_FINISHED),
+                now_ns, bye.pushed(), bye.dropped(), bye.torn(), session_id));
+  // RUN_STATE_KILLED is the largest number, RUN_STATE_RUNNING the smallest.
+  ASSIGN_OR_RETURN(
+      Statement run,
+      db.Prepare("UPDATE runs SET ended_ns = ?1, state = (SELECT max(state)"
+                 "  FROM sessions s WHERE s.run_id = runs.run_id)"
+                 " WHERE run_id = (SELECT run_id FROM sessions"
+                 "  WHERE session_id = ?2)"
+                 " AND NOT EXISTS (SELECT 1 FROM sessions s"
+                 "  WHERE s.run_id = runs.run_id AND s.state = ?3)"));
+  return run.Run(now_ns, session_id,
+                 static_cast<int64_t>(v1::RUN_STATE_RUNNING));
+}
+
+Status SaveNames(Database& db, std::string_view session_id,
+                 const v1::Defs& defs) {
+  ASSIGN_OR_RETURN(Statement upsert,
+                   db.Prepare("INSERT INTO names VALUES (?, ?, ?)"
+                              " ON CONFLICT DO UPDATE SET"
+                              " text = excluded.text"
+                              " WHERE text <> excluded.text"));
+  for (const v1::NameDef& name : defs.names()) {
+    RETURN_IF_ERROR(upsert.Run(session_id, name.id(), name.text()));
+  }
+  return OkStatus();
+}
+
+StatusOr<int64_t> CountNames(Database& db, std::string_view session_id) {
+  ASSIGN_OR_RETURN(
+      Statement count,
+      db.Prepare("SELECT count(*) FROM names WHERE session_id = ?"));
+  RETURN_IF_ERROR(count.BindAll(session_id));
+  ASSIGN_OR_RETURN(const bool row, count.Step());
+  return row ? count.Int(0) : 0;
+}
+
+StatusOr<std::vector<LiveSession>> LoadLiveSessions(Database& db) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT session_id, run_id, boot_id, pid,"
+                              " pid_start_ticks FROM sessions"
+                              " WHERE state = ?"));
+  RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
+  std::vector<LiveSession> sessions;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return sessions;
+    sessions.push_back(
+        {.session_id = std::string(select.Text(0)),
+         .run_id = std::string(select.Text(1)),
+         .boot_id = std::string(select.Text(2)),
+         .pid = static_cast<uint32_t>(select.Int(3)),
+         .pid_start_ticks = static_cast<uint64_t>(select.Int(4))});
+  }
+}
+
+}  // namespace reprise::server

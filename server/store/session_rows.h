@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rows of `sessions`, `streams` and `names`: who sends, how far it has come,
+// and what its records' texts are. A run is running while one of its sessions
+// is; it was killed when any of them was.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "reprise/v1/ingest.pb.h"
+#include "server/store/sqlite.h"
+
+namespace reprise::server {
+
+// Adds or revives the session and its run. FAILED_PRECONDITION: the session
+// belongs to another run.
+Status OpenSession(Database& db, const v1::Hello& hello, int64_t now_ns);
+
+// Highest contiguous seq that is stored; 0 for none.
+StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
+                                 uint64_t producer_epoch);
+Status SaveCommitted(Database& db, std::string_view session_id,
+                     uint64_t producer_epoch, uint64_t committed);
+
+// Ends the session, and its run when no other session of it is running.
+Status CloseSession(Database& db, std::string_view session_id,
+                    const v1::Bye& bye, int64_t now_ns);
+
+Status SaveNames(Database& db, std::string_view session_id,
+                 const v1::Defs& defs);
+StatusOr<int64_t> CountNames(Database& db, std::string_view session_id);
+
+// Sessions that have not ended.
+struct LiveSession {
+  std::string session_id;
+  std::string run_id;
+  std::string boot_id;
+  uint32_t pid = 0;
+  uint64_t pid_start_ticks = 0;
+};
+StatusOr<std::vector<LiveSession>> LoadLiveSessions(Database& db);
+
+}  // namespace reprise::server

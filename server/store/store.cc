@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/store.h"
+
+#include <sys/stat.h>
+
+#include <chrono>
+
+#include "base/str_cat.h"
+#include "server/store/migrate.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr size_t kMaxIdleReaders = 4;
+
+int64_t FileBytes(const std::string& path) {
+  struct stat info {};
+  return ::stat(path.c_str(), &info) == 0 ? info.st_size : 0;
+}
+
+}  // namespace
+
+int64_t RealtimeNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
+  ASSIGN_OR_RETURN(Database writer, Database::Open(options.path));
+  RETURN_IF_ERROR(Migrate(writer, Migrations()));
+  // A read-only file opens without complaint; find out now, not at the first
+  // chunk.
+  RETURN_IF_ERROR(writer.Transaction([&]() -> Status {
+    ASSIGN_OR_RETURN(const int64_t version, writer.UserVersion());
+    return writer.Execute(StrCat("PRAGMA user_version=", version));
+  }));
+  if (options.max_pages > 0) {
+    RETURN_IF_ERROR(
+        writer.Execute(StrCat("PRAGMA max_page_count=", options.max_pages)));
+  }
+  return std::unique_ptr<Store>(new Store(options.path, std::move(writer)));
+}
+
+Status Store::Write(const std::function<Status(Database&)>& body) {
+  const std::lock_guard lock(writer_mutex_);
+  const Status status =
+      writer_.Transaction([&]() -> Status { return body(writer_); });
+  const std::lock_guard degraded_lock(degraded_mutex_);
+  if (status.ok()) {
+    degraded_.clear();
+  } else if (status.code() == Code::kResourceExhausted ||
+             status.code() == Code::kPermissionDenied ||
+             status.code() == Code::kDataLoss) {
+    degraded_ = status.message();
+  }
+  return status;
+}
+
+Status Store::Read(const std::function<Status(Database&)>& body) {
+  std::vector<Database> reader;  // holds exactly one
+  {
+    const std::lock_guard lock(readers_mutex_);
+    if (!idle_readers_.empty()) {
+      reader.push_back(std::move(idle_readers_.back()));
+      idle_readers_.pop_back();
+    }
+  }
+  if (reader.empty()) {
+    ASSIGN_OR_RETURN(Database opened, Database::Open(path_));
+    RETURN_IF_ERROR(opened.Execute("PRAGMA query_only=ON"));
+    reader.push_back(std::move(opened));
+  }
+  Database& database = reader.front();
+  RETURN_IF_ERROR(database.Execute("BEGIN"));
+  const Status status = body(database);
+  RETURN_IF_ERROR(database.Execute("ROLLBACK"));
+  const std::lock_guard lock(readers_mutex_);
+  if (idle_readers_.size() < kMaxIdleReaders) {
+    idle_readers_.push_back(std::move(database));
+  }
+  return status;
+}
+
+std::string Store::degraded() const {
+  const std::lock_guard lock(degraded_mutex_);
+  return degraded_;
+}
+
+int64_t Store::SizeBytes() const {
+  return FileBytes(path_) + FileBytes(path_ + "-wal");
+}
+
+Status Store::Checkpoint() {
+  const std::lock_guard lock(writer_mutex_);
+  {
+    const std::lock_guard readers_lock(readers_mutex_);
+    idle_readers_.clear();
+  }
+  return writer_.Execute("PRAGMA wal_checkpoint(TRUNCATE)");
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The server's memory: one SQLite file, one writer, a few readers.
+//
+//   Status s = store.Write([&](Database& db) { return InsertRun(db, run); });
+//   Status s = store.Read([&](Database& db) { ... });
+//
+// Write runs its body in one transaction, one body at a time; nothing of it is
+// there unless it returns OK. Read runs beside writers on a snapshot of its
+// own (WAL); keep it short, because an open reader stops the WAL from
+// shrinking. The row functions (run_rows.h, session_rows.h, chunk_rows.h,
+// plan_rows.h) take the Database of either.
+//
+// Disk full: a failed Write changes nothing and sets `degraded` to a sentence;
+// the next Write that succeeds clears it. Reading goes on meanwhile.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "server/store/sqlite.h"
+
+namespace reprise::server {
+
+struct StoreOptions {
+  std::string path;  // of the database file; the folder must exist
+  // Largest file, in pages of 4 KiB; 0: as large as the disk.
+  int64_t max_pages = 0;
+};
+
+class Store {
+ public:
+  // Creates or migrates the file. FAILED_PRECONDITION: written by a newer
+  // version; PERMISSION_DENIED: read-only; DATA_LOSS: not a database.
+  static StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
+
+  Status Write(const std::function<Status(Database&)>& body);
+  Status Read(const std::function<Status(Database&)>& body);
+
+  // Empty when all is well, else one sentence.
+  std::string degraded() const;
+
+  // Bytes of the file and its write-ahead log.
+  int64_t SizeBytes() const;
+
+  // Moves the write-ahead log into the file and empties it.
+  Status Checkpoint();
+
+ private:
+  Store(std::string path, Database writer)
+      : path_(std::move(path)), writer_(std::move(writer)) {}
+
+  const std::string path_;
+
+  std::mutex writer_mutex_;
+  Database writer_;
+
+  std::mutex readers_mutex_;
+  std::vector<Database> idle_readers_;
+
+  mutable std::mutex degraded_mutex_;
+  std::string degraded_;
+};
+
+// Unix time in ns.
+int64_t RealtimeNs();
+
+}  // namespace reprise::server
