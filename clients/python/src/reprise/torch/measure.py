@@ -39,11 +39,11 @@ class Measured:
         self.base_peak_bytes = max(self.base_peak_bytes, peak)
 
     def planned(self, step_ns: int, peak: int, representative: bool) -> None:
-        """A step under the plan; `representative`: nothing else was going on."""
+        """A step under the plan; `representative`: nothing else was going on that takes time."""
         self.planned_steps += 1
+        self.planned_peak_bytes = max(self.planned_peak_bytes, peak)
         if representative:
             _add(self._planned_ns, step_ns)
-            self.planned_peak_bytes = max(self.planned_peak_bytes, peak)
 
     def new_plan(self) -> None:
         """Figures of the plan before are not those of this one."""

@@ -104,7 +104,8 @@ class Session:
         self._tape: Tape | None = None
         self._run: Run | None = None
         self._check: Check | None = None
-        self._since_check = verify_every
+        self._since_check = 0
+        self._checked = False
         self._left_out: frozenset[str] = frozenset()
         self._window = False
         self._peak = 0
@@ -187,7 +188,6 @@ class Session:
         if self._graph_id is not None:
             self._ask_for_plan()
         self._in_step, self._window = True, False
-        self.agent.step(self._step)
         if self.stage is Stage.CAPTURE:
             why = blocked()
             if why:
@@ -200,14 +200,14 @@ class Session:
                 del prior
         elif self._tape is not None:
             self._run = self._tape.begin()
-            first = self.measured.planned_steps == 0
-            if self._verify_every and (first or self._since_check >= self._verify_every):
+            planned = self.measured.planned_steps
+            if self._verify_every and (planned == 0 or self._since_check >= self._verify_every):
                 self._since_check = 0
-                self._window = True
                 self._check = Check(self.model, self._left_out)
-            if first:
-                self._trace(True)
+            elif planned == 1:
+                self._trace(True)  # not the first: its check would be in the picture
             self._since_check += 1
+        self.agent.step(self._step)
         self._peak = 0
         if self._capture is None:
             self.meter.reset_peak()
@@ -224,8 +224,9 @@ class Session:
         if self._check is not None:
             began = time.perf_counter_ns()
             self._peak = self.meter.peak()
-            self._compare(self._check)
-            self._check = None
+            check, self._check = self._check, None
+            self._compare(check)
+            del check
             self.meter.reset_peak()
             self._begin_ns += time.perf_counter_ns() - began
 
@@ -239,8 +240,7 @@ class Session:
             self._finish_capture(capture)
             self._trace(False)
             return
-        peak = max(self._peak, self.meter.peak())
-        self._end_step(step_ns, peak)
+        self._end_step(step_ns, max(self._peak, self.meter.peak()))
         self._trace(False)
 
     def _owns(self, optimizer: Optimizer) -> bool:
@@ -250,6 +250,7 @@ class Session:
 
     def _end_step(self, step_ns: int, peak: int) -> None:
         run, self._run = self._run, None
+        checked, self._checked = self._checked, False
         flags, plan_id, replayed, mismatches = 0, 0, 0, 0
         if run is not None and self.plan is not None:
             counts = run.counts
@@ -258,7 +259,8 @@ class Session:
             flags |= abi.STEP_PLANNED
             if mismatches:
                 flags |= abi.STEP_KEPT_ALL
-            self.measured.planned(step_ns, peak, representative=not (self._window or mismatches))
+            quiet = not (self._window or checked or mismatches)
+            self.measured.planned(step_ns, peak, representative=quiet)
             self._count_mismatch(counts.mismatches, counts.first_mismatch)
         else:
             self.measured.plain(step_ns, peak)
@@ -404,7 +406,7 @@ class Session:
 
     def _compare(self, check: Check) -> None:
         assert self.plan is not None
-        self._busy = True
+        self._busy = self._checked = True
         try:
             result = check.compare(self._forward.plain)
         except Exception as error:
@@ -413,9 +415,6 @@ class Session:
             return
         finally:
             self._busy = False
-        if result.why:
-            self.say(f"step {self._step} could not be verified: {result.why}")
-            return
         self.measured.checked(result)
         equal = not result.differing
         self.agent.verify(

@@ -9,6 +9,7 @@ The planned step is the real one: it trains. Kept from it are the generator stat
 the inputs, and the gradients of the outputs as they arrive. `compare` runs forward and backward
 once more without a plan from that state, compares every parameter's gradient, and puts generators
 and buffers back. So nothing that happens outside the model (loss, loader, logging) happens twice.
+What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
 
 Left out: parameters that something other than the model's forward reads too, and those whose
 gradients were changed between backward and optimizer (clipping); their gradients are not the
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.ops import tensors_in
+from reprise.torch.outside import OutsideCopy, copied, restored
 
 __all__ = ["Check", "CheckResult"]
 
@@ -39,14 +41,13 @@ class CheckResult:
     differing: tuple[str, ...]
     left_out: int
     extra_bytes: int
-    why: str = ""  # not empty: nothing could be compared
 
 
 class _Generators:
     """Every generator a forward may draw from."""
 
     def __init__(self) -> None:
-        self._cpu = torch.get_rng_state()
+        self._cpu = OutsideCopy(torch.get_rng_state())
         cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
         self._cuda = torch.cuda.get_rng_state_all() if cuda else None
         self._python = random.getstate()
@@ -54,7 +55,7 @@ class _Generators:
         self._numpy = numpy.random.get_state() if numpy is not None else None
 
     def restore(self) -> None:
-        torch.set_rng_state(self._cpu)
+        torch.set_rng_state(self._cpu.tensor())
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
         random.setstate(self._python)
@@ -67,7 +68,7 @@ class _Buffers:
 
     def __init__(self, model: nn.Module) -> None:
         self._saved = [
-            (module, name, buffer, buffer.detach().clone())
+            (module, name, buffer, OutsideCopy(buffer))
             for module in model.modules()
             for name, buffer in module._buffers.items()
             if buffer is not None
@@ -77,7 +78,7 @@ class _Buffers:
     def restore(self) -> None:
         with torch.no_grad():
             for module, name, buffer, content in self._saved:
-                buffer.copy_(content)
+                buffer.copy_(content.tensor())
                 module._buffers[name] = buffer
 
 
@@ -85,13 +86,12 @@ class _Buffers:
 class _Forward:
     """One forward of the root."""
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    versions: tuple[int, ...]
+    arguments: tuple[Any, Any]  # args and kwargs with copies for tensors
+    bytes: int
     generators: _Generators
     buffers: _Buffers
     autocast: tuple[bool, torch.dtype]
-    grads: dict[int, Tensor] = field(default_factory=dict)  # by output
+    grads: dict[int, OutsideCopy] = field(default_factory=dict)  # by output
     tasks: set[int] = field(default_factory=set)
 
 
@@ -107,7 +107,7 @@ class Check:
         }
         self._left_out = len(left_out)
         self._forwards: list[_Forward] = []
-        self._before: dict[str, Tensor | None] = {}
+        self._before: dict[str, OutsideCopy | None] = {}
         self._after: dict[str, tuple[Tensor, int]] = {}
         self._handles: list[Any] = []
         for name, parameter in self._parameters.items():
@@ -121,7 +121,7 @@ class Check:
             if name not in self._before:
                 before = parameter.grad
                 kept = before is not None and bool(before.any())
-                self._before[name] = before.detach().clone() if kept and before is not None else None
+                self._before[name] = OutsideCopy(before) if kept and before is not None else None
 
         return hook
 
@@ -135,11 +135,12 @@ class Check:
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a forward of the root."""
+        copies: list[OutsideCopy] = []
+        arguments = copied((args, kwargs), copies)
         self._forwards.append(
             _Forward(
-                args,
-                kwargs,
-                tuple(t._version for t in tensors_in(*args, kwargs)),
+                arguments,
+                sum(c.nbytes for c in copies),
                 _Generators(),
                 _Buffers(self._model),
                 (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
@@ -165,12 +166,8 @@ class Check:
         """Runs the reference through `call` (the root's forward) and compares."""
         self.stop()
         extra = sum(g.nbytes for f in self._forwards for g in f.grads.values())
-        extra += sum(f.buffers.bytes for f in self._forwards)
+        extra += sum(f.buffers.bytes + f.bytes for f in self._forwards)
         extra += sum(b.nbytes for b in self._before.values() if b is not None)
-        for forward in self._forwards:
-            now = tuple(t._version for t in tensors_in(*forward.args, forward.kwargs))
-            if now != forward.versions:
-                return CheckResult(0, (), 0, extra, "the model's input was changed in place")
         generators, buffers = _Generators(), _Buffers(self._model)
         try:
             expected = self._reference(call)
@@ -191,7 +188,7 @@ class Check:
 
     def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:
         """Gradients without a plan, added up as autograd adds them."""
-        total = {n: b for n, b in self._before.items() if b is not None}
+        total = {n: b.tensor() for n, b in self._before.items() if b is not None}
         # Forwards whose outputs met in one backward are one graph.
         todo = list(self._forwards)
         while todo:
@@ -210,10 +207,11 @@ class Check:
             forward.generators.restore()
             enabled, dtype = forward.autocast
             with torch.enable_grad(), torch.autocast("cpu", dtype=dtype, enabled=enabled):
-                produced = tuple(tensors_in(call(*forward.args, **forward.kwargs)))
+                args, kwargs = restored(forward.arguments)
+                produced = tuple(tensors_in(call(*args, **kwargs)))
             for position, grad in forward.grads.items():
                 outputs.append(produced[position])
-                grads.append(grad)
+                grads.append(grad.tensor())
         if not outputs:
             return {}
         names = list(self._parameters)
@@ -227,9 +225,9 @@ def _keep(forward: _Forward, position: int) -> Callable[[Tensor], None]:
     def hook(grad: Tensor) -> None:
         task = torch._C._current_graph_task_id()
         forward.tasks.add(task)
-        grad = grad.detach()
         known = forward.grads.get(position)
-        forward.grads[position] = grad if known is None else known + grad
+        total = grad if known is None else known.tensor() + grad
+        forward.grads[position] = OutsideCopy(total.detach())
 
     return hook
 

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of tensors in host memory that torch's allocator does not count.
+
+A gradient check must keep a few tensors of a step, and must not add to the peak of that step: it
+would break a budget it is there to defend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["OutsideCopy"]
+
+
+class OutsideCopy:
+    """The content of a tensor, kept outside the allocator; `restore` makes a tensor again."""
+
+    __slots__ = ("_buffer", "_device", "_dtype", "_flat", "_requires_grad", "_size", "_stride",
+                 "nbytes")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._size, self._stride = tensor.size(), tensor.stride()
+        self._dtype, self._device = tensor.dtype, tensor.device
+        self._requires_grad = tensor.requires_grad
+        # From the first element to the last one, gaps included, so that the copy has the same
+        # strides: kernels may choose another algorithm for others.
+        spans = [(n - 1) * s for n, s in zip(self._size, self._stride, strict=True)]
+        self._flat = 1 + sum(spans) if tensor.numel() else 0
+        self.nbytes = self._flat * tensor.element_size()
+        self._buffer = bytearray(max(1, self.nbytes))
+        if self._flat:
+            flat = tensor.detach().as_strided((self._flat,), (1,), tensor.storage_offset())
+            self._view().copy_(flat)
+
+    def _view(self) -> Tensor:
+        """A tensor on the buffer itself."""
+        return torch.frombuffer(self._buffer, dtype=self._dtype, count=self._flat)
+
+    def tensor(self) -> Tensor:
+        """The tensor on the buffer; a copy on the device where that is not the host."""
+        if self._flat:
+            flat = self._view().to(self._device)
+        else:
+            flat = torch.empty(0, dtype=self._dtype, device=self._device)
+        return flat.as_strided(self._size, self._stride).requires_grad_(self._requires_grad)
+
+
+def copied(value: Any, copies: list[OutsideCopy]) -> Any:
+    """Arguments with every tensor replaced by a copy of it, noted in `copies`."""
+    if isinstance(value, Tensor):
+        copies.append(OutsideCopy(value))
+        return copies[-1]
+    if isinstance(value, dict):
+        return {key: copied(v, copies) for key, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(v, copies) for v in value)
+    return value
+
+
+def restored(value: Any) -> Any:
+    """The arguments again."""
+    if isinstance(value, OutsideCopy):
+        return value.tensor()
+    if isinstance(value, dict):
+        return {key: restored(v) for key, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(restored(v) for v in value)
+    return value
