@@ -13,8 +13,6 @@ and with the generator state of the original call, so that random ops draw the s
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,18 +28,21 @@ __all__ = ["Replayer"]
 _as_strided = torch.ops.aten.as_strided.default
 
 
-@contextmanager
-def _alone() -> Iterator[None]:
+class _Alone:
     """Below autograd and autocast, seen by no mode."""
-    guards = [
-        torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
-        torch._C._AutoDispatchBelowAutograd(),
-        torch._C._DisableAutocast(),
-    ]
-    try:
-        yield
-    finally:
-        # Released here and in this order, not when some traceback lets go of the frame.
+
+    __slots__ = ("_guards",)
+
+    def __enter__(self) -> None:
+        self._guards = [
+            torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._DisableAutocast(),
+        ]
+
+    def __exit__(self, *_: object) -> None:
+        # Released here and in this order, not when some traceback lets go of a frame.
+        guards = self._guards
         while guards:
             guards.pop()
 
@@ -63,7 +64,7 @@ class Replayer:
 
     def run(self, burst: Burst) -> None:
         """Replays a burst; a call whose outputs nobody holds any more is left out."""
-        with _alone():
+        with _Alone():
             for replay in burst:
                 reference = self._nodes.get(replay.op)
                 node = reference() if reference is not None else None
@@ -116,17 +117,17 @@ class Replayer:
 
     def take(self, cell: Cell, version: int, geometry: Geometry, run: Any) -> Tensor:
         """The tensor of a `Ref`."""
-        if cell.tensor is None or cell.version != version:
+        tensor = cell.tensor
+        if tensor is None or cell.version != version:
             run.safe = True
-            with _alone():
+            with _Alone():
                 tensor = self._on_demand(cell, version)
-        else:
-            tensor = cell.tensor
-        with _alone():
-            view = _as_strided(tensor, *geometry)
+        if not _lies_as(tensor, geometry):
+            with _Alone():
+                tensor = _as_strided(tensor, *geometry)
         if not run.safe:
             _use(cell)
-        return view  # type: ignore[no-any-return]
+        return tensor
 
     def _on_demand(self, cell: Cell, version: int) -> Tensor:
         """Makes a copy from the records, and what it needs first. Copies stay with their cells:
@@ -177,6 +178,19 @@ class Replayer:
                     _keep(memo, cell, 1, tensor)
         assert own is not None
         _keep(memo, target, version, own)
+
+
+def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
+    return (
+        tensor.size() == geometry[0]
+        and tensor.stride() == geometry[1]
+        and tensor.storage_offset() == geometry[2]
+    )
+
+
+def _view(tensor: Tensor | None, geometry: Geometry) -> Any:
+    assert tensor is not None
+    return tensor if _lies_as(tensor, geometry) else _as_strided(tensor, *geometry)
 
 
 def _find(memo: _Memo, cell: Cell, version: int) -> Tensor | None:
@@ -234,9 +248,9 @@ def _load(value: Any, own: Tensor | None, used: list[Cell]) -> Any:
         assert value.geometry is not None
         if value.cell not in used:
             used.append(value.cell)
-        return _as_strided(value.cell.tensor, *value.geometry)
+        return _view(value.cell.tensor, value.geometry)
     if isinstance(value, Own):
-        return _as_strided(own, *value.geometry)
+        return _view(own, value.geometry)
     if isinstance(value, (list, tuple)):
         return [_load(v, own, used) for v in value]
     if isinstance(value, dict):
@@ -250,9 +264,9 @@ def _load_from(memo: _Memo, value: Any, own: Tensor | None) -> Any:
         if value.tensor is not None:
             return _first_life(value)
         assert value.cell is not None and value.geometry is not None
-        return _as_strided(_find(memo, value.cell, value.version), *value.geometry)
+        return _view(_find(memo, value.cell, value.version), value.geometry)
     if isinstance(value, Own):
-        return _as_strided(own, *value.geometry)
+        return _view(own, value.geometry)
     if isinstance(value, (list, tuple)):
         return [_load_from(memo, v, own) for v in value]
     if isinstance(value, dict):

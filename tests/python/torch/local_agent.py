@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An agent whose planner is `referee.random_plan`: sessions run in one process, without a daemon.
+
+Same calls as `reprise.agent.Agent`; keeps what was reported.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import referee
+from reprise.agent import PlanReply
+from reprise.plan import Plan
+
+
+class LocalAgent:
+    def __init__(self, share: float = 1.0, again: float = 0.3, seed: int = 0) -> None:
+        self.share, self.again, self.seed = share, again, seed
+        self.status, self.why, self.run_id = "ok", "", "local"
+        self.graphs: list[dict[str, Any]] = []
+        self.steps: list[dict[str, Any]] = []
+        self.checks: list[dict[str, Any]] = []
+        self.states: list[tuple[int, int, str]] = []
+        self.refuse = ""
+        self.break_plan = False
+        self.plan_peak = 0
+
+    def step(self, step: int) -> None: ...
+    def stop(self) -> None: ...
+    def flush(self, timeout_s: float = 1.0) -> None: ...
+    def alloc_function(self) -> None: ...
+
+    def intern(self, text: str) -> int:
+        return len(text)
+
+    def submit_graph(self, text: bytes, budget: str, capabilities: str, static_bytes: int) -> int:
+        self.graphs.append(json.loads(text))
+        self.capabilities = capabilities
+        return len(self.graphs)
+
+    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+        if self.refuse:
+            return PlanReply("refused", why=self.refuse, smallest_budget=7)
+        if have:
+            return PlanReply("pending")
+        return PlanReply("plan", plan=self.make(self.graphs[graph_id - 1]))
+
+    def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
+        return self.poll_plan(graph_id, have)
+
+    def make(self, graph: dict[str, Any]) -> Plan:
+        schedule = referee.random_plan(graph, self.seed, self.share, self.again)
+        peak, time, _ = referee.evaluate(graph, schedule)
+        base_peak, base_time, _ = referee.evaluate(graph, referee.base_schedule(graph))
+        self.plan_peak = peak
+        if self.break_plan:
+            schedule = schedule[:-3]
+        return Plan.from_json(json.dumps({
+            "plan_id": f"{len(self.graphs):016x}", "graph_id": f"{1:016x}", "budget": "local",
+            "budget_bytes": peak + 4096, "feasible": True, "peak_bytes": peak, "time_ns": time,
+            "base_peak_bytes": base_peak, "base_time_ns": base_time, "schedule": schedule,
+            "decisions": [1] * len(graph["storages"]), "sentence": "It fits.",
+        }))
+
+    def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
+        self.states.append((plan_id, state, why))
+
+    def step_done(self, step: int, **report: Any) -> None:
+        self.steps.append({"step": step, **report})
+
+    def verify(self, step: int, **report: Any) -> None:
+        self.checks.append({"step": step, **report})

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tape costs on this machine, in CPU time: per op of the forward, per saved tensor, per
+replayed call. Not a test; `python tests/python/torch/overhead.py`."""
+
+from __future__ import annotations
+
+import time
+
+import referee
+import torch
+from jobs import Job, captured, compile_plan, start_meter, sum_of
+from torch import nn
+
+from reprise.torch.start import replay_cost_ns
+from reprise.torch.tape import Tape
+
+
+class Chain(nn.Module):
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.length = length
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x * self.scale
+        for _ in range(self.length):
+            x = x.sin()
+        return x * self.scale
+
+
+def cpu_ns(job: Job, tape: Tape | None, rounds: int = 30) -> tuple[float, float]:
+    """Best forward and backward."""
+    forward, backward = [], []
+    for _ in range(rounds):
+        job.optimizer.zero_grad()
+        begin = time.process_time_ns()
+        if tape is None:
+            out = job.model(*job.inputs)
+        else:
+            tape.begin()
+            with tape.region():
+                out = job.model(*job.inputs)
+        middle = time.process_time_ns()
+        job.loss(out).backward()
+        forward.append(middle - begin)
+        backward.append(time.process_time_ns() - middle)
+    return min(forward), min(backward)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    length = 500
+    model = Chain(length)
+    job = Job(model, (torch.ones(8),), sum_of, torch.optim.SGD(model.parameters(), lr=0.0))
+    graph = captured(job, start_meter(model))
+    message = graph.message()
+    plain = cpu_ns(job, None)
+    keep = cpu_ns(job, Tape(compile_plan(graph, referee.base_schedule(message))))
+    schedule = referee.random_plan(message, 0, share=1.0, again=0.0)
+    program = compile_plan(graph, schedule)
+    drop = cpu_ns(job, Tape(program))
+    print(f"plain              forward {plain[0] / length:6.0f} ns/op  backward {plain[1] / length:6.0f}")
+    print(f"armed, all kept    forward +{(keep[0] - plain[0]) / length:5.0f} ns/op  backward "
+          f"+{(keep[1] - plain[1]) / length:5.0f}")
+    extra = (drop[0] - keep[0] + drop[1] - keep[1]) / program.replays
+    print(f"given up           {program.replays} replays, +{extra:.0f} ns each (record, replay, the op "
+          f"itself {plain[0] / length:.0f})")
+    print(f"announced          ns_per_op={replay_cost_ns()}")
+
+
+if __name__ == "__main__":
+    main()
