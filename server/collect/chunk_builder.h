@@ -47,9 +47,9 @@ struct NewChunk {
 };
 
 struct BuildInput {
-  std::span<const reprise_slot> records;
+  std::span<const reprise_slot> records = {};
   // STEP_DONE records whose STEP_MEM has not come yet.
-  std::span<const reprise_slot> pending;
+  std::span<const reprise_slot> pending = {};
   const NameTable* names = nullptr;
   // Stop before a report whose name is unknown: its DEFS may still come.
   // Otherwise it becomes "name #17".

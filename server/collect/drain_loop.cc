@@ -43,7 +43,7 @@ uint64_t UnixMilliseconds() {
 
 DrainLoop::DrainLoop(CollectorOptions options, Fd listener, Spool spool)
     : options_(std::move(options)),
-      boot_id_(BootId()),
+      boot_id_(CurrentBootId()),
       listener_(std::move(listener)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),

@@ -46,7 +46,7 @@ Life LifeOf(int64_t pid, uint64_t start_ticks) {
   return stat.state == 'Z' ? Life::kZombie : Life::kAlive;
 }
 
-std::string BootId() {
+std::string CurrentBootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
   file >> id;

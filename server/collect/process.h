@@ -20,6 +20,6 @@ enum class Life {
 Life LifeOf(int64_t pid, uint64_t start_ticks);
 
 // Changes with every boot of the machine; empty where unknown.
-std::string BootId();
+std::string CurrentBootId();
 
 }  // namespace reprise::server

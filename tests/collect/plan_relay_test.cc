@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Graphs up, plans down, through a whole collector.
+#include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <cstring>
+
+#include "server/collect/collector.h"
+#include "server/convert/digest.h"
+#include "tests/collect/ingest_peer.h"
+#include "tests/collect/raw_agent.h"
+#include "tests/collect/temporary_folder.h"
+
+namespace reprise::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kGraph[] = R"({
+  "name": "toy", "staticBytes": "100", "measured_peak_bytes": 50,
+  "a_field_of_tomorrow": true,
+  "storages": [{"id": 0, "bytes": "64"}],
+  "ops": [{"id": 0, "name": "aten.mm.default", "phase": "PHASE_FORWARD",
+           "kind": "OP_KIND_PURE", "time_ns": 5, "writes": [0]}]})";
+
+template <typename T>
+T As(const std::string& body) {
+  T value{};
+  std::memcpy(&value, body.data(), std::min(sizeof(value), body.size()));
+  return value;
+}
+
+class PlanRelayTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    peer_.planner = [](const v1::PlanRequest& request, const v1::StepGraph&,
+                       v1::Plan* plan) {
+      plan->set_plan_id("00000000000000ff");
+      plan->set_graph_id(request.graph_id());
+      plan->set_budget(request.budget());
+      plan->set_feasible(true);
+      plan->set_peak_bytes(120);
+      plan->set_time_ns(9);
+      plan->add_schedule(0);
+      return grpc::Status::OK;
+    };
+    CollectorOptions options;
+    options.agent_socket = folder_ / "agent.sock";
+    options.spool_path = folder_ / "spool.db";
+    options.channel = peer_.Channel();
+    auto started = Collector::Start(std::move(options));
+    ASSERT_TRUE(started.ok()) << started.status().message();
+    collector_ = *std::move(started);
+    ASSERT_TRUE(agent_.Connect(folder_ / "agent.sock"));
+  }
+
+  // The first answer that is not SOLVING: its status and text.
+  std::pair<uint32_t, std::string> Answer() {
+    while (true) {
+      const auto reply = agent_.ReceiveType(REPRISE_MSG_PLAN_STATUS);
+      if (!reply || reply->type == 0) return {0, "the connection ended"};
+      const auto raw = As<reprise_msg_plan_status>(reply->body);
+      last_status_ = raw;
+      if (raw.status == REPRISE_PLAN_SOLVING) continue;
+      return {raw.status, reply->body.substr(sizeof(raw))};
+    }
+  }
+
+  TemporaryFolder folder_;
+  IngestPeer peer_;
+  std::unique_ptr<Collector> collector_;
+  RawAgent agent_;
+  reprise_msg_plan_status last_status_{};
+};
+
+TEST_F(PlanRelayTest, CarriesAGraphUpAndAPlanDown) {
+  v1::PlanRequest asked;
+  v1::StepGraph seen;
+  peer_.planner = [&, plan = peer_.planner](const v1::PlanRequest& request,
+                                            const v1::StepGraph& graph,
+                                            v1::Plan* answer) {
+    asked = request;
+    seen = graph;
+    return plan(request, graph, answer);
+  };
+
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape:seeded_ok=1"));
+
+  const auto solving = agent_.ReceiveType(REPRISE_MSG_PLAN_STATUS);
+  EXPECT_EQ(As<reprise_msg_plan_status>(solving->body).status,
+            REPRISE_PLAN_SOLVING);
+  const auto reply = agent_.ReceiveType(REPRISE_MSG_PLAN);
+  const auto raw = As<reprise_msg_plan>(reply->body);
+  EXPECT_EQ(raw.graph_id, IdOf(kGraph));
+  EXPECT_EQ(raw.plan_id, 0xffu);
+  EXPECT_EQ(raw.predicted_peak, 120u);
+  EXPECT_EQ(raw.predicted_ns, 9u);
+  EXPECT_EQ(raw.bytes, reply->file.size());
+  EXPECT_EQ(reply->seals, kAllSeals);
+  EXPECT_THAT(reply->file, HasSubstr("\"plan_id\":\"00000000000000ff\""));
+  v1::Plan plan;
+  EXPECT_TRUE(
+      google::protobuf::util::JsonStringToMessage(reply->file, &plan).ok());
+
+  EXPECT_EQ(seen.static_bytes(), 100);
+  EXPECT_EQ(seen.measured_peak_bytes(), 50);
+  EXPECT_EQ(seen.ops(0).name(), "aten.mm.default");
+  EXPECT_EQ(asked.budget(), "0.5x");
+  EXPECT_EQ(asked.run_id(), agent_.hello.run_id);
+  EXPECT_EQ(asked.capabilities().executor(), "tape");
+  EXPECT_TRUE(asked.capabilities().seeded_ok());
+}
+
+TEST_F(PlanRelayTest, SendsGraphsAboveOneMebibyteInParts) {
+  std::string json = R"({"note": ")" + std::string(5 << 20, 'n') + R"("})";
+  size_t note_bytes = 0;
+  peer_.planner = [&, plan = peer_.planner](const v1::PlanRequest& request,
+                                            const v1::StepGraph& graph,
+                                            v1::Plan* answer) {
+    note_bytes = graph.note().size();
+    return plan(request, graph, answer);
+  };
+
+  ASSERT_TRUE(agent_.SendGraph(json, "0.5x", "tape"));
+
+  EXPECT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
+  EXPECT_EQ(note_bytes, 5u << 20);
+}
+
+TEST_F(PlanRelayTest, AnswersTheSameWishWithoutAskingTwice) {
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+  ASSERT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
+  agent_.Hang();
+  ASSERT_TRUE(agent_.Connect(folder_ / "agent.sock"));
+
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+  EXPECT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
+  EXPECT_EQ(peer_.plans_asked, 1);
+
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.4x", "tape"));
+  EXPECT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
+  EXPECT_EQ(peer_.plans_asked, 2);
+}
+
+TEST_F(PlanRelayTest, NamesTheSmallestBudgetWhenNothingFits) {
+  peer_.planner = [](const v1::PlanRequest&, const v1::StepGraph&,
+                     v1::Plan* plan) {
+    plan->set_feasible(false);
+    plan->mutable_infeasible()->set_smallest_budget_bytes(777);
+    plan->set_sentence("Nothing fits in 3.0 GiB: op 17 needs more.");
+    return grpc::Status::OK;
+  };
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "1", "tape"));
+
+  const auto [status, text] = Answer();
+
+  EXPECT_EQ(status, REPRISE_PLAN_INFEASIBLE);
+  EXPECT_EQ(text, "Nothing fits in 3.0 GiB: op 17 needs more.");
+  EXPECT_EQ(last_status_.smallest_budget, 777u);
+}
+
+TEST_F(PlanRelayTest, PassesOnWhyThereIsNoPlan) {
+  peer_.planner = [](const v1::PlanRequest&, const v1::StepGraph&, v1::Plan*) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
+                        "budget \"8G\": write 8GB or 8GiB");
+  };
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "8G", "tape"));
+
+  const auto [status, text] = Answer();
+
+  EXPECT_EQ(status, REPRISE_PLAN_NOT_PLANNED);
+  EXPECT_EQ(text, "budget \"8G\": write 8GB or 8GiB");
+}
+
+TEST_F(PlanRelayTest, RefusesContentThatIsNoGraphOfThisId) {
+  ASSERT_TRUE(agent_.SendGraph("{\"ops\": 7}", "0.5x", "tape"));
+  EXPECT_EQ(Answer().first, REPRISE_PLAN_NOT_PLANNED);
+  ASSERT_TRUE(agent_.SendGraph("not json at all", "0.5x", "tape"));
+  EXPECT_EQ(Answer().first, REPRISE_PLAN_NOT_PLANNED);
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "warp-drive"));
+  EXPECT_EQ(Answer().first, REPRISE_PLAN_NOT_PLANNED);
+  EXPECT_EQ(peer_.plans_asked, 0);
+}
+
+TEST_F(PlanRelayTest, RefusesAGraphThatWouldTakeGigabytesInMemory) {
+  std::string json = "{\"ops\":[{}";
+  for (int i = 0; i < 2'100'000; ++i) json += ",{}";
+  json += "]}";
+  ASSERT_TRUE(agent_.SendGraph(json, "0.5x", "tape"));
+
+  const auto [status, text] = Answer();
+
+  EXPECT_EQ(status, REPRISE_PLAN_NOT_PLANNED);
+  EXPECT_THAT(text, HasSubstr("more than 2000000 objects"));
+}
+
+TEST_F(PlanRelayTest, SaysThatTheServerIsAwayAndPlansWhenItIsBack) {
+  peer_.Suspend();
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+  const auto [status, text] = Answer();
+  EXPECT_EQ(status, REPRISE_PLAN_UNREACHABLE);
+  EXPECT_THAT(text, HasSubstr("not reachable"));
+
+  peer_.Resume();
+
+  EXPECT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
+}
+
+TEST_F(PlanRelayTest, PassesOnAPlanNobodyAskedFor) {
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+  ASSERT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
+  v1::PlanRef better;
+  better.set_graph_id(HexId(IdOf(kGraph)));
+  better.mutable_plan()->set_plan_id("0000000000000123");
+  better.mutable_plan()->set_feasible(true);
+  ASSERT_TRUE(Eventually(
+      [&] { return peer_.PushPlan(agent_.hello.session_id, better); }));
+
+  const auto reply = agent_.ReceiveType(REPRISE_MSG_PLAN);
+  EXPECT_EQ(As<reprise_msg_plan>(reply->body).plan_id, 0x123u);
+
+  // And from now on it is the answer to the old question.
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+  EXPECT_EQ(
+      As<reprise_msg_plan>(agent_.ReceiveType(REPRISE_MSG_PLAN)->body).plan_id,
+      0x123u);
+}
+
+TEST_F(PlanRelayTest, ASlowSolverDelaysNoRecord) {
+  std::mutex mutex;
+  std::condition_variable wake;
+  bool go_on = false;
+  peer_.planner = [&, plan = peer_.planner](const v1::PlanRequest& request,
+                                            const v1::StepGraph& graph,
+                                            v1::Plan* answer) {
+    std::unique_lock lock(mutex);
+    wake.wait(lock, [&] { return go_on; });
+    return plan(request, graph, answer);
+  };
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+
+  agent_.PushAllocs(0, 20'000);
+
+  EXPECT_TRUE(Eventually([&] {
+    return peer_.Of(agent_.hello.session_id).addresses.size() == 20'000;
+  }));
+  {
+    const std::lock_guard lock(mutex);
+    go_on = true;
+  }
+  wake.notify_all();
+  EXPECT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
+}
+
+TEST_F(PlanRelayTest, StoppingDoesNotWaitForASolver) {
+  std::atomic<bool> over{false};
+  peer_.planner = [&](const v1::PlanRequest&, const v1::StepGraph&, v1::Plan*) {
+    Eventually([&] { return over.load(); });
+    return grpc::Status::OK;
+  };
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+  ASSERT_TRUE(Eventually([&] { return peer_.plans_asked == 1; }));
+
+  collector_.reset();  // returns although the solver has not
+
+  EXPECT_FALSE(over);
+  over = true;
+}
+
+}  // namespace
+}  // namespace reprise::server
