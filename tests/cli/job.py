@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job that speaks to the collector through the real agent, without a framework.
+
+job.py quit CODE        never attaches, exits with CODE
+job.py print            prints what `reprise run` put into its environment
+job.py plain STEPS      attaches and reports steps
+job.py planned          submits the small graph, runs three steps under its plan
+job.py sleep            attaches, prints "ready", waits for a signal and exits with 7
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+from cli_program import small_graph
+
+from reprise import abi
+from reprise.agent import Agent
+
+
+def proto3_json() -> bytes:
+    """The small graph as an agent submits it: proto3 JSON of reprise.v1.StepGraph."""
+    graph = small_graph()
+    return json.dumps(
+        {
+            "name": graph["name"],
+            "staticBytes": str(graph["static_bytes"]),
+            "storages": [{"id": s["id"], "bytes": str(s["bytes"])} for s in graph["storages"]],
+            "ops": [
+                {
+                    "id": op["id"],
+                    "name": op["name"],
+                    "phase": f"PHASE_{op['phase'].upper()}",
+                    "kind": f"OP_KIND_{op['kind'].upper()}",
+                    "timeNs": str(op["time_ns"]),
+                    "workspaceBytes": str(op["workspace_bytes"]),
+                    "reads": op["reads"],
+                    "writes": op["writes"],
+                }
+                for op in graph["ops"]
+            ],
+            "required": graph["required"],
+            "measuredPeakBytes": "1374",
+            "measuredStepNs": "96",
+        }
+    ).encode()
+
+
+def planned(agent: Agent) -> None:
+    for step in range(2):
+        agent.step_done(step, step_ns=96, peak_bytes=1374)
+    graph_id = agent.submit_graph(
+        proto3_json(), os.environ["REPRISE_BUDGET"], "tape", static_bytes=1000
+    )
+    assert graph_id is not None
+    reply = agent.wait_plan(graph_id, timeout_s=30)
+    if reply.plan is None:
+        print(reply.why, file=sys.stderr)
+        return
+    plan_id = int(reply.plan.plan_id, 16)
+    agent.plan_state(plan_id, abi.PLAN_APPLIED)
+    for step in range(2, 5):
+        agent.step(step)
+        agent.step_done(step, step_ns=101, peak_bytes=1324, plan_id=plan_id, flags=abi.STEP_PLANNED)
+    agent.verify(4, plan_id=plan_id, checked=1, differing=0, flags=abi.VERIFY_BITWISE)
+
+
+def main(argv: list[str]) -> int:
+    what = argv[1]
+    if what == "quit":
+        return int(argv[2])
+    if what == "print":
+        names = ("REPRISE_RUN_ID", "REPRISE_BUDGET", "REPRISE_NAME", "REPRISE_SOCKET")
+        print(json.dumps({name: os.environ.get(name) for name in names}))
+        return 0
+    agent = Agent.start()
+    assert agent.status in ("ok", "degraded"), agent.why
+    if what == "plain":
+        for step in range(int(argv[2])):
+            agent.step(step)
+            agent.step_done(step, step_ns=1_000_000, peak_bytes=1 << 20)
+    elif what == "planned":
+        planned(agent)
+    elif what == "sleep":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        print("ready", flush=True)
+        signal.pause()
+    agent.flush()
+    agent.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all of the command promises: help, version, completion, usage, no server."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_program import Reprise
+
+VERBS = ("plan", "sweep", "run", "show", "serve", "status", "version")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_help_has_an_example(reprise: Reprise, verb: str) -> None:
+    result = reprise(verb, "--help")
+
+    assert result.code == 0
+    assert f"reprise {verb}" in result.out or verb == "serve"
+    assert result.err == ""
+    if verb != "serve":
+        assert "Example:" in result.out
+
+
+def test_help_lists_the_verbs_and_the_exit_codes(reprise: Reprise) -> None:
+    result = reprise("--help")
+
+    assert result.code == 0
+    assert all(verb in result.out for verb in VERBS)
+    assert "3 no plan fits" in result.out
+    assert "Example:" in result.out
+
+
+def test_version_has_three_spellings(reprise: Reprise) -> None:
+    assert reprise("--version").out == reprise("version").out
+    assert reprise("version", "--json").json()["name"] == "reprise"
+
+
+def test_nothing_typed_is_wrong_usage_and_shows_the_help(reprise: Reprise) -> None:
+    result = reprise()
+
+    assert result.code == 2
+    assert "reprise plan" in result.out
+
+
+def test_unknown_words_are_wrong_usage(reprise: Reprise) -> None:
+    assert "frobnicate" in reprise.fails(2, "frobnicate")
+    assert "--frobnicate" in reprise.fails(2, "status", "--frobnicate")
+    assert "reprise status --help" in reprise.fails(2, "status", "--frobnicate")
+    assert "--" in reprise.fails(2, "version", "--", "python")
+    assert "behind --" in reprise.fails(2, "run")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_its_shell_accepts(reprise: Reprise, shell: str) -> None:
+    result = reprise("--completion", shell)
+
+    assert result.code == 0
+    assert all(word in result.out for word in (*VERBS, "budget"))
+    if shutil.which(shell) is not None:
+        subprocess.run([shell, "-n"], input=result.out, text=True, check=True)
+
+
+def test_bash_completes_verbs_and_options(reprise: Reprise) -> None:
+    script = reprise("--completion", "bash").out + (
+        '\nCOMP_WORDS=(reprise pl); COMP_CWORD=1; _reprise; echo "${COMPREPLY[@]}"'
+        '\nCOMP_WORDS=(reprise plan --bu); COMP_CWORD=2; _reprise; echo "${COMPREPLY[@]}"'
+    )
+
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["plan", "--budget"]
+
+
+def test_an_unknown_shell_is_wrong_usage(reprise: Reprise) -> None:
+    assert "bash, zsh or fish" in reprise.fails(2, "--completion", "ksh")
+
+
+def test_without_a_server_the_code_is_4_and_the_remedy_is_named(reprise: Reprise) -> None:
+    for verb in (("status",), ("show", "latest"), ("show", "0000000000000001")):
+        assert "reprise serve" in reprise.fails(4, *verb)
+    said = reprise.fails(4, "status", "--server", "127.0.0.1:1")
+    assert said.startswith("the server at 127.0.0.1:1 does not answer")
+    assert reprise.fails(4, "status", REPRISE_SERVER="127.0.0.1:1") == said
+    assert "reprise serve" in reprise.fails(
+        4, "plan", "0123456789abcdef", "--budget", "1GiB", "--json"
+    )
+
+
+def test_a_server_elsewhere_is_reached_through_a_tunnel(reprise: Reprise) -> None:
+    assert "ssh -L" in reprise.fails(2, "status", "--server", "gpu7:7070")
+    assert "HOST:PORT" in reprise.fails(2, "status", "--server", "gpu7")
+
+
+def test_a_damaged_server_json_is_named(reprise: Reprise) -> None:
+    path = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
+    path.write_text("{")
+
+    assert str(path) in reprise.fails(1, "status")
+
+
+def test_a_full_disk_is_a_failure(reprise: Reprise) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [reprise.program, "version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env=reprise.environment,
+        )
+    assert done.returncode == 1
+    assert "stdout" in done.stderr

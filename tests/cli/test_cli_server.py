@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command with a real server: serve, status, run, show."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_program import ROOT, Reprise
+
+JOB = [sys.executable, str(Path(__file__).with_name("job.py"))]
+
+
+def until(what: str, seconds: float, condition) -> None:  # type: ignore[no-untyped-def]
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def jobs(reprise: Reprise) -> Reprise:
+    """The command, where jobs find the Python package and the agent."""
+    agent = reprise.program.parent.parent / "lib" / "libreprise_agent.so"
+    assert agent.is_file(), f"{agent}: not built"
+    reprise.environment["REPRISE_AGENT"] = str(agent)
+    reprise.environment["PYTHONPATH"] = str(ROOT / "clients" / "python" / "src")
+    yield reprise
+    # A private daemon of the test ends by itself two seconds after its last job.
+    lock = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
+    until("the private daemon has gone", 30, lambda: not lock.exists())
+
+
+@pytest.fixture
+def served(reprise: Reprise, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`reprise serve` on a free port; the commands of the test find it by its socket."""
+    log = (tmp_path / "serve.log").open("w")
+    server = subprocess.Popen(
+        [reprise.program, "serve", "--listen", "127.0.0.1:0"],
+        env=reprise.environment,
+        cwd=reprise.folder,
+        stdout=log,
+        stderr=log,
+        text=True,
+    )
+    where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
+
+    def is_up() -> bool:
+        assert server.poll() is None, (tmp_path / "serve.log").read_text()
+        return where.exists()
+
+    until("the server listens", 30, is_up)
+    yield server
+    server.terminate()
+    assert server.wait(timeout=30) == 0, (tmp_path / "serve.log").read_text()
+    assert not where.exists(), "server.json goes with the server"
+
+
+def test_status_tells_how_the_server_is(reprise: Reprise, served: subprocess.Popen[str]) -> None:
+    result = reprise("status")
+
+    assert result.code == 0, result
+    assert result.out.startswith("reprised 0.1.0 is well at http://127.0.0.1:")
+    status = reprise("status", "--json").json()
+    assert status["version"] == "0.1.0"
+    assert status["runs"] == 0
+    assert status["agent_socket"] == reprise.environment["REPRISE_SOCKET"]
+
+
+def test_what_the_server_does_not_know_is_a_failure(
+    reprise: Reprise, served: subprocess.Popen[str]
+) -> None:
+    assert "no-such-run" in reprise.fails(1, "show", "no-such-run")
+    assert "0000000000000001" in reprise.fails(1, "show", "0000000000000001")
+    reprise.fails(1, "show", "latest")
+    reprise.fails(1, "plan", "0123456789abcdef", "--budget", "1GiB", "--json")
+    reprise.fails(1, "sweep", "0123456789abcdef")
+
+
+def test_a_second_server_is_refused(reprise: Reprise, served: subprocess.Popen[str]) -> None:
+    result = reprise("serve", "--listen", "127.0.0.1:0")
+
+    assert result.code == 1
+    assert str(served.pid) in result.err
+
+
+def test_serve_has_the_usage_errors_of_reprised(reprise: Reprise) -> None:
+    assert reprise("serve", "--frobnicate").code == 2
+    assert reprise("serve", "--listen", "0.0.0.0:7070").code in (1, 2)
+
+
+def test_run_passes_the_surroundings_on(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+    result = jobs("run", "--budget", "0.5x", "--name", "mine", "--", *JOB, "print")
+
+    seen = json.loads(result.out)
+    assert seen["REPRISE_BUDGET"] == "0.5x"
+    assert seen["REPRISE_NAME"] == "mine"
+    assert seen["REPRISE_SOCKET"] == jobs.environment["REPRISE_SOCKET"]
+    assert seen["REPRISE_RUN_ID"] in result.err
+
+
+def test_run_exits_with_the_jobs_own_code_and_says_it_never_attached(
+    jobs: Reprise, served: subprocess.Popen[str]
+) -> None:
+    result = jobs("run", "--", *JOB, "quit", "42")
+
+    assert result.code == 42
+    assert "never attached" in result.err
+    assert "reprise.auto(model)" in result.err
+
+
+def test_run_starts_a_private_daemon_that_ends_by_itself(jobs: Reprise) -> None:
+    result = jobs("run", "--", *JOB, "plain", "5")
+
+    assert result.code == 0, result
+    assert "ended after 5 steps without a plan" in result.out
+
+
+def test_run_ends_a_private_daemon_no_job_came_to(jobs: Reprise) -> None:
+    result = jobs("run", "--", "true")
+
+    assert result.code == 0
+    assert "never attached" in result.err
+    assert not (Path(jobs.environment["XDG_RUNTIME_DIR"]) / "server.json").exists()
+
+
+def test_run_says_how_a_planned_job_went(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+    result = jobs("run", "--budget", "1330", "--", *JOB, "planned")
+
+    assert result.code == 0, result
+    sentence = result.out.splitlines()[0]
+    assert sentence.startswith("It fits in 1.3 KiB.  Peak 1.3 KiB (was 1.3 KiB)   Step 101 ns")
+    assert sentence.endswith("gradients bit for bit equal in 1 check.")
+
+    run_id = result.err.split()[1]
+    for name in (run_id, run_id[:30], "latest"):
+        assert jobs("show", name, "--json").json()["run_id"] == run_id
+    shown = jobs("show", run_id)
+    assert shown.out.splitlines()[1] == sentence
+    assert "validated" in shown.out
+    assert "AT THE PEAK" in shown.out
+    run = jobs("show", run_id, "--json").json()
+    assert run["verdict"]["validated"] is True
+    assert run["verdict"]["measured_peak_bytes"] == 1324
+
+    # Its plan and its graph have ids of their own.
+    plan = jobs("show", run["plan_id"], "--json").json()
+    assert plan["plan"]["budget_bytes"] == 1330
+    again = jobs("plan", run["graph_id"], "--budget", "1330", "--json").json()
+    assert again["schedule"]
+    assert jobs("sweep", run["graph_id"], "--points", "3").code == 0
+
+
+def test_run_says_when_nothing_fits(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+    result = jobs("run", "--budget", "1300", "--", *JOB, "planned")
+
+    assert result.code == 0, result
+    assert "Nothing fits in" in result.out
+
+
+def test_signals_reach_the_job_and_its_code_comes_back(
+    jobs: Reprise, served: subprocess.Popen[str]
+) -> None:
+    process = subprocess.Popen(
+        [jobs.program, "run", "--", *JOB, "sleep"],
+        env=jobs.environment,
+        cwd=jobs.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    assert process.returncode == 7
+
+
+def test_a_killed_job_exits_as_in_a_shell(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+    result = jobs("run", "--", "sh", "-c", "kill -KILL $$")
+
+    assert result.code == 128 + signal.SIGKILL
+
+
+def test_run_says_what_cannot_be_started(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+    result = jobs("run", "--", "./no-such-program")
+
+    assert result.code == 1
+    assert "./no-such-program: cannot be started" in result.err
+
+
+def test_run_checks_the_budget_before_anything_starts(reprise: Reprise) -> None:
+    assert "8GiB" in reprise.fails(2, "run", "--budget", "8G", "--", "true")
+
+
+def test_run_needs_a_runtime_folder_it_may_use(reprise: Reprise) -> None:
+    said = reprise.fails(1, "run", "--", "true", REPRISE_SOCKET="/proc/none/agent.sock")
+    assert said.startswith("/proc/none: cannot be made")
+
+
+def test_run_says_why_the_daemon_did_not_start(reprise: Reprise) -> None:
+    said = reprise.fails(1, "run", "--", "true", REPRISE_DAEMON="/no/such/program")
+    assert said == "REPRISE_DAEMON=/no/such/program: is not a program"
+    said = reprise.fails(1, "run", "--", "true", REPRISE_DATA_DIR="/proc/none")
+    assert "/proc/none" in said
+
+
+def test_a_socket_path_that_no_kernel_takes_is_refused(reprise: Reprise) -> None:
+    long = "/tmp/" + "x" * 200 + "/agent.sock"
+    said = reprise.fails(1, "run", "--", "true", REPRISE_SOCKET=long)
+    assert "too long for a socket" in said
+    assert not os.path.exists(os.path.dirname(long))
