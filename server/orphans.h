@@ -8,19 +8,12 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
 
 #include "base/status.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 
 namespace reprise::server {
-
-// Of this machine since its start; empty when unknown.
-std::string BootId();
-
-// Whether the process with this pid is the one that started at these ticks.
-bool ProcessLives(uint32_t pid, uint64_t start_ticks);
 
 // `connected(session_id)`: a stream is open, so its sender knows better.
 Status EndOrphans(Store& store, RunHub& hub,
