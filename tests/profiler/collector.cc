@@ -296,7 +296,7 @@ void Collector::Drain(Peer* peer) {
     reprise_slot* slot = &peer->slots[peer->tail % peer->slot_count];
     if (__atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE) != peer->tail + 1)
       return;
-    session.records.push_back(*slot);
+    if (options_.keep_records) session.records.push_back(*slot);
     for (uint32_t name : NamesUsedBy(*slot))
       if (name != 0 && session.names.count(name) == 0)
         session.names_came_first = false;

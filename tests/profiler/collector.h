@@ -54,6 +54,7 @@ class Collector {
     std::string refuse = "";   // answer HELLO with this sentence
     bool silent = false;       // accept, never answer
     bool drain = true;         // read the rings
+    bool keep_records = true;  // else only drain them
     bool receive = true;       // read the sockets after HELLO
     std::string garbage = "";  // answer HELLO with these bytes
   };
