@@ -13,7 +13,7 @@ import pytest
 
 # For every import mode of pytest: the modules beside this file are found.
 sys.path.insert(0, str(Path(__file__).parent))
-from cli_program import ROOT, Graph, Reprise, small_graph  # noqa: E402
+from cli_program import ROOT, Graph, Reprise, small_graph
 
 
 def _program() -> Path:
