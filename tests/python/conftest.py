@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -12,9 +13,12 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,8 +53,12 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+# Read once: single tests set these variables to other things.
+_NAMED = {name: os.environ.get(name) for name in ("REPRISE_AGENT", "REPRISE_DAEMON")}
+
+
 def _built(variable: str, relative: str) -> Path:
-    path = Path(os.environ.get(variable) or ROOT / "build" / relative)
+    path = Path(_NAMED[variable] or ROOT / "build" / relative)
     if not path.is_file():
         pytest.fail(f"{path}: not built; run scripts/build or set {variable}", pytrace=False)
     return path
@@ -222,3 +230,54 @@ def collector(home: Path) -> Callable[[bytes | tuple[str, int] | None], Scripted
         return made
 
     return start
+
+
+# ---- The real daemon --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reprised:
+    """A running daemon of the test's own."""
+
+    socket: Path
+    url: str
+
+    def query(self, method: str, request: dict[str, Any]) -> dict[str, Any]:
+        """An RPC of reprise.v1.Query, as a browser calls it."""
+        call = urllib.request.Request(
+            f"{self.url}/reprise.v1.Query/{method}",
+            data=json.dumps(request).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(call, timeout=30) as reply:
+                answer: dict[str, Any] = json.load(reply)
+        except urllib.error.HTTPError as error:
+            # NOT_FOUND until the first chunk has been ingested.
+            return {"state": "", "error": error.read().decode()}
+        return answer
+
+
+@pytest.fixture
+def reprised(
+    home: Path, daemon_binary: Path, until: Callable[[Callable[[], bool]], None]
+) -> Iterator[Callable[[], Reprised]]:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def start() -> Reprised:
+        path = home / "run" / "agent.sock"
+        child = subprocess.Popen(
+            [daemon_binary, "--listen", "127.0.0.1:0", "--agent-socket", path],
+            env={**os.environ, "REPRISE_DATA_DIR": str(home / "state")},
+            stdin=subprocess.DEVNULL,
+        )
+        children.append(child)
+        about = path.with_name("server.json")
+        until(lambda: about.is_file() or child.poll() is not None)
+        assert child.poll() is None, "reprised ended at once"
+        return Reprised(path, json.loads(about.read_text())["url"])
+
+    yield start
+    for child in children:
+        child.terminate()
+        assert child.wait(timeout=60) == 0

@@ -198,8 +198,8 @@ from reprise.agent import Agent
 from reprise.errors import RepriseError
 a = Agent.start(socket=sys.argv[1])
 graph = a.submit_graph(b'{"ops": []}', "0.5x", "tape:seeded_ok=1", static_bytes=10)
-print("waiting", graph, flush=True)
 try:
+    print("waiting", graph, flush=True)
     reply = a.wait_plan(graph, timeout_s=float(sys.argv[2]))
     print(reply.kind, "|", reply.why, "|", reply.smallest_budget)
     if reply.plan: print(reply.plan.sentence, a.wait_plan(graph, reply.plan.plan_number, 0).kind)
@@ -288,3 +288,28 @@ def test_a_graph_above_the_limit_is_one_sentence(script, tmp_path):
     )
 
     assert "67108865 bytes: more than the agent carries (64 MiB)" in script(code, tmp_path / "s")
+
+
+# ---- With the real daemon ---------------------------------------------------
+
+
+def test_a_loader_with_four_forked_workers_loses_no_record_on_the_way_to_the_daemon(
+    script, reprised, until
+):
+    pytest.importorskip("torch")
+    daemon = reprised()
+
+    done = json.loads(script(LOADER, "-", daemon.socket).splitlines()[-1])
+
+    def run():
+        return daemon.query("GetRun", {"runId": "fork-test"})
+
+    until(lambda: run()["state"] == "RUN_STATE_FINISHED")
+    found = run()
+    assert (done["steps"], done["dropped"]) == (48, 0)
+    # A step's report is two records in the ring and one report in the store.
+    assert int(found["records"]) + 2 * 48 == done["pushed"]
+    assert int(found.get("dropped", 0)) == int(found.get("lostChunks", 0)) == 0
+    assert int(found["steps"]) == 48
+    # The workers are no sessions of their own.
+    assert len(daemon.query("ListRuns", {})["runs"]) == 1
