@@ -166,31 +166,41 @@ def record(
     first_life_reads: tuple[int, ...], own: Cell | None, run: object,
 ) -> Node:
     """A call, with its tensors held as long as its replays need them and no longer."""
-    reads = list(first_life_reads)
-    skip = 0
+    recorder = _Recorder(first_life_reads, own, run)
+    held: Any = tuple([recorder.hold(a) for a in args])
+    named = {key: recorder.hold(value) for key, value in kwargs.items()}
+    if hidden_writes(func, args):
+        func, held = without_statistics(func, held)
+    return Node(func, held, named, replays)
 
-    def hold(value: Any) -> Any:
-        nonlocal skip
+
+class _Recorder:
+    """Walks the arguments of one call. (A nested function that calls itself would be a cycle, and
+    keep the cell until the garbage collector runs.)"""
+
+    __slots__ = ("_next", "_own", "_reads", "_run")
+
+    def __init__(self, reads: tuple[int, ...], own: Cell | None, run: object) -> None:
+        self._reads = reads
+        self._own = own
+        self._run = run
+        self._next = 0
+
+    def hold(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            planned = reads[skip] if skip < len(reads) else -1
-            skip += 1
-            cell = cell_of(value, run)
+            planned = self._reads[self._next] if self._next < len(self._reads) else -1
+            self._next += 1
+            cell = cell_of(value, self._run)
             if cell is None:
-                return Held(_first_life(value), -1 if planned == 0 else planned, None, 0, None)
+                return Held(_first_life(value), planned or -1, None, 0, None)
             geometry = geometry_of(value)
-            if cell is own:
+            if cell is self._own:
                 return Own(geometry)
             tensor = _first_life(value) if planned > 0 else None
             return Held(tensor, planned, cell, len(cell.chain), geometry)
         if isinstance(value, (list, tuple)):
-            return [hold(v) for v in value]
+            return [self.hold(v) for v in value]
         return value
-
-    held: Any = [hold(a) for a in args]
-    named = {key: hold(value) for key, value in kwargs.items()}
-    if hidden_writes(func, args):
-        func, held = without_statistics(func, tuple(held))
-    return Node(func, held, named, replays)
 
 
 def _first_life(tensor: Tensor) -> Tensor:

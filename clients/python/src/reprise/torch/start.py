@@ -18,7 +18,7 @@ from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.torch.meter import open_meter
 from reprise.torch.session import Session
-from reprise.torch.state import model_bytes, model_device
+from reprise.torch.state import alive_bytes, model_device
 
 __all__ = ["replay_cost_ns", "start"]
 
@@ -40,7 +40,7 @@ def start(
         _say(f"trains without a plan: {collector.why or agent.why}")
     try:
         meter = open_meter(model_device(model))
-        meter.start(model_bytes(model))
+        meter.start(alive_bytes(model_device(model)))
     except RepriseError as error:
         _say(f"trains without Reprise: {error}")
         agent.stop()
@@ -91,7 +91,7 @@ def replay_cost_ns(rounds: int = 300) -> int:
     """What recording and replaying a call costs beyond the call itself, on this machine.
 
     Five passes through a dispatch mode cost about as much as the record and the replay
-    (tests/python/torch/overhead.py measures them)."""
+    (tests/python/pytorch/overhead.py measures them)."""
     tensor = torch.ones(1)
 
     def loop() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["alive_tensors", "blocked", "known_names", "model_bytes", "model_device"]
+__all__ = ["alive_bytes", "alive_tensors", "blocked", "known_names", "model_device"]
 
 _GRADIENT, _STATE = 2, 3  # reprise.v1.Category
 
@@ -40,14 +40,12 @@ def model_device(model: nn.Module) -> torch.device:
     return torch.device("cpu")
 
 
-def model_bytes(model: nn.Module) -> int:
-    """Bytes of parameters, gradients and buffers, every storage once."""
+def alive_bytes(device: torch.device) -> int:
+    """Bytes of every tensor that is alive on the device, every storage once."""
     sizes: dict[int, int] = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        for one in (tensor, tensor.grad):
-            if one is not None:
-                storage = one.untyped_storage()
-                sizes[storage._cdata] = storage.nbytes()
+    for tensor in alive_tensors(device):
+        storage = tensor.untyped_storage()
+        sizes[storage._cdata] = storage.nbytes()
     return sum(sizes.values())
 
 

@@ -114,14 +114,16 @@ def build(
     required = tuple(s.id for s in listed if s.death is None)
     last_read = {s: i for i, op in enumerate(step.ops) for s in op.reads}
     release = tuple(_release(s, last_read.get(s, s.birth), last) for s in listed)
-    static = step.live_begin - sum(s.bytes for s in listed if s.prior)
+    static = max(0, step.live_begin - sum(s.bytes for s in listed if s.prior))
+    ends = {s: last if s.death is None else max(last_read.get(s, 0), release[s.id]) for s in listed}
+    _add_unseen(step.ops, ends, static)
     return CapturedGraph(
         name=name,
         step=step,
         storages=tuple(listed),
         required=required,
         release=release,
-        static_bytes=max(0, static),
+        static_bytes=static,
         structure=_structure(step.ops),
         measured_peak_bytes=measured_peak_bytes,
         measured_step_ns=measured_step_ns or step.step_ns,
@@ -187,6 +189,20 @@ def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:
             op.time_ns = op.time_ns * whole // total
         total = sum(op.time_ns for op in step.ops)
     step.ops[0].time_ns = max(0, whole - total)
+
+
+def _add_unseen(ops: list[CapturedOp], ends: dict[CapturedStorage, int], static: int) -> None:
+    """What the meter saw and no storage accounts for (made in C++, past the dispatcher) becomes
+    workspace of the ops during which it was alive."""
+    change = [0] * (len(ops) + 1)
+    for storage, end in ends.items():
+        change[storage.birth] += storage.bytes
+        change[end + 1] -= storage.bytes
+    live = static
+    for number, op in enumerate(ops):
+        live += change[number]
+        if op.func is not None:
+            op.workspace_bytes = max(op.workspace_bytes, op.peak_bytes - live)
 
 
 def _structure(ops: list[CapturedOp]) -> str:

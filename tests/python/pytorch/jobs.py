@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ for folder in (ROOT / "clients/python/src", ROOT / "examples"):
 from reprise.torch.capture import Capture  # noqa: E402
 from reprise.torch.meter import Meter, open_meter  # noqa: E402
 from reprise.torch.program import compile_plan  # noqa: E402
+from reprise.torch.state import alive_bytes, alive_tensors  # noqa: E402
 from reprise.torch.step_graph import CapturedGraph, build  # noqa: E402
 from reprise.torch.tape import Counts, Tape  # noqa: E402
 
@@ -52,9 +52,9 @@ def sum_of(out: Any) -> Tensor:
     return sum((o * o).mean() for o in outs)  # type: ignore[return-value]
 
 
-def start_meter(model: nn.Module) -> Meter:
+def start_meter() -> Meter:
     meter = open_meter("cpu")
-    meter.start(sum(t.untyped_storage().nbytes() for t in [*model.parameters(), *model.buffers()]))
+    meter.start(alive_bytes(torch.device("cpu")))
     return meter
 
 
@@ -70,7 +70,7 @@ def plain_step(job: Job, seed: int, step: bool = True) -> dict[str, Tensor]:
 def captured(job: Job, meter: Meter, seed: int = 0, name: str = "job") -> CapturedGraph:
     job.begin(seed)
     capture = Capture(job.model, meter)
-    capture.begin([o for o in gc.get_objects() if issubclass(type(o), Tensor)], {})
+    capture.begin(alive_tensors(torch.device("cpu")), {})
     with capture.region() as pin:
         out = job.model(*job.inputs)
         pin(out)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tape costs on this machine, in CPU time: per op of the forward, per saved tensor, per
-replayed call. Not a test; `python tests/python/torch/overhead.py`."""
+replayed call. Not a test; `python tests/python/pytorch/overhead.py`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def main() -> None:
     length = 500
     model = Chain(length)
     job = Job(model, (torch.ones(8),), sum_of, torch.optim.SGD(model.parameters(), lr=0.0))
-    graph = captured(job, start_meter(model))
+    graph = captured(job, start_meter())
     message = graph.message()
     plain = cpu_ns(job, None)
     keep = cpu_ns(job, Tape(compile_plan(graph, referee.base_schedule(message))))

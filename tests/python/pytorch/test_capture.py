@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The captured step replays to the measured bytes and leaves the job as it was."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import referee
+import torch
+from jobs import Job, captured, different, plain_step, start_meter
+from nets import Chain, Checkpointed, ConvNet, Custom, RandomNet, job
+
+MODELS = {
+    "convolutions": lambda: job(ConvNet(), 4, 3, 8, 8),
+    "chain": lambda: job(Chain(20)),
+    "random": lambda: job(RandomNet(7)),
+    "custom function": lambda: job(Custom()),
+    "checkpointed": lambda: job(Checkpointed()),
+}
+
+
+def warm(made: Job) -> Job:
+    for seed in range(2):
+        plain_step(made, seed)
+    return made
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_base_order_replays_to_the_measured_peak(name: str) -> None:
+    made = warm(MODELS[name]())
+    meter = start_meter()
+    if not meter.exact:
+        pytest.skip(f"needs the exact meter: {meter.why}")
+
+    graph = captured(made, meter)
+    message = graph.message()
+    peak, _, profile = referee.evaluate(message, referee.base_schedule(message))
+
+    # A few scalars of the loop itself live in C++ only.
+    assert abs(peak - graph.step.peak_bytes) <= 64
+    worst = max(abs(profile[i] - op.peak_bytes) for i, op in enumerate(graph.step.ops) if op.func)
+    assert worst <= 64
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_capturing_changes_no_gradient_and_leaves_no_hook(name: str) -> None:
+    made = warm(MODELS[name]())
+    state = copy.deepcopy(made.model.state_dict())
+    expected = plain_step(made, 5, step=False)
+    made.model.load_state_dict(state)
+    attributes = {n: set(vars(m)) for n, m in made.model.named_modules()}
+
+    captured(made, start_meter(), seed=5)
+
+    assert not different(expected, {k: v for k, v in made.state().items()})
+    assert attributes == {n: set(vars(m)) for n, m in made.model.named_modules()}
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in made.model.modules())
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+
+def test_two_captures_of_one_program_have_one_structure() -> None:
+    made = warm(job(RandomNet(3)))
+    meter = start_meter()
+
+    first, second = captured(made, meter), captured(made, meter)
+
+    assert first.structure == second.structure
+    assert len(first.message()["ops"]) == len(second.message()["ops"])
+
+
+def test_batch_norm_may_run_again_and_its_counter_may_not() -> None:
+    made = warm(job(ConvNet(), 4, 3, 8, 8))
+
+    ops = captured(made, start_meter()).message()["ops"]
+
+    kinds = {op["name"]: op["kind"] for op in ops if op["phase"] == "PHASE_FORWARD"}
+    assert kinds["aten.native_batch_norm.default"] == "OP_KIND_PURE"
+    assert kinds["aten.relu_.default"] == "OP_KIND_PURE"
+    assert kinds["aten.add_.Tensor"] == "OP_KIND_ONCE"  # num_batches_tracked
+    assert ops[0]["name"] == "reprise.step_begin"
+
+
+def test_the_reader_of_a_buffer_that_changes_later_never_runs_again() -> None:
+    class Drifting(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(8))
+            self.register_buffer("shift", torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = (x * self.weight).sin() + self.shift
+            z = y.cos()
+            self.shift.mul_(0.5)
+            return z.exp()
+
+    made = warm(job(Drifting()))
+
+    ops = captured(made, start_meter()).message()["ops"]
+
+    forward = {op["name"]: op["kind"] for op in ops if op["phase"] == "PHASE_FORWARD"}
+    assert forward["aten.add.Tensor"] == "OP_KIND_ONCE"
+    assert forward["aten.cos.default"] == "OP_KIND_PURE"
