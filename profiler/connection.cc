@@ -181,71 +181,6 @@ void Receive(Agent *agent, uint64_t now_ns) {
   }
 }
 
-// False: stop for this turn.
-bool SendCapabilities(Agent *agent, Sent *sent) {
-  if (!agent->outgoing.capabilities) return true;
-  const BodyPart part = {
-      agent->outbox,
-      DescribeCapabilities(agent, reinterpret_cast<char *>(agent->outbox),
-                           sizeof agent->outbox)};
-  *sent = SendMessage(agent->connection.socket.fd(), REPRISE_MSG_CAPS, &part, 1,
-                      -1);
-  agent->outgoing.capabilities = *sent != Sent::kYes;
-  return *sent == Sent::kYes;
-}
-
-bool SendNewNames(Agent *agent, Sent *sent) {
-  Outgoing &outgoing = agent->outgoing;
-  __atomic_store_n(&outgoing.names_tried, NameCount(&agent->names),
-                   __ATOMIC_RELAXED);
-  while (outgoing.names_sent < NameCount(&agent->names)) {
-    uint32_t last;
-    const size_t n = PackNames(&agent->names, outgoing.names_sent,
-                               agent->outbox, sizeof agent->outbox, &last);
-    const BodyPart part = {agent->outbox, n};
-    *sent = SendMessage(agent->connection.socket.fd(), REPRISE_MSG_DEFS, &part,
-                        1, -1);
-    if (*sent != Sent::kYes) return false;
-    outgoing.names_sent = last;
-  }
-  return true;
-}
-
-bool SendGraphs(Agent *agent, Sent *sent) {
-  for (Graph &graph : agent->graphs.entries) {
-    if (graph.id == 0 || !graph.unsent) continue;
-    const reprise_msg_graph &message = graph.message;
-    const BodyPart parts[] = {
-        {&message, sizeof message},
-        {graph.texts, message.budget_bytes + message.capabilities_bytes}};
-    *sent = SendMessage(agent->connection.socket.fd(), REPRISE_MSG_GRAPH, parts,
-                        2, graph.json.fd());
-    if (*sent != Sent::kYes) return false;
-    MarkSent(&agent->graphs, &graph);
-  }
-  return true;
-}
-
-bool SendSnapshot(Agent *agent, Sent *sent) {
-  Outgoing &outgoing = agent->outgoing;
-  if (!outgoing.snapshot.open()) return true;
-  const reprise_msg_bulk message = {outgoing.snapshot_bytes};
-  const BodyPart part = {&message, sizeof message};
-  *sent = SendMessage(agent->connection.socket.fd(), REPRISE_MSG_SNAPSHOT,
-                      &part, 1, outgoing.snapshot.fd());
-  if (*sent == Sent::kYes) outgoing.snapshot.Close();
-  return *sent == Sent::kYes;
-}
-
-void SendWaiting(Agent *agent, uint64_t now_ns) {
-  Sent sent = Sent::kYes;
-  if (SendCapabilities(agent, &sent) && SendNewNames(agent, &sent) &&
-      SendGraphs(agent, &sent))
-    SendSnapshot(agent, &sent);
-  if (sent == Sent::kBroken)
-    Disconnect(agent, "the collector closed the connection", now_ns);
-}
-
 }  // namespace
 
 bool Connect(Agent *agent, uint64_t now_ns) {
@@ -266,9 +201,7 @@ bool Connect(Agent *agent, uint64_t now_ns) {
     agent->outgoing.names_sent = 0;
     // Names go right behind HELLO: the ring may be full of records that use
     // them, and nothing makes the collector wait for our next turn.
-    Sent names = Sent::kYes;
-    if (SendHello(agent) &&
-        (SendNewNames(agent, &names) || names == Sent::kLater)) {
+    if (SendHello(agent) && SendNames(agent)) {
       connection.link = Link::kGreeting;
       connection.connected_ns = now_ns;
       snprintf(connection.why, sizeof connection.why,
@@ -293,42 +226,8 @@ void ServiceConnection(Agent *agent, uint64_t now_ns) {
   if (connection.link == Link::kGreeting &&
       now_ns - connection.connected_ns > kGreetingTimeout)
     Disconnect(agent, "the collector does not answer", now_ns);
-  if (connection.link == Link::kReady) SendWaiting(agent, now_ns);
-}
-
-void SendNames(Agent *agent) {
-  Sent sent = Sent::kYes;
-  if (agent->connection.link == Link::kReady) {
-    // A broken connection is noticed and replaced by the next step.
-    SendNewNames(agent, &sent);
-  } else {
-    __atomic_store_n(&agent->outgoing.names_tried, NameCount(&agent->names),
-                     __ATOMIC_RELAXED);
-  }
-}
-
-void SendBye(Agent *agent) {
-  Ring *ring = CurrentRing(agent);
-  if (ring == nullptr || agent->connection.link != Link::kReady) return;
-  const reprise_msg_bye bye = {PushedRecords(ring), DroppedRecords(ring)};
-  const BodyPart part = {&bye, sizeof bye};
-  SendMessage(agent->connection.socket.fd(), REPRISE_MSG_BYE, &part, 1, -1);
-}
-
-size_t DescribeCapabilities(const Agent *agent, char *text, size_t capacity) {
-  const TracerFacts &tracer = agent->tracer;
-  const Window &window = agent->window;
-  const int n = snprintf(
-      text, capacity,
-      "ring=%u\n"
-      "clock=host\n"
-      "cupti=%u %s\n"
-      "driver=%u\n"
-      "window=%s\n",
-      agent->identity.hello.slots, tracer.level, tracer.why,
-      tracer.driver_version,
-      window.paused ? "paused" : (window.kinds != 0 ? "open" : "closed"));
-  return n < 0 ? 0 : static_cast<size_t>(n);
+  if (connection.link == Link::kReady && !SendWaiting(agent))
+    Disconnect(agent, "the collector closed the connection", now_ns);
 }
 
 }  // namespace reprise::profiler

@@ -23,8 +23,14 @@ bool Connect(Agent *agent, uint64_t now_ns);
 // Receives, reconnects when it is time, sends what is waiting.
 void ServiceConnection(Agent *agent, uint64_t now_ns);
 
-// Sends waiting names only; for the first push that uses a new one.
-void SendNames(Agent *agent);
+// ---- outgoing.cc; false: the connection is broken ----
+
+// Capabilities, names, graphs, a snapshot, as far as the queue takes them.
+bool SendWaiting(Agent *agent);
+
+// Names only: behind HELLO, and for the first push that uses a new one. A push
+// leaves a broken connection to the next step.
+bool SendNames(Agent *agent);
 
 void SendBye(Agent *agent);
 
