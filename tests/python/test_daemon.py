@@ -190,6 +190,39 @@ def test_ranks_that_start_together_share_one_private_daemon(
         until(lambda: not any(os.path.exists(f"/proc/{pid}/exe") for pid in pids))
 
 
+JOB = """
+import os
+from reprise import daemon
+from reprise.agent import Agent
+found = daemon.ensure()
+agent = Agent.start(socket=found.socket)
+agent.step(1)
+agent.step_done(1, step_ns=1, peak_bytes=1)
+print(found.started, agent.status != "inert", daemon._children[0].pid, flush=True)
+if os.environ.get("KILLED"):
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("killed", ["", "1"])
+def test_a_private_daemon_ends_by_itself_after_the_job(
+    home, agent_library, daemon_binary, python, until, killed
+):
+    done = python(
+        "-c",
+        JOB,
+        REPRISE_AGENT=str(agent_library),
+        REPRISE_DAEMON=str(daemon_binary),
+        KILLED=killed,
+    )
+
+    started, connected, pid = done.stdout.split()
+    assert (started, connected) == ("True", "True"), done.stderr
+    assert done.returncode == (-9 if killed else 0)
+    until(lambda: not os.path.exists(f"/proc/{pid}/exe"))
+    until(lambda: not (home / "run" / "reprise" / "server.json").exists())
+
+
 def test_the_binary_is_found_in_the_path(home, monkeypatch):
     monkeypatch.delenv("REPRISE_DAEMON")
     shutil.copy("/bin/true", home / "reprised")
