@@ -84,8 +84,13 @@ def captured(job: Job, meter: Meter, seed: int = 0, name: str = "job") -> Captur
 
 
 def planned_step(
-    job: Job, graph: CapturedGraph, schedule: list[int], seed: int, meter: Meter | None = None,
-    step: bool = True, tape: Tape | None = None,
+    job: Job,
+    graph: CapturedGraph,
+    schedule: list[int],
+    seed: int,
+    meter: Meter | None = None,
+    step: bool = True,
+    tape: Tape | None = None,
 ) -> tuple[dict[str, Tensor], Counts, int]:
     tape = tape or Tape(compile_plan(graph, schedule))
     job.begin(seed)

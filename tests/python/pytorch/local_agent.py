@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 import referee
+
 from reprise.agent import PlanReply
 from reprise.plan import Plan
 
@@ -56,12 +57,24 @@ class LocalAgent:
         self.plan_peak = peak
         if self.break_plan:
             schedule = schedule[:-3]
-        return Plan.from_json(json.dumps({
-            "plan_id": f"{len(self.graphs):016x}", "graph_id": f"{1:016x}", "budget": "local",
-            "budget_bytes": peak + 4096, "feasible": True, "peak_bytes": peak, "time_ns": time,
-            "base_peak_bytes": base_peak, "base_time_ns": base_time, "schedule": schedule,
-            "decisions": [1] * len(graph["storages"]), "sentence": "It fits.",
-        }))
+        return Plan.from_json(
+            json.dumps(
+                {
+                    "plan_id": f"{len(self.graphs):016x}",
+                    "graph_id": f"{1:016x}",
+                    "budget": "local",
+                    "budget_bytes": peak + 4096,
+                    "feasible": True,
+                    "peak_bytes": peak,
+                    "time_ns": time,
+                    "base_peak_bytes": base_peak,
+                    "base_time_ns": base_time,
+                    "schedule": schedule,
+                    "decisions": [1] * len(graph["storages"]),
+                    "sentence": "It fits.",
+                }
+            )
+        )
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
         self.states.append((plan_id, state, why))

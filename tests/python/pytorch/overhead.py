@@ -59,12 +59,18 @@ def main() -> None:
     schedule = referee.random_plan(message, 0, share=1.0, again=0.0)
     program = compile_plan(graph, schedule)
     drop = cpu_ns(job, Tape(program))
-    print(f"plain              forward {plain[0] / length:6.0f} ns/op  backward {plain[1] / length:6.0f}")
-    print(f"armed, all kept    forward +{(keep[0] - plain[0]) / length:5.0f} ns/op  backward "
-          f"+{(keep[1] - plain[1]) / length:5.0f}")
+    print(
+        f"plain            forward {plain[0] / length:6.0f} ns/op  backward {plain[1] / length:6.0f}"
+    )
+    print(
+        f"armed, all kept    forward +{(keep[0] - plain[0]) / length:5.0f} ns/op  backward "
+        f"+{(keep[1] - plain[1]) / length:5.0f}"
+    )
     extra = (drop[0] - keep[0] + drop[1] - keep[1]) / program.replays
-    print(f"given up           {program.replays} replays, +{extra:.0f} ns each (record, replay, the op "
-          f"itself {plain[0] / length:.0f})")
+    print(
+        f"given up           {program.replays} replays, +{extra:.0f} ns each (record, replay, "
+        f"the op itself {plain[0] / length:.0f})"
+    )
     print(f"announced          ns_per_op={replay_cost_ns()}")
 
 

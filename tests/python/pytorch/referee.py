@@ -69,12 +69,16 @@ def evaluate(graph: Graph, schedule: list[int]) -> tuple[int, int, list[int]]:
         ran[entry] += 1
         for storage, version in needed[entry].items():
             if present.get(storage) != version:
-                raise Invalid(f"op {entry} needs storage {storage}@{version}, {present.get(storage)}")
+                raise Invalid(
+                    f"op {entry} needs storage {storage}@{version}, {present.get(storage)}"
+                )
         extra = op["workspace_bytes"]
         for storage in op["writes"]:
             if storage in present:
                 if present[storage] != 1:
-                    raise Invalid(f"op {entry} writes storage {storage}, present at another version")
+                    raise Invalid(
+                        f"op {entry} writes storage {storage}, present at another version"
+                    )
                 extra += storages[storage]["bytes"]
             else:
                 live += storages[storage]["bytes"]
@@ -171,9 +175,8 @@ def random_plan(graph: Graph, seed: int, share: float = 0.6, again: float = 0.3)
             continue
         if not readers[s] or max(readers[s]) < backward:
             continue
-        if all(ops[o]["kind"] in may and o < backward for o in makers[s]):
-            if rng.random() < share:
-                droppable.add(s)
+        if rng.random() < share and all(ops[o]["kind"] in may for o in makers[s]):
+            droppable.add(s)
     # Making one output of an op again would rewind another that is kept and was written since.
     for op in ops:
         kept = [s for s in op["writes"] if s not in droppable and len(makers[s]) > 1]
@@ -200,8 +203,13 @@ def random_plan(graph: Graph, seed: int, share: float = 0.6, again: float = 0.3)
 
 
 def _restore(
-    o: int, graph: Graph, needed: list[dict[int, int]], makers: dict[int, list[int]],
-    droppable: set[int], present: dict[int, int], execs: list[int],
+    o: int,
+    graph: Graph,
+    needed: list[dict[int, int]],
+    makers: dict[int, list[int]],
+    droppable: set[int],
+    present: dict[int, int],
+    execs: list[int],
 ) -> None:
     """Runs what op o misses, deepest first."""
     ops = graph["ops"]
@@ -219,9 +227,7 @@ def _restore(
             present.pop(s)
         start = present.get(s, 0)
         maker = makers[s][start]
-        missing = [
-            (t, w) for t, w in needed[maker].items() if t != s and present.get(t) != w
-        ]
+        missing = [(t, w) for t, w in needed[maker].items() if t != s and present.get(t) != w]
         if missing:
             if len(todo) > 100_000:
                 raise Invalid("cannot restore")

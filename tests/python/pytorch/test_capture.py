@@ -53,7 +53,7 @@ def test_capturing_changes_no_gradient_and_leaves_no_hook(name: str) -> None:
 
     captured(made, start_meter(), seed=5)
 
-    assert not different(expected, {k: v for k, v in made.state().items()})
+    assert not different(expected, made.state())
     assert attributes == {n: set(vars(m)) for n, m in made.model.named_modules()}
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in made.model.modules())
     assert torch._C._len_torch_dispatch_stack() == 0

@@ -164,12 +164,12 @@ def _sentence(session: Session, predicted_step: int) -> str:
         return f"No plan: {session.stage.value}{where}.{peak}"
     text = plan.sentence
     if plan.feasible and measured.planned_peak_bytes and plan.peak_bytes and predicted_step:
-        peak = measured.planned_peak_bytes / plan.peak_bytes - 1
-        time = measured.planned_step_ns / predicted_step - 1
+        over = measured.planned_peak_bytes / plan.peak_bytes - 1
+        slower = measured.planned_step_ns / predicted_step - 1
         text += (
             f" Measured {format_bytes(measured.planned_peak_bytes)} "
-            f"({format_percent(peak, sign=True)}), {format_duration(measured.planned_step_ns)} "
-            f"({format_percent(time, sign=True)})"
+            f"({format_percent(over, sign=True)}), {format_duration(measured.planned_step_ns)} "
+            f"({format_percent(slower, sign=True)})"
         )
         if measured.checks:
             checks = f"{measured.checks} check{'s' if measured.checks != 1 else ''}"
@@ -182,7 +182,4 @@ def _sentence(session: Session, predicted_step: int) -> str:
 def _empty() -> Report:
     disabled = os.environ.get("REPRISE_DISABLE") == "1"
     why = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
-    return Report(
-        "off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, f"No plan: {why}."
-    )
-
+    return Report("off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, f"No plan: {why}.")

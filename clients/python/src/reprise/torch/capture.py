@@ -345,7 +345,7 @@ class Capture(TorchDispatchMode):
 
     def _enter_node(self) -> None:
         """Which autograd node runs; what an earlier one unpacked is gone with it."""
-        node: Any = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        node: Any = torch._C._current_autograd_node()
         key = None if node is None else (node.name(), node._sequence_nr())
         if key != self._node:
             self._node = key
@@ -508,7 +508,7 @@ class Capture(TorchDispatchMode):
     # ---- What autograd saves --------------------------------------------------
 
     def _pack(self, tensor: Tensor) -> Any:
-        guard = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+        guard = torch._C._DisableTorchDispatch()
         try:
             alias = tensor.detach()
         finally:

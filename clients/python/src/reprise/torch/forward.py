@@ -35,8 +35,7 @@ class ArmedForward:
         """The forward as it was."""
         if self._own is not None:
             return self._own(*args, **kwargs)
-        model = self._model()
-        return type(model).forward(model, *args, **kwargs)
+        return _plain_forward(self._model())(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._around(self.plain, args, kwargs)
@@ -44,8 +43,7 @@ class ArmedForward:
     @property
     def __wrapped__(self) -> Any:
         """So that `inspect.signature(model.forward)` shows the model's own."""
-        model = self._model()
-        return self._own or types.MethodType(type(model).forward, model)
+        return self._own or _plain_forward(self._model())
 
     def remove(self) -> None:
         """The module is as it was. Idempotent."""

@@ -57,9 +57,7 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         ops=ops,
         storages=storages,
         slots=step.slots,
-        unpacks=[
-            Unpack(u.slot, moved(u.op) if u.op < last else len(ops)) for u in step.unpacks
-        ],
+        unpacks=[Unpack(u.slot, moved(u.op) if u.op < last else len(ops)) for u in step.unpacks],
         regions=[(moved(a), moved(b) if b < last else len(ops)) for a, b in step.regions],
         live_begin=step.live_begin,
         live_end=step.live_end,

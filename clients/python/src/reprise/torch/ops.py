@@ -15,8 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["IGNORED", "OpKind", "first_kind", "hidden_writes", "mutated_positions", "tensors_in",
-           "without_statistics"]
+__all__ = [
+    "IGNORED",
+    "OpKind",
+    "first_kind",
+    "hidden_writes",
+    "mutated_positions",
+    "tensors_in",
+    "without_statistics",
+]
 
 
 class OpKind(IntEnum):
@@ -57,26 +64,26 @@ IGNORED = _overloads(
 # Batch norms that update their running statistics: positions of the two statistics and of the flag
 # that says whether this call updates them. All but the last do not declare it. Replayed without
 # statistics the outputs are the same bits and nothing is updated twice.
-_STATISTICS: dict[Any, tuple[int, int, int]] = {
-    func: (3, 4, 5)
-    for func in _overloads(
+_STATISTICS: dict[Any, tuple[int, int, int]] = dict.fromkeys(
+    _overloads(
         "aten.native_batch_norm.default",
         "aten.cudnn_batch_norm.default",
         "aten.miopen_batch_norm.default",
         "aten._native_batch_norm_legit.default",
-    )
-}
+    ),
+    (3, 4, 5),
+)
 # Refuses a call without statistics: the plain overload computes the same bits.
 _STATISTICS_REQUIRED = _overloads("aten._native_batch_norm_legit.default")
 
 # Attention with dropout is tagged as random; without dropout it draws nothing.
-_DROPOUT_POSITION: dict[Any, int] = {
-    func: 3
-    for func in _overloads(
+_DROPOUT_POSITION: dict[Any, int] = dict.fromkeys(
+    _overloads(
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
         "aten._scaled_dot_product_flash_attention.default",
-    )
-}
+    ),
+    3,
+)
 
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})

@@ -18,8 +18,16 @@ __all__ = ["OutsideCopy"]
 class OutsideCopy:
     """The content of a tensor, kept outside the allocator; `restore` makes a tensor again."""
 
-    __slots__ = ("_buffer", "_device", "_dtype", "_flat", "_requires_grad", "_size", "_stride",
-                 "nbytes")
+    __slots__ = (
+        "_buffer",
+        "_device",
+        "_dtype",
+        "_flat",
+        "_requires_grad",
+        "_size",
+        "_stride",
+        "nbytes",
+    )
 
     def __init__(self, tensor: Tensor) -> None:
         self._size, self._stride = tensor.size(), tensor.stride()

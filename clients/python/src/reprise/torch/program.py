@@ -227,8 +227,8 @@ class _Compiler:
         if pending:
             raise PlanRejected(f"plan: ops are recomputed before op {pending[0]}, which reads none")
 
-        rows = []
-        regions = []
+        rows: list[Row] = []
+        regions: list[tuple[int, int]] = []
         for first, end in step.regions:
             begin = len(rows)
             rows += [

@@ -28,14 +28,23 @@ from torch import Tensor
 from reprise.torch.ops import hidden_writes, tensors_in, without_statistics
 
 __all__ = [
-    "Cell", "Geometry", "Held", "Kept", "Node", "Own", "Ref", "alias_below", "cell_of",
-    "geometry_of", "record",
+    "Cell",
+    "Geometry",
+    "Held",
+    "Kept",
+    "Node",
+    "Own",
+    "Ref",
+    "alias_below",
+    "cell_of",
+    "geometry_of",
+    "record",
 ]
 
 Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 _CELL = "_reprise_cell"
-_INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView  # type: ignore[attr-defined]
+_INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 
 
 class Cell:
@@ -62,7 +71,11 @@ class Held:
     __slots__ = ("cell", "geometry", "reads", "stale", "tensor", "version")
 
     def __init__(
-        self, tensor: Tensor | None, reads: int, cell: Cell | None, version: int,
+        self,
+        tensor: Tensor | None,
+        reads: int,
+        cell: Cell | None,
+        version: int,
         geometry: Geometry | None,
     ) -> None:
         self.tensor = tensor
@@ -142,7 +155,7 @@ def mark(tensor: Tensor, cell: Cell) -> None:
 
 def geometry_of(tensor: Tensor) -> Geometry:
     """How the tensor lies on its storage."""
-    return tensor.size(), tensor.stride(), tensor.storage_offset()
+    return tensor.size(), tensor.stride(), int(tensor.storage_offset())
 
 
 def alias_below(tensor: Tensor) -> Tensor:
@@ -150,10 +163,8 @@ def alias_below(tensor: Tensor) -> Tensor:
 
     Below autograd `detach` would give the alias a counter of its own, and a write to the original
     would go unnoticed."""
-    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded  # type: ignore[attr-defined]
-    before = torch._C._dispatch_tls_is_dispatch_key_excluded(  # type: ignore[attr-defined]
-        _INPLACE_OR_VIEW
-    )
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+    before = torch._C._dispatch_tls_is_dispatch_key_excluded(_INPLACE_OR_VIEW)
     exclude(_INPLACE_OR_VIEW, False)
     try:
         return tensor.detach()
@@ -162,8 +173,13 @@ def alias_below(tensor: Tensor) -> Tensor:
 
 
 def record(
-    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], replays: int,
-    first_life_reads: tuple[int, ...], own: Cell | None, run: object,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replays: int,
+    first_life_reads: tuple[int, ...],
+    own: Cell | None,
+    run: object,
 ) -> Node:
     """A call, with its tensors held as long as its replays need them and no longer."""
     recorder = _Recorder(first_life_reads, own, run)

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from reprise.errors import RepriseError
+from reprise.torch.ops import tensors_in
 from reprise.torch.program import Burst
 from reprise.torch.records import Cell, Geometry, Held, Node, Own
-from reprise.torch.ops import tensors_in
 
 __all__ = ["Replayer"]
 
@@ -35,7 +35,7 @@ class _Alone:
 
     def __enter__(self) -> None:
         self._guards = [
-            torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+            torch._C._DisableTorchDispatch(),
             torch._C._AutoDispatchBelowAutograd(),
             torch._C._DisableAutocast(),
         ]
@@ -149,9 +149,9 @@ class Replayer:
                         "(REPRISE_DISABLE=1) or call backward with retain_graph=True"
                     )
                 for held in node.held():
-                    if held.tensor is None and held.cell is not None:
-                        if _find(memo, held.cell, held.version) is None:
-                            missing.append((held.cell, held.version))
+                    source = held.cell if held.tensor is None else None
+                    if source is not None and _find(memo, source, held.version) is None:
+                        missing.append((source, held.version))
             if missing:
                 todo += missing
                 continue
@@ -244,7 +244,7 @@ def _load(value: Any, own: Tensor | None, used: list[Cell]) -> Any:
                 if value.reads == 0 and value.cell is not None:
                     value.tensor = None
             return tensor
-        assert value.cell is not None and value.cell.tensor is not None
+        assert value.cell is not None
         assert value.geometry is not None
         if value.cell not in used:
             used.append(value.cell)
@@ -263,7 +263,8 @@ def _load_from(memo: _Memo, value: Any, own: Tensor | None) -> Any:
     if isinstance(value, Held):
         if value.tensor is not None:
             return _first_life(value)
-        assert value.cell is not None and value.geometry is not None
+        assert value.cell is not None
+        assert value.geometry is not None
         return _view(_find(memo, value.cell, value.version), value.geometry)
     if isinstance(value, Own):
         return _view(own, value.geometry)

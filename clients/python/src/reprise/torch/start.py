@@ -76,7 +76,9 @@ def _wait_s() -> float:
     try:
         return max(0.0, float(text)) if text else DEFAULT_WAIT_S
     except ValueError:
-        _say(f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}")
+        _say(
+            f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}"
+        )
         return DEFAULT_WAIT_S
 
 

@@ -19,16 +19,16 @@ def blocked() -> str:
 
     Only the innermost pair of saved-tensor hooks is applied by autograd, so hooks around the model
     (checkpointing, offload) are the program's decision and stay."""
-    autograd = torch._C._autograd  # type: ignore[attr-defined]
+    autograd: Any = torch._C._autograd
     if not autograd._saved_tensors_hooks_is_enabled():
         return "saved-tensor hooks are switched off around the model"
     if autograd._top_saved_tensors_default_hooks(True) is not None:
         return "saved-tensor hooks of the program surround the model"
-    if torch._C._len_torch_dispatch_stack() > 0:  # type: ignore[attr-defined]
+    if torch._C._len_torch_dispatch_stack() > 0:
         return "a dispatch mode of the program surrounds the model"
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # type: ignore[attr-defined]
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return "the model runs inside a functorch transform"
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch.jit._trace.is_tracing():
         return "the model is being compiled or traced"
     return ""
 

@@ -174,9 +174,9 @@ def _freeze_readers_of_changing_state(step: CapturedStep) -> None:
     if not changed:
         return
     for number, op in enumerate(step.ops):
-        if op.phase == FORWARD and op.kind in (OpKind.PURE, OpKind.SEEDED):
-            if any(changed.get(id(s), -1) > number for s in op.reads):
-                op.kind = OpKind.ONCE
+        again = op.phase == FORWARD and op.kind in (OpKind.PURE, OpKind.SEEDED)
+        if again and any(changed.get(id(s), -1) > number for s in op.reads):
+            op.kind = OpKind.ONCE
 
 
 def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:

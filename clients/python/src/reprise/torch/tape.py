@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reprise.torch.capture import PLAIN_TYPES, stale_message
 from reprise.torch.ops import IGNORED, mutated_positions, tensors_in
 from reprise.torch.program import Program, Row
-from reprise.torch.records import Cell, Held, Kept, Node, Ref, cell_of, geometry_of, mark, record
+from reprise.torch.records import Cell, Kept, Node, Ref, cell_of, geometry_of, mark, record
 from reprise.torch.replay import Replayer
 
 __all__ = ["Counts", "Run", "Tape", "unpack"]
@@ -55,8 +55,21 @@ class Counts:
 class Run:
     """One step under a program."""
 
-    __slots__ = ("__weakref__", "armed", "counts", "cursor", "leaves", "next", "nodes", "program",
-                 "region", "replayer", "safe", "slot", "task")
+    __slots__ = (
+        "__weakref__",
+        "armed",
+        "counts",
+        "cursor",
+        "leaves",
+        "next",
+        "nodes",
+        "program",
+        "region",
+        "replayer",
+        "safe",
+        "slot",
+        "task",
+    )
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -153,7 +166,7 @@ class Run:
             else:
                 self.counts.dropped += 1
                 return Ref(self, slot, cell, len(cell.chain), geometry_of(tensor))
-        guard = torch._C._DisableTorchDispatch()  # type: ignore[attr-defined]
+        guard = torch._C._DisableTorchDispatch()
         try:
             return Kept(self, slot if self.armed else -1, tensor.detach())
         finally:

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the first step to the planned ones, and out again."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from jobs import start_meter
+from local_agent import LocalAgent
+from nets import WIDTH, ConvNet, RandomNet
+from torch import Tensor, nn
+
+import reprise
+from reprise import api
+from reprise.torch.session import Session, Stage
+
+sessions: list[Session] = []
+
+
+@pytest.fixture(autouse=True)
+def _removed() -> Iterator[None]:
+    yield
+    while sessions:
+        sessions.pop().remove()
+
+
+def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Session:
+    settings: dict[str, Any] = {
+        "budget": "0.5x",
+        "verify_every": 3,
+        "warmup": 2,
+        "wait_s": 1.0,
+        "name": "test",
+        "ns_per_op": 1000,
+    }
+    settings.update(options)
+    session = Session(model, agent=agent or LocalAgent(), meter=start_meter(), **settings)  # type: ignore[arg-type]
+    sessions.append(session)
+    api._sessions[model] = session
+    return session
+
+
+def train(
+    model: nn.Module, steps: int, clip: bool = False, shape: tuple[int, ...] = ()
+) -> list[str]:
+    """Losses to the last bit."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    model.train()
+    losses = []
+    torch.manual_seed(5)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        out = model(torch.randn(*(shape or (6, WIDTH))))
+        outs = out if isinstance(out, tuple) else (out,)
+        loss = sum((o * o).mean() for o in outs)
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+        losses.append(loss.item().hex())
+    return losses
+
+
+def made(seed: int = 0) -> RandomNet:
+    torch.manual_seed(seed)
+    return RandomNet(3)
+
+
+def test_losses_under_a_plan_are_those_without() -> None:
+    expected = train(made(), 10)
+    model = made()
+    agent = LocalAgent()
+    session = arm(model, agent)
+
+    found = train(model, 10)
+
+    assert found == expected
+    assert session.stage is Stage.PLANNED
+    flags = [s["flags"] for s in agent.steps]
+    # Two plain, one captured, a checked one, a traced one, plain planned ones.
+    assert flags == [0, 0, 8, 1, 9, 1, 1, 1, 1, 1]
+    assert all(c["differing"] == 0 and c["checked"] > 0 for c in agent.checks)
+    assert [c["step"] for c in agent.checks] == [4, 7, 10]
+    assert agent.states == [(1, 1, "")]
+
+
+def test_every_planned_step_peaks_as_predicted() -> None:
+    model = ConvNet()
+    agent = LocalAgent()
+    session = arm(model, agent)
+
+    train(model, 8, shape=(4, 3, 8, 8))
+
+    if not session.meter.exact:
+        pytest.skip("needs the exact meter")
+    planned = [s["peak_bytes"] for s in agent.steps if s["flags"] & 1]
+    assert len(planned) == 5
+    assert max(planned) <= agent.plan_peak * 1.02 + 512
+    report = reprise.report(model)
+    assert report.measured_peak_bytes == max(planned)
+    assert report.gradients_equal
+    assert "gradients bit for bit equal in 2 checks" in str(report)
+
+
+def test_clipped_gradients_are_left_out_of_the_check() -> None:
+    model = made()
+    agent = LocalAgent()
+    arm(model, agent)
+
+    train(model, 5, clip=True)
+
+    assert [c["differing"] for c in agent.checks] == [0]
+    assert agent.checks[0]["checked"] == 0
+
+
+def test_evaluation_and_no_grad_are_not_steps() -> None:
+    model = made()
+    agent = LocalAgent()
+    arm(model, agent)
+
+    model.eval()
+    model(torch.randn(2, WIDTH))
+    model.train()
+    with torch.no_grad():
+        model(torch.randn(2, WIDTH))
+
+    assert agent.steps == []
+
+
+def test_removed_hooks_leave_the_model_as_it_was() -> None:
+    model = made()
+    before = {n: dict(vars(m)) for n, m in model.named_modules()}
+    keys = {n: set(v) for n, v in before.items()}
+    session = arm(model)
+    train(model, 6)
+
+    reprise.remove(model)
+
+    assert {n: set(vars(m)) for n, m in model.named_modules()} == keys
+    assert type(model).forward is RandomNet.forward
+    assert "forward" not in vars(model)
+    assert all(not p._backward_hooks for p in model.parameters())
+    assert session.stage is Stage.PLAIN
+    sessions.clear()
+    train(model, 1)
+
+
+def test_copies_and_pickles_of_an_armed_model_are_plain() -> None:
+    model = made()
+    arm(model)
+    x = torch.randn(4, WIDTH)
+
+    copied = copy.deepcopy(model)
+    unpickled = pickle.loads(pickle.dumps(nn.Sequential(nn.Linear(WIDTH, WIDTH))))
+    simple = nn.Linear(WIDTH, WIDTH)
+    arm(simple)
+    again = pickle.loads(pickle.dumps(simple))
+    with torch.no_grad():
+        copied.linears[0].weight.zero_()
+
+    assert not torch.equal(copied.linears[0].weight, model.linears[0].weight)
+    torch.manual_seed(1)
+    expected = model(x)
+    torch.manual_seed(1)
+    assert not torch.equal(copied(x)[0], expected[0])
+    assert torch.equal(again(x), simple(x))
+    assert unpickled(x).shape == x.shape
+
+
+def test_a_refused_budget_is_said_and_training_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = train(made(), 6)
+    model = made()
+    agent = LocalAgent()
+    agent.refuse = "Nothing fits in 3.0 GiB: op 17 aten.bmm.default needs at least 3.4 GiB."
+    session = arm(model, agent)
+
+    found = train(model, 6)
+
+    assert found == expected
+    assert session.stage is Stage.PLAIN
+    assert capsys.readouterr().err.count("Nothing fits in 3.0 GiB") == 1
+    assert session.measured.smallest_budget == 7
+
+
+def test_a_plan_that_cannot_run_is_refused_with_the_reason() -> None:
+    model = made()
+    agent = LocalAgent()
+    agent.break_plan = True
+    session = arm(model, agent)
+
+    train(model, 6)
+
+    assert session.stage is Stage.PLAIN
+    ((plan_id, state, why),) = agent.states
+    assert (plan_id, state) == (1, 2)
+    assert "never runs" in why or "required" in why
+
+
+class TwoFaced(nn.Module):
+    """A step that changes for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.changed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x).sin()
+        return y.exp() if self.changed else y.cos().tanh()
+
+
+def test_a_step_that_changed_for_good_is_captured_again() -> None:
+    model = TwoFaced()
+    agent = LocalAgent()
+    session = arm(model, agent)
+    train(model, 5)
+    assert session.stage is Stage.PLANNED
+
+    model.changed = True
+    train(model, 6)
+
+    assert len(agent.graphs) == 2
+    assert session.stage is Stage.PLANNED
+    kept = [s for s in agent.steps if s["flags"] & 2]
+    assert [s["mismatches"] for s in kept] == [1, 1, 1]
+
+
+class Forgetful(nn.Module):
+    """Draws from a generator nobody knows of: not the same function twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.linear(x).sin() * float(self.calls)
+
+
+def test_gradients_that_differ_remove_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Forgetful()
+    agent = LocalAgent()
+    session = arm(model, agent)
+
+    train(model, 6)
+
+    assert agent.checks[0]["differing"] == 2
+    assert agent.checks[0]["flags"] == 4
+    assert agent.states[-1][1] == 3
+    assert session.stage is Stage.PLAIN
+    assert "gradients differ" in capsys.readouterr().err
+    assert not reprise.report(model).validated
+
+
+def test_a_check_puts_generators_and_buffers_back() -> None:
+    expected_model, model = ConvNet(), ConvNet()
+    model.load_state_dict(expected_model.state_dict())
+    train(expected_model, 7, shape=(4, 3, 8, 8))
+    expected_random = torch.rand(3)
+    arm(model, verify_every=1)
+
+    train(model, 7, shape=(4, 3, 8, 8))
+
+    assert torch.equal(torch.rand(3), expected_random)
+    for (name, left), (_, right) in zip(
+        expected_model.state_dict().items(), model.state_dict().items(), strict=True
+    ):
+        assert torch.equal(left, right), name
+
+
+def test_a_step_that_raises_does_not_stop_the_next_ones() -> None:
+    model = TwoFaced()
+    agent = LocalAgent()
+    session = arm(model, agent)
+    train(model, 2)
+
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, WIDTH + 1))  # during the captured step
+    train(model, 4)
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, WIDTH + 1))  # during a planned one
+    train(model, 2)
+
+    assert session.stage is Stage.PLANNED
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert agent.steps[-1]["flags"] & 1
+    assert agent.steps[-1]["mismatches"] == 0
+
+
+def test_hooks_around_the_model_are_respected() -> None:
+    model = made()
+    agent = LocalAgent()
+    arm(model, agent)
+    train(model, 5)
+    packed = 0
+
+    def pack(t: Tensor) -> Tensor:
+        nonlocal packed
+        packed += 1
+        return t
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = model(torch.randn(6, WIDTH))
+    (out[0] * out[0]).mean().backward()
+    optimizer.step()
+
+    assert packed > 0
+    assert agent.steps[-1]["flags"] & 2
+
+
+def test_without_a_budget_it_only_watches() -> None:
+    model = made()
+    agent = LocalAgent()
+    session = arm(model, agent, budget=None)
+
+    train(model, 6)
+
+    assert session.stage is Stage.PLAIN
+    assert agent.graphs == []
+    assert len(agent.steps) == 6
+
+
+def test_disabled_means_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPRISE_DISABLE", "1")
+    model = made()
+
+    assert reprise.auto(model, budget="0.5x") is model
+    assert "forward" not in vars(model)
+    assert "REPRISE_DISABLE=1" in str(reprise.report(model))
+
+
+def test_a_budget_that_cannot_be_read_is_refused_at_once() -> None:
+    with pytest.raises(reprise.RepriseError, match="8G"):
+        reprise.auto(made(), budget="8G")
