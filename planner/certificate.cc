@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/pebble.h"
 #include "planner/screen.h"
 
 namespace reprise::planner {
@@ -40,25 +41,48 @@ void Certificate::Try(OpId at) {
   const int64_t before = window.ticks();
   const WindowResult& result = tried_[at] = window.Solve(budget_bytes_);
   effort_.Spend(window.ticks() - before);
-  if (result.least_budget_bytes > infeasible_.smallest_budget_bytes) {
-    infeasible_.smallest_budget_bytes = result.least_budget_bytes;
-    infeasible_.blocking_op = at;
-    infeasible_.storages.clear();
-    for (const ValueId v : window.forced()) {
-      infeasible_.storages.push_back(problem_.versions.storage[v]);
-    }
-    for (const StorageId s : problem_.Writes(at)) {
-      infeasible_.storages.push_back(s);
-    }
-    std::sort(infeasible_.storages.begin(), infeasible_.storages.end(),
-              [&](StorageId a, StorageId b) {
-                if (problem_.bytes[a] != problem_.bytes[b]) {
-                  return problem_.bytes[a] > problem_.bytes[b];
-                }
-                return a < b;
-              });
+  std::vector<StorageId> storages;
+  for (const ValueId v : window.forced()) {
+    storages.push_back(problem_.versions.storage[v]);
   }
+  for (const StorageId s : problem_.Writes(at)) storages.push_back(s);
+  Prove(at, result.least_budget_bytes, std::move(storages));
   added_ns_ = std::max(added_ns_, result.added_ns);
+}
+
+void Certificate::Prove(OpId at, int64_t least_bytes,
+                        std::vector<StorageId> storages) {
+  if (least_bytes <= infeasible_.smallest_budget_bytes) return;
+  infeasible_.smallest_budget_bytes = least_bytes;
+  infeasible_.blocking_op = at;
+  std::sort(storages.begin(), storages.end(), [&](StorageId a, StorageId b) {
+    if (problem_.bytes[a] != problem_.bytes[b]) {
+      return problem_.bytes[a] > problem_.bytes[b];
+    }
+    return a < b;
+  });
+  infeasible_.storages = std::move(storages);
+}
+
+void Certificate::TryPebbling(int64_t ticks) {
+  const std::vector<int64_t> sets = WorkingSets(problem_);
+  std::vector<OpId> order(problem_.op_count);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](OpId a, OpId b) { return sets[a] > sets[b]; });
+  int64_t spent = 0;
+  for (const int states : {50, 1000, 20'000}) {
+    for (const OpId op : order) {
+      if (spent > ticks || effort_.Over() || impossible()) return;
+      if (2 * sets[op] < budget_bytes_) break;
+      const PebbleResult result =
+          LeastPeakOf(problem_, op, budget_bytes_, states);
+      // Sets are kept in a map: one costs as much as many arcs.
+      spent += 30 * result.ticks;
+      effort_.Spend(30 * result.ticks);
+      Prove(op, result.least_bytes, StoragesOf(problem_, op));
+    }
+  }
 }
 
 WindowResult Certificate::KeepSetFor(OpId at, int64_t budget_bytes) {

@@ -21,6 +21,9 @@ class Certificate {
 
   // Solves the window at an op for the budget, once.
   void Try(OpId at);
+  // Looks further back from the ops whose working set is largest, for a proof
+  // that the budget is impossible (pebble.h).
+  void TryPebbling(int64_t ticks);
   // Solves it for a smaller budget, for its keep-set; proves nothing new.
   WindowResult KeepSetFor(OpId at, int64_t budget_bytes);
 
@@ -35,6 +38,7 @@ class Certificate {
 
  private:
   WindowBound& At(OpId at);
+  void Prove(OpId at, int64_t least_bytes, std::vector<StorageId> storages);
 
   const Problem& problem_;
   const int64_t budget_bytes_;

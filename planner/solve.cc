@@ -5,6 +5,7 @@
 
 #include "base/str_cat.h"
 #include "planner/construct.h"
+#include "planner/greedy.h"
 #include "planner/local_search.h"
 
 namespace reprise::planner {
@@ -37,6 +38,11 @@ class Search {
     if (certificate_.impossible()) return Refuse();
     Report();
     Construct();
+    if (Best() == nullptr) {
+      certificate_.TryPebbling(effort_.most_ticks() / 4);
+      if (certificate_.impossible()) return Refuse();
+      Squeeze();
+    }
     Improve();
     return {.added_ns = certificate_.added_ns(),
             .impossible = false,
@@ -104,6 +110,27 @@ class Search {
                 archive_, effort_);
       }
       starts_.push_back(std::move(flags));
+      Report();
+    }
+  }
+
+  // Schedules by the greedy, for budgets at which dropping by cuts is not
+  // enough.
+  void Squeeze() {
+    for (const int distance_power : {1, 2, 0}) {
+      if (effort_.Over()) return;
+      const GreedyOptions options{.budget_bytes = request_.budget_bytes,
+                                  .distance_power = distance_power};
+      const std::vector<OpId> execs = NextUseGreedy(problem_, options, effort_);
+      if (execs.empty()) continue;
+      const StatusOr<Evaluation> evaluation = Evaluate(
+          *problem_.graph,
+          WithFrees(*problem_.graph, execs, problem_.capabilities.free_policy),
+          problem_.capabilities);
+      if (!evaluation.ok()) continue;
+      archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
+                   "next-use");
+      starts_.insert(starts_.begin(), FlagsOfExecs(problem_, execs));
       Report();
     }
   }
@@ -215,7 +242,7 @@ void AddBase(const Problem& problem, Archive& archive) {
 
 int64_t DefaultTicks(const Problem& problem) {
   (void)problem;
-  return 400'000'000;
+  return 150'000'000;
 }
 
 void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,

@@ -49,7 +49,7 @@ StatusOr<std::vector<CurvePoint>> Sweep(
               LargestWorkingSet(problem).smallest_budget_bytes, points);
 
   const int64_t all_ticks =
-      request.max_ticks > 0 ? request.max_ticks : 2 * DefaultTicks(problem);
+      request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem);
   std::vector<Solution> solutions(budgets.size());
   bool interrupted = false;
   for (size_t i = budgets.size(); i-- > 0;) {

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/greedy.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <vector>
+
+namespace reprise::planner {
+namespace {
+
+using Set = std::vector<ValueId>;  // sorted
+
+bool Contains(const Set& set, ValueId v) {
+  return std::binary_search(set.begin(), set.end(), v);
+}
+
+// What the greedy knows of memory: which value of each storage is present.
+class Memory {
+ public:
+  explicit Memory(const Problem& problem)
+      : problem_(problem),
+        present_(problem.bytes.size(), kNoValue),
+        first_life_(problem.bytes.size(), 1),
+        next_use_(problem.versions.value_count(), 0),
+        live_(problem.static_bytes) {}
+
+  bool Has(ValueId v) const {
+    return present_[problem_.versions.storage[v]] == v;
+  }
+  ValueId At(StorageId s) const { return present_[s]; }
+  int64_t live() const { return live_; }
+
+  void Drop(StorageId s) {
+    if (present_[s] == kNoValue) return;
+    present_[s] = kNoValue;
+    first_life_[s] = 0;
+    live_ -= problem_.bytes[s];
+    const auto at = std::find(alive_.begin(), alive_.end(), s);
+    *at = alive_.back();
+    alive_.pop_back();
+  }
+  void Run(OpId op) {
+    for (const ValueId v : problem_.versions.Make(op)) {
+      const StorageId s = problem_.versions.storage[v];
+      if (present_[s] == kNoValue) {
+        live_ += problem_.bytes[s];
+        alive_.push_back(s);
+      }
+      present_[s] = v;
+    }
+  }
+
+  // The flag of the gap that a present value is in, before base op `at`.
+  int32_t GapOf(ValueId v, OpId at) {
+    const auto uses = problem_.Uses(v);
+    int32_t& next = next_use_[v];
+    while (next < static_cast<int32_t>(uses.size()) && uses[next] < at) ++next;
+    return problem_.flag_begin[v] + next;
+  }
+  bool MayDrop(StorageId s, OpId at) {
+    const OpId held = problem_.rules.held_until[s];
+    if (first_life_[s] != 0 && held != kNoOp && held >= at) return false;
+    const int32_t gap = GapOf(present_[s], at);
+    return problem_.flag_fixed[gap] == 0 || problem_.IsTail(gap);
+  }
+  const std::vector<StorageId>& alive() const { return alive_; }
+
+ private:
+  const Problem& problem_;
+  std::vector<ValueId> present_;
+  std::vector<uint8_t> first_life_;
+  std::vector<int32_t> next_use_;  // by value: uses before the current op
+  std::vector<StorageId> alive_;
+  int64_t live_;
+};
+
+class Greedy {
+ public:
+  Greedy(const Problem& problem, const GreedyOptions& options, Effort& effort)
+      : problem_(problem),
+        options_(options),
+        effort_(effort),
+        memory_(problem),
+        runs_(problem.op_count, 0) {}
+
+  std::vector<OpId> Run() {
+    const size_t most = static_cast<size_t>(problem_.op_count) *
+                        static_cast<size_t>(options_.most_execs_per_op);
+    for (at_ = 0; at_ <= problem_.op_count; ++at_) {
+      Set wanted(Need(at_).begin(), Need(at_).end());
+      std::sort(wanted.begin(), wanted.end());
+      if (!std::all_of(wanted.begin(), wanted.end(),
+                       [&](ValueId v) { return memory_.Has(v); })) {
+        if (problem_.rules.may_trigger[at_] == 0 || !Burst(wanted)) return {};
+      }
+      if (at_ == problem_.op_count) break;
+      if (!MakeRoom(at_, wanted)) return {};
+      Exec(at_);
+      if (execs_.size() > most || effort_.Over()) return {};
+    }
+    return execs_;
+  }
+
+ private:
+  std::span<const ValueId> Need(OpId op) const {
+    return op == problem_.op_count ? std::span<const ValueId>(problem_.end_need)
+                                   : problem_.versions.Need(op);
+  }
+
+  void Exec(OpId op) {
+    memory_.Run(op);
+    execs_.push_back(op);
+    ++runs_[op];
+    effort_.Spend(10);
+  }
+
+  // Evicts until `op` fits. Keeps the values of `keep`.
+  bool MakeRoom(OpId op, const Set& keep) {
+    const Versions& versions = problem_.versions;
+    int64_t extra = problem_.workspace[op];
+    for (const StorageId s : problem_.Writes(op)) {
+      const ValueId present = memory_.At(s);
+      if (present == kNoValue) {
+        extra += problem_.bytes[s];
+      } else if (present != versions.first_value[s]) {
+        // An older version is made again: the newer one goes.
+        if (Contains(keep, present) || !memory_.MayDrop(s, at_)) return false;
+        memory_.Drop(s);
+        extra += problem_.bytes[s];
+      } else if (problem_.capabilities.duplicate_outputs) {
+        extra += problem_.bytes[s];
+      }
+    }
+    while (memory_.live() + extra > options_.budget_bytes) {
+      StorageId worst = -1;
+      double least = 0;
+      for (const StorageId s : memory_.alive()) {
+        const ValueId v = memory_.At(s);
+        if (problem_.bytes[s] == 0 || Contains(keep, v) ||
+            !memory_.MayDrop(s, at_)) {
+          continue;
+        }
+        const double worth = Worth(v);
+        if (worst < 0 || worth < least || (worth == least && s < worst)) {
+          worst = s;
+          least = worth;
+        }
+      }
+      effort_.Spend(static_cast<int64_t>(memory_.alive().size()));
+      if (worst < 0) return false;
+      memory_.Drop(worst);
+    }
+    return true;
+  }
+
+  double Worth(ValueId v) {
+    const int32_t gap = memory_.GapOf(v, at_);
+    const double bytes = static_cast<double>(problem_.BytesOf(v));
+    double cost = 1;
+    if (options_.cost_power > 0) {
+      cost += static_cast<double>(
+          problem_.rules.rerun_ns[problem_.versions.maker[v]]);
+    }
+    double distance = static_cast<double>(problem_.flag_to[gap] - at_ + 1);
+    if (problem_.IsTail(gap)) distance = 1e6 * problem_.op_count;
+    if (options_.distance_power == 0) distance = problem_.IsTail(gap) ? 1e6 : 1;
+    if (options_.distance_power == 2) distance *= distance;
+    return cost / (bytes * distance);
+  }
+
+  // Bytes that no burst can free: what is held or may not be made again.
+  int64_t RetainedBytes(std::vector<uint8_t>& retained) {
+    int64_t bytes = problem_.static_bytes;
+    retained.assign(problem_.bytes.size(), 0);
+    for (const StorageId s : memory_.alive()) {
+      if (memory_.MayDrop(s, at_)) continue;
+      retained[s] = 1;
+      bytes += problem_.bytes[s];
+    }
+    return bytes;
+  }
+
+  struct Node {
+    Set set;
+    int32_t parent;
+    OpId undone;  // exec between this set and its parent's
+    int64_t time_ns;
+    bool closed;
+  };
+  struct Arrival {
+    int64_t estimate;
+    OpId undone;
+    int32_t node;
+    bool operator<(const Arrival& other) const {
+      if (estimate != other.estimate) return estimate > other.estimate;
+      if (undone != other.undone) return undone < other.undone;
+      return node > other.node;
+    }
+  };
+
+  // Time of the makers of what is missing: each has to run at least once.
+  int64_t MissingTime(const Set& set) {
+    makers_.clear();
+    for (const ValueId v : set) {
+      if (!memory_.Has(v)) makers_.push_back(problem_.versions.maker[v]);
+    }
+    std::sort(makers_.begin(), makers_.end());
+    makers_.erase(std::unique(makers_.begin(), makers_.end()), makers_.end());
+    int64_t time = 0;
+    for (const OpId m : makers_) time += problem_.rules.rerun_ns[m] + 1;
+    return time;
+  }
+
+  // Bytes while m runs and `before` and its outputs are present.
+  int64_t BytesWhile(OpId m, const Set& before, const Set& after) {
+    int64_t bytes = retained_bytes_ + problem_.workspace[m];
+    scratch_.clear();
+    for (const Set* set : {&before, &after}) {
+      for (const ValueId v : *set) {
+        scratch_.push_back(problem_.versions.storage[v]);
+      }
+    }
+    for (const StorageId s : problem_.Writes(m)) scratch_.push_back(s);
+    std::sort(scratch_.begin(), scratch_.end());
+    scratch_.erase(std::unique(scratch_.begin(), scratch_.end()),
+                   scratch_.end());
+    for (const StorageId s : scratch_) {
+      if (retained_[s] == 0) bytes += problem_.bytes[s];
+    }
+    return bytes;
+  }
+
+  // The set before m runs, or false where versions contradict each other.
+  bool Undo(OpId m, const Set& after, Set& before) {
+    const Versions& versions = problem_.versions;
+    const auto make = versions.Make(m);
+    before.clear();
+    for (const ValueId v : after) {
+      if (std::find(make.begin(), make.end(), v) == make.end()) {
+        before.push_back(v);
+      }
+    }
+    for (const ValueId v : before) {
+      for (const ValueId w : make) {
+        if (versions.storage[v] == versions.storage[w]) return false;
+      }
+    }
+    const size_t kept = before.size();
+    for (const ValueId u : versions.Need(m)) {
+      bool known = false;
+      for (size_t i = 0; i < kept; ++i) {
+        if (before[i] == u) known = true;
+        if (before[i] != u &&
+            versions.storage[before[i]] == versions.storage[u])
+          return false;
+      }
+      if (!known) before.push_back(u);
+    }
+    std::sort(before.begin(), before.end());
+    return true;
+  }
+
+  bool MayUndo(OpId m, const Set& after) {
+    if (problem_.rules.may_rerun[m] == 0) return false;
+    const int most = problem_.capabilities.max_runs;
+    if (most > 0 && runs_[m] >= most) return false;
+    for (const ValueId v : problem_.versions.Make(m)) {
+      if (Contains(after, v) && problem_.rules.may_remake[v] == 0) return false;
+      // A retained storage at another version cannot make way.
+      const StorageId s = problem_.versions.storage[v];
+      if (retained_[s] != 0 && memory_.At(s) != v) return false;
+    }
+    return true;
+  }
+
+  bool Burst(const Set& wanted) {
+    retained_bytes_ = RetainedBytes(retained_);
+    std::vector<Node> nodes;
+    std::map<Set, int32_t> seen;
+    std::priority_queue<Arrival> queue;
+    nodes.push_back({wanted, -1, kNoOp, 0, false});
+    seen[wanted] = 0;
+    queue.push({MissingTime(wanted), kNoOp, 0});
+    int states = 0;
+    Set before;
+    while (!queue.empty()) {
+      const int32_t index = queue.top().node;
+      queue.pop();
+      if (nodes[index].closed) continue;
+      nodes[index].closed = true;
+      const Set set = nodes[index].set;
+      effort_.Spend(40);
+      if (std::all_of(set.begin(), set.end(),
+                      [&](ValueId v) { return memory_.Has(v); })) {
+        return Execute(nodes, index);
+      }
+      if (++states > options_.most_states || effort_.Over()) return false;
+      std::vector<OpId> undo;
+      for (const ValueId v : set) undo.push_back(problem_.versions.maker[v]);
+      std::sort(undo.begin(), undo.end());
+      undo.erase(std::unique(undo.begin(), undo.end()), undo.end());
+      for (const OpId m : undo) {
+        if (!MayUndo(m, set) || !Undo(m, set, before) ||
+            BytesWhile(m, before, set) > options_.budget_bytes) {
+          continue;
+        }
+        effort_.Spend(static_cast<int64_t>(40 + before.size()));
+        const int64_t time =
+            nodes[index].time_ns + problem_.rules.rerun_ns[m] + 1;
+        const auto [place, fresh] =
+            seen.try_emplace(before, static_cast<int32_t>(nodes.size()));
+        if (!fresh) {
+          Node& known = nodes[place->second];
+          if (known.closed || known.time_ns <= time) continue;
+          known = {before, index, m, time, false};
+        } else {
+          nodes.push_back({before, index, m, time, false});
+        }
+        queue.push({time + 2 * MissingTime(before), m, place->second});
+      }
+    }
+    return false;
+  }
+
+  // Runs the burst that leads from what is present to the wanted set.
+  bool Execute(const std::vector<Node>& nodes, int32_t index) {
+    while (nodes[index].parent >= 0) {
+      // What has to survive the exec: its inputs and all that is wanted later.
+      const Set& before = nodes[index].set;
+      const OpId m = nodes[index].undone;
+      if (!MakeRoom(m, before)) return false;
+      Exec(m);
+      index = nodes[index].parent;
+    }
+    return true;
+  }
+
+  const Problem& problem_;
+  const GreedyOptions& options_;
+  Effort& effort_;
+  Memory memory_;
+  std::vector<int32_t> runs_;
+  std::vector<OpId> execs_;
+  std::vector<uint8_t> retained_;
+  int64_t retained_bytes_ = 0;
+  std::vector<OpId> makers_;
+  std::vector<StorageId> scratch_;
+  OpId at_ = 0;
+};
+
+}  // namespace
+
+std::vector<OpId> NextUseGreedy(const Problem& problem,
+                                const GreedyOptions& options, Effort& effort) {
+  return Greedy(problem, options, effort).Run();
+}
+
+}  // namespace reprise::planner

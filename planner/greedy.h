@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Next-use greedy with searched bursts: finds a schedule when memory is tight.
+//
+// Walk the base order within the budget. When memory would exceed it, evict
+// the evictable value with the least
+//
+//   (recompute time)^a / (bytes * (distance to its next base use)^d)
+//
+// values without a further base use first. When an op's inputs are absent, the
+// burst that re-creates them is found by a search *backwards* over sets of
+// values: need(op) is wanted; undoing the last exec m of the burst leaves
+// X - make(m) + need(m); a set that is present now is a goal. Only sets that
+// fit in the budget are followed (compare pebble.h), the rest by time so far
+// plus the time of the makers of what is missing. In a depth-first burst the
+// inputs of ops that wait pile up; here the order of a burst is free, which
+// decides whether there is one at all under tight budgets.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/effort.h"
+#include "planner/problem.h"
+
+namespace reprise::planner {
+
+struct GreedyOptions {
+  int64_t budget_bytes = 0;
+  int cost_power = 1;      // a: 0 or 1
+  int distance_power = 1;  // d: 0, 1 or 2
+  int most_states = 3000;  // sets per burst
+  int most_execs_per_op = 200;
+};
+
+// The execs of a schedule within the budget, or nothing where the greedy is
+// stuck. The evaluator has the last word.
+std::vector<OpId> NextUseGreedy(const Problem& problem,
+                                const GreedyOptions& options, Effort& effort);
+
+}  // namespace reprise::planner

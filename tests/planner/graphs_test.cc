@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Public step graphs at the budgets of the papers, never worse than this.
+// Needs the files: REPRISE_GRAPHS names their folder; skipped without it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "planner/planner.h"
+#include "tests/planner/graph_json.h"
+
+namespace reprise::planner {
+namespace {
+
+struct Cell {
+  const char* graph;
+  double fraction;
+  // Percent of the base time; negative: proven impossible.
+  double overhead;
+  double bound;
+};
+
+class GraphsTest : public testing::TestWithParam<Cell> {};
+
+TEST_P(GraphsTest, IsNeverWorse) {
+  const Cell& cell = GetParam();
+  const char* folder = std::getenv("REPRISE_GRAPHS");
+  const auto graph = ReadGraphFile(std::string(folder ? folder : ".") + "/" +
+                                   cell.graph + ".json");
+  if (!graph.has_value()) {
+    GTEST_SKIP() << cell.graph << ".json is absent: set REPRISE_GRAPHS";
+  }
+  const auto base =
+      Evaluate(*graph, BaseSchedule(*graph, FreePolicy::kEager), {});
+  ASSERT_TRUE(base.ok());
+  const int64_t dynamic = base->peak_bytes - graph->static_bytes;
+  const int64_t budget =
+      graph->static_bytes +
+      static_cast<int64_t>(cell.fraction * static_cast<double>(dynamic));
+
+  const auto plan = MakePlan(*graph, {.budget_bytes = budget});
+
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  if (cell.overhead < 0) {
+    EXPECT_FALSE(plan->feasible);
+    EXPECT_FALSE(plan->undecided);
+    return;
+  }
+  ASSERT_TRUE(plan->feasible);
+  EXPECT_LE(plan->overhead * 100, cell.overhead);
+  EXPECT_GE(plan->bound * 100, cell.bound);
+}
+
+const Cell kCells[] = {
+    {"checkmate_vgg16", 0.9, 1.97, 0.94},
+    {"checkmate_vgg16", 0.7, -1, 0},
+    {"checkmate_fcn8", 0.9, 0.031, 0.003},
+    {"checkmate_fcn8", 0.7, 0.8916, 0.21},
+    {"checkmate_fcn8", 0.5, -1, 0},
+    {"checkmate_unet", 0.9, 1.13, 0.83},
+    {"checkmate_unet", 0.7, 2.97, 2.83},
+    {"checkmate_unet", 0.5, 6.97, 6.29},
+    {"checkmate_mobilenet", 0.5, 1.70, 1.61},
+    {"checkmate_resnet50", 0.5, 1.52, 1.48},
+    {"layered_100", 0.9, 0.79, 0.47},
+    {"layered_100", 0.7, 9.5, 3.36},
+    {"layered_100", 0.5, -1, 0},
+    {"layered_500", 0.9, 1.15, 0.66},
+    {"trace_resnet32", 0.5, 9.2, 8.79},
+    {"trace_densenet121", 0.7, 4.7, 4.48},
+    {"trace_transformer", 0.5, 5.1, 4.77},
+    {"trace_lstm", 0.5, 5.6, 5.55},
+};
+
+INSTANTIATE_TEST_SUITE_P(Public, GraphsTest, testing::ValuesIn(kCells),
+                         [](const testing::TestParamInfo<Cell>& info) {
+                           return std::string(info.param.graph) + "_" +
+                                  std::to_string(static_cast<int>(
+                                      info.param.fraction * 100));
+                         });
+
+}  // namespace
+}  // namespace reprise::planner

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "planner/archive.h"
+#include "planner/random.h"
+#include "tests/planner/random_graph.h"
+
+namespace reprise::planner {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A chain of layers with a mirrored backward: layer i makes x_i (10 bytes) from
+// x_(i-1); its backward reads x_(i-1) and the gradient of x_i.
+StepGraph Chain(int layers) {
+  StepGraph graph;
+  for (int i = 0; i < layers; ++i) {
+    graph.storages.push_back({.bytes = 10, .saved_for_backward = true});
+    Op op{.time_ns = 100, .writes = {i}};
+    if (i > 0) op.reads = {i - 1};
+    graph.ops.push_back(op);
+  }
+  for (int i = layers; i-- > 0;) {
+    const StorageId gradient = graph.storage_count();
+    graph.storages.push_back({.bytes = 10});
+    Op op{.time_ns = 200, .phase = Phase::kBackward, .writes = {gradient}};
+    if (i > 0) op.reads.push_back(i - 1);
+    op.reads.push_back(i == layers - 1 ? i : gradient - 1);
+    graph.ops.push_back(op);
+  }
+  graph.required = {graph.storage_count() - 1};
+  return graph;
+}
+
+Plan MustPlan(const StepGraph& graph, const Request& request) {
+  const StatusOr<Plan> plan = MakePlan(graph, request);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return plan.ok() ? *plan : Plan{};
+}
+
+TEST(MakePlanTest, TheBaseOrderIsReturnedAtOnceWhereItFits) {
+  const Plan plan = MustPlan(Chain(10), {.budget_bytes = 1 << 20});
+
+  EXPECT_TRUE(plan.feasible);
+  EXPECT_TRUE(plan.proven_optimal);
+  EXPECT_EQ(plan.overhead, 0);
+  EXPECT_EQ(plan.solver, "base");
+  EXPECT_EQ(plan.ticks, 0);
+  EXPECT_THAT(plan.recomputed_ops, testing::IsEmpty());
+  EXPECT_EQ(plan.schedule, BaseSchedule(Chain(10), FreePolicy::kEager));
+}
+
+TEST(MakePlanTest, AnEmptyStepGraphHasAnEmptyPlan) {
+  const Plan plan = MustPlan({}, {.budget_bytes = 0});
+
+  EXPECT_TRUE(plan.feasible);
+  EXPECT_THAT(plan.schedule, testing::IsEmpty());
+}
+
+TEST(MakePlanTest, HalfTheMemoryOfAChainCostsLessThanOneForward) {
+  const StepGraph graph = Chain(30);
+  const Plan base = MustPlan(graph, {.budget_bytes = 1 << 20});
+
+  for (const Capabilities& capabilities :
+       {Capabilities{}, TapeCapabilities()}) {
+    const Plan plan =
+        MustPlan(graph, {.budget_bytes = base.evaluation.peak_bytes / 2,
+                         .capabilities = capabilities,
+                         .max_ticks = 5'000'000});
+
+    ASSERT_TRUE(plan.feasible);
+    EXPECT_LE(plan.evaluation.peak_bytes, base.evaluation.peak_bytes / 2);
+    EXPECT_LE(plan.bound, plan.overhead);
+    EXPECT_LT(plan.overhead, 1.0 / 3);
+  }
+}
+
+TEST(MakePlanTest, TheSameRequestGivesTheSamePlan) {
+  const Request request{
+      .budget_bytes = 120, .target_gap = 0, .max_ticks = 2'000'000, .seed = 7};
+
+  const Plan first = MustPlan(Chain(30), request);
+  const Plan second = MustPlan(Chain(30), request);
+
+  EXPECT_EQ(first.schedule, second.schedule);
+  EXPECT_EQ(first.ticks, second.ticks);
+  EXPECT_EQ(first.bound, second.bound);
+}
+
+TEST(MakePlanTest, AStoppedSearchReturnsTheBestPlanSoFar) {
+  int questions = 0;
+  Request request{.budget_bytes = 120, .target_gap = 0};
+  request.should_stop = [&] { return ++questions > 20; };
+
+  const Plan plan = MustPlan(Chain(60), request);
+
+  EXPECT_TRUE(plan.interrupted);
+  EXPECT_TRUE(plan.feasible || plan.undecided);
+}
+
+TEST(MakePlanTest, ProgressNeverGetsWorse) {
+  Request request{.budget_bytes = 110, .target_gap = 0, .max_ticks = 3'000'000};
+  std::vector<Progress> reports;
+  request.on_progress = [&](const Progress& p) { reports.push_back(p); };
+
+  MustPlan(Chain(40), request);
+
+  ASSERT_GT(reports.size(), 1u);
+  for (size_t i = 1; i < reports.size(); ++i) {
+    EXPECT_GE(reports[i].bound, reports[i - 1].bound);
+    if (reports[i - 1].overhead >= 0) {
+      EXPECT_LE(reports[i].overhead, reports[i - 1].overhead);
+    }
+  }
+}
+
+TEST(MakePlanTest, RequestsThatCannotBeMeantAreRefused) {
+  const auto error = [](const Request& request) {
+    return MakePlan(Chain(3), request).status().message();
+  };
+
+  EXPECT_THAT(error({.budget_bytes = -1}), HasSubstr("budget_bytes"));
+  EXPECT_THAT(error({.budget_bytes = 1, .max_ticks = -1}),
+              HasSubstr("max_ticks"));
+  EXPECT_THAT(error({.budget_bytes = 1, .target_gap = -0.1}),
+              HasSubstr("target_gap"));
+  EXPECT_THAT(error({.budget_bytes = 1, .capabilities = {.max_runs = -2}}),
+              HasSubstr("max_runs"));
+  EXPECT_THAT(error({.budget_bytes = 1, .capabilities = {.ns_per_op = -2}}),
+              HasSubstr("ns_per_op"));
+}
+
+TEST(MakePlanTest, AGraphThatIsNotValidIsRefused) {
+  StepGraph graph = Chain(3);
+  graph.ops[0].reads = {5};
+
+  EXPECT_EQ(MakePlan(graph, {.budget_bytes = 9}).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST(MakePlanTest, ARefusalNamesTheSmallestKnownBudget) {
+  // Every backward holds x, two gradients: 30 bytes.
+  const Plan plan = MustPlan(Chain(10), {.budget_bytes = 29});
+
+  EXPECT_FALSE(plan.feasible);
+  EXPECT_FALSE(plan.undecided);
+  EXPECT_EQ(plan.infeasible.smallest_budget_bytes, 30);
+  EXPECT_GE(plan.infeasible.smallest_known_bytes, 30);
+  EXPECT_NE(plan.infeasible.blocking_op, kNoOp);
+}
+
+TEST(LowerBoundTest, FallsAsTheBudgetGrows) {
+  double last = 1e9;
+  for (const int64_t budget : {100, 150, 200, 250, 300}) {
+    const auto bound = LowerBound(Chain(30), {.budget_bytes = budget});
+    ASSERT_TRUE(bound.ok());
+    EXPECT_FALSE(bound->impossible);
+    EXPECT_LE(bound->overhead, last);
+    last = bound->overhead;
+  }
+  EXPECT_GT(LowerBound(Chain(30), {.budget_bytes = 100})->overhead, 0);
+}
+
+TEST(SweepTest, PeakAndTimeAreMonotoneAndNoBoundIsAboveItsOverhead) {
+  std::vector<int64_t> streamed;
+  const auto curve =
+      Sweep(Chain(20), {.max_ticks = 3'000'000}, 12,
+            [&](const CurvePoint& p) { streamed.push_back(p.budget_bytes); });
+
+  ASSERT_TRUE(curve.ok());
+  ASSERT_EQ(curve->size(), 12u);
+  EXPECT_EQ(streamed.size(), 12u);
+  EXPECT_EQ(curve->front().overhead, 0);
+  for (size_t i = 1; i < curve->size(); ++i) {
+    const CurvePoint& larger = (*curve)[i - 1];
+    const CurvePoint& smaller = (*curve)[i];
+    EXPECT_LT(smaller.budget_bytes, larger.budget_bytes);
+    EXPECT_GE(smaller.bound, larger.bound);
+    if (!smaller.feasible) continue;
+    EXPECT_TRUE(larger.feasible);
+    EXPECT_LE(smaller.peak_bytes, larger.peak_bytes);
+    EXPECT_GE(smaller.time_ns, larger.time_ns);
+    EXPECT_LE(smaller.bound, smaller.overhead);
+  }
+}
+
+TEST(ExplainTest, EveryStorageHasADecisionAndAReason) {
+  const StepGraph graph = Chain(20);
+  const Plan plan =
+      MustPlan(graph, {.budget_bytes = 120, .max_ticks = 1'000'000});
+  ASSERT_TRUE(plan.feasible);
+
+  const std::vector<StorageExplanation> all = Explain(graph, plan, {});
+
+  ASSERT_EQ(static_cast<int>(all.size()), graph.storage_count());
+  int recomputed = 0;
+  for (const StorageExplanation& storage : all) {
+    EXPECT_FALSE(storage.why.empty());
+    if (storage.decision != Decision::kRecompute) continue;
+    ++recomputed;
+    EXPECT_EQ(storage.why, "cheap");
+    EXPECT_GT(storage.times_recomputed, 0);
+    EXPECT_EQ(storage.recompute_ns, 100);
+  }
+  EXPECT_GT(recomputed, 0);
+  EXPECT_EQ(all[3].made_by, 3);
+}
+
+TEST(ArchiveTest, KeepsTheParetoSetOnly) {
+  Archive archive;
+  EXPECT_TRUE(archive.Add(100, 50, {}, "a"));
+  EXPECT_TRUE(archive.Add(80, 60, {}, "b"));
+  EXPECT_FALSE(archive.Add(90, 60, {}, "beaten by b"));
+  EXPECT_TRUE(archive.Add(80, 50, {}, "beats both"));
+
+  EXPECT_EQ(archive.Best(79), nullptr);
+  EXPECT_EQ(archive.Best(1000)->solver, "beats both");
+  EXPECT_EQ(archive.Smallest()->peak_bytes, 80);
+}
+
+TEST(RandomTest, ExponentialsHaveMeanOne) {
+  Random random(3);
+  int64_t sum = 0;
+  for (int i = 0; i < 100'000; ++i) sum += random.Exponential16();
+
+  EXPECT_NEAR(static_cast<double>(sum) / 100'000 / 65536, 1.0, 0.05);
+}
+
+}  // namespace
+}  // namespace reprise::planner
