@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "server/convert/digest.h"
+#include "tests/server/server_harness.h"
+
+namespace reprise::server {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// Peaks of SmallGraph, static memory 1024 included: x, y and z are alive at op
+// 2 without a plan, y and z alone when x is made again for 1 of 10 us.
+constexpr int64_t kBasePeak = 1024 + 4096 + 8192 + 8192;
+constexpr int64_t kSmallestPeak = 1024 + 8192 + 8192;
+
+grpc::Status PlanStatus(TestServer& server, const v1::PlanRequest& request) {
+  grpc::ClientContext context;
+  const auto reader = server.planner().Plan(&context, request);
+  v1::PlanEvent event;
+  while (reader->Read(&event)) {
+  }
+  return reader->Finish();
+}
+
+TEST(PutGraphTest, NamesEqualGraphsEquallyUnlessTheSubmitterNamesThem) {
+  TestServer server;
+  const std::string id = server.PutGraph(SmallGraph(), "");
+
+  EXPECT_EQ(id, HexId(IdOf(SmallGraph().SerializeAsString())));
+  EXPECT_EQ(server.PutGraph(SmallGraph(), ""), id);
+
+  grpc::ClientContext context;
+  v1::GraphRef ref;
+  const auto writer = server.planner().PutGraph(&context, &ref);
+  v1::GraphPart part;
+  part.set_graph_id("00000000000000aa");
+  part.set_data(SmallGraph().SerializeAsString());
+  writer->Write(part);
+  writer->WritesDone();
+  ASSERT_TRUE(writer->Finish().ok());
+  EXPECT_EQ(ref.graph_id(), "00000000000000aa");
+}
+
+TEST(PutGraphTest, NamesTheFieldThatIsWrong) {
+  TestServer server;
+  v1::StepGraph graph = SmallGraph();
+  graph.mutable_ops(1)->set_time_ns(-1);
+  grpc::ClientContext context;
+  v1::GraphRef ref;
+  const auto writer = server.planner().PutGraph(&context, &ref);
+  v1::GraphPart part;
+  part.set_data(graph.SerializeAsString());
+  writer->Write(part);
+  writer->WritesDone();
+
+  const grpc::Status status = writer->Finish();
+
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("ops[1]"));
+}
+
+TEST(PutGraphTest, RefusesAPartAboveOneMebibyte) {
+  TestServer server;
+  grpc::ClientContext context;
+  v1::GraphRef ref;
+  const auto writer = server.planner().PutGraph(&context, &ref);
+  v1::GraphPart part;
+  part.set_data(std::string((1 << 20) + 1, 'x'));
+  writer->Write(part);
+  writer->WritesDone();
+
+  EXPECT_EQ(writer->Finish().error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST(PlanTest, RecomputesWhatTheBudgetHasNoRoomFor) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+
+  const v1::Plan plan =
+      server.Plan(RequestFor(graph_id, std::to_string(kSmallestPeak)));
+
+  EXPECT_TRUE(plan.feasible()) << plan.sentence();
+  EXPECT_EQ(plan.peak_bytes(), kSmallestPeak);
+  EXPECT_EQ(plan.base_peak_bytes(), kBasePeak);
+  EXPECT_DOUBLE_EQ(plan.overhead(), 0.1);  // op 0 again: 1 of 10 us
+  EXPECT_EQ(plan.decisions(0), v1::DECISION_RECOMPUTE);
+  EXPECT_THAT(plan.sentence(), StartsWith("It fits in 17.0 KiB."));
+
+  grpc::ClientContext context;
+  v1::GetPlanRequest request;
+  request.set_plan_id(plan.plan_id());
+  v1::Plan stored;
+  ASSERT_TRUE(server.planner().GetPlan(&context, request, &stored).ok());
+  EXPECT_EQ(stored.SerializeAsString(), plan.SerializeAsString());
+}
+
+TEST(PlanTest, AnswersAnImpossibleBudgetWithTheOpThatProvesIt) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+
+  const v1::Plan plan =
+      server.Plan(RequestFor(graph_id, std::to_string(kSmallestPeak - 1)));
+
+  EXPECT_FALSE(plan.feasible());
+  EXPECT_EQ(plan.infeasible().smallest_budget_bytes(), kSmallestPeak);
+  EXPECT_EQ(plan.infeasible().blocking_op(), 2u);
+  EXPECT_THAT(plan.sentence(), HasSubstr("op 2 aten.op2 (layers.0)"));
+}
+
+TEST(PlanTest, HoldsBackWhatTheJobMeasuredAboveTheModel) {
+  TestServer server;
+  v1::StepGraph graph = SmallGraph();
+  graph.set_measured_peak_bytes(kBasePeak + 1000);
+  graph.set_measured_step_ns(50'000);
+  const std::string graph_id = server.PutGraph(graph, "");
+
+  // The model's best is kSmallestPeak; 1000 more are real but not in it.
+  const v1::Plan fits =
+      server.Plan(RequestFor(graph_id, std::to_string(kSmallestPeak + 1000)));
+  const v1::Plan does_not =
+      server.Plan(RequestFor(graph_id, std::to_string(kSmallestPeak + 999)));
+
+  EXPECT_TRUE(fits.feasible());
+  EXPECT_EQ(fits.peak_bytes(), kSmallestPeak + 1000);
+  EXPECT_EQ(fits.base_peak_bytes(), kBasePeak + 1000);
+  EXPECT_FALSE(does_not.feasible());
+}
+
+TEST(PlanTest, NamesWhatIsWrongWithARequest) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+
+  const grpc::Status bare = PlanStatus(server, RequestFor(graph_id, "8G"));
+  EXPECT_EQ(bare.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(bare.error_message(), HasSubstr("8GiB"));
+  EXPECT_EQ(
+      PlanStatus(server, RequestFor("00000000000000ff", "1.0x")).error_code(),
+      grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(PlanStatus(server, RequestFor("nonsense", "1.0x")).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST(PlanTest, EndsSoonWhenTheClientLeaves) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+  grpc::ClientContext context;
+  const auto reader =
+      server.planner().Plan(&context, RequestFor(graph_id, "0.9x"));
+  context.TryCancel();
+  v1::PlanEvent event;
+  while (reader->Read(&event)) {
+  }
+  EXPECT_FALSE(reader->Finish().ok());
+
+  EXPECT_TRUE(Eventually([&] {
+    return server
+               .Http(
+                   "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+                   "Connection: close\r\n\r\n")
+               .find("reprise_plan_queue_length 0") != std::string::npos;
+  }));
+  // And the server still plans.
+  EXPECT_TRUE(server.Plan(RequestFor(graph_id, "1.0x")).feasible());
+}
+
+TEST(SweepTest, StreamsTheCurveFromTheLargestBudgetDown) {
+  TestServer server;
+  v1::SweepRequest request;
+  request.set_graph_id(server.PutGraph(SmallGraph(), ""));
+  request.set_points(5);
+  grpc::ClientContext context;
+  const auto reader = server.planner().Sweep(&context, request);
+  std::vector<v1::TradeoffPoint> points;
+  v1::TradeoffPoint point;
+  while (reader->Read(&point)) points.push_back(point);
+
+  ASSERT_TRUE(reader->Finish().ok());
+  ASSERT_GE(points.size(), 2u);
+  EXPECT_EQ(points.front().budget_bytes(), kBasePeak);
+  EXPECT_EQ(points.front().overhead(), 0);
+  for (size_t i = 1; i < points.size(); ++i) {
+    EXPECT_LT(points[i].budget_bytes(), points[i - 1].budget_bytes());
+    EXPECT_GE(points[i].overhead(), points[i - 1].overhead());
+  }
+}
+
+TEST(ExplainTest, SaysWhatHappensToEveryStorageLargestFirst) {
+  TestServer server;
+  const v1::Plan plan = server.Plan(RequestFor(
+      server.PutGraph(SmallGraph(), ""), std::to_string(kSmallestPeak)));
+  grpc::ClientContext context;
+  v1::ExplainRequest request;
+  request.set_plan_id(plan.plan_id());
+  v1::Explanation explanation;
+  ASSERT_TRUE(server.planner().Explain(&context, request, &explanation).ok());
+
+  ASSERT_EQ(explanation.storages_size(), 4);
+  EXPECT_EQ(explanation.storages(0).bytes(), 8192);
+  const auto x =
+      std::find_if(explanation.storages().begin(), explanation.storages().end(),
+                   [](const auto& storage) { return storage.name() == "x"; });
+  ASSERT_NE(x, explanation.storages().end());
+  EXPECT_EQ(x->decision(), v1::DECISION_RECOMPUTE);
+  EXPECT_EQ(x->times_recomputed(), 1u);
+  EXPECT_EQ(x->made_by(), 0u);
+  EXPECT_EQ(x->last_read_by(), 4u);
+  EXPECT_TRUE(x->alive_at_base_peak());
+  EXPECT_FALSE(x->alive_at_peak());
+}
+
+TEST(ExplainTest, KnowsNoPlanThatWasNotMade) {
+  TestServer server;
+  grpc::ClientContext context;
+  v1::ExplainRequest request;
+  request.set_plan_id("00000000000000ff");
+  v1::Explanation explanation;
+  EXPECT_EQ(
+      server.planner().Explain(&context, request, &explanation).error_code(),
+      grpc::StatusCode::NOT_FOUND);
+}
+
+// A serialized message whose field `number` is this text.
+std::string TextField(int number, const std::string& text) {
+  return std::string(1, static_cast<char>(number << 3 | 2)) +
+         std::string(1, static_cast<char>(text.size())) + text;
+}
+
+TEST(HealthTest, EveryServiceServes) {
+  TestServer server;
+  for (const char* service :
+       {"", "reprise.v1.Planner", "reprise.v1.Query", "reprise.v1.Ingest"}) {
+    const std::string answer =
+        RawCall(server.channel(), "/grpc.health.v1.Health/Check",
+                TextField(1, service));
+
+    EXPECT_EQ(answer, "\x08\x01") << service;  // status: SERVING
+  }
+}
+
+TEST(ReflectionTest, ListsOurServices) {
+  TestServer server;
+
+  // list_services is field 7 of the request.
+  const std::string answer =
+      RawCall(server.channel(),
+              "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+              TextField(7, "*"));
+
+  EXPECT_THAT(answer, HasSubstr("reprise.v1.Planner"));
+  EXPECT_THAT(answer, HasSubstr("reprise.v1.Query"));
+  EXPECT_THAT(answer, HasSubstr("reprise.v1.Ingest"));
+}
+
+}  // namespace
+}  // namespace reprise::server

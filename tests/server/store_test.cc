@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "server/ingest/crc32c.h"
+#include "server/lock_file.h"
+#include "server/net/address.h"
+#include "server/service/timeline_fold.h"
+#include "server/store/migrate.h"
+#include "server/store/plan_rows.h"
+#include "server/store/run_rows.h"
+#include "tests/server/server_harness.h"
+
+namespace reprise::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// ---- Migrations ----
+
+TEST(MigrateTest, AppliesOnlyWhatAFileLacks) {
+  const TemporaryFolder folder;
+  StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
+  ASSERT_TRUE(database.ok());
+  const Migration first{"0001_a", "CREATE TABLE a (x)"};
+  const Migration second{"0002_b", "CREATE TABLE b (x); DROP TABLE a"};
+  const Migration one[] = {first};
+  const Migration two[] = {first, second};
+  ASSERT_TRUE(Migrate(*database, one).ok());
+
+  ASSERT_TRUE(Migrate(*database, two).ok());
+  ASSERT_TRUE(Migrate(*database, two).ok());
+
+  EXPECT_EQ(*database->UserVersion(), 2);
+  EXPECT_TRUE(database->Prepare("SELECT * FROM b").ok());
+  EXPECT_FALSE(database->Prepare("SELECT * FROM a").ok());
+}
+
+TEST(MigrateTest, LeavesTheOldVersionWhenAMigrationFails) {
+  const TemporaryFolder folder;
+  StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
+  ASSERT_TRUE(database.ok());
+  const Migration bad[] = {{"0001_bad", "CREATE TABLE a (x); SELECT nothing"}};
+
+  const Status status = Migrate(*database, bad);
+
+  EXPECT_THAT(status.message(), HasSubstr("0001_bad"));
+  EXPECT_EQ(*database->UserVersion(), 0);
+  EXPECT_FALSE(database->Prepare("SELECT * FROM a").ok());
+}
+
+TEST(MigrateTest, RefusesAFileOfANewerVersion) {
+  const TemporaryFolder folder;
+  StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
+  ASSERT_TRUE(database.ok());
+  ASSERT_TRUE(database->Execute("PRAGMA user_version=999").ok());
+
+  const Status status = Migrate(*database, Migrations());
+
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(status.message(), HasSubstr("schema 999"));
+}
+
+// ---- Store ----
+
+TEST(StoreTest, RefusesAFileThatIsNoDatabase) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/a.db") << std::string(8192, 'x');
+
+  const auto store = Store::Open({.path = folder.path() + "/a.db"});
+
+  EXPECT_EQ(store.status().code(), Code::kDataLoss);
+}
+
+TEST(StoreTest, KeepsServingWhenTheDiskIsFullAndRecovers) {
+  const TemporaryFolder folder;
+  auto opened = Store::Open({.path = folder.path() + "/a.db", .max_pages = 60});
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  Store& store = **opened;
+  const auto add = [&](size_t bytes) {
+    return store.Write([&](Database& db) -> Status {
+      v1::StepGraph graph;
+      graph.set_name(std::string(bytes, 'x'));
+      return SaveGraph(db, "0000000000000001", graph, 1);
+    });
+  };
+
+  const Status full = add(1 << 20);
+  EXPECT_EQ(full.code(), Code::kResourceExhausted);
+  EXPECT_THAT(store.degraded(), HasSubstr("full"));
+  EXPECT_TRUE(
+      store.Read([](Database& db) -> Status { return CountRuns(db).status(); })
+          .ok());
+
+  EXPECT_TRUE(add(10).ok());
+  EXPECT_EQ(store.degraded(), "");
+}
+
+TEST(StoreTest, FindsARunByItsBeginningButNotByAnAmbiguousOne) {
+  const TemporaryFolder folder;
+  auto store = Store::Open({.path = folder.path() + "/a.db"});
+  ASSERT_TRUE(store.ok());
+  const Status status = (*store)->Write([](Database& db) -> Status {
+    RETURN_IF_ERROR(EnsureRun(db, "abc-1", 1));
+    RETURN_IF_ERROR(EnsureRun(db, "abc-2", 2));
+    RETURN_IF_ERROR(EnsureRun(db, "abc", 3));
+    RETURN_IF_ERROR(EnsureRun(db, "x%", 4));
+    EXPECT_EQ(*ResolveRunId(db, "abc-1"), "abc-1");
+    EXPECT_EQ(*ResolveRunId(db, "abc"), "abc");  // exact beats prefix
+    EXPECT_EQ(*ResolveRunId(db, "x"), "x%");
+    EXPECT_EQ(*ResolveRunId(db, "latest"), "x%");
+    EXPECT_EQ(ResolveRunId(db, "ab").status().code(), Code::kInvalidArgument);
+    EXPECT_EQ(ResolveRunId(db, "%").status().code(), Code::kNotFound);
+    EXPECT_EQ(ResolveRunId(db, "").status().code(), Code::kInvalidArgument);
+    return OkStatus();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
+TEST(LockFileTest, NamesThePidOfTheHolder) {
+  const TemporaryFolder folder;
+  const auto first = LockFile::Take(folder.path());
+  ASSERT_TRUE(first.ok());
+
+  const auto second = LockFile::Take(folder.path());
+
+  EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
+  EXPECT_THAT(second.status().message(),
+              HasSubstr("pid " + std::to_string(::getpid())));
+}
+
+// ---- Small pure parts ----
+
+TEST(Crc32cTest, IsCastagnolis) {
+  EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
+  EXPECT_EQ(Crc32c(""), 0u);
+}
+
+TEST(AddressTest, TakesLoopbackOnly) {
+  EXPECT_EQ(ParseLoopback("--listen", "localhost:80")->Text(), "127.0.0.1:80");
+  EXPECT_EQ(ParseLoopback("--listen", "[::1]:0")->Text(), "[::1]:0");
+  EXPECT_TRUE(ParseLoopback("--listen", "127.1.2.3:7070").ok());
+  for (const char* text :
+       {"0.0.0.0:7070", "192.168.0.1:1", "example.com:80", "[::]:1"}) {
+    EXPECT_THAT(ParseLoopback("--listen", text).status().message(),
+                HasSubstr("not a loopback address"))
+        << text;
+  }
+  for (const char* text : {"", "127.0.0.1", "127.0.0.1:", ":80", "7070",
+                           "127.0.0.1:70000", "127.0.0.1:7x", "[::1"}) {
+    EXPECT_THAT(ParseLoopback("--listen", text).status().message(),
+                HasSubstr("cannot read"))
+        << text;
+  }
+}
+
+TEST(AddressTest, RefusesHostsThatAreNotLoopback) {
+  for (const char* host :
+       {"localhost", "LOCALHOST:7070", "127.0.0.1:1", "[::1]:7070", "[::1]"}) {
+    EXPECT_TRUE(IsLoopbackHost(host)) << host;
+  }
+  for (const char* host :
+       {"", "evil.example", "localhost.evil.example",
+        "127.0.0.1.evil.example:80", "127.0.0.1:80:90", "[::2]", "10.0.0.1"}) {
+    EXPECT_FALSE(IsLoopbackHost(host)) << host;
+  }
+}
+
+// ---- Fold ----
+
+TEST(FoldTest, KeepsAPeakThatLastsNoTime) {
+  // 5 bytes all along, but for one sample of 100 at 777,777 of a million ns.
+  const BytesAt points[] = {{0, 5}, {777'777, 100}, {777'777, 5}};
+
+  const v1::Curve curve = Fold(points, 1'000'000, {.columns = 10});
+
+  EXPECT_EQ(curve.peak_bytes(), 100);
+  EXPECT_EQ(curve.peak_at_ns(), 777'777);
+  ASSERT_EQ(curve.max_bytes_size(), 10);
+  EXPECT_EQ(curve.max_bytes(7), 100);
+  EXPECT_EQ(curve.min_bytes(7), 5);
+  EXPECT_EQ(curve.max_bytes(6), 5);
+  EXPECT_EQ(curve.max_bytes(8), 5);
+}
+
+TEST(FoldTest, CarriesTheLastValueIntoColumnsWithoutPoints) {
+  const BytesAt points[] = {{0, 1}, {20, 9}, {30, 3}};
+
+  // Columns of 10 ns; the point at the very end has its own.
+  const v1::Curve curve = Fold(points, 39, {.columns = 4});
+
+  EXPECT_EQ(curve.column_ns(), 10);
+  EXPECT_THAT(curve.max_bytes(), ElementsAre(1, 1, 9, 3));
+  EXPECT_THAT(curve.min_bytes(), ElementsAre(1, 1, 9, 3));
+}
+
+TEST(FoldTest, StartsAWindowWithWhatWasReachedBefore) {
+  const BytesAt points[] = {{0, 1}, {20, 9}, {30, 3}};
+
+  const v1::Curve curve =
+      Fold(points, 100, {.from_ns = 25, .to_ns = 35, .columns = 2});
+
+  EXPECT_EQ(curve.start_ns(), 25);
+  EXPECT_THAT(curve.max_bytes(), ElementsAre(9, 3));
+  EXPECT_EQ(curve.peak_bytes(), 9);
+}
+
+TEST(FoldTest, RefusesAWindowOutsideTheStep) {
+  EXPECT_TRUE(CheckWindow({.from_ns = 0, .to_ns = 10}, 100).ok());
+  EXPECT_FALSE(CheckWindow({.from_ns = 200, .to_ns = 300}, 100).ok());
+  EXPECT_FALSE(CheckWindow({.from_ns = 9, .to_ns = 3}, 100).ok());
+  EXPECT_FALSE(CheckWindow({.from_ns = -1, .to_ns = 3}, 100).ok());
+  EXPECT_FALSE(CheckWindow({.columns = 9000}, 100).ok());
+}
+
+}  // namespace
+}  // namespace reprise::server
