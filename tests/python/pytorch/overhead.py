@@ -60,7 +60,7 @@ def main() -> None:
     program = compile_plan(graph, schedule)
     drop = cpu_ns(job, Tape(program))
     print(
-        f"plain            forward {plain[0] / length:6.0f} ns/op  backward {plain[1] / length:6.0f}"
+        f"plain           forward {plain[0] / length:6.0f} ns/op  backward {plain[1] / length:6.0f}"
     )
     print(
         f"armed, all kept    forward +{(keep[0] - plain[0]) / length:5.0f} ns/op  backward "

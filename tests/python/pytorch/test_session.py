@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -339,3 +341,16 @@ def test_disabled_means_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_budget_that_cannot_be_read_is_refused_at_once() -> None:
     with pytest.raises(reprise.RepriseError, match="8G"):
         reprise.auto(made(), budget="8G")
+
+
+def test_an_armed_model_dies_with_its_last_user() -> None:
+    model = made()
+    arm(model)
+    train(model, 5)
+    sessions.clear()
+    watch = weakref.ref(model)
+
+    del model
+    gc.collect()
+
+    assert watch() is None

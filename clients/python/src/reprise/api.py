@@ -78,7 +78,7 @@ def auto(
     budget: str | int | None = "0.5x",
     *,
     verify_every: int = 50,
-    warmup: int = 3,
+    warmup: int = 4,
     name: str | None = None,
 ) -> M:
     """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps

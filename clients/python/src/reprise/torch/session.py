@@ -14,9 +14,11 @@ decided is said once, on standard error.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -50,6 +52,10 @@ MISMATCHES_BEFORE_CAPTURE = 3
 MAX_CAPTURES = 4
 
 
+# Sessions of this process: they share one agent.
+_open: set[Session] = set()
+
+
 class Stage(Enum):
     WARMUP = "warming up"
     CAPTURE = "capturing a step"
@@ -74,7 +80,9 @@ class Session:
         name: str,
         ns_per_op: int,
     ) -> None:
-        self.model = model
+        # Weak: an armed model dies with its last user, not with the process.
+        self._model = weakref.ref(model)
+        weakref.finalize(model, self._gone).atexit = False
         self.agent = agent
         self.meter = meter
         self.budget = budget
@@ -91,7 +99,7 @@ class Session:
         self._pid = os.getpid()
         self._device = model_device(model)
         self._parameters = {id(p) for p in model.parameters()}
-        self._optimizers: list[Any] = []
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._step = 0
         self._in_step = False
         self._in_forward = False
@@ -112,10 +120,27 @@ class Session:
         self._graph_id: int | None = None
         self._said: set[str] = set()
         self._forward = ArmedForward(model, self._around)
+        _open.add(self)
+        atexit.register(self.close)
         self._handles = [
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
         ]
+
+    @property
+    def model(self) -> nn.Module:
+        """The armed model."""
+        model = self._model()
+        if model is None:
+            raise RepriseError("the model of this session is gone")
+        return model
+
+    def _gone(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self.meter.stop()
+        self.close()
 
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Idempotent."""
@@ -123,12 +148,16 @@ class Session:
         if self.plan is not None and self._tape is not None:
             self.agent.plan_state(self.plan.plan_number, abi.PLAN_STOPPED, "removed")
         self._forward.remove()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._gone()
         self.stage, self._tape = Stage.PLAIN, None
-        self.meter.stop()
-        self.agent.stop()
+
+    def close(self) -> None:
+        """Ends this model's part of the agent's session; the last one ends the session, so that
+        what was reported arrives and the run is seen to end and not to die."""
+        _open.discard(self)
+        atexit.unregister(self.close)
+        if not _open and os.getpid() == self._pid:
+            self.agent.stop()
 
     def say(self, text: str) -> None:
         """One line to the person who trains, once."""
@@ -196,7 +225,7 @@ class Session:
                 self._trace(True)
                 self._capture = Capture(self.model, self.meter)
                 prior = alive_tensors(self._device)
-                self._capture.begin(prior, known_names(self.model, self._optimizers))
+                self._capture.begin(prior, known_names(self.model, list(self._optimizers)))
                 del prior
         elif self._tape is not None:
             self._run = self._tape.begin()
@@ -216,8 +245,7 @@ class Session:
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._in_step or not self._owns(optimizer):
             return
-        if optimizer not in self._optimizers:
-            self._optimizers.append(optimizer)
+        self._optimizers.add(optimizer)
         self._in_optimizer = True
         if self._capture is not None:
             self._capture.enter_optimizer()

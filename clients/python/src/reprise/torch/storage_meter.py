@@ -11,7 +11,6 @@ is at most the true one.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +22,14 @@ from torch.utils._pytree import tree_iter
 from reprise import abi
 from reprise.agent import Agent
 
-__all__ = ["StorageMeter"]
+__all__ = ["StorageMeter", "open_modes"]
+
+_open_modes = 0
+
+
+def open_modes() -> int:
+    """How many dispatch modes on the stack are this meter's: they are not the program's."""
+    return _open_modes
 
 
 class StorageMeter:
@@ -43,17 +49,21 @@ class StorageMeter:
         self._agent: Agent | None = None
 
     def start(self, baseline_bytes: int) -> None:
+        global _open_modes
         self.stop()
         self._alive = {}
         self._live = self._peak = baseline_bytes
         self._mode = _Watch(self)
         self._mode.__enter__()
+        _open_modes += 1
 
     def stop(self) -> None:
         """Call it on the thread that started, with no later dispatch mode open."""
+        global _open_modes
         self._agent = None
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
+            _open_modes -= 1
             self._mode = None
 
     def live(self) -> int:
@@ -69,7 +79,7 @@ class StorageMeter:
     def events_begin(self, agent: Agent) -> None:
         with self._lock:
             self._agent = agent
-            agent.alloc(0, self._live, abi.BASELINE, ts=time.monotonic_ns())
+            agent.alloc(0, self._live, abi.BASELINE)
 
     def events_end(self) -> None:
         with self._lock:
