@@ -13,7 +13,8 @@ using std::chrono::milliseconds;
 // Less than a chunk waits for company, but not for long: the ring keeps it.
 constexpr uint64_t kWorthReading = 512;
 constexpr milliseconds kLongestWait{50};
-// A report whose name never comes must not stop the ring for ever.
+// A report whose name never comes must not stop the ring for ever: after this
+// there is no more waiting until new names show that some still come.
 constexpr milliseconds kNameWait{1000};
 // After BYE other threads may still be about to publish what they reserved.
 constexpr milliseconds kByeWait{1000};
@@ -126,8 +127,10 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
   }
 
   const bool at_end = ending() && batch.positions == backlog;
-  const bool wait_for_names =
-      !ending() && !(name_wait_since_ && now - *name_wait_since_ > kNameWait);
+  if (name_wait_since_ && now - *name_wait_since_ > kNameWait) {
+    names_late_ = true;
+  }
+  const bool wait_for_names = !ending() && !names_late_;
   built_ =
       BuildChunks({.records = scratch.first(batch.records),
                    .pending = row_.pending,

@@ -154,6 +154,7 @@ class AgentSession {
   uint64_t positions_ = 0;
   std::optional<Clock::time_point> unread_since_;
   std::optional<Clock::time_point> name_wait_since_;
+  bool names_late_ = false;
 };
 
 }  // namespace reprise::server

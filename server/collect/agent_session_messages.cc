@@ -93,6 +93,7 @@ void AgentSession::AddName(uint32_t id, std::string_view text) {
   }
   std::string valid = ValidUtf8(text, kMaxNameBytes);
   names_bytes_ += valid.size();
+  names_late_ = false;
   new_names_.push_back({.ordinal = ++last_name_, .name = id, .text = valid});
   names_.emplace(id, std::move(valid));
 }

@@ -221,10 +221,15 @@ void DrainLoop::StoreAll() {
 // it could not be stored.
 bool DrainLoop::StoreSome(size_t& taken) {
   const auto now = Clock::now();
+  // On a nearly full disk a small transaction may fit where a large one, in
+  // the WAL as a whole before it is moved, does not.
+  const size_t most_chunks = short_of_room_ ? 1 : kChunksPerTransaction;
+  const std::span<reprise_slot> scratch =
+      std::span(scratch_).first(short_of_room_ ? kChunkRecords : kReadAtOnce);
   std::vector<AgentSession*> due;
   for (const auto& [key, session] : sessions_) {
-    if (taken >= kChunksPerTransaction) break;
-    auto prepared = session->Prepare(scratch_, draining_, now);
+    if (taken >= most_chunks) break;
+    auto prepared = session->Prepare(scratch, draining_, now);
     if (!prepared.ok()) {
       Log(StrCat("session ", session->row().session_id, ": ",
                  prepared.status().message(), "; it is cut off"));
@@ -242,6 +247,7 @@ bool DrainLoop::StoreSome(size_t& taken) {
   active_at_ = now;
   const Status status = Commit(due);
   SetTrouble(status);
+  short_of_room_ = !status.ok();
   if (!status.ok()) {
     // What was read stays in the rings. Moving the WAL into the file may give
     // back the room that is missing.

@@ -125,6 +125,7 @@ class DrainLoop {
   Clock::time_point checked_at_{};
   Clock::time_point published_at_{};
   Clock::time_point retry_at_{};  // after a failed transaction
+  bool short_of_room_ = false;    // until a transaction succeeds again
   bool draining_ = false;
   bool socket_backlog_ = false;
 

@@ -23,7 +23,7 @@ constexpr int kMaxConnected = 256;
 // Ended ones that the server has not taken yet included.
 constexpr size_t kMaxSessions = 4096;
 constexpr size_t kMaxNewcomers = 64;
-constexpr milliseconds kHelloWait{5000};
+constexpr milliseconds kHelloWait{2000};
 constexpr int kMessagesPerTurn = 256;
 constexpr milliseconds kCheckEvery{250};
 constexpr milliseconds kCheckSoon{10};

@@ -210,6 +210,8 @@ Status Spool::DeleteSession(int64_t key) {
 }
 
 Status Spool::Checkpoint() {
+  RETURN_IF_ERROR(database_.Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
+  // Writes to the WAL itself: on a full disk only possible now, if at all.
   RETURN_IF_ERROR(database_.Execute("PRAGMA incremental_vacuum"));
   return database_.Execute("PRAGMA wal_checkpoint(TRUNCATE)");
 }

@@ -81,7 +81,7 @@ class Spool {
                                                      int64_t count);
   Status DeleteSession(int64_t key);
 
-  // Moves the WAL into the file, so that both can shrink or be reused.
+  // Moves the WAL into the file and gives free room of both back.
   Status Checkpoint();
 
  private:
