@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 from reprise.errors import RepriseError  # noqa: E402
 from reprise.torch import probe  # noqa: E402
 from reprise.torch.meter import CudaMeter, ProbeMeter, StorageMeter, open_meter  # noqa: E402
+from reprise.torch.storage_meter import open_modes  # noqa: E402
 
 FLOATS = 1000  # 4,000 bytes
 
@@ -166,10 +167,12 @@ def test_the_fallback_counts_storages_and_says_that_it_is_not_exact():
     b = a.view(10, 100) + 1
 
     assert (meter.live(), meter.peak(), meter.exact) == (8100, 8100, False)
+    assert open_modes() == 1
     del a
     gc.collect()
     assert (meter.live(), meter.peak()) == (4100, 8100)
     meter.stop()
+    assert open_modes() == 0
     del b
 
 
@@ -309,9 +312,10 @@ def test_a_forked_child_counts_nothing_and_works(meter):
 
     child = os.fork()
     if child == 0:
+        before = meter.live()
         del a
-        ok = torch.ones(FLOATS).sum().item() == FLOATS and meter.live() == 0
-        os._exit(0 if ok else 1)
+        b = torch.ones(FLOATS)
+        os._exit(0 if b.sum().item() == FLOATS and meter.live() == before else 1)
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 0
