@@ -40,7 +40,7 @@ class Fd {
 Status SystemError(const std::string& path, const char* what, int error) {
   const std::string message =
       StrCat(path, ": cannot ", what, ": ", std::strerror(error));
-  if (error == ENOENT) {
+  if (error == ENOENT && std::string_view(what) == "read") {
     return NotFound(StrCat(path, ": no such file; check the path"));
   }
   if (error == EACCES || error == EPERM || error == EROFS) {
@@ -107,8 +107,13 @@ bool Exists(const std::string& path) {
 }
 
 bool FolderIsWritable(const std::string& path) {
-  // W_OK also knows read-only file systems, where root may not write either.
-  return access(path.c_str(), W_OK | X_OK) == 0;
+  // Tried, not asked: access() says yes to root where the file system (NFS,
+  // /proc) then says no.
+  std::string probe = path + "/.reprise-XXXXXX";
+  const Fd fd(mkostemp(probe.data(), O_CLOEXEC));
+  if (fd.get() < 0) return false;
+  unlink(probe.c_str());
+  return true;
 }
 
 Status CheckWritable(const std::string& path, bool force) {
@@ -122,8 +127,8 @@ Status CheckWritable(const std::string& path, bool force) {
     if (!force) {
       return AlreadyExists(
           StrCat(path,
-                 ": exists already; pass --force to replace it or another "
-                 "--out FILE"));
+                 ": exists already; pass --force to replace it, or name "
+                 "another file"));
     }
   } else if (errno != ENOENT) {
     return SystemError(path, "write", errno);
@@ -132,10 +137,11 @@ Status CheckWritable(const std::string& path, bool force) {
   if (!Exists(folder)) {
     return NotFound(StrCat(path, ": there is no folder ", folder));
   }
-  if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    return PermissionDenied(
-        StrCat(path, ": cannot write here: ", std::strerror(errno),
-               "; pass --out FILE in another folder"));
+  errno = 0;
+  if (!FolderIsWritable(folder)) {
+    return PermissionDenied(StrCat(path, ": cannot write into ", folder, ": ",
+                                   std::strerror(errno),
+                                   "; name a file in another folder"));
   }
   return OkStatus();
 }

@@ -38,7 +38,7 @@ class PlanCommand : public Command {
   std::string graph_;
   std::string budget_;
   std::string executor_;
-  std::string time_limit_ = "5s";
+  std::string time_limit_ = "4s";
   std::string out_;
   uint64_t seed_ = 1;
   bool force_ = false;

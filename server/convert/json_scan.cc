@@ -41,10 +41,14 @@ class Scanner : public nlohmann::json_sax<Json> {
   bool end_array() override { return Leave(); }
 
   bool parse_error(size_t position, const std::string& token,
-                   const nlohmann::detail::exception&) override {
+                   const nlohmann::detail::exception& error) override {
     // The parser counts from 1 and stands behind the byte it refused.
     const size_t byte = position == 0 ? 0 : position - 1;
-    if (byte >= size_) {
+    constexpr int kOutOfDouble = 406;
+    if (error.id == kOutOfDouble) {
+      status = InvalidArgument(
+          StrCat("byte ", byte, ": this number is too large to be read"));
+    } else if (byte >= size_) {
       status = InvalidArgument(StrCat(
           "byte ", size_,
           size_ == 0 ? ": the text is empty" : ": the JSON ends too early"));
