@@ -13,6 +13,7 @@ namespace {
 // More windows than this are built again instead of kept: they hold O(ops)
 // memory each.
 constexpr size_t kMostKept = 48;
+constexpr size_t kMostSharpened = 12;
 
 }  // namespace
 
@@ -62,6 +63,35 @@ void Certificate::Prove(OpId at, int64_t least_bytes,
     return a < b;
   });
   infeasible_.storages = std::move(storages);
+}
+
+WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
+  std::vector<OpId> order;
+  for (const auto& [at, result] : tried_) order.push_back(at);
+  std::stable_sort(order.begin(), order.end(), [&](OpId a, OpId b) {
+    return tried_[a].added_ns > tried_[b].added_ns;
+  });
+  if (order.size() > kMostSharpened) order.resize(kMostSharpened);
+  const int64_t begin = effort_.ticks();
+  WindowResult best;
+  for (size_t i = 0; i < order.size(); ++i) {
+    const OpId at = order[i];
+    const int64_t left = ticks - (effort_.ticks() - begin);
+    if (added_ns_ >= enough_ns || left <= 0 || effort_.Over()) break;
+    // Windows whose bound is closest to the best get the largest share.
+    const int64_t share = left / 3;
+    if (sharpened_[at] > 0 && sharpened_[at] * 2 > share) continue;
+    sharpened_[at] = std::max<int64_t>(1, share);
+    WindowBound& window = At(at);
+    const int64_t before = window.ticks();
+    const WindowResult result =
+        window.SolveExactly(budget_bytes_, enough_ns, share);
+    effort_.Spend(window.ticks() - before);
+    tried_[at].added_ns = std::max(tried_[at].added_ns, result.added_ns);
+    if (result.has_keep_set && result.added_ns >= best.added_ns) best = result;
+    added_ns_ = std::max(added_ns_, result.added_ns);
+  }
+  return best;
 }
 
 void Certificate::TryPebbling(int64_t ticks) {

@@ -21,6 +21,9 @@ class Certificate {
 
   // Solves the window at an op for the budget, once.
   void Try(OpId at);
+  // Solves the tried windows exactly, best bound first, until `enough_ns` is
+  // proven or the ticks are spent. Returns the keep-set of the best one.
+  WindowResult Sharpen(int64_t enough_ns, int64_t ticks);
   // Looks further back from the ops whose working set is largest, for a proof
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
@@ -45,6 +48,7 @@ class Certificate {
   Effort& effort_;
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
+  std::map<OpId, int64_t> sharpened_;  // ticks given so far
   int64_t added_ns_ = 0;
   Infeasible infeasible_;
 };

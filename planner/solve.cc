@@ -43,6 +43,7 @@ class Search {
       if (certificate_.impossible()) return Refuse();
       Squeeze();
     }
+    Sharpen(effort_.most_ticks() / 8);
     Improve();
     return {.added_ns = certificate_.added_ns(),
             .impossible = false,
@@ -114,6 +115,26 @@ class Search {
     }
   }
 
+  // Exact windows: a better bound, and a keep-set to start from.
+  void Sharpen(int64_t ticks) {
+    if (Done()) return;
+    const int64_t enough = Best() == nullptr ? Score::kWorst : BestAdded();
+    const WindowResult window = certificate_.Sharpen(enough, ticks);
+    if (window.has_keep_set) {
+      Flags flags = BaseFlags(problem_);
+      ApplyKeepSet(problem_, window.keep_set, Retention::kAgain, flags);
+      const int64_t before = generator_.ticks();
+      const Generated generated = generator_.Generate(flags);
+      effort_.Spend(generator_.ticks() - before);
+      if (generated.valid) {
+        archive_.Add(generated.peak_bytes, generated.time_ns,
+                     generator_.execs(), "exact-cut");
+      }
+      if (starts_.size() < 4) starts_.push_back(std::move(flags));
+    }
+    Report();
+  }
+
   // Schedules by the greedy, for budgets at which dropping by cuts is not
   // enough.
   void Squeeze() {
@@ -163,8 +184,8 @@ class Search {
       effort_.Spend(1000);  // a round without a single candidate ends too
       Flags flags;
       const Archive::Point* best = Best();
-      const bool from_start =
-          static_cast<size_t>(round) < starts_.size() || best == nullptr;
+      const bool from_start = static_cast<size_t>(round) < starts_.size() ||
+                              best == nullptr || round % 3 == 2;
       if (from_start && !starts_.empty()) {
         flags = starts_[round % starts_.size()];
       } else if (best != nullptr) {
@@ -188,6 +209,7 @@ class Search {
       }
       if (BestAdded() < before || incumbent_.empty()) incumbent_ = flags;
       if (!Done()) CertifyIncumbent();
+      if (round % 2 == 1) Sharpen(effort_.most_ticks() / 16);
       Report();
       if (static_cast<size_t>(round) >= starts_.size()) ticks = ticks * 3 / 2;
     }

@@ -12,6 +12,8 @@ constexpr int kSink = 1;
 // Finite sums of the network stay below 2^60, half of MaxFlow::kInfinite.
 constexpr int kSumBits = 59;
 constexpr int kMaxCuts = 40;
+// Above every finite sum, and still summable without overflow.
+constexpr int64_t kForbidden = MaxFlow::kInfinite;
 
 int BitsOf(int64_t value) {
   return std::bit_width(static_cast<uint64_t>(value));
@@ -134,11 +136,18 @@ MaxFlow WindowBound::BuildNetwork() {
       flow.AddArc(value_node(i), kSink, MaxFlow::kInfinite);
     }
   }
+  fix_.assign(values_.size(), Fix::kFree);
   flow.Build();
   build_ticks_ += static_cast<int64_t>(makers_.size() + values_.size());
   return flow;
 }
 
+bool WindowBound::IsSavedByCut(size_t value) const {
+  return flow_.OnSourceSide(2 + maker_of_[value]) &&
+         !flow_.OnSourceSide(2 + static_cast<int>(makers_.size() + value));
+}
+
+// Bytes of values that are fixed as saved are in the room already.
 WindowBound::Line WindowBound::ReadLine() const {
   Line line;
   for (size_t i = 0; i < makers_.size(); ++i) {
@@ -147,8 +156,7 @@ WindowBound::Line WindowBound::ReadLine() const {
     }
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (flow_.OnSourceSide(2 + maker_of_[i]) &&
-        !flow_.OnSourceSide(2 + static_cast<int>(makers_.size() + i))) {
+    if (fix_[i] == Fix::kFree && IsSavedByCut(i)) {
       line.bytes += problem_.BytesOf(values_[i]);
     }
   }
@@ -166,8 +174,7 @@ KeepSet WindowBound::ReadCut() const {
     }
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    if (flow_.OnSourceSide(2 + maker_of_[i]) &&
-        !flow_.OnSourceSide(2 + static_cast<int>(makers_.size() + i))) {
+    if (fix_[i] == Fix::kSaved || IsSavedByCut(i)) {
       cut.saved.push_back(values_[i]);
     }
   }
@@ -183,10 +190,13 @@ int64_t WindowBound::LeastSavedBytes() {
     flow_.SetCapacity(cost_arc_[i], again ? 0 : MaxFlow::kInfinite);
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    flow_.SetCapacity(save_arc_[i],
-                      Shifted(problem_.BytesOf(values_[i]), shift));
+    const int64_t bytes = Shifted(problem_.BytesOf(values_[i]), shift);
+    flow_.SetCapacity(save_arc_[i], fix_[i] == Fix::kFree    ? bytes
+                                    : fix_[i] == Fix::kSaved ? 0
+                                                             : kForbidden);
   }
-  return Shifted(flow_.Solve(kSource, kSink), -shift);
+  const int64_t least = flow_.Solve(kSource, kSink);
+  return least >= kForbidden ? kForbidden : Shifted(least, -shift);
 }
 
 WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
@@ -199,9 +209,10 @@ WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
                                             price.shift));
   }
   for (size_t i = 0; i < values_.size(); ++i) {
-    flow_.SetCapacity(
-        save_arc_[i],
-        price.price * Shifted(problem_.BytesOf(values_[i]), byte_shift));
+    const int64_t bytes = Shifted(problem_.BytesOf(values_[i]), byte_shift);
+    flow_.SetCapacity(save_arc_[i], fix_[i] == Fix::kFree ? price.price * bytes
+                                    : fix_[i] == Fix::kSaved ? 0
+                                                             : kForbidden);
   }
   const int64_t cut = flow_.Solve(kSource, kSink);
 
@@ -240,53 +251,134 @@ WindowBound::Price WindowBound::PriceBetween(const Line& cheap,
   return {.price = static_cast<int64_t>(price), .shift = shift};
 }
 
-WindowResult WindowBound::Solve(int64_t budget_bytes) {
-  WindowResult result;
-  const int64_t room = budget_bytes - fixed_bytes_;
-  const int64_t least = LeastSavedBytes();
-  result.least_budget_bytes = fixed_bytes_ + least;
-  if (least > room) {
-    result.impossible = true;
-    return result;
+// Bounds the problem under the current fixes by the best price.
+WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
+  Relaxed result;
+  int64_t room = budget_bytes - fixed_bytes_;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (fix_[i] == Fix::kSaved) room -= problem_.BytesOf(values_[i]);
   }
-
-  // The cheap end: save every needed value, recompute nothing.
-  Line cheap;
-  for (const ValueId v : values_) {
-    if (is_needed_[v]) cheap.bytes += problem_.BytesOf(v);
-  }
+  if (room < 0 || LeastSavedBytes() > room) return result;
+  result.possible = true;
   best_added_ = 0;
+  std::vector<uint8_t> saved_by_cheap(values_.size(), 0);
+  std::vector<uint8_t> saved_by_small(values_.size(), 0);
+  const auto remember = [&](std::vector<uint8_t>& saved) {
+    for (size_t i = 0; i < values_.size(); ++i) saved[i] = IsSavedByCut(i);
+  };
+  const auto fits = [&] {
+    remember(saved_by_small);
+    result.fits = true;
+    result.keep_set = ReadCut();
+  };
+
+  // The cheap end: a price so low that bytes hardly count.
+  const int finest = std::min(kSumBits - BitsOf(total_cost_), 58);
+  Cut({.price = 0, .shift = finest}, room);
+  Line cheap = Cut({.price = 1, .shift = finest}, room);
+  remember(saved_by_cheap);
   if (cheap.bytes <= room) {
-    result.has_keep_set = true;
-    result.keep_set = {.at = at_, .saved_bytes = cheap.bytes};
-    for (const ValueId v : values_) {
-      if (is_needed_[v]) result.keep_set.saved.push_back(v);
-    }
+    fits();
+    result.added_ns = best_added_;
     return result;
   }
   // The small end: a price so high that time hardly counts.
-  Line small = Cut(PriceBetween(cheap, {.cost_ns = total_cost_ + 1,
-                                        .bytes = cheap.bytes - 1}),
-                   room);
-  if (small.bytes <= room) {
-    result.has_keep_set = true;
-    result.keep_set = ReadCut();
-  }
+  Line small =
+      Cut(PriceBetween(cheap, {.cost_ns = cheap.cost_ns + total_cost_ / 2 + 1,
+                               .bytes = cheap.bytes - 1}),
+          room);
+  remember(saved_by_small);
+  if (small.bytes <= room) fits();
   for (int cuts = 0; cuts < kMaxCuts; ++cuts) {
+    if (small.cost_ns <= cheap.cost_ns || small.bytes >= cheap.bytes) break;
     const Line line = Cut(PriceBetween(cheap, small), room);
     if (line == cheap || line == small) break;
     if (line.bytes <= room) {
-      // Between the ends: cheaper than `small` and still within the room.
-      if (line.bytes < small.bytes && line.cost_ns >= small.cost_ns) break;
+      if (line.cost_ns >= small.cost_ns) break;
       small = line;
-      result.has_keep_set = true;
-      result.keep_set = ReadCut();
+      fits();
     } else {
       if (line.bytes >= cheap.bytes) break;
       cheap = line;
+      remember(saved_by_cheap);
     }
   }
   result.added_ns = best_added_;
+  // Branch on the largest value on which the two ends disagree.
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (fix_[i] != Fix::kFree || saved_by_cheap[i] == saved_by_small[i]) {
+      continue;
+    }
+    if (result.branch < 0 || problem_.BytesOf(values_[i]) >
+                                 problem_.BytesOf(values_[result.branch])) {
+      result.branch = static_cast<int32_t>(i);
+    }
+  }
+  return result;
+}
+
+WindowResult WindowBound::Solve(int64_t budget_bytes) {
+  WindowResult result;
+  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  result.least_budget_bytes = fixed_bytes_ + LeastSavedBytes();
+  Relaxed relaxed = Relax(budget_bytes);
+  result.impossible = !relaxed.possible;
+  result.added_ns = relaxed.added_ns;
+  result.has_keep_set = relaxed.fits;
+  result.keep_set = std::move(relaxed.keep_set);
+  return result;
+}
+
+WindowResult WindowBound::SolveExactly(int64_t budget_bytes, int64_t enough_ns,
+                                       int64_t most_ticks) {
+  const int64_t begin = ticks();
+  struct Node {
+    int64_t added_ns;  // proven for everything below it
+    std::vector<std::pair<int32_t, Fix>> fixes;
+  };
+  const auto later = [](const Node& a, const Node& b) {
+    if (a.added_ns != b.added_ns) return a.added_ns > b.added_ns;
+    return a.fixes.size() < b.fixes.size();
+  };
+  WindowResult result = Solve(budget_bytes);
+  if (result.impossible) return result;
+  // `best` is the cheapest solution known, `closed` what is proven for nodes
+  // that cannot be split further.
+  int64_t best = result.has_keep_set ? result.keep_set.cost_ns : kForbidden;
+  int64_t closed = kForbidden;
+  std::vector<Node> open = {{result.added_ns, {}}};
+  while (!open.empty() && open.front().added_ns < std::min(best, enough_ns) &&
+         ticks() - begin <= most_ticks) {
+    std::pop_heap(open.begin(), open.end(), later);
+    const Node node = std::move(open.back());
+    open.pop_back();
+    std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+    for (const auto& [value, fix] : node.fixes) fix_[value] = fix;
+    Relaxed relaxed = Relax(budget_bytes);
+    if (!relaxed.possible) continue;
+    if (relaxed.fits && relaxed.keep_set.cost_ns < best) {
+      best = relaxed.keep_set.cost_ns;
+      result.has_keep_set = true;
+      result.keep_set = std::move(relaxed.keep_set);
+    }
+    const int64_t added = std::max(node.added_ns, relaxed.added_ns);
+    if (added >= best) continue;
+    if (relaxed.branch < 0) {
+      closed = std::min(closed, added);
+      continue;
+    }
+    for (const Fix fix : {Fix::kSaved, Fix::kNotSaved}) {
+      Node child{added, node.fixes};
+      child.fixes.emplace_back(relaxed.branch, fix);
+      open.push_back(std::move(child));
+      std::push_heap(open.begin(), open.end(), later);
+    }
+  }
+  int64_t proven = std::min(best, closed);
+  if (!open.empty()) proven = std::min(proven, open.front().added_ns);
+  if (proven >= kForbidden) proven = 0;
+  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  result.added_ns = std::max(result.added_ns, proven);
   return result;
 }
 

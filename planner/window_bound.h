@@ -28,6 +28,10 @@
 // budgets impossible. See Lawler's parametric cuts and the "joint graph
 // min-cut" of PyTorch's partitioner, which is one such cut without the price.
 //
+// The price leaves a gap where bytes do not divide well. `SolveExactly` closes
+// it by branch and bound on "v is saved": a fixed value costs its bytes of the
+// room or must be made again, and each node is bounded by the same cuts.
+//
 // One Build is O(past); one Solve is about ten max-flows.
 #pragma once
 
@@ -65,6 +69,11 @@ class WindowBound {
 
   WindowResult Solve(int64_t budget_bytes);
 
+  // The window's optimum, or what was proven when the ticks ran out or
+  // `enough_ns` of added time was reached.
+  WindowResult SolveExactly(int64_t budget_bytes, int64_t enough_ns,
+                            int64_t most_ticks);
+
   // Values that must be present while `at` runs, in every schedule.
   const std::vector<ValueId>& forced() const { return forced_; }
   // Arcs scanned so far.
@@ -75,6 +84,15 @@ class WindowBound {
     int64_t cost_ns = 0;
     int64_t bytes = 0;
     friend bool operator==(const Line&, const Line&) = default;
+  };
+  enum class Fix : uint8_t { kFree, kSaved, kNotSaved };
+  // What the cuts say about one node of the branch and bound.
+  struct Relaxed {
+    bool possible = false;
+    int64_t added_ns = 0;  // proven
+    bool fits = false;     // keep_set fits the room
+    KeepSet keep_set;
+    int32_t branch = -1;  // value to branch on; -1: nothing is left to decide
   };
   // A price per byte, L = price / 2^shift.
   struct Price {
@@ -91,6 +109,8 @@ class WindowBound {
   Price PriceBetween(const Line& cheap, const Line& small) const;
   KeepSet ReadCut() const;
   Line ReadLine() const;
+  bool IsSavedByCut(size_t value) const;
+  Relaxed Relax(int64_t budget_bytes);
 
   const Problem& problem_;
   const OpId at_;
@@ -106,6 +126,7 @@ class WindowBound {
   std::vector<int32_t> op_node_;     // by op: index in makers_ or -1
   std::vector<int32_t> value_node_;  // by value: index in values_ or -1
   std::vector<int> cost_arc_, save_arc_;
+  std::vector<Fix> fix_;  // parallel to values_
   int64_t total_cost_ = 0, total_bytes_ = 0;
   int64_t build_ticks_ = 0;
   int64_t best_added_ = 0;
