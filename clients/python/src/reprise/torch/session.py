@@ -220,7 +220,7 @@ class Session:
         if self.stage is Stage.CAPTURE:
             why = blocked()
             if why:
-                self._stop(f"trains without a plan: {why}")
+                self.stop_planning(f"trains without a plan: {why}")
             else:
                 self._trace(True)
                 self._capture = Capture(self.model, self.meter)
@@ -367,10 +367,10 @@ class Session:
                 graph.to_json(), self.budget, capabilities, graph.static_bytes
             )
         except RepriseError as error:
-            self._stop(f"trains without a plan: {error}")
+            self.stop_planning(f"trains without a plan: {error}")
             return
         if self._graph_id is None:
-            self._stop(f"trains without a plan: {self.agent.why}")
+            self.stop_planning(f"trains without a plan: {self.agent.why}")
 
     def _ask_for_plan(self) -> None:
         """Between steps: waits for the first plan, takes a newer one when it is there."""
@@ -385,19 +385,19 @@ class Session:
             )
         except RepriseError as error:
             if waiting:
-                self._stop(f"trains without a plan: {error}")
+                self.stop_planning(f"trains without a plan: {error}")
             return
         if reply.kind == "plan" and reply.plan is not None:
             if reply.plan.feasible:
                 self._install(reply.plan)
             else:
-                self._stop(reply.plan.sentence or "no plan fits the budget")
+                self.stop_planning(reply.plan.sentence or "no plan fits the budget")
                 self.plan = reply.plan
         elif reply.kind == "refused" and waiting:
             self.measured.smallest_budget = reply.smallest_budget
-            self._stop(reply.why or "the server refused to plan this step")
+            self.stop_planning(reply.why or "the server refused to plan this step")
         elif reply.kind == "inert" and waiting:
-            self._stop(f"trains without a plan: {reply.why or self.agent.why}")
+            self.stop_planning(f"trains without a plan: {reply.why or self.agent.why}")
         elif reply.kind == "pending" and waiting:
             self.say(f"no plan after {self._wait_s:.0f} s; trains without one until it comes")
             self.stage = Stage.PLAIN
@@ -410,7 +410,7 @@ class Session:
             self.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, str(error))
             self.plan = plan
             if self._tape is None:
-                self._stop(f"trains without a plan: {error}")
+                self.stop_planning(f"trains without a plan: {error}")
             return
         self._tape, self.plan = tape, plan
         self.stage = Stage.PLANNED
@@ -423,9 +423,9 @@ class Session:
         if self.plan is not None:
             self.agent.plan_state(self.plan.plan_number, abi.PLAN_STOPPED, why)
         self.plan, self._graph_id = None, None
-        self._stop(why)
+        self.stop_planning(why)
 
-    def _stop(self, why: str) -> None:
+    def stop_planning(self, why: str) -> None:
         """No plan from here on."""
         self._tape, self.stage, self.why = None, Stage.PLAIN, why
         self.say(why)

@@ -36,8 +36,6 @@ def start(
     collector = daemon.ensure()
     labels = {"program": Path(sys.argv[0]).name or "python", "model": name}
     agent = Agent.start(labels=labels, socket=collector.socket)
-    if collector.socket is None or agent.status == "inert":
-        _say(f"trains without a plan: {collector.why or agent.why}")
     try:
         meter = open_meter(model_device(model))
         meter.start(alive_bytes(model_device(model)))
@@ -45,7 +43,7 @@ def start(
         _say(f"trains without Reprise: {error}")
         agent.stop()
         return None
-    return Session(
+    session = Session(
         model,
         agent=agent,
         meter=meter,
@@ -56,6 +54,9 @@ def start(
         name=name,
         ns_per_op=replay_cost_ns(),
     )
+    if collector.socket is None or agent.status == "inert":
+        session.stop_planning(f"trains without a plan: {collector.why or agent.why}")
+    return session
 
 
 def _unsupported(model: nn.Module) -> str:
