@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How many records a second the collector takes from rings into its spool, and
+// through to a server's acknowledgement.
+//
+//   collect_bench [RECORDS] [AGENTS]        default 10,000,000 and 1
+//
+// The agents are threads that push ALLOC records as fast as the ring takes
+// them; the server is the strict in-memory peer of the tests, in this process
+// too, so that all of them share the processor.
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "server/collect/collector.h"
+#include "tests/collect/ingest_peer.h"
+#include "tests/collect/raw_agent.h"
+#include "tests/collect/temporary_folder.h"
+
+namespace {
+
+using reprise::server::Collector;
+using reprise::server::CollectorOptions;
+using reprise::server::Eventually;
+using reprise::server::IngestPeer;
+using reprise::server::RawAgent;
+using reprise::server::TemporaryFolder;
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) +
+           static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const uint64_t records =
+      argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 10'000'000;
+  const uint64_t agent_count =
+      argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
+  if (records == 0 || agent_count == 0) {
+    std::fprintf(stderr, "usage: collect_bench [RECORDS] [AGENTS]\n");
+    return 2;
+  }
+  TemporaryFolder folder;
+  IngestPeer peer;
+  CollectorOptions options;
+  options.agent_socket = folder / "agent.sock";
+  options.spool_path = folder / "spool.db";
+  options.channel = peer.Channel();
+  auto collector = Collector::Start(std::move(options));
+  if (!collector.ok()) {
+    std::fprintf(stderr, "%s\n", collector.status().message().c_str());
+    return 1;
+  }
+  std::vector<std::unique_ptr<RawAgent>> agents;
+  for (uint64_t i = 0; i < agent_count; ++i) {
+    agents.push_back(std::make_unique<RawAgent>(REPRISE_RING_DEFAULT_SLOTS));
+    if (!agents.back()->Connect(folder / "agent.sock")) return 1;
+  }
+
+  const uint64_t each = records / agent_count;
+  const auto start = Clock::now();
+  std::vector<std::thread> writers;
+  for (auto& agent : agents) {
+    writers.emplace_back([&agent, each] { agent->PushAllocs(0, each); });
+  }
+  int64_t most_spooled = 0;
+  const auto spooled = [&] {
+    most_spooled = std::max(most_spooled, (*collector)->spool_bytes());
+    return (*collector)->stats().records == each * agent_count;
+  };
+  if (!Eventually(spooled, 600)) return 1;
+  const double spool_seconds = SecondsSince(start);
+  const auto acknowledged = [&] {
+    const auto stats = (*collector)->stats();
+    return stats.chunks_acked == stats.chunks_spooled;
+  };
+  if (!Eventually(acknowledged, 600)) return 1;
+  const double total_seconds = SecondsSince(start);
+  for (std::thread& writer : writers) writer.join();
+
+  const auto total = static_cast<double>(each * agent_count);
+  const auto stats = (*collector)->stats();
+  std::printf("records                 %.0f from %llu agents, %llu chunks\n",
+              total, static_cast<unsigned long long>(agent_count),
+              static_cast<unsigned long long>(stats.chunks_spooled));
+  std::printf("ring to spool           %.2f M records/s\n",
+              total / spool_seconds / 1e6);
+  std::printf("ring to acknowledgement %.2f M records/s\n",
+              total / total_seconds / 1e6);
+  std::printf(
+      "processor               %.2f s of %.2f s, agents and server "
+      "included\n",
+      CpuSeconds(), total_seconds);
+  std::printf("largest spool           %.1f MiB\n",
+              static_cast<double>(most_spooled) / (1 << 20));
+  std::printf("resent, lost            %llu, %llu\n",
+              static_cast<unsigned long long>(stats.chunks_resent),
+              static_cast<unsigned long long>(stats.chunks_lost));
+  return 0;
+}
