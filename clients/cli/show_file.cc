@@ -29,13 +29,21 @@ std::string Quoted(const std::string& text) {
                                    nlohmann::json::error_handler_t::replace);
 }
 
-// What nothing can go below: the planner's proof for a budget of one byte.
+// What nothing can go below. A proof for one budget can be stronger than the
+// one for a smaller budget, so it is asked again until it stands.
 StatusOr<planner::Infeasible> SmallestBudget(const planner::StepGraph& graph) {
+  constexpr int kMostRounds = 20;
   planner::Request request;
   request.budget_bytes = 1;
-  ASSIGN_OR_RETURN(const planner::Bound bound,
-                   planner::LowerBound(graph, request));
-  return bound.infeasible;
+  planner::Infeasible smallest;
+  for (int round = 0; round < kMostRounds; ++round) {
+    ASSIGN_OR_RETURN(const planner::Bound bound,
+                     planner::LowerBound(graph, request));
+    if (!bound.impossible) break;
+    smallest = bound.infeasible;
+    request.budget_bytes = smallest.smallest_budget_bytes;
+  }
+  return smallest;
 }
 
 // ---- A step graph ----------------------------------------------------------
