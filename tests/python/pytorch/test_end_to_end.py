@@ -26,7 +26,8 @@ if which == "resnet":
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 else:
     from train_gpt import GPT
-    model, x, y = GPT(3, 64, 4, 64, 0.1), torch.randint(0, 100, (8, 64)), torch.randint(0, 100, (512,))
+    model = GPT(3, 64, 4, 64, 0.1)
+    x, y = torch.randint(0, 100, (8, 64)), torch.randint(0, 100, (512,))
     optimizer = torch.optim.AdamW(model.parameters())
 import reprise
 model = reprise.auto(model, budget=budget, verify_every=3)
@@ -48,10 +49,12 @@ def train(
 ) -> Callable[..., tuple[dict[str, Any], str]]:
     """Trains in a process of its own; the private daemon is started by the client."""
 
+    built = {"REPRISE_AGENT": str(agent_library), "REPRISE_DAEMON": str(daemon_binary)}
+
     def run(which: str, budget: str, steps: int = 12, **environment: str) -> Any:
         done = python(
             "-c", PROGRAM, str(root / "examples"), which, budget, str(steps),
-            **{"REPRISE_AGENT": str(agent_library), "REPRISE_DAEMON": str(daemon_binary)} | environment,
+            **(built | environment),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1]), done.stderr

@@ -64,16 +64,17 @@ def test_random_programs_under_random_plans_have_equal_gradients(model: int) -> 
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "unseen"),
     [
-        lambda: job(ConvNet(), 4, 3, 8, 8),
-        lambda: job(Checkpointed()),
-        lambda: job(Custom()),
-        lambda: job(Chain(30)),
+        (lambda: job(ConvNet(), 4, 3, 8, 8), 0),
+        # torch.utils.checkpoint keeps generator states of 5,056 bytes that no op makes.
+        (lambda: job(Checkpointed()), 2 * 5056),
+        (lambda: job(Custom()), 0),
+        (lambda: job(Chain(30)), 0),
     ],
     ids=["convolutions", "checkpointed", "custom function", "chain"],
 )
-def test_equal_gradients_and_the_predicted_peak(make: Any) -> None:
+def test_equal_gradients_and_the_predicted_peak(make: Any, unseen: int) -> None:
     made = make()
     graph = prepared(made)
     meter = start_meter()
@@ -92,7 +93,7 @@ def test_equal_gradients_and_the_predicted_peak(make: Any) -> None:
     if meter.exact:
         predicted, _, _ = referee.evaluate(graph.message(), schedule)
         shift = before - graph.step.live_begin
-        assert peak - shift <= predicted * 1.02 + 128
+        assert peak - shift <= predicted + 128 + unseen
 
 
 def test_a_storage_dropped_twice_is_made_twice() -> None:

@@ -20,7 +20,6 @@ computed, so that every number is the same.
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +40,7 @@ from reprise.torch.ops import (
     mutated_positions,
     tensors_in,
 )
+from reprise.torch.state import model_device, now_ns
 
 __all__ = [
     "BACKWARD",
@@ -161,6 +161,7 @@ class Capture(TorchDispatchMode):
         super().__init__()
         self._root = root
         self._meter = meter
+        self._device = model_device(root)
         self._ops: list[CapturedOp] = []
         self._storages: list[CapturedStorage] = []
         self._by_cdata: dict[int, CapturedStorage] = {}
@@ -211,7 +212,7 @@ class Capture(TorchDispatchMode):
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         self.__enter__()
-        self._begin_ns = time.perf_counter_ns()
+        self._begin_ns = now_ns(self._device)
 
     @contextmanager
     def region(self) -> Iterator[Callable[[Any], None]]:
@@ -240,7 +241,7 @@ class Capture(TorchDispatchMode):
 
     def finish(self) -> CapturedStep:
         """Ends the step."""
-        step_ns = time.perf_counter_ns() - self._begin_ns
+        step_ns = now_ns(self._device) - self._begin_ns
         self.leave()
         self._peak = max(self._peak, self._meter.peak())
         live_end = self._meter.live()
@@ -289,9 +290,9 @@ class Capture(TorchDispatchMode):
         live = meter.live()
         self._peak = max(self._peak, meter.peak())
         meter.reset_peak()
-        begin = time.perf_counter_ns()
+        begin = now_ns(self._device)
         out = func(*args, **kwargs)
-        took = time.perf_counter_ns() - begin
+        took = now_ns(self._device) - begin
         peak = meter.peak()
         self._peak = max(self._peak, peak)
 

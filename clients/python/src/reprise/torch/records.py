@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reprise.torch.generator import GeneratorState
 from reprise.torch.ops import hidden_writes, tensors_in, without_statistics
 
 __all__ = [
@@ -106,7 +107,7 @@ class Node:
         self.args = args  # None once the last planned replay has run
         self.kwargs = kwargs
         self.replays = replays
-        self.state: Tensor | None = None  # generator state before the call
+        self.state: GeneratorState | None = None  # of the generator, before the call
         # Cells it makes, by output; of a call that writes in place, the one cell it writes.
         self.outputs: list[weakref.ref[Cell] | None] = []
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from reprise.errors import RepriseError
+from reprise.torch.generator import GeneratorState
 from reprise.torch.ops import tensors_in
 from reprise.torch.program import Burst
 from reprise.torch.records import Cell, Geometry, Held, Node, Own
@@ -214,12 +215,12 @@ def _use(cell: Cell) -> None:
 def _call(node: Node, args: Any, kwargs: Any) -> Any:
     if node.state is None:
         return node.func(*args, **kwargs)
-    before = torch.get_rng_state()
-    torch.set_rng_state(node.state)
+    before = GeneratorState(node.state.device)
+    node.state.restore()
     try:
         return node.func(*args, **kwargs)
     finally:
-        torch.set_rng_state(before)
+        before.restore()
 
 
 def _first_life(held: Held) -> Tensor:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import time
 import weakref
 from collections.abc import Callable
 from enum import Enum
@@ -40,7 +39,7 @@ from reprise.torch.forward import ArmedForward
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
 from reprise.torch.program import compile_plan
-from reprise.torch.state import alive_tensors, blocked, known_names, model_device
+from reprise.torch.state import alive_tensors, blocked, known_names, model_device, now_ns
 from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Run, Tape
 from reprise.torch.verify import Check
@@ -186,6 +185,9 @@ class Session:
                 why = blocked()
                 if why:
                     self._run.mismatch(why)
+                    if self._check is not None:
+                        self._check.stop()
+                        self._check = None
                     return call(*args, **kwargs)
                 with self._tape.region():
                     out = call(*args, **kwargs)
@@ -240,7 +242,7 @@ class Session:
         self._peak = 0
         if self._capture is None:
             self.meter.reset_peak()
-        self._begin_ns = time.perf_counter_ns()
+        self._begin_ns = now_ns(self._device)
 
     def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._in_step or not self._owns(optimizer):
@@ -250,18 +252,18 @@ class Session:
         if self._capture is not None:
             self._capture.enter_optimizer()
         if self._check is not None:
-            began = time.perf_counter_ns()
+            began = now_ns(self._device)
             self._peak = self.meter.peak()
             check, self._check = self._check, None
             self._compare(check)
             del check
             self.meter.reset_peak()
-            self._begin_ns += time.perf_counter_ns() - began
+            self._begin_ns += now_ns(self._device) - began
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not (self._in_step and self._in_optimizer and self._owns(optimizer)):
             return
-        step_ns = time.perf_counter_ns() - self._begin_ns
+        step_ns = now_ns(self._device) - self._begin_ns
         self._in_step = self._in_optimizer = False
         capture, self._capture = self._capture, None
         if capture is not None:
@@ -281,6 +283,7 @@ class Session:
         checked, self._checked = self._checked, False
         flags, plan_id, replayed, mismatches = 0, 0, 0, 0
         if run is not None and self.plan is not None:
+            run.finish()
             counts = run.counts
             plan_id, replayed = self.plan.plan_number, counts.replayed + counts.on_demand
             mismatches = counts.mismatches

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["alive_bytes", "alive_tensors", "blocked", "known_names", "model_device"]
+__all__ = ["alive_bytes", "alive_tensors", "blocked", "known_names", "model_device", "now_ns"]
 
 _GRADIENT, _STATE = 2, 3  # reprise.v1.Category
 
@@ -38,6 +39,13 @@ def model_device(model: nn.Module) -> torch.device:
     for tensor in (*model.parameters(), *model.buffers()):
         return tensor.device
     return torch.device("cpu")
+
+
+def now_ns(device: torch.device) -> int:
+    """The host clock once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter_ns()
 
 
 def alive_bytes(device: torch.device) -> int:

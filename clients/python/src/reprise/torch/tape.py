@@ -26,6 +26,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.capture import PLAIN_TYPES, stale_message
+from reprise.torch.generator import GeneratorState, device_of
 from reprise.torch.ops import IGNORED, mutated_positions, tensors_in
 from reprise.torch.program import Program, Row
 from reprise.torch.records import Cell, Kept, Node, Ref, cell_of, geometry_of, mark, record
@@ -92,6 +94,18 @@ class Run:
         self.counts.mismatches += 1
         self.counts.first_mismatch = self.counts.first_mismatch or what
 
+    def finish(self) -> None:
+        """The step has ended."""
+        captured = len(self.program.regions)
+        if self.armed and self.region != captured:
+            self.mismatch(f"{self.region} forwards in a step captured with {captured}")
+
+    def _unplanned(self, what: str) -> None:
+        """From here on nothing is let go and what is missing is made on demand."""
+        self.safe = True
+        if self.armed:
+            self.mismatch(what)
+
     # ---- Forward ----------------------------------------------------------------
 
     def special(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -104,7 +118,7 @@ class Run:
             return out
         node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
         if row.seeded:
-            node.state = torch.get_rng_state()
+            node.state = GeneratorState(device_of(args, kwargs))
         out = func(*args, **kwargs)
         if target is not None:
             node.outputs.append(weakref.ref(target))
@@ -182,11 +196,11 @@ class Run:
         if task != self.task:
             self.task = task
             if _graph_is_kept():
-                self.safe = True
+                self._unplanned("the graph is kept for another backward")
                 return
         cursor, program = self.cursor, self.program
         if cursor >= len(program.events) or program.events[cursor] != slot:
-            self.safe = True
+            self._unplanned("the backward runs in another order than captured")
             return
         self.cursor = cursor + 1
         burst = program.bursts[cursor]
@@ -210,18 +224,24 @@ def unpack(packed: Any) -> Tensor:
 def _graph_is_kept() -> bool:
     """Was this backward called with retain_graph? Unknown counts as yes.
 
-    Autograd does not tell its hooks, so look at the call that is under way. On a device thread
-    there is none to be seen."""
-    frame = sys._getframe(1)
+    Autograd does not tell its hooks, so look at the call that is under way: on this thread, or,
+    when this is a device's thread, on the one that waits for it."""
+    own = _keeps(sys._getframe(1))
+    if own is not None:
+        return own
+    others = [_keeps(frame) for frame in sys._current_frames().values()]
+    known = [kept for kept in others if kept is not None]
+    return any(known) if known else True
+
+
+def _keeps(frame: FrameType | None) -> bool | None:
+    """The retain_graph of the innermost backward on a stack; None: there is none."""
     while frame is not None:
-        code = frame.f_code
-        if code.co_name == "_engine_run_backward" and "args" in frame.f_locals:
-            args = frame.f_locals["args"]
+        if frame.f_code.co_name == "_engine_run_backward":
+            args = frame.f_locals.get("args", ())
             return bool(args[1]) if len(args) > 1 else True
-        if frame.f_back is None:
-            break
         frame = frame.f_back
-    return True
+    return None
 
 
 class Tape(TorchDispatchMode):

@@ -105,7 +105,7 @@ class Check:
             for name, p in model.named_parameters()
             if p.requires_grad and name not in left_out
         }
-        self._left_out = len(left_out)
+        self._left_out = len(left_out & {n for n, _ in model.named_parameters()})
         self._forwards: list[_Forward] = []
         self._before: dict[str, OutsideCopy | None] = {}
         self._after: dict[str, tuple[Tensor, int]] = {}
