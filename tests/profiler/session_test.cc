@@ -162,7 +162,7 @@ TEST_F(SessionTest, ASilentCollectorHoldsStartForASecondAndNoLonger) {
   Collector collector(socket_, shelf_, {.silent = true});
   const auto begin = std::chrono::steady_clock::now();
 
-  EXPECT_EQ(Start(), REPRISE_INERT);
+  EXPECT_EQ(reprise_start(nullptr), REPRISE_INERT);
 
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_GE(took, std::chrono::milliseconds(990));
