@@ -36,6 +36,13 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
   made->server_ = builder.BuildAndStart();
   if (made->server_ == nullptr) return Internal("gRPC did not start");
+  // The server itself serves by default; its services are to be named.
+  if (auto* health = made->server_->GetHealthCheckService()) {
+    for (const char* name :
+         {"reprise.v1.Ingest", "reprise.v1.Planner", "reprise.v1.Query"}) {
+      health->SetServingStatus(name, true);
+    }
+  }
   return made;
 }
 

@@ -65,7 +65,7 @@ void Committer::Loop() {
   }
 }
 
-void Committer::CommitBatch(std::vector<CommitItem>& batch) {
+void Committer::CommitBatch(std::span<const CommitItem> batch) {
   std::vector<CommitResult> results(batch.size());
   tentative_.clear();
   const Status status = store_.Write([&](Database& db) -> Status {
@@ -77,6 +77,9 @@ void Committer::CommitBatch(std::vector<CommitItem>& batch) {
   if (status.ok()) {
     for (const auto& [stream, seq] : tentative_) committed_[stream] = seq;
     if (committed_.size() > kMaxRemembered) committed_.clear();
+  } else if (batch.size() > 1) {
+    for (size_t i = 0; i < batch.size(); ++i) CommitBatch(batch.subspan(i, 1));
+    return;
   } else {
     LogError(StrCat("nothing was stored: ", status.message()));
   }

@@ -14,6 +14,9 @@
 //   seq == committed + 1   stored                  seq <= committed   ignored
 //   seq >  committed + 1   a hole: not stored, `expected` says what is due
 //
+// When a shared commit fails, its items are tried one by one: a full disk keeps
+// what still fits, and nobody fails for another's sake.
+//
 // A chunk is committed together with the reports it carries and with its seq,
 // so a crash at any moment leaves a whole prefix.
 #pragma once
@@ -24,6 +27,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -81,7 +85,7 @@ class Committer {
   using Stream = std::pair<std::string, uint64_t>;  // session, epoch
 
   void Loop();
-  void CommitBatch(std::vector<CommitItem>& batch);
+  void CommitBatch(std::span<const CommitItem> batch);
   void Count(const CheckedChunk& checked, const CommitResult& result);
   // Applies one item inside the transaction.
   Status Apply(Database& db, const CommitItem& item, CommitResult& result);

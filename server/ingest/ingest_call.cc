@@ -75,7 +75,14 @@ void IngestCall::OnWriteDone(bool ok) {
   FinishWhenDue();
 }
 
-void IngestCall::OnCancel() { Fail(Cancelled("the sender went away")); }
+void IngestCall::OnCancel() {
+  {
+    const std::lock_guard lock(mutex_);
+    // Nobody reads them; the one being written belongs to gRPC still.
+    outgoing_.resize(writing_ ? 1 : 0);
+  }
+  Fail(Cancelled("the sender went away"));
+}
 
 void IngestCall::OnDone() {
   std::string session_id;
@@ -233,7 +240,9 @@ void IngestCall::WriteMore() {
 
 void IngestCall::FinishWhenDue() {
   if (finished_ || writing_) return;
-  const bool complete = half_closed_ && in_flight_ == 0 && outgoing_.empty();
+  // Also a stream that fails gets the acks that are due.
+  if (!outgoing_.empty()) return;
+  const bool complete = half_closed_ && in_flight_ == 0;
   if (!failed_ && !complete) return;
   finished_ = true;
   Finish(final_status_);

@@ -40,7 +40,7 @@ StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
     RETURN_IF_ERROR(
         writer.Execute(StrCat("PRAGMA max_page_count=", options.max_pages)));
   }
-  return std::unique_ptr<Store>(new Store(options.path, std::move(writer)));
+  return std::unique_ptr<Store>(new Store(options, std::move(writer)));
 }
 
 Status Store::Write(const std::function<Status(Database&)>& body) {
@@ -48,12 +48,14 @@ Status Store::Write(const std::function<Status(Database&)>& body) {
   const Status status =
       writer_.Transaction([&]() -> Status { return body(writer_); });
   const std::lock_guard degraded_lock(degraded_mutex_);
+  const auto now = std::chrono::steady_clock::now();
   if (status.ok()) {
-    degraded_.clear();
+    if (now - last_failure_ >= degraded_for_) degraded_.clear();
   } else if (status.code() == Code::kResourceExhausted ||
              status.code() == Code::kPermissionDenied ||
              status.code() == Code::kDataLoss) {
     degraded_ = status.message();
+    last_failure_ = now;
   }
   return status;
 }

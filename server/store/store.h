@@ -12,9 +12,11 @@
 // plan_rows.h) take the Database of either.
 //
 // Disk full: a failed Write changes nothing and sets `degraded` to a sentence;
-// the next Write that succeeds clears it. Reading goes on meanwhile.
+// a Write that succeeds a few seconds later clears it (small ones may still
+// succeed between large ones that fail). Reading goes on meanwhile.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,6 +32,8 @@ struct StoreOptions {
   std::string path;  // of the database file; the folder must exist
   // Largest file, in pages of 4 KiB; 0: as large as the disk.
   int64_t max_pages = 0;
+  // `degraded` stays for at least this long after the last failure.
+  std::chrono::milliseconds degraded_for = std::chrono::seconds(5);
 };
 
 class Store {
@@ -51,10 +55,13 @@ class Store {
   Status Checkpoint();
 
  private:
-  Store(std::string path, Database writer)
-      : path_(std::move(path)), writer_(std::move(writer)) {}
+  Store(const StoreOptions& options, Database writer)
+      : path_(options.path),
+        degraded_for_(options.degraded_for),
+        writer_(std::move(writer)) {}
 
   const std::string path_;
+  const std::chrono::milliseconds degraded_for_;
 
   std::mutex writer_mutex_;
   Database writer_;
@@ -64,6 +71,7 @@ class Store {
 
   mutable std::mutex degraded_mutex_;
   std::string degraded_;
+  std::chrono::steady_clock::time_point last_failure_;
 };
 
 // Unix time in ns.

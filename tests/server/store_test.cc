@@ -79,7 +79,9 @@ TEST(StoreTest, RefusesAFileThatIsNoDatabase) {
 
 TEST(StoreTest, KeepsServingWhenTheDiskIsFullAndRecovers) {
   const TemporaryFolder folder;
-  auto opened = Store::Open({.path = folder.path() + "/a.db", .max_pages = 60});
+  auto opened = Store::Open({.path = folder.path() + "/a.db",
+                             .max_pages = 60,
+                             .degraded_for = std::chrono::seconds(0)});
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   Store& store = **opened;
   const auto add = [&](size_t bytes) {
