@@ -13,6 +13,7 @@ export default defineConfig({
     // One reprised and one browser at a time.
     fileParallelism: false,
     testTimeout: 60_000,
+    expect: {poll: {timeout: 15_000, interval: 50}},
     hookTimeout: 120_000,
   },
 });

@@ -55,6 +55,7 @@ export async function openPage(
     viewport: {width: options.width ?? 1280, height: options.height ?? 900},
     colorScheme: options.dark ? 'dark' : 'light',
   });
+  page.setDefaultTimeout(15_000);
   const problems: string[] = [];
   page.on('pageerror', (error) => problems.push(String(error)));
   page.on('console', (message) => {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /**
- * A step graph small enough to compute by hand: eight layers, each with an
- * activation of 8 MiB that its backward op reads again, but for layer 5, whose
+ * A step graph small enough to compute by hand: sixteen layers, each with an
+ * activation of 8 MiB that its backward op reads again, but for layer 9, whose
  * activation is 24 MiB.
  *
- *   step_begin -> fwd 0 -> ... -> fwd 7 -> loss -> bwd 7 -> ... -> bwd 0 -> update
+ *   step_begin -> fwd 0 -> ... -> fwd 15 -> loss -> bwd 15 -> ... -> bwd 0 -> update
  *
- * Its largest working set is that of the backward op of layer 5: two
+ * Its largest working set is that of the backward op of layer 9: two
  * activations (24 + 8), two gradients of them (24 + 8) and the weights'
  * gradients, over 40 MiB of static memory.
  */
@@ -25,8 +25,8 @@ import {
 } from '../../web/src/gen/reprise/v1/graph_pb';
 
 export const MIB = 2 ** 20;
-const LAYERS = 8;
-const WIDE = 5;
+const LAYERS = 16;
+const WIDE = 9;
 const MS = 1_000_000;
 
 export function layeredGraph(name: string): StepGraph {

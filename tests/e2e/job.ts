@@ -125,7 +125,7 @@ export class Job {
               checked: step.check[0],
               differing: step.check[1],
               bitwise: step.check[1] === 0,
-              firstName: step.check[1] === 0 ? '' : 'layers.5.weight',
+              firstName: step.check[1] === 0 ? '' : 'layers.9.weight',
             },
           ]
         : [],

@@ -48,13 +48,11 @@ function measuredAs(plan: Plan, spikeBytes: number): [number, number][] {
   const {startNs = [], bytes = []} = plan.predicted ?? {};
   const points = startNs.map((at, i): [number, number] => [Number(at), Number(bytes[i])]);
   const spikeAt = spikeTime(plan);
-  const next = points.findIndex(([at]) => at > spikeAt);
-  const level = points[next - 1]![1];
-  points.splice(next, 0, [spikeAt, spikeBytes], [spikeAt + 1000, level]);
-  return points;
+  const [, level] = points.at(-1)!;
+  return [...points, [spikeAt, spikeBytes], [spikeAt + 1000, level]];
 }
 
-/** In the optimizer's time nothing else is high. */
+/** In the last op, the optimizer's, when all that was large is gone. */
 const spikeTime = (plan: Plan): number => Number(plan.timeNs) - 2_000_000;
 
 /** Plain steps, a plan, and planned ones: a whole small run. */
@@ -213,10 +211,9 @@ describe('a validated run', () => {
   test('draws the trade-off curve with the impossible budgets grey', async () => {
     const page = await open('/runs/whole');
 
+    await curveDone(page);
     await page
-      .getByRole('img', {
-        name: /^Trade-off curve: overhead from .* 21 budgets$/,
-      })
+      .getByRole('img', {name: /^Trade-off curve: overhead from .* \d+ budgets$/})
       .waitFor();
 
     expect(await page.locator('rect.impossible').count()).toBe(1);

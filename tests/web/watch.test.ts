@@ -116,3 +116,21 @@ test('a connection that dies without a word is noticed', async () => {
 
   expect(states.slice(0, 3)).toEqual(['connecting', 'live', 'gone']);
 });
+
+test('a stream that never says anything is asked for again', async () => {
+  const silent: Attempt = async function* (signal) {
+    await new Promise((_, reject) => {
+      signal.addEventListener('abort', () => reject(new Error('cancelled')));
+    });
+    yield* events();
+  };
+  const {seen, states, stop} = watched([silent, () => events(run(4, RunState.FINISHED))], () =>
+    Promise.resolve(run(4, RunState.FINISHED)),
+  );
+
+  await vi.waitFor(() => expect(states).toContain('ended'));
+  stop();
+
+  expect(seen).toEqual([[4, true]]);
+  expect(states).not.toContain('gone');
+});

@@ -101,17 +101,21 @@ async function follow(
   const signal = AbortSignal.any([stop, ended.signal]);
   let lastHeard = Date.now();
   let dead: unknown;
+  let run: Run | undefined;
+  let first = true;
   const guard = setInterval(() => {
     if (Date.now() - lastHeard < times.quietMs) return;
     lastHeard = Date.now();
-    source.get(runId, signal).catch((error: unknown) => {
-      dead = error;
-      ended.abort();
-    });
+    source.get(runId, signal).then(
+      // The first event comes at once: a stream without one is none.
+      () => first && ended.abort(),
+      (error: unknown) => {
+        dead = error;
+        ended.abort();
+      },
+    );
   }, times.quietMs);
 
-  let run: Run | undefined;
-  let first = true;
   try {
     for await (const event of source.watch(runId, signal)) {
       if (stop.aborted) break;
@@ -125,7 +129,8 @@ async function follow(
       first = false;
     }
   } catch (error) {
-    throw dead ?? error;
+    if (dead !== undefined) throw dead;
+    if (!ended.signal.aborted) throw error;
   } finally {
     clearInterval(guard);
     ended.abort();
