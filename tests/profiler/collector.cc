@@ -15,6 +15,8 @@
 
 namespace reprise::profiler::testing {
 
+constexpr int kRecordsPerTurn = 20000;
+
 struct Collector::Peer {
   int socket = -1;
   int ring_file = -1;
@@ -143,7 +145,8 @@ void Collector::Serve() {
         // Socket before ring, so that names are there before their records.
         const bool open = (peer->greeted && !receive_) || ReceiveFrom(peer);
         if (drain_) Drain(peer);
-        if (open || !drain_) {  // what a dead trainer left is drained first
+        // What a dead trainer left is drained first.
+        if (open || !drain_ || !IsEmpty(*peer)) {
           ++i;
           continue;
         }
@@ -288,11 +291,18 @@ void Collector::Handle(Peer* peer, uint16_t type, const std::string& body,
   if (fd >= 0) close(fd);
 }
 
+bool Collector::IsEmpty(const Peer& peer) {
+  if (peer.header == nullptr) return true;
+  return __atomic_load_n(&peer.slots[peer.tail % peer.slot_count].sequence,
+                         __ATOMIC_ACQUIRE) != peer.tail + 1;
+}
+
 void Collector::Drain(Peer* peer) {
   if (peer->header == nullptr) return;
   std::lock_guard lock(shelf_->mutex);
   Session& session = shelf_->sessions[peer->session_id];
-  for (;;) {
+  // A turn at a time: one busy ring must not keep the others waiting.
+  for (int i = 0; i < kRecordsPerTurn; ++i) {
     reprise_slot* slot = &peer->slots[peer->tail % peer->slot_count];
     if (__atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE) != peer->tail + 1)
       return;

@@ -86,6 +86,7 @@ class Collector {
   bool ReceiveFrom(Peer* peer);  // false: closed
   void Handle(Peer* peer, uint16_t type, const std::string& body, int fd);
   void Drain(Peer* peer);
+  static bool IsEmpty(const Peer& peer);
 
   const std::string path_;
   const std::shared_ptr<Shelf> shelf_;

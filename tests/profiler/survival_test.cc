@@ -103,7 +103,7 @@ TEST_F(SurvivalTest, ForksUnderLoadLoseNothingAndHangNobody) {
         for (int i = 0; i < 50; ++i, ++pushed)
           reprise_op_begin(1, Intern("load " + std::to_string(i)), 0, 0, 0, 0);
         // Load, but no more than one collector thread can read.
-        std::this_thread::sleep_for(std::chrono::microseconds(500));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
       }
     });
   writers.emplace_back([&] {
