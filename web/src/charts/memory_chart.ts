@@ -311,9 +311,10 @@ export function hairline(u: uPlot, bytes: number, colour: string, dash: number[]
 function label(u: uPlot, text: string, bytes: number, palette: Palette): void {
   const {ctx, bbox} = u;
   ctx.font = scaled(palette.font);
-  ctx.textAlign = 'right';
+  ctx.textAlign = 'left';
   ctx.textBaseline = 'bottom';
-  const x = bbox.left + bbox.width - 4 * devicePixelRatio;
+  // On the left: a step begins with little alive, so nothing is below the text.
+  const x = bbox.left + 4 * devicePixelRatio;
   const y = u.valToPos(bytes, 'y', true) - 3 * devicePixelRatio;
   outlined(ctx, text, x, y, palette.budget, palette.card);
 }
