@@ -31,11 +31,11 @@ struct Found {
 void ReadChunk(const v1::Columns& columns, uint64_t step, int64_t begin_ns,
                Found& found) {
   std::vector<Event>& events = found.chunks.emplace_back();
-  const int count = std::min(
-      {columns.kind_size(), columns.start_ns_size(), columns.extra_size()});
+  const int count = std::min(columns.kind_size(), columns.start_ns_size());
   for (int i = 0; i < count; ++i) {
     const auto time_ns = static_cast<int64_t>(columns.start_ns(i));
-    const uint64_t extra = columns.extra(i);
+    // A column whose values are all 0 is empty: a chunk of nothing but ALLOC.
+    const uint64_t extra = i < columns.extra_size() ? columns.extra(i) : 0;
     if (columns.kind(i) == v1::RECORD_KIND_STEP) {
       if (extra == step) found.mark_ns = std::max(found.mark_ns, time_ns);
       continue;

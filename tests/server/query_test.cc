@@ -340,6 +340,34 @@ TEST_F(PlannedRun, TimelineFindsTheBaselineInAnEarlierChunk) {
             1024 + 4096 + 50'000);
 }
 
+TEST_F(PlannedRun, TimelineReadsChunksWhoseEmptyColumnsStandForZeros) {
+  v1::Columns begin;
+  begin.add_start_ns(999'000);
+  begin.add_kind(v1::RECORD_KIND_ALLOC);
+  begin.add_bytes(1024);
+  begin.add_extra(REPRISE_BASELINE);
+  Send(begin, 1);
+  v1::Columns only_alloc;  // "what" is 0, so there is no column of it
+  only_alloc.add_start_ns(1'500'000);
+  only_alloc.add_kind(v1::RECORD_KIND_ALLOC);
+  only_alloc.add_bytes(500);
+  Send(only_alloc, 1);
+  v1::Columns end;
+  v1::StepReport& report = *end.add_steps();
+  report.set_step(7);
+  report.set_planned(true);
+  report.set_window(true);
+  report.set_step_ns(1'000'000);
+  report.set_end_ns(2'000'000);
+  Send(end);
+
+  const v1::Curve curve = Timeline(server_, 10).measured();
+
+  EXPECT_EQ(curve.peak_bytes(), 1524);
+  EXPECT_EQ(curve.peak_at_ns(), 500'000);
+  EXPECT_EQ(curve.min_bytes(0), 1024);
+}
+
 TEST_F(PlannedRun, TimelineZoomsIntoAWindow) {
   Send(TracedStep(7, /*planned=*/true), 6);
   const v1::Curve curve = Timeline(server_, 10, 499'995, 500'005).measured();
