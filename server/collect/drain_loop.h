@@ -92,14 +92,15 @@ class DrainLoop {
   void Watch(const Fd& socket);
   void Refuse(const Fd& socket, const std::string& why);
 
-  // drain_loop.cc: storing
+  // drain_loop_store.cc: storing
   void StoreAll();
   bool StoreSome(size_t& at);
   Status Commit(const std::vector<AgentSession*>& due);
   Status Trim();
   void ApplyDeletes();
-  void Publish();
   void PassOn(AgentSession& session, const AgentSession::Stored& stored);
+
+  void Publish();
   void SetTrouble(const Status& status);
   void Log(const std::string& line) const;
 

@@ -76,6 +76,8 @@ class Forwarder {
  private:
   using Clock = std::chrono::steady_clock;
 
+  static constexpr int kMaxRefusals = 3;
+
   // What others set and ask, under mutex_.
   struct Entry {
     std::shared_ptr<const v1::Hello> hello;

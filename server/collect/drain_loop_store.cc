@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The drain loop's writes to the spool: what rings hold, what the server has
+// acknowledged, and what does not fit any more.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "server/collect/drain_loop.h"
+
+namespace reprise::server {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kChunksPerTransaction = 16;
+constexpr int kTransactionsPerTurn = 16;
+constexpr milliseconds kStoreRetry{250};
+// Acknowledged chunks are deleted together.
+constexpr uint64_t kAcksAtOnce = 64;
+constexpr milliseconds kAcksWait{200};
+constexpr int64_t kTrimChunks = 16;
+
+}  // namespace
+
+void DrainLoop::StoreAll() {
+  if (Clock::now() < retry_at_) return;
+  bool all_drained = draining_;
+  for (int i = 0; i < kTransactionsPerTurn; ++i) {
+    size_t taken = 0;
+    if (!StoreSome(taken)) break;
+    all_drained = false;
+    if (taken < kChunksPerTransaction) break;
+  }
+  for (const auto& [key, session] : sessions_) {
+    all_drained = all_drained && session->Drained() &&
+                  (session->ended() || !session->ending());
+  }
+  if (all_drained && to_forget_.empty() && to_delete_.empty()) {
+    drained_ = true;
+  }
+}
+
+// One transaction. `taken`: its chunks. False: there was nothing to store, or
+// it could not be stored.
+bool DrainLoop::StoreSome(size_t& taken) {
+  const auto now = Clock::now();
+  // On a nearly full disk a small transaction may fit where a large one, in
+  // the WAL as a whole before it is moved, does not.
+  const size_t most_chunks = short_of_room_ ? 1 : kChunksPerTransaction;
+  const std::span<reprise_slot> scratch = std::span(scratch_).first(
+      short_of_room_ ? kChunkRecords : scratch_.size());
+  std::vector<AgentSession*> due;
+  for (const auto& [key, session] : sessions_) {
+    if (taken >= most_chunks) break;
+    auto prepared = session->Prepare(scratch, draining_, now);
+    if (!prepared.ok()) {
+      Log(StrCat("session ", session->row().session_id, ": ",
+                 prepared.status().message(), "; it is cut off"));
+      ++refused_;
+      Refuse(session->socket(), prepared.status().message());
+      CloseSocket(*session);
+      session->WriterGone();
+      continue;
+    }
+    if (!*prepared) continue;
+    taken += session->prepared_chunks();
+    due.push_back(session.get());
+  }
+  if (due.empty()) return false;
+  active_at_ = now;
+  const Status status = Commit(due);
+  SetTrouble(status);
+  short_of_room_ = !status.ok();
+  if (!status.ok()) {
+    // What was read stays in the rings. Moving the WAL into the file may give
+    // back the room that is missing.
+    (void)spool_.Checkpoint();
+    retry_at_ = Clock::now() + kStoreRetry;
+    return false;
+  }
+  for (AgentSession* session : due) PassOn(*session, session->Committed());
+  return true;
+}
+
+Status DrainLoop::Commit(const std::vector<AgentSession*>& due) {
+  RETURN_IF_ERROR(Trim());
+  return spool_.Transaction([&]() -> Status {
+    for (const AgentSession* session : due) {
+      RETURN_IF_ERROR(session->Store(spool_));
+    }
+    return OkStatus();
+  });
+}
+
+void DrainLoop::PassOn(AgentSession& session,
+                       const AgentSession::Stored& stored) {
+  const SpooledSession& row = session.row();
+  session.spooled_bytes += stored.bytes;
+  spool_bytes_ += stored.bytes;
+  records_ += stored.records;
+  chunks_ += stored.chunks;
+  forwarder_->Committed(row.key, row.next_seq - 1, session.last_name());
+  if (session.ended()) {
+    forwarder_->Ended(row.key, session.Bye());
+    relay_->Forget(row.key);
+    if (session.connected()) CloseSocket(session);
+    Log(StrCat("session ", row.session_id, ": ",
+               row.end == SessionEnd::kKilled ? "was killed" : "ended",
+               " after ", row.records, " records, ", row.dropped, " dropped, ",
+               row.torn, " torn"));
+  }
+}
+
+// Keeps the spool below its cap: the session that has the most loses its
+// oldest chunks. The forwarder finds the hole and reports it as Lost.
+Status DrainLoop::Trim() {
+  while (spool_bytes_ > options_.spool_max_bytes && !sessions_.empty()) {
+    const auto largest = std::max_element(
+        sessions_.begin(), sessions_.end(), [](const auto& a, const auto& b) {
+          return a.second->spooled_bytes < b.second->spooled_bytes;
+        });
+    std::pair<int64_t, int64_t> gone;
+    RETURN_IF_ERROR(spool_.Transaction([&]() -> Status {
+      ASSIGN_OR_RETURN(gone, spool_.DeleteOldest(largest->first, kTrimChunks));
+      return OkStatus();
+    }));
+    if (gone.first == 0) return OkStatus();
+    largest->second->spooled_bytes -= gone.second;
+    spool_bytes_ -= gone.second;
+    Log(StrCat("spool: reached its cap of ",
+               FormatBytes(options_.spool_max_bytes), ", trimmed ", gone.first,
+               " chunks of session ", largest->second->row().session_id));
+  }
+  return OkStatus();
+}
+
+void DrainLoop::ApplyDeletes() {
+  if (to_delete_.empty() && to_forget_.empty()) return;
+  const auto now = Clock::now();
+  if (deletes_since_ == Clock::time_point{}) deletes_since_ = now;
+  const bool due = draining_ || !to_forget_.empty() ||
+                   unapplied_acks_ >= kAcksAtOnce ||
+                   now - deletes_since_ >= kAcksWait;
+  if (!due || now < retry_at_) return;
+  std::map<int64_t, int64_t> freed;
+  const Status status = spool_.Transaction([&]() -> Status {
+    for (const auto& [key, seq] : to_delete_) {
+      ASSIGN_OR_RETURN(freed[key], spool_.DeleteUpTo(key, seq));
+    }
+    for (const int64_t key : to_forget_) {
+      RETURN_IF_ERROR(spool_.DeleteSession(key));
+    }
+    return OkStatus();
+  });
+  if (!status.ok()) {
+    SetTrouble(status);
+    retry_at_ = now + kStoreRetry;
+    return;
+  }
+  for (const auto& [key, bytes] : freed) {
+    spool_bytes_ -= bytes;
+    const auto found = sessions_.find(key);
+    if (found != sessions_.end()) found->second->spooled_bytes -= bytes;
+  }
+  for (const int64_t key : to_forget_) {
+    const auto found = sessions_.find(key);
+    if (found == sessions_.end()) continue;
+    spool_bytes_ -= found->second->spooled_bytes;
+    sessions_.erase(found);
+  }
+  to_delete_.clear();
+  to_forget_.clear();
+  unapplied_acks_ = 0;
+  deletes_since_ = {};
+  published_at_ = {};
+}
+
+}  // namespace reprise::server
