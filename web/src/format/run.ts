@@ -17,7 +17,9 @@ export function stateText(state: RunState): string {
 }
 
 export function runTitle(run: Run): string {
-  return run.name !== '' ? run.name : run.host !== '' ? `${run.host}:${run.pid}` : run.runId;
+  // The server names a run by its id when the job does not.
+  if (run.name !== '' && run.name !== run.runId) return run.name;
+  return run.host === '' ? run.runId : `${run.host}:${run.pid}`;
 }
 
 /** How far the proof of a run has come. */
