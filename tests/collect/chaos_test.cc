@@ -137,6 +137,22 @@ TEST_F(ChaosTest, AKilledServerAndAKilledDaemonTogetherLoseNothing) {
   EXPECT_EQ(got, Numbers(0, got.size()));
 }
 
+TEST_F(ChaosTest, AJobThatDiedWhileNoDaemonWasThereIsEndedByTheNextOne) {
+  Child job = StartJob("65536");
+  EXPECT_EQ(job.Ask("push 0 1000 0"), "ok");
+  EXPECT_EQ(job.Ask("work"), "ok");
+  daemon_.Signal(SIGKILL);
+  daemon_.Wait();
+  job.Tell("kill");
+  EXPECT_EQ(job.Wait(), -SIGKILL);
+
+  StartDaemon();
+
+  ASSERT_TRUE(EventuallyEnded());
+  EXPECT_EQ(Session().addresses, Numbers(0, 1000));
+  EXPECT_TRUE(Session().byes[0].killed());
+}
+
 TEST_F(ChaosTest, ADaemonThatHangsCostsOnlyCountedAndDatedRecords) {
   Child job = StartJob("4096");
   EXPECT_EQ(job.Ask("work"), "ok");
