@@ -25,6 +25,8 @@ class Effort {
     }
   }
   bool Over() const { return interrupted_ || ticks_ >= most_ticks_; }
+  // Allows more; the caller decides once, so that runs stay repeatable.
+  void Extend(int64_t ticks) { most_ticks_ += ticks; }
   bool interrupted() const { return interrupted_; }
   int64_t ticks() const { return ticks_; }
   int64_t most_ticks() const { return most_ticks_; }

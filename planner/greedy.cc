@@ -4,12 +4,18 @@
 #include <algorithm>
 #include <map>
 #include <queue>
+#include <set>
 #include <vector>
 
 namespace reprise::planner {
 namespace {
 
 using Set = std::vector<ValueId>;  // sorted
+
+// Ops looked at to price one eviction.
+constexpr size_t kMostCosted = 40;
+// Nested re-creations; the call stack holds them.
+constexpr int kMostDepth = 300;
 
 bool Contains(const Set& set, ValueId v) {
   return std::binary_search(set.begin(), set.end(), v);
@@ -85,19 +91,22 @@ class Greedy {
         runs_(problem.op_count, 0) {}
 
   std::vector<OpId> Run() {
-    const size_t most = static_cast<size_t>(problem_.op_count) *
-                        static_cast<size_t>(options_.most_execs_per_op);
+    most_execs_ = static_cast<size_t>(problem_.op_count) *
+                  static_cast<size_t>(options_.most_execs_per_op);
     for (at_ = 0; at_ <= problem_.op_count; ++at_) {
       Set wanted(Need(at_).begin(), Need(at_).end());
       std::sort(wanted.begin(), wanted.end());
       if (!std::all_of(wanted.begin(), wanted.end(),
                        [&](ValueId v) { return memory_.Has(v); })) {
-        if (problem_.rules.may_trigger[at_] == 0 || !Burst(wanted)) return {};
+        if (problem_.rules.may_trigger[at_] == 0) return {};
+        retained_bytes_ = RetainedBytes(retained_);
+        std::set<ValueId> keep;
+        if (!Make(wanted, keep, 0) && !Burst(wanted)) return {};
       }
       if (at_ == problem_.op_count) break;
       if (!MakeRoom(at_, wanted)) return {};
       Exec(at_);
-      if (execs_.size() > most || effort_.Over()) return {};
+      if (execs_.size() > most_execs_ || effort_.Over()) return {};
     }
     return execs_;
   }
@@ -159,14 +168,34 @@ class Greedy {
     const double bytes = static_cast<double>(problem_.BytesOf(v));
     double cost = 1;
     if (options_.cost_power > 0) {
-      cost += static_cast<double>(
-          problem_.rules.rerun_ns[problem_.versions.maker[v]]);
+      cost += static_cast<double>(RecomputeTime(v));
     }
     double distance = static_cast<double>(problem_.flag_to[gap] - at_ + 1);
     if (problem_.IsTail(gap)) distance = 1e6 * problem_.op_count;
     if (options_.distance_power == 0) distance = problem_.IsTail(gap) ? 1e6 : 1;
     if (options_.distance_power == 2) distance *= distance;
     return cost / (bytes * distance);
+  }
+
+  // Time of making a present value again were it gone: its maker and the makers
+  // of what is absent above it, up to a limit.
+  int64_t RecomputeTime(ValueId v) {
+    const Versions& versions = problem_.versions;
+    std::vector<OpId>& ops = makers_;
+    ops.assign(1, versions.maker[v]);
+    int64_t time = 0;
+    for (size_t i = 0; i < ops.size() && i < kMostCosted; ++i) {
+      time += problem_.rules.rerun_ns[ops[i]];
+      for (const ValueId u : versions.Need(ops[i])) {
+        const OpId m = versions.maker[u];
+        if (!memory_.Has(u) &&
+            std::find(ops.begin(), ops.end(), m) == ops.end()) {
+          ops.push_back(m);
+        }
+      }
+    }
+    effort_.Spend(static_cast<int64_t>(ops.size()));
+    return time;
   }
 
   // Bytes that no burst can free: what is held or may not be made again.
@@ -274,6 +303,103 @@ class Greedy {
     return true;
   }
 
+  // The ops that re-create what is missing, each once, in base order.
+  struct Plain {
+    bool possible = false;
+    int64_t peak_bytes = 0;  // of what they need and `keep`, nothing else
+    std::vector<OpId> ops;
+    std::vector<Set> needed;  // by op: what has to survive it
+  };
+  Plain PlainBurst(const Set& wanted, const std::set<ValueId>& keep) {
+    const Versions& versions = problem_.versions;
+    Plain plain;
+    std::vector<ValueId> open(wanted);
+    std::set<OpId> known;
+    while (!open.empty()) {
+      const ValueId v = open.back();
+      open.pop_back();
+      if (memory_.Has(v)) continue;
+      const OpId m = versions.maker[v];
+      if (problem_.rules.may_remake[v] == 0) return plain;
+      if (!known.insert(m).second) continue;
+      const int most = problem_.capabilities.max_runs;
+      if (most > 0 && runs_[m] >= most) return plain;
+      for (const ValueId u : versions.Need(m)) open.push_back(u);
+    }
+    plain.possible = true;
+    plain.ops.assign(known.begin(), known.end());
+    plain.needed.resize(plain.ops.size());
+    // What later ops of the burst need, from the back.
+    std::set<ValueId> needed(wanted.begin(), wanted.end());
+    needed.insert(keep.begin(), keep.end());
+    for (size_t i = plain.ops.size(); i-- > 0;) {
+      const OpId m = plain.ops[i];
+      const Set after(needed.begin(), needed.end());
+      for (const ValueId v : versions.Make(m)) needed.erase(v);
+      for (const ValueId u : versions.Need(m)) needed.insert(u);
+      plain.needed[i].assign(needed.begin(), needed.end());
+      effort_.Spend(static_cast<int64_t>(20 * (1 + needed.size())));
+      plain.peak_bytes =
+          std::max(plain.peak_bytes, BytesWhile(m, plain.needed[i], after));
+    }
+    effort_.Spend(static_cast<int64_t>(40 * plain.ops.size()));
+    return plain;
+  }
+
+  bool Run(const Plain& plain) {
+    for (size_t i = 0; i < plain.ops.size(); ++i) {
+      for (const ValueId u : problem_.versions.Need(plain.ops[i])) {
+        if (!memory_.Has(u)) return false;
+      }
+      if (!MakeRoom(plain.ops[i], plain.needed[i])) return false;
+      Exec(plain.ops[i]);
+    }
+    return true;
+  }
+
+  // Re-creates what is missing of a set, whatever it takes: all at once where
+  // that fits, else one value after the other, the hungriest first; those made
+  // are kept. `keep` may not be evicted.
+  bool Make(const Set& wanted, std::set<ValueId>& keep, int depth) {
+    if (depth > kMostDepth || effort_.Over() || execs_.size() > most_execs_) {
+      return false;
+    }
+    const Plain plain = PlainBurst(wanted, keep);
+    if (!plain.possible) return false;
+    if (plain.peak_bytes <= options_.budget_bytes) return Run(plain);
+
+    std::vector<std::pair<int64_t, ValueId>> order;
+    for (const ValueId v : wanted) {
+      if (keep.count(v) != 0) continue;
+      const int64_t own = problem_.BytesOf(v);
+      order.emplace_back(own - PlainBurst({v}, {}).peak_bytes, v);
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<ValueId> kept;
+    bool done = true;
+    for (const auto& [hunger, v] : order) {
+      if (!memory_.Has(v)) {
+        const OpId m = problem_.versions.maker[v];
+        Set inputs(problem_.versions.Need(m).begin(),
+                   problem_.versions.Need(m).end());
+        std::sort(inputs.begin(), inputs.end());
+        Set safe(keep.begin(), keep.end());
+        safe.insert(safe.end(), inputs.begin(), inputs.end());
+        std::sort(safe.begin(), safe.end());
+        if (problem_.rules.may_remake[v] == 0 ||
+            !Make(inputs, keep, depth + 1) || !MakeRoom(m, safe)) {
+          done = false;
+          break;
+        }
+        Exec(m);
+      }
+      keep.insert(v);
+      kept.push_back(v);
+    }
+    for (const ValueId v : kept) keep.erase(v);
+    return done;
+  }
+
   bool Burst(const Set& wanted) {
     retained_bytes_ = RetainedBytes(retained_);
     std::vector<Node> nodes;
@@ -347,6 +473,7 @@ class Greedy {
   std::vector<OpId> makers_;
   std::vector<StorageId> scratch_;
   OpId at_ = 0;
+  size_t most_execs_ = 0;
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ struct GreedyOptions {
   int cost_power = 1;      // a: 0 or 1
   int distance_power = 1;  // d: 0, 1 or 2
   int most_states = 3000;  // sets per burst
-  int most_execs_per_op = 200;
+  int most_execs_per_op = 60;
 };
 
 // The execs of a schedule within the budget, or nothing where the greedy is

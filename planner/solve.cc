@@ -39,12 +39,17 @@ class Search {
     Report();
     Construct();
     if (Best() == nullptr) {
-      certificate_.TryPebbling(effort_.most_ticks() / 4);
+      certificate_.TryPebbling(effort_.most_ticks() / 16);
       if (certificate_.impossible()) return Refuse();
-      Squeeze();
     }
     Sharpen(effort_.most_ticks() / 8);
     Improve();
+    if (Best() == nullptr && request_.max_ticks == 0) {
+      // Nothing fits yet and nobody limited the effort: once as much again.
+      effort_.Extend(effort_.most_ticks() * 5 / 4);
+      Improve();
+    }
+    Polish();
     return {.added_ns = certificate_.added_ns(),
             .impossible = false,
             .infeasible = certificate_.infeasible()};
@@ -138,7 +143,8 @@ class Search {
   // Schedules by the greedy, for budgets at which dropping by cuts is not
   // enough.
   void Squeeze() {
-    for (const int distance_power : {1, 2, 0}) {
+    squeezed_ = true;
+    for (const int distance_power : {1, 2}) {
       if (effort_.Over()) return;
       const GreedyOptions options{.budget_bytes = request_.budget_bytes,
                                   .distance_power = distance_power};
@@ -151,8 +157,9 @@ class Search {
       if (!evaluation.ok()) continue;
       archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
                    "next-use");
-      starts_.insert(starts_.begin(), FlagsOfExecs(problem_, execs));
+      incumbent_ = FlagsOfExecs(problem_, execs);
       Report();
+      return;
     }
   }
 
@@ -179,9 +186,14 @@ class Search {
   void Improve() {
     // Rounds of annealing, each longer than the last; they start from the
     // constructed flags in turn and from the best schedule.
-    int64_t ticks = std::max<int64_t>(effort_.most_ticks() / 16, 1);
+    int64_t ticks = std::max<int64_t>(effort_.most_ticks() / 2, 1);
     for (int round = 0; !Done(); ++round) {
       effort_.Spend(1000);  // a round without a single candidate ends too
+      if (Best() == nullptr && !squeezed_ &&
+          effort_.ticks() > effort_.most_ticks() / 2) {
+        Squeeze();
+        if (Done()) break;
+      }
       Flags flags;
       const Archive::Point* best = Best();
       const bool from_start = static_cast<size_t>(round) < starts_.size() ||
@@ -215,6 +227,31 @@ class Search {
     }
   }
 
+  // The target gap is reached; a little more often closes it.
+  void Polish() {
+    const Archive::Point* best = Best();
+    const int64_t share = effort_.most_ticks() / 16;
+    if (best == nullptr || effort_.Over() ||
+        BestAdded() == certificate_.added_ns())
+      return;
+    certificate_.Sharpen(BestAdded(), share);
+    const int64_t optimum = problem_.base.time_ns + certificate_.added_ns();
+    if (best->time_ns > optimum) {
+      Flags flags = FlagsOfExecs(problem_, best->execs);
+      const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                       .ticks = share,
+                                       .seed = random_.Next(),
+                                       .good_enough_ns = optimum,
+                                       .hot = 10};
+      LocalSearch(problem_, options, generator_, flags, archive_, effort_);
+    }
+    if (BestAdded() > certificate_.added_ns()) {
+      CertifyIncumbent();
+      certificate_.Sharpen(BestAdded(), share);
+    }
+    Report();
+  }
+
   const Problem& problem_;
   const Request& request_;
   Generator& generator_;
@@ -223,6 +260,7 @@ class Search {
   Certificate certificate_;
   Random random_;
   std::vector<Flags> starts_;
+  bool squeezed_ = false;
   Flags incumbent_;  // of the round that found the best schedule
 };
 
@@ -264,7 +302,7 @@ void AddBase(const Problem& problem, Archive& archive) {
 
 int64_t DefaultTicks(const Problem& problem) {
   (void)problem;
-  return 150'000'000;
+  return 200'000'000;
 }
 
 void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
