@@ -177,7 +177,7 @@ describe('a validated run', () => {
         const over = element.querySelector('.u-over')!.getBoundingClientRect();
         const box = canvas.getBoundingClientRect();
         const x = Math.round(over.left - box.left + at * over.width);
-        const y = Math.round(over.top - box.top + over.height * 0.3);
+        const y = Math.round(over.top - box.top + over.height * 0.5);
         const {data} = canvas.getContext('2d')!.getImageData(x - 3, y, 7, 20);
         const dark = (i: number): boolean => data[i]! + data[i + 1]! + data[i + 2]! < 200;
         let count = 0;
@@ -185,7 +185,7 @@ describe('a validated run', () => {
         return count;
       }, around);
     await expect.poll(() => inked(share)).toBeGreaterThan(10);
-    expect(await inked(share - 0.01)).toBe(0);
+    expect(await inked(share - 0.03)).toBe(0);
   });
 
   test('zooms and moves by keys, keeps the window in the address, and asks the server anew', async () => {
