@@ -142,9 +142,14 @@ void Collector::Serve() {
       Accept();
       for (size_t i = 0; i < peers_.size();) {
         Peer* peer = peers_[i].get();
-        // Socket before ring, so that names are there before their records.
+        // Socket before ring, and of the ring only what was there before: so
+        // the names of every record have been received.
+        const uint64_t mark =
+            peer->header == nullptr
+                ? 0
+                : __atomic_load_n(&peer->header->head, __ATOMIC_ACQUIRE);
         const bool open = (peer->greeted && !receive_) || ReceiveFrom(peer);
-        if (drain_) Drain(peer);
+        if (drain_) Drain(peer, mark);
         // What a dead trainer left is drained first.
         if (open || !drain_ || !IsEmpty(*peer)) {
           ++i;
@@ -297,12 +302,12 @@ bool Collector::IsEmpty(const Peer& peer) {
                          __ATOMIC_ACQUIRE) != peer.tail + 1;
 }
 
-void Collector::Drain(Peer* peer) {
+void Collector::Drain(Peer* peer, uint64_t mark) {
   if (peer->header == nullptr) return;
   std::lock_guard lock(shelf_->mutex);
   Session& session = shelf_->sessions[peer->session_id];
   // A turn at a time: one busy ring must not keep the others waiting.
-  for (int i = 0; i < kRecordsPerTurn; ++i) {
+  for (int i = 0; i < kRecordsPerTurn && peer->tail < mark; ++i) {
     reprise_slot* slot = &peer->slots[peer->tail % peer->slot_count];
     if (__atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE) != peer->tail + 1)
       return;

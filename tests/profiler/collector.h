@@ -85,7 +85,7 @@ class Collector {
   void Accept();
   bool ReceiveFrom(Peer* peer);  // false: closed
   void Handle(Peer* peer, uint16_t type, const std::string& body, int fd);
-  void Drain(Peer* peer);
+  void Drain(Peer* peer, uint64_t mark);
   static bool IsEmpty(const Peer& peer);
 
   const std::string path_;
