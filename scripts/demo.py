@@ -24,6 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reprise import RepriseError
+from reprise.units import check_budget
+
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4
@@ -254,6 +257,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name}: must be positive, got {value}")
+    try:
+        options.budget = check_budget(options.budget)
+    except RepriseError as error:
+        parser.error(f"--{error}")
     if options.steps < 8:
         parser.error(f"--steps: the first steps are measured without a plan, 8 are needed, got {options.steps}")
     return options

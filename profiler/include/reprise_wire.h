@@ -36,6 +36,9 @@
 
 #include <stdint.h>
 
+/* Records carry the flags, kinds and states of the C ABI. */
+#include "reprise_agent.h"
+
 #define REPRISE_WIRE_MAGIC 0x31505252u /* "RRP1" */
 #define REPRISE_RING_LAYOUT 1u
 #define REPRISE_RING_HEADER_BYTES 4096u

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/str_cat.h"
-#include "profiler/include/reprise_agent.h"
+#include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/collect/columns_writer.h"
 #include "server/collect/text.h"

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "base/str_cat.h"
-#include "profiler/include/reprise_agent.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/text.h"
 

@@ -108,7 +108,7 @@ std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
   std::string sentence = plan.sentence();
   if (!plan.feasible() || verdict.planned_steps() == 0) return sentence;
   const int64_t peak = verdict.measured_peak_bytes();
-  sentence += StrCat(" Measured ", FormatBytes(peak));
+  sentence += StrCat(".  Measured ", FormatBytes(peak));
   std::string notes = Difference(peak, verdict.predicted_peak_bytes());
   if (peak > verdict.budget_bytes()) {
     notes +=

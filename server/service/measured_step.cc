@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/str_cat.h"
-#include "profiler/include/reprise_agent.h"
+#include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/store/chunk_rows.h"
 

@@ -121,7 +121,7 @@ std::string Measured(const PlannedRun& run, int64_t checks, int64_t differing) {
 
 TEST(Sentence, AVerifiedRunAppendsWhatWasMeasured) {
   EXPECT_EQ(Measured(GoodRun(), 3, 0),
-            " Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for "
+            ".  Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for "
             "bit equal in 3 checks.");
   EXPECT_TRUE(Measured(GoodRun(), 1, 0).ends_with("equal in 1 check."));
 }

@@ -12,12 +12,12 @@ const run = (verdict: MessageInitShape<typeof VerdictSchema>, state = RunState.R
 test('the two parts of a sentence are the sentence', () => {
   const sentence =
     'It fits in 8.0 GiB.  Peak 7.9 GiB (was 14.2 GiB)   Step 412 ms (+11.3 %)   proven optimal' +
-    ' Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for bit equal in 3 checks.';
+    '.  Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for bit equal in 3 checks.';
 
   const [predicted, measured] = sentenceParts(sentence);
 
   expect(predicted + measured).toBe(sentence);
-  expect(measured.startsWith(' Measured 7.8 GiB')).toBe(true);
+  expect(measured.startsWith('  Measured 7.8 GiB')).toBe(true);
   expect(sentenceParts('Nothing fits in 3.0 GiB.')).toEqual(['Nothing fits in 3.0 GiB.', '']);
 });
 

@@ -74,6 +74,6 @@ export function waitingText(run: Run): string {
  * measured. Together they are the sentence, letter for letter.
  */
 export function sentenceParts(sentence: string): readonly [string, string] {
-  const at = sentence.indexOf(' Measured ');
-  return at < 0 ? [sentence, ''] : [sentence.slice(0, at), sentence.slice(at)];
+  const at = sentence.indexOf('.  Measured ');
+  return at < 0 ? [sentence, ''] : [sentence.slice(0, at + 1), sentence.slice(at + 1)];
 }
