@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/crc32c.h"
 #include "profiler/include/reprise_agent.h"
 #include "reprise/v1/ingest.pb.h"
-#include "server/collect/crc32c.h"
 #include "tests/collect/raw_agent.h"
 
 namespace reprise::server {
@@ -51,7 +51,7 @@ Built Build(const std::vector<reprise_slot>& records,
 v1::Columns ColumnsOf(const NewChunk& chunk) {
   v1::Columns columns;
   EXPECT_TRUE(columns.ParseFromString(chunk.body));
-  EXPECT_EQ(ChunkCrc32c(chunk.body), chunk.crc32c);
+  EXPECT_EQ(Crc32c(chunk.body), chunk.crc32c);
   return columns;
 }
 
@@ -203,15 +203,6 @@ TEST(BuildChunksTest, BoundsTheStepsThatWaitForTheirSecondHalf) {
   const Built built = Build(records);
 
   EXPECT_EQ(built.pending.size(), kMaxPending);
-}
-
-TEST(Crc32cTest, IsCastagnoliWithAndWithoutTheInstruction) {
-  EXPECT_EQ(ChunkCrc32c("123456789"), 0xe3069283u);
-  std::string text;
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(ChunkCrc32c(text), ChunkCrc32cPortable(text)) << i;
-    text += static_cast<char>(i * 37);
-  }
 }
 
 }  // namespace

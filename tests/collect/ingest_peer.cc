@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "server/collect/crc32c.h"
+#include "base/crc32c.h"
 
 namespace reprise::server {
 
@@ -136,7 +136,7 @@ grpc::Status IngestPeer::Take(const v1::Chunk& chunk, Received& session,
     return grpc::Status::OK;
   }
   v1::Columns columns;
-  if (ChunkCrc32cPortable(chunk.body()) != chunk.crc32c()) {
+  if (Crc32cPortable(chunk.body()) != chunk.crc32c()) {
     return invalid("crc");
   }
   if (!columns.ParseFromString(chunk.body())) return invalid("columns");
