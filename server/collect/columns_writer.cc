@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "server/collect/crc32c.h"
+#include "base/crc32c.h"
 
 namespace reprise::server {
 
@@ -158,7 +158,7 @@ NewChunk ColumnsWriter::Finish() {
                  .body = columns_.SerializeAsString(),
                  .crc32c = 0,
                  .dropped_before = dropped_};
-  chunk.crc32c = ChunkCrc32c(chunk.body);
+  chunk.crc32c = Crc32c(chunk.body);
   *this = ColumnsWriter();
   return chunk;
 }

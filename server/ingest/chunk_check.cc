@@ -3,8 +3,8 @@
 
 #include <limits>
 
+#include "base/crc32c.h"
 #include "base/str_cat.h"
-#include "server/ingest/crc32c.h"
 #include "server/store/identifier.h"
 
 namespace reprise::server {

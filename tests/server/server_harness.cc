@@ -13,8 +13,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/crc32c.h"
 #include "base/str_cat.h"
-#include "server/ingest/crc32c.h"
 
 namespace reprise::server {
 

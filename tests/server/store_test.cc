@@ -6,7 +6,6 @@
 
 #include <fstream>
 
-#include "server/ingest/crc32c.h"
 #include "server/lock_file.h"
 #include "server/net/address.h"
 #include "server/service/timeline_fold.h"
@@ -137,11 +136,6 @@ TEST(LockFileTest, NamesThePidOfTheHolder) {
 }
 
 // ---- Small pure parts ----
-
-TEST(Crc32cTest, IsCastagnolis) {
-  EXPECT_EQ(Crc32c("123456789"), 0xe3069283u);
-  EXPECT_EQ(Crc32c(""), 0u);
-}
 
 TEST(AddressTest, TakesLoopbackOnly) {
   EXPECT_EQ(ParseLoopback("--listen", "localhost:80")->Text(), "127.0.0.1:80");

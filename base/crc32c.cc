@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/ingest/crc32c.h"
+#include "base/crc32c.h"
 
 #include <array>
 #include <cstring>
 
-namespace reprise::server {
+namespace reprise {
 
 namespace {
 
@@ -68,12 +68,16 @@ __attribute__((target("sse4.2"))) uint32_t ByInstruction(
 
 }  // namespace
 
+uint32_t Crc32cPortable(std::string_view bytes) {
+  return ~ByTables(~0u, bytes);
+}
+
 uint32_t Crc32c(std::string_view bytes) {
 #if defined(__x86_64__)
   static const bool has_instruction = __builtin_cpu_supports("sse4.2");
   if (has_instruction) return ~ByInstruction(~0u, bytes);
 #endif
-  return ~ByTables(~0u, bytes);
+  return Crc32cPortable(bytes);
 }
 
-}  // namespace reprise::server
+}  // namespace reprise
