@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {boundPath, overheadBottom, overheadTop, planPath, scale} from '../../web/src/data/geometry';
+import {boundPath, overheadRange, planPath, scale} from '../../web/src/data/geometry';
 import {domainOf, limitingOp, nearest, tradeoff} from '../../web/src/data/tradeoff';
 import {TradeoffPointSchema, type TradeoffPoint} from '../../web/src/gen/reprise/v1/planner_pb';
 
@@ -86,8 +86,19 @@ test('a scale goes both ways', () => {
   expect(y.value(160)).toBeCloseTo(0.25);
 });
 
-test('a run that was faster than without a plan is still on the picture', () => {
-  expect(overheadBottom(-0.05, NaN)).toBeCloseTo(-0.06);
-  expect(overheadBottom(0.1)).toBe(0);
-  expect(overheadTop([], NaN)).toBeCloseTo(0.0112);
+test('the picture shows all plans, and what was measured near them', () => {
+  const {points} = tradeoff([point(100, 0), point(60, 0.1)]);
+
+  expect(overheadRange(points, [NaN]).top).toBeCloseTo(0.112);
+  expect(overheadRange(points, [0.15]).top).toBeCloseTo(0.168);
+  expect(overheadRange(points, [-0.03]).bottom).toBeCloseTo(-0.036);
+});
+
+test('a job timed on a busy machine does not dwarf the plans', () => {
+  const {points} = tradeoff([point(100, 0), point(60, 0.1)]);
+
+  const {bottom, top} = overheadRange(points, [-0.6, 3]);
+
+  expect(bottom + 0).toBe(0);
+  expect(top).toBeCloseTo(0.112);
 });

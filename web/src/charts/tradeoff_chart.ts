@@ -6,7 +6,7 @@
  * budget of the run a red hairline; where nothing fits the ground is grey.
  * A few dozen shapes: SVG.
  */
-import {boundPath, overheadBottom, overheadTop, planPath, scale} from '../data/geometry';
+import {boundPath, overheadRange, planPath, scale} from '../data/geometry';
 import {nearest, type CurvePoint, type Domain, type Tradeoff} from '../data/tradeoff';
 import {formatBytes, formatPercent} from '../format/units';
 import {byteLabels, byteTicks, decimalTicks} from './ticks';
@@ -122,8 +122,7 @@ export function createTradeoffChart(
 
 function scales(data: TradeoffData, domain: Domain, width: number) {
   const marks = [data.measured, data.running, data.chosen].map((mark) => mark?.overhead ?? NaN);
-  const top = overheadTop(data.curve.points, ...marks);
-  const bottom = overheadBottom(...marks);
+  const {bottom, top} = overheadRange(data.curve.points, marks);
   return {
     x: scale(domain.low, domain.high, MARGIN.left, width - MARGIN.right),
     y: scale(bottom, top, HEIGHT - MARGIN.bottom, MARGIN.top),
@@ -192,9 +191,17 @@ function drawCurve(svg: SVGElement, data: TradeoffData, domain: Domain, width: n
   }
   if (data.measured) {
     const cx = x.at(data.measured.bytes);
-    const cy = y.at(data.measured.overhead);
-    const d = `M${cx - 5} ${cy - 5}l10 10M${cx - 5} ${cy + 5}l10 -10`;
+    const {overhead} = data.measured;
+    const cy = y.at(Math.max(bottom, Math.min(top, overhead)));
+    const cross = `M${cx - 5} ${cy - 5}l10 10M${cx - 5} ${cy + 5}l10 -10`;
+    const up = `M${cx} ${cy + 14}V${cy + 1}m-5 5l5 -5l5 5`;
+    const down = `M${cx} ${cy - 14}V${cy - 1}m-5 -5l5 5l5 -5`;
+    const d = overhead > top ? up : overhead < bottom ? down : cross;
     svg.append(shape('path', {class: 'measured', d}));
+    if (d !== cross) {
+      const note = `measured ${formatPercent(overhead, true)}`;
+      svg.append(text(note, cx - 10, overhead > top ? cy + 12 : cy - 6, 'axis end'));
+    }
   }
 }
 

@@ -25,16 +25,21 @@ export function scale(low: number, high: number, from: number, to: number): Scal
   };
 }
 
-/** Largest overhead worth showing, with a little room; at least 1 %. */
-export function overheadTop(points: readonly CurvePoint[], ...others: readonly number[]): number {
-  const finite = [...points.map((point) => point.overhead), ...others].filter(Number.isFinite);
-  return Math.max(0.01, ...finite) * 1.12;
-}
-
-/** Smallest overhead: below 0 only when something measured was faster. */
-export function overheadBottom(...measured: readonly number[]): number {
-  const least = Math.min(0, ...measured.filter(Number.isFinite));
-  return least * 1.2;
+/**
+ * The overheads to show: all of the plans, and what was measured as long as it
+ * does not dwarf them (a job timed on a busy machine may be far off). What
+ * lies outside is drawn as an arrow at the rim.
+ */
+export function overheadRange(
+  points: readonly CurvePoint[],
+  marks: readonly number[],
+): {readonly bottom: number; readonly top: number} {
+  const planned = Math.max(0.01, ...points.map((point) => point.overhead));
+  const near = marks.filter((mark) => mark <= 2 * planned && mark >= -0.4 * planned);
+  return {
+    bottom: Math.min(0, ...near) * 1.2,
+    top: Math.max(planned, ...near) * 1.12,
+  };
 }
 
 /**
