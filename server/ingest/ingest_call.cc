@@ -48,8 +48,8 @@ void IngestCall::OnReadDone(bool ok) {
   v1::Up up;
   {
     const std::lock_guard lock(mutex_);
-    reading_ = false;
     if (!ok) {
+      reading_ = false;
       half_closed_ = true;
       FinishWhenDue();
       return;
@@ -57,12 +57,15 @@ void IngestCall::OnReadDone(bool ok) {
     if (failed_ || finished_) return;
     up.Swap(&incoming_);
   }
+  // `reading_` stays set: a commit that ends now must not start the next read,
+  // or another thread could hand on the next message before this one.
   const Status status = Take(up);
   if (!status.ok()) {
     Fail(status);
     return;
   }
   const std::lock_guard lock(mutex_);
+  reading_ = false;
   ReadMore();
 }
 
