@@ -17,6 +17,7 @@ interface Given {
   readonly times?: number;
   readonly atPeak?: boolean;
   readonly atBase?: boolean;
+  readonly madeBy?: number;
 }
 
 function storage(id: number, given: Given): StorageExplanation {
@@ -28,7 +29,7 @@ function storage(id: number, given: Given): StorageExplanation {
     decision: given.recompute ? Decision.RECOMPUTE : Decision.SAVE,
     recomputeNs: BigInt(given.ns ?? 0),
     timesRecomputed: given.times ?? 0,
-    madeBy: 100 - id,
+    madeBy: given.madeBy ?? 100 - id,
     aliveAtPeak: given.atPeak ?? false,
     aliveAtBasePeak: given.atBase ?? false,
   });
@@ -60,6 +61,14 @@ test('a module counts all that lies below it', () => {
   });
   expect(names(root)).toEqual(['head', 'layers.0']);
   expect(root.children[1]).toMatchObject({savedBytes: 8, recomputedBytes: 4});
+});
+
+test('an op that makes two storages is paid for once', () => {
+  const given = {module: 'norm', recompute: true, ns: 7, madeBy: 4};
+
+  const root = changesByModule([storage(0, given), storage(1, given)], []);
+
+  expect(root).toMatchObject({recomputedCount: 2, recomputeNs: 7});
 });
 
 test('what dies inside the forward pass is no decision worth showing', () => {

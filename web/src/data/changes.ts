@@ -42,11 +42,15 @@ export function changesByModule(
 ): ModuleNode {
   const kept = new Set(saved);
   const root = draft('', '');
+  const counted = new Set<number>();
   for (const storage of storages) {
     const recomputed = storage.decision === Decision.RECOMPUTE;
     if (!recomputed && !kept.has(storage.storage)) continue;
+    // An op that makes several storages runs again once for all of them.
+    const ns = recomputed && !counted.has(storage.madeBy) ? repeatedNs(storage) : 0;
+    if (recomputed) counted.add(storage.madeBy);
     let node = root;
-    add(node, storage, recomputed);
+    add(node, storage, recomputed, ns);
     for (const part of storage.module.split('.').filter((text) => text !== '')) {
       let child = node.children.get(part);
       if (!child) {
@@ -54,7 +58,7 @@ export function changesByModule(
         node.children.set(part, child);
       }
       node = child;
-      add(node, storage, recomputed);
+      add(node, storage, recomputed, ns);
     }
   }
   return finished(root);
@@ -73,12 +77,16 @@ function draft(path: string, name: string): Draft {
   };
 }
 
-function add(node: Draft, storage: StorageExplanation, recomputed: boolean): void {
+function repeatedNs(storage: StorageExplanation): number {
+  return num(storage.recomputeNs) * Math.max(1, storage.timesRecomputed);
+}
+
+function add(node: Draft, storage: StorageExplanation, recomputed: boolean, ns: number): void {
   const bytes = num(storage.bytes);
   if (recomputed) {
     node.recomputedCount += 1;
     node.recomputedBytes += bytes;
-    node.recomputeNs += num(storage.recomputeNs) * Math.max(1, storage.timesRecomputed);
+    node.recomputeNs += ns;
   } else {
     node.savedCount += 1;
     node.savedBytes += bytes;
