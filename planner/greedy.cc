@@ -2,6 +2,7 @@
 #include "planner/greedy.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <queue>
 #include <set>
@@ -16,6 +17,11 @@ using Set = std::vector<ValueId>;  // sorted
 constexpr size_t kMostCosted = 40;
 // Nested re-creations; the call stack holds them.
 constexpr int kMostDepth = 300;
+// Execs per op of the graph that one burst may take before it is given up.
+constexpr size_t kMostBurst = 20;
+// Sets looked at per step of a beam, and steps per op of the graph.
+constexpr size_t kBeamWidth = 40;
+constexpr size_t kBeamSteps = 20;
 
 bool Contains(const Set& set, ValueId v) {
   return std::binary_search(set.begin(), set.end(), v);
@@ -25,14 +31,14 @@ bool Contains(const Set& set, ValueId v) {
 class Memory {
  public:
   explicit Memory(const Problem& problem)
-      : problem_(problem),
+      : problem_(&problem),
         present_(problem.bytes.size(), kNoValue),
         first_life_(problem.bytes.size(), 1),
         next_use_(problem.versions.value_count(), 0),
         live_(problem.static_bytes) {}
 
   bool Has(ValueId v) const {
-    return present_[problem_.versions.storage[v]] == v;
+    return present_[problem_->versions.storage[v]] == v;
   }
   ValueId At(StorageId s) const { return present_[s]; }
   int64_t live() const { return live_; }
@@ -41,16 +47,16 @@ class Memory {
     if (present_[s] == kNoValue) return;
     present_[s] = kNoValue;
     first_life_[s] = 0;
-    live_ -= problem_.bytes[s];
+    live_ -= problem_->bytes[s];
     const auto at = std::find(alive_.begin(), alive_.end(), s);
     *at = alive_.back();
     alive_.pop_back();
   }
   void Run(OpId op) {
-    for (const ValueId v : problem_.versions.Make(op)) {
-      const StorageId s = problem_.versions.storage[v];
+    for (const ValueId v : problem_->versions.Make(op)) {
+      const StorageId s = problem_->versions.storage[v];
       if (present_[s] == kNoValue) {
-        live_ += problem_.bytes[s];
+        live_ += problem_->bytes[s];
         alive_.push_back(s);
       }
       present_[s] = v;
@@ -59,21 +65,21 @@ class Memory {
 
   // The flag of the gap that a present value is in, before base op `at`.
   int32_t GapOf(ValueId v, OpId at) {
-    const auto uses = problem_.Uses(v);
+    const auto uses = problem_->Uses(v);
     int32_t& next = next_use_[v];
     while (next < static_cast<int32_t>(uses.size()) && uses[next] < at) ++next;
-    return problem_.flag_begin[v] + next;
+    return problem_->flag_begin[v] + next;
   }
   bool MayDrop(StorageId s, OpId at) {
-    const OpId held = problem_.rules.held_until[s];
+    const OpId held = problem_->rules.held_until[s];
     if (first_life_[s] != 0 && held != kNoOp && held >= at) return false;
     const int32_t gap = GapOf(present_[s], at);
-    return problem_.flag_fixed[gap] == 0 || problem_.IsTail(gap);
+    return problem_->flag_fixed[gap] == 0 || problem_->IsTail(gap);
   }
   const std::vector<StorageId>& alive() const { return alive_; }
 
  private:
-  const Problem& problem_;
+  const Problem* problem_;
   std::vector<ValueId> present_;
   std::vector<uint8_t> first_life_;
   std::vector<int32_t> next_use_;  // by value: uses before the current op
@@ -88,6 +94,9 @@ class Greedy {
         options_(options),
         effort_(effort),
         memory_(problem),
+        last_tick_(options.most_ticks > 0
+                       ? effort.ticks() + options.most_ticks
+                       : std::numeric_limits<int64_t>::max()),
         runs_(problem.op_count, 0) {}
 
   std::vector<OpId> Run() {
@@ -99,22 +108,37 @@ class Greedy {
       if (!std::all_of(wanted.begin(), wanted.end(),
                        [&](ValueId v) { return memory_.Has(v); })) {
         if (problem_.rules.may_trigger[at_] == 0) return {};
-        retained_bytes_ = RetainedBytes(retained_);
-        std::set<ValueId> keep;
-        if (!Make(wanted, keep, 0) && !Burst(wanted)) return {};
+        if (!Recreate(wanted)) return {};
       }
       if (at_ == problem_.op_count) break;
       if (!MakeRoom(at_, wanted)) return {};
       Exec(at_);
-      if (execs_.size() > most_execs_ || effort_.Over()) return {};
+      if (execs_.size() > most_execs_ || Over()) return {};
     }
     return execs_;
   }
 
  private:
+  bool Over() const { return effort_.Over() || effort_.ticks() > last_tick_; }
   std::span<const ValueId> Need(OpId op) const {
     return op == problem_.op_count ? std::span<const ValueId>(problem_.end_need)
                                    : problem_.versions.Need(op);
+  }
+
+  // All three ways to make what is missing of a set, the cheapest first.
+  bool Recreate(const Set& wanted) {
+    retained_bytes_ = RetainedBytes(retained_);
+    const Memory memory = memory_;
+    const size_t execs = execs_.size();
+    std::set<ValueId> keep;
+    burst_execs_ = std::min(
+        most_execs_, execs + kMostBurst * static_cast<size_t>(problem_.op_count));
+    if (Make(wanted, keep, 0)) return true;
+    // What the failed attempt did was for nothing.
+    memory_ = memory;
+    for (; execs_.size() > execs; execs_.pop_back()) --runs_[execs_.back()];
+    return Burst(wanted) || Beam(wanted, /*keep_present=*/true) ||
+           Beam(wanted, /*keep_present=*/false);
   }
 
   void Exec(OpId op) {
@@ -361,7 +385,7 @@ class Greedy {
   // that fits, else one value after the other, the hungriest first; those made
   // are kept. `keep` may not be evicted.
   bool Make(const Set& wanted, std::set<ValueId>& keep, int depth) {
-    if (depth > kMostDepth || effort_.Over() || execs_.size() > most_execs_) {
+    if (depth > kMostDepth || Over() || execs_.size() > burst_execs_) {
       return false;
     }
     const Plain plain = PlainBurst(wanted, keep);
@@ -421,7 +445,7 @@ class Greedy {
                       [&](ValueId v) { return memory_.Has(v); })) {
         return Execute(nodes, index);
       }
-      if (++states > options_.most_states || effort_.Over()) return false;
+      if (++states > options_.most_states || Over()) return false;
       std::vector<OpId> undo;
       for (const ValueId v : set) undo.push_back(problem_.versions.maker[v]);
       std::sort(undo.begin(), undo.end());
@@ -449,6 +473,92 @@ class Greedy {
     return false;
   }
 
+  void FindAncestors() {
+    const Versions& versions = problem_.versions;
+    const size_t words = static_cast<size_t>(problem_.op_count) / 64 + 1;
+    ancestors_.assign(problem_.op_count, std::vector<uint64_t>(words, 0));
+    for (OpId o = 0; o < problem_.op_count; ++o) {
+      for (const ValueId u : versions.Need(o)) {
+        const OpId m = versions.maker[u];
+        for (size_t w = 0; w < words; ++w) ancestors_[o][w] |= ancestors_[m][w];
+        ancestors_[o][m / 64] |= uint64_t{1} << (m % 64);
+      }
+    }
+    effort_.Spend(static_cast<int64_t>(words) * problem_.op_count);
+  }
+
+  // The search of Burst with memory in the place of time: of all sets one exec
+  // further back, the smallest few are followed. An exec that something else
+  // in the set descends from will be repeated and counts by its bytes once
+  // more. `keep_present`: what is present now is not made again.
+  bool Beam(const Set& wanted, bool keep_present) {
+    if (problem_.op_count > kMostBeamOps) return false;
+    if (ancestors_.empty()) FindAncestors();
+    struct Step {
+      int64_t score;
+      int32_t parent;
+      OpId undone;
+      Set set;
+    };
+    std::vector<Node> nodes;
+    std::set<Set> seen;
+    nodes.push_back({wanted, -1, kNoOp, 0, false});
+    std::vector<int32_t> beam = {0};
+    std::vector<Step> steps;
+    std::vector<uint64_t> above;
+    Set before;
+    const size_t most_steps =
+        kBeamSteps * static_cast<size_t>(problem_.op_count);
+    for (size_t step = 0; step < most_steps && !beam.empty(); ++step) {
+      if (Over()) return false;
+      steps.clear();
+      for (const int32_t index : beam) {
+        const Set& set = nodes[index].set;
+        std::vector<OpId> undo;
+        above.assign(problem_.op_count / 64 + 1, 0);
+        for (const ValueId v : set) {
+          const OpId m = problem_.versions.maker[v];
+          for (size_t w = 0; w < above.size(); ++w) above[w] |= ancestors_[m][w];
+          if (!keep_present || !memory_.Has(v)) undo.push_back(m);
+        }
+        std::sort(undo.begin(), undo.end());
+        undo.erase(std::unique(undo.begin(), undo.end()), undo.end());
+        for (const OpId m : undo) {
+          if (!MayUndo(m, set) || !Undo(m, set, before) ||
+              BytesWhile(m, before, set) > options_.budget_bytes) {
+            continue;
+          }
+          effort_.Spend(static_cast<int64_t>(10 + before.size()));
+          if (!seen.insert(before).second) continue;
+          int64_t score = 0;
+          for (const ValueId v : before) score += problem_.BytesOf(v);
+          if ((above[m / 64] >> (m % 64) & 1) != 0) {
+            for (const ValueId v : problem_.versions.Make(m)) {
+              score += problem_.BytesOf(v);
+            }
+          }
+          steps.push_back({score, index, m, before});
+        }
+      }
+      std::stable_sort(
+          steps.begin(), steps.end(),
+          [](const Step& a, const Step& b) { return a.score < b.score; });
+      if (steps.size() > kBeamWidth) steps.resize(kBeamWidth);
+      beam.clear();
+      for (Step& s : steps) {
+        const int32_t index = static_cast<int32_t>(nodes.size());
+        nodes.push_back({std::move(s.set), s.parent, s.undone, 0, false});
+        const Set& set = nodes.back().set;
+        if (std::all_of(set.begin(), set.end(),
+                        [&](ValueId v) { return memory_.Has(v); })) {
+          return Execute(nodes, index);
+        }
+        beam.push_back(index);
+      }
+    }
+    return false;
+  }
+
   // Runs the burst that leads from what is present to the wanted set.
   bool Execute(const std::vector<Node>& nodes, int32_t index) {
     while (nodes[index].parent >= 0) {
@@ -466,6 +576,7 @@ class Greedy {
   const GreedyOptions& options_;
   Effort& effort_;
   Memory memory_;
+  const int64_t last_tick_;
   std::vector<int32_t> runs_;
   std::vector<OpId> execs_;
   std::vector<uint8_t> retained_;
@@ -474,6 +585,8 @@ class Greedy {
   std::vector<StorageId> scratch_;
   OpId at_ = 0;
   size_t most_execs_ = 0;
+  size_t burst_execs_ = 0;  // limit of the current burst
+  std::vector<std::vector<uint64_t>> ancestors_;  // by op, one bit per op
 };
 
 }  // namespace

@@ -14,7 +14,8 @@
 // fit in the budget are followed (compare pebble.h), the rest by time so far
 // plus the time of the makers of what is missing. In a depth-first burst the
 // inputs of ops that wait pile up; here the order of a burst is free, which
-// decides whether there is one at all under tight budgets.
+// decides whether there is one at all under tight budgets. Where that search
+// ends without an answer, a beam over the same sets, smallest first, follows.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +26,16 @@
 
 namespace reprise::planner {
 
+// In larger graphs the beam costs more than it finds.
+inline constexpr int kMostBeamOps = 256;
+
 struct GreedyOptions {
   int64_t budget_bytes = 0;
   int cost_power = 1;      // a: 0 or 1
   int distance_power = 1;  // d: 0, 1 or 2
   int most_states = 3000;  // sets per burst
-  int most_execs_per_op = 60;
+  int most_execs_per_op = 400;
+  int64_t most_ticks = 0;  // 0: as the effort allows
 };
 
 // The execs of a schedule within the budget, or nothing where the greedy is

@@ -42,6 +42,10 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
   }
   bound.impossible = certificate.impossible();
   bound.infeasible = certificate.infeasible();
+  if (bound.impossible) {
+    bound.infeasible = ProveMore(problem, bound.infeasible,
+                                 effort.most_ticks() / 2, effort);
+  }
   if (!bound.impossible && problem.base.time_ns > 0) {
     bound.overhead = static_cast<double>(certificate.added_ns()) /
                      static_cast<double>(problem.base.time_ns);

@@ -43,6 +43,7 @@ class Search {
       if (certificate_.impossible()) return Refuse();
     }
     Sharpen(effort_.most_ticks() / 8);
+    if (Best() == nullptr && problem_.op_count <= kMostBeamOps) Squeeze();
     Improve();
     if (Best() == nullptr && request_.max_ticks == 0) {
       // Nothing fits yet and nobody limited the effort: once as much again.
@@ -58,7 +59,10 @@ class Search {
  private:
   // Nothing fits. What is the smallest that is known to?
   Solution Refuse() {
-    const int64_t least = certificate_.infeasible().smallest_budget_bytes;
+    const Infeasible infeasible =
+        ProveMore(problem_, certificate_.infeasible(),
+                  effort_.most_ticks() / 8, effort_);
+    const int64_t least = infeasible.smallest_budget_bytes;
     for (const int64_t percent : {100, 105, 120}) {
       const int64_t budget =
           least + (problem_.base.peak_bytes - least) * (percent - 100) / 100;
@@ -69,7 +73,10 @@ class Search {
     }
     return {.added_ns = 0,
             .impossible = true,
-            .infeasible = certificate_.infeasible()};
+            .infeasible = certificate_.infeasible().smallest_budget_bytes >
+                                  infeasible.smallest_budget_bytes
+                              ? certificate_.infeasible()
+                              : infeasible};
   }
 
   const Archive::Point* Best() const {
@@ -118,6 +125,19 @@ class Search {
       starts_.push_back(std::move(flags));
       Report();
     }
+    // What fits in less fits too, and is sometimes better.
+    for (const int percent : {90, 80, 70}) {
+      if (Done() || Best() == nullptr) break;
+      const int64_t before = BestAdded();
+      ConstructOptions options{
+          .budget_bytes = problem_.static_bytes +
+                          (request_.budget_bytes - problem_.static_bytes) /
+                              100 * percent};
+      Flags flags = FromCuts(problem_, options, certificate_, generator_,
+                             archive_, effort_);
+      if (BestAdded() < before) starts_.insert(starts_.begin(), flags);
+      Report();
+    }
   }
 
   // Exact windows: a better bound, and a keep-set to start from.
@@ -143,11 +163,11 @@ class Search {
   // Schedules by the greedy, for budgets at which dropping by cuts is not
   // enough.
   void Squeeze() {
-    squeezed_ = true;
     for (const int distance_power : {1, 2}) {
       if (effort_.Over()) return;
       const GreedyOptions options{.budget_bytes = request_.budget_bytes,
-                                  .distance_power = distance_power};
+                                  .distance_power = distance_power,
+                                  .most_ticks = effort_.most_ticks() / 4};
       const std::vector<OpId> execs = NextUseGreedy(problem_, options, effort_);
       if (execs.empty()) continue;
       const StatusOr<Evaluation> evaluation = Evaluate(
@@ -191,6 +211,7 @@ class Search {
       effort_.Spend(1000);  // a round without a single candidate ends too
       if (Best() == nullptr && !squeezed_ &&
           effort_.ticks() > effort_.most_ticks() / 2) {
+        squeezed_ = true;
         Squeeze();
         if (Done()) break;
       }
@@ -323,6 +344,25 @@ void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
       certificate.Try(at);
     }
   }
+}
+
+Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
+                     int64_t ticks, Effort& effort) {
+  // What rules out one budget more bytes than it has often rules out the next
+  // one as well: ask again at the smallest that is left.
+  constexpr int kMostRounds = 8;
+  const int64_t begin = effort.ticks();
+  for (int round = 0; round < kMostRounds; ++round) {
+    const int64_t left = ticks - (effort.ticks() - begin);
+    if (left <= 0 || effort.Over()) break;
+    Certificate certificate(problem, infeasible.smallest_budget_bytes, effort);
+    CertifyBase(problem, infeasible.smallest_budget_bytes, left / 4,
+                certificate, effort);
+    if (!certificate.impossible()) certificate.TryPebbling(left / 4);
+    if (!certificate.impossible()) break;
+    infeasible = certificate.infeasible();
+  }
+  return infeasible;
 }
 
 Solution Solve(const Problem& problem, const Request& request,

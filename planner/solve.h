@@ -38,6 +38,10 @@ int64_t DefaultTicks(const Problem& problem);
 void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
                  Certificate& certificate, Effort& effort);
 
+// Raises the smallest budget not ruled out, as far as the ticks go.
+Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
+                     int64_t ticks, Effort& effort);
+
 // Searches until the gap is at most `target_gap` or the effort is over. What
 // it finds is in the archive.
 Solution Solve(const Problem& problem, const Request& request,
