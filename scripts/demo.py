@@ -126,7 +126,8 @@ def call(url: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         raise DemoError(f"{method}: {error.read().decode(errors='replace')}") from error
     except OSError as error:
-        raise DemoError(f"{method}: the server does not answer: {error}", EXIT_UNREACHABLE) from error
+        why = f"{method}: the server does not answer: {error}"
+        raise DemoError(why, EXIT_UNREACHABLE) from error
 
 
 def train(job: Job, label: str, budget: str | None, environment: dict[str, str]) -> list[str]:
@@ -246,12 +247,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default="0.5x",
         help='"0.5x" of the dynamic memory, "600MiB", "600MB" or bytes (default: %(default)s)',
     )
-    parser.add_argument("--depth", type=int, help="layers of the network (default: the example's)")
-    parser.add_argument("--batch", type=int, help="samples per step (default: the example's)")
-    parser.add_argument("--steps", type=int, default=20, help="steps to train (default: %(default)s)")
-    parser.add_argument("--listen", help="HOST:PORT of the dashboard (default: 127.0.0.1:7070, or any free port)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument("--no-wait", action="store_true", help="do not keep the daemon up afterwards")
+    parser.add_argument("--depth", type=int, help="layers (default: the example's)")
+    parser.add_argument("--batch", type=int, help="samples per step")
+    parser.add_argument("--steps", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--listen", help="HOST:PORT (default: 127.0.0.1:7070 or a free port)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--no-wait", action="store_true", help="stop the daemon afterwards")
     options = parser.parse_args(arguments)
     for name in ("depth", "batch", "steps"):
         value = getattr(options, name)
@@ -262,7 +263,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     except RepriseError as error:
         parser.error(f"--{error}")
     if options.steps < 8:
-        parser.error(f"--steps: the first steps are measured without a plan, 8 are needed, got {options.steps}")
+        parser.error(f"--steps: the first are measured unplanned; at least 8, got {options.steps}")
     return options
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints overhead, bound, gap and time of `reprise plan` over step graphs.
 
-    bench/planner/table.py FOLDER [--budgets 0.9x,0.7x,0.5x] [--reprise build/bin/reprise]
+bench/planner/table.py FOLDER [--budgets 0.9x,0.7x,0.5x] [--reprise build/bin/reprise]
 """
 
 import argparse
@@ -13,10 +13,15 @@ import sys
 import time
 
 
-def plan(reprise: str, graph: pathlib.Path, budget: str) -> tuple[dict[str, object] | None, float, str]:
+def plan(
+    reprise: str, graph: pathlib.Path, budget: str
+) -> tuple[dict[str, object] | None, float, str]:
     start = time.monotonic()
     done = subprocess.run(
-        [reprise, "plan", str(graph), "--budget", budget, "--json"], capture_output=True, text=True, check=False
+        [reprise, "plan", str(graph), "--budget", budget, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     seconds = time.monotonic() - start
     try:
@@ -26,13 +31,19 @@ def plan(reprise: str, graph: pathlib.Path, budget: str) -> tuple[dict[str, obje
         return None, seconds, error[-1] if error else f"exit code {done.returncode}"
 
 
-def row(graph: str, budget: str, answer: dict[str, object] | None, seconds: float, error: str) -> str:
+def row(
+    graph: str, budget: str, answer: dict[str, object] | None, seconds: float, error: str
+) -> str:
     head = f"{graph:26} {budget:>6}"
     if answer is None:
         return f"{head}  {error}"
     if not answer.get("feasible"):
         needed = answer.get("smallest_budget_bytes", 0)
-        verdict = f"impossible below {needed}" if needed > answer.get("budget_bytes", 0) else "not decided"
+        verdict = (
+            f"impossible below {needed}"
+            if needed > answer.get("budget_bytes", 0)
+            else "not decided"
+        )
         return f"{head}  {verdict} (op {answer.get('blocking_op')})  {seconds:.2f} s"
     overhead, bound = 100 * float(answer["overhead"]), 100 * float(answer["bound"])
     mark = "optimal" if answer.get("proven_optimal") else str(answer.get("solver", ""))
@@ -40,7 +51,9 @@ def row(graph: str, budget: str, answer: dict[str, object] | None, seconds: floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--budgets", default="0.9x,0.7x,0.5x")
     parser.add_argument("--reprise", default="build/bin/reprise")
@@ -49,7 +62,9 @@ def main() -> int:
     if not graphs:
         print(f"{arguments.folder}: holds no *.json step graph", file=sys.stderr)
         return 1
-    print(f"{'graph':26} {'budget':>6} {'overhead%':>9} {'bound%':>9} {'gap pp':>8} {'seconds':>7}  found by")
+    print(
+        f"{'graph':26} {'budget':>6} {'overhead%':>9} {'bound%':>9} {'gap pp':>8} {'s':>7}  by"
+    )
     for graph in graphs:
         for budget in arguments.budgets.split(","):
             print(row(graph.stem, budget, *plan(arguments.reprise, graph, budget)), flush=True)

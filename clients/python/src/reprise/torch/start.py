@@ -34,15 +34,22 @@ def start(
         _say(f"trains without Reprise: {why}")
         return None
     collector = daemon.ensure()
-    labels = {"program": Path(sys.argv[0]).name or "python", "model": name}
-    agent = Agent.start(labels=labels, socket=collector.socket)
     try:
         meter = open_meter(model_device(model))
         meter.start(alive_bytes(model_device(model)))
     except RepriseError as error:
         _say(f"trains without Reprise: {error}")
-        agent.stop()
         return None
+    if not meter.exact:
+        _say(f"peaks are counted per storage, without what ops use inside: {meter.why}")
+    program = Path(sys.argv[0]).name or "python"
+    labels = {
+        "name": os.environ.get("REPRISE_NAME") or program,
+        "program": program,
+        "model": name,
+        "meter": meter.name,
+    }
+    agent = Agent.start(labels=labels, socket=collector.socket)
     session = Session(
         model,
         agent=agent,
