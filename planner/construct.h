@@ -40,4 +40,12 @@ void Restore(const Problem& problem, const Score& score, int64_t ticks,
              Generator& generator, Flags& flags, Archive& archive,
              Effort& effort);
 
+// Takes re-runs out of a list of execs: those whose output could have stayed
+// since its last life within the budget, or that nobody reads. Most time per
+// byte and exec first, in passes until nothing changes. Values of storages
+// with several versions and ops with several outputs are left alone.
+std::vector<OpId> HoldMore(const Problem& problem, int64_t budget_bytes,
+                           std::vector<OpId> execs, int64_t ticks,
+                           Effort& effort);
+
 }  // namespace reprise::planner

@@ -131,8 +131,9 @@ class Greedy {
     const Memory memory = memory_;
     const size_t execs = execs_.size();
     std::set<ValueId> keep;
-    burst_execs_ = std::min(
-        most_execs_, execs + kMostBurst * static_cast<size_t>(problem_.op_count));
+    burst_execs_ =
+        std::min(most_execs_,
+                 execs + kMostBurst * static_cast<size_t>(problem_.op_count));
     if (Make(wanted, keep, 0)) return true;
     // What the failed attempt did was for nothing.
     memory_ = memory;
@@ -518,7 +519,9 @@ class Greedy {
         above.assign(problem_.op_count / 64 + 1, 0);
         for (const ValueId v : set) {
           const OpId m = problem_.versions.maker[v];
-          for (size_t w = 0; w < above.size(); ++w) above[w] |= ancestors_[m][w];
+          for (size_t w = 0; w < above.size(); ++w) {
+            above[w] |= ancestors_[m][w];
+          }
           if (!keep_present || !memory_.Has(v)) undo.push_back(m);
         }
         std::sort(undo.begin(), undo.end());

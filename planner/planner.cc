@@ -43,8 +43,11 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
   bound.impossible = certificate.impossible();
   bound.infeasible = certificate.infeasible();
   if (bound.impossible) {
-    bound.infeasible = ProveMore(problem, bound.infeasible,
-                                 effort.most_ticks() / 2, effort);
+    // The share that MakePlan gives to a refusal: both name the same budget.
+    const int64_t share =
+        (request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem)) /
+        32;
+    bound.infeasible = ProveMore(problem, bound.infeasible, share, effort);
   }
   if (!bound.impossible && problem.base.time_ns > 0) {
     bound.overhead = static_cast<double>(certificate.added_ns()) /

@@ -61,7 +61,7 @@ class Search {
   Solution Refuse() {
     const Infeasible infeasible =
         ProveMore(problem_, certificate_.infeasible(),
-                  effort_.most_ticks() / 8, effort_);
+                  effort_.most_ticks() / 32, effort_);
     const int64_t least = infeasible.smallest_budget_bytes;
     for (const int64_t percent : {100, 105, 120}) {
       const int64_t budget =
@@ -178,6 +178,16 @@ class Search {
       archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
                    "next-use");
       incumbent_ = FlagsOfExecs(problem_, execs);
+      const std::vector<OpId> held =
+          HoldMore(problem_, request_.budget_bytes, execs,
+                   effort_.most_ticks() / 8, effort_);
+      const StatusOr<Evaluation> better = Evaluate(
+          *problem_.graph,
+          WithFrees(*problem_.graph, held, problem_.capabilities.free_policy),
+          problem_.capabilities);
+      if (better.ok()) {
+        archive_.Add(better->peak_bytes, better->time_ns, held, "next-use");
+      }
       Report();
       return;
     }

@@ -51,6 +51,24 @@ TEST_P(GraphsTest, IsNeverWorse) {
   EXPECT_GE(plan->bound * 100, cell.bound);
 }
 
+TEST(RefusalTest, LowerBoundNamesTheSmallestBudgetOfMakePlan) {
+  const char* folder = std::getenv("REPRISE_GRAPHS");
+  const auto graph = ReadGraphFile(std::string(folder ? folder : ".") +
+                                   "/trace_resnet32.json");
+  if (!graph.has_value()) {
+    GTEST_SKIP() << "trace_resnet32.json is absent: set REPRISE_GRAPHS";
+  }
+
+  const auto bound = LowerBound(*graph, {.budget_bytes = 1});
+  const auto plan = MakePlan(*graph, {.budget_bytes = 1});
+
+  ASSERT_TRUE(bound.ok());
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(bound->infeasible.smallest_budget_bytes,
+            plan->infeasible.smallest_budget_bytes);
+  EXPECT_GE(bound->infeasible.smallest_budget_bytes, int64_t{720} << 20);
+}
+
 const Cell kCells[] = {
     {"checkmate_vgg16", 0.9, 1.97, 0.94},
     {"checkmate_vgg16", 0.7, -1, 0},
@@ -64,11 +82,15 @@ const Cell kCells[] = {
     {"checkmate_resnet50", 0.5, 1.52, 1.48},
     {"layered_100", 0.9, 0.79, 0.47},
     {"layered_100", 0.7, 9.5, 3.36},
+    {"layered_100", 0.6, 250, 5.9},
+    {"layered_100", 0.56, 400, 7.4},
     {"layered_100", 0.5, -1, 0},
     {"layered_500", 0.9, 1.15, 0.66},
+    {"layered_500", 0.7, 22.5, 4.95},
     {"trace_resnet32", 0.5, 9.2, 8.79},
     {"trace_densenet121", 0.7, 4.7, 4.48},
     {"trace_transformer", 0.5, 5.1, 4.77},
+    {"trace_lstm", 0.9, 1.27, 0.43},
     {"trace_lstm", 0.5, 5.6, 5.55},
 };
 
