@@ -588,7 +588,7 @@ class Greedy {
   std::vector<StorageId> scratch_;
   OpId at_ = 0;
   size_t most_execs_ = 0;
-  size_t burst_execs_ = 0;  // limit of the current burst
+  size_t burst_execs_ = 0;                        // limit of the current burst
   std::vector<std::vector<uint64_t>> ancestors_;  // by op, one bit per op
 };
 

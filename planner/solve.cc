@@ -59,9 +59,8 @@ class Search {
  private:
   // Nothing fits. What is the smallest that is known to?
   Solution Refuse() {
-    const Infeasible infeasible =
-        ProveMore(problem_, certificate_.infeasible(),
-                  effort_.most_ticks() / 32, effort_);
+    const Infeasible infeasible = ProveMore(problem_, certificate_.infeasible(),
+                                            effort_.most_ticks() / 32, effort_);
     const int64_t least = infeasible.smallest_budget_bytes;
     for (const int64_t percent : {100, 105, 120}) {
       const int64_t budget =
@@ -130,9 +129,9 @@ class Search {
       if (Done() || Best() == nullptr) break;
       const int64_t before = BestAdded();
       ConstructOptions options{
-          .budget_bytes = problem_.static_bytes +
-                          (request_.budget_bytes - problem_.static_bytes) /
-                              100 * percent};
+          .budget_bytes =
+              problem_.static_bytes +
+              (request_.budget_bytes - problem_.static_bytes) / 100 * percent};
       Flags flags = FromCuts(problem_, options, certificate_, generator_,
                              archive_, effort_);
       if (BestAdded() < before) starts_.insert(starts_.begin(), flags);

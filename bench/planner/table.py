@@ -62,9 +62,7 @@ def main() -> int:
     if not graphs:
         print(f"{arguments.folder}: holds no *.json step graph", file=sys.stderr)
         return 1
-    print(
-        f"{'graph':26} {'budget':>6} {'overhead%':>9} {'bound%':>9} {'gap pp':>8} {'s':>7}  by"
-    )
+    print(f"{'graph':26} {'budget':>6} {'overhead%':>9} {'bound%':>9} {'gap pp':>8} {'s':>7}  by")
     for graph in graphs:
         for budget in arguments.budgets.split(","):
             print(row(graph.stem, budget, *plan(arguments.reprise, graph, budget)), flush=True)
