@@ -144,18 +144,20 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Write(std::string bytes) {
-    if (cancelled_ || !streaming_) {
+    if (cancelled_) {
       unsent_ = 0;
       return;
     }
+    // May come before BeginStream has run: work posted by this thread waits in
+    // a queue of its own while that of another thread goes first.
     chunks_.push_back(std::move(bytes));
-    WriteMore();
+    if (streaming_) WriteMore();
   }
 
   void End() {
-    if (cancelled_ || !streaming_) return;
+    if (cancelled_) return;
     ended_ = true;
-    WriteMore();
+    if (streaming_) WriteMore();
   }
 
   const auto& executor() { return executor_; }
