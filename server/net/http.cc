@@ -254,6 +254,11 @@ class Connection::Reply : public HttpReply {
  public:
   explicit Reply(std::shared_ptr<Connection> connection)
       : connection_(std::move(connection)) {}
+  // The last owner destroys the connection, and only its own thread may.
+  ~Reply() override {
+    auto executor = connection_->executor();
+    asio::post(executor, [last = std::move(connection_)] {});
+  }
 
   void Respond(HttpResponse response) override {
     Run([response = std::move(response)](Connection& c) mutable {
@@ -286,7 +291,7 @@ class Connection::Reply : public HttpReply {
                  work(*connection);
                });
   }
-  const std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Connection> connection_;
 };
 
 void Connection::OnRead(beast::error_code error) {
