@@ -60,6 +60,8 @@ def alive_bytes(device: torch.device) -> int:
 def alive_tensors(device: torch.device) -> list[Tensor]:
     """Every tensor of the process on the device that Python knows of. `type()` and not
     `isinstance`: asking a lazy proxy for its class could run it."""
+    # Garbage that waits for the collector would count as alive and die in the middle of a step.
+    gc.collect()
     found = []
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor):
