@@ -3,62 +3,83 @@
 
 #include <algorithm>
 
+#include "planner/exec_list.h"
+
 namespace reprise::planner {
 namespace {
+
+using Node = ExecList::Node;
+using Event = ExecList::Event;
+
+// Re-runs that one move may put in.
+constexpr int kMostInserted = 24;
+// Changes since the best list after which that list is written down.
+constexpr size_t kMostLogged = size_t{1} << 20;
 
 class Annealing {
  public:
   Annealing(const Problem& problem, const LocalSearchOptions& options,
-            Generator& generator, Flags& flags, Archive& archive,
-            Effort& effort)
+            std::vector<OpId>& execs, Archive& archive, Effort& effort)
       : problem_(problem),
         options_(options),
-        generator_(generator),
-        flags_(flags),
+        execs_(execs),
         archive_(archive),
         effort_(effort),
         random_(options.seed),
-        slot_(problem.flag_count(), -1) {
+        list_(problem) {
     score_ = {.budget_bytes = options.budget_bytes,
               .base_time_ns = problem.base.time_ns,
               .base_peak_bytes = problem.base.peak_bytes};
-    for (int32_t f = 0; f < problem.flag_count(); ++f) {
-      if (problem.flag_fixed[f] != 0) continue;
-      (problem.IsTail(f) ? tails_ : gaps_).push_back(f);
-      if (!problem.IsTail(f) && flags[f] != Retention::kSave) AddDropped(f);
+    for (StorageId s = 0; s < static_cast<StorageId>(problem.bytes.size());
+         ++s) {
+      if (problem.bytes[s] > 0 &&
+          problem.rules.may_remake[problem.versions.first_value[s]] != 0) {
+        storages_.push_back(s);
+      }
     }
   }
 
-  void Run() {
-    if (gaps_.empty()) return;
-    const int64_t begin = generator_.ticks();
-    Generated generated = generator_.Generate(flags_);
-    Keep(generated);
-    current_ = score_.Of(generated);
-    best_ = current_;
-    best_flags_ = flags_;
-    int64_t spent = generator_.ticks() - begin;
-    effort_.Spend(spent);
+  int64_t Run() {
+    list_.Assign(execs_);
+    if (!list_.valid() || storages_.empty()) return 0;
+    current_ = ScoreNow();
+    TakeAsBest();
+    peak_ = list_.PeakNode();
+    int64_t spent = 0, steps = 0;
+    int64_t before = list_.ticks();
     while (spent < options_.ticks && !effort_.Over()) {
-      const int64_t temperature = Temperature(spent);
-      const int64_t before = generator_.ticks();
-      // At least one tick each, so that a step without candidates ends too.
-      Step(temperature);
-      const int64_t ticks = generator_.ticks() - before + 8;
+      Step(Temperature(spent));
+      ++steps;
+      // At least one tick each, so that a step without a change ends too.
+      const int64_t ticks = list_.ticks() - before + 4;
+      before = list_.ticks();
       spent += ticks;
       effort_.Spend(ticks);
-      if (best_feasible_ <= options_.good_enough_ns) break;
+      if (Fits() && best_ <= options_.good_enough_ns) break;
       // Above the budget for a quarter of the run: time is worth less.
-      if (best_feasible_ == Score::kWorst && spent > raise_at_) RaiseFactor();
+      if (!Fits() && spent > raise_at_) RaiseFactor();
+      if (list_.Mark() > kMostLogged) WriteDownBest();
     }
-    flags_ = best_flags_;
+    if (!best_execs_.empty()) {
+      list_.Assign(best_execs_);
+    } else {
+      list_.UndoTo(0);
+    }
+    execs_ = list_.Execs();
+    archive_.Add(list_.PeakBytes(), list_.time_ns(), execs_, options_.name);
+    return steps;
   }
 
  private:
-  struct Flip {
-    int32_t flag;
-    Retention before;
-  };
+  bool Fits() const { return best_peak_ <= options_.budget_bytes; }
+
+  int64_t ScoreNow() {
+    last_peak_ = list_.PeakBytes();
+    const int64_t score = score_.Of({.valid = list_.valid(),
+                                     .time_ns = list_.time_ns(),
+                                     .peak_bytes = last_peak_});
+    return score;
+  }
 
   // Geometric: the exponent falls linearly in ticks; 8 steps per power of two.
   int64_t Temperature(int64_t spent) const {
@@ -76,176 +97,206 @@ class Annealing {
 
   void RaiseFactor() {
     raise_at_ += options_.ticks / 8;
-    score_.factor *= 4;
     if (score_.factor > 1'000'000) return;
-    const Generated generated = generator_.Generate(flags_);
-    current_ = score_.Of(generated);
+    score_.factor *= 4;
+    current_ = ScoreNow();
+    TakeAsBest();
+  }
+
+  void TakeAsBest() {
     best_ = current_;
-    best_flags_ = flags_;
-    Keep(generated);
+    best_peak_ = last_peak_;
+    best_execs_.clear();
+    list_.Commit();
   }
 
-  void AddDropped(int32_t flag) {
-    if (slot_[flag] >= 0) return;
-    slot_[flag] = static_cast<int32_t>(dropped_.size());
-    dropped_.push_back(flag);
-  }
-  void RemoveDropped(int32_t flag) {
-    const int32_t slot = slot_[flag];
-    if (slot < 0) return;
-    dropped_[slot] = dropped_.back();
-    slot_[dropped_[slot]] = slot;
-    dropped_.pop_back();
-    slot_[flag] = -1;
-  }
-
-  void Set(int32_t flag, Retention value) {
-    if (flags_[flag] == value) return;
-    flips_.push_back({flag, flags_[flag]});
-    Store(flag, value);
-  }
-  void Store(int32_t flag, Retention value) {
-    flags_[flag] = value;
-    if (problem_.IsTail(flag)) return;
-    if (value == Retention::kSave) {
-      RemoveDropped(flag);
-    } else {
-      AddDropped(flag);
+  // The log since the best list is long: keep that list itself.
+  void WriteDownBest() {
+    const std::vector<OpId> now = list_.Execs();
+    if (best_execs_.empty()) {
+      list_.UndoTo(0);
+      best_execs_ = list_.Execs();
+      list_.Assign(now);
+      peak_ = list_.PeakNode();
     }
-  }
-
-  // The flags that hold something alive at the current peak.
-  void FindPeakFlags() {
-    peak_flags_.clear();
-    alive_.clear();
-    generator_.AliveAt(peak_exec_, alive_);
-    const Versions& versions = problem_.versions;
-    const OpId at = peak_at_ == kNoOp ? problem_.op_count : peak_at_;
-    for (const StorageId s : alive_) {
-      ValueId v = versions.first_value[s];
-      while (v + 1 < versions.first_value[s + 1] &&
-             versions.maker[v + 1] < at) {
-        ++v;
-      }
-      if (versions.maker[v] >= at) continue;
-      const auto uses = problem_.Uses(v);
-      const auto next = std::lower_bound(uses.begin(), uses.end(), at);
-      const int32_t flag =
-          problem_.flag_begin[v] + static_cast<int32_t>(next - uses.begin());
-      if (problem_.flag_fixed[flag] == 0) peak_flags_.push_back(flag);
-    }
-  }
-
-  void Propose() {
-    const int kind = random_.Below(100);
-    if (kind < 45 && !peak_flags_.empty()) {
-      const int32_t flag = peak_flags_[random_.Below(peak_flags_.size())];
-      const bool share = random_.Percent(70);
-      if (flags_[flag] == Retention::kSave) {
-        Set(flag, share ? Retention::kShare : Retention::kAgain);
-      } else {
-        Set(flag, flags_[flag] == Retention::kShare ? Retention::kAgain
-                                                    : Retention::kShare);
-      }
-    } else if (kind < 75 && !dropped_.empty()) {
-      Set(dropped_[random_.Below(dropped_.size())], Retention::kSave);
-    } else if (kind < 87 || tails_.empty()) {
-      RandomFlip();
-    } else {
-      const int32_t flag = tails_[random_.Below(tails_.size())];
-      Set(flag, flags_[flag] == Retention::kSave ? Retention::kAgain
-                                                 : Retention::kSave);
-    }
-    if (random_.Percent(25)) RandomFlip();
-  }
-
-  void RandomFlip() {
-    // Half of the random flips concern what is dropped: their neighbourhood is
-    // where the plan can change at all.
-    if (!dropped_.empty() && random_.Percent(50)) {
-      const int32_t flag = dropped_[random_.Below(dropped_.size())];
-      Set(flag, static_cast<Retention>(random_.Below(3)));
-      return;
-    }
-    const int32_t flag = gaps_[random_.Below(gaps_.size())];
-    Set(flag, static_cast<Retention>(random_.Below(3)));
+    list_.Commit();
   }
 
   void Step(int64_t temperature) {
-    flips_.clear();
-    Propose();
-    if (flips_.empty()) return;
+    const size_t mark = list_.Mark();
+    inserted_ = 0;
+    bool possible = Propose();
+    if (possible && random_.Percent(25)) possible = Propose();
+    if (list_.Mark() == mark) return;
     const __int128 rise =
         static_cast<__int128>(temperature) * random_.Exponential16() >> 16;
     const __int128 limit = rise + current_;
     const int64_t most = limit >= Score::kWorst ? Score::kWorst - 1
                                                 : static_cast<int64_t>(limit);
-    const Generated generated = generator_.Generate(flags_, most);
-    const int64_t score = score_.Of(generated);
+    if (!possible || !list_.valid() || list_.time_ns() > most) {
+      list_.UndoTo(mark);
+      return;
+    }
+    const int64_t score = ScoreNow();
     if (score > most) {
-      for (size_t i = flips_.size(); i-- > 0;) {
-        Store(flips_[i].flag, flips_[i].before);
-      }
+      list_.UndoTo(mark);
       return;
     }
     current_ = score;
-    Keep(generated);
-    if (score < best_) {
-      best_ = score;
-      best_flags_ = flags_;
+    peak_ = list_.PeakNode();
+    if (score < best_) TakeAsBest();
+  }
+
+  // False: what was begun cannot be finished.
+  bool Propose() {
+    const int kind = random_.Below(100);
+    const std::vector<Node>& reruns = list_.reruns();
+    if (kind < 35 || reruns.empty()) return DropAt(peak_);
+    const Node rerun = reruns[random_.Below(reruns.size())];
+    if (kind < 60) {
+      Delete(rerun);
+      return true;
+    }
+    if (kind < 85) return Shift(rerun);
+    if (kind < 92) return DropAt(rerun);
+    return DropAt(random_.Below(problem_.op_count + 1));
+  }
+
+  // Re-makes a value that is alive at a node, but not touched by it, before
+  // its next reader.
+  bool DropAt(Node node) {
+    if (!list_.Has(node)) return true;  // gone with the step's first move
+    for (int tries = 0; tries < 16; ++tries) {
+      const StorageId s = storages_[random_.Below(storages_.size())];
+      const std::vector<Event>& events = list_.Events(s);
+      const int32_t next = list_.FirstEventFrom(s, node);
+      if (next == 0 || next >= static_cast<int32_t>(events.size()) ||
+          events[next].starts || events[next].node == node) {
+        continue;
+      }
+      const ValueId v = events[next - 1].After();
+      if (problem_.rules.may_remake[v] == 0) continue;
+      return Remake(v, events[next].node);
+    }
+    return true;
+  }
+
+  // Puts in the maker of a value before a node, and what that needs.
+  bool Remake(ValueId v, Node next) {
+    const OpId op = problem_.versions.maker[v];
+    if (++inserted_ > kMostInserted || problem_.rules.may_remake[v] == 0 ||
+        !list_.MayInsert(op, next)) {
+      return false;
+    }
+    const Node node = list_.InsertBefore(next, op);
+    for (const ValueId u : problem_.versions.Need(op)) {
+      const StorageId s = problem_.versions.storage[u];
+      const std::vector<Event>& events = list_.Events(s);
+      const int32_t at = list_.FirstEventFrom(s, node);
+      const Event previous = events[at - 1];
+      if (previous.After() != u) {
+        if (!Remake(u, node)) return false;
+        continue;
+      }
+      const bool extended = at + 1 == static_cast<int32_t>(events.size()) ||
+                            events[at + 1].starts;
+      if (!extended || problem_.rules.may_remake[u] == 0) continue;
+      if (!list_.MayInsert(problem_.versions.maker[u], node)) continue;
+      const bool over =
+          list_.MostBetween(previous.node, node) > options_.budget_bytes;
+      if (!random_.Percent(over ? 75 : 8)) continue;
+      if (!Remake(u, node)) return false;
+    }
+    DeleteUnreadBefore(node);
+    return true;
+  }
+
+  // A re-run whose readers are now served by `node` was for nothing.
+  void DeleteUnreadBefore(Node node) {
+    for (const StorageId s : problem_.Writes(list_.OpOf(node))) {
+      const int32_t at = list_.FirstEventFrom(s, node);
+      const Event& previous = list_.Events(s)[at - 1];
+      if (list_.IsRerun(previous.node) && previous.starts &&
+          list_.IsUnread(previous.node)) {
+        Delete(previous.node);
+        return;
+      }
     }
   }
 
-  // Called on every accepted candidate while it is in the generator.
-  void Keep(const Generated& generated) {
-    if (!generated.valid) return;
-    peak_exec_ = generated.peak_exec;
-    peak_at_ = generated.peak_at;
-    FindPeakFlags();
-    if (generated.peak_bytes <= options_.budget_bytes) {
-      if (generated.time_ns < best_feasible_) {
-        best_feasible_ = generated.time_ns;
-        archive_.Add(generated.peak_bytes, generated.time_ns,
-                     generator_.execs(), options_.name);
+  // Takes a re-run out, and those that were there for it alone.
+  void Delete(Node rerun) {
+    doomed_.assign(1, rerun);
+    while (!doomed_.empty()) {
+      const Node node = doomed_.back();
+      doomed_.pop_back();
+      // One may have gone with another.
+      if (!list_.Has(node) || (node != rerun && !list_.IsUnread(node))) {
+        continue;
       }
-    } else if (generated.peak_bytes < smallest_over_) {
-      smallest_over_ = generated.peak_bytes;
-      archive_.Add(generated.peak_bytes, generated.time_ns, generator_.execs(),
-                   options_.name);
+      for (const ValueId u : problem_.versions.Need(list_.OpOf(node))) {
+        const StorageId s = problem_.versions.storage[u];
+        const int32_t at = list_.FirstEventFrom(s, node);
+        const Event& previous = list_.Events(s)[at - 1];
+        if (previous.make != kNoValue && list_.IsRerun(previous.node)) {
+          doomed_.push_back(previous.node);
+        }
+      }
+      list_.Erase(node);
     }
+  }
+
+  bool Shift(Node rerun) {
+    const OpId op = list_.OpOf(rerun);
+    Node target = list_.End();
+    if (random_.Percent(40)) {
+      for (const StorageId s : problem_.Writes(op)) {
+        const std::vector<Event>& events = list_.Events(s);
+        const size_t next = list_.FirstEventFrom(s, rerun) + 1;
+        if (next < events.size() && !events[next].starts &&
+            list_.IsBefore(events[next].node, target)) {
+          target = events[next].node;
+        }
+      }
+    } else {
+      int64_t places = 1 + random_.Below(int64_t{2} << random_.Below(7));
+      if (random_.Percent(50)) places = -places;
+      target = list_.Move(rerun, places);
+    }
+    if (target == rerun || list_.Move(rerun, 1) == target) return true;
+    list_.Erase(rerun);
+    if (!list_.MayInsert(op, target)) return false;
+    list_.InsertBefore(target, op);
+    return true;
   }
 
   const Problem& problem_;
   const LocalSearchOptions& options_;
-  Generator& generator_;
-  Flags& flags_;
+  std::vector<OpId>& execs_;
   Archive& archive_;
   Effort& effort_;
   Random random_;
   Score score_;
+  ExecList list_;
 
-  std::vector<int32_t> gaps_, tails_;  // flags that may change
-  std::vector<int32_t> dropped_;       // gaps that are not saved
-  std::vector<int32_t> slot_;          // by flag: its place in dropped_ or -1
-  std::vector<int32_t> peak_flags_;
-  std::vector<StorageId> alive_;
-  std::vector<Flip> flips_;
-  int32_t peak_exec_ = 0;
-  OpId peak_at_ = 0;
+  std::vector<StorageId> storages_;  // that may be made again
+  Node peak_ = 0;
+  int inserted_ = 0;  // by the current step
+  std::vector<Node> doomed_;
+  int64_t last_peak_ = 0;
   int64_t current_ = Score::kWorst;
   int64_t best_ = Score::kWorst;
-  Flags best_flags_;
-  int64_t best_feasible_ = Score::kWorst;
-  int64_t smallest_over_ = Score::kWorst;
+  int64_t best_peak_ = Score::kWorst;
+  std::vector<OpId> best_execs_;  // empty: the list at the log's beginning
   int64_t raise_at_ = options_.ticks / 4;
 };
 
 }  // namespace
 
-void LocalSearch(const Problem& problem, const LocalSearchOptions& options,
-                 Generator& generator, Flags& flags, Archive& archive,
-                 Effort& effort) {
-  Annealing(problem, options, generator, flags, archive, effort).Run();
+int64_t LocalSearch(const Problem& problem, const LocalSearchOptions& options,
+                    std::vector<OpId>& execs, Archive& archive,
+                    Effort& effort) {
+  return Annealing(problem, options, execs, archive, effort).Run();
 }
 
 }  // namespace reprise::planner

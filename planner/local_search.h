@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Simulated annealing over retention flags: the main search.
+// Simulated annealing over lists of execs (exec_list.h): the main search.
 //
-// Moves, in percent: 45 drop a saved gap that spans the current peak (of
-// these 70 `share`, 30 `again`); 30 restore a dropped gap; 12 set a random
-// flag; 13 toggle a tail. In a quarter of the moves a second random flip. The
-// temperature falls from 10^-2 to 10^-6 of the base time, geometrically in
-// ticks. Every candidate is generated in full and given up as soon as its time
-// alone is above what would be accepted.
+//   drop    a value that spans the current peak is re-made before its next
+//           reader; inputs that are gone are re-made too, or, where memory
+//           allows, kept until then
+//   delete  a re-run goes; so does what was re-run for it alone
+//   shift   a re-run moves, to just before its first reader or by a few places
+//   insert  a re-run before a random reader
 //
-// O(execs) per candidate; deterministic for a seed.
+// In a quarter of the steps two of them together. A list is accepted by
+// Metropolis' rule on score.h; the temperature falls geometrically in ticks.
+// A step costs O(arity * (block + blocks)), whatever the length of the list;
+// deterministic for a seed.
 #pragma once
 
 #include <string>
@@ -17,7 +20,7 @@
 
 #include "planner/archive.h"
 #include "planner/effort.h"
-#include "planner/flags.h"
+#include "planner/problem.h"
 #include "planner/random.h"
 #include "planner/score.h"
 
@@ -36,10 +39,9 @@ struct LocalSearchOptions {
   std::string name = "local-search";
 };
 
-// Improves `flags`, which end as the best found; schedules within the budget,
-// and the smallest above it, feed the archive.
-void LocalSearch(const Problem& problem, const LocalSearchOptions& options,
-                 Generator& generator, Flags& flags, Archive& archive,
-                 Effort& effort);
+// Improves `execs`, which end as the best found; it feeds the archive.
+// Returns the steps taken.
+int64_t LocalSearch(const Problem& problem, const LocalSearchOptions& options,
+                    std::vector<OpId>& execs, Archive& archive, Effort& effort);
 
 }  // namespace reprise::planner

@@ -5,6 +5,7 @@
 
 #include "base/str_cat.h"
 #include "planner/construct.h"
+#include "planner/exec_list.h"
 #include "planner/greedy.h"
 #include "planner/local_search.h"
 
@@ -86,6 +87,11 @@ class Search {
     return best == nullptr ? Score::kWorst
                            : best->time_ns - problem_.base.time_ns;
   }
+  std::vector<OpId> BaseExecs() const {
+    std::vector<OpId> execs(problem_.op_count);
+    for (OpId o = 0; o < problem_.op_count; ++o) execs[o] = o;
+    return execs;
+  }
   // Time at which the gap is within the target.
   int64_t GoodEnough() const {
     const double slack =
@@ -107,6 +113,13 @@ class Search {
     request_.on_progress(progress);
   }
 
+  void AddStart(const Flags& flags) {
+    if (generator_.Generate(flags).valid) {
+      starts_.push_back(generator_.execs());
+    }
+    effort_.Spend(problem_.op_count);
+  }
+
   void Construct() {
     const Score score{.budget_bytes = request_.budget_bytes,
                       .base_time_ns = problem_.base.time_ns,
@@ -121,7 +134,7 @@ class Search {
         Restore(problem_, score, effort_.most_ticks() / 16, generator_, flags,
                 archive_, effort_);
       }
-      starts_.push_back(std::move(flags));
+      AddStart(flags);
       Report();
     }
     // What fits in less fits too, and is sometimes better.
@@ -134,7 +147,7 @@ class Search {
               (request_.budget_bytes - problem_.static_bytes) / 100 * percent};
       Flags flags = FromCuts(problem_, options, certificate_, generator_,
                              archive_, effort_);
-      if (BestAdded() < before) starts_.insert(starts_.begin(), flags);
+      if (BestAdded() < before) AddStart(flags);
       Report();
     }
   }
@@ -154,7 +167,9 @@ class Search {
         archive_.Add(generated.peak_bytes, generated.time_ns,
                      generator_.execs(), "exact-cut");
       }
-      if (starts_.size() < 4) starts_.push_back(std::move(flags));
+      if (starts_.size() < 4 && generated.valid) {
+        starts_.push_back(generator_.execs());
+      }
     }
     Report();
   }
@@ -176,7 +191,6 @@ class Search {
       if (!evaluation.ok()) continue;
       archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
                    "next-use");
-      incumbent_ = FlagsOfExecs(problem_, execs);
       const std::vector<OpId> held =
           HoldMore(problem_, request_.budget_bytes, execs,
                    effort_.most_ticks() / 8, effort_);
@@ -197,14 +211,11 @@ class Search {
   void CertifyIncumbent() {
     const Archive::Point* best = Best();
     if (best == nullptr) return;
-    const Generated generated =
-        generator_.Generate(FlagsOfExecs(problem_, best->execs));
-    effort_.Spend(problem_.op_count);
-    if (!generated.valid) return;
+    ExecList list(problem_);
+    list.Assign(best->execs);
+    effort_.Spend(list.ticks());
     std::vector<int64_t> bytes(problem_.op_count);
-    for (OpId o = 0; o < problem_.op_count; ++o) {
-      bytes[o] = generator_.bytes_at()[generator_.first_exec()[o]];
-    }
+    for (OpId o = 0; o < problem_.op_count; ++o) bytes[o] = list.BytesAt(o);
     for (const OpId at :
          LocalPeaks(bytes, 6, std::max(1, problem_.op_count / 64))) {
       if (effort_.Over()) return;
@@ -224,18 +235,18 @@ class Search {
         Squeeze();
         if (Done()) break;
       }
-      Flags flags;
+      std::vector<OpId> execs;
       const Archive::Point* best = Best();
+      const size_t start = round % std::max<size_t>(1, starts_.size());
       const bool from_start = static_cast<size_t>(round) < starts_.size() ||
                               best == nullptr || round % 3 == 2;
       if (from_start && !starts_.empty()) {
-        flags = starts_[round % starts_.size()];
+        execs = starts_[start];
       } else if (best != nullptr) {
-        flags = incumbent_;
+        execs = best->execs;
       } else {
-        flags = BaseFlags(problem_);
+        execs = BaseExecs();
       }
-      const int64_t before = BestAdded();
       LocalSearchOptions options{
           .budget_bytes = request_.budget_bytes,
           .ticks = std::min(ticks, effort_.most_ticks() - effort_.ticks()),
@@ -243,13 +254,8 @@ class Search {
           .good_enough_ns = GoodEnough(),
           .hot = from_start ? 7 : 9,
       };
-      LocalSearch(problem_, options, generator_, flags, archive_, effort_);
-      if (from_start &&
-          round % std::max<size_t>(1, starts_.size()) < starts_.size() &&
-          !starts_.empty()) {
-        starts_[round % starts_.size()] = flags;
-      }
-      if (BestAdded() < before || incumbent_.empty()) incumbent_ = flags;
+      LocalSearch(problem_, options, execs, archive_, effort_);
+      if (from_start && !starts_.empty()) starts_[start] = execs;
       if (!Done()) CertifyIncumbent();
       if (round % 2 == 1) Sharpen(effort_.most_ticks() / 16);
       Report();
@@ -267,13 +273,13 @@ class Search {
     certificate_.Sharpen(BestAdded(), share);
     const int64_t optimum = problem_.base.time_ns + certificate_.added_ns();
     if (best->time_ns > optimum) {
-      Flags flags = FlagsOfExecs(problem_, best->execs);
+      std::vector<OpId> execs = best->execs;
       const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
                                        .ticks = share,
                                        .seed = random_.Next(),
                                        .good_enough_ns = optimum,
                                        .hot = 10};
-      LocalSearch(problem_, options, generator_, flags, archive_, effort_);
+      LocalSearch(problem_, options, execs, archive_, effort_);
     }
     if (BestAdded() > certificate_.added_ns()) {
       CertifyIncumbent();
@@ -289,9 +295,8 @@ class Search {
   Effort& effort_;
   Certificate certificate_;
   Random random_;
-  std::vector<Flags> starts_;
+  std::vector<std::vector<OpId>> starts_;
   bool squeezed_ = false;
-  Flags incumbent_;  // of the round that found the best schedule
 };
 
 }  // namespace
