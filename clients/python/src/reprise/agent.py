@@ -104,6 +104,11 @@ class Agent:
         return cls(library, "", run)
 
     @property
+    def loaded(self) -> bool:
+        """The library is here: what is missing is a collector."""
+        return self._library is not None
+
+    @property
     def status(self) -> Status:
         """ "ok", "degraded" (some capability is missing) or "inert" (nothing is recorded)."""
         return _STATUS.get(self._read_caps()[0], "inert")

@@ -70,6 +70,9 @@ class Program:
     rows: tuple[Row, ...]
     regions: tuple[tuple[int, int], ...]  # rows of every forward call of the root
     slots: tuple[bool, ...]  # True: given up, made again at its unpack
+    # By slot: the version of its storage that the unpack finds in memory. Later than the one that
+    # was packed where another part of the storage was written in between (the gates of an LSTM).
+    versions: tuple[int, ...]
     events: tuple[int, ...]  # slots in the order in which they are unpacked
     bursts: tuple[Burst, ...]  # by event
     replays: int
@@ -208,9 +211,14 @@ class _Compiler:
         dropped = [False] * len(step.slots)
         for number, unpack in enumerate(step.unpacks):
             dropped[unpack.slot] = self._unpack_life[number] > 0
+        versions = [0] * len(step.slots)
         for number, unpack in enumerate(step.unpacks):
-            if self._unpack_life[number] == 0:
+            found = self._needed[min(unpack.op, len(self._ops) - 1)].get(
+                step.slots[unpack.slot].storage.id, 0
+            )
+            if self._unpack_life[number] == 0 or versions[unpack.slot] not in (0, found):
                 dropped[unpack.slot] = False
+            versions[unpack.slot] = found
         for number, unpack in enumerate(step.unpacks):
             if dropped[unpack.slot]:
                 walk.uses[step.slots[unpack.slot].storage.id, self._unpack_life[number]] += 1
@@ -241,6 +249,7 @@ class _Compiler:
             rows=tuple(rows),
             regions=tuple(regions),
             slots=tuple(dropped),
+            versions=tuple(versions),
             events=tuple(unpack.slot for unpack in step.unpacks),
             bursts=tuple(bursts),
             replays=sum(self._replays.values()),

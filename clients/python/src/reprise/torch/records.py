@@ -100,13 +100,15 @@ class Own:
 class Node:
     """One recorded call."""
 
-    __slots__ = ("__weakref__", "args", "func", "kwargs", "outputs", "replays", "state")
+    __slots__ = ("__weakref__", "args", "func", "grad", "kwargs", "outputs", "replays", "state")
 
     def __init__(self, func: Any, args: Any, kwargs: Any, replays: int) -> None:
         self.func = func
         self.args = args  # None once the last planned replay has run
         self.kwargs = kwargs
         self.replays = replays
+        # Some kernels make less without it (the workspace of mkldnn_rnn_layer, for one).
+        self.grad = torch.is_grad_enabled()
         self.state: GeneratorState | None = None  # of the generator, before the call
         # Cells it makes, by output; of a call that writes in place, the one cell it writes.
         self.outputs: list[weakref.ref[Cell] | None] = []

@@ -6,8 +6,9 @@ outputs stay for the planned number of uses, arguments go with their last planne
 hands a tensor to autograd and, where the program and the backward disagree, makes it on demand from
 the records, in a loop (chains are thousands of calls long).
 
-Replays run below autograd and autocast and outside every dispatch mode, so that nobody sees them,
-and with the generator state of the original call, so that random ops draw the same bits.
+Replays run below autograd and autocast and outside every dispatch mode, so that nobody sees them;
+with the grad mode of the original call, because kernels ask for it; and with its generator state,
+so that random ops draw the same bits.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ _as_strided = torch.ops.aten.as_strided.default
 class _Alone:
     """Below autograd and autocast, seen by no mode."""
 
-    __slots__ = ("_guards",)
+    __slots__ = ("_grad", "_guards")
 
     def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
         self._guards = [
             torch._C._DisableTorchDispatch(),
             torch._C._AutoDispatchBelowAutograd(),
@@ -46,6 +48,7 @@ class _Alone:
         guards = self._guards
         while guards:
             guards.pop()
+        torch._C._set_grad_enabled(self._grad)
 
 
 class _Memo(dict[tuple[int, int], Tensor]):
@@ -119,6 +122,7 @@ class Replayer:
     def take(self, cell: Cell, version: int, geometry: Geometry, run: Any) -> Tensor:
         """The tensor of a `Ref`."""
         tensor = cell.tensor
+        version = min(version, len(cell.chain))  # a program that left the plan wrote less
         if tensor is None or cell.version != version:
             run.safe = True
             with _Alone():
@@ -213,6 +217,7 @@ def _use(cell: Cell) -> None:
 
 
 def _call(node: Node, args: Any, kwargs: Any) -> Any:
+    torch._C._set_grad_enabled(node.grad)
     if node.state is None:
         return node.func(*args, **kwargs)
     before = GeneratorState(node.state.device)

@@ -33,7 +33,6 @@ def start(
     if why:
         _say(f"trains without Reprise: {why}")
         return None
-    collector = daemon.ensure()
     try:
         meter = open_meter(model_device(model))
         meter.start(alive_bytes(model_device(model)))
@@ -49,7 +48,7 @@ def start(
         "model": name,
         "meter": meter.name,
     }
-    agent = Agent.start(labels=labels, socket=collector.socket)
+    collector, agent = _connect(labels)
     session = Session(
         model,
         agent=agent,
@@ -64,6 +63,18 @@ def start(
     if collector.socket is None or agent.status == "inert":
         session.stop_planning(f"trains without a plan: {collector.why or agent.why}")
     return session
+
+
+def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
+    """A private daemon ends when its last job does: one that still answered may be gone when the
+    agent comes. Then another is started."""
+    for _ in range(3):
+        collector = daemon.ensure()
+        agent = Agent.start(labels=labels, socket=collector.socket)
+        if collector.socket is None or agent.status != "inert" or not agent.loaded:
+            break
+        agent.stop()
+    return collector, agent
 
 
 def _unsupported(model: nn.Module) -> str:

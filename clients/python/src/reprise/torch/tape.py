@@ -179,7 +179,8 @@ class Run:
                 self.mismatch(f"saved tensor {slot} is not the one of the captured step")
             else:
                 self.counts.dropped += 1
-                return Ref(self, slot, cell, len(cell.chain), geometry_of(tensor))
+                version = max(len(cell.chain), self.program.versions[slot])
+                return Ref(self, slot, cell, version, geometry_of(tensor))
         guard = torch._C._DisableTorchDispatch()
         try:
             return Kept(self, slot if self.armed else -1, tensor.detach())
