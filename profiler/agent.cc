@@ -53,15 +53,28 @@ Agent *EnsureAgent() {
   return static_cast<Agent *>(memory);
 }
 
-void SetWindow(Agent *agent, uint32_t kinds, uint64_t steps) {
+bool SetWindow(Agent *agent, uint32_t kinds, uint64_t steps) {
   __atomic_store_n(&agent->window.kinds, kinds, __ATOMIC_RELAXED);
   agent->window.steps_left = steps;
   agent->outgoing.capabilities = true;
+  return BeginDeviceWindow(agent, agent->window.paused != 0 ? 0 : kinds);
 }
 
 void PauseWindow(Agent *agent, bool paused) {
   __atomic_store_n(&agent->window.paused, paused ? 1u : 0u, __ATOMIC_RELAXED);
   agent->outgoing.capabilities = true;
+  if (paused)
+    EndDeviceWindow(agent, /*now=*/true);
+  else
+    BeginDeviceWindow(agent, agent->window.kinds);
+}
+
+void LeaveOpsFrom(Agent *agent, uint32_t depth) {
+  t_thread.depth = depth;
+  const uint32_t left = t_thread.pushed >> depth << depth;
+  if (__builtin_expect(left == 0, 1)) return;
+  t_thread.pushed &= ~left;
+  PopDeviceOps(agent, __builtin_popcount(left));
 }
 
 uint32_t ThreadId() {

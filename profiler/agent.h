@@ -94,7 +94,7 @@ struct Agent {
   Outgoing outgoing;
   Sink sink;
   Window window;
-  TracerFacts tracer;
+  DeviceTracer tracer;
   Graphs graphs;
   Names names;
 
@@ -134,22 +134,29 @@ inline uint32_t KnownKinds(uint32_t kinds) {
   return (kinds & kAll) != 0 ? kinds & kAll : kAll;
 }
 
-// Both tell the collector. Under the control lock.
-void SetWindow(Agent *agent, uint32_t kinds, uint64_t steps);
+// Both tell the collector. Under the control lock. False: kernels were asked
+// for and are not traced; the rest of the window goes on.
+bool SetWindow(Agent *agent, uint32_t kinds, uint64_t steps);
 void PauseWindow(Agent *agent, bool paused);
 
 // Which thread this is and which ops it is inside of, so that an allocation
 // knows its op. Beyond kOpDepth nested ops the outermost ones win.
-constexpr uint32_t kOpDepth = 6;
+constexpr uint32_t kOpDepth = 16;
 struct ThreadState {
   uint32_t id;  // gettid, 0: not asked yet
   uint32_t depth;
+  uint32_t pushed;  // a bit per op whose id the device's tracer has
   uint64_t ops[kOpDepth];
 };
 // initial-exec: a call of __tls_get_addr would make ld.so a NEEDED library.
 extern __thread ThreadState t_thread __attribute__((tls_model("initial-exec")));
 
 uint32_t ThreadId();
+
+// This thread is inside its `depth` outermost ops only. What the device's
+// tracer was told is taken back, also when its window has ended since: its
+// stack of ids outlives windows.
+void LeaveOpsFrom(Agent *agent, uint32_t depth);
 
 // A forked child that starts a session without naming a run stays in the
 // parent's. Ordinary memory, so that it survives the fork.

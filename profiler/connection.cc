@@ -90,10 +90,11 @@ void HandleWelcome(Agent *agent) {
 void HandleCommand(Agent *agent, const reprise_msg_command &command) {
   switch (command.command) {
     case REPRISE_COMMAND_WINDOW_BEGIN:
-      BeginDeviceWindow(&agent->tracer);
-      return SetWindow(agent, KnownKinds(command.kinds), command.steps);
+      SetWindow(agent, KnownKinds(command.kinds), command.steps);
+      return;
     case REPRISE_COMMAND_WINDOW_END:
-      return SetWindow(agent, 0, 0);
+      SetWindow(agent, 0, 0);
+      return;
     case REPRISE_COMMAND_PAUSE:
       return PauseWindow(agent, true);
     case REPRISE_COMMAND_RESUME:

@@ -60,6 +60,13 @@ uint32_t Intern(Names *names, const char *utf8, size_t n) {
   return id;
 }
 
+bool IsText(const Names *names, uint32_t id, const char *text) {
+  if (id == 0 || id > NameCount(names)) return false;
+  const NameText &known = names->texts[id - 1];
+  return strncmp(text, names->text + known.offset, known.bytes) == 0 &&
+         (text[known.bytes] == 0 || known.bytes > kMaxNameBytes - 4);
+}
+
 size_t PackNames(const Names *names, uint32_t after, uint8_t *body,
                  size_t capacity, uint32_t *last) {
   const uint32_t count = NameCount(names);

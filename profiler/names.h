@@ -36,6 +36,9 @@ struct Names {
 // The id of a text, the same for the same text; 0 when the table is full.
 uint32_t Intern(Names *names, const char *utf8, size_t n);
 
+// Whether `id` is the id of `text`.
+bool IsText(const Names *names, uint32_t id, const char *text);
+
 inline uint32_t NameCount(const Names *names) {
   return __atomic_load_n(&names->count, __ATOMIC_ACQUIRE);
 }

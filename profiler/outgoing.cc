@@ -7,6 +7,11 @@
 namespace reprise::profiler {
 namespace {
 
+unsigned long long Number(uint64_t value) { return value; }
+unsigned long long Count(const uint64_t *counter) {
+  return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
 // False: stop for this turn.
 bool SendCapabilities(Agent *agent, Sent *sent) {
   if (!agent->outgoing.capabilities) return true;
@@ -93,17 +98,27 @@ void SendBye(Agent *agent) {
 }
 
 size_t DescribeCapabilities(const Agent *agent, char *text, size_t capacity) {
-  const TracerFacts &tracer = agent->tracer;
+  const DeviceTracer &tracer = agent->tracer;
+  const TracerFacts &facts = tracer.facts;
   const Window &window = agent->window;
   const int n = snprintf(
       text, capacity,
       "ring=%u\n"
       "clock=host\n"
       "cupti=%u %s\n"
+      "cupti_version=%u\n"
+      "cupti_holder=%s\n"
+      "cupti_host_bytes=%llu\n"
+      "cupti_device_bytes=%llu\n"
+      "cupti_dropped=%llu\n"
+      "cupti_untimed=%llu\n"
+      "cupti_unknown=%llu\n"
       "driver=%u\n"
       "window=%s\n",
-      agent->identity.hello.slots, tracer.level, tracer.why,
-      tracer.driver_version,
+      agent->identity.hello.slots, facts.level, facts.why, facts.cupti_version,
+      facts.holder, Number(PoolBytes(&tracer.pool)), Number(facts.device_bytes),
+      Count(&tracer.dropped), Count(&tracer.decoder.untimed),
+      Count(&tracer.decoder.unknown), facts.driver_version,
       window.paused ? "paused" : (window.kinds != 0 ? "open" : "closed"));
   return n < 0 ? 0 : static_cast<size_t>(n);
 }

@@ -44,16 +44,20 @@ uint64_t CurrentOp() {
   return depth == 0 ? 0 : t_thread.ops[depth - 1];
 }
 
-void EnterOp(uint64_t op) {
-  if (t_thread.depth < kOpDepth) t_thread.ops[t_thread.depth++] = op;
+void EnterOp(Agent *agent, uint64_t op) {
+  if (t_thread.depth >= kOpDepth) return;
+  const uint32_t index = t_thread.depth++;
+  t_thread.ops[index] = op;
+  if (__builtin_expect(
+          __atomic_load_n(&agent->tracer.op_links, __ATOMIC_ACQUIRE) != 0, 0) &&
+      PushDeviceOp(agent, op))
+    t_thread.pushed |= 1u << index;
 }
 
 // Also leaves ops inside of it that an exception never ended.
-void LeaveOp(uint64_t op) {
+void LeaveOp(Agent *agent, uint64_t op) {
   for (uint32_t i = t_thread.depth; i-- > 0;) {
-    if (t_thread.ops[i] != op) continue;
-    t_thread.depth = i;
-    return;
+    if (t_thread.ops[i] == op) return LeaveOpsFrom(agent, i);
   }
 }
 
@@ -70,7 +74,7 @@ REPRISE_EXPORT void reprise_op_begin(uint64_t op, uint32_t name,
   Agent *agent = CurrentAgent();
   Ring *ring = CurrentRing(agent);
   if (ring == nullptr) return;
-  EnterOp(op);
+  EnterOp(agent, op);
   AnnounceName(agent, name > shapes ? name : shapes);
   reprise_slot record = NewRecord(REPRISE_RECORD_OP_BEGIN, NowNs());
   record.body.op = {op, parent, seq_nr, fwd_thread, name, shapes};
@@ -81,7 +85,7 @@ REPRISE_EXPORT void reprise_op_end(uint64_t op) {
   Agent *agent = CurrentAgent();
   Ring *ring = CurrentRing(agent);
   if (ring == nullptr) return;
-  LeaveOp(op);
+  LeaveOp(agent, op);
   reprise_slot record = NewRecord(REPRISE_RECORD_OP_END, NowNs());
   record.body.op.op = op;
   PushRecord(agent, ring, record);

@@ -39,6 +39,7 @@ void SleepOn(int socket, uint64_t ns) {
 // Back to "never started". Names stay: their ids live as long as the process.
 void EndSession(Agent *agent) {
   Ring *ring = CurrentRing(agent);
+  EndDeviceWindow(agent, /*now=*/true);
   Publish(agent, nullptr);
   agent->connection.socket.Close();
   agent->connection.link = Link::kNone;
@@ -165,6 +166,8 @@ void StopSession(Agent *agent, uint64_t wait_ns) {
   bool reader;
   {
     Locked guard(&agent->control);
+    // Its last records are to be drained too.
+    EndDeviceWindow(agent, /*now=*/true);
     reader = agent->sink.file.open() || agent->connection.link != Link::kNone;
   }
   if (reader) Drain(agent, wait_ns, /*wait_for_reader=*/false);
@@ -186,6 +189,7 @@ void StopSession(Agent *agent, uint64_t wait_ns) {
 void TakeTurn(Agent *agent, uint64_t now_ns) {
   Ring *ring = CurrentRing(agent);
   if (ring == nullptr) return;
+  ServiceDevice(agent, now_ns);
   PushLosses(ring);
   if (now_ns - agent->clock_record_ns >= kSecond)
     PushClock(agent, ring, now_ns);
@@ -200,8 +204,13 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
   Ring *ring = CurrentRing(agent);
   if (ring == nullptr) return REPRISE_INERT;
   const uint64_t deadline = NowNs() + wait_ns;
+  {
+    Locked guard(&agent->control);
+    FlushDevice(agent);
+  }
   uint64_t wanted = PushedRecords(ring);
   bool losses = HasLosses(ring);
+  bool closing = true;  // kernels of a window that has just ended
   for (;;) {
     const uint64_t now = NowNs();
     int socket;
@@ -209,6 +218,10 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
       Locked guard(&agent->control);
       TakeTurn(agent, now);
       if (CurrentRing(agent) != ring) return REPRISE_INERT;
+      if (closing && !agent->tracer.closing) {
+        closing = false;
+        wanted = PushedRecords(ring);
+      }
       socket = agent->connection.socket.fd();
       if (!wait_for_reader && socket < 0 && !agent->sink.file.open())
         return REPRISE_PENDING;
@@ -218,7 +231,8 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
       losses = false;
       wanted = PushedRecords(ring);
     }
-    if (!losses && CommittedRecords(ring) >= wanted) return REPRISE_OK;
+    if (!losses && !closing && CommittedRecords(ring) >= wanted)
+      return REPRISE_OK;
     if (now >= deadline) return REPRISE_PENDING;
     SleepOn(socket, deadline - now);
   }
@@ -231,14 +245,14 @@ reprise_status SessionStatus(Agent *agent) {
   const bool sink = agent->sink.file.open();
   if (!sink && connection.link != Link::kReady)
     return connection.was_ready ? REPRISE_DEGRADED : REPRISE_INERT;
-  const bool complete = agent->tracer.level == 3 && !sink;
+  const bool complete = agent->tracer.facts.level == 3 && !sink;
   return complete ? REPRISE_OK : REPRISE_DEGRADED;
 }
 
 void DescribeTrouble(Agent *agent, char *why, size_t why_bytes) {
   const char *trouble = agent->connection.why;
   if (*trouble == 0) trouble = agent->sink.why;
-  if (*trouble == 0) trouble = agent->tracer.why;
+  if (*trouble == 0) trouble = agent->tracer.facts.why;
   snprintf(why, why_bytes, "%s", trouble);
 }
 

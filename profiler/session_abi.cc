@@ -80,7 +80,7 @@ REPRISE_EXPORT void reprise_step(uint64_t step) {
   if (agent == nullptr) return;
   Ring *ring = CurrentRing(agent);
   const uint64_t now = NowNs();
-  t_thread.depth = 0;  // nothing is inside an op here, whatever was thrown
+  LeaveOpsFrom(agent, 0);  // nothing is inside an op here, whatever was thrown
   if (ring != nullptr) PushStep(ring, step, now);
 
   // Another thread is at it: it does what this turn would have done.
@@ -112,14 +112,14 @@ REPRISE_EXPORT reprise_status reprise_capabilities(reprise_caps *caps) {
     return WriteStruct(found, caps) ? REPRISE_INERT : REPRISE_EINVAL;
   }
   Locked guard(&agent->control);
-  const TracerFacts &tracer = agent->tracer;
-  found.cupti = tracer.level;
-  found.cupti_version = tracer.cupti_version;
-  found.driver_version = tracer.driver_version;
-  found.untimed = tracer.untimed;
-  found.cupti_dropped = tracer.dropped;
-  found.cupti_device_bytes = tracer.device_bytes;
-  memcpy(found.holder, tracer.holder, sizeof found.holder);
+  const DeviceTracer &tracer = agent->tracer;
+  found.cupti = tracer.facts.level;
+  found.cupti_version = tracer.facts.cupti_version;
+  found.driver_version = tracer.facts.driver_version;
+  found.untimed = __atomic_load_n(&tracer.decoder.untimed, __ATOMIC_RELAXED);
+  found.cupti_dropped = __atomic_load_n(&tracer.dropped, __ATOMIC_RELAXED);
+  found.cupti_device_bytes = tracer.facts.device_bytes;
+  memcpy(found.holder, tracer.facts.holder, sizeof found.holder);
   DescribeTrouble(agent, found.why, sizeof found.why);
   if (Ring *ring = CurrentRing(agent)) {
     found.pushed = PushedRecords(ring);
@@ -129,17 +129,17 @@ REPRISE_EXPORT reprise_status reprise_capabilities(reprise_caps *caps) {
 }
 
 REPRISE_EXPORT reprise_status reprise_window_begin(uint32_t kinds) {
+  KeepErrno keep;
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   if (kinds != 0 && KnownKinds(kinds) != kinds) return REPRISE_EINVAL;
   kinds = KnownKinds(kinds);
   Locked guard(&agent->control);
-  SetWindow(agent, kinds, 0);
-  if ((kinds & REPRISE_KIND_KERNELS) == 0) return REPRISE_OK;
-  return BeginDeviceWindow(&agent->tracer) ? REPRISE_OK : REPRISE_DEGRADED;
+  return SetWindow(agent, kinds, 0) ? REPRISE_OK : REPRISE_DEGRADED;
 }
 
 REPRISE_EXPORT reprise_status reprise_window_end(void) {
+  KeepErrno keep;
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   Locked guard(&agent->control);
@@ -156,6 +156,7 @@ REPRISE_EXPORT uint32_t reprise_window_kinds(void) {
 }
 
 REPRISE_EXPORT reprise_status reprise_pause(void) {
+  KeepErrno keep;
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   Locked guard(&agent->control);
@@ -164,6 +165,7 @@ REPRISE_EXPORT reprise_status reprise_pause(void) {
 }
 
 REPRISE_EXPORT reprise_status reprise_resume(void) {
+  KeepErrno keep;
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
   Locked guard(&agent->control);
@@ -213,8 +215,10 @@ REPRISE_EXPORT reprise_status reprise_snapshot(const void *pickle, size_t n) {
 REPRISE_EXPORT int InitializeInjection(void) {
   KeepErrno keep;
   if (Agent *agent = EnsureAgent()) {
-    if (CurrentRing(agent) == nullptr)
+    if (CurrentRing(agent) == nullptr) {
+      PrepareDevice(&agent->tracer);
       __atomic_store_n(&agent->injected, 1u, __ATOMIC_RELAXED);
+    }
   }
   return 1;
 }

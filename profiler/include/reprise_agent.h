@@ -47,9 +47,9 @@ typedef struct {
       *socket_path; /* else REPRISE_SOCKET, /run/reprise/agent.sock, per user */
   const char *
       sink_path; /* "file:PATH": records to a file instead; else REPRISE_SINK */
-  const char *cupti_path;
-  const char *run_id; /* else REPRISE_RUN_ID, else a new UUIDv7 */
-  const char *labels; /* "key=value\n..." */
+  const char *cupti_path; /* else REPRISE_CUPTI_PATH, else one is looked for */
+  const char *run_id;     /* else REPRISE_RUN_ID, else a new UUIDv7 */
+  const char *labels;     /* "key=value\n..." */
 } reprise_config;
 
 typedef struct {
@@ -72,13 +72,20 @@ enum {
   REPRISE_KIND_KERNELS = 4 /* needs CUPTI */
 };
 /* DEGRADED: kernels were asked for and cannot be traced; `why` of the
- * capabilities says it. The host clock and allocator events go on. */
+ * capabilities says it. The host clock and allocator events go on.
+ *
+ * With KERNELS these two call CUPTI: milliseconds, the first time more; so does
+ * the reprise_step that finds a collector's command to open or close a window.
+ * Nothing of CUPTI is touched before. Kernels that still run when a window ends
+ * bring their times with later steps, or with reprise_flush. With OPS as well,
+ * kernels are tied to the innermost op of the thread that launches them. */
 reprise_status reprise_window_begin(uint32_t kinds);
 reprise_status reprise_window_end(void);
 /* The kinds of the open window, 0 when none is open or while paused. A window
  * is opened here or by the collector's command: an adapter that records only
  * inside windows asks once a step. */
 uint32_t reprise_window_kinds(void);
+/* Gives CUPTI to another profiler at once, and takes it again. */
 reprise_status reprise_pause(void);
 reprise_status reprise_resume(void);
 uint32_t reprise_abi_version(void);
@@ -86,6 +93,10 @@ uint32_t reprise_abi_version(void);
 /* Text to id, cached; the same text has the same id. 0: the table is full. */
 uint32_t reprise_intern(const char *utf8, size_t n);
 
+/* `op` names this one execution; on the thread that runs it, autograd's too.
+ * `name` and `shapes` are interned; `seq_nr` and `fwd_thread` tie a backward op
+ * to the forward op that made it. Up to 16 ops deep; an op that is never ended
+ * ends with the one around it, or with the step. */
 void reprise_op_begin(uint64_t op, uint32_t name, uint32_t shapes,
                       uint64_t parent, int64_t seq_nr, uint64_t fwd_thread);
 void reprise_op_end(uint64_t op);

@@ -85,8 +85,17 @@ enum {
   REPRISE_RECORD_PLAN_STATE = 16
 };
 
-/* `why` of a LOSS. */
-enum { REPRISE_LOSS_RING_FULL = 1 };
+/* `why` of a LOSS. DEVICE: the device's own tracer dropped at least so many. */
+enum { REPRISE_LOSS_RING_FULL = 1, REPRISE_LOSS_DEVICE = 2 };
+
+/* `flags` of a KERNEL, COPY or SET. UNTIMED: `dur` is 0 and `ts` is when the
+ * record was read. IN_GRAPH: launched by a CUDA graph; `correlation` is that of
+ * the graph's launch. COPY: the kind of copy in the high byte. */
+enum {
+  REPRISE_KERNEL_UNTIMED = 1,
+  REPRISE_KERNEL_IN_GRAPH = 2,
+  REPRISE_KERNEL_COPY_KIND_SHIFT = 8
+};
 
 enum { REPRISE_CLOCK_MONOTONIC = 0, REPRISE_CLOCK_REALTIME = 1 };
 

@@ -1,0 +1,30 @@
+// REPRISE_RECORD_CUPTI=folder: every buffer of CUPTI's as a file of its own, so
+// that what a GPU produced can be read again where there is none. For finding
+// faults: it writes to the disk on whichever thread brings the buffer.
+//
+//   folder/cupti-<pid>-<n>.rrc
+//   CuptiRecordingHeader   magic, API version, clock, sizes
+//   buffer                 `valid` bytes, as CUPTI filled it
+//   names                  `names` times {u64 address, u32 n, n bytes}: the
+//                          texts that the pointers in the buffer meant
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace reprise::profiler {
+
+struct Agent;
+
+constexpr uint32_t kCuptiRecordingMagic = 0x31435252u;  // "RRC1"
+constexpr uint32_t kMaxRecordings = 256;                // per process
+
+struct CuptiRecordingHeader {
+  uint32_t magic, cupti_version, driver_version, clock_id;
+  uint64_t valid;
+  uint32_t names, pad;
+};
+
+void RecordBuffer(Agent *agent, uint8_t *buffer, size_t valid);
+
+}  // namespace reprise::profiler

@@ -1,0 +1,344 @@
+// profiler/cupti_abi.h against NVIDIA's own headers, and our decoder behind the
+// real library's iterator, which walks any memory without a driver. Built only
+// where the toolkit is; CMake says so where it is not.
+#include "profiler/cupti_abi.h"
+
+#include <cupti.h>
+#include <cupti_activity_deprecated.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "profiler/cupti_decode.h"
+
+namespace reprise::profiler {
+namespace {
+
+#define SAME(layout, field, type, member) \
+  static_assert((layout).field == offsetof(type, member), #type "." #member)
+
+#define SAME_KERNEL(type)                                       \
+  SAME(cupti::kKernelLayout, start, type, start);               \
+  SAME(cupti::kKernelLayout, end, type, end);                   \
+  SAME(cupti::kKernelLayout, device, type, deviceId);           \
+  SAME(cupti::kKernelLayout, context, type, contextId);         \
+  SAME(cupti::kKernelLayout, stream, type, streamId);           \
+  SAME(cupti::kKernelLayout, correlation, type, correlationId); \
+  SAME(cupti::kKernelLayout, name, type, name);                 \
+  SAME(cupti::kKernelLayout, graph_node, type, graphNodeId);    \
+  SAME(cupti::kKernelLayout, graph, type, graphId)
+
+// Of 11.8, 12.0 and 13.0.
+SAME_KERNEL(CUpti_ActivityKernel8);
+SAME_KERNEL(CUpti_ActivityKernel9);
+SAME_KERNEL(CUpti_ActivityKernel10);
+static_assert(sizeof(CUpti_ActivityKernel8) == 200);
+static_assert(sizeof(CUpti_ActivityKernel10) == 216);
+
+#define SAME_COPY(layout, type)                   \
+  SAME(layout, start, type, start);               \
+  SAME(layout, end, type, end);                   \
+  SAME(layout, device, type, deviceId);           \
+  SAME(layout, context, type, contextId);         \
+  SAME(layout, stream, type, streamId);           \
+  SAME(layout, correlation, type, correlationId); \
+  SAME(layout, bytes, type, bytes);               \
+  SAME(layout, graph_node, type, graphNodeId);    \
+  SAME(layout, graph, type, graphId)
+
+SAME_COPY(cupti::kMemcpyLayout, CUpti_ActivityMemcpy5);
+SAME_COPY(cupti::kMemcpyLayout, CUpti_ActivityMemcpy6);
+SAME(cupti::kMemcpyLayout, copy_kind, CUpti_ActivityMemcpy6, copyKind);
+SAME_COPY(cupti::kMemcpyPeerLayout, CUpti_ActivityMemcpyPtoP4);
+SAME(cupti::kMemcpyPeerLayout, copy_kind, CUpti_ActivityMemcpyPtoP4, copyKind);
+SAME_COPY(cupti::kMemsetLayout, CUpti_ActivityMemset4);
+
+SAME(cupti::kGraphTraceLayout, start, CUpti_ActivityGraphTrace2, start);
+SAME(cupti::kGraphTraceLayout, end, CUpti_ActivityGraphTrace2, end);
+SAME(cupti::kGraphTraceLayout, device, CUpti_ActivityGraphTrace2, deviceId);
+SAME(cupti::kGraphTraceLayout, graph, CUpti_ActivityGraphTrace2, graphId);
+SAME(cupti::kGraphTraceLayout, context, CUpti_ActivityGraphTrace2, contextId);
+SAME(cupti::kGraphTraceLayout, stream, CUpti_ActivityGraphTrace2, streamId);
+SAME(cupti::kGraphTraceLayout, correlation, CUpti_ActivityGraphTrace2,
+     correlationId);
+
+#define AT(constant, type, member) \
+  static_assert((constant) == offsetof(type, member), #type "." #member)
+
+AT(cupti::external::kKind, CUpti_ActivityExternalCorrelation, externalKind);
+AT(cupti::external::kId, CUpti_ActivityExternalCorrelation, externalId);
+AT(cupti::external::kCorrelation, CUpti_ActivityExternalCorrelation,
+   correlationId);
+AT(cupti::api::kCbid, CUpti_ActivityAPI, cbid);
+AT(cupti::api::kStart, CUpti_ActivityAPI, start);
+AT(cupti::api::kEnd, CUpti_ActivityAPI, end);
+AT(cupti::api::kThread, CUpti_ActivityAPI, threadId);
+AT(cupti::api::kCorrelation, CUpti_ActivityAPI, correlationId);
+
+#define SAME_MEMORY(type)                                   \
+  AT(cupti::memory::kOperation, type, memoryOperationType); \
+  AT(cupti::memory::kMemoryKind, type, memoryKind);         \
+  AT(cupti::memory::kCorrelation, type, correlationId);     \
+  AT(cupti::memory::kAddress, type, address);               \
+  AT(cupti::memory::kBytes, type, bytes);                   \
+  AT(cupti::memory::kTimestamp, type, timestamp);           \
+  AT(cupti::memory::kDevice, type, deviceId);               \
+  AT(cupti::memory::kStream, type, streamId)
+SAME_MEMORY(CUpti_ActivityMemory3);
+SAME_MEMORY(CUpti_ActivityMemory4);
+
+#define SAME_POOL(type)                                       \
+  AT(cupti::pool::kOperation, type, memoryPoolOperationType); \
+  AT(cupti::pool::kCorrelation, type, correlationId);         \
+  AT(cupti::pool::kDevice, type, deviceId);                   \
+  AT(cupti::pool::kAddress, type, address);                   \
+  AT(cupti::pool::kSize, type, size);                         \
+  AT(cupti::pool::kTimestamp, type, timestamp)
+SAME_POOL(CUpti_ActivityMemoryPool2);
+SAME_POOL(CUpti_ActivityMemoryPool3);
+
+AT(cupti::overhead::kStart, CUpti_ActivityOverhead3, start);
+AT(cupti::overhead::kEnd, CUpti_ActivityOverhead3, end);
+AT(cupti::overhead::kData, CUpti_ActivityOverhead3, overheadData);
+
+#define VALUE(ours, theirs) \
+  static_assert(static_cast<uint32_t>(ours) == static_cast<uint32_t>(theirs))
+VALUE(cupti::kMemcpy, CUPTI_ACTIVITY_KIND_MEMCPY);
+VALUE(cupti::kMemset, CUPTI_ACTIVITY_KIND_MEMSET);
+VALUE(cupti::kDriver, CUPTI_ACTIVITY_KIND_DRIVER);
+VALUE(cupti::kRuntime, CUPTI_ACTIVITY_KIND_RUNTIME);
+VALUE(cupti::kConcurrentKernel, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+VALUE(cupti::kOverhead, CUPTI_ACTIVITY_KIND_OVERHEAD);
+VALUE(cupti::kMemcpyPeer, CUPTI_ACTIVITY_KIND_MEMCPY2);
+VALUE(cupti::kSynchronization, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
+VALUE(cupti::kExternalCorrelation, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
+VALUE(cupti::kMemory2, CUPTI_ACTIVITY_KIND_MEMORY2);
+VALUE(cupti::kMemoryPool, CUPTI_ACTIVITY_KIND_MEMORY_POOL);
+VALUE(cupti::kGraphTrace, CUPTI_ACTIVITY_KIND_GRAPH_TRACE);
+VALUE(cupti::kCustom2, CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2);
+VALUE(cupti::kDeviceBufferSize, CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_SIZE);
+VALUE(cupti::kDeviceBufferPoolLimit,
+      CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT);
+VALUE(cupti::kZeroedOutBuffer, CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER);
+VALUE(cupti::kPreAllocate,
+      CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_PRE_ALLOCATE_VALUE);
+VALUE(cupti::kPerThreadBuffer, CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER);
+VALUE(cupti::kThreadIdSystem, CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
+VALUE(cupti::kMaxLimitReached, CUPTI_ERROR_MAX_LIMIT_REACHED);
+VALUE(cupti::kNotCompatible, CUPTI_ERROR_NOT_COMPATIBLE);
+VALUE(cupti::kNotInitialized, CUPTI_ERROR_NOT_INITIALIZED);
+VALUE(cupti::kInsufficientPrivileges, CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
+VALUE(cupti::kMultipleSubscribers,
+      CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
+VALUE(cupti::kUnknown, CUPTI_ERROR_UNKNOWN);
+static_assert(sizeof(cupti::SubscriberParams) ==
+              sizeof(CUpti_SubscriberParams));
+static_assert(offsetof(cupti::SubscriberParams, holder) ==
+              offsetof(CUpti_SubscriberParams, oldSubscriberName));
+static_assert(cupti::kHolderBytes >= CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN);
+VALUE(cupti::memory::kPinned, CUPTI_ACTIVITY_MEMORY_KIND_PINNED);
+VALUE(cupti::memory::kRelease, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE);
+VALUE(cupti::pool::kDestroyed,
+      CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_DESTROYED);
+
+// The numbers of calls, by name.
+constexpr bool Contains(const auto& calls, uint32_t call) {
+  for (const uint16_t known : calls)
+    if (known == call) return true;
+  return false;
+}
+#define RUNTIME(name) \
+  static_assert(      \
+      Contains(cupti::kRuntimeCalls, CUPTI_RUNTIME_TRACE_CBID_##name), #name)
+#define DRIVER(name)                                                           \
+  static_assert(Contains(cupti::kDriverCalls, CUPTI_DRIVER_TRACE_CBID_##name), \
+                #name)
+RUNTIME(cudaLaunchKernel_v7000);
+RUNTIME(cudaLaunchKernel_ptsz_v7000);
+RUNTIME(cudaLaunchKernelExC_v11060);
+RUNTIME(cudaLaunchCooperativeKernel_v9000);
+RUNTIME(cudaGraphLaunch_v10000);
+RUNTIME(__cudaLaunchKernel_v13000);
+RUNTIME(cudaMemcpy_v3020);
+RUNTIME(cudaMemcpyAsync_v3020);
+RUNTIME(cudaMemcpyAsync_ptsz_v7000);
+RUNTIME(cudaMemcpy2DAsync_v3020);
+RUNTIME(cudaMemcpyPeerAsync_v4000);
+RUNTIME(cudaMemset_v3020);
+RUNTIME(cudaMemsetAsync_v3020);
+RUNTIME(cudaMemsetAsync_ptsz_v7000);
+DRIVER(cuLaunchKernel);
+DRIVER(cuLaunchKernel_ptsz);
+DRIVER(cuLaunchKernelEx);
+DRIVER(cuLaunchCooperativeKernel);
+DRIVER(cuGraphLaunch);
+DRIVER(cuMemcpyHtoDAsync_v2);
+DRIVER(cuMemcpyDtoHAsync_v2);
+DRIVER(cuMemcpyDtoDAsync_v2);
+DRIVER(cuMemcpyAsync);
+DRIVER(cuMemcpyPeerAsync);
+DRIVER(cuMemsetD8Async);
+DRIVER(cuMemsetD32Async);
+DRIVER(cuMemsetD8_v2);
+
+// ---- The real iterator over buffers of the real structs ----
+
+class CuptiAbiTest : public ::testing::Test {
+ protected:
+  using Next = CUptiResult (*)(uint8_t*, size_t, CUpti_Activity**);
+
+  static void* Library() {
+    static void* library = dlopen(REPRISE_REAL_CUPTI, RTLD_NOW | RTLD_LOCAL);
+    return library;
+  }
+
+  template <typename T>
+  T* Append(CUpti_ActivityKind kind) {
+    const size_t at = used_;
+    used_ += sizeof(T);
+    T* record = reinterpret_cast<T*>(buffer_.data() + at);
+    memset(static_cast<void*>(record), 0, sizeof *record);
+    record->kind = kind;
+    return record;
+  }
+
+  std::vector<reprise_slot> Walk() {
+    const auto next =
+        reinterpret_cast<Next>(dlsym(Library(), "cuptiActivityGetNextRecord"));
+    EXPECT_NE(next, nullptr);
+    const DecodeContext context = {&decoder_, &names_, 7,
+                                   REPRISE_CLOCK_MONOTONIC, true};
+    std::vector<reprise_slot> slots;
+    CUpti_Activity* record = nullptr;
+    CUptiResult result = CUPTI_SUCCESS;
+    while ((result = next(buffer_.data(), used_, &record)) == CUPTI_SUCCESS) {
+      reprise_slot slot;
+      if (DecodeActivity(reinterpret_cast<uint8_t*>(record), context, &slot) ==
+          Decoded::kRecord)
+        slots.push_back(slot);
+    }
+    EXPECT_EQ(result, CUPTI_ERROR_MAX_LIMIT_REACHED);
+    return slots;
+  }
+
+  alignas(8) std::vector<uint8_t> buffer_ = std::vector<uint8_t>(1 << 20);
+  size_t used_ = 0;
+  CuptiDecoder decoder_ = {};
+  Names names_ = {};
+};
+
+TEST_F(CuptiAbiTest, TheRealIteratorAndOurDecoderAgreeOnEveryField) {
+  ASSERT_NE(Library(), nullptr) << dlerror();
+  for (uint32_t i = 0; i < 1000; ++i) {
+    auto* kernel =
+        Append<CUpti_ActivityKernel10>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    kernel->start = 1000 + i;
+    kernel->end = 2000 + 2 * i;
+    kernel->deviceId = 3;
+    kernel->contextId = 4;
+    kernel->streamId = 5;
+    kernel->correlationId = i;
+    kernel->name = i % 2 == 0 ? "even" : "odd";
+    kernel->graphNodeId = uint64_t{1} << 40 | i;
+    kernel->graphId = i % 3;
+    auto* link = Append<CUpti_ActivityExternalCorrelation>(
+        CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION);
+    link->externalKind = i % 4 == 0 ? CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM1
+                                    : CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM2;
+    link->externalId = uint64_t{1} << 50 | i;
+    link->correlationId = i;
+    auto* call = Append<CUpti_ActivityAPI>(CUPTI_ACTIVITY_KIND_RUNTIME);
+    call->cbid = i % 2 == 0 ? CUPTI_RUNTIME_TRACE_CBID_cudaLaunchKernel_v7000
+                            : CUPTI_RUNTIME_TRACE_CBID_cudaGetDevice_v3020;
+    call->start = 10 * i;
+    call->end = 10 * i + 3;
+    call->threadId = 99;
+    call->correlationId = i;
+    auto* copy = Append<CUpti_ActivityMemcpy6>(CUPTI_ACTIVITY_KIND_MEMCPY);
+    copy->copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_DTOH;
+    copy->bytes = uint64_t{i} << 20;
+    copy->start = 1;
+    copy->end = 2;
+    copy->streamId = 6;
+    copy->correlationId = i;
+  }
+  auto* peer = Append<CUpti_ActivityMemcpyPtoP4>(CUPTI_ACTIVITY_KIND_MEMCPY2);
+  peer->bytes = 11;
+  peer->start = 1;
+  peer->end = 5;
+  peer->correlationId = 12;
+  auto* set = Append<CUpti_ActivityMemset4>(CUPTI_ACTIVITY_KIND_MEMSET);
+  set->bytes = 13;
+  set->start = 1;
+  set->end = 2;
+  auto* memory = Append<CUpti_ActivityMemory4>(CUPTI_ACTIVITY_KIND_MEMORY2);
+  memory->memoryOperationType = CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE;
+  memory->memoryKind = CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
+  memory->address = 0x1000;
+  memory->bytes = 0x2000;
+  memory->timestamp = 77;
+  memory->deviceId = 2;
+  memory->streamId = 8;
+  auto* pool =
+      Append<CUpti_ActivityMemoryPool3>(CUPTI_ACTIVITY_KIND_MEMORY_POOL);
+  pool->memoryPoolOperationType =
+      CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_CREATED;
+  pool->address = 0x3000;
+  pool->size = 0x4000;
+  pool->timestamp = 88;
+  pool->deviceId = 1;
+  auto* sync = Append<CUpti_ActivitySynchronization2>(
+      CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
+  sync->start = 1;
+  auto* overhead =
+      Append<CUpti_ActivityOverhead3>(CUPTI_ACTIVITY_KIND_OVERHEAD);
+  overhead->start = 100;
+  overhead->end = 350;
+  overhead->overheadData = malloc(16);
+
+  const std::vector<reprise_slot> slots = Walk();
+
+  std::vector<const reprise_slot*> kernels, links, calls, copies, allocs;
+  for (const reprise_slot& slot : slots) {
+    if (slot.kind == REPRISE_RECORD_KERNEL) kernels.push_back(&slot);
+    if (slot.kind == REPRISE_RECORD_LINK) links.push_back(&slot);
+    if (slot.kind == REPRISE_RECORD_API) calls.push_back(&slot);
+    if (slot.kind == REPRISE_RECORD_COPY) copies.push_back(&slot);
+    if (slot.kind == REPRISE_RECORD_ALLOC) allocs.push_back(&slot);
+  }
+  ASSERT_EQ(kernels.size(), 1000u);
+  EXPECT_EQ(links.size(), 750u);  // another tool's ids are none of ours
+  EXPECT_EQ(calls.size(), 500u);  // nor calls that launch nothing
+  ASSERT_EQ(copies.size(), 1001u);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    const reprise_body_kernel& body = kernels[i]->body.kernel;
+    EXPECT_EQ(kernels[i]->ts_ns, 1000 + i);
+    EXPECT_EQ(body.dur, 1000 + i);
+    EXPECT_EQ(body.device, 3);
+    EXPECT_EQ(body.context, 4u);
+    EXPECT_EQ(body.stream, 5u);
+    EXPECT_EQ(body.correlation, i);
+    EXPECT_TRUE(IsText(&names_, body.name, i % 2 == 0 ? "even" : "odd"));
+    EXPECT_EQ(body.graph_node_or_bytes, uint64_t{1} << 40 | i);
+    EXPECT_EQ(body.graph_id, i % 3);
+    EXPECT_EQ(copies[i]->body.kernel.graph_node_or_bytes, uint64_t{i} << 20);
+    EXPECT_EQ(copies[i]->body.kernel.correlation, i);
+  }
+  EXPECT_EQ(links[0]->body.api.external_id, uint64_t{1} << 50 | 1);
+  EXPECT_EQ(calls[1]->ts_ns, 20u);
+  EXPECT_EQ(calls[1]->thread, 99u);
+  EXPECT_EQ(copies[1000]->body.kernel.correlation, 12u);
+  EXPECT_EQ(copies[1000]->body.kernel.dur, 4u);
+  ASSERT_EQ(allocs.size(), 2u);
+  EXPECT_EQ(allocs[0]->body.alloc.bytes, -0x2000);
+  EXPECT_EQ(allocs[0]->body.alloc.device, 2);
+  EXPECT_EQ(allocs[0]->ts_ns, 77u);
+  EXPECT_EQ(allocs[1]->body.alloc.bytes, 0x4000);
+  EXPECT_EQ(decoder_.unknown, 1u);  // the synchronization
+  EXPECT_EQ(decoder_.overhead_ns, 250u);
+}
+
+}  // namespace
+}  // namespace reprise::profiler

@@ -1,0 +1,89 @@
+// Tests of the device's tracer against a fake libcupti, loaded by the agent
+// through its normal path.
+//
+// A process loads one libcupti and keeps it, so every test runs in a child of
+// its own: In(layout, body) forks, loads that fake there, and runs the body.
+#pragma once
+
+#include <dlfcn.h>
+#include <sys/wait.h>
+
+#include <functional>
+
+#include "tests/profiler/agent_test.h"
+#include "tests/profiler/fake_cupti/fake_cupti.h"
+
+namespace reprise::profiler::testing {
+
+enum class Layout { k118, k120, k130 };
+constexpr Layout kAllLayouts[] = {Layout::k118, Layout::k120, Layout::k130};
+
+inline std::string FakeCuptiPath(Layout layout) {
+  return std::string(REPRISE_FAKE_CUPTI_FOLDER) + "/libfake_cupti_" +
+         (layout == Layout::k118   ? "118"
+          : layout == Layout::k120 ? "120"
+                                   : "130") +
+         ".so";
+}
+
+class CuptiTest : public AgentTest {
+ protected:
+  // Runs `body` in a child; its failures are the test's.
+  static void Apart(const std::function<void()>& body) {
+    const pid_t child = fork();
+    if (child == 0) {
+      body();
+      reprise_stop();
+      fflush(nullptr);
+      _exit(HasFailure() || HasFatalFailure() ? 1 : 0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        << (WIFSIGNALED(status) ? "killed by signal " : "exit ")
+        << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+  }
+
+  // The same with a driver and a libcupti to be found.
+  void In(Layout layout, const std::function<void(FakeCupti&)>& body) {
+    Apart([&] {
+      LoadDriver();
+      body(Load(layout));
+    });
+  }
+
+  static void LoadDriver() {
+    ASSERT_NE(dlopen(REPRISE_FAKE_CUDA, RTLD_NOW), nullptr) << dlerror();
+  }
+
+  static FakeCupti& Load(Layout layout) {
+    const std::string path = FakeCuptiPath(layout);
+    setenv("REPRISE_CUPTI_PATH", path.c_str(), 1);
+    void* library = dlopen(path.c_str(), RTLD_NOW);
+    if (library == nullptr) {
+      ADD_FAILURE() << dlerror();
+      _exit(1);
+    }
+    using Handle = FakeCupti* (*)();
+    return *reinterpret_cast<Handle>(dlsym(library, "FakeCuptiHandle"))();
+  }
+
+  static std::string Why() { return Capabilities().why; }
+
+  // The records of one kind, in order.
+  static std::vector<reprise_slot> Of(const Session& session, uint16_t kind) {
+    std::vector<reprise_slot> found;
+    for (const reprise_slot& record : session.records)
+      if (record.kind == kind) found.push_back(record);
+    return found;
+  }
+
+  static uint64_t Monotonic() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1000000000u +
+           static_cast<uint64_t>(t.tv_nsec);
+  }
+};
+
+}  // namespace reprise::profiler::testing
