@@ -14,6 +14,9 @@ namespace {
 // memory each.
 constexpr size_t kMostKept = 48;
 constexpr size_t kMostSharpened = 12;
+constexpr size_t kMostCandidates = 24;
+constexpr size_t kMostTouched = 12;
+constexpr size_t kMostTogether = 16;
 
 }  // namespace
 
@@ -92,6 +95,130 @@ WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
     added_ns_ = std::max(added_ns_, result.added_ns);
   }
   return best;
+}
+
+// Where the best plan known touches the budget, and the local peaks of the base
+// order above it, highest first. Neighbours of a peak say the same as the peak.
+std::vector<OpId> Certificate::Candidates() const {
+  const std::vector<int64_t>& bytes = problem_.base_bytes;
+  std::vector<OpId> candidates;
+  for (OpId o = 0; o < problem_.op_count; ++o) {
+    const bool after = o == 0 || bytes[o] >= bytes[o - 1];
+    const bool before = o + 1 == problem_.op_count || bytes[o] >= bytes[o + 1];
+    if (after && before && bytes[o] > budget_bytes_) candidates.push_back(o);
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](OpId a, OpId b) { return bytes[a] > bytes[b]; });
+  if (candidates.size() > kMostCandidates) {
+    // Half of them the highest, half spread over what is left.
+    std::vector<OpId> rest(candidates.begin() + kMostCandidates / 2,
+                           candidates.end());
+    candidates.resize(kMostCandidates / 2);
+    std::sort(rest.begin(), rest.end());
+    for (size_t i = 0; i < kMostCandidates / 2; ++i) {
+      candidates.push_back(rest[i * rest.size() / (kMostCandidates / 2)]);
+    }
+  }
+  for (const OpId o : touched_) {
+    if (std::find(candidates.begin(), candidates.end(), o) ==
+        candidates.end()) {
+      candidates.push_back(o);
+    }
+  }
+  return candidates;
+}
+
+void Certificate::Touch(OpId at) {
+  Try(at);
+  if (std::find(touched_.begin(), touched_.end(), at) != touched_.end()) return;
+  touched_.push_back(at);
+  together_grows_ = true;
+  if (touched_.size() > kMostTouched) touched_.erase(touched_.begin());
+}
+
+ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
+                                             int64_t incumbent_ns,
+                                             int64_t ticks, bool relaxed) {
+  ManyWindowsLimits limits{.incumbent_ns = incumbent_ns};
+  limits.should_stop = [this] { return effort_.StopNow(); };
+  ManyWindows program(problem_, windows, budget_bytes_);
+  // A node re-solves the LP after a change of one bound.
+  const int64_t per_node = 1 + program.program().row_count() * int64_t{200};
+  limits.most_nodes =
+      static_cast<int>(std::clamp<int64_t>(ticks / per_node, 10, 1'000'000));
+  const ManyWindowsResult result =
+      relaxed ? program.Relax(limits) : program.Solve(limits);
+  effort_.Spend(result.ticks +
+                static_cast<int64_t>(program.program().column.size()));
+  if (result.solved && result.impossible) {
+    // A proof for this budget, not for a smaller one than is left.
+    Prove(windows.front(), budget_bytes_ + 1, {});
+  } else if (result.solved) {
+    added_ns_ = std::max(added_ns_, result.added_ns);
+  }
+  return result;
+}
+
+void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
+                          const PeaksOf& peaks_of) {
+  if (!MipAvailable() || impossible()) return;
+  const int64_t begin = effort_.ticks();
+  const auto left = [&] { return ticks - (effort_.ticks() - begin); };
+  const auto enough = [&] {
+    return effort_.Over() || impossible() || left() <= 0 ||
+           (incumbent_ns >= 0 &&
+            static_cast<double>(incumbent_ns - added_ns_) <=
+                kMipTolerance * static_cast<double>(problem_.base.time_ns));
+  };
+  while (!enough()) {
+    std::vector<OpId> proposals;
+    if (!together_.empty() && together_ticks_ < left() / 2) {
+      together_ticks_ = left() / 2;
+      const ManyWindowsResult result = SolveTogether(
+          together_, incumbent_ns, together_ticks_, /*relaxed=*/false);
+      if (result.has_keep_sets) {
+        proposals = peaks_of(result.keep_sets, incumbent_ns);
+      }
+    }
+    if (together_.size() >= kMostTogether || enough()) break;
+    const auto is_in = [&](OpId at) {
+      return std::binary_search(together_.begin(), together_.end(), at);
+    };
+    proposals.erase(std::remove_if(proposals.begin(), proposals.end(), is_in),
+                    proposals.end());
+    // Where the solution exceeds the budget it lacks a window; else whichever
+    // candidate raises the LP.
+    const bool lacks = !proposals.empty();
+    if (!lacks) {
+      if (!together_grows_) break;
+      proposals = Candidates();
+    }
+    OpId chosen = lacks ? proposals.front() : kNoOp;
+    int64_t chosen_ns = together_ns_;
+    bool all = true;
+    for (const OpId at : proposals) {
+      if (is_in(at)) continue;
+      if (enough()) {
+        all = false;
+        break;
+      }
+      std::vector<OpId> windows = together_;
+      windows.insert(std::upper_bound(windows.begin(), windows.end(), at), at);
+      const ManyWindowsResult result =
+          SolveTogether(windows, incumbent_ns, 0, /*relaxed=*/true);
+      if (!result.solved || result.added_ns <= chosen_ns) continue;
+      chosen_ns = result.added_ns;
+      chosen = at;
+    }
+    if (chosen == kNoOp) {
+      together_grows_ = together_grows_ && !all;
+      break;
+    }
+    together_.insert(
+        std::upper_bound(together_.begin(), together_.end(), chosen), chosen);
+    together_ns_ = chosen_ns;
+    together_ticks_ = 0;
+  }
 }
 
 void Certificate::TryPebbling(int64_t ticks) {

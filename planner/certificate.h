@@ -5,11 +5,13 @@
 // one again, at another budget, costs its max-flows only.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
 
 #include "planner/effort.h"
+#include "planner/many_windows.h"
 #include "planner/planner.h"
 #include "planner/window_bound.h"
 
@@ -21,9 +23,22 @@ class Certificate {
 
   // Solves the window at an op for the budget, once.
   void Try(OpId at);
+  // The same, where the best plan known touches the budget: such windows are
+  // what Combine looks at next.
+  void Touch(OpId at);
   // Solves the tried windows exactly, best bound first, until `enough_ns` is
   // proven or the ticks are spent. Returns the keep-set of the best one.
   WindowResult Sharpen(int64_t enough_ns, int64_t ticks);
+  // Several windows at once (many_windows.h), where the build has a MIP solver.
+  // The set of windows grows one by one: a window where the schedule made of
+  // the last solution exceeds the budget (`peaks_of` makes it and says where,
+  // highest first; nothing where it fits or cannot be made), else the candidate
+  // that raises the LP most. Solutions that add `incumbent_ns` (the best plan
+  // known; negative: none) or more are of no interest. Asked again with more
+  // ticks it goes on.
+  using PeaksOf = std::function<std::vector<OpId>(
+      const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns)>;
+  void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
   // Looks further back from the ops whose working set is largest, for a proof
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
@@ -41,6 +56,10 @@ class Certificate {
 
  private:
   WindowBound& At(OpId at);
+  std::vector<OpId> Candidates() const;
+  ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
+                                  int64_t incumbent_ns, int64_t ticks,
+                                  bool relaxed);
   void Prove(OpId at, int64_t least_bytes, std::vector<StorageId> storages);
 
   const Problem& problem_;
@@ -49,6 +68,11 @@ class Certificate {
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
   std::map<OpId, int64_t> sharpened_;  // ticks given so far
+  std::vector<OpId> touched_;          // the latest
+  std::vector<OpId> together_;         // windows of Combine, ascending
+  int64_t together_ns_ = 0;            // their LP
+  int64_t together_ticks_ = 0;         // given to their MIP so far
+  bool together_grows_ = true;
   int64_t added_ns_ = 0;
   Infeasible infeasible_;
 };

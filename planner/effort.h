@@ -24,6 +24,11 @@ class Effort {
       if (should_stop_()) interrupted_ = true;
     }
   }
+  // The caller's wish alone, asked at once: for solvers that count nothing.
+  bool StopNow() {
+    if (should_stop_ && !interrupted_) interrupted_ = should_stop_();
+    return interrupted_;
+  }
   bool Over() const { return interrupted_ || ticks_ >= most_ticks_; }
   // Allows more; the caller decides once, so that runs stay repeatable.
   void Extend(int64_t ticks) { most_ticks_ += ticks; }

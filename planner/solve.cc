@@ -96,8 +96,17 @@ class Search {
   int64_t GoodEnough() const {
     const double slack =
         request_.target_gap * static_cast<double>(problem_.base.time_ns);
+    // A MIP proves up to its tolerance.
+    const double least =
+        kMipTolerance * static_cast<double>(problem_.base.time_ns);
     return problem_.base.time_ns + certificate_.added_ns() +
-           static_cast<int64_t>(slack);
+           static_cast<int64_t>(std::max(slack, least));
+  }
+  // Up to what a MIP proves.
+  bool Proven() const {
+    const double gap =
+        static_cast<double>(BestAdded() - certificate_.added_ns());
+    return gap <= kMipTolerance * static_cast<double>(problem_.base.time_ns);
   }
   bool Done() const {
     return effort_.Over() ||
@@ -157,21 +166,58 @@ class Search {
     if (Done()) return;
     const int64_t enough = Best() == nullptr ? Score::kWorst : BestAdded();
     const WindowResult window = certificate_.Sharpen(enough, ticks);
-    if (window.has_keep_set) {
+    if (window.has_keep_set) StartFrom({window.keep_set}, "exact-cut");
+    Report();
+    if (!Done()) Combine(ticks);
+  }
+
+  // Several windows at once: a better bound still, and schedules that fit at
+  // all of them.
+  void Combine(int64_t ticks) {
+    if (effort_.Over()) return;
+    certificate_.Combine(
+        Best() == nullptr ? -1 : BestAdded(), ticks,
+        [this](const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns) {
+          std::vector<OpId> peaks = StartFrom(keep_sets, "windows");
+          if (Best() != nullptr) incumbent_ns = BestAdded();
+          return peaks;
+        });
+    Report();
+  }
+
+  // Makes schedules that keep what the windows say. Returns the ops whose
+  // first runs, or the re-runs just before them, exceed the budget.
+  std::vector<OpId> StartFrom(const std::vector<KeepSet>& keep_sets,
+                              const char* solver) {
+    std::vector<OpId> peaks;
+    for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
       Flags flags = BaseFlags(problem_);
-      ApplyKeepSet(problem_, window.keep_set, Retention::kAgain, flags);
+      for (const KeepSet& keep_set : keep_sets) {
+        ApplyKeepSet(problem_, keep_set, tail, flags);
+      }
       const int64_t before = generator_.ticks();
       const Generated generated = generator_.Generate(flags);
       effort_.Spend(generator_.ticks() - before);
-      if (generated.valid) {
-        archive_.Add(generated.peak_bytes, generated.time_ns,
-                     generator_.execs(), "exact-cut");
+      if (!generated.valid) continue;
+      archive_.Add(generated.peak_bytes, generated.time_ns, generator_.execs(),
+                   solver);
+      if (starts_.size() < 4) starts_.push_back(generator_.execs());
+      if (generated.peak_bytes <= request_.budget_bytes) return {};
+      if (generated.peak_at != kNoOp && generated.peak_at < problem_.op_count) {
+        peaks.push_back(generated.peak_at);
       }
-      if (starts_.size() < 4 && generated.valid) {
-        starts_.push_back(generator_.execs());
+      std::vector<int64_t> bytes(problem_.op_count);
+      for (OpId o = 0; o < problem_.op_count; ++o) {
+        bytes[o] = generator_.bytes_at()[generator_.first_exec()[o]];
+      }
+      for (const OpId at :
+           LocalPeaks(bytes, 2, std::max(1, problem_.op_count / 64))) {
+        if (bytes[at] > request_.budget_bytes) peaks.push_back(at);
       }
     }
-    Report();
+    std::sort(peaks.begin(), peaks.end());
+    peaks.erase(std::unique(peaks.begin(), peaks.end()), peaks.end());
+    return peaks;
   }
 
   // Schedules by the greedy, for budgets at which dropping by cuts is not
@@ -219,7 +265,7 @@ class Search {
     for (const OpId at :
          LocalPeaks(bytes, 6, std::max(1, problem_.op_count / 64))) {
       if (effort_.Over()) return;
-      certificate_.Try(at);
+      certificate_.Touch(at);
     }
   }
 
@@ -265,15 +311,13 @@ class Search {
 
   // The target gap is reached; a little more often closes it.
   void Polish() {
-    const Archive::Point* best = Best();
     const int64_t share = effort_.most_ticks() / 16;
-    if (best == nullptr || effort_.Over() ||
-        BestAdded() == certificate_.added_ns())
-      return;
+    if (Best() == nullptr || effort_.Over() || Proven()) return;
     certificate_.Sharpen(BestAdded(), share);
+    Combine(share);
     const int64_t optimum = problem_.base.time_ns + certificate_.added_ns();
-    if (best->time_ns > optimum) {
-      std::vector<OpId> execs = best->execs;
+    if (!Proven()) {
+      std::vector<OpId> execs = Best()->execs;
       const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
                                        .ticks = share,
                                        .seed = random_.Next(),
@@ -281,9 +325,10 @@ class Search {
                                        .hot = 10};
       LocalSearch(problem_, options, execs, archive_, effort_);
     }
-    if (BestAdded() > certificate_.added_ns()) {
+    if (!Proven()) {
       CertifyIncumbent();
       certificate_.Sharpen(BestAdded(), share);
+      Combine(share);
     }
     Report();
   }
@@ -415,7 +460,10 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
   plan.feasible = true;
   plan.infeasible = {};
   plan.overhead = Overhead(added, problem.base.time_ns);
-  plan.proven_optimal = added == solution.added_ns;
+  // A MIP proves up to its tolerance.
+  plan.proven_optimal =
+      static_cast<double>(added - solution.added_ns) <=
+      kMipTolerance * static_cast<double>(problem.base.time_ns);
   plan.solver = best->solver;
 
   std::vector<uint8_t> ran(problem.op_count, 0);

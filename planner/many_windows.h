@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The bound of several windows at once, as a mixed-integer program.
+//
+// Windows t_1 < ... < t_K in order of first executions. Segment k lasts from
+// the first execution of t_k to that of t_(k+1), the last one to the end.
+// Binaries, read off any schedule:
+//
+//   S[k,v]  v is present while t_k first runs (v made before t_k)
+//   R[k,o]  o (before t_k) runs again inside segment k
+//   A[k,o]  o runs again inside segment k or, for what window k+1 has not yet,
+//           inside a later one: max(R[k,o], A[k+1,o]), where k+1 has them
+//
+//   minimise  sum c(o) R[k,o]   subject to
+//   (memory)  sum bytes(v) S[k,v] + sum state(o) A[k,o]
+//                 <= budget - static - writes(t_k) - workspace(t_k) - forced
+//   (first)   S[k,u] + R[k,maker u] >= 1      u needed by an op that first runs
+//                                             in segment k (the last: or at the
+//                                             end), u made before t_k
+//   (again)   R[k,o] <= S[k,u] + R[k,maker u]         u in need(o)
+//   (carry)   S[k+1,v] <= S[k,v] + R[k,maker v]       v made before t_k
+//   (future)  S[k,u] + A[k,maker u] >= 1      u needed at t_k or later
+//             A[k,o] <= S[k,u] + A[k,maker u]         u in need(o)
+//             A[k,o] <= R[k,o] + A[k+1,o]
+//   (version) sum over versions v of one storage of S[k,v] <= 1
+//   (runs)    sum over k of R[k,o] <= max_runs - 1
+//
+// Why each row is necessary. Segments are disjoint in time, so sum c R counts
+// no run twice and the objective is at most the time a schedule adds. While t_k
+// first runs, what is present and t_k's own outputs and workspace share the
+// budget; a generator state is stored from the first run of its op to its last
+// (memory). The first use of u inside segment k finds u there since t_k or made
+// inside the segment (first, again); what is present at t_(k+1) was present at
+// t_k or was made in between (carry). (future) says the same of everything
+// after t_k as one segment, with A = 1 for what runs again in it at all: it
+// adds nothing to the program in binaries, but without it fractional re-runs in
+// different segments share one saved fraction and the LP of several windows
+// falls below that of one. A storage has one version at a time (version).
+// Memory between windows is ignored. So this is a relaxation: its optimum, and
+// any bound of it, is a bound; where it has no solution, no schedule fits.
+// Given S whole, the least R and A are whole: only S is declared integer.
+//
+// Scopes. `kOrder`: first executions in base order. `kAnyOrder`: the windows
+// are a path of ancestors; "before t_k" means ancestors of t_k, and an op
+// counts as first run in segment k only if it is t_k or descends from t_k and
+// is an ancestor of t_(k+1) (in the last: descends from t_k); in (future), if
+// it descends from t_k. When t_k first runs in any order, all its ancestors
+// have run and none of its descendants has, so every row holds for every order.
+//
+// Building is O(K (ops + arities)).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "planner/mip.h"
+#include "planner/planner.h"
+#include "planner/problem.h"
+#include "planner/window_bound.h"
+
+namespace reprise::planner {
+
+// How long a solve may take. Both are deterministic.
+struct ManyWindowsLimits {
+  int most_nodes = 200;
+  int most_columns = 20'000;  // larger programs are not started
+  // Time added by the best plan known: solutions that add as much are of no
+  // interest. Negative: none is known.
+  int64_t incumbent_ns = -1;
+  std::function<bool()> should_stop = {};
+};
+
+struct ManyWindowsResult {
+  bool solved = false;
+  bool impossible = false;  // no schedule within the budget
+  int64_t added_ns = 0;     // proven
+  // What the solution found keeps at each window, and what it runs again in the
+  // segment that follows.
+  bool has_keep_sets = false;
+  std::vector<KeepSet> keep_sets;
+  int64_t ticks = 0;
+  int columns = 0, rows = 0;
+};
+
+class ManyWindows {
+ public:
+  // `windows`: ascending, none twice; for kAnyOrder a path of ancestors.
+  ManyWindows(const Problem& problem, std::vector<OpId> windows,
+              int64_t budget_bytes, BoundScope scope = BoundScope::kOrder);
+
+  ManyWindowsResult Solve(const ManyWindowsLimits& limits);
+  // Integers relaxed: a smaller bound, sooner. No keep-sets.
+  ManyWindowsResult Relax(const ManyWindowsLimits& limits);
+
+  // For tests: the program, and the columns of S, R and A (-1: none, and then
+  // S is 1 where forced, and 0 or irrelevant otherwise).
+  const MipProgram& program() const { return program_; }
+  int32_t ColumnOfS(int k, ValueId v) const { return windows_[k].saved[v]; }
+  int32_t ColumnOfR(int k, OpId o) const { return windows_[k].again[o]; }
+  int32_t ColumnOfA(int k, OpId o) const { return windows_[k].later[o]; }
+
+ private:
+  struct Window {
+    OpId at = 0;
+    std::vector<uint8_t> past;          // by op: surely run before `at`
+    std::vector<uint8_t> first;         // by op: first runs in this segment
+    std::vector<uint8_t> future;        // by op: `at`, or first runs after it
+    std::vector<uint8_t> forced;        // by value: present while `at` runs
+    std::vector<int32_t> saved;         // by value: column, -1: none
+    std::vector<int32_t> again, later;  // by op: column, -1: none
+    std::vector<ValueId> values;        // those with a column
+    bool may_rerun = true;              // re-runs may happen in this segment
+    int64_t room_bytes = 0;
+  };
+
+  // The time that a proven cost of the program stands for.
+  int64_t AddedNs(double bound) const;
+  int64_t Ticks(const MipAnswer& answer) const;
+  void FindPasts(BoundScope scope);
+  void FindForced(Window& window);
+  void AddColumns(int k);
+  void AddRows(int k);
+  // S[k,v] + (R or A)[k,maker v] - x >= bound, x a column or -1; none if v is
+  // surely there.
+  void AddPresence(const Window& window, bool later, ValueId v, int32_t x,
+                   double bound);
+  // -1 where v cannot be made again.
+  int32_t RerunColumn(const Window& window, bool later, ValueId v) const;
+
+  const Problem& problem_;
+  const BoundScope scope_;
+  std::vector<Window> windows_;
+  bool out_of_room_ = false;
+  double cost_scale_ = 1, byte_scale_ = 1;
+  MipProgram program_;
+};
+
+}  // namespace reprise::planner

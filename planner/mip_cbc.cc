@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CBC behind mip.h: its own preprocessing, cuts and heuristics (CbcMain1), one
+// thread, a node limit. The variant of CbcMain1 with its own parameter block is
+// used, because the other one keeps its parameters in globals.
+#include <algorithm>
+#include <cmath>
+#include <coin/CbcEventHandler.hpp>
+#include <coin/CbcModel.hpp>
+#include <coin/CbcSolver.hpp>
+#include <coin/ClpEventHandler.hpp>
+#include <coin/ClpSimplex.hpp>
+#include <coin/CoinPackedMatrix.hpp>
+#include <coin/OsiClpSolverInterface.hpp>
+#include <string>
+#include <vector>
+
+#include "planner/mip.h"
+
+namespace reprise::planner {
+namespace {
+
+using Question = std::function<bool()>;
+
+// Asks should_stop between nodes and rounds of cuts. CBC clones its handlers.
+class StopBetweenNodes : public CbcEventHandler {
+ public:
+  explicit StopBetweenNodes(const Question& should_stop)
+      : should_stop_(should_stop) {}
+  CbcAction event(CbcEvent) override {
+    return should_stop_() ? stop : noAction;
+  }
+  CbcAction event(CbcEvent which, void*) override { return event(which); }
+  CbcEventHandler* clone() const override {
+    return new StopBetweenNodes(*this);
+  }
+
+ private:
+  Question should_stop_;
+};
+
+// The same inside a simplex solve, every few factorizations.
+class StopInSimplex : public ClpEventHandler {
+ public:
+  explicit StopInSimplex(const Question& should_stop)
+      : should_stop_(should_stop) {}
+  int event(Event which) override {
+    if (which != endOfFactorization) return -1;
+    return should_stop_() ? 5 : -1;
+  }
+  ClpEventHandler* clone() const override { return new StopInSimplex(*this); }
+
+ private:
+  Question should_stop_;
+};
+
+void Load(const MipProgram& program, OsiClpSolverInterface& solver) {
+  solver.messageHandler()->setLogLevel(0);
+  solver.getModelPtr()->messageHandler()->setLogLevel(0);
+  const int columns = program.column_count();
+  const int rows = program.row_count();
+  std::vector<int> lengths(rows);
+  std::vector<CoinBigIndex> starts(rows + 1);
+  for (int i = 0; i < rows; ++i) {
+    starts[i] = program.row_begin[i];
+    lengths[i] = program.row_begin[i + 1] - program.row_begin[i];
+  }
+  starts[rows] = program.row_begin[rows];
+  const CoinPackedMatrix matrix(
+      /*colordered=*/false, columns, rows,
+      static_cast<CoinBigIndex>(program.column.size()), program.value.data(),
+      program.column.data(), starts.data(), lengths.data());
+  const auto finite = [](std::vector<double> values) {
+    for (double& value : values) {
+      value = std::clamp(value, -COIN_DBL_MAX, COIN_DBL_MAX);
+    }
+    return values;
+  };
+  solver.loadProblem(matrix, finite(program.lower).data(),
+                     finite(program.upper).data(), program.cost.data(),
+                     finite(program.row_lower).data(),
+                     finite(program.row_upper).data());
+}
+
+// Nothing to decide: every row must hold for an empty sum.
+MipAnswer WithoutColumns(const MipProgram& program) {
+  MipAnswer answer{.solved = true, .bound = 0};
+  for (int i = 0; i < program.row_count(); ++i) {
+    if (program.row_lower[i] > 0 || program.row_upper[i] < 0) {
+      answer.infeasible = true;
+    }
+  }
+  answer.has_solution = !answer.infeasible;
+  answer.cost = 0;
+  return answer;
+}
+
+}  // namespace
+
+bool MipAvailable() { return true; }
+
+MipAnswer SolveLp(const MipProgram& program, const Question& should_stop) {
+  if (program.column_count() == 0) return WithoutColumns(program);
+  OsiClpSolverInterface solver;
+  Load(program, solver);
+  if (should_stop) {
+    const StopInSimplex handler(should_stop);
+    solver.getModelPtr()->passInEventHandler(&handler);
+  }
+  solver.initialSolve();
+  MipAnswer answer;
+  answer.iterations = solver.getIterationCount();
+  if (solver.isProvenPrimalInfeasible()) {
+    answer.solved = answer.infeasible = true;
+  } else if (solver.isProvenOptimal()) {
+    answer.solved = answer.has_solution = true;
+    answer.bound = answer.cost = solver.getObjValue();
+    answer.solution.assign(solver.getColSolution(),
+                           solver.getColSolution() + program.column_count());
+  }
+  return answer;
+}
+
+MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
+  if (program.column_count() == 0) return WithoutColumns(program);
+  OsiClpSolverInterface solver;
+  Load(program, solver);
+  for (int j = 0; j < program.column_count(); ++j) {
+    if (program.integer[j] != 0) solver.setInteger(j);
+  }
+  CbcModel model(solver);
+  CbcSolverUsefulData parameters;
+  parameters.noPrinting_ = true;
+  parameters.useSignalHandler_ = false;
+  CbcMain0(model, parameters);
+  model.setLogLevel(0);
+  model.messageHandler()->setLogLevel(0);
+  model.solver()->messageHandler()->setLogLevel(0);
+  if (options.should_stop) {
+    StopBetweenNodes handler(options.should_stop);
+    model.passInEventHandler(&handler);
+    auto* clp = dynamic_cast<OsiClpSolverInterface*>(model.solver());
+    const StopInSimplex inner(options.should_stop);
+    if (clp != nullptr) clp->getModelPtr()->passInEventHandler(&inner);
+  }
+  std::vector<std::string> arguments = {
+      "reprise",
+      "-log",
+      "0",
+      "-maxNodes",
+      std::to_string(std::max(1, options.most_nodes)),
+      "-ratioGap",
+      std::to_string(options.gap)};
+  const bool has_cutoff = std::isfinite(options.cutoff);
+  if (has_cutoff) {
+    arguments.push_back("-cutoff");
+    arguments.push_back(std::to_string(options.cutoff));
+  }
+  arguments.push_back("-solve");
+  arguments.push_back("-quit");
+  std::vector<const char*> argv;
+  for (const std::string& argument : arguments) {
+    argv.push_back(argument.c_str());
+  }
+  CbcMain1(
+      static_cast<int>(argv.size()), argv.data(), model,
+      [](CbcModel*, int) { return 0; }, parameters);
+
+  MipAnswer answer;
+  answer.nodes = model.getNodeCount();
+  answer.iterations = model.getIterationCount();
+  const bool finished = model.status() == 0;
+  const double* solution = model.bestSolution();
+  if (solution != nullptr && model.getObjValue() < 1e30) {
+    answer.has_solution = true;
+    answer.cost = model.getObjValue();
+    answer.solution.assign(solution, solution + program.column_count());
+  }
+  if (finished && !answer.has_solution) {
+    answer.solved = true;
+    answer.infeasible = !has_cutoff;
+    answer.nothing_cheaper = has_cutoff;
+    answer.bound = has_cutoff ? options.cutoff : kMipInfinity;
+    return answer;
+  }
+  const double bound = model.getBestPossibleObjValue();
+  if (std::isfinite(bound) && std::abs(bound) < 1e30) {
+    answer.solved = true;
+    answer.bound = answer.has_solution ? std::min(bound, answer.cost) : bound;
+    if (has_cutoff) answer.bound = std::min(answer.bound, options.cutoff);
+  }
+  return answer;
+}
+
+}  // namespace reprise::planner

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The bound of several windows against brute force. S, R and A are read off
+// optimal schedules, and every row of the program must hold for them: that
+// finds a wrong row sooner than bounds do, and needs no solver.
+// REPRISE_ORACLE_GRAPHS=10000 asks for more graphs.
+#include "planner/many_windows.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "planner/screen.h"
+#include "tests/planner/oracle.h"
+#include "tests/planner/random_graph.h"
+
+namespace reprise::planner {
+namespace {
+
+int GraphCount(int share) {
+  const char* text = std::getenv("REPRISE_ORACLE_GRAPHS");
+  const int count = text == nullptr ? 800 : std::max(1, std::atoi(text));
+  return std::max(1, count / share);
+}
+
+Capabilities CapabilitiesOf(int i, Random& random) {
+  if (i % 3 == 0) return {};
+  return i % 3 == 1 ? TapeCapabilities() : RandomCapabilities(random);
+}
+
+int64_t TightBudget(const Problem& problem, Random& random) {
+  const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
+  const int64_t most = std::max(problem.base.peak_bytes, least + 1);
+  return std::max<int64_t>(0, least + random.Below(most - least));
+}
+
+// One to four windows; for kAnyOrder each an ancestor of the next.
+std::vector<OpId> RandomWindows(const Problem& problem, BoundScope scope,
+                                Random& random) {
+  std::vector<OpId> windows;
+  const Versions& versions = problem.versions;
+  OpId at = random.Below(problem.op_count);
+  windows.push_back(at);
+  for (int i = random.Below(4); i > 0; --i) {
+    if (scope == BoundScope::kOrder) {
+      at = random.Below(problem.op_count);
+      if (std::count(windows.begin(), windows.end(), at) == 0) {
+        windows.push_back(at);
+      }
+    } else if (!versions.Need(at).empty()) {
+      const auto need = versions.Need(at);
+      at =
+          versions.maker[need[random.Below(static_cast<int64_t>(need.size()))]];
+      windows.push_back(at);
+    }
+  }
+  std::sort(windows.begin(), windows.end());
+  return windows;
+}
+
+// The values of the program's columns in a schedule.
+std::vector<double> ReadOff(const Problem& problem, const ManyWindows& program,
+                            const std::vector<OpId>& windows,
+                            const Schedule& schedule) {
+  std::vector<double> x(program.program().column_count(), 0);
+  const Versions& versions = problem.versions;
+  std::vector<ValueId> present(problem.bytes.size(), kNoValue);
+  std::vector<uint8_t> ran(problem.op_count, 0);
+  int segment = -1;
+  for (const Entry& entry : schedule) {
+    if (entry.kind == Entry::Kind::kFree) {
+      present[entry.id] = kNoValue;
+      continue;
+    }
+    const OpId o = entry.id;
+    if (ran[o] == 0) {
+      const auto window = std::find(windows.begin(), windows.end(), o);
+      if (window != windows.end()) {
+        segment = static_cast<int>(window - windows.begin());
+        for (const ValueId v : present) {
+          if (v == kNoValue) continue;
+          const int32_t column = program.ColumnOfS(segment, v);
+          if (column >= 0) x[column] = 1;
+        }
+      }
+    } else {
+      if (segment >= 0) {
+        const int32_t again = program.ColumnOfR(segment, o);
+        if (again >= 0) x[again] = 1;
+      }
+    }
+    ran[o] = 1;
+    for (const ValueId v : versions.Make(o)) present[versions.storage[v]] = v;
+  }
+  for (int k = static_cast<int>(windows.size()); k-- > 0;) {
+    for (OpId o = 0; o < problem.op_count; ++o) {
+      const int32_t later = program.ColumnOfA(k, o);
+      const int32_t again = program.ColumnOfR(k, o);
+      if (later < 0 || later == again) continue;
+      if (again >= 0 && x[again] == 1) x[later] = 1;
+      const int32_t next = program.ColumnOfA(k + 1, o);
+      if (next >= 0 && x[next] == 1) x[later] = 1;
+    }
+  }
+  return x;
+}
+
+void ExpectEveryRowHolds(const MipProgram& program,
+                         const std::vector<double>& x) {
+  for (int row = 0; row < program.row_count(); ++row) {
+    double sum = 0;
+    for (int i = program.row_begin[row]; i < program.row_begin[row + 1]; ++i) {
+      sum += program.value[i] * x[program.column[i]];
+    }
+    ASSERT_GE(sum, program.row_lower[row] - 1e-9) << "row " << row;
+    ASSERT_LE(sum, program.row_upper[row] + 1e-9) << "row " << row;
+  }
+}
+
+// The optimum found by the oracle obeys every row, so the optimum of the
+// program is a bound.
+TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
+  for (const BoundScope scope : {BoundScope::kOrder, BoundScope::kAnyOrder}) {
+    Random random(21);
+    int checked = 0;
+    for (int i = 0; i < GraphCount(1); ++i) {
+      const StepGraph graph = RandomGraph(random, 8);
+      const Capabilities capabilities = CapabilitiesOf(i, random);
+      const Problem problem = MakeProblem(graph, capabilities);
+      const int64_t budget = TightBudget(problem, random);
+      const std::vector<OpId> windows = RandomWindows(problem, scope, random);
+      SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
+                   testing::PrintToString(windows));
+
+      ManyWindows program(problem, windows, budget, scope);
+      const auto best = BestSchedule(graph, capabilities, budget);
+
+      if (!best.has_value()) continue;
+      ++checked;
+      ExpectEveryRowHolds(program.program(),
+                          ReadOff(problem, program, windows, best->schedule));
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    EXPECT_GT(checked, GraphCount(1) / 3);
+  }
+}
+
+TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
+  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+  Random random(22);
+  int positive = 0;
+  for (int i = 0; i < GraphCount(4); ++i) {
+    const StepGraph graph = RandomGraph(random, 8);
+    const Capabilities capabilities = CapabilitiesOf(i, random);
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int64_t budget = TightBudget(problem, random);
+    const BoundScope scope =
+        random.Percent(70) ? BoundScope::kOrder : BoundScope::kAnyOrder;
+    const std::vector<OpId> windows = RandomWindows(problem, scope, random);
+    SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
+                 testing::PrintToString(windows));
+
+    ManyWindows program(problem, windows, budget, scope);
+    const ManyWindowsResult relaxed = program.Relax({});
+    const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
+    const auto best = BestSchedule(graph, capabilities, budget);
+
+    ASSERT_TRUE(relaxed.solved);
+    ASSERT_TRUE(whole.solved);
+    if (relaxed.impossible || whole.impossible) {
+      EXPECT_FALSE(best.has_value());
+    }
+    if (!best.has_value()) continue;
+    const int64_t optimum = best->time_ns - problem.base.time_ns;
+    EXPECT_LE(relaxed.added_ns, optimum);
+    EXPECT_LE(whole.added_ns, optimum);
+    EXPECT_GE(whole.added_ns, relaxed.added_ns);
+    positive += whole.added_ns > 0;
+    // Told of the optimum, it must not claim more either.
+    const ManyWindowsResult cut =
+        program.Solve({.most_nodes = 50, .incumbent_ns = optimum});
+    ASSERT_TRUE(cut.solved);
+    EXPECT_FALSE(cut.impossible);
+    EXPECT_LE(cut.added_ns, optimum);
+  }
+  EXPECT_GT(positive, GraphCount(4) / 20);
+}
+
+TEST(ManyWindowsTest, TheAnyOrderBoundHoldsForOtherOrders) {
+  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+  Random random(23);
+  int positive = 0;
+  for (int i = 0; i < GraphCount(8); ++i) {
+    StepGraph graph = RandomGraph(random, 8);
+    // Versions are fixed by an order: leave one per storage.
+    for (Op& op : graph.ops) op.mutates.clear();
+    for (Storage& storage : graph.storages) storage.release_op = kNoOp;
+    const Problem problem = MakeProblem(graph, {});
+    const int64_t budget = TightBudget(problem, random);
+    const std::vector<OpId> windows =
+        RandomWindows(problem, BoundScope::kAnyOrder, random);
+    // Another topological order: any op whose inputs are made, at random.
+    StepGraph other = graph;
+    other.ops.clear();
+    std::vector<uint8_t> made(graph.storage_count(), 0);
+    std::vector<Op> left = graph.ops;
+    while (!left.empty()) {
+      const size_t pick = random.Below(static_cast<int64_t>(left.size()));
+      const Op& op = left[pick];
+      if (!std::all_of(op.reads.begin(), op.reads.end(),
+                       [&](StorageId s) { return made[s] != 0; })) {
+        continue;
+      }
+      for (const StorageId s : op.writes) made[s] = 1;
+      other.ops.push_back(op);
+      left.erase(left.begin() + static_cast<int64_t>(pick));
+    }
+    ASSERT_EQ(Validate(other), OkStatus());
+
+    ManyWindows program(problem, windows, budget, BoundScope::kAnyOrder);
+    const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
+    const auto best = BestSchedule(other, {}, budget);
+
+    ASSERT_TRUE(whole.solved);
+    if (!best.has_value()) continue;
+    EXPECT_FALSE(whole.impossible) << "graph " << i;
+    EXPECT_LE(whole.added_ns, best->time_ns - problem.base.time_ns)
+        << "graph " << i;
+    positive += whole.added_ns > 0;
+  }
+  EXPECT_GT(positive, 0);
+}
+
+TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
+  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+  // Two places where one of x, y (10 bytes each, 5 and 7 ns to make again) has
+  // no room: x and y are needed after each. One window sees one re-run, two
+  // windows see one in each segment.
+  StepGraph graph;
+  graph.storages = {{.bytes = 10}, {.bytes = 10}, {.bytes = 20},
+                    {.bytes = 1},  {.bytes = 20}, {.bytes = 1}};
+  graph.ops = {{.time_ns = 5, .writes = {0}},
+               {.time_ns = 7, .writes = {1}},
+               {.time_ns = 1, .writes = {2}},
+               {.time_ns = 1, .reads = {0, 1}, .writes = {3}},
+               {.time_ns = 1, .writes = {4}},
+               {.time_ns = 1, .reads = {0, 1}, .writes = {5}}};
+  const Problem problem = MakeProblem(graph, {});
+  const auto bound = [&](std::vector<OpId> windows) {
+    return ManyWindows(problem, std::move(windows), 30).Solve({}).added_ns;
+  };
+
+  EXPECT_EQ(bound({2}), 5);
+  EXPECT_EQ(bound({4}), 5);
+  EXPECT_EQ(bound({2, 4}), 10);
+}
+
+}  // namespace
+}  // namespace reprise::planner
