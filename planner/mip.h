@@ -51,8 +51,6 @@ struct MipOptions {
   // Solutions of at least this cost are of no interest. Where nothing cheaper
   // exists, the answer is `nothing_cheaper` and the bound is the cutoff.
   double cutoff = kMipInfinity;
-  // A solution to start from, by column; may be empty.
-  std::vector<double> start = {};
   // Relative gap at which the search ends.
   double gap = 0;
   // Asked between nodes and rounds of cuts.
