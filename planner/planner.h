@@ -101,20 +101,4 @@ StatusOr<std::vector<CurvePoint>> Sweep(
     const StepGraph& graph, const Request& request, int points,
     const std::function<void(const CurvePoint&)>& on_point = {});
 
-// Per storage: what the plan does with it, and why.
-struct StorageExplanation {
-  StorageId storage = 0;
-  Decision decision = Decision::kSave;
-  OpId made_by = kNoOp;
-  OpId last_read_by = kNoOp;
-  int64_t recompute_ns = 0;
-  int32_t times_recomputed = 0;
-  bool alive_at_peak = false;
-  bool alive_at_base_peak = false;
-  std::string why = {};  // cheap costly no_gain not_repeatable small pinned
-};
-std::vector<StorageExplanation> Explain(const StepGraph& graph,
-                                        const Plan& plan,
-                                        const Capabilities& capabilities);
-
 }  // namespace reprise::planner

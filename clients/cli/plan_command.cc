@@ -39,12 +39,14 @@ class PlanCommand : public Command {
   std::string budget_;
   std::string executor_;
   std::string time_limit_ = "4s";
+  std::string gap_ = "0.1%";
   std::string out_;
   uint64_t seed_ = 1;
   bool force_ = false;
   // Set by Run.
   v1::Capabilities capabilities_;
   std::chrono::milliseconds limit_{0};
+  double target_gap_ = 0;
   bool is_file_ = true;
   bool budget_refused_ = false;
 };
@@ -65,6 +67,10 @@ CLI::App* PlanCommand::Define(CLI::App& app) {
   sub->add_option("--time-limit", time_limit_,
                   "Time after which the best plan so far is taken")
       ->capture_default_str();
+  sub->add_option("--gap", gap_,
+                  "Stop when the plan is at most this far above the bound, in "
+                  "% of the step time")
+      ->capture_default_str();
   sub->add_option("--seed", seed_, "Seed of the search")->capture_default_str();
   sub->add_option("--out,-o", out_, "File for the plan (GRAPH.plan.json)");
   sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
@@ -80,6 +86,9 @@ int PlanCommand::Run(const Globals& globals, Console& console) {
   const auto limit = ParseTimeLimit(time_limit_);
   if (!limit.ok()) return console.UsageError(limit.status().message());
   limit_ = *limit;
+  const StatusOr<double> gap = ParseGap(gap_);
+  if (!gap.ok()) return console.UsageError(gap.status().message());
+  target_gap_ = *gap;
   is_file_ = Exists(graph_) || !server::ParseHexId(graph_).ok();
   if (executor_.empty()) executor_ = is_file_ ? "free" : "tape";
   auto capabilities = ExecutorCapabilities(executor_);
@@ -116,6 +125,7 @@ StatusOr<v1::Plan> PlanCommand::PlanFile(Console& console,
   const CatchInterrupt catch_interrupt;
   Watch watch(console, limit_);
   task->request.seed = seed_;
+  task->request.target_gap = target_gap_;
   watch.Attach(task->request);
   ASSIGN_OR_RETURN(const planner::Plan plan,
                    planner::MakePlan(task->graph, task->request));
@@ -135,6 +145,7 @@ StatusOr<v1::Plan> PlanCommand::PlanStored(const Globals& globals,
   *request.mutable_capabilities() = capabilities_;
   request.set_time_limit_ms(static_cast<uint32_t>(limit_.count()));
   request.set_seed(seed_);
+  request.set_target_gap(target_gap_);
   StatusOr<v1::Plan> plan = client.Plan(request, console);
   budget_refused_ =
       !plan.ok() && plan.status().code() == Code::kInvalidArgument;

@@ -40,6 +40,31 @@ StatusOr<milliseconds> ParseTimeLimit(const std::string& text) {
   return milliseconds(static_cast<int64_t>(ms));
 }
 
+StatusOr<double> ParseGap(const std::string& text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const std::string_view unit(rest, static_cast<size_t>(end - rest));
+  const bool has_unit = unit == "%" || unit == " %" || value == 0;
+  if (error != std::errc() || !has_unit || (unit != "" && unit[0] > '%') ||
+      !(value >= 0 && value <= 1000)) {
+    return InvalidArgument(
+        StrCat("--gap ", text.substr(0, 40),
+               ": must be a percentage of the step time, such as 0.1%"));
+  }
+  return value / 100;
+}
+
+std::string ProgressText(int64_t elapsed_ns, double overhead, double bound) {
+  std::string text = StrCat("planning  ", FormatDuration(elapsed_ns));
+  if (overhead >= 0) text += StrCat("  overhead ", FormatPercent(overhead));
+  if (overhead >= 0 || bound > 0) {
+    text += StrCat("  bound ", FormatPercent(bound));
+  }
+  if (overhead >= 0) text += StrCat("  gap ", FormatPercent(overhead - bound));
+  return text;
+}
+
 Watch::Watch(Console& console, milliseconds time_limit)
     : console_(console),
       start_(steady_clock::now()),
@@ -71,17 +96,8 @@ void Watch::Show() {
   const auto now = steady_clock::now();
   if (!console_.shows_progress() || now - shown_ < milliseconds(100)) return;
   shown_ = now;
-  std::string text =
-      StrCat("planning  ",
-             FormatDuration(std::chrono::nanoseconds(now - start_).count()));
-  if (progress_.overhead >= 0) {
-    text += StrCat("  overhead ", FormatPercent(progress_.overhead), "  bound ",
-                   FormatPercent(progress_.bound), "  gap ",
-                   FormatPercent(progress_.overhead - progress_.bound));
-  } else if (progress_.bound > 0) {
-    text += StrCat("  bound ", FormatPercent(progress_.bound));
-  }
-  console_.Progress(text);
+  console_.Progress(ProgressText(std::chrono::nanoseconds(now - start_).count(),
+                                 progress_.overhead, progress_.bound));
 }
 
 }  // namespace reprise::cli

@@ -21,6 +21,13 @@ StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name);
 // duration, not above 0, or above a day.
 StatusOr<std::chrono::milliseconds> ParseTimeLimit(const std::string& text);
 
+// "0.1%" -> 0.001; 0 is 0. INVALID_ARGUMENT: no percentage from 0 to 1000.
+StatusOr<double> ParseGap(const std::string& text);
+
+// "planning  3.2 s  overhead 9.4 %  bound 8.3 %  gap 1.1 %"; overhead < 0: no
+// plan yet.
+std::string ProgressText(int64_t elapsed_ns, double overhead, double bound);
+
 // Watches one call of the planner: shows progress, ends it on Ctrl-C and at
 // the time limit. Must outlive the call.
 class Watch {

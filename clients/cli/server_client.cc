@@ -7,12 +7,14 @@
 #include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/files.h"
 #include "clients/cli/interrupt.h"
+#include "clients/cli/plan_options.h"
 #include "clients/cli/runtime_paths.h"
 
 namespace reprise::cli {
@@ -40,25 +42,37 @@ void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(system_clock::now() + seconds(10));
 }
 
-// Cancels a running call when Ctrl-C was asked for.
-class CancelOnInterrupt {
+// On Ctrl-C asks the server to end the call with what it has; where it does not
+// answer that, cancels the call.
+class FinishOnInterrupt {
  public:
-  explicit CancelOnInterrupt(grpc::ClientContext& context)
-      : thread_([this, &context] {
+  FinishOnInterrupt(v1::Planner::Stub& planner, std::string request_id,
+                    grpc::ClientContext& context)
+      : thread_([this, &planner, request_id, &context] {
           while (!done_) {
             if (CatchInterrupt::Asked()) {
-              context.TryCancel();
+              if (!Finish(planner, request_id)) context.TryCancel();
               return;
             }
             std::this_thread::sleep_for(milliseconds(20));
           }
         }) {}
-  ~CancelOnInterrupt() {
+  ~FinishOnInterrupt() {
     done_ = true;
     thread_.join();
   }
 
  private:
+  static bool Finish(v1::Planner::Stub& planner,
+                     const std::string& request_id) {
+    grpc::ClientContext context;
+    context.set_deadline(system_clock::now() + seconds(2));
+    v1::FinishPlanRequest request;
+    request.set_request_id(request_id);
+    v1::FinishPlanResponse response;
+    return planner.FinishPlan(&context, request, &response).ok();
+  }
+
   CatchInterrupt catch_;
   std::atomic<bool> done_ = false;
   std::thread thread_;
@@ -68,15 +82,10 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
 }
 
-std::string ProgressText(const v1::PlanProgress& progress) {
-  std::string text =
-      StrCat("planning  ",
-             FormatDuration(static_cast<int64_t>(progress.elapsed_ms() * 1e6)));
-  if (progress.overhead() >= 0) {
-    text += StrCat("  overhead ", FormatPercent(progress.overhead()),
-                   "  bound ", FormatPercent(progress.bound()));
-  }
-  return text;
+// Names a call to FinishPlan; unguessable is not needed, different is.
+std::string NewRequestId() {
+  std::random_device device;
+  return StrCat("cli-", device(), "-", device());
 }
 
 }  // namespace
@@ -205,12 +214,19 @@ StatusOr<v1::Explanation> ServerClient::Explain(
 StatusOr<v1::Plan> ServerClient::Plan(const v1::PlanRequest& request,
                                       Console& console) const {
   grpc::ClientContext context;
-  const CancelOnInterrupt cancel(context);
-  const auto stream = planner_->Plan(&context, request);
+  v1::PlanRequest named = request;
+  named.set_request_id(NewRequestId());
+  const FinishOnInterrupt finish(*planner_, named.request_id(), context);
+  const auto stream = planner_->Plan(&context, named);
   v1::Plan plan;
   bool got_plan = false;
   for (v1::PlanEvent event; stream->Read(&event);) {
-    if (event.has_progress()) console.Progress(ProgressText(event.progress()));
+    if (event.has_progress()) {
+      const v1::PlanProgress& progress = event.progress();
+      console.Progress(
+          ProgressText(static_cast<int64_t>(progress.elapsed_ms() * 1e6),
+                       progress.overhead(), progress.bound()));
+    }
     if (event.has_plan()) {
       plan = event.plan();
       got_plan = true;
@@ -229,8 +245,10 @@ Status ServerClient::Sweep(
     const v1::SweepRequest& request,
     const std::function<void(const v1::TradeoffPoint&)>& on_point) const {
   grpc::ClientContext context;
-  const CancelOnInterrupt cancel(context);
-  const auto stream = planner_->Sweep(&context, request);
+  v1::SweepRequest named = request;
+  named.set_request_id(NewRequestId());
+  const FinishOnInterrupt finish(*planner_, named.request_id(), context);
+  const auto stream = planner_->Sweep(&context, named);
   for (v1::TradeoffPoint point; stream->Read(&point);) on_point(point);
   const grpc::Status status = stream->Finish();
   if (CatchInterrupt::Asked()) return OkStatus();

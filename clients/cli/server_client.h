@@ -45,7 +45,7 @@ class ServerClient {
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
 
-  // Shows progress on the console; Ctrl-C cancels.
+  // Shows progress on the console; Ctrl-C asks for the best plan so far.
   StatusOr<v1::Plan> Plan(const v1::PlanRequest& request,
                           Console& console) const;
   // Calls `on_point` per point, largest budget first; Ctrl-C ends the stream

@@ -57,7 +57,8 @@ class SweepCommand : public Command {
   Status SweepFile(Console& console, const v1::Capabilities& capabilities,
                    std::chrono::milliseconds limit);
   Status SweepStored(const Globals& globals, Console& console,
-                     const v1::Capabilities& capabilities);
+                     const v1::Capabilities& capabilities,
+                     std::chrono::milliseconds limit);
   void Got(const Globals& globals, Console& console, v1::TradeoffPoint point);
 
   std::string graph_;
@@ -106,8 +107,9 @@ int SweepCommand::Run(const Globals& globals, Console& console) {
     const Status writable = CheckWritable(svg_, force_);
     if (!writable.ok()) return console.Error(writable);
   }
-  const Status status = is_file ? SweepFile(console, *capabilities, *limit)
-                                : SweepStored(globals, console, *capabilities);
+  const Status status =
+      is_file ? SweepFile(console, *capabilities, *limit)
+              : SweepStored(globals, console, *capabilities, *limit);
   console.ClearProgress();
   if (!status.ok()) return console.Error(status);
   if (points_.empty()) {
@@ -158,7 +160,8 @@ Status SweepCommand::SweepFile(Console& console,
 }
 
 Status SweepCommand::SweepStored(const Globals& globals, Console& console,
-                                 const v1::Capabilities& capabilities) {
+                                 const v1::Capabilities& capabilities,
+                                 std::chrono::milliseconds limit) {
   ASSIGN_OR_RETURN(const ServerClient client,
                    ServerClient::Connect(globals.server));
   v1::SweepRequest request;
@@ -166,6 +169,7 @@ Status SweepCommand::SweepStored(const Globals& globals, Console& console,
   *request.mutable_capabilities() = capabilities;
   request.set_points(static_cast<uint32_t>(point_count_));
   request.set_seed(seed_);
+  request.set_time_limit_ms(static_cast<uint32_t>(limit.count()));
   return client.Sweep(request, [&](const v1::TradeoffPoint& point) {
     Got(globals, console, point);
   });

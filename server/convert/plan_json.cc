@@ -169,6 +169,7 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
   }
   add("solver", Dump(plan.solver()));
   add("solve_ms", Dump(std::round(plan.solve_ms() * 1000) / 1000));
+  add("ticks", number(plan.ticks()));
   if (plan.interrupted()) add("interrupted", "true");
   if (!plan.feasible()) {
     const v1::Infeasible& why = plan.infeasible();
@@ -249,6 +250,7 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
   in.Flag("proven_optimal", fits, [&](bool b) { plan.set_proven_optimal(b); });
   in.Text("solver", false, [&](std::string s) { plan.set_solver(s); });
   in.Fraction("solve_ms", false, [&](double x) { plan.set_solve_ms(x); });
+  in.Number("ticks", false, kMost, [&](int64_t n) { plan.set_ticks(n); });
   in.Flag("interrupted", false, [&](bool b) { plan.set_interrupted(b); });
   if (!fits) {
     v1::Infeasible& why = *plan.mutable_infeasible();

@@ -130,6 +130,7 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
                          : v1::FREE_POLICY_EAGER);
   to.set_replan(task.replan);
   to.set_interrupted(plan.interrupted);
+  to.set_ticks(plan.ticks);
   if (plan.feasible) {
     to.set_peak_bytes(plan.evaluation.peak_bytes + task.reserve_bytes);
     to.set_time_ns(plan.evaluation.time_ns);

@@ -237,6 +237,12 @@ class PlannerService final : public v1::Planner::CallbackService {
       const v1::SweepRequest* request) override {
     return adapter_.Streaming<v1::TradeoffPoint>("Sweep", request);
   }
+  grpc::ServerUnaryReactor* FinishPlan(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::FinishPlanRequest* request,
+      v1::FinishPlanResponse* response) override {
+    return adapter_.Unary("FinishPlan", request, response);
+  }
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* /*context*/,
                                     const v1::GetPlanRequest* request,
                                     v1::Plan* response) override {

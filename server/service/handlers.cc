@@ -55,6 +55,7 @@ void AddMethods(Services& services, MethodTable& table) {
   };
   table.Add(Streaming(services, planner("Plan"), &StartPlan));
   table.Add(Streaming(services, planner("Sweep"), &StartSweep));
+  table.Add(Unary(services, planner("FinishPlan"), &FinishPlan));
   table.Add(Unary(services, planner("GetPlan"), &GetPlan));
   table.Add(Unary(services, planner("Explain"), &Explain));
   table.Add(Unary(services, query("ListRuns"), &ListRuns));

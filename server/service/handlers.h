@@ -48,6 +48,8 @@ void StartPlan(Services& services,
 void StartSweep(Services& services,
                 std::shared_ptr<const v1::SweepRequest> request,
                 std::shared_ptr<Call> call);
+StatusOr<v1::FinishPlanResponse> FinishPlan(
+    Services& services, const v1::FinishPlanRequest& request);
 StatusOr<v1::Plan> GetPlan(Services& services,
                            const v1::GetPlanRequest& request);
 StatusOr<v1::Explanation> Explain(Services& services,

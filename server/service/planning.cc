@@ -5,6 +5,7 @@
 
 #include "base/str_cat.h"
 #include "server/convert/digest.h"
+#include "server/convert/search_options.h"
 #include "server/convert/sentence.h"
 #include "server/log.h"
 #include "server/store/plan_rows.h"
@@ -16,9 +17,23 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A client that watches hears this often that the search goes on.
+constexpr auto kHeartbeat = std::chrono::milliseconds(250);
+
 double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start)
       .count();
+}
+
+v1::PlanProgress ProgressMessage(const planner::Progress& progress,
+                                 double elapsed_ms) {
+  v1::PlanProgress message;
+  message.set_elapsed_ms(elapsed_ms);
+  message.set_overhead(progress.overhead);
+  message.set_bound(progress.bound);
+  message.set_gap(progress.overhead < 0 ? -1
+                                        : progress.overhead - progress.bound);
+  return message;
 }
 
 std::string_view Outcome(const StatusOr<v1::Plan>& plan) {
@@ -59,18 +74,25 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
   const auto limit = std::chrono::milliseconds(request.time_limit_ms() == 0
                                                    ? kDefaultTimeLimitMs
                                                    : request.time_limit_ms());
-  if (request.seed() != 0) task.request.seed = request.seed();
+  RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  RETURN_IF_ERROR(ApplySearchOptions(request, task.request));
+  const RunningCalls::Entry entry(calls_, request.request_id());
+  Clock::time_point sent = start;
+  planner::Progress last;
+  const auto send = [&] {
+    sent = Clock::now();
+    hooks.on_progress(ProgressMessage(last, MillisecondsSince(start)));
+  };
   task.request.should_stop = [&] {
-    return stopping_ || (hooks.cancelled && hooks.cancelled()) ||
+    if (hooks.on_progress && Clock::now() - sent >= kHeartbeat) send();
+    return stopping_ || entry.asked_to_finish() ||
+           (hooks.cancelled && hooks.cancelled()) ||
            Clock::now() - start >= limit;
   };
   if (hooks.on_progress) {
     task.request.on_progress = [&](const planner::Progress& progress) {
-      v1::PlanProgress message;
-      message.set_elapsed_ms(MillisecondsSince(start));
-      message.set_overhead(progress.overhead);
-      message.set_bound(progress.bound);
-      hooks.on_progress(message);
+      last = progress;
+      send();
     };
   }
   ASSIGN_OR_RETURN(const planner::Plan plan,

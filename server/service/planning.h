@@ -18,6 +18,7 @@
 #include "reprise/v1/planner.pb.h"
 #include "server/convert/plan_proto.h"
 #include "server/metrics.h"
+#include "server/service/running_calls.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 
@@ -57,6 +58,9 @@ class Planning {
   // The question of a request, from the store.
   StatusOr<Task> LoadTask(const v1::PlanRequest& request);
 
+  // Calls that FinishPlan can name.
+  RunningCalls& calls() { return calls_; }
+
   // Ends planning that is in progress, soon.
   void Stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
@@ -69,6 +73,7 @@ class Planning {
   Store& store_;
   RunHub& hub_;
   Metrics& metrics_;
+  RunningCalls calls_;
   std::atomic<bool> stopping_{false};
 };
 

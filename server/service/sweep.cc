@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "base/str_cat.h"
+#include "server/convert/search_options.h"
 #include "server/service/handlers.h"
 
 namespace reprise::server {
@@ -11,7 +12,7 @@ namespace {
 constexpr uint32_t kDefaultPoints = 21;
 constexpr uint32_t kMaxPoints = 501;
 // The whole curve; what is not reached by then is answered from cheaper plans.
-constexpr auto kSweepLimit = std::chrono::seconds(20);
+constexpr uint32_t kDefaultSweepLimitMs = 20'000;
 
 v1::TradeoffPoint ToProto(const Task& task, const planner::CurvePoint& from) {
   v1::TradeoffPoint to;
@@ -52,11 +53,22 @@ Status RunSweep(Services& services, const v1::SweepRequest& request,
   // Any budget will do: a sweep runs over all of them.
   question.set_budget("1.0x");
   ASSIGN_OR_RETURN(Task task, services.planning.LoadTask(question));
-  if (request.seed() != 0) task.request.seed = request.seed();
+  if (request.time_limit_ms() > kMaxTimeLimitMs) {
+    return InvalidArgument(StrCat("time_limit_ms: at most ", kMaxTimeLimitMs,
+                                  ", got ", request.time_limit_ms()));
+  }
+  RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  RETURN_IF_ERROR(ApplySearchOptions(request, task.request));
+  const RunningCalls::Entry entry(services.planning.calls(),
+                                  request.request_id());
+  const auto limit = std::chrono::milliseconds(request.time_limit_ms() == 0
+                                                   ? kDefaultSweepLimitMs
+                                                   : request.time_limit_ms());
   const auto start = std::chrono::steady_clock::now();
   task.request.should_stop = [&] {
     return services.planning.stopping() || call.cancelled() ||
-           std::chrono::steady_clock::now() - start >= kSweepLimit;
+           entry.asked_to_finish() ||
+           std::chrono::steady_clock::now() - start >= limit;
   };
   const int points = static_cast<int>(request.points() == 0 ? kDefaultPoints
                                                             : request.points());

@@ -171,6 +171,8 @@ def test_flags_that_mean_nothing_are_wrong_usage(reprise: Reprise, graph_file: P
     assert "--executor" in reprise.fails(2, *ask, "--executor", "magic")
     assert "--time-limit" in reprise.fails(2, *ask, "--time-limit", "soon")
     assert "--seed" in reprise.fails(2, *ask, "--seed", "x")
+    for gap in ("1", "-1%", "x", "nan%", "1001%", ""):
+        assert "--gap" in reprise.fails(2, *ask, "--gap", gap)
     assert "--budget" in reprise.fails(2, "plan", "small.graph.json")
     assert "GRAPH" in reprise.fails(2, "plan", "--budget", "1324")
 

@@ -188,28 +188,6 @@ TEST(SweepTest, PeakAndTimeAreMonotoneAndNoBoundIsAboveItsOverhead) {
   }
 }
 
-TEST(ExplainTest, EveryStorageHasADecisionAndAReason) {
-  const StepGraph graph = Chain(20);
-  const Plan plan =
-      MustPlan(graph, {.budget_bytes = 120, .max_ticks = 1'000'000});
-  ASSERT_TRUE(plan.feasible);
-
-  const std::vector<StorageExplanation> all = Explain(graph, plan, {});
-
-  ASSERT_EQ(static_cast<int>(all.size()), graph.storage_count());
-  int recomputed = 0;
-  for (const StorageExplanation& storage : all) {
-    EXPECT_FALSE(storage.why.empty());
-    if (storage.decision != Decision::kRecompute) continue;
-    ++recomputed;
-    EXPECT_EQ(storage.why, "cheap");
-    EXPECT_GT(storage.times_recomputed, 0);
-    EXPECT_EQ(storage.recompute_ns, 100);
-  }
-  EXPECT_GT(recomputed, 0);
-  EXPECT_EQ(all[3].made_by, 3);
-}
-
 TEST(ArchiveTest, KeepsTheParetoSetOnly) {
   Archive archive;
   EXPECT_TRUE(archive.Add(100, 50, {}, "a"));

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 
+#include "planner/generate.h"
 #include "server/convert/digest.h"
+#include "server/convert/graph_proto.h"
+#include "server/service/planning.h"
 #include "tests/server/server_harness.h"
 
 namespace reprise::server {
@@ -167,6 +170,70 @@ TEST(PlanTest, EndsSoonWhenTheClientLeaves) {
   }));
   // And the server still plans.
   EXPECT_TRUE(server.Plan(RequestFor(graph_id, "1.0x")).feasible());
+}
+
+// A graph that nobody solves within a test.
+std::string PutHardGraph(TestServer& server) {
+  const auto graph =
+      planner::Generate({.kind = planner::GraphKind::kLayered, .ops = 2'000});
+  return server.PutGraph(ToProto(*graph), "");
+}
+
+TEST(PlanTest, HandsOverTheBestPlanSoFarWhenAskedToFinish) {
+  TestServer server;
+  v1::PlanRequest request = RequestFor(PutHardGraph(server), "0.7x");
+  request.set_target_gap(0);
+  request.set_time_limit_ms(kMaxTimeLimitMs);
+  request.set_request_id("the hard one");
+  grpc::ClientContext context;
+  const auto reader = server.planner().Plan(&context, request);
+  v1::PlanEvent event;
+  v1::PlanProgress last;
+  while (last.overhead() <= 0 && reader->Read(&event)) {
+    last = event.progress();
+  }
+  EXPECT_DOUBLE_EQ(last.gap(), last.overhead() - last.bound());
+
+  grpc::ClientContext finish_context;
+  v1::FinishPlanRequest finish;
+  finish.set_request_id("the hard one");
+  v1::FinishPlanResponse done;
+  ASSERT_TRUE(server.planner().FinishPlan(&finish_context, finish, &done).ok());
+  while (reader->Read(&event)) {
+  }
+
+  ASSERT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(event.plan().feasible());
+  EXPECT_TRUE(event.plan().interrupted());
+  EXPECT_LE(event.plan().overhead(), last.overhead());
+}
+
+TEST(PlanTest, FinishesOnlyWhatIsRunning) {
+  TestServer server;
+  for (const char* id : {"", "nobody"}) {
+    grpc::ClientContext context;
+    v1::FinishPlanRequest request;
+    request.set_request_id(id);
+    v1::FinishPlanResponse response;
+
+    EXPECT_EQ(
+        server.planner().FinishPlan(&context, request, &response).error_code(),
+        grpc::StatusCode::NOT_FOUND);
+  }
+}
+
+TEST(PlanTest, NamesTheSearchOptionThatCannotBeMeant) {
+  TestServer server;
+  v1::PlanRequest request =
+      RequestFor(server.PutGraph(SmallGraph(), ""), "1.0x");
+  request.set_target_gap(-0.1);
+  EXPECT_THAT(PlanStatus(server, request).error_message(),
+              HasSubstr("target_gap"));
+
+  request.clear_target_gap();
+  request.set_request_id(std::string(65, 'x'));
+  EXPECT_THAT(PlanStatus(server, request).error_message(),
+              HasSubstr("request_id"));
 }
 
 TEST(SweepTest, StreamsTheCurveFromTheLargestBudgetDown) {
