@@ -123,6 +123,7 @@ std::string Why(const Problem& problem, const Facts& facts,
 
 // What one walk over the schedule finds.
 struct Walk {
+  std::vector<Decision> decisions;
   std::vector<std::vector<StorageLife>> lives;
   std::vector<int32_t> readers_of_second_life;
 };
@@ -130,6 +131,7 @@ struct Walk {
 Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
   const StepGraph& graph = *problem.graph;
   Walk walk;
+  walk.decisions.assign(graph.storage_count(), Decision::kSave);
   walk.lives.resize(graph.storage_count());
   walk.readers_of_second_life.assign(graph.storage_count(), 0);
   std::vector<int32_t> exec_of;  // by entry
@@ -154,6 +156,8 @@ Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
     for (const StorageId s : op.reads) {
       ++readers[s];
       if (lives[s] < 2) continue;
+      // A second life that nobody reads is a by-product of its op.
+      walk.decisions[s] = Decision::kRecompute;
       walk.readers_of_second_life[s] =
           std::max(walk.readers_of_second_life[s], readers[s]);
     }
@@ -200,9 +204,7 @@ std::vector<StorageExplanation> ExplainStorages(const Problem& problem,
   for (StorageId s = 0; s < graph.storage_count(); ++s) {
     StorageExplanation explained;
     explained.storage = s;
-    if (s < static_cast<StorageId>(plan.decisions.size())) {
-      explained.decision = plan.decisions[s];
-    }
+    explained.decision = walk.decisions[s];
     explained.made_by = versions.maker[versions.first_value[s]];
     explained.last_read_by = explained.made_by;
     for (ValueId v = versions.first_value[s]; v <= versions.Last(s); ++v) {

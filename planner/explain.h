@@ -97,7 +97,8 @@ struct ExplainOptions {
   int most_what_ifs = 200;
 };
 
-// The plan must be the planner's, or a stored one that passed the evaluator.
+// The plan must be the planner's, or a stored one that passed the evaluator: of
+// it, `feasible`, `schedule`, `evaluation` and `infeasible` are looked at.
 // O(schedule x what-ifs) and ten windows. Plans that are not feasible get the
 // working set alone.
 Explanation Explain(const StepGraph& graph, const Plan& plan,

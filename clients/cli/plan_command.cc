@@ -10,18 +10,20 @@
 #include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/explain_text.h"
+#include "clients/cli/file_plan.h"
 #include "clients/cli/files.h"
 #include "clients/cli/interrupt.h"
-#include "clients/cli/plan_options.h"
+#include "clients/cli/planning_flags.h"
 #include "clients/cli/server_client.h"
-#include "planner/planner.h"
 #include "server/convert/digest.h"
 #include "server/convert/plan_json.h"
-#include "server/convert/plan_proto.h"
 #include "server/convert/sentence.h"
 
 namespace reprise::cli {
 namespace {
+
+constexpr int kShownLines = 20;
 
 class PlanCommand : public Command {
  public:
@@ -30,23 +32,20 @@ class PlanCommand : public Command {
 
  private:
   // Plans here, in this process.
-  StatusOr<v1::Plan> PlanFile(Console& console, const std::string& path);
+  StatusOr<v1::Plan> PlanFile(Console& console);
   // Asks the server.
   StatusOr<v1::Plan> PlanStored(const Globals& globals, Console& console);
   int Report(const Globals& globals, Console& console, const v1::Plan& plan);
 
   std::string graph_;
   std::string budget_;
-  std::string executor_;
-  std::string time_limit_ = "4s";
-  std::string gap_ = "0.1%";
+  PlanningFlags flags_{"4s"};
   std::string out_;
-  uint64_t seed_ = 1;
   bool force_ = false;
+  bool explain_ = false;
   // Set by Run.
-  v1::Capabilities capabilities_;
-  std::chrono::milliseconds limit_{0};
-  double target_gap_ = 0;
+  PlanningOptions options_;
+  v1::Explanation explanation_;
   bool is_file_ = true;
   bool budget_refused_ = false;
 };
@@ -61,19 +60,11 @@ CLI::App* PlanCommand::Define(CLI::App& app) {
                   "dynamic memory)")
       ->required()
       ->envname("REPRISE_BUDGET");
-  sub->add_option("--executor", executor_,
-                  "Who will run it: free (any schedule; default for files) or "
-                  "tape (PyTorch; default for ids)");
-  sub->add_option("--time-limit", time_limit_,
-                  "Time after which the best plan so far is taken")
-      ->capture_default_str();
-  sub->add_option("--gap", gap_,
-                  "Stop when the plan is at most this far above the bound, in "
-                  "% of the step time")
-      ->capture_default_str();
-  sub->add_option("--seed", seed_, "Seed of the search")->capture_default_str();
+  flags_.Define(*sub);
   sub->add_option("--out,-o", out_, "File for the plan (GRAPH.plan.json)");
   sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
+  sub->add_flag("--explain,!--no-explain", explain_,
+                "Say why as well, as `reprise explain` does");
   sub->footer(
       "Exits with 3 when it is proven that nothing fits.\n\n"
       "Example:\n  reprise plan resnet.graph.json --budget 0.5x");
@@ -83,19 +74,10 @@ CLI::App* PlanCommand::Define(CLI::App& app) {
 int PlanCommand::Run(const Globals& globals, Console& console) {
   const StatusOr<Budget> budget = ParseBudget(budget_);
   if (!budget.ok()) return console.UsageError(budget.status().message());
-  const auto limit = ParseTimeLimit(time_limit_);
-  if (!limit.ok()) return console.UsageError(limit.status().message());
-  limit_ = *limit;
-  const StatusOr<double> gap = ParseGap(gap_);
-  if (!gap.ok()) return console.UsageError(gap.status().message());
-  target_gap_ = *gap;
   is_file_ = Exists(graph_) || !server::ParseHexId(graph_).ok();
-  if (executor_.empty()) executor_ = is_file_ ? "free" : "tape";
-  auto capabilities = ExecutorCapabilities(executor_);
-  if (!capabilities.ok()) {
-    return console.UsageError(capabilities.status().message());
-  }
-  capabilities_ = *std::move(capabilities);
+  const auto options = flags_.Check(is_file_);
+  if (!options.ok()) return console.UsageError(options.status().message());
+  options_ = *options;
 
   // Asked before the work, so that nobody waits for a plan that has no place.
   if (out_.empty() && !globals.json) out_ = PlanPathFor(graph_);
@@ -104,7 +86,7 @@ int PlanCommand::Run(const Globals& globals, Console& console) {
     if (!writable.ok()) return console.Error(writable);
   }
   const StatusOr<v1::Plan> plan =
-      is_file_ ? PlanFile(console, graph_) : PlanStored(globals, console);
+      is_file_ ? PlanFile(console) : PlanStored(globals, console);
   console.ClearProgress();
   if (!plan.ok()) {
     return budget_refused_ ? console.UsageError(plan.status().message())
@@ -113,26 +95,11 @@ int PlanCommand::Run(const Globals& globals, Console& console) {
   return Report(globals, console, *plan);
 }
 
-StatusOr<v1::Plan> PlanCommand::PlanFile(Console& console,
-                                         const std::string& path) {
-  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
-  StatusOr<server::Task> task =
-      server::MakeTask(file.graph, file.graph_id, budget_, capabilities_);
-  // The graph was checked by ReadGraph: what is left to refuse is the budget.
-  budget_refused_ = !task.ok();
-  if (!task.ok()) return task.status();
-
-  const CatchInterrupt catch_interrupt;
-  Watch watch(console, limit_);
-  task->request.seed = seed_;
-  task->request.target_gap = target_gap_;
-  watch.Attach(task->request);
-  ASSIGN_OR_RETURN(const planner::Plan plan,
-                   planner::MakePlan(task->graph, task->request));
-  if (plan.undecided && CatchInterrupt::Asked()) {
-    return Cancelled("interrupted before a plan was found");
-  }
-  return server::ToProto(*task, plan, watch.elapsed_ms());
+StatusOr<v1::Plan> PlanCommand::PlanFile(Console& console) {
+  ASSIGN_OR_RETURN(FilePlan plan, PlanGraphFile(console, graph_, budget_,
+                                                options_, budget_refused_));
+  if (explain_) explanation_ = ExplainFilePlan(plan);
+  return std::move(plan.proto);
 }
 
 StatusOr<v1::Plan> PlanCommand::PlanStored(const Globals& globals,
@@ -142,13 +109,13 @@ StatusOr<v1::Plan> PlanCommand::PlanStored(const Globals& globals,
   v1::PlanRequest request;
   request.set_graph_id(graph_);
   request.set_budget(budget_);
-  *request.mutable_capabilities() = capabilities_;
-  request.set_time_limit_ms(static_cast<uint32_t>(limit_.count()));
-  request.set_seed(seed_);
-  request.set_target_gap(target_gap_);
+  options_.Apply(request);
   StatusOr<v1::Plan> plan = client.Plan(request, console);
   budget_refused_ =
       !plan.ok() && plan.status().code() == Code::kInvalidArgument;
+  if (plan.ok() && explain_) {
+    ASSIGN_OR_RETURN(explanation_, client.Explain(plan->plan_id()));
+  }
   return plan;
 }
 
@@ -161,6 +128,9 @@ int PlanCommand::Report(const Globals& globals, Console& console,
     console.Line(plan.sentence(), plan.feasible() ? Tone::kGood : Tone::kBad);
   }
   if (!plan.feasible()) {
+    if (explain_ && !globals.json) {
+      console.Raw(ExplanationText(explanation_, kShownLines));
+    }
     return server::Undecided(plan) ? kTimedOut : kNoPlan;
   }
   if (!globals.json) {
@@ -169,9 +139,12 @@ int PlanCommand::Report(const Globals& globals, Console& console,
     if (plan.interrupted()) {
       console.Line(CatchInterrupt::Asked()
                        ? "  interrupted: the best plan so far"
-                       : StrCat("  stopped at the time limit of ", time_limit_,
-                                ": the best plan so far"));
+                       : StrCat("  stopped at the time limit of ",
+                                flags_.time_limit(), ": the best plan so far"));
     }
+  }
+  if (explain_ && !globals.json) {
+    console.Raw(ExplanationText(explanation_, kShownLines) + "\n");
   }
   if (!out_.empty()) {
     const Status written = WriteFile(out_, text, force_);

@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/show_file.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/file_plan.h"
 #include "clients/cli/files.h"
 #include "clients/cli/peak_report.h"
 #include "planner/planner.h"
-#include "server/convert/capabilities.h"
 #include "server/convert/graph_json.h"
 #include "server/convert/graph_proto.h"
 #include "server/convert/json_scan.h"
 #include "server/convert/plan_json.h"
-#include "server/convert/plan_proto.h"
 #include "server/convert/sentence.h"
 
 namespace reprise::cli {
@@ -114,58 +112,6 @@ Status ShowGraph(const std::string& path, const Globals& globals,
 
 // ---- A plan ----------------------------------------------------------------
 
-// The graph named in the plan: as written, else beside the plan.
-std::optional<std::string> FindGraph(const std::string& plan_path,
-                                     const std::string& graph) {
-  if (graph.empty()) return std::nullopt;
-  if (Exists(graph)) return graph;
-  namespace fs = std::filesystem;
-  const std::string beside =
-      (fs::path(plan_path).parent_path() / fs::path(graph).filename()).string();
-  if (Exists(beside)) return beside;
-  return std::nullopt;
-}
-
-struct Checked {
-  planner::StepGraph graph;
-  PeakReport report;
-};
-
-// The plan, walked by the evaluator on its graph.
-StatusOr<Checked> CheckPlan(const std::string& path, const v1::Plan& plan,
-                            const std::string& graph_path) {
-  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_path));
-  if (!plan.graph_id().empty() && plan.graph_id() != file.graph_id) {
-    return FailedPrecondition(
-        StrCat(path, ": the plan is for graph ", plan.graph_id(), ", but ",
-               graph_path, " is ", file.graph_id, "; make a new plan"));
-  }
-  Checked checked;
-  ASSIGN_OR_RETURN(checked.graph, server::ToPlanner(file.graph));
-  ASSIGN_OR_RETURN(v1::Capabilities executor,
-                   server::ParseCapabilities(
-                       plan.executor().empty() ? "free" : plan.executor()));
-  executor.set_seeded_ok(true);  // what was possible then is in the schedule
-  executor.set_collective_ok(true);
-  ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
-                   server::ToPlanner(executor));
-  ASSIGN_OR_RETURN(const planner::Schedule schedule,
-                   server::ToSchedule(plan, checked.graph));
-  StatusOr<PeakReport> report =
-      ReportPeak(checked.graph, schedule, capabilities);
-  if (!report.ok()) {
-    return InvalidArgument(
-        StrCat(path, ": not a valid plan: ", report.status().message()));
-  }
-  if (report->evaluation.peak_bytes > plan.peak_bytes()) {
-    return FailedPrecondition(StrCat(
-        path, ": says its peak is ", plan.peak_bytes(),
-        " bytes, but its schedule needs ", report->evaluation.peak_bytes));
-  }
-  checked.report = *std::move(report);
-  return checked;
-}
-
 Status ShowPlan(const std::string& path, const std::string& text,
                 const Globals& globals, Console& console) {
   StatusOr<server::PlanText> read = server::ReadPlanText(text);
@@ -174,10 +120,10 @@ Status ShowPlan(const std::string& path, const std::string& text,
                   StrCat(path, ": ", read.status().message()));
   }
   const v1::Plan& plan = read->plan;
-  const auto graph_path = FindGraph(path, read->graph);
-  std::optional<Checked> checked;
+  const auto graph_path = FindGraphOf(path, read->graph);
+  std::optional<CheckedPlan> checked;
   if (graph_path && plan.feasible()) {
-    ASSIGN_OR_RETURN(checked, CheckPlan(path, plan, *graph_path));
+    ASSIGN_OR_RETURN(checked, CheckPlanFile(path, plan, *graph_path));
   }
   if (globals.json) {
     std::string json = server::WritePlanText(plan, read->graph);

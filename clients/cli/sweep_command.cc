@@ -15,6 +15,7 @@
 #include "clients/cli/files.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/plan_options.h"
+#include "clients/cli/planning_flags.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
 #include "planner/planner.h"
@@ -54,19 +55,15 @@ class SweepCommand : public Command {
 
  private:
   // Both append to points_.
-  Status SweepFile(Console& console, const v1::Capabilities& capabilities,
-                   std::chrono::milliseconds limit);
-  Status SweepStored(const Globals& globals, Console& console,
-                     const v1::Capabilities& capabilities,
-                     std::chrono::milliseconds limit);
+  Status SweepFile(Console& console);
+  Status SweepStored(const Globals& globals, Console& console);
   void Got(const Globals& globals, Console& console, v1::TradeoffPoint point);
 
   std::string graph_;
-  std::string executor_;
-  std::string time_limit_ = "60s";
+  PlanningFlags flags_{"60s"};
+  PlanningOptions options_;
   std::string svg_;
   int point_count_ = 21;
-  uint64_t seed_ = 1;
   bool force_ = false;
   const Globals* globals_ = nullptr;
   std::vector<v1::TradeoffPoint> points_;
@@ -80,11 +77,7 @@ CLI::App* SweepCommand::Define(CLI::App& app) {
   sub->add_option("--points", point_count_, "Number of budgets, 2 to 200")
       ->capture_default_str()
       ->check(CLI::Range(2, 200));
-  sub->add_option("--executor", executor_, "free or tape, as in plan");
-  sub->add_option("--time-limit", time_limit_,
-                  "Time after which the points so far are taken")
-      ->capture_default_str();
-  sub->add_option("--seed", seed_, "Seed of the search")->capture_default_str();
+  flags_.Define(*sub);
   sub->add_option("--svg", svg_, "File for the curve as a picture");
   sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
   sub->footer(
@@ -95,21 +88,16 @@ CLI::App* SweepCommand::Define(CLI::App& app) {
 
 int SweepCommand::Run(const Globals& globals, Console& console) {
   globals_ = &globals;
-  const auto limit = ParseTimeLimit(time_limit_);
-  if (!limit.ok()) return console.UsageError(limit.status().message());
   const bool is_file = Exists(graph_) || !server::ParseHexId(graph_).ok();
-  if (executor_.empty()) executor_ = is_file ? "free" : "tape";
-  const auto capabilities = ExecutorCapabilities(executor_);
-  if (!capabilities.ok()) {
-    return console.UsageError(capabilities.status().message());
-  }
+  const auto options = flags_.Check(is_file);
+  if (!options.ok()) return console.UsageError(options.status().message());
+  options_ = *options;
   if (!svg_.empty()) {
     const Status writable = CheckWritable(svg_, force_);
     if (!writable.ok()) return console.Error(writable);
   }
   const Status status =
-      is_file ? SweepFile(console, *capabilities, *limit)
-              : SweepStored(globals, console, *capabilities, *limit);
+      is_file ? SweepFile(console) : SweepStored(globals, console);
   console.ClearProgress();
   if (!status.ok()) return console.Error(status);
   if (points_.empty()) {
@@ -133,17 +121,16 @@ int SweepCommand::Run(const Globals& globals, Console& console) {
   return kDone;
 }
 
-Status SweepCommand::SweepFile(Console& console,
-                               const v1::Capabilities& capabilities,
-                               std::chrono::milliseconds limit) {
+Status SweepCommand::SweepFile(Console& console) {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_));
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
                    server::ToPlanner(file.graph));
   planner::Request request;
-  ASSIGN_OR_RETURN(request.capabilities, server::ToPlanner(capabilities));
-  request.seed = seed_;
+  ASSIGN_OR_RETURN(request.capabilities,
+                   server::ToPlanner(options_.capabilities));
+  options_.Apply(request);
   const CatchInterrupt catch_interrupt;
-  Watch watch(console, limit);
+  Watch watch(console, options_.time_limit);
   watch.Attach(request);
   ASSIGN_OR_RETURN([[maybe_unused]] const auto curve,
                    planner::Sweep(graph, request, point_count_,
@@ -159,17 +146,13 @@ Status SweepCommand::SweepFile(Console& console,
   return OkStatus();
 }
 
-Status SweepCommand::SweepStored(const Globals& globals, Console& console,
-                                 const v1::Capabilities& capabilities,
-                                 std::chrono::milliseconds limit) {
+Status SweepCommand::SweepStored(const Globals& globals, Console& console) {
   ASSIGN_OR_RETURN(const ServerClient client,
                    ServerClient::Connect(globals.server));
   v1::SweepRequest request;
   request.set_graph_id(graph_);
-  *request.mutable_capabilities() = capabilities;
+  options_.Apply(request);
   request.set_points(static_cast<uint32_t>(point_count_));
-  request.set_seed(seed_);
-  request.set_time_limit_ms(static_cast<uint32_t>(limit.count()));
   return client.Sweep(request, [&](const v1::TradeoffPoint& point) {
     Got(globals, console, point);
   });

@@ -114,14 +114,6 @@ planner::Plan ToPlanner(const v1::Plan& from, planner::Schedule schedule,
   plan.feasible = from.feasible();
   plan.schedule = std::move(schedule);
   plan.evaluation = evaluation;
-  plan.base_peak_bytes = from.base_peak_bytes();
-  plan.base_time_ns = from.base_time_ns();
-  plan.overhead = from.overhead();
-  plan.bound = from.bound();
-  plan.proven_optimal = from.proven_optimal();
-  for (const int decision : from.decisions()) {
-    plan.decisions.push_back(static_cast<planner::Decision>(decision));
-  }
   if (!from.feasible()) {
     const v1::Infeasible& why = from.infeasible();
     plan.infeasible.smallest_budget_bytes =

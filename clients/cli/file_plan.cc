@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/file_plan.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "base/str_cat.h"
+#include "clients/cli/files.h"
+#include "clients/cli/interrupt.h"
+#include "clients/cli/plan_options.h"
+#include "planner/explain.h"
+#include "server/convert/capabilities.h"
+#include "server/convert/explain_proto.h"
+#include "server/convert/graph_proto.h"
+
+namespace reprise::cli {
+
+StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
+                                 const std::string& budget,
+                                 const PlanningOptions& options,
+                                 bool& wrong_usage) {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
+  StatusOr<server::Task> task =
+      server::MakeTask(file.graph, file.graph_id, budget, options.capabilities);
+  // The graph was checked by ReadGraph: what is left to refuse is the budget.
+  wrong_usage = !task.ok();
+  if (!task.ok()) return task.status();
+
+  const CatchInterrupt catch_interrupt;
+  Watch watch(console, options.time_limit);
+  FilePlan result{.task = *std::move(task), .plan = {}, .proto = {}};
+  options.Apply(result.task.request);
+  watch.Attach(result.task.request);
+  ASSIGN_OR_RETURN(result.plan,
+                   planner::MakePlan(result.task.graph, result.task.request));
+  if (result.plan.undecided && CatchInterrupt::Asked()) {
+    return Cancelled("interrupted before a plan was found");
+  }
+  result.proto = server::ToProto(result.task, result.plan, watch.elapsed_ms());
+  return result;
+}
+
+std::optional<std::string> FindGraphOf(const std::string& plan_path,
+                                       const std::string& graph) {
+  if (graph.empty()) return std::nullopt;
+  if (Exists(graph)) return graph;
+  namespace fs = std::filesystem;
+  const std::string beside =
+      (fs::path(plan_path).parent_path() / fs::path(graph).filename()).string();
+  if (Exists(beside)) return beside;
+  return std::nullopt;
+}
+
+StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
+                                    const v1::Plan& plan,
+                                    const std::string& graph_path) {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_path));
+  if (!plan.graph_id().empty() && plan.graph_id() != file.graph_id) {
+    return FailedPrecondition(
+        StrCat(path, ": the plan is for graph ", plan.graph_id(), ", but ",
+               graph_path, " is ", file.graph_id, "; make a new plan"));
+  }
+  CheckedPlan checked;
+  ASSIGN_OR_RETURN(checked.graph, server::ToPlanner(file.graph));
+  ASSIGN_OR_RETURN(v1::Capabilities executor,
+                   server::ParseCapabilities(
+                       plan.executor().empty() ? "free" : plan.executor()));
+  executor.set_seeded_ok(true);  // what was possible then is in the schedule
+  executor.set_collective_ok(true);
+  ASSIGN_OR_RETURN(checked.capabilities, server::ToPlanner(executor));
+  ASSIGN_OR_RETURN(checked.schedule, server::ToSchedule(plan, checked.graph));
+  StatusOr<PeakReport> report =
+      ReportPeak(checked.graph, checked.schedule, checked.capabilities);
+  if (!report.ok()) {
+    return InvalidArgument(
+        StrCat(path, ": not a valid plan: ", report.status().message()));
+  }
+  if (report->evaluation.peak_bytes > plan.peak_bytes()) {
+    return FailedPrecondition(StrCat(
+        path, ": says its peak is ", plan.peak_bytes(),
+        " bytes, but its schedule needs ", report->evaluation.peak_bytes));
+  }
+  checked.report = *std::move(report);
+  return checked;
+}
+
+v1::Explanation ExplainFilePlan(const FilePlan& plan) {
+  v1::Explanation explanation =
+      server::ToProto(plan.task.graph,
+                      planner::Explain(plan.task.graph, plan.plan,
+                                       plan.task.request.budget_bytes,
+                                       plan.task.request.capabilities),
+                      plan.task.reserve_bytes);
+  *explanation.mutable_plan() = plan.proto;
+  *explanation.mutable_capabilities() = plan.task.capabilities;
+  return explanation;
+}
+
+v1::Explanation ExplainCheckedPlan(const CheckedPlan& checked,
+                                   const v1::Plan& plan) {
+  const int64_t reserve_bytes =
+      plan.peak_bytes() - checked.report.evaluation.peak_bytes;
+  const planner::Plan view = server::ToPlanner(
+      plan, checked.schedule, checked.report.evaluation, reserve_bytes);
+  v1::Explanation explanation = server::ToProto(
+      checked.graph,
+      planner::Explain(checked.graph, view, plan.budget_bytes() - reserve_bytes,
+                       checked.capabilities),
+      reserve_bytes);
+  *explanation.mutable_plan() = plan;
+  // Not in the file.
+  explanation.mutable_plan()->set_peak_op(
+      static_cast<uint32_t>(checked.report.evaluation.peak_op));
+  return explanation;
+}
+
+}  // namespace reprise::cli

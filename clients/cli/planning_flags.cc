@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/planning_flags.h"
+
+#include "clients/cli/plan_options.h"
+
+namespace reprise::cli {
+
+void PlanningOptions::Apply(planner::Request& request) const {
+  request.target_gap = target_gap;
+  request.seed = seed;
+}
+
+void PlanningOptions::Apply(v1::PlanRequest& request) const {
+  *request.mutable_capabilities() = capabilities;
+  request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
+  request.set_target_gap(target_gap);
+  request.set_seed(seed);
+}
+
+void PlanningOptions::Apply(v1::SweepRequest& request) const {
+  *request.mutable_capabilities() = capabilities;
+  request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
+  request.set_target_gap(target_gap);
+  request.set_seed(seed);
+}
+
+void PlanningFlags::Define(CLI::App& verb) {
+  verb.add_option("--executor", executor_,
+                  "Who will run it: free (any schedule; default for files) or "
+                  "tape (PyTorch; default for ids)");
+  verb.add_option("--time-limit", time_limit_,
+                  "Time after which the best so far is taken")
+      ->capture_default_str();
+  verb.add_option("--gap", gap_,
+                  "Stop when the plan is at most this far above the bound, in "
+                  "% of the step time")
+      ->capture_default_str();
+  verb.add_option("--seed", seed_, "Seed of the search")->capture_default_str();
+}
+
+StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
+  PlanningOptions options;
+  ASSIGN_OR_RETURN(options.time_limit, ParseTimeLimit(time_limit_));
+  ASSIGN_OR_RETURN(options.target_gap, ParseGap(gap_));
+  const std::string fallback = is_file ? "free" : "tape";
+  ASSIGN_OR_RETURN(
+      options.capabilities,
+      ExecutorCapabilities(executor_.empty() ? fallback : executor_));
+  options.seed = seed_;
+  return options;
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The flags that `plan`, `sweep` and `explain` share: who will run the plan,
+// how long and how hard to search. Checked once, then given to the planner in
+// this process or to the server.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "planner/planner.h"
+#include "reprise/v1/planner.pb.h"
+
+namespace reprise::cli {
+
+struct PlanningOptions {
+  v1::Capabilities capabilities;
+  std::chrono::milliseconds time_limit{0};
+  double target_gap = 0;
+  uint64_t seed = 1;
+
+  // Into a request to the planner; the capabilities are the task's.
+  void Apply(planner::Request& request) const;
+  void Apply(v1::PlanRequest& request) const;
+  void Apply(v1::SweepRequest& request) const;
+};
+
+class PlanningFlags {
+ public:
+  explicit PlanningFlags(const char* time_limit) : time_limit_(time_limit) {}
+
+  // Adds them to a verb.
+  void Define(CLI::App& verb);
+
+  // INVALID_ARGUMENT names the flag. A file is planned for `free`, a stored
+  // graph for `tape`, unless the flag says otherwise.
+  StatusOr<PlanningOptions> Check(bool is_file) const;
+
+  const std::string& time_limit() const { return time_limit_; }
+
+ private:
+  std::string executor_;
+  std::string time_limit_;
+  std::string gap_ = "0.1%";
+  uint64_t seed_ = 1;
+};
+
+}  // namespace reprise::cli
