@@ -6,8 +6,34 @@
 #include "planner/flags.h"
 #include "planner/problem.h"
 #include "planner/solve.h"
+#include "planner/strategy.h"
 
 namespace reprise::planner {
+namespace {
+
+// The plan of a named strategy, with the bound of the minimum cuts.
+Solution SolveNamed(const Problem& problem, const Request& request,
+                    Archive& archive, Effort& effort) {
+  Generator generator(problem);
+  for (const Candidate& candidate :
+       StrategyCandidates(problem, request.strategy, generator)) {
+    archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                std::string(NameOf(request.strategy)));
+  }
+  effort.Spend(generator.ticks());
+  Certificate certificate(problem, request.budget_bytes, effort);
+  if (problem.base.peak_bytes > request.budget_bytes &&
+      !certificate.impossible()) {
+    CertifyBase(problem, request.budget_bytes, effort.most_ticks() / 8,
+                certificate, effort);
+  }
+  return {.added_ns = certificate.added_ns(),
+          .impossible = certificate.impossible(),
+          .infeasible = certificate.infeasible()};
+}
+
+}  // namespace
+
 StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
   RETURN_IF_ERROR(Validate(graph));
   RETURN_IF_ERROR(CheckRequest(request));
@@ -17,8 +43,13 @@ StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
       request.should_stop);
   Generator generator(problem);
   Archive archive;
-  AddBase(problem, archive);
-  const Solution solution = Solve(problem, request, generator, archive, effort);
+  Solution solution;
+  if (request.strategy == Strategy::kAuto) {
+    AddBase(problem, archive);
+    solution = Solve(problem, request, generator, archive, effort);
+  } else {
+    solution = SolveNamed(problem, request, archive, effort);
+  }
   ASSIGN_OR_RETURN(Plan plan,
                    PlanFrom(problem, request.budget_bytes, solution, archive));
   plan.interrupted = effort.interrupted();

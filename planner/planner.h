@@ -31,9 +31,23 @@ struct Progress {
   double bound = 0;
 };
 
+// What to plan with: everything there is, or a plan by name (strategy.h).
+enum class Strategy : uint8_t {
+  kAuto,
+  kMemory,
+  kSpeed,
+  kCollection,
+  kPerBlock,
+  kSaveAll,
+};
+
 struct Request {
   int64_t budget_bytes = 0;
   Capabilities capabilities = {};
+  // Not kAuto: the plan of that name, whose peak does not follow the budget.
+  // Where it exceeds it, the answer is `undecided`, and
+  // infeasible.smallest_known_bytes says what it would need.
+  Strategy strategy = Strategy::kAuto;
   double target_gap = 0.001;  // stop when overhead - bound <= target_gap
   int64_t max_ticks = 0;      // 0: default
   uint64_t seed = 1;

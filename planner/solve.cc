@@ -8,6 +8,7 @@
 #include "planner/exec_list.h"
 #include "planner/greedy.h"
 #include "planner/local_search.h"
+#include "planner/strategy.h"
 
 namespace reprise::planner {
 namespace {
@@ -38,6 +39,7 @@ class Search {
     }
     if (certificate_.impossible()) return Refuse();
     Report();
+    AddStrategies();
     Construct();
     if (Best() == nullptr) {
       certificate_.TryPebbling(effort_.most_ticks() / 16);
@@ -127,6 +129,18 @@ class Search {
       starts_.push_back(generator_.execs());
     }
     effort_.Spend(problem_.op_count);
+  }
+
+  // What people know by name: the answer is never worse than any of it.
+  void AddStrategies() {
+    const int64_t before = generator_.ticks();
+    for (const Candidate& candidate :
+         StrategyCandidates(problem_, Strategy::kAuto, generator_)) {
+      archive_.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                   std::string(NameOf(candidate.strategy)));
+    }
+    effort_.Spend(generator_.ticks() - before);
+    Report();
   }
 
   void Construct() {

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/strategy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "planner/chain.h"
+#include "planner/generate.h"
+#include "tests/planner/random_graph.h"
+
+namespace reprise::planner {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// A uniform chain: layer i makes x_i (10 bytes, 100 ns) from x_(i-1); its
+// backward reads x_(i-1) and the gradient of x_i.
+StepGraph Chain(int layers) {
+  StepGraph graph;
+  for (int i = 0; i < layers; ++i) {
+    graph.storages.push_back({.bytes = 10});
+    Op op{.time_ns = 100, .writes = {i}};
+    if (i > 0) op.reads = {i - 1};
+    graph.ops.push_back(op);
+  }
+  for (int i = layers; i-- > 0;) {
+    const StorageId gradient = graph.storage_count();
+    graph.storages.push_back({.bytes = 10});
+    Op op{.time_ns = 200, .phase = Phase::kBackward, .writes = {gradient}};
+    if (i > 0) op.reads.push_back(i - 1);
+    op.reads.push_back(i == layers - 1 ? i : gradient - 1);
+    graph.ops.push_back(op);
+  }
+  graph.required = {graph.storage_count() - 1};
+  return graph;
+}
+
+Plan MustPlan(const StepGraph& graph, const Request& request) {
+  const StatusOr<Plan> plan = MakePlan(graph, request);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return plan.ok() ? *plan : Plan{};
+}
+
+TEST(ChainTest, EveryOpOfAChainEndsAStage) {
+  const StepGraph graph = Chain(6);
+  const Problem problem = MakeProblem(graph, {});
+
+  const auto chain = FindChain(problem);
+
+  EXPECT_TRUE(chain.articulated);
+  EXPECT_THAT(chain.ends, ElementsAre(0, 1, 2, 3, 4, 5));
+  // The backward of layer i reads x_(i-1), the input of stage i; that of layer
+  // 0 reads its gradient only and stays where it is.
+  EXPECT_THAT(StagesOfOps(problem, chain),
+              ElementsAre(0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 1));
+  EXPECT_THAT(JoinStages(problem, chain, 3).ends, ElementsAre(1, 3, 5));
+}
+
+TEST(ChainTest, ASkipHidesTheOpsBelowIt) {
+  // x0 -> x1 -> x2 -> x3, and x3 reads x0 too: x1 and x2 are no articulation
+  // points; then x3 -> x4 -> x5 -> x6.
+  StepGraph graph = Chain(7);
+  graph.ops[3].reads = {0, 2};
+  const Problem problem = MakeProblem(graph, {});
+
+  EXPECT_THAT(FindChain(problem).ends, ElementsAre(0, 3, 4, 5, 6));
+}
+
+TEST(StrategyTest, NamesAreReadAndWritten) {
+  for (const std::string_view name : StrategyNames()) {
+    const StatusOr<Strategy> strategy = ParseStrategy(name);
+    ASSERT_TRUE(strategy.ok());
+    EXPECT_EQ(NameOf(*strategy), name);
+  }
+  EXPECT_THAT(ParseStrategy("best").status().message(),
+              HasSubstr("auto, memory, speed, collection, per-block or save"));
+}
+
+TEST(StrategyTest, MemoryIsAtLeastAsGoodAsTheSquareRootOnChains) {
+  for (const int layers : {16, 25, 100, 400, 1000, 5000}) {
+    const StepGraph graph = Chain(layers);
+    const Problem problem = MakeProblem(graph, {});
+    Generator generator(problem);
+
+    const auto candidates =
+        StrategyCandidates(problem, Strategy::kMemory, generator);
+
+    ASSERT_FALSE(candidates.empty());
+    // Segments of r = ceil(sqrt n): n/r boundaries and one segment of r at
+    // most, with the two gradients of a backward op.
+    const int root = static_cast<int>(std::ceil(std::sqrt(layers)));
+    const int64_t chen = 10 * ((layers + root - 1) / root + root + 2);
+    EXPECT_LE(candidates.front().peak_bytes, chen) << layers << " layers";
+    // Never more than one more forward.
+    EXPECT_LE(candidates.front().time_ns - problem.base.time_ns,
+              int64_t{100} * layers);
+  }
+}
+
+TEST(StrategyTest, SpeedKeepsProductsAndRecomputesTheRest) {
+  StepGraph graph = Chain(8);
+  for (int i = 0; i < 8; ++i) {
+    graph.ops[i].name = i % 2 == 0 ? "aten.convolution" : "aten.relu";
+  }
+
+  const Plan plan = MustPlan(
+      graph, {.budget_bytes = 1'000'000, .strategy = Strategy::kSpeed});
+
+  ASSERT_TRUE(plan.feasible);
+  EXPECT_EQ(plan.solver, "speed");
+  // relu 7 is the loss here: it is read once, at once.
+  EXPECT_THAT(plan.recomputed_ops, testing::UnorderedElementsAre(1, 3, 5, 7));
+}
+
+TEST(StrategyTest, CollectionKeepsWhatIsMarked) {
+  StepGraph graph = Chain(8);
+  graph.storages[2].pinned = true;
+  graph.storages[5].pinned = true;
+
+  const Plan plan = MustPlan(
+      graph, {.budget_bytes = 1'000'000, .strategy = Strategy::kCollection});
+
+  ASSERT_TRUE(plan.feasible);
+  EXPECT_THAT(plan.recomputed_ops,
+              testing::UnorderedElementsAre(0, 1, 3, 4, 6, 7));
+}
+
+TEST(StrategyTest, PerBlockKeepsWhatLeavesABlock) {
+  StepGraph graph = Chain(9);
+  for (int i = 0; i < 9; ++i) {
+    graph.ops[i].module = "net.layers." + std::to_string(i / 3) + ".mlp";
+  }
+
+  const Plan plan = MustPlan(
+      graph, {.budget_bytes = 1'000'000, .strategy = Strategy::kPerBlock});
+
+  ASSERT_TRUE(plan.feasible);
+  // x_2 and x_5 leave their blocks.
+  EXPECT_THAT(plan.recomputed_ops,
+              testing::UnorderedElementsAre(0, 1, 3, 4, 6, 7, 8));
+}
+
+TEST(StrategyTest, ANamedPlanThatDoesNotFitSaysWhatItNeeds) {
+  const StepGraph graph = Chain(30);
+
+  const Plan plan =
+      MustPlan(graph, {.budget_bytes = 200, .strategy = Strategy::kSaveAll});
+
+  EXPECT_FALSE(plan.feasible);
+  EXPECT_TRUE(plan.undecided);
+  EXPECT_EQ(plan.infeasible.smallest_known_bytes, plan.base_peak_bytes);
+}
+
+TEST(StrategyTest, AGraphWithoutABackwardIsRunAsItIs) {
+  StepGraph graph = Chain(5);
+  for (Op& op : graph.ops) op.phase = Phase::kForward;
+
+  for (const Strategy strategy :
+       {Strategy::kMemory, Strategy::kSpeed, Strategy::kPerBlock}) {
+    const Plan plan =
+        MustPlan(graph, {.budget_bytes = 1000, .strategy = strategy});
+    ASSERT_TRUE(plan.feasible);
+    EXPECT_TRUE(plan.recomputed_ops.empty());
+  }
+}
+
+TEST(StrategyTest, ThePortfolioIsNeverWorseThanANamedPlan) {
+  for (const GraphKind kind :
+       {GraphKind::kTransformer, GraphKind::kResNet, GraphKind::kUNet}) {
+    const auto graph = Generate({.kind = kind, .ops = 300});
+    ASSERT_TRUE(graph.ok());
+    for (const Capabilities& capabilities :
+         {Capabilities{}, TapeCapabilities()}) {
+      const Problem problem = MakeProblem(*graph, capabilities);
+      Generator generator(problem);
+      for (const Candidate& candidate :
+           StrategyCandidates(problem, Strategy::kAuto, generator)) {
+        const auto evaluation = Evaluate(
+            *graph,
+            WithFrees(*graph, candidate.execs, capabilities.free_policy),
+            capabilities);
+        ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
+        EXPECT_EQ(evaluation->peak_bytes, candidate.peak_bytes);
+
+        const Plan plan =
+            MustPlan(*graph, {.budget_bytes = candidate.peak_bytes,
+                              .capabilities = capabilities,
+                              .max_ticks = 300'000});
+
+        ASSERT_TRUE(plan.feasible);
+        EXPECT_LE(plan.evaluation.time_ns, candidate.time_ns)
+            << NameOf(candidate.strategy);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace reprise::planner
