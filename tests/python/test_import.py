@@ -24,8 +24,12 @@ def test_the_public_names_fit_on_one_line():
         "ServerUnavailable",
         "__version__",
         "auto",
+        "check",
+        "estimate",
+        "keep",
         "remove",
         "report",
+        "saved",
     ]
 
 

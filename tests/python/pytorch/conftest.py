@@ -20,6 +20,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a session keeps between runs is kept apart."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

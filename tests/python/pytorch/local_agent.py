@@ -26,11 +26,26 @@ class LocalAgent:
         self.refuse = ""
         self.break_plan = False
         self.plan_peak = 0
+        self.ops: list[int] = []
+        self.ended: list[int] = []
+        self.ooms = 0
 
     def step(self, step: int) -> None: ...
     def stop(self) -> None: ...
     def flush(self, timeout_s: float = 1.0) -> None: ...
     def alloc_function(self) -> None: ...
+
+    def window_kinds(self) -> int:
+        return 0
+
+    def op_begin(self, op: int, name: int) -> None:
+        self.ops.append(op)
+
+    def op_end(self, op: int) -> None:
+        self.ended.append(op)
+
+    def oom(self, device: int) -> None:
+        self.ooms += 1
 
     def intern(self, text: str) -> int:
         return len(text)
@@ -45,12 +60,12 @@ class LocalAgent:
             return PlanReply("refused", why=self.refuse, smallest_budget=7)
         if have:
             return PlanReply("pending")
-        return PlanReply("plan", plan=self.make(self.graphs[graph_id - 1]))
+        return PlanReply("plan", plan=self.make(self.graphs[graph_id - 1], graph_id))
 
     def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
         return self.poll_plan(graph_id, have)
 
-    def make(self, graph: dict[str, Any]) -> Plan:
+    def make(self, graph: dict[str, Any], number: int) -> Plan:
         schedule = referee.random_plan(graph, self.seed, self.share, self.again)
         peak, time, _ = referee.evaluate(graph, schedule)
         base_peak, base_time, _ = referee.evaluate(graph, referee.base_schedule(graph))
@@ -60,8 +75,8 @@ class LocalAgent:
         return Plan.from_json(
             json.dumps(
                 {
-                    "plan_id": f"{len(self.graphs):016x}",
-                    "graph_id": f"{1:016x}",
+                    "plan_id": f"{number:016x}",
+                    "graph_id": f"{number:016x}",
                     "budget": "local",
                     "budget_bytes": peak + 4096,
                     "feasible": True,

@@ -18,6 +18,10 @@ from reprise.plan import Plan
 
 if TYPE_CHECKING:
     from reprise.api import auto, remove, report
+    from reprise.torch.ab import check
+    from reprise.torch.estimate import estimate
+    from reprise.torch.keep import keep
+    from reprise.torch.saved import saved
 
 __version__ = "0.1.0"
 
@@ -28,19 +32,32 @@ __all__ = [
     "ServerUnavailable",
     "__version__",
     "auto",
+    "check",
+    "estimate",
+    "keep",
     "remove",
     "report",
+    "saved",
 ]
 
-_FROM_API = frozenset({"auto", "remove", "report"})
+# Where the names are that need a framework.
+_LATER = {
+    "auto": "reprise.api",
+    "check": "reprise.torch.ab",
+    "estimate": "reprise.torch.estimate",
+    "keep": "reprise.torch.keep",
+    "remove": "reprise.api",
+    "report": "reprise.api",
+    "saved": "reprise.torch.saved",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Loads `reprise.api` at the first use of one of its names, not before."""
-    if name in _FROM_API:
+    """Loads a module at the first use of its name, not before."""
+    if name in _LATER:
         from importlib import import_module
 
-        return getattr(import_module("reprise.api"), name)
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'reprise' has no attribute {name!r}")
 
 

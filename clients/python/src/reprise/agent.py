@@ -218,6 +218,11 @@ class Agent:
         )
         self._library.quick.reprise_verify(ctypes.byref(report))
 
+    def oom(self, device: int, asked: int = 0, total: int = 0, free_bytes: int = 0) -> None:
+        """Memory ran out; device -1 is the host's. Zero: not known."""
+        if self._library is not None:
+            self._library.quick.reprise_oom(device, asked, total, free_bytes)
+
     def flush(self, timeout_s: float = 1.0) -> None:
         """Waits until the collector has read what was pushed, at most that long."""
         if self._library is not None:

@@ -49,6 +49,8 @@ class Report:
     overhead_bound: float
     planned_steps: int
     mismatched_steps: int
+    over_budget_steps: int
+    rungs: int
     checks: int
     failed_checks: int
     verify_extra_bytes: int
@@ -63,7 +65,7 @@ class Report:
     def validated(self) -> bool:
         """The budget held in every planned step, the program never left the plan, and every
         check found equal gradients."""
-        held = 0 < self.measured_peak_bytes <= self.budget_bytes
+        held = 0 < self.measured_peak_bytes <= self.budget_bytes and not self.over_budget_steps
         return held and self.mismatched_steps == 0 and self.gradients_equal
 
     def __str__(self) -> str:
@@ -146,6 +148,8 @@ def report(model: nn.Module) -> Report:
         overhead_bound=plan.bound if plan else 0.0,
         planned_steps=measured.planned_steps,
         mismatched_steps=measured.mismatched_steps,
+        over_budget_steps=measured.over_budget_steps,
+        rungs=len(session.ladder.rungs),
         checks=measured.checks,
         failed_checks=measured.failed_checks,
         verify_extra_bytes=measured.verify_extra_bytes,
@@ -176,7 +180,33 @@ def _sentence(session: Session, predicted_step: int) -> str:
     return text
 
 
+def status_line(session: Session) -> str:
+    """Predicted against measured in a line of a log."""
+    plan, measured = session.plan, session.measured
+    if plan is None or not plan.feasible or not plan.peak_bytes:
+        return f"{session.stage.value}: {session.why}"
+    peak = measured.planned_peak_bytes / plan.peak_bytes - 1
+    text = (
+        f"{format_bytes(measured.base_peak_bytes)} -> {format_bytes(plan.peak_bytes)} predicted, "
+        f"{format_bytes(measured.planned_peak_bytes)} measured "
+        f"({format_percent(peak, sign=True)}), "
+        f"step {format_duration(measured.base_step_ns)}"
+    )
+    if measured.planned_step_ns and measured.base_step_ns:
+        slower = measured.planned_step_ns / measured.base_step_ns - 1
+        text += (
+            f" -> {format_duration(measured.planned_step_ns)} ({format_percent(slower, sign=True)})"
+        )
+    if measured.checks:
+        equal = "bitwise equal" if not measured.failed_checks else "NOT EQUAL"
+        text += f", gradients {equal} on {measured.checks} sampled step"
+        text += "s" if measured.checks > 1 else ""
+    return text
+
+
 def _empty() -> Report:
     disabled = os.environ.get("REPRISE_DISABLE") == "1"
     why = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
-    return Report("off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, f"No plan: {why}.")
+    return Report(
+        "off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, f"No plan: {why}."
+    )

@@ -14,7 +14,7 @@ import re
 
 from reprise.errors import RepriseError
 
-__all__ = ["check_budget", "format_bytes", "format_duration", "format_percent"]
+__all__ = ["check_budget", "format_bytes", "format_duration", "format_percent", "parse_bytes"]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _WRITTEN_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")
@@ -112,6 +112,18 @@ def check_budget(budget: str | int) -> str:
     elif value <= 0:
         raise _refuse(text, "must be positive")
     return text
+
+
+def parse_bytes(text: str) -> int:
+    """The bytes of a size as "2GiB" or "500MB"; a share has none and is refused."""
+    checked = check_budget(text)
+    match = re.fullmatch(r"([0-9.]+)[ \t]*([A-Za-z]*)", checked)
+    unit = match[2] if match else ""
+    if match is None or unit == "x":
+        raise _refuse(checked, "is a share, not a size", "write 8GiB, 8GB or a number of bytes")
+    base = 1024 if unit.endswith("iB") else 1000
+    power = " KMGT".index(unit[0].upper()) if unit not in ("", "B") else 0
+    return int(float(match[1]) * base**power)
 
 
 def _refuse(text: str, fact: str, remedy: str = _HINT) -> RepriseError:

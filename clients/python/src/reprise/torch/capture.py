@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.meter import Meter
@@ -41,6 +42,7 @@ from reprise.torch.ops import (
     tensors_in,
 )
 from reprise.torch.state import model_device, now_ns
+from reprise.torch.windows import OpRecorder
 
 __all__ = [
     "BACKWARD",
@@ -57,6 +59,8 @@ __all__ = [
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3  # numbered as reprise.v1.Phase
 
 PLAIN_TYPES = frozenset({Tensor, nn.Parameter})
+# A step that is only estimated runs on fake tensors (estimate.py).
+_CAPTURED_TYPES = PLAIN_TYPES | {FakeTensor}
 
 
 @dataclass(slots=True, eq=False)
@@ -157,8 +161,9 @@ class _Packed:
 class Capture(TorchDispatchMode):
     """One captured step. Use once."""
 
-    def __init__(self, root: nn.Module, meter: Meter) -> None:
+    def __init__(self, root: nn.Module, meter: Meter, recorder: OpRecorder | None = None) -> None:
         super().__init__()
+        self._recorder = recorder
         self._root = root
         self._meter = meter
         self._device = model_device(root)
@@ -171,6 +176,8 @@ class Capture(TorchDispatchMode):
         self._unpacks: list[Unpack] = []
         self._regions: list[tuple[int, int]] = []
         self._in_region = False
+        self._keep_all = 0
+        self._packing = False
         self._in_optimizer = False
         self._seen_backward = False
         self._node: tuple[str, int] | None = None
@@ -276,12 +283,13 @@ class Capture(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if not PLAIN_TYPES.issuperset(types):
+        if not _CAPTURED_TYPES.issuperset(types):
             return NotImplemented  # a subclass: it takes its call apart, we see the inner ones
         kwargs = kwargs or {}
         if func in IGNORED:
             out = func(*args, **kwargs)
-            self._follow(args, kwargs, out)
+            if not self._packing:
+                self._follow(args, kwargs, out)
             return out
         phase = self._phase()
         arguments = tuple(tensors_in(*args, kwargs))
@@ -290,9 +298,12 @@ class Capture(TorchDispatchMode):
         live = meter.live()
         self._peak = max(self._peak, meter.peak())
         meter.reset_peak()
+        record = self._recorder.begin(str(func)) if self._recorder is not None else 0
         begin = now_ns(self._device)
         out = func(*args, **kwargs)
         took = now_ns(self._device) - begin
+        if self._recorder is not None:
+            self._recorder.end(record)
         peak = meter.peak()
         self._peak = max(self._peak, peak)
 
@@ -455,6 +466,7 @@ class Capture(TorchDispatchMode):
             if len(self._storages) > known:
                 storage.birth, storage.prior = number, False
                 storage.in_region = op.in_region
+                storage.pinned = self._keep_all > 0
                 storage.name = f"{op.module}.{op.name}" if op.module else op.name
                 if op.phase != FORWARD:
                     storage.category = 6
@@ -488,9 +500,7 @@ class Capture(TorchDispatchMode):
             if ours:
                 self._unpacked_objects[id(tensor)] = weakref.ref(tensor, self._forget(tensor))
             else:
-                storage = self._storage_of(tensor)
-                if storage is not None:
-                    self._hold(tensor, storage)
+                self._see(tensor)
 
     def _forget(self, tensor: Tensor) -> Callable[[Any], None]:
         key = id(tensor)
@@ -499,6 +509,16 @@ class Capture(TorchDispatchMode):
             self._unpacked_objects.pop(key, None)
 
         return gone
+
+    def keep(self, tensor: Tensor) -> None:
+        """The program wants this tensor to be saved, whatever the budget."""
+        storage = self._see(tensor)
+        if storage is not None:
+            storage.pinned = True
+
+    def keep_all(self, on: bool) -> None:
+        """The program wants everything saved that is made from here on, or no longer."""
+        self._keep_all += 1 if on else -1
 
     def _pin_outputs(self, outputs: Any) -> None:
         for tensor in tensors_in(outputs):
@@ -509,12 +529,18 @@ class Capture(TorchDispatchMode):
     # ---- What autograd saves --------------------------------------------------
 
     def _pack(self, tensor: Tensor) -> Any:
-        guard = torch._C._DisableTorchDispatch()
-        try:
+        if type(tensor) is FakeTensor:
+            # Has no other way to stay one; the alias is autograd's and not the program's.
+            self._packing = True
             alias = tensor.detach()
-        finally:
-            del guard
-        storage = self._storage_of(tensor)
+            self._packing = False
+        else:
+            guard = torch._C._DisableTorchDispatch()
+            try:
+                alias = tensor.detach()
+            finally:
+                del guard
+        storage = self._see(tensor)
         if storage is None:
             return alias
         storage.saved = True
@@ -580,7 +606,7 @@ def stale_message(tensor: Tensor, version: int) -> str:
 def _is_plain(tensor: Tensor) -> bool:
     """Strided, its bits are its values: can be made again from its storage and strides."""
     return (
-        type(tensor) in PLAIN_TYPES
+        type(tensor) in _CAPTURED_TYPES
         and tensor.layout == torch.strided
         and not tensor.is_conj()
         and not tensor.is_neg()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session measured: plain steps, planned steps, checks of gradients."""
+"""What a session measured: plain steps by the shape of their input, planned ones by their rung."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -12,43 +14,72 @@ __all__ = ["Measured"]
 
 
 @dataclass(slots=True)
+class _Steps:
+    """Steps of one kind: how many, their peak, the times of the last ones."""
+
+    count: int = 0
+    peak_bytes: int = 0
+    over_budget: int = 0
+    times_ns: list[int] = field(default_factory=list)
+
+    def add(self, step_ns: int, peak: int, representative: bool) -> None:
+        self.count += 1
+        self.peak_bytes = max(self.peak_bytes, peak)
+        if representative:
+            self.times_ns.append(step_ns)
+            if len(self.times_ns) > 101:
+                del self.times_ns[0]
+
+    @property
+    def step_ns(self) -> int:
+        return int(median(self.times_ns)) if self.times_ns else 0
+
+
+@dataclass(slots=True)
 class Measured:
-    """Figures of one model, kept small however long it trains."""
+    """Figures of one model, kept small however long it trains. Those without an argument are of the
+    input shape and the rung that were shown last."""
 
     budget: str | None
     plain_steps: int = 0
-    planned_steps: int = 0
     mismatched_steps: int = 0
-    base_peak_bytes: int = 0
-    planned_peak_bytes: int = 0
     checks: int = 0
     failed_checks: int = 0
     gradients_checked: int = 0
     verify_extra_bytes: int = 0
     smallest_budget: int | None = None
-    # The first plain step pays for what is set up once; times of the last steps only.
-    _plain_ns: list[int] = field(default_factory=list)
-    _planned_ns: list[int] = field(default_factory=list)
+    _plain: dict[Hashable, _Steps] = field(default_factory=dict)
+    _seen: Counter[Hashable] = field(default_factory=Counter)
+    _planned: dict[int, _Steps] = field(default_factory=dict)
+    _key: Hashable = None
+    _rung: int = 0
 
-    def plain(self, step_ns: int, peak: int) -> None:
-        """A step without a plan. The first one has no optimizer state yet: its peak is not that
-        of a step."""
+    def plain(self, key: Hashable, step_ns: int, peak: int) -> None:
+        """A step without a plan. The first one pays for what is set up once, and has no optimizer
+        state yet: it tells nothing about the time of a step."""
         self.plain_steps += 1
-        if self.plain_steps > 1:
-            _add(self._plain_ns, step_ns)
-        self.base_peak_bytes = max(self.base_peak_bytes, peak)
+        if len(self._plain) >= 64 and key not in self._plain:
+            return
+        steps = self._plain.setdefault(key, _Steps())
+        steps.add(step_ns, peak, representative=self.plain_steps > 1)
+        if not self._planned:
+            self._key = key
 
-    def planned(self, step_ns: int, peak: int, representative: bool) -> None:
-        """A step under the plan; `representative`: nothing else was going on that takes time."""
-        self.planned_steps += 1
-        self.planned_peak_bytes = max(self.planned_peak_bytes, peak)
-        if representative:
-            _add(self._planned_ns, step_ns)
+    def planned(
+        self, rung: int, step_ns: int, peak: int, budget: int, representative: bool
+    ) -> None:
+        """A step under a plan; `representative`: nothing else was going on that takes time."""
+        steps = self._planned.setdefault(rung, _Steps())
+        steps.add(step_ns, peak, representative)
+        steps.over_budget += peak > budget
 
-    def new_plan(self) -> None:
+    def show(self, key: Hashable, rung: int) -> None:
+        """What the figures without an argument are about."""
+        self._key, self._rung = key, rung
+
+    def new_plan(self, rung: int) -> None:
         """Figures of the plan before are not those of this one."""
-        self.planned_steps = self.planned_peak_bytes = 0
-        self._planned_ns.clear()
+        self._planned[rung] = _Steps()
 
     def checked(self, result: CheckResult) -> None:
         """A check of gradients."""
@@ -57,16 +88,39 @@ class Measured:
         self.failed_checks += bool(result.differing)
         self.verify_extra_bytes = max(self.verify_extra_bytes, result.extra_bytes)
 
+    def base(self, key: Hashable) -> tuple[int, int]:
+        """Peak and time of plain steps with this input; zeros: none was seen."""
+        steps = self._plain.get(key)
+        return (steps.peak_bytes, steps.step_ns) if steps else (0, 0)
+
+    def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
+        """What is known of plain steps with an input of which no plain step was measured."""
+        if key not in self._plain:
+            self._plain[key] = _Steps(1, peak, 0, [step_ns])
+
+    @property
+    def base_peak_bytes(self) -> int:
+        return self.base(self._key)[0]
+
     @property
     def base_step_ns(self) -> int:
-        return int(median(self._plain_ns)) if self._plain_ns else 0
+        return self.base(self._key)[1]
+
+    @property
+    def planned_steps(self) -> int:
+        return sum(steps.count for steps in self._planned.values())
+
+    @property
+    def over_budget_steps(self) -> int:
+        """Of any rung's present plan."""
+        return sum(steps.over_budget for steps in self._planned.values())
+
+    @property
+    def planned_peak_bytes(self) -> int:
+        steps = self._planned.get(self._rung)
+        return steps.peak_bytes if steps else 0
 
     @property
     def planned_step_ns(self) -> int:
-        return int(median(self._planned_ns)) if self._planned_ns else 0
-
-
-def _add(values: list[int], value: int) -> None:
-    values.append(value)
-    if len(values) > 101:
-        del values[0]
+        steps = self._planned.get(self._rung)
+        return steps.step_ns if steps else 0

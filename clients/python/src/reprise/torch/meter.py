@@ -15,7 +15,8 @@ none of them can.
 
 from __future__ import annotations
 
-from typing import Protocol
+import weakref
+from typing import ClassVar, Protocol
 
 import torch
 
@@ -89,9 +90,14 @@ class ProbeMeter:
     name = "probe"
     has_events = True
 
+    # Several models may be measured at once, over one probe: who resets its peak keeps it for the
+    # others first.
+    _all: ClassVar[weakref.WeakSet[ProbeMeter]] = weakref.WeakSet()
+
     def __init__(self) -> None:
         """Installs nothing yet. RepriseError: the probe cannot be built or loaded."""
         self._probe = probe.load()
+        self._kept = 0  # the probe's peak before somebody else's reset
         self._running = False
         # live() minus what the probe has counted since it was loaded.
         self._offset = 0
@@ -116,23 +122,30 @@ class ProbeMeter:
         if code != 0:
             raise RepriseError("the memory probe could not be registered as the CPU allocator")
         self._running = True
+        self._all.add(self)
         self._offset = baseline_bytes - int(self._probe.reprise_probe_live())
-        self._probe.reprise_probe_reset_peak()
+        self.reset_peak()
 
     def stop(self) -> None:
         if self._running:
             self.events_end()
-            self._probe.reprise_probe_uninstall()
             self._running = False
+            self._all.discard(self)
+            if not self._all:
+                self._probe.reprise_probe_uninstall()
 
     def live(self) -> int:
         return self._offset + int(self._probe.reprise_probe_live())
 
     def peak(self) -> int:
-        return self._offset + int(self._probe.reprise_probe_peak())
+        return self._offset + max(self._kept, int(self._probe.reprise_probe_peak()))
 
     def reset_peak(self) -> None:
+        peak = int(self._probe.reprise_probe_peak())
+        for other in self._all:
+            other._kept = max(other._kept, peak)
         self._probe.reprise_probe_reset_peak()
+        self._kept = 0
 
     def events_begin(self, agent: Agent) -> None:
         address = agent.alloc_function()

@@ -123,9 +123,10 @@ class Node:
 class Ref:
     """What autograd keeps instead of a tensor that is given up."""
 
-    __slots__ = ("cell", "geometry", "run", "slot", "version")
+    __slots__ = ("cell", "copy", "geometry", "run", "slot", "version")
 
     def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
+        self.copy: Any = None  # of the tensor, in a step whose values are compared
         self.run = run
         self.slot = slot
         self.cell = cell

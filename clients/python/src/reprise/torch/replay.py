@@ -24,6 +24,7 @@ from reprise.torch.generator import GeneratorState
 from reprise.torch.ops import tensors_in
 from reprise.torch.program import Burst
 from reprise.torch.records import Cell, Geometry, Held, Node, Own
+from reprise.torch.windows import OpRecorder
 
 __all__ = ["Replayer"]
 
@@ -58,16 +59,24 @@ class _Memo(dict[tuple[int, int], Tensor]):
 class Replayer:
     """The replays of one step."""
 
-    __slots__ = ("_counts", "_nodes")
+    __slots__ = ("_counts", "_nodes", "recorder")
 
     def __init__(self, nodes: dict[int, weakref.ref[Node]], counts: Any) -> None:
         self._nodes = nodes
         self._counts = counts
+        self.recorder: OpRecorder | None = None  # in a traced step
 
     # ---- As planned -----------------------------------------------------------
 
     def run(self, burst: Burst) -> None:
         """Replays a burst; a call whose outputs nobody holds any more is left out."""
+        if self.recorder is None:
+            self._run(burst)
+            return
+        with self.recorder.op("reprise::recompute"):
+            self._run(burst)
+
+    def _run(self, burst: Burst) -> None:
         with _Alone():
             for replay in burst:
                 reference = self._nodes.get(replay.op)
@@ -95,7 +104,11 @@ class Replayer:
         args = _load(node.args, own, used)
         kwargs = _load(node.kwargs, own, used)
         node.replays -= 1
-        out = _call(node, args, kwargs)
+        if self.recorder is None:
+            out = _call(node, args, kwargs)
+        else:
+            with self.recorder.op(str(node.func)):
+                out = _call(node, args, kwargs)
         del args, kwargs, own
         self._counts.replayed += 1
         if node.replays == 0:

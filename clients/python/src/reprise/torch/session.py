@@ -4,17 +4,20 @@
     WARMUP --n plain steps--> CAPTURE --one step--> WAITING --plan--> PLANNED
                                  ^                     | refused          | gradients differ,
                                  |                     v                  v plan cannot run
-                                 +--- 3 mismatches -- PLAIN <-------------+
+                                 +- another size,    PLAIN <-------------+
+                                    another program
 
-A step begins with the first forward of the model after the last optimizer step and ends when the
-optimizer has stepped. Forwards that do not train (evaluation, no_grad) are not steps. Plans change
-between steps only. Whatever goes wrong here, the job trains on as if nobody watched; what was
-decided is said once, on standard error.
+A step begins with the first forward of the model after the last one ended, and ends when its
+optimizers have stepped (cycle.py). Forwards that do not train (evaluation, no_grad) are not steps.
+Which plan a step runs under is the ladder's choice (ladder.py), made when the step begins. Whatever
+goes wrong here, the job trains on as if nobody watched; what was decided is said once, on standard
+error.
 """
 
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
 import weakref
@@ -34,25 +37,28 @@ from reprise import abi
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.plan import Plan
+from reprise.torch import oom, quarantine
 from reprise.torch.capture import FORWARD, Capture
+from reprise.torch.cycle import Cycle
 from reprise.torch.forward import ArmedForward
+from reprise.torch.ladder import Key, Ladder, Rung, key_of
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
 from reprise.torch.program import compile_plan
 from reprise.torch.state import alive_tensors, blocked, known_names, model_device, now_ns
 from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Run, Tape
-from reprise.torch.verify import Check
+from reprise.torch.verify import Audit, Check, CheckResult
+from reprise.torch.windows import OpRecorder, OpWindow
 
-__all__ = ["Session", "Stage"]
+__all__ = ["Session", "Stage", "capturing"]
 
-# A structure that differs this many steps in a row is captured again, this often at most.
-MISMATCHES_BEFORE_CAPTURE = 3
-MAX_CAPTURES = 4
+# So many planned steps after the first check the result is said in a line.
+SAID_AFTER = 3
 
-
-# Sessions of this process: they share one agent.
+# Sessions of this process: they share one agent, and one captures at a time.
 _open: set[Session] = set()
+_capturing: list[Session] = []
 
 
 class Stage(Enum):
@@ -88,35 +94,40 @@ class Session:
         self.name = name
         self.stage = Stage.WARMUP
         self.why = ""
-        self.plan: Plan | None = None
-        self.graph: CapturedGraph | None = None
+        self.ladder = Ladder()
+        self.rung: Rung | None = None  # of the last planned step
+        self.refused: Plan | None = None  # the server's "no plan fits"
         self.measured = Measured(budget)
+        self.capabilities = f"tape:seeded_ok=1:ns_per_op={ns_per_op}"
         self._verify_every = verify_every
         self._warmup = max(1, warmup)
         self._wait_s = wait_s
-        self._ns_per_op = ns_per_op
         self._pid = os.getpid()
         self._device = model_device(model)
         self._parameters = {id(p) for p in model.parameters()}
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._cycle = Cycle()
+        self._eval_forward = self._eval_trains = False
         self._step = 0
+        self._key = Key((), ())
         self._in_step = False
         self._in_forward = False
         self._in_optimizer = False
         self._busy = False
         self._begin_ns = 0
         self._capture: Capture | None = None
-        self._captures = 0
-        self._mismatched = 0
-        self._tape: Tape | None = None
+        self._tried = 0  # captures given up
+        self._op_scale = 1.0  # time of a plain step / ops of a captured one
         self._run: Run | None = None
         self._check: Check | None = None
         self._since_check = 0
         self._checked = False
-        self._left_out: frozenset[str] = frozenset()
+        self._traced: set[int] = set()
         self._window = False
+        self._op_window: OpWindow | None = None
+        self._oom = False
+        self._risky = False  # memory has run out before
         self._peak = 0
-        self._graph_id: int | None = None
         self._said: set[str] = set()
         self._forward = ArmedForward(model, self._around)
         _open.add(self)
@@ -134,6 +145,17 @@ class Session:
             raise RepriseError("the model of this session is gone")
         return model
 
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the last planned step; the refusal, where that is what came."""
+        return self.refused if self.rung is None else self.rung.plan
+
+    @property
+    def graph(self) -> CapturedGraph | None:
+        """The step graph behind it."""
+        rungs = self.ladder.rungs
+        return self.rung.graph if self.rung else rungs[-1].graph if rungs else None
+
     def _gone(self) -> None:
         for handle in self._handles:
             handle.remove()
@@ -144,16 +166,17 @@ class Session:
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Idempotent."""
         self._abandon()
-        if self.plan is not None and self._tape is not None:
-            self.agent.plan_state(self.plan.plan_number, abi.PLAN_STOPPED, "removed")
+        self._stopped("removed")
         self._forward.remove()
         self._gone()
-        self.stage, self._tape = Stage.PLAIN, None
+        self.stage = Stage.PLAIN
 
     def close(self) -> None:
         """Ends this model's part of the agent's session; the last one ends the session, so that
         what was reported arrives and the run is seen to end and not to die."""
         _open.discard(self)
+        if self in _capturing:
+            _capturing.remove(self)
         atexit.unregister(self.close)
         if not _open and os.getpid() == self._pid:
             self.agent.stop()
@@ -172,7 +195,26 @@ class Session:
         if not self._trains():
             return call(*args, **kwargs)
         if not self._in_step:
-            self._begin_step()
+            self._begin_step(args, kwargs)
+        before = oom.Before(self.model) if self._risky else None
+        try:
+            return self._watched(call, args, kwargs)
+        except BaseException as error:
+            self._abandon()
+            if not oom.is_oom(error):
+                raise
+            self._out_of_memory(error)
+            if before is None or not before.again:
+                raise
+        # Outside the handler: its traceback would keep the failed forward's tensors.
+        before.restore()
+        if not self._in_step:
+            self._begin_step(args, kwargs)
+        return self._watched(call, args, kwargs)
+
+    def _watched(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         self._in_forward = True
         try:
             if self._check is not None:
@@ -181,79 +223,129 @@ class Session:
                 with self._capture.region() as pin:
                     out = call(*args, **kwargs)
                     pin(out)
-            elif self._tape is not None and self._run is not None:
-                why = blocked()
-                if why:
-                    self._run.mismatch(why)
-                    if self._check is not None:
-                        self._check.stop()
-                        self._check = None
-                    return call(*args, **kwargs)
-                with self._tape.region():
-                    out = call(*args, **kwargs)
+            elif self._run is not None:
+                out = self._planned(self._run, call, args, kwargs)
             else:
                 out = call(*args, **kwargs)
-        except BaseException:
-            # The step may be tried again, or given up: a capture of half a step is worth nothing.
-            self._abandon()
-            raise
         finally:
             self._in_forward = False
         if self._check is not None:
             self._check.leave(out)
         return out
 
+    def _planned(
+        self, run: Run, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        why = blocked()
+        if why:
+            # A capture of another model of ours is nothing this program has done.
+            run.stand_aside("" if _capturing else why)
+            if self._check is not None:
+                self._check.stop()
+                self._check = None
+            return call(*args, **kwargs)
+        assert self.rung is not None
+        assert self.rung.tape is not None
+        if run.spent:
+            # One more micro-batch than captured, or a step that was given up after its backward.
+            run = self._run = self.rung.tape.begin(run.counts)
+        with self.rung.tape.region():
+            return call(*args, **kwargs)
+
     def _trains(self) -> bool:
-        return (
-            self.model.training
-            and torch.is_grad_enabled()
-            and not (self._in_forward or self._busy or self._in_optimizer)
-            and os.getpid() == self._pid
-            and not torch.compiler.is_compiling()
-        )
+        if (
+            self._in_forward
+            or self._busy
+            or self._in_optimizer
+            or not torch.is_grad_enabled()
+            or os.getpid() != self._pid
+            or torch.compiler.is_compiling()
+            or any(s._in_forward or s._busy for s in _open)  # a part of another armed model
+        ):
+            return False
+        if self.model.training:
+            return True
+        # In eval mode, but with gradients: a step if an optimizer comes, as has been seen before.
+        self._eval_forward = True
+        return self._eval_trains
 
     # ---- A step ---------------------------------------------------------------
 
-    def _begin_step(self) -> None:
+    def _begin_step(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._step += 1
-        if self._graph_id is not None:
-            self._ask_for_plan()
-        self._in_step, self._window = True, False
-        if self.stage is Stage.CAPTURE:
-            why = blocked()
-            if why:
-                self.stop_planning(f"trains without a plan: {why}")
-            else:
-                self._trace(True)
-                self._capture = Capture(self.model, self.meter)
-                prior = alive_tensors(self._device)
-                self._capture.begin(prior, known_names(self.model, list(self._optimizers)))
-                del prior
-        elif self._tape is not None:
-            self._run = self._tape.begin()
-            planned = self.measured.planned_steps
-            if self._verify_every and (planned == 0 or self._since_check >= self._verify_every):
-                self._since_check = 0
-                self._check = Check(self.model, self._left_out)
-            elif planned == 1:
-                self._trace(True)  # not the first: its check would be in the picture
-            self._since_check += 1
+        self._cycle.restart()
+        self._key = key_of(args, kwargs)
+        self._ask_for_plans()
+        self._in_step, self._window, self._run = True, False, None
+        if not (self._wants_capture() and self._begin_capture()) and self.stage is Stage.PLANNED:
+            self._begin_planned()
         self.agent.step(self._step)
+        if self.agent.window_kinds() and not self._window:
+            self._trace(True)  # the collector asked
         self._peak = 0
         if self._capture is None:
             self.meter.reset_peak()
         self._begin_ns = now_ns(self._device)
 
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._in_step or not self._owns(optimizer):
+    def _wants_capture(self) -> bool:
+        if self.budget is None or _capturing or self.agent.status == "inert":
+            return False
+        if self.stage is Stage.CAPTURE:
+            return True
+        return self.stage is Stage.PLANNED and self.ladder.wants(self._key)
+
+    def _begin_capture(self) -> bool:
+        why = blocked()
+        if why:
+            self._tried += 1
+            if self._tried > 3 and self.stage is Stage.CAPTURE:
+                self.stop_planning(f"trains without a plan: {why}")
+            return False
+        _capturing.append(self)
+        self._trace(True, ops=False)
+        self._capture = Capture(self.model, self.meter, OpRecorder(self.agent))
+        prior = alive_tensors(self._device)
+        self._capture.begin(prior, known_names(self.model, self._cycle.optimizers))
+        return True
+
+    def _begin_planned(self) -> None:
+        rung = self.ladder.pick(self._key)
+        if rung is None or rung.tape is None or rung.plan is None:
             return
-        self._optimizers.add(optimizer)
+        self.rung = rung
+        self.measured.show(rung.key, rung.number)
+        self._run = rung.tape.begin()
+        if self._verify_every and (
+            rung.number not in self._traced or self._since_check >= self._verify_every
+        ):
+            self._since_check = 0
+            self._traced.add(rung.number)
+            if rung.leaks:
+                self._run.audit = Audit()
+            else:
+                self._check = Check(self.model, rung.left_out)
+        elif -rung.number not in self._traced:
+            self._traced.add(-rung.number)
+            self._trace(True)  # not the first: its check would be in the picture
+        self._since_check += 1
+
+    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._owns(optimizer):
+            return
+        if not self._in_step:
+            if self._eval_forward and self._step == 0:
+                self._eval_trains = True
+            return
         self._in_optimizer = True
         if self._capture is not None:
             self._capture.enter_optimizer()
+        if self._run is not None and self._run.audit is not None:
+            audit, self._run.audit = self._run.audit, None
+            self._checked = True
+            self._judge(audit.result())
         if self._check is not None:
             began = now_ns(self._device)
-            self._peak = self.meter.peak()
+            self._peak = max(self._peak, self.meter.peak())
             check, self._check = self._check, None
             self._compare(check)
             del check
@@ -261,42 +353,60 @@ class Session:
             self._begin_ns += now_ns(self._device) - began
 
     def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not (self._in_step and self._in_optimizer and self._owns(optimizer)):
+        if not self._owns(optimizer):
+            return
+        if not self._in_step:
+            self._cycle.learn(optimizer)
+            return
+        self._in_optimizer = False
+        if not self._cycle.ends(optimizer):
             return
         step_ns = now_ns(self._device) - self._begin_ns
-        self._in_step = self._in_optimizer = False
+        self._in_step = False
         capture, self._capture = self._capture, None
         if capture is not None:
+            _capturing.remove(self)
             self._finish_capture(capture)
             self._trace(False)
             return
-        self._end_step(step_ns, max(self._peak, self.meter.peak()))
+        peak = max(self._peak, self.meter.peak())
+        self._trace_ops(False)
+        self._end_step(step_ns, peak)
         self._trace(False)
 
     def _owns(self, optimizer: Optimizer) -> bool:
-        return any(
-            id(p) in self._parameters for group in optimizer.param_groups for p in group["params"]
-        )
+        if optimizer in self._foreign:
+            return False
+        for again in (False, True):
+            if again:  # parameters may have been replaced: a new head, a lazy module
+                model = self._model()
+                self._parameters = {id(p) for p in model.parameters()} if model else set()
+            for group in optimizer.param_groups:
+                if any(id(p) in self._parameters for p in group["params"]):
+                    return True
+        self._foreign.add(optimizer)
+        return False
 
     def _end_step(self, step_ns: int, peak: int) -> None:
         run, self._run = self._run, None
         checked, self._checked = self._checked, False
         flags, plan_id, replayed, mismatches = 0, 0, 0, 0
-        if run is not None and self.plan is not None:
+        plan = self.rung.plan if self.rung is not None else None
+        if run is not None and self.rung is not None and plan is not None:
             run.finish()
             counts = run.counts
-            plan_id, replayed = self.plan.plan_number, counts.replayed + counts.on_demand
+            plan_id, replayed = plan.plan_number, counts.replayed + counts.on_demand
             mismatches = counts.mismatches
-            flags |= abi.STEP_PLANNED
-            if mismatches:
-                flags |= abi.STEP_KEPT_ALL
+            flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
             quiet = not (self._window or checked or mismatches)
-            self.measured.planned(step_ns, peak, representative=quiet)
-            self._count_mismatch(counts.mismatches, counts.first_mismatch)
-        else:
-            self.measured.plain(step_ns, peak)
-        if self._window:
-            flags |= abi.STEP_WINDOW
+            self.measured.planned(self.rung.number, step_ns, peak, plan.budget_bytes, quiet)
+            if run.armed or mismatches:
+                self.measured.mismatched_steps += bool(mismatches)
+                self.ladder.after(self.rung, matched=not mismatches)
+        elif not self._oom:
+            self.measured.plain(self._key, step_ns, peak)
+        flags |= (abi.STEP_WINDOW if self._window else 0) | (abi.STEP_OOM if self._oom else 0)
+        self._oom = False
         self.agent.step_done(
             self._step,
             step_ns=step_ns,
@@ -308,135 +418,191 @@ class Session:
         )
         if self.stage is Stage.WARMUP and self.measured.plain_steps >= self._warmup:
             self.stage = Stage.PLAIN if self.budget is None else Stage.CAPTURE
+        elif self.stage is Stage.PLANNED and self.ladder.hopeless:
+            what = run.counts.first_mismatch if run is not None else ""
+            self._drop_plans(f"the step keeps changing ({what})")
+        elif run is not None and self.measured.planned_steps == SAID_AFTER + 1:
+            self._say_status()
 
-    def _count_mismatch(self, mismatches: int, what: str) -> None:
-        if not mismatches:
-            self._mismatched = 0
-            return
-        self.measured.mismatched_steps += 1
-        self._mismatched += 1
-        if self._mismatched >= MISMATCHES_BEFORE_CAPTURE:
-            self._mismatched = 0
-            if self._captures >= MAX_CAPTURES:
-                self._drop_plan(f"the step keeps changing ({what})")
-            else:
-                self._drop_plan(f"the step has changed ({what}); capturing it again")
-                self.stage = Stage.CAPTURE
+    def _say_status(self) -> None:
+        from reprise.api import status_line
+
+        self.say(status_line(self))
 
     def _abandon(self) -> None:
-        """Forgets the step that is under way."""
+        """Forgets the step that is under way: it may be tried again, or given up. A capture of half
+        a step is worth nothing."""
         if self._capture is not None:
             self._capture.leave()
             self._capture = None
+            _capturing.remove(self)
         if self._check is not None:
             self._check.stop()
             self._check = None
         if self._run is not None and self._run.armed:
             self._run.mismatch("the forward failed")
+        self._trace_ops(False)
         self._trace(False)
         self._in_step = self._in_step and self._run is not None
 
-    def _trace(self, on: bool) -> None:
-        """Allocator events to the agent, for the steps that pages draw."""
+    def _trace(self, on: bool, ops: bool = True) -> None:
+        """Allocator events and op records to the agent, for the steps that pages draw."""
         if on:
             self._window = True
             self.meter.events_begin(self.agent)
+            self._trace_ops(ops)
         elif self._window:
             self.meter.events_end()
 
-    # ---- Graph and plan ---------------------------------------------------------
+    def _trace_ops(self, on: bool) -> None:
+        """A capture sends op records itself."""
+        if on and self._op_window is None and not blocked():
+            self._op_window = OpWindow(self.agent)
+            self._op_window.open()
+            if self._run is not None:
+                self._run.replayer.recorder = self._op_window.recorder
+        elif not on and self._op_window is not None:
+            self._op_window.close()
+            self._op_window = None
+
+    def _out_of_memory(self, error: BaseException) -> None:
+        self.agent.oom(self._device.index or 0 if self._device.type == "cuda" else -1)
+        self._oom = self._risky = True
+        self.say(f"step {self._step}: out of memory in the forward; plans get tighter from here")
+        rung = self.rung
+        if rung is not None and rung.plan is not None:
+            tighter = int(rung.plan.budget_bytes * oom.TIGHTER)
+            self._submit(rung, rung.graph.message(), str(tighter))
+
+    # ---- Graphs and plans ---------------------------------------------------------
 
     def _finish_capture(self, capture: Capture) -> None:
         step = capture.finish()
-        self._captures += 1
         self.agent.step_done(
             self._step, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
-        self.stage = Stage.WAITING
-        self.graph = graph = build(
-            step,
-            name=self.name,
-            measured_peak_bytes=self.measured.base_peak_bytes,
-            measured_step_ns=self.measured.base_step_ns,
-        )
+        ops_ns = sum(op.time_ns for op in step.ops)
+        peak, plain_ns = self.measured.base(self._key)
+        if plain_ns and ops_ns:
+            self._op_scale = plain_ns / ops_ns
+        elif not plain_ns:
+            # No plain step with this input was measured: from the ops of the captured one.
+            peak, plain_ns = step.peak_bytes, int(ops_ns * self._op_scale)
+            self.measured.set_base(self._key, peak, plain_ns)
+        graph = build(step, name=self.name, measured_peak_bytes=peak, measured_step_ns=plain_ns)
         outside = {
             id(s) for op in step.ops if op.phase == FORWARD and not op.in_region for s in op.reads
         }
-        self._left_out = frozenset(s.name for s in step.storages if id(s) in outside and s.name)
-        capabilities = f"tape:seeded_ok=1:ns_per_op={self._ns_per_op}"
+        read = [s for s in step.storages if id(s) in outside]
+        left_out = frozenset(s.name for s in read if s.name)
+        leaks = any(s.in_region and not s.pinned for s in read)
+        rung = self.ladder.add(self._key, graph, left_out, leaks)
+        if rung is None:
+            return
+        if self.stage is Stage.CAPTURE:
+            self.stage = Stage.WAITING
         assert self.budget is not None
-        try:
-            self._graph_id = self.agent.submit_graph(
-                graph.to_json(), self.budget, capabilities, graph.static_bytes
-            )
-        except RepriseError as error:
-            self.stop_planning(f"trains without a plan: {error}")
-            return
-        if self._graph_id is None:
-            self.stop_planning(f"trains without a plan: {self.agent.why}")
+        self._submit(rung, graph.message(), self.budget)
+        ahead = self.ladder.ahead(rung)
+        if ahead is not None:
+            self._submit(*ahead, self.budget)
 
-    def _ask_for_plan(self) -> None:
-        """Between steps: waits for the first plan, takes a newer one when it is there."""
-        assert self._graph_id is not None
-        have = 0 if self.plan is None else self.plan.plan_number
-        waiting = self.stage is Stage.WAITING
+    def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> None:
+        text = graph_bytes(message, rung.number, budget)
         try:
-            reply = (
-                self.agent.wait_plan(self._graph_id, have, self._wait_s)
-                if waiting
-                else self.agent.poll_plan(self._graph_id, have)
+            graph_id = self.agent.submit_graph(
+                text, budget, self.capabilities, message["static_bytes"]
             )
+            why = self.agent.why if graph_id is None else ""
         except RepriseError as error:
-            if waiting:
-                self.stop_planning(f"trains without a plan: {error}")
-            return
-        if reply.kind == "plan" and reply.plan is not None:
-            if reply.plan.feasible:
-                self._install(reply.plan)
-            else:
-                self.stop_planning(reply.plan.sentence or "no plan fits the budget")
-                self.plan = reply.plan
-        elif reply.kind == "refused" and waiting:
-            self.measured.smallest_budget = reply.smallest_budget
-            self.stop_planning(reply.why or "the server refused to plan this step")
-        elif reply.kind == "inert" and waiting:
-            self.stop_planning(f"trains without a plan: {reply.why or self.agent.why}")
-        elif reply.kind == "pending" and waiting:
-            self.say(f"no plan after {self._wait_s:.0f} s; trains without one until it comes")
-            self.stage = Stage.PLAIN
+            graph_id, why = None, str(error)
+        if graph_id is not None:
+            rung.graph_id, rung.refused = graph_id, ""
+        elif rung.tape is None:
+            rung.refused = f"trains without a plan: {why}"
+            self._nothing_left()
 
-    def _install(self, plan: Plan) -> None:
-        assert self.graph is not None
-        try:
-            tape = Tape(compile_plan(self.graph, plan.schedule))
-        except RepriseError as error:
-            self.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, str(error))
-            self.plan = plan
-            if self._tape is None:
-                self.stop_planning(f"trains without a plan: {error}")
+    def _ask_for_plans(self) -> None:
+        """Between steps: waits for the first plan, takes any other when it is there."""
+        for rung in [r for r in self.ladder.rungs if r.open]:
+            have = 0 if rung.plan is None else rung.plan.plan_number
+            waiting = self.stage is Stage.WAITING and rung.plan is None
+            assert rung.graph_id is not None
+            try:
+                reply = (
+                    self.agent.wait_plan(rung.graph_id, have, self._wait_s)
+                    if waiting
+                    else self.agent.poll_plan(rung.graph_id, have)
+                )
+            except RepriseError as error:
+                rung.refused = f"trains without a plan: {error}"
+                continue
+            if reply.kind == "plan" and reply.plan is not None:
+                self._install(rung, reply.plan)
+            elif reply.kind == "refused" and rung.plan is None:
+                self.measured.smallest_budget = reply.smallest_budget
+                rung.refused = reply.why or "the server refused to plan this step"
+                if self.stage is not Stage.WAITING:
+                    self.say(rung.refused)
+            elif reply.kind == "inert" and rung.plan is None:
+                rung.refused = f"trains without a plan: {reply.why or self.agent.why}"
+            elif reply.kind == "pending" and waiting:
+                self.say(f"no plan after {self._wait_s:.0f} s; trains without one until it comes")
+                self.stage = Stage.PLANNED
+        self._nothing_left()
+
+    def _nothing_left(self) -> None:
+        """No rung has a plan, and none will come."""
+        rungs = self.ladder.rungs
+        if self.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
+            if any(r.tape is not None or r.open for r in rungs):
+                return
+            self.stop_planning(rungs[-1].refused)
+
+    def _install(self, rung: Rung, plan: Plan) -> None:
+        why = ""
+        if not plan.feasible:
+            self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
             return
-        self._tape, self.plan = tape, plan
+        if quarantine.holds(plan):
+            why = f"plan {plan.plan_id} was found to change gradients before"
+        try:
+            tape = None if why else Tape(compile_plan(rung.graph, plan.schedule))
+        except RepriseError as error:
+            why = str(error)
+        if why:
+            self.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
+            if rung.tape is None:
+                rung.refused = f"trains without a plan: {why}"
+            return
+        rung.tape, rung.plan = tape, plan
         self.stage = Stage.PLANNED
-        self.measured.new_plan()
+        self.measured.new_plan(rung.number)
         self.agent.plan_state(plan.plan_number, abi.PLAN_APPLIED)
         if plan.sentence:
             self.say(plan.sentence)
 
-    def _drop_plan(self, why: str) -> None:
-        if self.plan is not None:
-            self.agent.plan_state(self.plan.plan_number, abi.PLAN_STOPPED, why)
-        self.plan, self._graph_id = None, None
+    def _stopped(self, why: str) -> None:
+        for rung in self.ladder.rungs:
+            if rung.plan is not None and rung.tape is not None:
+                self.agent.plan_state(rung.plan.plan_number, abi.PLAN_STOPPED, why)
+            rung.tape, rung.graph_id = None, None
+
+    def _drop_plans(self, why: str) -> None:
+        self._stopped(why)
+        self.rung = None
         self.stop_planning(why)
 
     def stop_planning(self, why: str) -> None:
         """No plan from here on."""
-        self._tape, self.stage, self.why = None, Stage.PLAIN, why
+        for rung in self.ladder.rungs:
+            rung.tape, rung.graph_id = None, None
+        self.stage, self.why = Stage.PLAIN, why
         self.say(why)
 
     # ---- Verification -------------------------------------------------------------
 
     def _compare(self, check: Check) -> None:
-        assert self.plan is not None
         self._busy = self._checked = True
         try:
             result = check.compare(self._forward.plain)
@@ -446,20 +612,41 @@ class Session:
             return
         finally:
             self._busy = False
+        self._judge(result)
+
+    def _judge(self, result: CheckResult) -> None:
+        rung = self.rung
+        assert rung is not None
+        assert rung.plan is not None
         self.measured.checked(result)
         equal = not result.differing
+        plan = rung.plan
         self.agent.verify(
             self._step,
-            plan_id=self.plan.plan_number,
+            plan_id=plan.plan_number,
             checked=result.checked,
             differing=len(result.differing),
             flags=abi.VERIFY_BITWISE if equal else abi.VERIFY_FAILED,
             first_name=0 if equal else self.agent.intern(result.differing[0]),
         )
         if not equal:
-            plan = self.plan
-            self._drop_plan(
+            report = {"step": self._step, "differing": result.differing, "torch": torch.__version__}
+            quarantine.put(plan, rung.graph.to_json(), report)
+            self._drop_plans(
                 f"step {self._step}: {len(result.differing)} of {result.checked} gradients differ "
                 f"from the unplanned ones ({result.differing[0]} first); plan {plan.plan_id} is "
                 "removed and training goes on without one"
             )
+
+
+def capturing() -> Capture | None:
+    """The capture that is under way in this process."""
+    return _capturing[0]._capture if _capturing else None
+
+
+def graph_bytes(message: dict[str, Any], rung: int, budget: str) -> bytes:
+    """The message as it is sent. Its bytes are its identity: one per rung and budget."""
+    named = message if rung == 1 else {**message, "name": f"{message['name']} #{rung}"}
+    if budget.isdigit():
+        named = {**named, "name": f"{named['name']} within {budget}"}
+    return json.dumps(named, separators=(",", ":")).encode()

@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reprise.torch.storage_meter import open_modes
+from reprise.torch.windows import open_windows
+
 __all__ = ["alive_bytes", "alive_tensors", "blocked", "known_names", "model_device", "now_ns"]
 
 _GRADIENT, _STATE = 2, 3  # reprise.v1.Category
@@ -25,7 +28,7 @@ def blocked() -> str:
         return "saved-tensor hooks are switched off around the model"
     if autograd._top_saved_tensors_default_hooks(True) is not None:
         return "saved-tensor hooks of the program surround the model"
-    if torch._C._len_torch_dispatch_stack() > 0:
+    if torch._C._len_torch_dispatch_stack() > open_modes() + open_windows():
         return "a dispatch mode of the program surrounds the model"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "the model runs inside a functorch transform"

@@ -39,6 +39,7 @@ from reprise.torch.ops import IGNORED, mutated_positions, tensors_in
 from reprise.torch.program import Program, Row
 from reprise.torch.records import Cell, Kept, Node, Ref, cell_of, geometry_of, mark, record
 from reprise.torch.replay import Replayer
+from reprise.torch.verify import Audit
 
 __all__ = ["Counts", "Run", "Tape", "unpack"]
 
@@ -60,6 +61,7 @@ class Run:
     __slots__ = (
         "__weakref__",
         "armed",
+        "audit",
         "counts",
         "cursor",
         "leaves",
@@ -73,10 +75,11 @@ class Run:
         "task",
     )
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, counts: Counts | None = None) -> None:
         self.program = program
-        self.counts = Counts()
+        self.counts = counts or Counts()
         self.armed = True
+        self.audit: Audit | None = None
         self.safe = False
         self.next = 0  # row
         self.slot = 0
@@ -93,6 +96,18 @@ class Run:
         self.armed = False
         self.counts.mismatches += 1
         self.counts.first_mismatch = self.counts.first_mismatch or what
+
+    def stand_aside(self, why: str) -> None:
+        """Keeps everything; a reason of our own is no mismatch of the program."""
+        if why:
+            self.mismatch(why)
+        self.armed = False
+
+    @property
+    def spent(self) -> bool:
+        """Every forward of the captured step has come, and its backward has run."""
+        program = self.program
+        return self.region >= len(program.regions) and self.cursor >= len(program.events)
 
     def finish(self) -> None:
         """The step has ended."""
@@ -180,7 +195,10 @@ class Run:
             else:
                 self.counts.dropped += 1
                 version = max(len(cell.chain), self.program.versions[slot])
-                return Ref(self, slot, cell, version, geometry_of(tensor))
+                ref = Ref(self, slot, cell, version, geometry_of(tensor))
+                if self.audit is not None:
+                    ref.copy = self.audit.keep(tensor)
+                return ref
         guard = torch._C._DisableTorchDispatch()
         try:
             return Kept(self, slot if self.armed else -1, tensor.detach())
@@ -213,9 +231,10 @@ def unpack(packed: Any) -> Tensor:
     """The unpack hook of every run."""
     if type(packed) is Ref:
         packed.run.advance(packed.slot)
-        return packed.run.replayer.take(  # type: ignore[no-any-return]
-            packed.cell, packed.version, packed.geometry, packed.run
-        )
+        made = packed.run.replayer.take(packed.cell, packed.version, packed.geometry, packed.run)
+        if packed.copy is not None:
+            packed.run.audit.compare(packed.slot, made, packed.copy)
+        return made  # type: ignore[no-any-return]
     packed.run.advance(packed.slot)
     if packed.tensor._version != packed.version:
         raise RuntimeError(stale_message(packed.tensor, packed.version))
@@ -253,9 +272,10 @@ class Tape(TorchDispatchMode):
         self.program = program
         self._run = Run(program)
 
-    def begin(self) -> Run:
-        """A step begins; what an unfinished one left is forgotten with its graph."""
-        self._run = Run(self.program)
+    def begin(self, counts: Counts | None = None) -> Run:
+        """A step begins; what an unfinished one left is forgotten with its graph. With the counts
+        of a run that is spent the step goes on."""
+        self._run = Run(self.program, counts)
         return self._run
 
     @contextmanager

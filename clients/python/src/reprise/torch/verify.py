@@ -11,6 +11,8 @@ once more without a plan from that state, compares every parameter's gradient, a
 and buffers back. So nothing that happens outside the model (loss, loader, logging) happens twice.
 What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
 
+A model that hands more to the outside than its outputs is checked in another way: see `Audit`.
+
 Left out: parameters that something other than the model's forward reads too, and those whose
 gradients were changed between backward and optimizer (clipping); their gradients are not the
 model's own.
@@ -20,7 +22,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +33,7 @@ from torch import Tensor, nn
 from reprise.torch.ops import tensors_in
 from reprise.torch.outside import OutsideCopy, copied, restored
 
-__all__ = ["Check", "CheckResult"]
+__all__ = ["Audit", "Check", "CheckResult", "Generators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class CheckResult:
     extra_bytes: int
 
 
-class _Generators:
+class Generators:
     """Every generator a forward may draw from."""
 
     def __init__(self) -> None:
@@ -82,17 +85,38 @@ class _Buffers:
                 module._buffers[name] = buffer
 
 
+class _Autocast:
+    """What is cast, on the host and on a GPU."""
+
+    def __init__(self) -> None:
+        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        self._kinds = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+            for kind in kinds
+        ]
+        self._cache = torch.is_autocast_cache_enabled()
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for kind, dtype, enabled in self._kinds:
+                stack.enter_context(
+                    torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self._cache)
+                )
+            yield
+
+
 @dataclass(slots=True)
 class _Forward:
     """One forward of the root."""
 
     arguments: tuple[Any, Any]  # args and kwargs with copies for tensors
     bytes: int
-    generators: _Generators
+    generators: Generators
     buffers: _Buffers
-    autocast: tuple[bool, torch.dtype]
-    grads: dict[int, OutsideCopy] = field(default_factory=dict)  # by output
-    tasks: set[int] = field(default_factory=set)
+    autocast: _Autocast
+    # By backward pass (autograd's graph task), then by output.
+    grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
 
 
 class Check:
@@ -109,6 +133,11 @@ class Check:
         self._forwards: list[_Forward] = []
         self._before: dict[str, OutsideCopy | None] = {}
         self._after: dict[str, tuple[Tensor, int]] = {}
+        # By parameter: the last backward pass, the first one that counts, and whether anybody
+        # changed the gradient in between.
+        self._tasks: dict[str, int] = {}
+        self._since: dict[str, int] = {}
+        self._touched: set[str] = set()
         self._handles: list[Any] = []
         for name, parameter in self._parameters.items():
             self._handles.append(parameter.register_hook(self._first_gradient(name, parameter)))
@@ -118,10 +147,19 @@ class Check:
 
     def _first_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
         def hook(_: Tensor) -> None:
-            if name not in self._before:
-                before = parameter.grad
-                kept = before is not None and bool(before.any())
-                self._before[name] = OutsideCopy(before) if kept and before is not None else None
+            task = torch._C._current_graph_task_id()
+            if self._tasks.get(name) == task:
+                return
+            self._tasks[name] = task
+            before, last = parameter.grad, self._after.get(name)
+            if last is not None and before is last[0] and before._version == last[1]:
+                return
+            kept = before is not None and bool(before.any())
+            if last is not None and kept:
+                self._touched.add(name)
+            # None or zero: gradients of earlier passes were thrown away (zero_grad).
+            self._since[name] = task
+            self._before[name] = OutsideCopy(before) if kept and before is not None else None
 
         return hook
 
@@ -141,9 +179,9 @@ class Check:
             _Forward(
                 arguments,
                 sum(c.nbytes for c in copies),
-                _Generators(),
+                Generators(),
                 _Buffers(self._model),
-                (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+                _Autocast(),
             )
         )
 
@@ -165,10 +203,12 @@ class Check:
     def compare(self, call: Callable[..., Any]) -> CheckResult:
         """Runs the reference through `call` (the root's forward) and compares."""
         self.stop()
-        extra = sum(g.nbytes for f in self._forwards for g in f.grads.values())
+        extra = sum(
+            g.nbytes for f in self._forwards for of in f.grads.values() for g in of.values()
+        )
         extra += sum(f.buffers.bytes + f.bytes for f in self._forwards)
         extra += sum(b.nbytes for b in self._before.values() if b is not None)
-        generators, buffers = _Generators(), _Buffers(self._model)
+        generators, buffers = Generators(), _Buffers(self._model)
         try:
             expected = self._reference(call)
         finally:
@@ -178,7 +218,8 @@ class Check:
         differing = []
         for name, (grad, version) in self._after.items():
             parameter = self._parameters[name]
-            if parameter.grad is not grad or grad._version != version:
+            changed = parameter.grad is not grad or grad._version != version
+            if changed or name in self._touched:
                 left_out += 1
                 continue
             checked += 1
@@ -193,41 +234,78 @@ class Check:
         todo = list(self._forwards)
         while todo:
             group = [todo.pop(0)]
-            while todo and group[-1].tasks & todo[0].tasks:
+            while todo and group[-1].grads.keys() & todo[0].grads.keys():
                 group.append(todo.pop(0))
-            for name, grad in self._gradients(group, call).items():
-                total[name] = total[name] + grad if name in total else grad
+            self._add_gradients(total, group, call)
         return total
 
-    def _gradients(self, group: list[_Forward], call: Callable[..., Any]) -> dict[str, Tensor]:
-        outputs: list[Tensor] = []
-        grads: list[Tensor] = []
-        for forward in group:
-            forward.buffers.restore()
-            forward.generators.restore()
-            enabled, dtype = forward.autocast
-            with torch.enable_grad(), torch.autocast("cpu", dtype=dtype, enabled=enabled):
-                args, kwargs = restored(forward.arguments)
-                produced = tuple(tensors_in(call(*args, **kwargs)))
-            for position, grad in forward.grads.items():
-                outputs.append(produced[position])
-                grads.append(grad.tensor())
-        if not outputs:
-            return {}
+    def _add_gradients(
+        self, total: dict[str, Tensor], group: list[_Forward], call: Callable[..., Any]
+    ) -> None:
+        """One pass of backward for every one there was: sums depend on the order."""
+        outputs = [self._again(forward, call) for forward in group]
         names = list(self._parameters)
-        found = torch.autograd.grad(
-            outputs, [self._parameters[n] for n in names], grads, allow_unused=True
-        )
-        return {n: g for n, g in zip(names, found, strict=True) if g is not None}
+        tasks = sorted({task for forward in group for task in forward.grads})
+        for task in tasks:
+            heads: list[Tensor] = []
+            grads: list[Tensor] = []
+            for forward, produced in zip(group, outputs, strict=True):
+                for position, copy in forward.grads.get(task, {}).items():
+                    heads.append(produced[position])
+                    grads.append(copy.tensor())
+            found = torch.autograd.grad(
+                heads,
+                [self._parameters[n] for n in names],
+                grads,
+                retain_graph=task != tasks[-1],
+                allow_unused=True,
+            )
+            for name, grad in zip(names, found, strict=True):
+                if grad is not None and task >= self._since.get(name, task):
+                    total[name] = total[name] + grad if name in total else grad
+
+    def _again(self, forward: _Forward, call: Callable[..., Any]) -> tuple[Tensor, ...]:
+        """The outputs of a forward that runs once more, from the state it ran from."""
+        forward.buffers.restore()
+        forward.generators.restore()
+        with torch.enable_grad(), forward.autocast.as_it_was():
+            args, kwargs = restored(forward.arguments)
+            return tuple(tensors_in(call(*args, **kwargs)))
+
+
+class Audit:
+    """The other way to check a step: every tensor that is made again against a copy of the one that
+    was given up. For models that hand intermediate values to the outside (hidden states in a loss),
+    whose gradients no second run of the model alone could give."""
+
+    def __init__(self) -> None:
+        self.checked = 0
+        self.differing: list[str] = []
+        self.bytes = 0
+
+    def keep(self, tensor: Tensor) -> OutsideCopy:
+        """At pack."""
+        copy = OutsideCopy(tensor)
+        self.bytes += copy.nbytes
+        return copy
+
+    def compare(self, slot: int, made: Tensor, copy: OutsideCopy) -> None:
+        """At unpack."""
+        self.checked += 1
+        if not _same(made, copy.tensor()):
+            self.differing.append(f"saved tensor {slot}")
+
+    def result(self) -> CheckResult:
+        """After the backward."""
+        return CheckResult(self.checked, tuple(self.differing), 0, self.bytes)
 
 
 def _keep(forward: _Forward, position: int) -> Callable[[Tensor], None]:
     def hook(grad: Tensor) -> None:
-        task = torch._C._current_graph_task_id()
-        forward.tasks.add(task)
-        known = forward.grads.get(position)
+        of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
+        known = of_task.get(position)
         total = grad if known is None else known.tensor() + grad
-        forward.grads[position] = OutsideCopy(total.detach())
+        of_task[position] = OutsideCopy(total.detach())
 
     return hook
 

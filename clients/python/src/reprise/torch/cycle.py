@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which call of an optimizer ends a step.
+
+    cycle = Cycle()
+    cycle.ends(optimizer)       # after optimizer.step(): is the step over?
+
+One optimizer: every call. Several (one for the embeddings, or those of a GAN): a step is one cycle
+of them, over when each has stepped since the last one ended. Who belongs to the cycle is learned
+from the calls themselves; one that no longer steps is forgotten.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from torch.optim import Optimizer
+
+__all__ = ["Cycle"]
+
+# So many calls without an end: somebody in the cycle has stopped stepping.
+PATIENCE = 64
+
+
+class Cycle:
+    """The optimizers of one model."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._calls = 0
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those known so far."""
+        return list(self._known)
+
+    def learn(self, optimizer: Optimizer) -> None:
+        """It stepped although no step was under way: from now on it belongs to one."""
+        self._known.add(optimizer)
+
+    def ends(self, optimizer: Optimizer) -> bool:
+        """An optimizer has stepped."""
+        self._known.add(optimizer)
+        self._stepped.add(optimizer)
+        self._calls += 1
+        if self._calls >= PATIENCE:
+            self._known = weakref.WeakSet(self._stepped)
+        over = len(self._stepped) >= len(self._known)
+        if over:
+            self.restart()
+        return over
+
+    def restart(self) -> None:
+        """A step begins."""
+        self._stepped.clear()
+        self._calls = 0

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plans of one model: one rung per input size, and per way that its control flow takes.
+
+    key = key_of(args, kwargs)          # of a step's first forward
+    ladder.wants(key)                   # should this step be captured?
+    rung = ladder.pick(key)             # the rung whose plan this step runs under, or None
+    ladder.after(rung, matched)         # how it went
+
+Rungs of one *kind* take inputs of the same data types and ranks. A step runs under the smallest
+rung that is at least as large as its input, so a batch that is cut short runs under the plan of a
+full one. A larger input than any before is captured, up to MAX_RUNGS times; when two sizes of one
+program are known, the rung of a size half as large again is fitted and asked for ahead of time.
+
+Steps of one size that are different programs are *variants*. Which one comes cannot be known before
+it runs: the guess is the one that followed the last one last time. A wrong guess costs memory in
+that step, never a bit (the tape disarms).
+
+Everything is decided from what is here: no call to the server inside a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from reprise.plan import Plan
+from reprise.torch.fit import fitted
+from reprise.torch.step_graph import CapturedGraph
+from reprise.torch.tape import Tape
+
+__all__ = ["Key", "Ladder", "Rung", "key_of"]
+
+MAX_RUNGS = 8
+MAX_CAPTURES = 16
+# A program that differs this many steps since the last capture is captured again.
+MISMATCHES_BEFORE_CAPTURE = 3
+# Mostly other programs than those captured, over so many steps: planning makes no sense.
+WATCHED_STEPS = 24
+# A much smaller input than its rung's is worth a rung of its own when it comes this often.
+SMALL, OFTEN = 0.6, 5
+AHEAD = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a step's first forward is called with."""
+
+    kind: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of all tensors."""
+        total = 0
+        for shape in self.shapes:
+            elements = 1
+            for extent in shape:
+                elements *= extent
+            total += elements
+        return total
+
+
+def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
+    """Types, ranks and flags make the kind; numbers do not: they may count steps."""
+    kind: list[Any] = []
+    shapes: list[tuple[int, ...]] = []
+    for name, leaf in _leaves("", (args, kwargs)):
+        if isinstance(leaf, Tensor):
+            kind.append((name, str(leaf.dtype), leaf.dim()))
+            shapes.append(tuple(leaf.shape))
+        elif leaf is None or isinstance(leaf, (bool, str)):
+            kind.append((name, leaf))
+        else:
+            kind.append((name, type(leaf).__name__))
+    return Key(tuple(kind), tuple(shapes))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in value:
+            yield from _leaves(f"{name}.{key}", value[key])
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _leaves(f"{name}.{number}", item)
+    else:
+        yield name, value
+
+
+@dataclass(slots=True, eq=False)
+class Rung:
+    """One captured (or fitted) step and its plan."""
+
+    number: int
+    key: Key
+    size: int
+    graph: CapturedGraph
+    left_out: frozenset[str]
+    leaks: bool = False  # the model hands more to the outside than its outputs
+    fitted: bool = False
+    graph_id: int | None = None
+    plan: Plan | None = None
+    tape: Tape | None = None
+    refused: str = ""
+    used: int = 0  # the last step it ran
+
+    @property
+    def open(self) -> bool:
+        """A plan may still come."""
+        return self.graph_id is not None and not self.refused
+
+
+@dataclass(slots=True)
+class Ladder:
+    """The rungs of one model."""
+
+    rungs: list[Rung] = field(default_factory=list)
+    captures: int = 0
+    _next_number: int = 1
+    _step: int = 0
+    _mismatches: int = 0  # since the last capture, of a program that no rung knows
+    _in_a_row: int = 0
+    # Captures that came upon a program that is known: the next one comes so many steps later, or
+    # two ways that alternate would never be captured both.
+    _wasted: int = 0
+    _waits: int = 0
+    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED_STEPS))
+    _small: Counter[Key] = field(default_factory=Counter)
+    _last: str = ""  # structure of the step before
+    _follows: dict[str, str] = field(default_factory=dict)
+
+    # ---- Growing ----------------------------------------------------------------
+
+    def add(
+        self, key: Key, graph: CapturedGraph, left_out: frozenset[str], leaks: bool = False
+    ) -> Rung | None:
+        """A captured step; None: it is one that is here already."""
+        self.captures += 1
+        self._mismatches = self._in_a_row = 0
+        self._saw(graph.structure)
+        for rung in self.rungs:
+            same = rung.key == key and rung.graph.structure == graph.structure
+            if same and not rung.fitted:
+                self._wasted += 1
+                return None
+        # What was fitted for this size is known better now.
+        self.rungs = [
+            r for r in self.rungs
+            if not (r.fitted and r.key.kind == key.kind and r.size <= key.size)
+        ]  # fmt: skip
+        return self._append(Rung(self._next_number, key, key.size, graph, left_out, leaks))
+
+    def ahead(self, rung: Rung) -> tuple[Rung, dict[str, Any]] | None:
+        """The rung of a larger size, fitted from those of this one's program, and its graph."""
+        of_program = [
+            (r.size, r.graph)
+            for r in self.rungs
+            if not r.fitted and r.key.kind == rung.key.kind
+            and r.graph.structure == rung.graph.structure
+        ]  # fmt: skip
+        largest = max(size for size, _ in of_program)
+        size = int(largest * AHEAD)
+        message = fitted(of_program, size)
+        if message is None or any(r.fitted and r.size >= size for r in self.rungs):
+            return None
+        graph = max(of_program, key=lambda point: point[0])[1]
+        made = Rung(self._next_number, rung.key, size, graph, rung.left_out, rung.leaks, True)
+        return self._append(made), message
+
+    def _append(self, rung: Rung) -> Rung:
+        self._next_number += 1
+        if len(self.rungs) >= MAX_RUNGS:
+            self.rungs.remove(min(self.rungs, key=lambda r: r.used))
+        self.rungs.append(rung)
+        return rung
+
+    # ---- Before a step ------------------------------------------------------------
+
+    def wants(self, key: Key) -> bool:
+        """Is this step worth a capture?"""
+        if self.captures >= MAX_CAPTURES:
+            return False
+        kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
+        if not kin:
+            return True
+        if max(self._mismatches, self._in_a_row) >= MISMATCHES_BEFORE_CAPTURE:
+            self._waits += 1
+            if self._waits > self._wasted % 4:
+                self._waits = 0
+                return True
+            return False
+        covering = [rung for rung in kin if rung.size >= key.size]
+        if not covering:
+            return True
+        if key.size < SMALL * min(rung.size for rung in covering):
+            self._small[key] += 1
+            return self._small[key] == OFTEN
+        return False
+
+    def pick(self, key: Key) -> Rung | None:
+        """The rung this step should run under."""
+        self._step += 1
+        ready = [rung for rung in self.rungs if rung.tape is not None]
+        ready = [rung for rung in ready if rung.key.kind == key.kind] or ready
+        if not ready:
+            return None
+        expected = self._follows.get(self._last, self._last)
+        ready = [rung for rung in ready if rung.graph.structure == expected] or ready
+        covering = [rung for rung in ready if rung.size >= key.size]
+        found = (
+            min(covering, key=lambda rung: rung.size)
+            if covering
+            else max(ready, key=lambda rung: rung.size)
+        )
+        found.used = self._step
+        return found
+
+    # ---- After it -------------------------------------------------------------------
+
+    def after(self, rung: Rung, matched: bool) -> None:
+        """A step has run under a rung."""
+        self._recent.append(matched)
+        if matched:
+            self._in_a_row = 0
+            self._saw(rung.graph.structure)
+        else:
+            self._mismatches += 1
+            self._in_a_row += 1
+            # Not what was expected: of two known ways, it was the other one.
+            others = {
+                r.graph.structure
+                for r in self.rungs
+                if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
+            }
+            if len(others) == 1:
+                self._mismatches -= 1
+                self._saw(others.pop())
+
+    def _saw(self, structure: str) -> None:
+        if self._last:
+            self._follows[self._last] = structure
+        self._last = structure
+
+    @property
+    def hopeless(self) -> bool:
+        """The steps are mostly other programs, and no more captures help."""
+        full = len(self._recent) == WATCHED_STEPS
+        return full and sum(self._recent) * 2 < WATCHED_STEPS and self.captures > 2
