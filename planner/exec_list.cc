@@ -301,7 +301,7 @@ ExecList::Node ExecList::DoInsert(Node next, OpId op) {
   }
   ++runs_[op];
   time_ns_ += problem_.rules.rerun_ns[op];
-  ticks_ += 8;
+  ticks_ += 12;
   return node;
 }
 
@@ -325,7 +325,7 @@ void ExecList::DoErase(Node node) {
   nodes_[node].block = -1;
   --runs_[info.op];
   time_ns_ -= problem_.rules.rerun_ns[info.op];
-  ticks_ += 8;
+  ticks_ += 12;
 }
 
 void ExecList::AddEvent(const Touch& touch, Node node) {
@@ -403,7 +403,7 @@ void ExecList::FindMost(int32_t rank) {
     most = std::max(most, block.bytes[i]);
   }
   most_[rank] = most + pending_[rank];
-  ticks_ += 4;
+  ticks_ += 7;
 }
 
 void ExecList::AddInBlock(int32_t rank, int32_t begin, int32_t end,

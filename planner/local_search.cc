@@ -11,10 +11,20 @@ namespace {
 using Node = ExecList::Node;
 using Event = ExecList::Event;
 
-// Re-runs that one move may put in.
-constexpr int kMostInserted = 24;
+// Re-runs that one step may put in, and that one in twenty may.
+constexpr int kMostInserted = 8;
+constexpr int kMostInsertedRarely = 50;
+// Tries to find a value alive at a node, per value wanted.
+constexpr int kTries = 16;
+// Execs looked at for the re-runs of a ruin.
+constexpr int kRuinSpan = 200;
 // Changes since the best list after which that list is written down.
 constexpr size_t kMostLogged = size_t{1} << 20;
+// The price of one base peak of bytes above the budget, in base times, at the
+// beginning and from 70 % of the run on. The first is about what bytes are
+// worth, so that the search walks through lists that do not fit.
+constexpr double kFirstPrice = 2.5;
+constexpr double kLastPrice = 20;
 
 class Annealing {
  public:
@@ -27,9 +37,6 @@ class Annealing {
         effort_(effort),
         random_(options.seed),
         list_(problem) {
-    score_ = {.budget_bytes = options.budget_bytes,
-              .base_time_ns = problem.base.time_ns,
-              .base_peak_bytes = problem.base.peak_bytes};
     for (StorageId s = 0; s < static_cast<StorageId>(problem.bytes.size());
          ++s) {
       if (problem.bytes[s] > 0 &&
@@ -42,7 +49,7 @@ class Annealing {
   int64_t Run() {
     list_.Assign(execs_);
     if (!list_.valid() || storages_.empty()) return 0;
-    current_ = ScoreNow();
+    SetPrice(0);
     TakeAsBest();
     peak_ = list_.PeakNode();
     int64_t spent = 0, steps = 0;
@@ -56,8 +63,7 @@ class Annealing {
       spent += ticks;
       effort_.Spend(ticks);
       if (Fits() && best_ <= options_.good_enough_ns) break;
-      // Above the budget for a quarter of the run: time is worth less.
-      if (!Fits() && spent > raise_at_) RaiseFactor();
+      SetPrice(spent);
       if (list_.Mark() > kMostLogged) WriteDownBest();
     }
     if (!best_execs_.empty()) {
@@ -75,10 +81,16 @@ class Annealing {
 
   int64_t ScoreNow() {
     last_peak_ = list_.PeakBytes();
-    const int64_t score = score_.Of({.valid = list_.valid(),
-                                     .time_ns = list_.time_ns(),
-                                     .peak_bytes = last_peak_});
-    return score;
+    const int64_t over = last_peak_ - options_.budget_bytes;
+    if (over <= 0) return list_.time_ns();
+    const double score = static_cast<double>(over) * price_ +
+                         static_cast<double>(list_.time_ns()) + 1;
+    return score < 4e18 ? static_cast<int64_t>(score) : Score::kWorst / 2;
+  }
+  // Smaller is better: what fits by time, what does not by peak.
+  int64_t WorthNow() const {
+    if (last_peak_ <= options_.budget_bytes) return list_.time_ns();
+    return Score::kWorst / 2 + last_peak_ / 2;
   }
 
   // Geometric: the exponent falls linearly in ticks; 8 steps per power of two.
@@ -95,16 +107,32 @@ class Annealing {
     return static_cast<int64_t>(base >> (16 + options_.hot + step / 8));
   }
 
-  void RaiseFactor() {
-    raise_at_ += options_.ticks / 8;
-    if (score_.factor > 1'000'000) return;
-    score_.factor *= 4;
+  // The price rises in 64 steps, and ever faster while nothing fits.
+  void SetPrice(int64_t spent) {
+    const int64_t step =
+        static_cast<int64_t>(static_cast<__int128>(64) * spent /
+                             std::max<int64_t>(1, options_.ticks));
+    if (step == price_step_) return;
+    price_step_ = step;
+    double factor = kFirstPrice;
+    const double ratio = kLastPrice / kFirstPrice;
+    // Powers by multiplication: the same bits on every machine.
+    static constexpr int kRise = 45;
+    const double root = 1.0473;  // ratio^(1/45)
+    for (int i = 0; i < std::min<int64_t>(step, kRise); ++i) factor *= root;
+    factor = std::min(factor, kFirstPrice * ratio);
+    if (!Fits()) {
+      for (int64_t i = 48; i < step; ++i) factor *= 2;
+    }
+    price_ =
+        factor *
+        static_cast<double>(std::max<int64_t>(1, problem_.base.time_ns)) /
+        static_cast<double>(std::max<int64_t>(1, problem_.base.peak_bytes));
     current_ = ScoreNow();
-    TakeAsBest();
   }
 
   void TakeAsBest() {
-    best_ = current_;
+    best_ = WorthNow();
     best_peak_ = last_peak_;
     best_execs_.clear();
     list_.Commit();
@@ -125,6 +153,8 @@ class Annealing {
   void Step(int64_t temperature) {
     const size_t mark = list_.Mark();
     inserted_ = 0;
+    most_inserted_ = random_.Percent(5) ? kMostInsertedRarely : kMostInserted;
+    merges_ = random_.Percent(50);
     bool possible = Propose();
     if (possible && random_.Percent(25)) possible = Propose();
     if (list_.Mark() == mark) return;
@@ -144,7 +174,7 @@ class Annealing {
     }
     current_ = score;
     peak_ = list_.PeakNode();
-    if (score < best_) TakeAsBest();
+    if (WorthNow() < best_) TakeAsBest();
   }
 
   // False: what was begun cannot be finished.
@@ -154,19 +184,52 @@ class Annealing {
     if (kind < 35 || reruns.empty()) return DropAt(peak_);
     const Node rerun = reruns[random_.Below(reruns.size())];
     if (kind < 60) {
-      Delete(rerun);
-      return true;
+      int drops = 1 + random_.Below(3);
+      if (random_.Percent(15)) {
+        drops += Ruin(rerun);
+      } else {
+        Delete(rerun);
+      }
+      return random_.Percent(30) || Eject(drops);
     }
     if (kind < 85) return Shift(rerun);
     if (kind < 92) return DropAt(rerun);
     return DropAt(random_.Below(problem_.op_count + 1));
   }
 
+  // Deletes several re-runs that stand near each other.
+  int Ruin(Node first) {
+    const int count = 1 + random_.Below(6);
+    doomed_near_.clear();
+    Node node = first;
+    for (int i = 0; i < kRuinSpan && node != list_.End(); ++i) {
+      if (list_.IsRerun(node)) doomed_near_.push_back(node);
+      if (static_cast<int>(doomed_near_.size()) == count) break;
+      node = list_.Move(node, 1);
+    }
+    for (const Node doomed : doomed_near_) {
+      if (list_.Has(doomed)) Delete(doomed);
+    }
+    return count;
+  }
+
+  // Drops something else wherever the list does not fit now.
+  bool Eject(int drops) {
+    while (drops-- > 0 && list_.PeakBytes() > options_.budget_bytes) {
+      if (!DropAt(list_.PeakNode())) return false;
+    }
+    return true;
+  }
+
   // Re-makes a value that is alive at a node, but not touched by it, before
-  // its next reader.
+  // its next reader: any one, or the cheapest per byte of three.
   bool DropAt(Node node) {
     if (!list_.Has(node)) return true;  // gone with the step's first move
-    for (int tries = 0; tries < 16; ++tries) {
+    int wanted = random_.Percent(50) ? 3 : 1;
+    ValueId best = kNoValue;
+    Node before = node;
+    double least = 0;
+    for (int tries = kTries * wanted; tries > 0 && wanted > 0; --tries) {
       const StorageId s = storages_[random_.Below(storages_.size())];
       const std::vector<Event>& events = list_.Events(s);
       const int32_t next = list_.FirstEventFrom(s, node);
@@ -176,15 +239,24 @@ class Annealing {
       }
       const ValueId v = events[next - 1].After();
       if (problem_.rules.may_remake[v] == 0) continue;
-      return Remake(v, events[next].node);
+      const double worth =
+          static_cast<double>(
+              problem_.rules.rerun_ns[problem_.versions.maker[v]]) /
+          static_cast<double>(problem_.bytes[s]);
+      if (best == kNoValue || worth < least) {
+        best = v;
+        before = events[next].node;
+        least = worth;
+      }
+      --wanted;
     }
-    return true;
+    return best == kNoValue || Remake(best, before);
   }
 
   // Puts in the maker of a value before a node, and what that needs.
   bool Remake(ValueId v, Node next) {
     const OpId op = problem_.versions.maker[v];
-    if (++inserted_ > kMostInserted || problem_.rules.may_remake[v] == 0 ||
+    if (++inserted_ > most_inserted_ || problem_.rules.may_remake[v] == 0 ||
         !list_.MayInsert(op, next)) {
       return false;
     }
@@ -208,7 +280,23 @@ class Annealing {
       if (!Remake(u, node)) return false;
     }
     DeleteUnreadBefore(node);
+    if (merges_) DeleteNextAfter(node);
     return true;
+  }
+
+  // The next re-run of the same op: its readers may as well take from `node`.
+  // A step that does so throughout moves a whole burst forward.
+  void DeleteNextAfter(Node node) {
+    constexpr size_t kFar = 4;
+    for (const StorageId s : problem_.Writes(list_.OpOf(node))) {
+      const std::vector<Event>& events = list_.Events(s);
+      const size_t from = list_.FirstEventFrom(s, node) + 1;
+      for (size_t i = from; i < std::min(from + kFar, events.size()); ++i) {
+        if (!events[i].starts) continue;
+        if (list_.IsRerun(events[i].node)) Delete(events[i].node);
+        return;
+      }
+    }
   }
 
   // A re-run whose readers are now served by `node` was for nothing.
@@ -276,19 +364,21 @@ class Annealing {
   Archive& archive_;
   Effort& effort_;
   Random random_;
-  Score score_;
   ExecList list_;
 
   std::vector<StorageId> storages_;  // that may be made again
   Node peak_ = 0;
   int inserted_ = 0;  // by the current step
-  std::vector<Node> doomed_;
+  int most_inserted_ = kMostInserted;
+  bool merges_ = false;  // this step deletes what follows what it inserts
+  std::vector<Node> doomed_, doomed_near_;
   int64_t last_peak_ = 0;
   int64_t current_ = Score::kWorst;
   int64_t best_ = Score::kWorst;
   int64_t best_peak_ = Score::kWorst;
   std::vector<OpId> best_execs_;  // empty: the list at the log's beginning
-  int64_t raise_at_ = options_.ticks / 4;
+  double price_ = 0;              // per byte
+  int64_t price_step_ = -1;
 };
 
 }  // namespace
