@@ -7,6 +7,7 @@
 // called between candidates only, so a run that they do not end is repeatable.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -30,8 +31,11 @@ class Effort {
     return interrupted_;
   }
   bool Over() const { return interrupted_ || ticks_ >= most_ticks_; }
-  // Allows more; the caller decides once, so that runs stay repeatable.
-  void Extend(int64_t ticks) { most_ticks_ += ticks; }
+  // Allows this many more than are spent; the caller decides by what is
+  // repeatable.
+  void AllowAtLeast(int64_t ticks) {
+    most_ticks_ = std::max(most_ticks_, ticks_ + ticks);
+  }
   bool interrupted() const { return interrupted_; }
   int64_t ticks() const { return ticks_; }
   int64_t most_ticks() const { return most_ticks_; }

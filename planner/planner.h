@@ -50,6 +50,9 @@ struct Request {
   Strategy strategy = Strategy::kAuto;
   double target_gap = 0.001;  // stop when overhead - bound <= target_gap
   int64_t max_ticks = 0;      // 0: default
+  // Search on until should_stop says so or the target gap is reached; the
+  // ticks only set the pace. Needs should_stop.
+  bool until_stopped = false;
   uint64_t seed = 1;
   // Asked every few thousand ticks.
   std::function<bool()> should_stop = {};

@@ -13,10 +13,8 @@
 namespace reprise::planner {
 namespace {
 
-double Overhead(int64_t added_ns, int64_t base_time_ns) {
-  if (base_time_ns <= 0) return 0;
-  return static_cast<double>(added_ns) / static_cast<double>(base_time_ns);
-}
+// First temperature of a search from the base order, 2^-8 of the base time.
+constexpr int kHot = 8;
 
 // Search: the state of one solve.
 class Search {
@@ -29,28 +27,29 @@ class Search {
         archive_(archive),
         effort_(effort),
         certificate_(problem, request.budget_bytes, effort),
-        random_(request.seed) {}
+        random_(request.seed),
+        scale_(effort.most_ticks()) {}
 
   Solution Run() {
     if (problem_.base.peak_bytes <= request_.budget_bytes) return {};
     if (!certificate_.impossible()) {
-      CertifyBase(problem_, request_.budget_bytes, effort_.most_ticks() / 8,
-                  certificate_, effort_);
+      CertifyBase(problem_, request_.budget_bytes, scale_ / 8, certificate_,
+                  effort_);
     }
     if (certificate_.impossible()) return Refuse();
     Report();
     AddStrategies();
     Construct();
     if (Best() == nullptr) {
-      certificate_.TryPebbling(effort_.most_ticks() / 16);
+      certificate_.TryPebbling(scale_ / 16);
       if (certificate_.impossible()) return Refuse();
     }
-    Sharpen(effort_.most_ticks() / 8);
+    Sharpen(scale_ / 8);
     if (Best() == nullptr && problem_.op_count <= kMostBeamOps) Squeeze();
     Improve();
     if (Best() == nullptr && request_.max_ticks == 0) {
       // Nothing fits yet and nobody limited the effort: once as much again.
-      effort_.Extend(effort_.most_ticks() * 5 / 4);
+      effort_.AllowAtLeast(scale_ * 5 / 4);
       Improve();
     }
     Polish();
@@ -62,8 +61,8 @@ class Search {
  private:
   // Nothing fits. What is the smallest that is known to?
   Solution Refuse() {
-    const Infeasible infeasible = ProveMore(problem_, certificate_.infeasible(),
-                                            effort_.most_ticks() / 32, effort_);
+    const Infeasible infeasible =
+        ProveMore(problem_, certificate_.infeasible(), scale_ / 32, effort_);
     const int64_t least = infeasible.smallest_budget_bytes;
     for (const int64_t percent : {100, 105, 120}) {
       const int64_t budget =
@@ -154,8 +153,8 @@ class Search {
       Flags flags = FromCuts(problem_, options, certificate_, generator_,
                              archive_, effort_);
       if (!Done()) {
-        Restore(problem_, score, effort_.most_ticks() / 16, generator_, flags,
-                archive_, effort_);
+        Restore(problem_, score, scale_ / 16, generator_, flags, archive_,
+                effort_);
       }
       AddStart(flags);
       Report();
@@ -241,7 +240,7 @@ class Search {
       if (effort_.Over()) return;
       const GreedyOptions options{.budget_bytes = request_.budget_bytes,
                                   .distance_power = distance_power,
-                                  .most_ticks = effort_.most_ticks() / 4};
+                                  .most_ticks = scale_ / 4};
       const std::vector<OpId> execs = NextUseGreedy(problem_, options, effort_);
       if (execs.empty()) continue;
       const StatusOr<Evaluation> evaluation = Evaluate(
@@ -252,8 +251,7 @@ class Search {
       archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
                    "next-use");
       const std::vector<OpId> held =
-          HoldMore(problem_, request_.budget_bytes, execs,
-                   effort_.most_ticks() / 8, effort_);
+          HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_);
       const StatusOr<Evaluation> better = Evaluate(
           *problem_.graph,
           WithFrees(*problem_.graph, held, problem_.capabilities.free_policy),
@@ -283,49 +281,49 @@ class Search {
     }
   }
 
+  // Rounds of annealing, each longer than the last: hot from the base order,
+  // which forgets what the constructions got wrong, then cooler from the best
+  // schedule; now and then from what windows and cuts say to keep.
   void Improve() {
-    // Rounds of annealing, each longer than the last; they start from the
-    // constructed flags in turn and from the best schedule.
-    int64_t ticks = std::max<int64_t>(effort_.most_ticks() / 2, 1);
-    for (int round = 0; !Done(); ++round) {
+    int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
+    for (int round = 0;; ++round) {
+      if (request_.until_stopped) effort_.AllowAtLeast(ticks + scale_);
       effort_.Spend(1000);  // a round without a single candidate ends too
       if (Best() == nullptr && !squeezed_ &&
-          effort_.ticks() > effort_.most_ticks() / 2) {
+          (round >= 2 || effort_.ticks() > scale_ / 2)) {
         squeezed_ = true;
         Squeeze();
-        if (Done()) break;
       }
-      std::vector<OpId> execs;
-      const Archive::Point* best = Best();
-      const size_t start = round % std::max<size_t>(1, starts_.size());
-      const bool from_start = static_cast<size_t>(round) < starts_.size() ||
-                              best == nullptr || round % 3 == 2;
-      if (from_start && !starts_.empty()) {
-        execs = starts_[start];
-      } else if (best != nullptr) {
-        execs = best->execs;
-      } else {
-        execs = BaseExecs();
+      if (Done()) break;
+      std::vector<OpId> execs = BaseExecs();
+      int hot = kHot;
+      if (round % 4 == 3 && !starts_.empty()) {
+        execs = starts_[static_cast<size_t>(round / 4) % starts_.size()];
+        hot += 1;
+      } else if (round % 2 == 1 && Best() != nullptr) {
+        execs = Best()->execs;
+        hot += 2;
       }
-      LocalSearchOptions options{
+      const LocalSearchOptions options{
           .budget_bytes = request_.budget_bytes,
           .ticks = std::min(ticks, effort_.most_ticks() - effort_.ticks()),
           .seed = random_.Next(),
           .good_enough_ns = GoodEnough(),
-          .hot = from_start ? 7 : 9,
+          .hot = hot,
       };
       LocalSearch(problem_, options, execs, archive_, effort_);
-      if (from_start && !starts_.empty()) starts_[start] = execs;
-      if (!Done()) CertifyIncumbent();
-      if (round % 2 == 1) Sharpen(effort_.most_ticks() / 16);
       Report();
-      if (static_cast<size_t>(round) >= starts_.size()) ticks = ticks * 3 / 2;
+      if (!Done()) CertifyIncumbent();
+      if (round % 2 == 1) {
+        Sharpen(scale_ / 16);
+        ticks = ticks * 3 / 2;
+      }
     }
   }
 
   // The target gap is reached; a little more often closes it.
   void Polish() {
-    const int64_t share = effort_.most_ticks() / 16;
+    const int64_t share = scale_ / 16;
     if (Best() == nullptr || effort_.Over() || Proven()) return;
     certificate_.Sharpen(BestAdded(), share);
     Combine(share);
@@ -356,160 +354,14 @@ class Search {
   Random random_;
   std::vector<std::vector<OpId>> starts_;
   bool squeezed_ = false;
+  const int64_t scale_;  // shares of the effort are parts of this
 };
 
 }  // namespace
 
-Status CheckRequest(const Request& request) {
-  if (request.budget_bytes < 0) {
-    return InvalidArgument(StrCat("budget_bytes: must not be negative, got ",
-                                  request.budget_bytes));
-  }
-  if (request.max_ticks < 0) {
-    return InvalidArgument(
-        StrCat("max_ticks: must not be negative, got ", request.max_ticks));
-  }
-  if (!(request.target_gap >= 0) || request.target_gap > 1e6) {
-    return InvalidArgument("target_gap: must be between 0 and 1000000");
-  }
-  if (request.capabilities.max_runs < 0) {
-    return InvalidArgument(
-        StrCat("capabilities.max_runs: must not be negative, "
-               "got ",
-               request.capabilities.max_runs));
-  }
-  const int64_t ns_per_op = request.capabilities.ns_per_op;
-  if (ns_per_op < 0 || ns_per_op > 1'000'000'000) {
-    return InvalidArgument(
-        StrCat("capabilities.ns_per_op: must be between 0 "
-               "and 1000000000, got ",
-               ns_per_op));
-  }
-  return OkStatus();
-}
-
-void AddBase(const Problem& problem, Archive& archive) {
-  std::vector<OpId> execs(problem.op_count);
-  for (OpId o = 0; o < problem.op_count; ++o) execs[o] = o;
-  archive.Add(problem.base.peak_bytes, problem.base.time_ns, execs, "base");
-}
-
-int64_t DefaultTicks(const Problem& problem) {
-  (void)problem;
-  return 200'000'000;
-}
-
-void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
-                 Certificate& certificate, Effort& effort) {
-  const int64_t begin = effort.ticks();
-  for (const OpId at :
-       LocalPeaks(problem.base_bytes, 9, std::max(1, problem.op_count / 64))) {
-    certificate.Try(at);
-    if (effort.Over()) return;
-  }
-  // Then ever finer: every 2^k-th op whose memory exceeds the budget.
-  int stride = 1;
-  while (stride < problem.op_count) stride *= 2;
-  for (; stride >= 1; stride /= 2) {
-    for (OpId at = 0; at < problem.op_count; at += stride) {
-      if (problem.base_bytes[at] <= budget_bytes) continue;
-      if (effort.ticks() - begin > ticks || effort.Over()) return;
-      certificate.Try(at);
-    }
-  }
-}
-
-Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
-                     int64_t ticks, Effort& effort) {
-  // What rules out one budget more bytes than it has often rules out the next
-  // one as well: ask again at the smallest that is left.
-  constexpr int kMostRounds = 8;
-  const int64_t begin = effort.ticks();
-  for (int round = 0; round < kMostRounds; ++round) {
-    const int64_t left = ticks - (effort.ticks() - begin);
-    if (left <= 0 || effort.Over()) break;
-    Certificate certificate(problem, infeasible.smallest_budget_bytes, effort);
-    CertifyBase(problem, infeasible.smallest_budget_bytes, left / 4,
-                certificate, effort);
-    if (!certificate.impossible()) certificate.TryPebbling(left / 4);
-    if (!certificate.impossible()) break;
-    infeasible = certificate.infeasible();
-  }
-  return infeasible;
-}
-
 Solution Solve(const Problem& problem, const Request& request,
                Generator& generator, Archive& archive, Effort& effort) {
   return Search(problem, request, generator, archive, effort).Run();
-}
-
-StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
-                        const Solution& solution, const Archive& archive) {
-  const StepGraph& graph = *problem.graph;
-  Plan plan;
-  plan.base_peak_bytes = problem.base.peak_bytes;
-  plan.base_time_ns = problem.base.time_ns;
-  plan.bound = Overhead(solution.added_ns, problem.base.time_ns);
-  plan.infeasible = solution.infeasible;
-  if (archive.Smallest() != nullptr) {
-    plan.infeasible.smallest_known_bytes = archive.Smallest()->peak_bytes;
-  }
-  const Archive::Point* best = archive.Best(budget_bytes);
-  if (best == nullptr) {
-    plan.undecided = !solution.impossible;
-    plan.solver = solution.impossible ? "bound" : "none";
-    return plan;
-  }
-  if (solution.impossible) {
-    return Internal("planner: a plan was found for a budget proven impossible");
-  }
-  plan.schedule =
-      WithFrees(graph, best->execs, problem.capabilities.free_policy);
-  ASSIGN_OR_RETURN(plan.evaluation,
-                   Evaluate(graph, plan.schedule, problem.capabilities));
-  const int64_t added = plan.evaluation.time_ns - problem.base.time_ns;
-  if (plan.evaluation.peak_bytes > budget_bytes || added < solution.added_ns) {
-    return Internal("planner: the evaluator disagrees with the search");
-  }
-  plan.feasible = true;
-  plan.infeasible = {};
-  plan.overhead = Overhead(added, problem.base.time_ns);
-  // A MIP proves up to its tolerance.
-  plan.proven_optimal =
-      static_cast<double>(added - solution.added_ns) <=
-      kMipTolerance * static_cast<double>(problem.base.time_ns);
-  plan.solver = best->solver;
-
-  std::vector<uint8_t> ran(problem.op_count, 0);
-  std::vector<uint8_t> present(problem.bytes.size(), 0);
-  std::vector<int32_t> lives(problem.bytes.size(), 0);
-  plan.decisions.assign(problem.bytes.size(), Decision::kSave);
-  bool backward = false;
-  for (const Entry& entry : plan.schedule) {
-    if (entry.kind == Entry::Kind::kFree) {
-      present[entry.id] = 0;
-      continue;
-    }
-    const OpId o = entry.id;
-    if (!backward && graph.ops[o].phase == Phase::kBackward) {
-      backward = true;
-      for (StorageId s = 0; s < graph.storage_count(); ++s) {
-        if (present[s] != 0) plan.saved.push_back(s);
-      }
-    }
-    if (ran[o] != 0) plan.recomputed_ops.push_back(o);
-    ran[o] = 1;
-    for (const StorageId s : problem.Writes(o)) {
-      if (present[s] == 0) ++lives[s];
-      present[s] = 1;
-    }
-    // A second life that somebody reads: recomputed. One that nobody reads is
-    // a by-product of its op.
-    for (const StorageId s : graph.ops[o].reads) {
-      if (lives[s] > 1) plan.decisions[s] = Decision::kRecompute;
-    }
-  }
-  return plan;
 }
 
 }  // namespace reprise::planner

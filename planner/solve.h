@@ -24,6 +24,12 @@ struct Solution {
   Infeasible infeasible;
 };
 
+// Extra time as a fraction of the base time.
+inline double Overhead(int64_t added_ns, int64_t base_time_ns) {
+  if (base_time_ns <= 0) return 0;
+  return static_cast<double>(added_ns) / static_cast<double>(base_time_ns);
+}
+
 // INVALID_ARGUMENT where a field of the request cannot be meant.
 Status CheckRequest(const Request& request);
 
