@@ -20,6 +20,11 @@ constexpr size_t kMostTogether = 16;
 
 }  // namespace
 
+bool IsProven(const Problem& problem, int64_t added_ns, int64_t bound_ns) {
+  return added_ns - bound_ns <=
+         added_ns / 500'000 + problem.base.time_ns / 100'000'000;
+}
+
 Certificate::Certificate(const Problem& problem, int64_t budget_bytes,
                          Effort& effort)
     : problem_(problem),
@@ -142,8 +147,9 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   ManyWindowsLimits limits{.incumbent_ns = incumbent_ns};
   limits.should_stop = [this] { return effort_.StopNow(); };
   ManyWindows program(problem_, windows, budget_bytes_);
+  if (!relaxed && program.RootTicks() > ticks) return {};
   // A node re-solves the LP after a change of one bound.
-  const int64_t per_node = 1 + program.program().row_count() * int64_t{200};
+  const int64_t per_node = 1 + program.program().row_count() * int64_t{2000};
   limits.most_nodes =
       static_cast<int>(std::clamp<int64_t>(ticks / per_node, 10, 1'000'000));
   const ManyWindowsResult result =
@@ -166,18 +172,18 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
   const auto left = [&] { return ticks - (effort_.ticks() - begin); };
   const auto enough = [&] {
     return effort_.Over() || impossible() || left() <= 0 ||
-           (incumbent_ns >= 0 &&
-            static_cast<double>(incumbent_ns - added_ns_) <=
-                kMipTolerance * static_cast<double>(problem_.base.time_ns));
+           (incumbent_ns >= 0 && IsProven(problem_, incumbent_ns, added_ns_));
   };
   while (!enough()) {
-    std::vector<OpId> proposals;
-    if (!together_.empty() && together_ticks_ < left() / 2) {
-      together_ticks_ = left() / 2;
-      const ManyWindowsResult result = SolveTogether(
-          together_, incumbent_ns, together_ticks_, /*relaxed=*/false);
+    std::vector<OpId> proposals = together_lacks_;
+    const int64_t share = left() * 3 / 4;
+    if (!together_.empty() && !together_finished_ && together_ticks_ < share) {
+      together_ticks_ = share;
+      const ManyWindowsResult result =
+          SolveTogether(together_, incumbent_ns, share, /*relaxed=*/false);
+      together_finished_ = result.finished;
       if (result.has_keep_sets) {
-        proposals = peaks_of(result.keep_sets, incumbent_ns);
+        proposals = together_lacks_ = peaks_of(result.keep_sets, incumbent_ns);
       }
     }
     if (together_.size() >= kMostTogether || enough()) break;
@@ -218,6 +224,8 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
         std::upper_bound(together_.begin(), together_.end(), chosen), chosen);
     together_ns_ = chosen_ns;
     together_ticks_ = 0;
+    together_finished_ = false;
+    together_lacks_.clear();
   }
 }
 

@@ -318,6 +318,11 @@ int64_t ManyWindows::Ticks(const MipAnswer& answer) const {
          answer.iterations * per_iteration;
 }
 
+int64_t ManyWindows::RootTicks() const {
+  const int64_t columns = program_.column_count();
+  return 40 * columns * std::min<int64_t>(program_.row_count(), 2 * columns);
+}
+
 ManyWindowsResult ManyWindows::Relax(const ManyWindowsLimits& limits) {
   ManyWindowsResult result;
   result.columns = program_.column_count();
@@ -352,7 +357,8 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
     options.cutoff = static_cast<double>(limits.incumbent_ns) * cost_scale_;
   }
   const MipAnswer answer = SolveMip(program_, options);
-  result.ticks = Ticks(answer);
+  result.ticks = RootTicks() + Ticks(answer);
+  result.finished = answer.finished;
   if (!answer.solved) return result;
   result.solved = true;
   result.impossible = answer.infeasible;

@@ -73,6 +73,7 @@ struct ManyWindowsLimits {
 
 struct ManyWindowsResult {
   bool solved = false;
+  bool finished = false;    // more effort would not prove more
   bool impossible = false;  // no schedule within the budget
   int64_t added_ns = 0;     // proven
   // What the solution found keeps at each window, and what it runs again in the
@@ -96,6 +97,8 @@ class ManyWindows {
   // For tests: the program, and the columns of S, R and A (-1: none, and then
   // S is 1 where forced, and 0 or irrelevant otherwise).
   const MipProgram& program() const { return program_; }
+  // What the root of a MIP costs (preprocessing, cuts, heuristics), in ticks.
+  int64_t RootTicks() const;
   int32_t ColumnOfS(int k, ValueId v) const { return windows_[k].saved[v]; }
   int32_t ColumnOfR(int k, OpId o) const { return windows_[k].again[o]; }
   int32_t ColumnOfA(int k, OpId o) const { return windows_[k].later[o]; }

@@ -58,7 +58,8 @@ struct MipOptions {
 };
 
 struct MipAnswer {
-  bool solved = false;  // a bound was found
+  bool solved = false;    // a bound was found
+  bool finished = false;  // and more effort would not raise it
   // No solution exists at all. Never set where a cutoff was given: there
   // "infeasible" means that nothing is cheaper.
   bool infeasible = false;

@@ -84,7 +84,7 @@ void Load(const MipProgram& program, OsiClpSolverInterface& solver) {
 
 // Nothing to decide: every row must hold for an empty sum.
 MipAnswer WithoutColumns(const MipProgram& program) {
-  MipAnswer answer{.solved = true, .bound = 0};
+  MipAnswer answer{.solved = true, .finished = true, .bound = 0};
   for (int i = 0; i < program.row_count(); ++i) {
     if (program.row_lower[i] > 0 || program.row_upper[i] < 0) {
       answer.infeasible = true;
@@ -176,6 +176,7 @@ MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
     answer.cost = model.getObjValue();
     answer.solution.assign(solution, solution + program.column_count());
   }
+  answer.finished = finished;
   if (finished && !answer.has_solution) {
     answer.solved = true;
     answer.infeasible = !has_cutoff;

@@ -34,10 +34,7 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
   plan.feasible = true;
   plan.infeasible = {};
   plan.overhead = Overhead(added, problem.base.time_ns);
-  // A MIP proves up to its tolerance.
-  plan.proven_optimal =
-      static_cast<double>(added - solution.added_ns) <=
-      kMipTolerance * static_cast<double>(problem.base.time_ns);
+  plan.proven_optimal = IsProven(problem, added, solution.added_ns);
   plan.solver = best->solver;
 
   std::vector<uint8_t> ran(problem.op_count, 0);

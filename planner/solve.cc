@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/str_cat.h"
+#include "planner/chain_plan.h"
 #include "planner/construct.h"
 #include "planner/exec_list.h"
 #include "planner/greedy.h"
@@ -15,6 +16,8 @@ namespace {
 
 // First temperature of a search from the base order, 2^-8 of the base time.
 constexpr int kHot = 8;
+
+constexpr size_t kMostStarts = 6;
 
 // Search: the state of one solve.
 class Search {
@@ -97,21 +100,17 @@ class Search {
   int64_t GoodEnough() const {
     const double slack =
         request_.target_gap * static_cast<double>(problem_.base.time_ns);
-    // A MIP proves up to its tolerance.
-    const double least =
-        kMipTolerance * static_cast<double>(problem_.base.time_ns);
     return problem_.base.time_ns + certificate_.added_ns() +
-           static_cast<int64_t>(std::max(slack, least));
+           static_cast<int64_t>(slack);
   }
   // Up to what a MIP proves.
   bool Proven() const {
-    const double gap =
-        static_cast<double>(BestAdded() - certificate_.added_ns());
-    return gap <= kMipTolerance * static_cast<double>(problem_.base.time_ns);
+    return Best() != nullptr &&
+           IsProven(problem_, BestAdded(), certificate_.added_ns());
   }
   bool Done() const {
     return effort_.Over() ||
-           (Best() != nullptr && Best()->time_ns <= GoodEnough());
+           (Best() != nullptr && (Best()->time_ns <= GoodEnough() || Proven()));
   }
   void Report() {
     if (!request_.on_progress) return;
@@ -139,6 +138,12 @@ class Search {
                    std::string(NameOf(candidate.strategy)));
     }
     effort_.Spend(generator_.ticks() - before);
+    const std::vector<ChainSchedule> schedules =
+        ChainSchedules(problem_, request_.budget_bytes, generator_, effort_);
+    for (const ChainSchedule& schedule : schedules) {
+      archive_.Add(schedule.peak_bytes, schedule.time_ns, schedule.execs,
+                   schedule.solver);
+    }
     Report();
   }
 
@@ -181,7 +186,7 @@ class Search {
     const WindowResult window = certificate_.Sharpen(enough, ticks);
     if (window.has_keep_set) StartFrom({window.keep_set}, "exact-cut");
     Report();
-    if (!Done()) Combine(ticks);
+    if (!Done()) Combine(2 * ticks);
   }
 
   // Several windows at once: a better bound still, and schedules that fit at
@@ -214,7 +219,9 @@ class Search {
       if (!generated.valid) continue;
       archive_.Add(generated.peak_bytes, generated.time_ns, generator_.execs(),
                    solver);
-      if (starts_.size() < 4) starts_.push_back(generator_.execs());
+      // What windows say comes first: it is often a few moves from optimal.
+      starts_.insert(starts_.begin(), generator_.execs());
+      if (starts_.size() > kMostStarts) starts_.pop_back();
       if (generated.peak_bytes <= request_.budget_bytes) return {};
       if (generated.peak_at != kNoOp && generated.peak_at < problem_.op_count) {
         peaks.push_back(generated.peak_at);
@@ -315,7 +322,7 @@ class Search {
       Report();
       if (!Done()) CertifyIncumbent();
       if (round % 2 == 1) {
-        Sharpen(scale_ / 16);
+        Sharpen(ticks / 4);
         ticks = ticks * 3 / 2;
       }
     }

@@ -45,7 +45,7 @@ struct Candidate {
   Strategy strategy = Strategy::kSaveAll;
   int64_t peak_bytes = 0;
   int64_t time_ns = 0;
-  std::vector<OpId> execs;
+  std::vector<OpId> execs = {};
 };
 std::vector<Candidate> StrategyCandidates(const Problem& problem,
                                           Strategy strategy,

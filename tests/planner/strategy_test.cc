@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "planner/chain.h"
+#include "planner/chain_plan.h"
 #include "planner/generate.h"
+#include "planner/rotor.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
@@ -195,6 +197,78 @@ TEST(StrategyTest, ThePortfolioIsNeverWorseThanANamedPlan) {
             << NameOf(candidate.strategy);
       }
     }
+  }
+}
+
+// Revolve's chain: the start x_0 stays (a `once` op makes it), step i makes x_i
+// from x_(i-1) in 1 ns, its reversal reads x_(i-1) and a gradient.
+StepGraph RevolveChain(int steps) {
+  StepGraph graph;
+  graph.storages.push_back({.bytes = 10});
+  graph.ops.push_back({.kind = OpKind::kOnce, .writes = {0}});
+  for (int i = 1; i <= steps; ++i) {
+    graph.storages.push_back({.bytes = 10});
+    graph.ops.push_back({.time_ns = 1, .reads = {i - 1}, .writes = {i}});
+  }
+  StorageId gradient = steps;
+  for (int i = steps; i > 0; --i) {
+    const StorageId next = graph.storage_count();
+    graph.storages.push_back({.bytes = 10});
+    graph.ops.push_back({.time_ns = 2,
+                         .phase = Phase::kBackward,
+                         .reads = {i - 1, gradient},
+                         .writes = {next}});
+    gradient = next;
+  }
+  graph.required = {gradient};
+  return graph;
+}
+
+// s slots, the running value, and two gradients of the reversal. The sweep to
+// the last step runs in any case: 1 ns each but for the reversal's own.
+TEST(ChainPlanTest, EqualsRevolveOnUniformChains) {
+  for (const auto& [steps, slots] :
+       std::vector<std::pair<int, int>>{{16, 3},
+                                        {16, 5},
+                                        {40, 4},
+                                        {60, 6},
+                                        {100, 5},
+                                        {100, 10},
+                                        {100, 20},
+                                        {1000, 10},
+                                        {1000, 30},
+                                        {5000, 40},
+                                        {10000, 100}}) {
+    const StepGraph graph = RevolveChain(steps);
+    const Problem problem = MakeProblem(graph, {});
+    const int64_t budget = 10 * (slots + 3);
+    const std::function<bool()> never;
+    Effort effort(200'000'000, never);
+    Generator generator(problem);
+
+    int64_t best = Rotor::kImpossible;
+    for (const ChainSchedule& schedule :
+         ChainSchedules(problem, budget, generator, effort)) {
+      if (schedule.peak_bytes > budget) continue;
+      best = std::min(best, schedule.time_ns - problem.base.time_ns);
+    }
+
+    EXPECT_LE(best, RevolveForwardSteps(steps, slots) - (steps - 1))
+        << steps << " steps, " << slots << " slots";
+  }
+}
+
+TEST(ChainPlanTest, ThePortfolioHasTheseSchedules) {
+  for (const auto& [steps, slots] :
+       std::vector<std::pair<int, int>>{{16, 3}, {60, 4}, {300, 8}}) {
+    const StepGraph graph = RevolveChain(steps);
+
+    const Plan plan = MustPlan(
+        graph, {.budget_bytes = 10 * (slots + 3), .max_ticks = 2'000'000});
+
+    ASSERT_TRUE(plan.feasible) << steps << " steps, " << slots << " slots";
+    EXPECT_LE(plan.evaluation.time_ns - plan.base_time_ns,
+              RevolveForwardSteps(steps, slots) - (steps - 1));
   }
 }
 

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Schedules of a step graph from exact solutions of the chain it resembles.
+//
+// `FindChain` cuts the forward into stages; what a stage makes, keeps for its
+// backward and needs on the way becomes a Rotor chain (rotor.h) with options:
+// keep everything the backward reads; keep half of these bytes, the costliest
+// to make again; keep the output only. Up to 64 stages (neighbours are joined)
+// the table answers every budget; longer chains also get Revolve's schedule
+// over all their stages, with as many slots as fit. What the chain does not see
+// (skips, gradients that pile up, values nobody may make again) the evaluator
+// does: the memory given to the chain is lowered by what the schedule exceeds
+// the budget, at most four times.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/chain.h"
+#include "planner/effort.h"
+#include "planner/flags.h"
+#include "planner/problem.h"
+#include "planner/rotor.h"
+
+namespace reprise::planner {
+
+struct ChainSchedule {
+  int64_t peak_bytes = 0;
+  int64_t time_ns = 0;
+  std::vector<OpId> execs = {};
+  std::string solver = {};
+};
+
+// The schedules tried for this budget; empty where the graph is no chain of at
+// least two stages or none can be run. O(stages^2 slots) ticks.
+std::vector<ChainSchedule> ChainSchedules(const Problem& problem,
+                                          int64_t budget_bytes,
+                                          Generator& generator, Effort& effort);
+
+}  // namespace reprise::planner
