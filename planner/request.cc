@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "base/str_cat.h"
 #include "planner/solve.h"
 
@@ -42,8 +44,7 @@ void AddBase(const Problem& problem, Archive& archive) {
 }
 
 int64_t DefaultTicks(const Problem& problem) {
-  (void)problem;
-  return 200'000'000;
+  return std::max<int64_t>(200'000'000, 20'000 * int64_t{problem.op_count});
 }
 
 }  // namespace reprise::planner

@@ -18,6 +18,8 @@ namespace {
 constexpr int kHot = 8;
 
 constexpr size_t kMostStarts = 6;
+// In larger steps the last hundredths of a percent cost too much.
+constexpr int kMostPolishedOps = 1500;
 
 // Search: the state of one solve.
 class Search {
@@ -332,6 +334,7 @@ class Search {
   void Polish() {
     const int64_t share = scale_ / 16;
     if (Best() == nullptr || effort_.Over() || Proven()) return;
+    if (problem_.op_count > kMostPolishedOps) return;
     certificate_.Sharpen(BestAdded(), share);
     Combine(share);
     const int64_t optimum = problem_.base.time_ns + certificate_.added_ns();

@@ -12,6 +12,7 @@
 #include "server/convert/capabilities.h"
 #include "server/convert/explain_proto.h"
 #include "server/convert/graph_proto.h"
+#include "server/solve/solve_plan.h"
 
 namespace reprise::cli {
 
@@ -32,7 +33,8 @@ StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
   options.Apply(result.task.request);
   watch.Attach(result.task.request);
   ASSIGN_OR_RETURN(result.plan,
-                   planner::MakePlan(result.task.graph, result.task.request));
+                   server::SolvePlan(result.task.graph, result.task.request,
+                                     {.threads = options.threads}));
   if (result.plan.undecided && CatchInterrupt::Asked()) {
     return Cancelled("interrupted before a plan was found");
   }

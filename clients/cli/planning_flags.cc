@@ -8,34 +8,47 @@ namespace reprise::cli {
 void PlanningOptions::Apply(planner::Request& request) const {
   request.target_gap = target_gap;
   request.seed = seed;
+  request.until_stopped = has_time_limit;
 }
 
 void PlanningOptions::Apply(v1::PlanRequest& request) const {
   *request.mutable_capabilities() = capabilities;
-  request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
+  if (has_time_limit) {
+    request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
+  }
   request.set_target_gap(target_gap);
   request.set_seed(seed);
+  request.set_threads(static_cast<uint32_t>(threads));
 }
 
 void PlanningOptions::Apply(v1::SweepRequest& request) const {
   *request.mutable_capabilities() = capabilities;
-  request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
+  if (has_time_limit) {
+    request.set_time_limit_ms(static_cast<uint32_t>(time_limit.count()));
+  }
   request.set_target_gap(target_gap);
   request.set_seed(seed);
+  request.set_threads(static_cast<uint32_t>(threads));
 }
 
 void PlanningFlags::Define(CLI::App& verb) {
   verb.add_option("--executor", executor_,
                   "Who will run it: free (any schedule; default for files) or "
                   "tape (PyTorch; default for ids)");
-  verb.add_option("--time-limit", time_limit_,
-                  "Time after which the best so far is taken")
-      ->capture_default_str();
+  time_limit_option_ =
+      verb.add_option("--time-limit", time_limit_,
+                      "Search this long unless the gap is reached before. "
+                      "Without it: a fixed amount of work, and this at most")
+          ->capture_default_str();
   verb.add_option("--gap", gap_,
                   "Stop when the plan is at most this far above the bound, in "
                   "% of the step time")
       ->capture_default_str();
   verb.add_option("--seed", seed_, "Seed of the search")->capture_default_str();
+  verb.add_option("--threads", threads_,
+                  "Searches side by side, with --time-limit")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
 }
 
 StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
@@ -47,6 +60,9 @@ StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
       options.capabilities,
       ExecutorCapabilities(executor_.empty() ? fallback : executor_));
   options.seed = seed_;
+  options.threads = threads_;
+  options.has_time_limit =
+      time_limit_option_ != nullptr && time_limit_option_->count() > 0;
   return options;
 }
 

@@ -19,8 +19,11 @@ namespace reprise::cli {
 struct PlanningOptions {
   v1::Capabilities capabilities;
   std::chrono::milliseconds time_limit{0};
+  // Given by the user: then it is used up, unless the gap is reached.
+  bool has_time_limit = false;
   double target_gap = 0;
   uint64_t seed = 1;
+  int threads = 1;
 
   // Into a request to the planner; the capabilities are the task's.
   void Apply(planner::Request& request) const;
@@ -44,8 +47,10 @@ class PlanningFlags {
  private:
   std::string executor_;
   std::string time_limit_;
+  CLI::Option* time_limit_option_ = nullptr;
   std::string gap_ = "0.1%";
   uint64_t seed_ = 1;
+  int threads_ = 1;
 };
 
 }  // namespace reprise::cli

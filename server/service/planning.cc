@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service/planning.h"
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "base/str_cat.h"
 #include "server/convert/digest.h"
 #include "server/convert/search_options.h"
 #include "server/convert/sentence.h"
 #include "server/log.h"
+#include "server/solve/solve_plan.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
 
@@ -34,6 +37,12 @@ v1::PlanProgress ProgressMessage(const planner::Progress& progress,
   message.set_gap(progress.overhead < 0 ? -1
                                         : progress.overhead - progress.bound);
   return message;
+}
+
+// What a request may have: no more than there are cores.
+int ThreadsFor(uint32_t wanted) {
+  const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+  return static_cast<int>(std::clamp(wanted, 1u, cores));
 }
 
 std::string_view Outcome(const StatusOr<v1::Plan>& plan) {
@@ -76,6 +85,8 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
                                                    : request.time_limit_ms());
   RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   RETURN_IF_ERROR(ApplySearchOptions(request, task.request));
+  // Who gives a time wants it used; else the planner's own measure.
+  task.request.until_stopped = request.time_limit_ms() != 0;
   const RunningCalls::Entry entry(calls_, request.request_id());
   Clock::time_point sent = start;
   planner::Progress last;
@@ -96,7 +107,8 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
     };
   }
   ASSIGN_OR_RETURN(const planner::Plan plan,
-                   planner::MakePlan(task.graph, task.request));
+                   SolvePlan(task.graph, task.request,
+                             {.threads = ThreadsFor(request.threads())}));
   if (stopping_) return Unavailable("the server is shutting down");
   if (hooks.cancelled && hooks.cancelled()) {
     return Cancelled("the client left before the plan was made");

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/solve/solve_plan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "planner/mip.h"
+
+namespace reprise::server {
+namespace {
+
+using planner::Plan;
+using planner::Progress;
+
+constexpr int kMost = 256;
+
+// FNV-1a over the schedule.
+uint64_t DigestOf(const Plan& plan) {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const planner::Entry& entry : plan.schedule) {
+    const uint32_t word = static_cast<uint32_t>(entry.id) * 2 +
+                          (entry.kind == planner::Entry::Kind::kFree);
+    for (int shift = 0; shift < 32; shift += 8) {
+      digest = (digest ^ ((word >> shift) & 0xff)) * 0x100000001b3;
+    }
+  }
+  return digest;
+}
+
+bool IsImpossible(const Plan& plan) {
+  return !plan.feasible && !plan.undecided;
+}
+
+// Searches: one request, several seeds.
+class Searches {
+ public:
+  Searches(const planner::StepGraph& graph, const planner::Request& request,
+           int count)
+      : graph_(graph),
+        request_(request),
+        plans_(static_cast<size_t>(count)),
+        first_ended_(count) {}
+
+  StatusOr<Plan> Run(int threads) {
+    std::vector<std::thread> others;
+    for (int i = 1; i < std::min<int>(threads, Count()); ++i) {
+      others.emplace_back([this] { Work(); });
+    }
+    Work();
+    for (std::thread& other : others) other.join();
+    return Merge();
+  }
+
+ private:
+  int Count() const { return static_cast<int>(plans_.size()); }
+
+  void Work() {
+    for (int i = next_++; i < Count(); i = next_++) {
+      if (i <= first_ended_ || i == 0) One(i);
+    }
+  }
+
+  void One(int index) {
+    planner::Request request = request_;
+    // Search 0 is the one that MakePlan would do.
+    request.seed += static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15;
+    if (request_.should_stop) {
+      request.should_stop = [this, index] { return ShouldStop(index); };
+    } else {
+      request.should_stop = [this, index] { return index > first_ended_; };
+    }
+    request.on_progress = [this, index](const Progress& progress) {
+      OnProgress(index, progress);
+    };
+    StatusOr<Plan> plan = planner::MakePlan(graph_, request);
+    const bool reached =
+        plan.ok() && (IsImpossible(*plan) ||
+                      (plan->feasible &&
+                       plan->overhead - plan->bound <= request_.target_gap));
+    const std::lock_guard lock(mutex_);
+    // Nobody before this one has ended it: its answer counts.
+    if (reached && index <= first_ended_) first_ended_ = index;
+    plans_[static_cast<size_t>(index)] = std::move(plan);
+  }
+
+  bool ShouldStop(int index) {
+    if (index > first_ended_ || reached_together_) return true;
+    const std::lock_guard lock(mutex_);
+    stopped_ = stopped_ || request_.should_stop();
+    return stopped_;
+  }
+
+  void OnProgress(int index, const Progress& progress) {
+    const std::lock_guard lock(mutex_);
+    if (index > first_ended_) return;
+    if (progress.overhead >= 0 &&
+        (best_.overhead < 0 || progress.overhead < best_.overhead)) {
+      best_.overhead = progress.overhead;
+    }
+    best_.bound = std::max(best_.bound, progress.bound);
+    if (request_.until_stopped && best_.overhead >= 0 &&
+        best_.overhead - best_.bound <= request_.target_gap) {
+      reached_together_ = true;
+    }
+    if (request_.on_progress) request_.on_progress(best_);
+  }
+
+  StatusOr<Plan> Merge() {
+    const Plan* best = nullptr;
+    double bound = 0;
+    int64_t ticks = 0;
+    const int last = request_.until_stopped
+                         ? Count() - 1
+                         : std::min<int>(first_ended_, Count() - 1);
+    for (int i = 0; i <= last; ++i) {
+      const auto& plan = plans_[static_cast<size_t>(i)];
+      if (!plan.has_value()) continue;
+      RETURN_IF_ERROR(plan->status());
+      ticks += (*plan)->ticks;
+      if (IsImpossible(**plan)) return **plan;
+      bound = std::max(bound, (*plan)->bound);
+      if (best == nullptr || IsBetter(**plan, *best)) best = &**plan;
+    }
+    Plan merged = *best;
+    merged.ticks = ticks;
+    merged.interrupted = stopped_;
+    if (!merged.feasible) return merged;
+    merged.bound = bound;
+    merged.proven_optimal = merged.proven_optimal ||
+                            merged.overhead - bound <= planner::kMipTolerance;
+    return merged;
+  }
+
+  static bool IsBetter(const Plan& a, const Plan& b) {
+    if (a.feasible != b.feasible) return a.feasible;
+    const auto rank = [](const Plan& plan) {
+      return std::tuple(plan.evaluation.time_ns, plan.evaluation.execs,
+                        plan.evaluation.peak_bytes, DigestOf(plan));
+    };
+    return rank(a) < rank(b);
+  }
+
+  const planner::StepGraph& graph_;
+  const planner::Request& request_;
+  std::mutex mutex_;  // guards what follows and the request's callbacks
+  std::vector<std::optional<StatusOr<Plan>>> plans_;
+  Progress best_;
+  bool stopped_ = false;
+  std::atomic<int> next_ = 0;
+  // The first search that needed no help; those after it are over.
+  std::atomic<int> first_ended_;
+  std::atomic<bool> reached_together_ = false;
+};
+
+}  // namespace
+
+StatusOr<Plan> SolvePlan(const planner::StepGraph& graph,
+                         const planner::Request& request,
+                         const SolveOptions& options) {
+  if (options.threads < 1 || options.threads > kMost) {
+    return InvalidArgument(StrCat("threads: must be between 1 and ", kMost,
+                                  ", got ", options.threads));
+  }
+  if (options.searches < 0 || options.searches > kMost) {
+    return InvalidArgument(StrCat("searches: must be between 0 and ", kMost,
+                                  ", got ", options.searches));
+  }
+  const int count =
+      request.until_stopped ? options.threads : std::max(1, options.searches);
+  const bool endless = request.until_stopped && !request.should_stop;
+  if (count == 1 || endless) return planner::MakePlan(graph, request);
+  return Searches(graph, request, count).Run(options.threads);
+}
+
+}  // namespace reprise::server
