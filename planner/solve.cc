@@ -18,6 +18,8 @@ namespace {
 constexpr int kHot = 8;
 
 constexpr size_t kMostStarts = 6;
+// Of the windows of the base order, whatever the size of the step.
+constexpr int64_t kMostBaseTicks = 25'000'000;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostPolishedOps = 1500;
 
@@ -38,8 +40,8 @@ class Search {
   Solution Run() {
     if (problem_.base.peak_bytes <= request_.budget_bytes) return {};
     if (!certificate_.impossible()) {
-      CertifyBase(problem_, request_.budget_bytes, scale_ / 8, certificate_,
-                  effort_);
+      CertifyBase(problem_, request_.budget_bytes,
+                  std::min(scale_ / 8, kMostBaseTicks), certificate_, effort_);
     }
     if (certificate_.impossible()) return Refuse();
     Report();
