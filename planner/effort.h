@@ -36,6 +36,7 @@ class Effort {
   void AllowAtLeast(int64_t ticks) {
     most_ticks_ = std::max(most_ticks_, ticks_ + ticks);
   }
+  const std::function<bool()>& should_stop() const { return should_stop_; }
   bool interrupted() const { return interrupted_; }
   int64_t ticks() const { return ticks_; }
   int64_t most_ticks() const { return most_ticks_; }

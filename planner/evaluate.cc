@@ -16,7 +16,7 @@ class Evaluator {
  public:
   Evaluator(const StepGraph& graph, const Capabilities& capabilities)
       : graph_(graph),
-        capabilities_(capabilities),
+        capabilities_(WithExecution(capabilities)),
         versions_(WalkVersions(graph)),
         rules_(MakeRules(graph, versions_, capabilities)),
         present_(graph.storage_count(), kNoValue),

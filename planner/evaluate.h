@@ -36,6 +36,21 @@ enum class FreePolicy : uint8_t {
   kProgram,  // as eager, but a first life also lasts to release_op
 };
 
+// How an executor runs a plan.
+//
+//   kFree    any valid schedule
+//   kOnce    a set of saved storages: forward and backward run in base order;
+//            what was dropped is made again just before its first reader in the
+//            backward, all that is missing for it in base order, and stays
+//            until its last reader. No op runs more than twice
+//   kNested  regions of the forward: what crosses them is saved, inside them
+//            some storages are. At the first backward need of something dropped
+//            its whole region runs again, but for ops whose outputs are there,
+//            and what it restores stays until its last reader
+//
+// Both kinds run again forward ops only, in the backward only (executor.h).
+enum class Execution : uint8_t { kFree, kOnce, kNested };
+
 // What the executor that will run the plan can do. The default is an
 // unrestricted schedule under the reference semantics.
 struct Capabilities {
@@ -46,7 +61,12 @@ struct Capabilities {
   bool duplicate_outputs = false;
   FreePolicy free_policy = FreePolicy::kEager;
   int64_t ns_per_op = 0;  // added to the time of every re-run
+  Execution execution = Execution::kFree;
 };
+
+// What `execution` implies written into the other fields: at most two runs per
+// op, recompute in the backward only. Evaluator, rules and problems apply it.
+Capabilities WithExecution(Capabilities capabilities);
 
 // One step of a schedule.
 struct Entry {

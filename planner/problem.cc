@@ -73,7 +73,7 @@ void AddReleases(Problem& problem) {
 Problem MakeProblem(const StepGraph& graph, const Capabilities& capabilities) {
   Problem problem;
   problem.graph = &graph;
-  problem.capabilities = capabilities;
+  problem.capabilities = WithExecution(capabilities);
   problem.versions = WalkVersions(graph);
   problem.rules = MakeRules(graph, problem.versions, capabilities);
   problem.op_count = graph.op_count();

@@ -23,8 +23,18 @@ bool KindAllows(const Op& op, const Capabilities& capabilities) {
 
 }  // namespace
 
+Capabilities WithExecution(Capabilities capabilities) {
+  if (capabilities.execution == Execution::kFree) return capabilities;
+  capabilities.recompute_in_backward_only = true;
+  if (capabilities.max_runs == 0 || capabilities.max_runs > 2) {
+    capabilities.max_runs = 2;
+  }
+  return capabilities;
+}
+
 Rules MakeRules(const StepGraph& graph, const Versions& versions,
-                const Capabilities& capabilities) {
+                const Capabilities& given) {
+  const Capabilities capabilities = WithExecution(given);
   Rules rules;
   const bool backward_only = capabilities.recompute_in_backward_only;
   for (const Op& op : graph.ops) {

@@ -7,6 +7,7 @@
 #include "planner/chain_plan.h"
 #include "planner/construct.h"
 #include "planner/exec_list.h"
+#include "planner/executor.h"
 #include "planner/greedy.h"
 #include "planner/local_search.h"
 #include "planner/strategy.h"
@@ -373,7 +374,23 @@ class Search {
 
 Solution Solve(const Problem& problem, const Request& request,
                Generator& generator, Archive& archive, Effort& effort) {
-  return Search(problem, request, generator, archive, effort).Run();
+  if (problem.capabilities.execution == Execution::kFree) {
+    return Search(problem, request, generator, archive, effort).Run();
+  }
+  // Any schedule under the same rules: its bound holds for the executor, and
+  // its plans are where the executor's own begin.
+  Archive any;
+  AddBase(problem, any);
+  const int64_t half = effort.most_ticks() / 2;
+  Effort first(half, effort.should_stop());
+  const Solution solution =
+      Search(problem, request, generator, any, first).Run();
+  effort.Spend(first.ticks());
+  if (!solution.impossible) {
+    SearchSavedSets(problem, request.budget_bytes, solution.added_ns, request,
+                    any, generator, archive, effort);
+  }
+  return solution;
 }
 
 }  // namespace reprise::planner
