@@ -2,6 +2,7 @@
 #include "planner/solve.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/str_cat.h"
 #include "planner/chain_plan.h"
@@ -10,6 +11,7 @@
 #include "planner/executor.h"
 #include "planner/greedy.h"
 #include "planner/local_search.h"
+#include "planner/squeeze.h"
 #include "planner/strategy.h"
 
 namespace reprise::planner {
@@ -254,26 +256,41 @@ class Search {
                                   .distance_power = distance_power,
                                   .most_ticks = scale_ / 4};
       const std::vector<OpId> execs = NextUseGreedy(problem_, options, effort_);
-      if (execs.empty()) continue;
-      const StatusOr<Evaluation> evaluation = Evaluate(
-          *problem_.graph,
-          WithFrees(*problem_.graph, execs, problem_.capabilities.free_policy),
-          problem_.capabilities);
-      if (!evaluation.ok()) continue;
-      archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
-                   "next-use");
-      const std::vector<OpId> held =
-          HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_);
-      const StatusOr<Evaluation> better = Evaluate(
-          *problem_.graph,
-          WithFrees(*problem_.graph, held, problem_.capabilities.free_policy),
-          problem_.capabilities);
-      if (better.ok()) {
-        archive_.Add(better->peak_bytes, better->time_ns, held, "next-use");
-      }
+      if (execs.empty() || !AddExecs(execs, "next-use")) continue;
+      AddExecs(
+          HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
+          "next-use");
       Report();
       return;
     }
+  }
+
+  // A pebbling in any order, brought into base order, where nothing else fits.
+  void SearchPebbling(int64_t ticks) {
+    if (!FreeOrder::Applies(problem_)) return;
+    if (pebbler_ == nullptr) {
+      pebbler_ = std::make_unique<Pebbler>(problem_, request_.budget_bytes,
+                                           random_.Next());
+    }
+    const std::vector<OpId> pebbling = pebbler_->Search(ticks, effort_);
+    if (pebbling.empty()) return;
+    const std::vector<OpId> execs = InBaseOrder(problem_, pebbling, effort_);
+    if (!AddExecs(execs, "pebbling")) return;
+    AddExecs(
+        HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
+        "pebbling");
+    Report();
+  }
+
+  // False where the evaluator does not accept them.
+  bool AddExecs(const std::vector<OpId>& execs, const char* solver) {
+    const StatusOr<Evaluation> evaluation = Evaluate(
+        *problem_.graph,
+        WithFrees(*problem_.graph, execs, problem_.capabilities.free_policy),
+        problem_.capabilities);
+    if (!evaluation.ok()) return false;
+    archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver);
+    return true;
   }
 
   // Windows at the highest points of the best schedule: there its memory is
@@ -306,6 +323,7 @@ class Search {
         squeezed_ = true;
         Squeeze();
       }
+      if (Best() == nullptr && round >= 2) SearchPebbling(4 * ticks);
       if (Done()) break;
       std::vector<OpId> execs = BaseExecs();
       int hot = kHot;
@@ -367,6 +385,7 @@ class Search {
   Random random_;
   std::vector<std::vector<OpId>> starts_;
   bool squeezed_ = false;
+  std::unique_ptr<Pebbler> pebbler_;
   const int64_t scale_;  // shares of the effort are parts of this
 };
 
