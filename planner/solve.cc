@@ -59,7 +59,8 @@ class Search {
     Improve();
     if (Best() == nullptr && request_.max_ticks == 0) {
       // Nothing fits yet and nobody limited the effort: once as much again.
-      effort_.AllowAtLeast(scale_ * 5 / 4);
+      effort_.AllowAtLeast(scale_ * 2);
+      SearchPebbling(scale_);
       Improve();
     }
     Polish();
@@ -316,7 +317,7 @@ class Search {
   void Improve() {
     int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
     for (int round = 0;; ++round) {
-      if (request_.until_stopped) effort_.AllowAtLeast(ticks + scale_);
+      if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + scale_);
       effort_.Spend(1000);  // a round without a single candidate ends too
       if (Best() == nullptr && !squeezed_ &&
           (round >= 2 || effort_.ticks() > scale_ / 2)) {
