@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CBC behind mip.h: its own preprocessing, cuts and heuristics (CbcMain1), one
-// thread, a node limit. The variant of CbcMain1 with its own parameter block is
-// used, because the other one keeps its parameters in globals.
+// thread, a node limit. CbcMain1 reads its commands through variables of its
+// library, so solves take turns: a thread that waits for its turn still asks
+// should_stop (MipTest.SolvesOnSeveralThreadsAgree).
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <coin/CbcEventHandler.hpp>
 #include <coin/CbcModel.hpp>
@@ -12,6 +14,7 @@
 #include <coin/ClpSimplex.hpp>
 #include <coin/CoinPackedMatrix.hpp>
 #include <coin/OsiClpSolverInterface.hpp>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -82,6 +85,11 @@ void Load(const MipProgram& program, OsiClpSolverInterface& solver) {
                      finite(program.row_upper).data());
 }
 
+std::timed_mutex& Turn() {
+  static std::timed_mutex turn;
+  return turn;
+}
+
 // Nothing to decide: every row must hold for an empty sum.
 MipAnswer WithoutColumns(const MipProgram& program) {
   MipAnswer answer{.solved = true, .finished = true, .bound = 0};
@@ -123,6 +131,10 @@ MipAnswer SolveLp(const MipProgram& program, const Question& should_stop) {
 
 MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
   if (program.column_count() == 0) return WithoutColumns(program);
+  std::unique_lock<std::timed_mutex> turn(Turn(), std::defer_lock);
+  while (!turn.try_lock_for(std::chrono::milliseconds(20))) {
+    if (options.should_stop && options.should_stop()) return {};
+  }
   OsiClpSolverInterface solver;
   Load(program, solver);
   for (int j = 0; j < program.column_count(); ++j) {

@@ -15,9 +15,9 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name) {
-  if (name != "free" && name != "tape") {
+  if (name != "free" && name != "tape" && name != "once" && name != "nested") {
     return InvalidArgument(
-        StrCat("--executor ", name, ": must be free or tape"));
+        StrCat("--executor ", name, ": must be free, tape, once or nested"));
   }
   return server::ParseCapabilities(name);
 }

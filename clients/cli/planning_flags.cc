@@ -33,8 +33,10 @@ void PlanningOptions::Apply(v1::SweepRequest& request) const {
 
 void PlanningFlags::Define(CLI::App& verb) {
   verb.add_option("--executor", executor_,
-                  "Who will run it: free (any schedule; default for files) or "
-                  "tape (PyTorch; default for ids)");
+                  "Who will run it: free (any schedule; default for files), "
+                  "tape (PyTorch; default for ids), once (each op at most "
+                  "once more, in the backward) or nested (whole regions "
+                  "again)");
   time_limit_option_ =
       verb.add_option("--time-limit", time_limit_,
                       "Search this long unless the gap is reached before. "
