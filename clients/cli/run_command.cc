@@ -18,6 +18,7 @@
 #include "clients/cli/private_daemon.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/run_id.h"
+#include "clients/cli/runtime_paths.h"
 #include "clients/cli/server_client.h"
 
 namespace reprise::cli {
@@ -40,8 +41,9 @@ class RunCommand : public Command {
         ->envname("REPRISE_BUDGET");
     sub->add_option("--name", name_, "Name of the run, for people");
     sub->footer(
-        "The job itself says where to attach: one line, reprise.auto(model).\n"
-        "Exits with the job's own code.\n\n"
+        "A PyTorch program needs no change: its models are found when they "
+        "are trained.\nOne that calls reprise.auto(model) itself decides "
+        "itself. Exits with the job's own code.\n\n"
         "Example:\n  reprise run --budget 0.5x -- python train.py --epochs 3");
     return sub;
   }
@@ -78,6 +80,13 @@ int RunCommand::Run(const Globals& globals, Console& console) {
       {"REPRISE_RUN_ID", run_id}, {"REPRISE_SOCKET", daemon->socket}};
   if (!budget_.empty()) environment.emplace_back("REPRISE_BUDGET", budget_);
   if (!name_.empty()) environment.emplace_back("REPRISE_NAME", name_);
+  if (const std::string folder = LaunchFolder(); !folder.empty()) {
+    const char* const before = getenv("PYTHONPATH");
+    const bool alone = before == nullptr || *before == '\0';
+    environment.emplace_back(
+        "PYTHONPATH",
+        alone ? folder : StrCat(folder, ":", std::string(before)));
+  }
 
   // Connected before the job starts: a private daemon is gone soon after it.
   setenv("REPRISE_SOCKET", daemon->socket.c_str(), 1);
@@ -100,8 +109,8 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     // Nothing will end a private daemon that no job ever came to.
     StopDaemon(*daemon);
     console.Fail(0,
-                 "the job never attached; add `import reprise` and "
-                 "`reprise.auto(model)` to it");
+                 "the job never attached: it trained no PyTorch model, or not "
+                 "in the process that was started");
   } else {
     console.Error(run.status());
   }

@@ -54,4 +54,22 @@ std::string ServerFile() {
   return (socket.parent_path() / "server.json").string();
 }
 
+std::string LaunchFolder() {
+  if (std::string named = Environment("REPRISE_LAUNCH"); !named.empty()) {
+    return named;
+  }
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return "";
+  const auto root = self.parent_path().parent_path();  // of bin/reprise
+  for (const auto& folder :
+       {root.parent_path() / "clients/python/src/reprise/launch",
+        root / "share/reprise/python/reprise/launch"}) {
+    if (std::filesystem::exists(folder / "sitecustomize.py", error)) {
+      return folder.string();
+    }
+  }
+  return "";
+}
+
 }  // namespace reprise::cli

@@ -20,4 +20,9 @@ std::string AgentSocket();
 std::string PrivateSocket();
 std::string ServerFile();
 
+// The folder that attaches Reprise to a Python program when it is first on
+// PYTHONPATH: REPRISE_LAUNCH, or the one in the source tree or the installation
+// that this command belongs to. Empty: none is there.
+std::string LaunchFolder();
+
 }  // namespace reprise::cli

@@ -539,10 +539,12 @@ def test_hidden_states_the_program_keeps_are_there_and_right() -> None:
                 self.hidden.append(x)
             return x
 
+    agent = LocalAgent()
+
     def loop(armed: bool) -> list[str]:
         model = Keeping()
         if armed:
-            arm(model)
+            arm(model, agent)
         optimizer = sgd(model)
         losses = []
         for _ in range(9):
@@ -557,6 +559,8 @@ def test_hidden_states_the_program_keeps_are_there_and_right() -> None:
     curves(loop)
 
     assert sessions[0].stage is Stage.PLANNED
+    assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+    assert all(c["checked"] > 3 and c["differing"] == 0 for c in agent.checks)
 
 
 class Scaled(Tensor):

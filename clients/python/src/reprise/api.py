@@ -96,6 +96,9 @@ def auto(
     wanted = override if override else budget
     checked = None if wanted is None else check_budget(wanted)
     known = _sessions.get(model)
+    if known is not None and known.attached:
+        remove(model)  # `reprise run` was first; the program knows better
+        known = None
     if known is not None:
         if known.budget != checked:
             raise RepriseError(

@@ -34,7 +34,7 @@ from torch.optim.optimizer import (
 )
 
 from reprise import abi
-from reprise.agent import Agent
+from reprise.agent import Agent, PlanReply
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch import oom, quarantine
@@ -45,6 +45,7 @@ from reprise.torch.ladder import Key, Ladder, Rung, key_of
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
 from reprise.torch.program import compile_plan
+from reprise.torch.ranks import Ranks
 from reprise.torch.state import alive_tensors, blocked, known_names, model_device, now_ns
 from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Run, Tape
@@ -55,9 +56,12 @@ __all__ = ["Session", "Stage", "capturing"]
 
 # So many planned steps after the first check the result is said in a line.
 SAID_AFTER = 3
+# Ranks ask together whether there is a newer plan, every so many steps.
+ASK_EVERY = 32
 
 # Sessions of this process: they share one agent, and one captures at a time.
-_open: set[Session] = set()
+_open: dict[Session, None] = {}
+_hooks: list[Any] = []
 _capturing: list[Session] = []
 
 
@@ -94,8 +98,10 @@ class Session:
         self.name = name
         self.stage = Stage.WARMUP
         self.why = ""
+        self.attached = False  # by `reprise run`, not by the program
         self.ladder = Ladder()
         self.rung: Rung | None = None  # of the last planned step
+        self.ranks: Ranks | None = None  # known when the first step has been captured
         self.refused: Plan | None = None  # the server's "no plan fits"
         self.measured = Measured(budget)
         self.capabilities = f"tape:seeded_ok=1:ns_per_op={ns_per_op}"
@@ -128,14 +134,14 @@ class Session:
         self._oom = False
         self._risky = False  # memory has run out before
         self._peak = 0
+        self._broken = False
         self._said: set[str] = set()
         self._forward = ArmedForward(model, self._around)
-        _open.add(self)
+        _open[self] = None
         atexit.register(self.close)
-        self._handles = [
-            register_optimizer_step_pre_hook(self._before_optimizer),
-            register_optimizer_step_post_hook(self._after_optimizer),
-        ]
+        if not _hooks:
+            _hooks.append(register_optimizer_step_pre_hook(_before_optimizers))
+            _hooks.append(register_optimizer_step_post_hook(_after_optimizers))
 
     @property
     def model(self) -> nn.Module:
@@ -157,9 +163,7 @@ class Session:
         return self.rung.graph if self.rung else rungs[-1].graph if rungs else None
 
     def _gone(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        # May run at any moment, also while torch walks through its optimizer hooks: they stay.
         self.meter.stop()
         self.close()
 
@@ -170,11 +174,13 @@ class Session:
         self._forward.remove()
         self._gone()
         self.stage = Stage.PLAIN
+        while _hooks and not _open:
+            _hooks.pop().remove()
 
     def close(self) -> None:
         """Ends this model's part of the agent's session; the last one ends the session, so that
         what was reported arrives and the run is seen to end and not to die."""
-        _open.discard(self)
+        _open.pop(self, None)
         if self in _capturing:
             _capturing.remove(self)
         atexit.unregister(self.close)
@@ -194,8 +200,8 @@ class Session:
     ) -> Any:
         if not self._trains():
             return call(*args, **kwargs)
-        if not self._in_step:
-            self._begin_step(args, kwargs)
+        if not self._in_step and not self._safely(self._begin_step, args, kwargs):
+            return call(*args, **kwargs)
         before = oom.Before(self.model) if self._risky else None
         try:
             return self._watched(call, args, kwargs)
@@ -211,6 +217,21 @@ class Session:
         if not self._in_step:
             self._begin_step(args, kwargs)
         return self._watched(call, args, kwargs)
+
+    def _safely(self, do: Callable[..., None], *args: Any) -> bool:
+        """Our own mistakes are not the job's: said once, and Reprise is out of the way."""
+        try:
+            do(*args)
+        except Exception as error:
+            self._busy = self._in_step = self._in_optimizer = False
+            self._abandon()
+            self._run = None
+            where = f"{type(error).__name__}: {error}"
+            self.stop_planning(f"trains without Reprise after a fault of its own ({where})")
+            self._eval_trains = False
+            self._broken = True
+            return False
+        return True
 
     def _watched(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -255,6 +276,7 @@ class Session:
     def _trains(self) -> bool:
         if (
             self._in_forward
+            or self._broken
             or self._busy
             or self._in_optimizer
             or not torch.is_grad_enabled()
@@ -292,7 +314,9 @@ class Session:
             return False
         if self.stage is Stage.CAPTURE:
             return True
-        return self.stage is Stage.PLANNED and self.ladder.wants(self._key)
+        # One rank alone must not decide: the others would go on without it.
+        alone = self.ranks is None
+        return alone and self.stage is Stage.PLANNED and self.ladder.wants(self._key)
 
     def _begin_capture(self) -> bool:
         why = blocked()
@@ -329,7 +353,7 @@ class Session:
             self._trace(True)  # not the first: its check would be in the picture
         self._since_check += 1
 
-    def _before_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_optimizer(self, optimizer: Optimizer) -> None:
         if not self._owns(optimizer):
             return
         if not self._in_step:
@@ -352,7 +376,7 @@ class Session:
             self.meter.reset_peak()
             self._begin_ns += now_ns(self._device) - began
 
-    def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
         if not self._owns(optimizer):
             return
         if not self._in_step:
@@ -470,7 +494,7 @@ class Session:
         self._oom = self._risky = True
         self.say(f"step {self._step}: out of memory in the forward; plans get tighter from here")
         rung = self.rung
-        if rung is not None and rung.plan is not None:
+        if rung is not None and rung.plan is not None and self.ranks is None:
             tighter = int(rung.plan.budget_bytes * oom.TIGHTER)
             self._submit(rung, rung.graph.message(), str(tighter))
 
@@ -502,9 +526,18 @@ class Session:
         if self.stage is Stage.CAPTURE:
             self.stage = Stage.WAITING
         assert self.budget is not None
+        if self.ranks is None:
+            self.ranks = Ranks.here()
+        if self.ranks is not None:
+            why = self.ranks.agree(graph.structure)
+            if why:
+                self.stop_planning(why)
+                return
+            if not self.ranks.first:
+                return
         self._submit(rung, graph.message(), self.budget)
         ahead = self.ladder.ahead(rung)
-        if ahead is not None:
+        if ahead is not None and self.ranks is None:
             self._submit(*ahead, self.budget)
 
     def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> None:
@@ -524,6 +557,9 @@ class Session:
 
     def _ask_for_plans(self) -> None:
         """Between steps: waits for the first plan, takes any other when it is there."""
+        if self.ranks is not None:
+            self._ask_for_all_ranks(self.ranks)
+            return
         for rung in [r for r in self.ladder.rungs if r.open]:
             have = 0 if rung.plan is None else rung.plan.plan_number
             waiting = self.stage is Stage.WAITING and rung.plan is None
@@ -550,6 +586,34 @@ class Session:
                 self.say(f"no plan after {self._wait_s:.0f} s; trains without one until it comes")
                 self.stage = Stage.PLANNED
         self._nothing_left()
+
+    def _ask_for_all_ranks(self, ranks: Ranks) -> None:
+        """Rank 0 asks, all of them get what it got: the first plan, then any other, every
+        ASK_EVERY steps. Applied by all or by none."""
+        if not self.ladder.rungs:
+            return
+        (rung,) = self.ladder.rungs[:1]
+        waiting = self.stage is Stage.WAITING
+        if not waiting and (self.stage is not Stage.PLANNED or self._step % ASK_EVERY):
+            return
+        reply = None
+        if ranks.first:
+            have = 0 if rung.plan is None else rung.plan.plan_number
+            if rung.graph_id is None:
+                reply = PlanReply("inert", why=self.agent.why)
+            elif waiting:
+                reply = self.agent.wait_plan(rung.graph_id, have, self._wait_s)
+            else:
+                reply = self.agent.poll_plan(rung.graph_id, have)
+        reply = ranks.broadcast(reply)
+        if reply.kind == "plan" and reply.plan is not None:
+            self._install(rung, reply.plan)
+            fine = not rung.refused and rung.plan is reply.plan
+            if not all(ranks.gather(fine)):
+                self._drop_plans(rung.refused or "another rank cannot run the plan")
+        elif waiting:
+            self.measured.smallest_budget = reply.smallest_budget
+            self.stop_planning(reply.why or "trains without a plan: none came in time")
 
     def _nothing_left(self) -> None:
         """No rung has a plan, and none will come."""
@@ -612,6 +676,11 @@ class Session:
             return
         finally:
             self._busy = False
+        if not result.checked and self.rung is not None:
+            # Clipped, scaled: no gradient is the model's own any more. Values are compared then.
+            self.rung.leaks = True
+            self._since_check = self._verify_every
+            return
         self._judge(result)
 
     def _judge(self, result: CheckResult) -> None:
@@ -637,6 +706,16 @@ class Session:
                 f"from the unplanned ones ({result.differing[0]} first); plan {plan.plan_id} is "
                 "removed and training goes on without one"
             )
+
+
+def _before_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for session in tuple(_open):
+        session._safely(session._before_optimizer, optimizer)
+
+
+def _after_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for session in tuple(_open):
+        session._safely(session._after_optimizer, optimizer)
 
 
 def capturing() -> Capture | None:

@@ -284,8 +284,12 @@ class Audit:
         self.bytes = 0
 
     def keep(self, tensor: Tensor) -> OutsideCopy:
-        """At pack."""
-        copy = OutsideCopy(tensor)
+        """At pack. Out of sight of the dispatch mode, which counts ops."""
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            copy = OutsideCopy(tensor)
+        finally:
+            del guard
         self.bytes += copy.nbytes
         return copy
 

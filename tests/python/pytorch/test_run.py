@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reprise run -- python train.py`: a program that knows nothing of Reprise trains under a plan."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+LOOP = """
+import sys, torch
+from torch import nn
+torch.manual_seed(0); torch.set_num_threads(1)
+def mlp(): return nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128), nn.Dropout(.1))
+model = nn.Sequential(*[mlp() for _ in range(6)])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(12):
+    optimizer.zero_grad()
+    loss = model(torch.randn(256, 128)).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+"""
+
+TRAINER = """
+import json, os, sys
+os.environ["HF_HUB_OFFLINE"] = "1"
+import torch
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import Trainer, TrainingArguments
+torch.set_num_threads(1); torch.manual_seed(0)
+size = dict(vocab_size=128)
+if sys.argv[1] == "gpt2":
+    model = GPT2LMHeadModel(GPT2Config(n_positions=64, n_embd=64, n_layer=3, n_head=4, **size))
+else:
+    model = BertForMaskedLM(BertConfig(hidden_size=64, num_hidden_layers=3, num_attention_heads=4,
+                                       intermediate_size=256, max_position_embeddings=64, **size))
+g = torch.Generator().manual_seed(1)
+rows = [torch.randint(0, 128, (64,), generator=g) for _ in range(256)]
+args = TrainingArguments(output_dir=sys.argv[2], max_steps=14, per_device_train_batch_size=8,
+    logging_steps=1, report_to=[], save_strategy="no", use_cpu=True, seed=3, disable_tqdm=True)
+trainer = Trainer(model=model, args=args,
+                  train_dataset=[{"input_ids": r, "labels": r} for r in rows])
+trainer.train()
+for entry in trainer.state.log_history:
+    if "loss" in entry: print(float(entry["loss"]).hex())
+"""
+
+
+@pytest.fixture
+def job(
+    home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
+) -> Callable[..., tuple[list[str], str]]:
+    """Losses and standard error of a script, plain or under `reprise run`."""
+    command = daemon_binary.with_name("reprise")
+    if not command.is_file():
+        pytest.fail(f"{command}: not built; run scripts/build", pytrace=False)
+
+    def run(text: str, *arguments: str, budget: str = "", **extra: str) -> tuple[list[str], str]:
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        line = [sys.executable, str(script), *arguments]
+        if budget:
+            line = [str(command), "run", "--budget", budget, "--", *line]
+        environment = {
+            **os.environ,
+            "REPRISE_LAUNCH": str(root / "clients/python/src/reprise/launch"),
+            "REPRISE_AGENT": str(agent_library),
+            "REPRISE_DAEMON": str(daemon_binary),
+            "PYTHONPATH": os.pathsep.join(
+                [str(root / "clients/python/src"), os.environ.get("PYTHONPATH", "")]
+            ),
+            **extra,
+        }
+        done = subprocess.run(
+            line, env=environment, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return [x for x in done.stdout.splitlines() if x.startswith(("0x", "-0x"))], done.stderr
+
+    return run
+
+
+def test_a_plain_loop_trains_under_a_plan_and_prints_the_same_losses(job: Any) -> None:
+    plain, _ = job(LOOP, "plain")
+
+    found, errors = job(LOOP, "plain", budget="0.75x")
+
+    assert found == plain
+    assert "It fits in" in errors
+    assert "gradients bitwise equal" in errors
+
+
+def test_another_sitecustomize_still_runs(job: Any, tmp_path: Path) -> None:
+    other = tmp_path / "site"
+    other.mkdir()
+    (other / "sitecustomize.py").write_text("import sys; print('mine', file=sys.stderr)")
+
+    _, errors = job(
+        "print(1)",
+        budget="0.5x",
+        PYTHONPATH=os.pathsep.join([str(other), os.environ.get("PYTHONPATH", "")]),
+    )
+
+    assert errors.count("mine") == 1
+
+
+def test_a_program_that_arms_its_model_itself_decides_itself(job: Any) -> None:
+    text = LOOP.replace(
+        "optimizer =",
+        "import reprise; reprise.auto(model, budget='0.8x', verify_every=0)\noptimizer =",
+    )
+
+    plain, _ = job(text, "armed", REPRISE_DISABLE="1")
+    found, errors = job(text, "armed", budget="0.8x")
+
+    assert found == plain
+    assert errors.count("It fits in") == 1
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs transformers and accelerate"
+)
+@pytest.mark.parametrize("which", ["gpt2", "bert"])
+def test_a_hugging_face_trainer_runs_under_a_plan_unchanged(
+    job: Any, which: str, tmp_path: Path
+) -> None:
+    plain, _ = job(TRAINER, which, str(tmp_path / "plain"))
+
+    found, errors = job(TRAINER, which, str(tmp_path / "planned"), budget="0.6x")
+
+    assert len(plain) == 14
+    assert found == plain
+    assert "It fits in" in errors
+    assert "gradients bitwise equal" in errors
+    measured = next(x for x in errors.splitlines() if "predicted," in x)
+    assert abs(float(measured.split("measured (")[1].split(" %")[0])) <= 2.0, measured
+    assert json.dumps(found)
