@@ -662,3 +662,26 @@ def test_nothing_of_a_planned_step_outlives_it() -> None:
     assert session.meter.live() - before <= 4 * 4096
     assert F.relu(torch.ones(1)) == 1
     assert reprise.report(model).planned_steps > 4
+
+
+@pytest.mark.parametrize("first", ["armed", "compiled"])
+def test_a_compiled_model_trains_on_and_is_left_alone(first: str) -> None:
+    def loop(armed: bool) -> list[str]:
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        if armed and first == "armed":
+            arm(model)
+        call = torch.compile(model, backend="aot_eager")
+        if armed and first == "compiled":
+            arm(model)
+        optimizer = sgd(model)
+        losses = []
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss = call(torch.randn(6, WIDTH)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        return losses
+
+    curves(loop)

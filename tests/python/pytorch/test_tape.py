@@ -157,6 +157,20 @@ def test_equal_gradients_and_the_predicted_peak(make: Any, unseen: int) -> None:
         assert peak - shift <= predicted + 128 + unseen
 
 
+def test_a_plan_that_gives_nothing_up_sets_no_hook() -> None:
+    made = job(Chain(3))
+    graph = prepared(made)
+    tape = Tape(compile_plan(graph, referee.base_schedule(graph.message())))
+    run = tape.begin()
+
+    with tape.region():
+        assert torch._C._len_torch_dispatch_stack() == 0
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    run.finish()
+
+    assert run.counts.mismatches == 0
+
+
 def test_a_storage_dropped_twice_is_made_twice() -> None:
     made = job(RandomNet(5))
     graph = prepared(made)

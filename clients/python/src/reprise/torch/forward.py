@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 __all__ = ["ArmedForward"]
@@ -38,6 +39,8 @@ class ArmedForward:
         return _plain_forward(self._model())(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.plain(*args, **kwargs)  # the compiler sees the model as it was
         return self._around(self.plain, args, kwargs)
 
     @property

@@ -107,7 +107,8 @@ class Run:
     def spent(self) -> bool:
         """Every forward of the captured step has come, and its backward has run."""
         program = self.program
-        return self.region >= len(program.regions) and self.cursor >= len(program.events)
+        over = self.cursor >= len(program.events)
+        return bool(program.replays) and over and self.region >= len(program.regions)
 
     def finish(self) -> None:
         """The step has ended."""
@@ -282,6 +283,11 @@ class Tape(TorchDispatchMode):
     def region(self) -> Iterator[None]:
         """The root's forward."""
         run, program = self._run, self.program
+        if not program.replays:
+            # Everything is kept: there is nothing to do, nothing to check, nothing to pay.
+            run.region = len(program.regions)
+            yield
+            return
         number = run.region
         slot = run.slot
         if number >= len(program.regions):
