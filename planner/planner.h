@@ -104,7 +104,9 @@ struct Bound {
 StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request);
 
 // The trade-off curve: `points` budgets from the base peak down to the
-// smallest working set, largest first, monotone in peak and time.
+// smallest working set, largest first, monotone in peak and time. Each point
+// is streamed once it is searched; one that a later search improves comes
+// again, so a receiver keeps the last of each budget.
 struct CurvePoint {
   int64_t budget_bytes = 0;
   bool feasible = false;

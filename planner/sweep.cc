@@ -1,9 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trade-off curve. One archive serves all budgets: it is filled from the
-// smallest budget to the largest and asked afterwards, so the curve is
+// The trade-off curve. One archive serves all budgets, so the curve is
 // monotone by construction, and a bound proven at a larger budget holds at
 // every smaller one.
+//
+//   ascending    every budget briefly, smallest first: what fits in less fits
+//                too, and bad starts are paid for once
+//   descending   every budget again, largest first; each point is streamed as
+//                soon as it is searched
+//   again        longer, while the caller gives time (until_stopped)
+//
+// A later search may find something better for a point that is out already.
+// It is then streamed again, before any point that would contradict it, so
+// that the last values seen are monotone at every moment. All passes together
+// take at most twice the ticks of one plan.
 #include <algorithm>
 
 #include "planner/archive.h"
@@ -29,6 +39,124 @@ std::vector<int64_t> Budgets(int64_t most, int64_t least, int points) {
   return budgets;
 }
 
+// Curve: the state of one sweep.
+class Curve {
+ public:
+  Curve(const Problem& problem, const Request& request,
+        const std::vector<int64_t>& budgets, Generator& generator,
+        Archive& archive,
+        const std::function<void(const CurvePoint&)>& on_point)
+      : problem_(problem),
+        request_(request),
+        budgets_(budgets),
+        generator_(generator),
+        archive_(archive),
+        on_point_(on_point),
+        solutions_(budgets.size()) {}
+
+  StatusOr<std::vector<CurvePoint>> Run() {
+    const int64_t all =
+        request_.max_ticks > 0 ? request_.max_ticks : DefaultTicks(problem_);
+    const int64_t share =
+        std::max<int64_t>(1, all / static_cast<int64_t>(budgets_.size()));
+    for (size_t i = budgets_.size(); i-- > 0;) Search(i, share / 2);
+    for (size_t i = 0; i < budgets_.size(); ++i) {
+      Search(i, share * 3 / 2);
+      RETURN_IF_ERROR(Stream(i + 1));
+    }
+    for (int64_t ticks = share * 3;
+         request_.until_stopped && !interrupted_ && !AllWithinTheGap();
+         ticks *= 2) {
+      for (size_t i = 0; i < budgets_.size(); ++i) {
+        Search(i, ticks);
+        RETURN_IF_ERROR(Stream(budgets_.size()));
+      }
+    }
+    return sent_;
+  }
+
+ private:
+  void Search(size_t i, int64_t ticks) {
+    if (interrupted_) return;
+    Request at = request_;
+    at.budget_bytes = budgets_[i];
+    at.until_stopped = false;
+    at.max_ticks = std::max<int64_t>(1, ticks);
+    at.on_progress = {};
+    Effort effort(at.max_ticks, request_.should_stop);
+    const Solution solution = Solve(problem_, at, generator_, archive_, effort);
+    interrupted_ = effort.interrupted();
+    Solution& known = solutions_[i];
+    const int64_t added_ns = std::max(known.added_ns, solution.added_ns);
+    if (!known.impossible) known = solution;
+    known.added_ns = added_ns;
+  }
+
+  // The point as it is known now: a bound of a larger budget counts too.
+  StatusOr<CurvePoint> PointAt(size_t i) {
+    if (i > 0) {
+      solutions_[i].added_ns =
+          std::max(solutions_[i].added_ns, solutions_[i - 1].added_ns);
+    }
+    ASSIGN_OR_RETURN(const Plan plan,
+                     PlanFrom(problem_, budgets_[i], solutions_[i], archive_));
+    CurvePoint point{.budget_bytes = budgets_[i],
+                     .feasible = plan.feasible,
+                     .bound = plan.bound,
+                     .infeasible = plan.infeasible};
+    if (plan.feasible) {
+      point.peak_bytes = plan.evaluation.peak_bytes;
+      point.time_ns = plan.evaluation.time_ns;
+      point.overhead = plan.overhead;
+    }
+    return point;
+  }
+
+  bool IsKnown(size_t i) const {
+    if (i >= sent_.size()) return false;
+    const Archive::Point* best = archive_.Best(budgets_[i]);
+    const int64_t added_ns =
+        std::max(solutions_[i].added_ns,
+                 i > 0 ? solutions_[i - 1].added_ns : int64_t{0});
+    return sent_[i].feasible == (best != nullptr) &&
+           (best == nullptr || (sent_[i].time_ns == best->time_ns &&
+                                sent_[i].peak_bytes == best->peak_bytes)) &&
+           sent_[i].bound >= Overhead(added_ns, problem_.base.time_ns);
+  }
+
+  // Sends the first `count` points, where they are new or have changed.
+  Status Stream(size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      if (IsKnown(i)) continue;
+      ASSIGN_OR_RETURN(const CurvePoint point, PointAt(i));
+      if (i < sent_.size()) {
+        sent_[i] = point;
+      } else {
+        sent_.push_back(point);
+      }
+      if (on_point_) on_point_(point);
+    }
+    return OkStatus();
+  }
+
+  bool AllWithinTheGap() const {
+    return std::all_of(sent_.begin(), sent_.end(), [&](const CurvePoint& p) {
+      return !p.feasible ? p.infeasible.smallest_budget_bytes > p.budget_bytes
+                         : p.overhead - p.bound <= request_.target_gap;
+    });
+  }
+
+  const Problem& problem_;
+  const Request& request_;
+  const std::vector<int64_t>& budgets_;
+  Generator& generator_;
+  Archive& archive_;
+  const std::function<void(const CurvePoint&)>& on_point_;
+  std::vector<Solution> solutions_;
+  std::vector<CurvePoint> sent_;
+  bool interrupted_ = false;
+};
+
 }  // namespace
 
 StatusOr<std::vector<CurvePoint>> Sweep(
@@ -48,42 +176,7 @@ StatusOr<std::vector<CurvePoint>> Sweep(
       Budgets(problem.base.peak_bytes,
               LargestWorkingSet(problem).smallest_budget_bytes, points);
 
-  const int64_t all_ticks =
-      request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem);
-  std::vector<Solution> solutions(budgets.size());
-  bool interrupted = false;
-  for (size_t i = budgets.size(); i-- > 0;) {
-    Request at = request;
-    at.budget_bytes = budgets[i];
-    at.on_progress = {};
-    Effort effort(
-        std::max<int64_t>(1, all_ticks / static_cast<int64_t>(budgets.size())),
-        request.should_stop);
-    if (interrupted) continue;
-    solutions[i] = Solve(problem, at, generator, archive, effort);
-    interrupted = effort.interrupted();
-  }
-
-  std::vector<CurvePoint> curve;
-  int64_t added_ns = 0;
-  for (size_t i = 0; i < budgets.size(); ++i) {
-    added_ns = std::max(added_ns, solutions[i].added_ns);
-    solutions[i].added_ns = added_ns;
-    ASSIGN_OR_RETURN(const Plan plan,
-                     PlanFrom(problem, budgets[i], solutions[i], archive));
-    CurvePoint point{.budget_bytes = budgets[i],
-                     .feasible = plan.feasible,
-                     .bound = plan.bound,
-                     .infeasible = plan.infeasible};
-    if (plan.feasible) {
-      point.peak_bytes = plan.evaluation.peak_bytes;
-      point.time_ns = plan.evaluation.time_ns;
-      point.overhead = plan.overhead;
-    }
-    curve.push_back(point);
-    if (on_point) on_point(curve.back());
-  }
-  return curve;
+  return Curve(problem, request, budgets, generator, archive, on_point).Run();
 }
 
 }  // namespace reprise::planner

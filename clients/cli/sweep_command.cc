@@ -168,6 +168,12 @@ void SweepCommand::Got(const Globals& globals, Console& console,
                             point_count_, " budgets  ",
                             FormatBytes(point.budget_bytes())));
   }
+  // One that was improved comes again.
+  for (v1::TradeoffPoint& known : points_) {
+    if (known.budget_bytes() != point.budget_bytes()) continue;
+    known = std::move(point);
+    return;
+  }
   points_.push_back(std::move(point));
 }
 

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "planner/archive.h"
 #include "planner/random.h"
 #include "tests/planner/random_graph.h"
@@ -166,14 +168,33 @@ TEST(LowerBoundTest, FallsAsTheBudgetGrows) {
 }
 
 TEST(SweepTest, PeakAndTimeAreMonotoneAndNoBoundIsAboveItsOverhead) {
-  std::vector<int64_t> streamed;
-  const auto curve =
-      Sweep(Chain(20), {.max_ticks = 3'000'000}, 12,
-            [&](const CurvePoint& p) { streamed.push_back(p.budget_bytes); });
+  std::vector<CurvePoint> streamed;  // the last of each budget
+  const auto curve = Sweep(
+      Chain(20), {.max_ticks = 3'000'000}, 12, [&](const CurvePoint& point) {
+        const auto known = std::find_if(
+            streamed.begin(), streamed.end(), [&](const CurvePoint& p) {
+              return p.budget_bytes == point.budget_bytes;
+            });
+        if (known == streamed.end()) {
+          streamed.push_back(point);
+        } else {
+          EXPECT_LE(point.time_ns, known->time_ns);
+          *known = point;
+        }
+        for (size_t i = 1; i < streamed.size(); ++i) {
+          if (!streamed[i].feasible) continue;
+          EXPECT_GE(streamed[i].time_ns, streamed[i - 1].time_ns);
+          EXPECT_LE(streamed[i].peak_bytes, streamed[i - 1].peak_bytes);
+        }
+      });
 
   ASSERT_TRUE(curve.ok());
   ASSERT_EQ(curve->size(), 12u);
-  EXPECT_EQ(streamed.size(), 12u);
+  ASSERT_EQ(streamed.size(), 12u);
+  for (size_t i = 0; i < curve->size(); ++i) {
+    EXPECT_EQ(streamed[i].budget_bytes, (*curve)[i].budget_bytes);
+    EXPECT_EQ(streamed[i].time_ns, (*curve)[i].time_ns);
+  }
   EXPECT_EQ(curve->front().overhead, 0);
   for (size_t i = 1; i < curve->size(); ++i) {
     const CurvePoint& larger = (*curve)[i - 1];
@@ -186,6 +207,23 @@ TEST(SweepTest, PeakAndTimeAreMonotoneAndNoBoundIsAboveItsOverhead) {
     EXPECT_GE(smaller.time_ns, larger.time_ns);
     EXPECT_LE(smaller.bound, smaller.overhead);
   }
+}
+
+TEST(SweepTest, PointsComeWhileTheCurveIsBeingMade) {
+  int64_t asked = 0;
+  std::vector<int64_t> asked_at;
+  Request request{.max_ticks = 30'000'000};
+  request.should_stop = [&] { return ++asked < 0; };
+
+  const auto curve = Sweep(Chain(300), request, 6, [&](const CurvePoint&) {
+    asked_at.push_back(asked);
+  });
+
+  ASSERT_TRUE(curve.ok());
+  ASSERT_GE(asked_at.size(), 6u);
+  // Work goes on between the points.
+  EXPECT_LT(asked_at[1], asked_at[3]);
+  EXPECT_LT(asked_at[3], asked_at.back());
 }
 
 TEST(ArchiveTest, KeepsTheParetoSetOnly) {

@@ -163,7 +163,10 @@ export class RunSession {
       const capabilities = capabilitiesFor(plan, this.explanation);
       const request = {graphId: plan.graphId, capabilities};
       for await (const point of planner.sweep(request, {signal: abort.signal})) {
-        received.push(point);
+        // A point that a later search improved comes again.
+        const known = received.findIndex((one) => one.budgetBytes === point.budgetBytes);
+        if (known >= 0) received[known] = point;
+        else received.push(point);
         this.curve = tradeoff(received);
       }
       this.curveDone = true;
