@@ -44,6 +44,11 @@ class Annealing {
         storages_.push_back(s);
       }
     }
+    OpId trigger = kNoOp;
+    for (OpId o = 0; o <= problem.op_count; ++o) {
+      if (problem.rules.may_trigger[o] != 0) trigger = o;
+      last_trigger_.push_back(trigger);
+    }
   }
 
   int64_t Run() {
@@ -250,7 +255,14 @@ class Annealing {
       }
       --wanted;
     }
-    return best == kNoValue || Remake(best, before);
+    if (best == kNoValue) return true;
+    // Where re-runs may not stand just before the reader: as late as they may.
+    const OpId trigger = last_trigger_[list_.LeadsTo(before)];
+    if (trigger != list_.LeadsTo(before)) {
+      if (trigger == kNoOp || !list_.IsBefore(node, trigger)) return true;
+      before = trigger;
+    }
+    return Remake(best, before);
   }
 
   // Puts in the maker of a value before a node, and what that needs.
@@ -262,6 +274,8 @@ class Annealing {
     }
     const Node node = list_.InsertBefore(next, op);
     for (const ValueId u : problem_.versions.Need(op)) {
+      // It may have gone with what was put in for another input.
+      if (!list_.Has(node) || list_.OpOf(node) != op) return false;
       const StorageId s = problem_.versions.storage[u];
       const std::vector<Event>& events = list_.Events(s);
       const int32_t at = list_.FirstEventFrom(s, node);
@@ -279,8 +293,33 @@ class Annealing {
       if (!random_.Percent(over ? 75 : 8)) continue;
       if (!Remake(u, node)) return false;
     }
+    if (!list_.Has(node) || list_.OpOf(node) != op) return false;
+    if (!RemakeNewer(node)) return false;
+    if (!list_.Has(node) || list_.OpOf(node) != op) return false;
     DeleteUnreadBefore(node);
-    if (merges_) DeleteNextAfter(node);
+    if (merges_ && list_.Has(node)) DeleteNextAfter(node);
+    return true;
+  }
+
+  // An older version made again destroys the newer one: who reads that later
+  // needs it made again in turn.
+  bool RemakeNewer(Node node) {
+    const Versions& versions = problem_.versions;
+    for (const ValueId v : versions.Make(list_.OpOf(node))) {
+      const StorageId s = versions.storage[v];
+      if (versions.Last(s) == versions.first_value[s]) continue;
+      const std::vector<Event>& events = list_.Events(s);
+      ValueId present = v;
+      for (size_t i = list_.FirstEventFrom(s, node) + 1; i < events.size();
+           ++i) {
+        if (events[i].starts) break;
+        if (events[i].need != kNoValue && events[i].need != present) {
+          if (!Remake(events[i].need, events[i].node)) return false;
+          break;
+        }
+        present = events[i].After();
+      }
+    }
     return true;
   }
 
@@ -367,6 +406,7 @@ class Annealing {
   ExecList list_;
 
   std::vector<StorageId> storages_;  // that may be made again
+  std::vector<OpId> last_trigger_;   // by op: the last one up to it
   Node peak_ = 0;
   int inserted_ = 0;  // by the current step
   int most_inserted_ = kMostInserted;

@@ -75,7 +75,7 @@ TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
     const auto plan = MakePlan(graph, {.budget_bytes = budget,
                                        .capabilities = capabilities,
                                        .target_gap = 0,
-                                       .max_ticks = 60'000});
+                                       .max_ticks = 300'000});
 
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     if (!best.has_value()) {
@@ -109,9 +109,9 @@ TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
   RecordProperty("feasible", feasible);
   RecordProperty("found", found);
   RecordProperty("optimal", optimal);
-  // What is left to the portfolio: rare on graphs this small.
-  EXPECT_GE(found, feasible * 94 / 100) << "of " << feasible;
-  EXPECT_GE(optimal, feasible * 88 / 100) << "of " << feasible;
+  // What is left: one in a hundred at most on graphs this small.
+  EXPECT_GE(found, feasible * 99 / 100) << "of " << feasible;
+  EXPECT_GE(optimal, feasible * 99 / 100) << "of " << feasible;
 }
 
 TEST_P(OracleTest, ImpossibleIsTrueBelowTheSmallestBudget) {
