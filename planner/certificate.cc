@@ -2,6 +2,7 @@
 #include "planner/certificate.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "planner/pebble.h"
@@ -14,7 +15,8 @@ namespace {
 // memory each.
 constexpr size_t kMostKept = 48;
 constexpr size_t kMostSharpened = 12;
-constexpr size_t kMostCandidates = 24;
+constexpr int kMostCandidates = 20;
+constexpr int kSpread = 60;
 constexpr size_t kMostTouched = 12;
 constexpr size_t kMostTogether = 16;
 
@@ -102,33 +104,21 @@ WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
   return best;
 }
 
-// Where the best plan known touches the budget, and the local peaks of the base
-// order above it, highest first. Neighbours of a peak say the same as the peak.
+// The local peaks of the base order above the budget, highest first, and where
+// the best plan known touches it. Neighbours of a peak say the same as the
+// peak.
 std::vector<OpId> Certificate::Candidates() const {
-  const std::vector<int64_t>& bytes = problem_.base_bytes;
+  const int apart = problem_.op_count / kSpread;
   std::vector<OpId> candidates;
-  for (OpId o = 0; o < problem_.op_count; ++o) {
-    const bool after = o == 0 || bytes[o] >= bytes[o - 1];
-    const bool before = o + 1 == problem_.op_count || bytes[o] >= bytes[o + 1];
-    if (after && before && bytes[o] > budget_bytes_) candidates.push_back(o);
+  for (const OpId at :
+       LocalPeaks(problem_.base_bytes, kMostCandidates, apart)) {
+    if (problem_.base_bytes[at] > budget_bytes_) candidates.push_back(at);
   }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](OpId a, OpId b) { return bytes[a] > bytes[b]; });
-  if (candidates.size() > kMostCandidates) {
-    // Half of them the highest, half spread over what is left.
-    std::vector<OpId> rest(candidates.begin() + kMostCandidates / 2,
-                           candidates.end());
-    candidates.resize(kMostCandidates / 2);
-    std::sort(rest.begin(), rest.end());
-    for (size_t i = 0; i < kMostCandidates / 2; ++i) {
-      candidates.push_back(rest[i * rest.size() / (kMostCandidates / 2)]);
-    }
-  }
-  for (const OpId o : touched_) {
-    if (std::find(candidates.begin(), candidates.end(), o) ==
-        candidates.end()) {
-      candidates.push_back(o);
-    }
+  for (const OpId at : touched_) {
+    const bool near =
+        std::any_of(candidates.begin(), candidates.end(),
+                    [&](OpId o) { return std::abs(o - at) <= apart; });
+    if (!near) candidates.push_back(at);
   }
   return candidates;
 }
@@ -165,6 +155,25 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   return result;
 }
 
+// All windows at once are too many for a MIP: the first that were chosen, as
+// many as the ticks allow.
+void Certificate::SolvePart(int64_t incumbent_ns, int64_t ticks,
+                            const PeaksOf& peaks_of) {
+  if (together_finished_) return;
+  for (size_t count = together_order_.size(); count > part_solved_; --count) {
+    std::vector<OpId> windows(
+        together_order_.begin(),
+        together_order_.begin() + static_cast<int64_t>(count));
+    std::sort(windows.begin(), windows.end());
+    const ManyWindowsResult result =
+        SolveTogether(windows, incumbent_ns, ticks, /*relaxed=*/false);
+    if (!result.solved) continue;
+    part_solved_ = count;
+    if (result.has_keep_sets) peaks_of(result.keep_sets, incumbent_ns);
+    return;
+  }
+}
+
 void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
                           const PeaksOf& peaks_of) {
   if (!MipAvailable() || impossible()) return;
@@ -196,7 +205,10 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     // candidate raises the LP.
     const bool lacks = !proposals.empty();
     if (!lacks) {
-      if (!together_grows_) break;
+      if (!together_grows_) {
+        SolvePart(incumbent_ns, left(), peaks_of);
+        break;
+      }
       proposals = Candidates();
     }
     OpId chosen = lacks ? proposals.front() : kNoOp;
@@ -204,24 +216,33 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     bool all = true;
     for (const OpId at : proposals) {
       if (is_in(at)) continue;
-      if (enough()) {
-        all = false;
-        break;
+      // A scan that ran out of ticks goes on where it ended.
+      const auto [scanned, fresh] = together_scanned_.try_emplace(at, 0);
+      if (fresh) {
+        if (enough()) {
+          together_scanned_.erase(scanned);
+          all = false;
+          break;
+        }
+        std::vector<OpId> windows = together_;
+        windows.insert(std::upper_bound(windows.begin(), windows.end(), at),
+                       at);
+        scanned->second =
+            SolveTogether(windows, incumbent_ns, 0, /*relaxed=*/true).added_ns;
       }
-      std::vector<OpId> windows = together_;
-      windows.insert(std::upper_bound(windows.begin(), windows.end(), at), at);
-      const ManyWindowsResult result =
-          SolveTogether(windows, incumbent_ns, 0, /*relaxed=*/true);
-      if (!result.solved || result.added_ns <= chosen_ns) continue;
-      chosen_ns = result.added_ns;
+      if (scanned->second <= chosen_ns) continue;
+      chosen_ns = scanned->second;
       chosen = at;
     }
+    if (!all) break;
     if (chosen == kNoOp) {
-      together_grows_ = together_grows_ && !all;
-      break;
+      together_grows_ = false;
+      continue;
     }
     together_.insert(
         std::upper_bound(together_.begin(), together_.end(), chosen), chosen);
+    together_order_.push_back(chosen);
+    together_scanned_.clear();
     together_ns_ = chosen_ns;
     together_ticks_ = 0;
     together_finished_ = false;

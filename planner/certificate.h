@@ -62,6 +62,7 @@ class Certificate {
  private:
   WindowBound& At(OpId at);
   std::vector<OpId> Candidates() const;
+  void SolvePart(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
   ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
                                   int64_t incumbent_ns, int64_t ticks,
                                   bool relaxed);
@@ -72,11 +73,14 @@ class Certificate {
   Effort& effort_;
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
-  std::map<OpId, int64_t> sharpened_;  // ticks given so far
-  std::vector<OpId> touched_;          // the latest
-  std::vector<OpId> together_;         // windows of Combine, ascending
-  int64_t together_ns_ = 0;            // their LP
-  int64_t together_ticks_ = 0;         // given to their MIP so far
+  std::map<OpId, int64_t> sharpened_;         // ticks given so far
+  std::vector<OpId> touched_;                 // the latest
+  std::vector<OpId> together_;                // windows of Combine, ascending
+  std::vector<OpId> together_order_;          // the same, as they were chosen
+  std::map<OpId, int64_t> together_scanned_;  // LP with one more window
+  size_t part_solved_ = 0;                    // of these, as one MIP
+  int64_t together_ns_ = 0;                   // their LP
+  int64_t together_ticks_ = 0;                // given to their MIP so far
   bool together_finished_ = false;
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
