@@ -12,6 +12,7 @@ REPRISE_PLAN_TIMEOUT is how many seconds to wait for a plan (default 60).
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -125,6 +126,10 @@ def remove(model: nn.Module) -> None:
     session = _sessions.pop(model, None)
     if session is not None:
         session.remove()
+    started = sys.modules.get("reprise.torch.start")
+    joint = None if started is None else started.compiled.pop(model, None)
+    if joint is not None:
+        joint.remove()
 
 
 def report(model: nn.Module) -> Report:

@@ -36,7 +36,7 @@ from reprise.torch.ops import OpKind
 from reprise.torch.step_graph import CapturedGraph
 from reprise.units import check_budget, format_bytes, format_percent
 
-__all__ = ["Estimate", "estimate", "recorded_peaks"]
+__all__ = ["Estimate", "ask", "estimate", "recorded_peaks", "roofline_ns"]
 
 # Convolutions and attention take some memory for themselves.
 MARGIN = 0.05
@@ -134,7 +134,7 @@ def estimate(
         listener.append(peak)
     if checked is None:
         return made
-    plan, made.why = _ask(message, checked)
+    plan, made.why = ask(message, checked)
     if plan is not None:
         made.budget_bytes, made.planned_peak_bytes = plan.budget_bytes, plan.peak_bytes
         made.overhead = plan.overhead
@@ -142,7 +142,7 @@ def estimate(
 
     def again(size: int) -> tuple[int, bool]:
         other = _message(_fake_graph(model, step, _resized(inputs, size), optimizer, device))
-        found, _ = _ask(other, checked)
+        found, _ = ask(other, checked)
         return size, found is not None
 
     first = next((x for x in inputs if isinstance(x, Tensor) and x.dim()), None)
@@ -257,7 +257,6 @@ def _resized(inputs: tuple[Any, ...], size: int) -> tuple[Any, ...]:
 def _message(graph: CapturedGraph) -> dict[str, Any]:
     """The step graph with times, and a workspace for what ops take inside."""
     message = graph.message()
-    flops_per_ns, bytes_per_ns = _speeds()
     sizes = {s["id"]: s["bytes"] for s in message["storages"]}
     total = 0
     for op, made in zip(message["ops"], graph.step.ops, strict=True):
@@ -265,10 +264,8 @@ def _message(graph: CapturedGraph) -> dict[str, Any]:
             op["time_ns"] = 0
             continue
         touched = sum(sizes.get(s, 0) for s in (*op["reads"], *op["writes"]))
-        multiplies = any(w in op["name"] for w in ("mm", "conv", "attention", "linear"))
-        # A multiplication does some hundred operations per element it touches.
-        work = touched / 4 * 100 if multiplies else touched / 4
-        op["time_ns"] = int(1000 + max(touched / bytes_per_ns, work / flops_per_ns))
+        op["time_ns"] = roofline_ns(op["name"], touched)
+        multiplies = _multiplies(op["name"])
         op["workspace_bytes"] = int(
             MARGIN * sum(sizes.get(s, 0) for s in op["writes"]) if multiplies else 0
         )
@@ -277,6 +274,18 @@ def _message(graph: CapturedGraph) -> dict[str, Any]:
     _, peak, _ = _walk(message)
     message["measured_peak_bytes"] = peak
     return message
+
+
+def roofline_ns(name: str, touched_bytes: int) -> int:
+    """How long an op takes that reads and writes so many bytes. A multiplication does some hundred
+    operations per element it touches."""
+    flops_per_ns, bytes_per_ns = _speeds()
+    work = touched_bytes / 4 * (100 if _multiplies(name) else 1)
+    return int(1000 + max(touched_bytes / bytes_per_ns, work / flops_per_ns))
+
+
+def _multiplies(name: str) -> bool:
+    return any(word in name for word in ("mm", "conv", "attention", "linear"))
 
 
 @cache
@@ -328,14 +337,16 @@ def _by_module(message: dict[str, Any], alive: list[int]) -> dict[str, int]:
     return dict(total.most_common())
 
 
-def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+def ask(
+    message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
+) -> tuple[Plan | None, str]:
     """A plan from the daemon, or why there is none."""
     collector = daemon.ensure()
     if collector.socket is None:
         return None, collector.why
     agent = Agent.start(labels={"name": "estimate"}, socket=collector.socket)
-    text = json.dumps({**message, "name": f"{message['name']}, estimated"}).encode()
-    graph = agent.submit_graph(text, budget, "tape:seeded_ok=1", message["static_bytes"])
+    text = json.dumps({**message, "name": f"{message['name']}, {budget}"}).encode()
+    graph = agent.submit_graph(text, budget, capabilities, message["static_bytes"])
     if graph is None:
         return None, agent.why
     reply = agent.wait_plan(graph, timeout_s=WAIT_S)

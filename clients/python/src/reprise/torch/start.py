@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reprise import daemon
 from reprise.agent import Agent
 from reprise.errors import RepriseError
+from reprise.torch.joint import JointPass, install, supported
 from reprise.torch.meter import open_meter
 from reprise.torch.session import Session
 from reprise.torch.state import alive_bytes, model_device
 
-__all__ = ["replay_cost_ns", "start"]
+__all__ = ["compiled", "replay_cost_ns", "start"]
 
 DEFAULT_WAIT_S = 60.0
+
+# Models that torch.compile has wrapped, and the pass that plans their graphs.
+compiled: weakref.WeakKeyDictionary[nn.Module, JointPass] = weakref.WeakKeyDictionary()
 
 
 def start(
     model: nn.Module, *, budget: str | None, verify_every: int, warmup: int, name: str
 ) -> Session | None:
     """A session, or None when this model cannot be watched; the reason is said."""
+    if hasattr(model, "_orig_mod") and budget is not None and not supported():
+        # Planned graph by graph, when it is compiled.
+        compiled[model] = install(budget)
+        return None
     why = _unsupported(model)
     if why:
         _say(f"trains without Reprise: {why}")
@@ -83,7 +92,7 @@ def _unsupported(model: nn.Module) -> str:
     if isinstance(model, torch.jit.ScriptModule):
         return "the model is compiled with TorchScript"
     if hasattr(model, "_orig_mod"):
-        return "the model is compiled with torch.compile; arm the model inside it instead"
+        return f"the model is compiled with torch.compile; {supported() or 'it has no budget'}"
     devices = {t.device for t in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
         return f"its parameters are on {len(devices)} devices"

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans for torch.compile: every op of the joint graph tagged as saved or recomputed.
+
+    joint = install("0.5x")              # before the first compile
+    ...torch.compile(model)(x)...        # each graph is planned while it is compiled
+    joint.remove()
+
+AOTAutograd traces forward and backward into one graph, and its partitioner decides what crosses
+from one to the other; nodes with `meta["recompute"]` are decided beforehand. The pass turns the
+joint graph into a step graph, asks the planner for a plan in which every op runs once more at most,
+and writes the tags. The graph is functional, so statistics are updated once, and random ops are
+never tagged for recomputation. No plan, no hook in this torch, no answer in time: the graph is left
+as it is.
+
+A budget is that of one graph: its inputs (parameters among them) and what it makes.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.plan import Decision, Plan
+from reprise.torch.estimate import ask, roofline_ns
+from reprise.torch.ops import tensors_in
+from reprise.units import check_budget
+
+__all__ = ["JointPass", "install", "joint_graph", "supported"]
+
+# Runs once more at most; random ops keep their masks.
+CAPABILITIES = "tape:seeded_ok=0:max_runs=2:free_policy=eager"
+# Any one constant: a larger id on a user would turn its input into a saved one.
+_GROUP = 0
+
+Ask = Callable[[dict[str, Any], str], tuple[Plan | None, str]]
+
+
+def supported() -> str:
+    """Empty, or why this torch cannot be planned when it compiles."""
+    import torch._functorch.config as config
+
+    if not hasattr(config, "joint_custom_pass"):
+        return "this torch has no torch._functorch.config.joint_custom_pass"
+    try:
+        from torch.utils.checkpoint import CheckpointPolicy  # noqa: F401
+    except ImportError:
+        return "this torch has no CheckpointPolicy"
+    return ""
+
+
+def install(budget: str | int, planner: Ask | None = None) -> JointPass:
+    """Plans every graph that is compiled from now on."""
+    why = supported()
+    if why:
+        raise RepriseError(why)
+    made = JointPass(check_budget(budget), planner or _ask)
+    made.install()
+    return made
+
+
+class JointPass:
+    """A `joint_custom_pass`."""
+
+    def __init__(self, budget: str, planner: Ask) -> None:
+        self.budget = budget
+        self.plans: list[Plan] = []
+        self.why: list[str] = []
+        self._ask = planner
+        self._before: Any = None
+
+    def install(self) -> None:
+        """Another pass that is there runs first."""
+        import torch._functorch.config as config
+
+        self._before = config.joint_custom_pass
+        config.joint_custom_pass = self
+
+    def remove(self) -> None:
+        """As it was; graphs that are compiled stay as they are. Idempotent."""
+        import torch._functorch.config as config
+
+        if config.joint_custom_pass is self:
+            config.joint_custom_pass = self._before
+
+    def uuid(self) -> Any:
+        """None: what is compiled with a plan is not cached under the name of what is not."""
+        return None
+
+    def __call__(self, gm: Any, inputs: Any) -> Any:
+        if callable(self._before):
+            gm = self._before(gm, inputs)
+        try:
+            message, made = joint_graph(gm.graph)
+            plan, why = self._ask(message, self.budget)
+            if plan is None:
+                self.why.append(why)
+                _say(f"a graph is compiled without a plan: {why}")
+            else:
+                tag(made, message, plan)
+                self.plans.append(plan)
+                _say(plan.sentence)
+        except Exception as error:
+            self.why.append(str(error))
+            _say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
+        return gm
+
+
+def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
+    """The step graph of a joint graph, and its forward nodes with the storage each has."""
+    storages: list[dict[str, Any]] = []
+    ops: list[dict[str, Any]] = [_op("reprise.step_begin", True, "ONCE", 0, [], [])]
+    known: dict[int, int] = {}  # fake storage -> id; -1: an input of the graph
+    backward: set[Any] = set()
+    made: list[tuple[Any, int]] = []
+    static = 0
+    output: list[int] = []
+    for node in graph.nodes:
+        values = list(tensors_in(node.meta.get("val")))
+        reads = sorted({i for arg in node.all_input_nodes for i in _ids(arg, known) if i >= 0})
+        if node.op == "placeholder":
+            if "tangents" in str(node.target):
+                backward.add(node)
+            for value in values:
+                key = value.untyped_storage()._cdata
+                static += 0 if key in known else _bytes(value)
+                known[key] = -1
+            continue
+        if node.op == "output":
+            output = reads
+            continue
+        if any(arg in backward for arg in node.all_input_nodes):
+            backward.add(node)
+        writes = []
+        for value in values:
+            key = value.untyped_storage()._cdata
+            if key not in known:
+                known[key] = len(storages)
+                writes.append(known[key])
+                storages.append(
+                    {
+                        "id": known[key],
+                        "bytes": _bytes(value),
+                        "name": node.name,
+                        "category": 4,
+                        "saved_for_backward": False,
+                        "release_op": len(ops),
+                        "pinned": False,
+                    }
+                )
+        forward = node not in backward
+        if not forward:
+            for i in reads:
+                storages[i]["saved_for_backward"] |= (
+                    ops[storages[i]["release_op"]]["phase"] == "PHASE_FORWARD"
+                )
+        own = _ids(node, known)
+        if forward and own:
+            made.append((node, max(own)))
+        if node.target is operator.getitem and not writes:
+            continue
+        touched = sum(storages[i]["bytes"] for i in (*reads, *writes))
+        kind = "VIEW" if not writes else "ONCE" if _random(node) or not forward else "PURE"
+        name = str(node.target)
+        ops.append(_op(name, forward, kind, roofline_ns(name, touched), reads, writes))
+    for number, op in enumerate(ops):
+        op["id"] = number
+    for i in output:
+        storages[i]["pinned"] = True
+    total = sum(op["time_ns"] for op in ops)
+    message = {
+        "name": "joint graph",
+        "source": "torch, compiled",
+        "static_bytes": static,
+        "flavour": "aot-joint",
+        "measured_step_ns": total,
+        "required": output,
+        "storages": storages,
+        "ops": ops,
+    }
+    return message, made
+
+
+def tag(made: list[tuple[Any, int]], message: dict[str, Any], plan: Plan) -> int:
+    """Writes a plan into the nodes; how many are recomputed."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    recomputed = 0
+    again = {i for o in plan.recomputed_ops for i in message["ops"][o]["writes"]}
+    for node, storage in made:
+        if node.target is operator.getitem:
+            continue  # goes with the op it takes an output from
+        if storage in again:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            recomputed += 1
+        elif (
+            plan.decisions[storage] is Decision.SAVE
+            and message["storages"][storage]["saved_for_backward"]
+        ):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        else:
+            continue
+        node.meta["ac_graph_id"] = _GROUP
+    return recomputed
+
+
+def _ids(node: Any, known: dict[int, int]) -> list[int]:
+    return [
+        known[v.untyped_storage()._cdata]
+        for v in tensors_in(node.meta.get("val"))
+        if known.get(v.untyped_storage()._cdata, -1) >= 0
+    ]
+
+
+def _bytes(value: Tensor) -> int:
+    return int(value.untyped_storage().nbytes())
+
+
+def _random(node: Any) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _op(
+    name: str, forward: bool, kind: str, time_ns: int, reads: list[int], writes: list[int]
+) -> dict[str, Any]:
+    return {
+        "id": 0,
+        "name": name,
+        "phase": "PHASE_FORWARD" if forward else "PHASE_BACKWARD",
+        "kind": f"OP_KIND_{kind}",
+        "time_ns": time_ns,
+        "workspace_bytes": 0,
+        "reads": reads,
+        "writes": writes,
+        "mutates": [],
+        "module": "",
+        "call": 0,
+        "ordinal": 0,
+    }
+
+
+def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+    return ask(message, budget, CAPABILITIES)
+
+
+def _say(text: str) -> None:
+    print(f"reprise: {text}", file=sys.stderr, flush=True)
