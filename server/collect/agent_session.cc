@@ -112,7 +112,7 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
       unread_since_ = now;
     }
     const bool due = force || ending() || row_changed_ ||
-                     backlog >= kWorthReading ||
+                     !waiting_graphs_.empty() || backlog >= kWorthReading ||
                      (unread_since_ && now - *unread_since_ >= kLongestWait);
     if (!due) return false;
     const bool all_published =
@@ -126,6 +126,7 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
     batch = *peeked;
   }
 
+  Join(scratch.first(batch.records));
   const bool at_end = ending() && batch.positions == backlog;
   if (name_wait_since_ && now - *name_wait_since_ > kNameWait) {
     names_late_ = true;
@@ -135,6 +136,7 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
       BuildChunks({.records = scratch.first(batch.records),
                    .pending = row_.pending,
                    .names = &names_,
+                   .join = &join_,
                    .wait_for_names = wait_for_names,
                    .last = at_end,
                    .realtime_to_monotonic_ns = row_.realtime_to_monotonic_ns});
@@ -157,6 +159,14 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
   next_row_.pending = built_.pending;
   if (at_end) FinishRow(next_row_);
   return true;
+}
+
+// A batch that could not be committed is read again, and longer perhaps.
+void AgentSession::Join(std::span<const reprise_slot> records) {
+  for (; joined_ < records.size(); ++joined_) {
+    reprise_slot slot = records[joined_];
+    if (FixClock(slot, row_.realtime_to_monotonic_ns)) join_.Take(slot);
+  }
 }
 
 void AgentSession::FinishRow(SpooledSession& row) const {
@@ -185,6 +195,7 @@ AgentSession::Stored AgentSession::Committed() {
   for (const NewChunk& chunk : built_.chunks) {
     stored.bytes += static_cast<int64_t>(chunk.body.size());
   }
+  joined_ -= std::min<uint64_t>(joined_, built_.used);
   row_ = std::move(next_row_);
   row_changed_ = false;
   new_names_.clear();
@@ -196,6 +207,8 @@ AgentSession::Stored AgentSession::Committed() {
   if (ended()) {
     ring_.reset();
     names_.clear();
+    join_ = OpJoin();
+    waiting_graphs_.clear();
   }
   return stored;
 }

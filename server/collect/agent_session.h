@@ -28,6 +28,7 @@
 #include "server/collect/collector.h"
 #include "server/collect/control_socket.h"
 #include "server/collect/hello.h"
+#include "server/collect/op_join.h"
 #include "server/collect/plan_relay.h"
 #include "server/collect/ring_reader.h"
 #include "server/collect/spool.h"
@@ -64,7 +65,7 @@ class AgentSession {
   void Disconnect(Clock::time_point now);
 
   // Handles one message; an error means the connection is to be closed.
-  Status Handle(Message message, PlanRelay& relay, Clock::time_point now);
+  Status Handle(Message message, Clock::time_point now);
 
   // An answer of the relay, or a re-plan.
   void Deliver(const PlanAnswer& answer);
@@ -89,6 +90,7 @@ class AgentSession {
   StatusOr<bool> Prepare(std::span<reprise_slot> scratch, bool force,
                          Clock::time_point now);
   size_t prepared_chunks() const { return built_.chunks.size(); }
+  uint64_t prepared_positions() const { return positions_; }
   Status Store(Spool& spool) const;
   // What was stored.
   struct Stored {
@@ -97,6 +99,9 @@ class AgentSession {
     int64_t bytes = 0;
   };
   Stored Committed();
+
+  // Hands over the graphs whose step has been read from the ring to its end.
+  void SubmitGraphs(PlanRelay& relay, Clock::time_point now);
 
   // Everything that was published when MarkHead was called is stored.
   bool Drained() const;
@@ -117,7 +122,8 @@ class AgentSession {
   Status HandleNames(std::string_view body);
   void HandleCapabilities(std::string_view body);
   Status HandleBye(std::string_view body, Clock::time_point now);
-  Status HandleGraph(Message& message, PlanRelay& relay);
+  Status HandleGraph(Message& message, Clock::time_point now);
+  void Join(std::span<const reprise_slot> records);
   void AddName(uint32_t id, std::string_view text);
   void SendPlan(uint64_t graph_id, std::shared_ptr<const EncodedPlan> plan);
   void SendPlanStatus(uint64_t graph_id, uint32_t status,
@@ -144,6 +150,18 @@ class AgentSession {
   bool writer_gone_ = false;
   std::vector<std::string> capabilities_;
   std::deque<Outgoing> outbox_;
+
+  // A graph that came while records of its step were still in the ring.
+  struct WaitingGraph {
+    PlanWish wish;
+    Mapping json;
+    uint64_t head = 0;  // records below belong to it
+    Clock::time_point since;
+  };
+  std::vector<WaitingGraph> waiting_graphs_;
+  OpJoin join_;
+  // So many records from the ring's position on are in join_ already.
+  uint64_t joined_ = 0;
 
   std::vector<PlanWish> asked_;
   std::vector<PlanAnswer> answers_;

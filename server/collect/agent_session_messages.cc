@@ -24,6 +24,7 @@ constexpr size_t kMaxOutbox = 64;
 // Wishes under way, and answers remembered, per session.
 constexpr size_t kMaxAsked = 4;
 constexpr size_t kMaxAnswers = 8;
+constexpr std::chrono::seconds kGraphWait{2};
 constexpr size_t kMaxSentenceBytes = 4096;
 constexpr uint64_t kLargestBytes = uint64_t{1} << 62;
 
@@ -39,8 +40,7 @@ std::string FirstText(std::string_view bytes) {
 
 }  // namespace
 
-Status AgentSession::Handle(Message message, PlanRelay& relay,
-                            Clock::time_point now) {
+Status AgentSession::Handle(Message message, Clock::time_point now) {
   switch (message.type) {
     case REPRISE_MSG_DEFS:
       return HandleNames(message.body);
@@ -50,7 +50,7 @@ Status AgentSession::Handle(Message message, PlanRelay& relay,
     case REPRISE_MSG_BYE:
       return HandleBye(message.body, now);
     case REPRISE_MSG_GRAPH:
-      return HandleGraph(message, relay);
+      return HandleGraph(message, now);
     case REPRISE_MSG_SNAPSHOT:
       // Taken and let go: snapshots come in through `reprise import`.
       return OkStatus();
@@ -122,7 +122,7 @@ Status AgentSession::HandleBye(std::string_view body, Clock::time_point now) {
   return OkStatus();
 }
 
-Status AgentSession::HandleGraph(Message& message, PlanRelay& relay) {
+Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
   reprise_msg_graph raw;
   if (message.body.size() < sizeof(raw) || message.fds.size() != 1) {
     return InvalidArgument("graph: is cut short or comes without its file");
@@ -165,10 +165,26 @@ Status AgentSession::HandleGraph(Message& message, PlanRelay& relay) {
           "submit the graph again later");
     }
     asked_.push_back(wish);
-    relay.Submit(row_.key, row_.run_id, wish, *std::move(json));
+    waiting_graphs_.push_back({.wish = std::move(wish),
+                               .json = *std::move(json),
+                               .head = ring_ ? ring_->head() : 0,
+                               .since = now});
   }
   SendPlanStatus(raw.graph_id, REPRISE_PLAN_SOLVING, 0, "solving");
   return OkStatus();
+}
+
+void AgentSession::SubmitGraphs(PlanRelay& relay, Clock::time_point now) {
+  std::erase_if(waiting_graphs_, [&](WaitingGraph& graph) {
+    // A record that is never published must not stop the plan.
+    const bool read = !ring_ || ring_->position() >= graph.head ||
+                      now - graph.since > kGraphWait;
+    if (!read) return false;
+    relay.Submit(row_.key, row_.run_id, std::move(graph.wish),
+                 std::move(graph.json),
+                 join_.empty() ? nullptr : join_.Measure());
+    return true;
+  });
 }
 
 // ---- Down ----

@@ -31,7 +31,7 @@ class Builder {
   Built Build() {
     for (const reprise_slot& raw : input_.records) {
       reprise_slot slot = raw;
-      if (!FixClock(slot)) {
+      if (!FixClock(slot, input_.realtime_to_monotonic_ns)) {
         ++built_.malformed;
       } else if (!Take(slot)) {
         built_.waits_for_name = true;
@@ -48,16 +48,6 @@ class Builder {
   }
 
  private:
-  bool FixClock(reprise_slot& slot) const {
-    if (!Fits({slot.ts_ns})) return false;
-    if (slot.clock_id == REPRISE_CLOCK_MONOTONIC) return true;
-    if (slot.clock_id != REPRISE_CLOCK_REALTIME) return false;
-    const int64_t ts =
-        static_cast<int64_t>(slot.ts_ns) + input_.realtime_to_monotonic_ns;
-    slot.ts_ns = ts < 0 ? 0 : static_cast<uint64_t>(ts);
-    return true;
-  }
-
   // False: must wait for a name.
   bool Take(const reprise_slot& slot) {
     switch (slot.kind) {
@@ -83,6 +73,12 @@ class Builder {
     if (!FillRow(slot, row)) {
       ++built_.malformed;
       return;
+    }
+    const bool launched = slot.kind == REPRISE_RECORD_KERNEL ||
+                          slot.kind == REPRISE_RECORD_COPY ||
+                          slot.kind == REPRISE_RECORD_SET;
+    if (launched && input_.join != nullptr) {
+      row.op = input_.join->OpOf(slot.body.kernel.correlation);
     }
     if (slot.kind == REPRISE_RECORD_LOSS) {
       writer_.AddDropped(slot.body.loss.count);
@@ -201,6 +197,16 @@ class Builder {
 };
 
 }  // namespace
+
+bool FixClock(reprise_slot& slot, int64_t realtime_to_monotonic_ns) {
+  if (!Fits({slot.ts_ns})) return false;
+  if (slot.clock_id == REPRISE_CLOCK_MONOTONIC) return true;
+  if (slot.clock_id != REPRISE_CLOCK_REALTIME) return false;
+  const int64_t ts =
+      static_cast<int64_t>(slot.ts_ns) + realtime_to_monotonic_ns;
+  slot.ts_ns = ts < 0 ? 0 : static_cast<uint64_t>(ts);
+  return true;
+}
 
 Built BuildChunks(const BuildInput& input) { return Builder(input).Build(); }
 

@@ -7,8 +7,8 @@
 // simply built again.
 //
 //   kind        op           ptr         bytes       corr    extra
-//   KERNEL      -            graph node  -           corr    flags
-//   COPY, SET   -            -           bytes       corr    flags
+//   KERNEL      op, if known graph node  -           corr    flags
+//   COPY, SET   op, if known -           bytes       corr    flags
 //   LINK, API   external id  -           -           corr    cbid
 //   OP_BEGIN    op           fwd thread  seq_nr      shapes  parent
 //   OP_END      op           -           -           -       -
@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "profiler/include/reprise_wire.h"
+#include "server/collect/op_join.h"
 
 namespace reprise::server {
 
@@ -51,6 +52,8 @@ struct BuildInput {
   // STEP_DONE records whose STEP_MEM has not come yet.
   std::span<const reprise_slot> pending = {};
   const NameTable* names = nullptr;
+  // Tells the ops of kernels; has taken `records`. May be absent.
+  const OpJoin* join = nullptr;
   // Stop before a report whose name is unknown: its DEFS may still come.
   // Otherwise it becomes "name #17".
   bool wait_for_names = false;
@@ -75,5 +78,8 @@ inline constexpr size_t kChunkBytes = 512 << 10;
 inline constexpr size_t kMaxPending = 64;
 
 Built BuildChunks(const BuildInput& input);
+
+// Puts the record's time on CLOCK_MONOTONIC. False: its time cannot be.
+bool FixClock(reprise_slot& slot, int64_t realtime_to_monotonic_ns);
 
 }  // namespace reprise::server

@@ -42,6 +42,7 @@ bool FillRow(const reprise_slot& slot, Row& row) {
       row.stream = k.stream;
       row.corr = k.correlation;
       row.extra = k.flags;
+      row.graph = k.graph_id;
       if (slot.kind == REPRISE_RECORD_KERNEL) {
         row.ptr = k.graph_node_or_bytes;
       } else {
@@ -152,6 +153,7 @@ NewChunk ColumnsWriter::Finish() {
   Fill(columns_.mutable_corr(), &Row::corr);
   Fill(columns_.mutable_thread(), &Row::thread);
   Fill(columns_.mutable_extra(), &Row::extra);
+  Fill(columns_.mutable_graph(), &Row::graph);
   NewChunk chunk{.t0_ns = t0_,
                  .t1_ns = t1_,
                  .count = static_cast<uint32_t>(rows_.size()),

@@ -21,7 +21,7 @@ bool Fits(std::initializer_list<uint64_t> values);
 struct Row {
   uint64_t start_ns = 0, dur_ns = 0, op = 0, stream = 0, ptr = 0, extra = 0;
   int64_t bytes = 0;
-  uint32_t kind = 0, name = 0, device = 0, corr = 0, thread = 0;
+  uint32_t kind = 0, name = 0, device = 0, corr = 0, thread = 0, graph = 0;
 };
 
 // Fills all but `start_ns` from a record of a kind that has a row. False: it

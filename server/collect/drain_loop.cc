@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/collect/drain_loop.h"
 
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ DrainLoop::DrainLoop(CollectorOptions options, Fd listener, Spool spool)
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       spool_(std::move(spool)),
-      scratch_(4 * kChunkRecords) {}
+      scratch_(kChunksPerTransaction * kChunkRecords) {}
 
 DrainLoop::~DrainLoop() { Stop(); }
 
@@ -150,6 +151,7 @@ std::string DrainLoop::trouble() const {
 // ---- The thread ----
 
 void DrainLoop::Run() {
+  pthread_setname_np(pthread_self(), "reprise-drain");
   while (true) {
     {
       const std::lock_guard lock(mutex_);
@@ -165,6 +167,9 @@ void DrainLoop::Run() {
     ReadSockets();
     CheckProcesses();
     StoreAll();
+    for (const auto& [key, session] : sessions_) {
+      session->SubmitGraphs(*relay_, Clock::now());
+    }
     ApplyDeletes();
     FlushSockets();
     if (Clock::now() - published_at_ >= kPublishEvery) Publish();
@@ -184,7 +189,7 @@ void DrainLoop::RunPosted() {
 }
 
 int DrainLoop::WaitMilliseconds() const {
-  if (socket_backlog_) return 0;
+  if (socket_backlog_ || more_to_store_) return 0;
   const bool active = Clock::now() - active_at_ < kStaysActive;
   const auto turn = draining_ ? kDrainTurn : active ? kActiveTurn : kIdleTurn;
   return static_cast<int>(turn.count());

@@ -7,8 +7,8 @@
 // A turn: run what other threads posted; accept; per session note the ring's
 // head, empty the socket, and read the ring up to that head (so the DEFS of a
 // record are always known before it); commit in transactions of at most 16
-// chunks; free the slots; pass on what is new. Turns come every 10 ms while
-// records flow and every 100 ms while they do not.
+// chunks; free the slots; pass on what is new. Turns come at once while a ring
+// holds more, every 10 ms while records flow, else every 100 ms.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,9 @@
 #include "server/collect/spool.h"
 
 namespace reprise::server {
+
+// A transaction of the spool.
+inline constexpr size_t kChunksPerTransaction = 16;
 
 // For epochs that were never used before.
 uint64_t UnixMilliseconds();
@@ -94,7 +97,7 @@ class DrainLoop {
 
   // drain_loop_store.cc: storing
   void StoreAll();
-  bool StoreSome(size_t& at);
+  bool StoreSome();
   Status Commit(const std::vector<AgentSession*>& due);
   Status Trim();
   void ApplyDeletes();
@@ -116,6 +119,8 @@ class DrainLoop {
   std::vector<Newcomer> newcomers_;
   std::map<int64_t, std::unique_ptr<AgentSession>> sessions_;
   int64_t last_key_ = 0;
+  int64_t last_served_ = 0;     // whose ring was read last
+  bool more_to_store_ = false;  // the next turn comes at once
   std::vector<reprise_slot> scratch_;
 
   std::map<int64_t, uint64_t> to_delete_;  // acknowledged, key to seq

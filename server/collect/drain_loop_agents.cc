@@ -183,7 +183,7 @@ void DrainLoop::ReadSocket(AgentSession& session) {
     if (status.ok() && *received == Received::kClosed) {
       return CloseSocket(session);
     }
-    if (status.ok()) status = session.Handle(std::move(message), *relay_, now);
+    if (status.ok()) status = session.Handle(std::move(message), now);
     if (!status.ok()) {
       Log(StrCat("session ", session.row().session_id, ": ", status.message(),
                  "; its connection is closed"));

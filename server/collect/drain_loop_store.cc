@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kChunksPerTransaction = 16;
+constexpr size_t kLeastShare = 4;  // chunks of one session
 constexpr int kTransactionsPerTurn = 16;
 constexpr milliseconds kStoreRetry{250};
 // Acknowledged chunks are deleted together.
@@ -27,13 +27,13 @@ constexpr int64_t kTrimChunks = 16;
 }  // namespace
 
 void DrainLoop::StoreAll() {
+  more_to_store_ = false;
   if (Clock::now() < retry_at_) return;
   bool all_drained = draining_;
   for (int i = 0; i < kTransactionsPerTurn; ++i) {
-    size_t taken = 0;
-    if (!StoreSome(taken)) break;
+    if (!StoreSome()) break;
     all_drained = false;
-    if (taken < kChunksPerTransaction) break;
+    if (!more_to_store_) break;
   }
   for (const auto& [key, session] : sessions_) {
     all_drained = all_drained && session->Drained() &&
@@ -44,18 +44,31 @@ void DrainLoop::StoreAll() {
   }
 }
 
-// One transaction. `taken`: its chunks. False: there was nothing to store, or
-// it could not be stored.
-bool DrainLoop::StoreSome(size_t& taken) {
+// One transaction. False: there was nothing to store, or it could not be
+// stored. Sets more_to_store_ when a ring was not read to its end.
+bool DrainLoop::StoreSome() {
   const auto now = Clock::now();
+  more_to_store_ = false;
   // On a nearly full disk a small transaction may fit where a large one, in
   // the WAL as a whole before it is moved, does not.
   const size_t most_chunks = short_of_room_ ? 1 : kChunksPerTransaction;
+  // One busy ring gets the whole transaction, several share it, and each turn
+  // begins behind the one that was served last.
+  const size_t share = std::max<size_t>(
+      most_chunks / std::max<size_t>(sessions_.size(), 1), kLeastShare);
   const std::span<reprise_slot> scratch = std::span(scratch_).first(
-      short_of_room_ ? kChunkRecords : scratch_.size());
+      short_of_room_ ? kChunkRecords : share * kChunkRecords);
   std::vector<AgentSession*> due;
-  for (const auto& [key, session] : sessions_) {
-    if (taken >= most_chunks) break;
+  size_t taken = 0;
+  auto next = sessions_.upper_bound(last_served_);
+  for (size_t i = 0; i < sessions_.size(); ++i, ++next) {
+    if (next == sessions_.end()) next = sessions_.begin();
+    if (taken >= most_chunks) {
+      more_to_store_ = true;
+      break;
+    }
+    const auto& [key, session] = *next;
+    last_served_ = key;
     auto prepared = session->Prepare(scratch, draining_, now);
     if (!prepared.ok()) {
       Log(StrCat("session ", session->row().session_id, ": ",
@@ -68,6 +81,7 @@ bool DrainLoop::StoreSome(size_t& taken) {
     }
     if (!*prepared) continue;
     taken += session->prepared_chunks();
+    if (session->prepared_positions() >= scratch.size()) more_to_store_ = true;
     due.push_back(session.get());
   }
   if (due.empty()) return false;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/collect/forwarder.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -111,6 +113,7 @@ void Forwarder::SetTrouble(std::string text) {
 // ---- The thread ----
 
 void Forwarder::Run() {
+  pthread_setname_np(pthread_self(), "reprise-forward");
   while (!stopping()) {
     wake_at_ = Clock::now() + kIdleWake;
     std::vector<int64_t> keys;

@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "server/collect/memfd.h"
+#include "server/collect/op_join.h"
 
 namespace reprise::server {
 
@@ -68,7 +69,9 @@ class PlanRelay {
   ~PlanRelay();  // cancels what is under way
 
   // `json` is what MapSealed returned for the graph.
-  void Submit(int64_t session, std::string run_id, PlanWish wish, Mapping json);
+  // `measured`: what was measured of its ops, or nothing.
+  void Submit(int64_t session, std::string run_id, PlanWish wish, Mapping json,
+              std::shared_ptr<const OpMeasurement> measured = nullptr);
 
   // The session is gone: nobody waits for its answers any more.
   void Forget(int64_t session);
@@ -81,6 +84,7 @@ class PlanRelay {
     std::string run_id;
     PlanWish wish;
     Mapping json;
+    std::shared_ptr<const OpMeasurement> measured;
     Clock::time_point not_before;
     int attempts = 0;
     bool running = false;

@@ -105,6 +105,7 @@ Status CheckColumns(const v1::Columns& columns, uint32_t count) {
   RETURN_IF_ERROR(CheckSize("corr", columns.corr_size(), count));
   RETURN_IF_ERROR(CheckSize("thread", columns.thread_size(), count));
   RETURN_IF_ERROR(CheckSize("extra", columns.extra_size(), count));
+  RETURN_IF_ERROR(CheckSize("graph", columns.graph_size(), count));
   for (int i = 0; i < columns.kind_size(); ++i) {
     if (!v1::RecordKind_IsValid(static_cast<int>(columns.kind(i))) ||
         columns.kind(i) == v1::RECORD_KIND_UNSPECIFIED) {

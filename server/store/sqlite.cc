@@ -126,7 +126,7 @@ bool Statement::IsNull(int column) const {
 
 // ---- Database ----
 
-StatusOr<Database> Database::Open(const std::string& path) {
+StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
   sqlite3* raw = nullptr;
   const int result = sqlite3_open_v2(
       path.c_str(), &raw,
@@ -141,8 +141,9 @@ StatusOr<Database> Database::Open(const std::string& path) {
   sqlite3_extended_result_codes(raw, 1);
   sqlite3_busy_timeout(raw, 2000);
   RETURN_IF_ERROR(database.Execute(
-      "PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL;"
-      "PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON"));
+      StrCat("PRAGMA page_size=", page_bytes,
+             "; PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL;"
+             "PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON")));
   return database;
 }
 

@@ -101,7 +101,9 @@ class Database {
  public:
   // Creates the file if absent; WAL, synchronous=NORMAL, foreign keys on,
   // busy timeout 2 s, auto_vacuum=INCREMENTAL on new files.
-  static StatusOr<Database> Open(const std::string& path);
+  // `page_bytes`: of a new file, a power of two up to 64 KiB.
+  static StatusOr<Database> Open(const std::string& path,
+                                 int page_bytes = 4096);
 
   StatusOr<Statement> Prepare(std::string_view sql);
 

@@ -150,7 +150,7 @@ grpc::Status IngestPeer::Take(const v1::Chunk& chunk, Received& session,
   }
   for (int i = 0; i < count; ++i) {
     ++session.kinds[columns.kind(i)];
-    if (columns.kind(i) == v1::RECORD_KIND_ALLOC) {
+    if (columns.kind(i) == v1::RECORD_KIND_ALLOC && !forgetful) {
       session.addresses.push_back(columns.ptr_size() ? columns.ptr(i) : 0);
     }
     if (columns.kind(i) == v1::RECORD_KIND_LOSS) {

@@ -69,6 +69,8 @@ class IngestPeer : public v1::Ingest::Service, public v1::Planner::Service {
   // Refuse chunks that hold this address, as INVALID_ARGUMENT.
   std::atomic<uint64_t> poison{0};
   std::atomic<uint32_t> max_inflight{64};
+  // Check chunks, count them, and do not keep their addresses.
+  std::atomic<bool> forgetful{false};
 
   // What Plan answers; PutGraph's graph is the argument.
   std::function<grpc::Status(const v1::PlanRequest&, const v1::StepGraph&,

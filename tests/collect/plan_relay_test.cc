@@ -114,6 +114,51 @@ TEST_F(PlanRelayTest, CarriesAGraphUpAndAPlanDown) {
   EXPECT_TRUE(asked.capabilities().seeded_ok());
 }
 
+// The records of the captured step are in the ring when its graph comes.
+TEST_F(PlanRelayTest, AGraphWaitsForTheRecordsOfItsStepAndTakesTheirTimes) {
+  v1::StepGraph seen;
+  peer_.planner = [&, plan = peer_.planner](const v1::PlanRequest& request,
+                                            const v1::StepGraph& graph,
+                                            v1::Plan* answer) {
+    seen = graph;
+    return plan(request, graph, answer);
+  };
+  constexpr char kReported[] = R"({
+    "name": "reported", "ops": [
+      {"id": 0, "name": "aten.mm.default", "phase": "PHASE_FORWARD",
+       "kind": "OP_KIND_PURE", "time_ns": 5, "agent_ops": ["901"]}]})";
+  const auto push = [this](uint16_t kind, auto&& fill) {
+    reprise_slot record = AllocRecord(0);
+    record.kind = kind;
+    record.body = {};
+    fill(record.body);
+    ASSERT_TRUE(agent_.Push(record));
+  };
+  for (int i = 0; i < 1500; ++i) agent_.PushAlloc(1);
+  push(REPRISE_RECORD_OP_BEGIN, [](auto& body) { body.op.op = 901; });
+  push(REPRISE_RECORD_OP_END, [](auto& body) { body.op.op = 901; });
+  push(REPRISE_RECORD_KERNEL, [](auto& body) {
+    body.kernel.correlation = 3;
+    body.kernel.dur = 12345;
+  });
+  push(REPRISE_RECORD_LINK, [](auto& body) {
+    body.api.correlation = 3;
+    body.api.external_id = 901;
+  });
+  ASSERT_TRUE(agent_.SendGraph(kReported, "0.5x", "tape"));
+
+  ASSERT_TRUE(agent_.ReceiveType(REPRISE_MSG_PLAN));
+  EXPECT_EQ(seen.timing(), "kernels");
+  EXPECT_EQ(seen.ops(0).time_ns(), 12345);
+}
+
+// A slot that is reserved and not published holds back what is behind it.
+TEST_F(PlanRelayTest, AStuckWriterDoesNotHoldAPlanForEver) {
+  agent_.Tear();
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
+  EXPECT_TRUE(agent_.ReceiveType(REPRISE_MSG_PLAN));
+}
+
 TEST_F(PlanRelayTest, SendsGraphsAboveOneMebibyteInParts) {
   std::string json = R"({"note": ")" + std::string(5 << 20, 'n') + R"("})";
   size_t note_bytes = 0;

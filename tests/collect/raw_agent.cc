@@ -299,7 +299,8 @@ void RawAgent::PushAllocs(uint64_t first, uint64_t count) {
     const reprise_slot record = AllocRecord(i);
     while (Load(&slot(Load(&header()->head))->sequence) !=
            Load(&header()->head)) {
-      sched_yield();
+      // Not spinning: the reader may need this core.
+      usleep(50);
     }
     Push(record);
   }

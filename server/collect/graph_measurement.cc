@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/collect/graph_measurement.h"
+
+#include <algorithm>
+
+namespace reprise::server {
+
+namespace {
+
+constexpr uint64_t kLargestNs = uint64_t{1} << 52;
+constexpr char kRestOfStep[] = "reprise.step_begin";
+
+// The figures of one op of the graph.
+struct Sum {
+  bool known = false;
+  uint64_t kernel_ns = 0;
+  uint64_t kernels = 0;
+  int64_t workspace_bytes = -1;
+  uint64_t first_ns = 0, last_ns = 0;
+};
+
+Sum Total(const OpMeasurement& measured, const v1::Op& op) {
+  Sum sum;
+  for (const uint64_t id : op.agent_ops()) {
+    const auto found = measured.ops.find(id);
+    if (found == measured.ops.end()) continue;
+    const OpFigures& figures = found->second;
+    sum.known = true;
+    sum.kernel_ns = std::min(sum.kernel_ns + figures.kernel_ns, kLargestNs);
+    sum.kernels += figures.kernels;
+    sum.workspace_bytes =
+        std::max(sum.workspace_bytes, figures.workspace_bytes);
+    if (figures.last_ns == 0) continue;
+    sum.first_ns = sum.first_ns == 0 ? figures.first_ns
+                                     : std::min(sum.first_ns, figures.first_ns);
+    sum.last_ns = std::max(sum.last_ns, figures.last_ns);
+  }
+  return sum;
+}
+
+// Time in [first, last) in which a kernel ran.
+uint64_t BusyNs(std::vector<KernelInterval> kernels, uint64_t first_ns,
+                uint64_t last_ns) {
+  std::sort(kernels.begin(), kernels.end(),
+            [](const KernelInterval& a, const KernelInterval& b) {
+              return a.start_ns < b.start_ns;
+            });
+  uint64_t busy = 0;
+  uint64_t covered_to = first_ns;
+  for (const KernelInterval& kernel : kernels) {
+    const uint64_t from = std::max(kernel.start_ns, covered_to);
+    const uint64_t to = std::min(kernel.end_ns, last_ns);
+    if (to <= from) continue;
+    busy += to - from;
+    covered_to = to;
+  }
+  return busy;
+}
+
+}  // namespace
+
+void ApplyMeasurement(const OpMeasurement& measured, v1::StepGraph& graph) {
+  std::vector<Sum> sums;
+  uint64_t kernels = 0;
+  uint64_t first_ns = 0;
+  uint64_t last_ns = 0;
+  bool reported = false;
+  for (const v1::Op& op : graph.ops()) {
+    const Sum& sum = sums.emplace_back(Total(measured, op));
+    reported = reported || op.agent_ops_size() > 0;
+    kernels += sum.kernels;
+    if (sum.last_ns == 0) continue;
+    first_ns = first_ns == 0 ? sum.first_ns : std::min(first_ns, sum.first_ns);
+    last_ns = std::max(last_ns, sum.last_ns);
+  }
+  if (!reported) return;
+  if (measured.incomplete) {
+    graph.set_timing("host: records of the captured step are missing");
+    return;
+  }
+  for (int i = 0; i < graph.ops_size(); ++i) {
+    const int64_t workspace = sums[static_cast<size_t>(i)].workspace_bytes;
+    if (workspace >= 0) graph.mutable_ops(i)->set_workspace_bytes(workspace);
+  }
+  if (kernels == 0) {
+    graph.set_timing("host: no kernel was traced");
+    return;
+  }
+  graph.set_timing("kernels");
+  int64_t of_ops = 0;
+  v1::Op* rest = nullptr;
+  for (int i = 0; i < graph.ops_size(); ++i) {
+    v1::Op& op = *graph.mutable_ops(i);
+    const Sum& sum = sums[static_cast<size_t>(i)];
+    if (op.name() == kRestOfStep) {
+      rest = &op;
+      continue;
+    }
+    if (op.agent_ops_size() > 0) {
+      op.set_time_ns(static_cast<int64_t>(sum.kernel_ns));
+    }
+    of_ops = std::min(of_ops + std::max<int64_t>(op.time_ns(), 0),
+                      static_cast<int64_t>(kLargestNs));
+  }
+  const uint64_t busy = BusyNs(measured.kernels, first_ns, last_ns);
+  graph.set_launch_gap_ns(static_cast<int64_t>(last_ns - first_ns - busy));
+  if (rest != nullptr) {
+    const int64_t step_ns = graph.measured_step_ns() > 0
+                                ? graph.measured_step_ns()
+                                : static_cast<int64_t>(last_ns - first_ns);
+    rest->set_time_ns(std::max<int64_t>(step_ns - of_ops, 0));
+  }
+}
+
+}  // namespace reprise::server

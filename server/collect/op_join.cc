@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/collect/op_join.h"
+
+#include <algorithm>
+
+namespace reprise::server {
+
+namespace {
+
+// How far back an op that surrounds a launch is looked for among those that
+// ended after it.
+constexpr size_t kMostSiblings = 4096;
+
+void Widen(uint64_t& first_ns, uint64_t& last_ns, uint64_t start_ns,
+           uint64_t end_ns) {
+  first_ns = first_ns == 0 ? start_ns : std::min(first_ns, start_ns);
+  last_ns = std::max(last_ns, end_ns);
+}
+
+}  // namespace
+
+void OpJoin::Take(const reprise_slot& slot) {
+  switch (slot.kind) {
+    case REPRISE_RECORD_ALLOC:
+      if (slot.body.alloc.op != 0) TakeAlloc(slot);
+      return;
+    case REPRISE_RECORD_KERNEL:
+    case REPRISE_RECORD_COPY:
+    case REPRISE_RECORD_SET:
+      return TakeDeviceWork(slot);
+    case REPRISE_RECORD_LINK:
+      return TakeLink(slot.body.api.correlation, slot.body.api.external_id);
+    case REPRISE_RECORD_API: {
+      Launch& launch = At(slot.body.api.correlation);
+      launch.thread = slot.thread;
+      launch.at_ns = slot.ts_ns;
+      return;
+    }
+    case REPRISE_RECORD_OP_BEGIN:
+      return TakeOpBegin(slot);
+    case REPRISE_RECORD_OP_END:
+      return TakeOpEnd(slot);
+    case REPRISE_RECORD_STEP:
+      // Nothing is inside an op here, whatever was thrown.
+      if (const auto found = threads_.find(slot.thread);
+          found != threads_.end()) {
+        Drop(found->second, 0);
+      }
+      return;
+    case REPRISE_RECORD_LOSS:
+      last_loss_ns_ = std::max(last_loss_ns_, slot.body.loss.last_ts);
+      return;
+    default:
+      return;
+  }
+}
+
+uint64_t OpJoin::OpOf(uint32_t correlation) const {
+  if (launches_.empty()) return 0;
+  const Launch& launch = launches_[correlation % kLaunches];
+  return launch.correlation == correlation ? launch.op : 0;
+}
+
+// ---- Launches ----
+
+OpJoin::Launch& OpJoin::At(uint32_t correlation) {
+  if (launches_.empty()) launches_.resize(kLaunches);
+  Launch& launch = launches_[correlation % kLaunches];
+  if (launch.correlation != correlation) {
+    Settle(launch);
+    unattributed_ += launch.waiting;
+    launch = Launch{};
+    launch.correlation = correlation;
+  }
+  return launch;
+}
+
+void OpJoin::TakeLink(uint32_t correlation, uint64_t op) {
+  Launch& launch = At(correlation);
+  launch.op = op;
+  Settle(launch);
+}
+
+void OpJoin::TakeDeviceWork(const reprise_slot& slot) {
+  const reprise_body_kernel& kernel = slot.body.kernel;
+  Launch& launch = At(kernel.correlation);
+  ++launch.waiting;
+  const bool timed =
+      (kernel.flags & REPRISE_KERNEL_UNTIMED) == 0 && kernel.dur <= kLongestNs;
+  if (timed) {
+    const uint64_t end_ns = slot.ts_ns + kernel.dur;
+    launch.waiting_ns += kernel.dur;
+    Widen(launch.first_ns, launch.last_ns, slot.ts_ns, end_ns);
+    intervals_.push_back({slot.ts_ns, end_ns});
+    if (intervals_.size() > kIntervals) intervals_.pop_front();
+  } else {
+    last_loss_ns_ = std::max(last_loss_ns_, slot.ts_ns);
+  }
+  if (launch.op != 0) Settle(launch);
+}
+
+// Gives what waits to the op, if it can be told.
+void OpJoin::Settle(Launch& launch) {
+  if (launch.waiting == 0) return;
+  uint64_t op = launch.op;
+  if (op == 0 && launch.thread != 0) op = OpAt(launch.thread, launch.at_ns);
+  if (op == 0) return;
+  OpFigures& figures = Figures(op);
+  figures.kernel_ns += launch.waiting_ns;
+  figures.kernels += launch.waiting;
+  if (launch.last_ns != 0) {
+    Widen(figures.first_ns, figures.last_ns, launch.first_ns, launch.last_ns);
+  }
+  launch.op = op;
+  launch.waiting_ns = 0;
+  launch.waiting = 0;
+  launch.first_ns = launch.last_ns = 0;
+}
+
+uint64_t OpJoin::OpAt(uint32_t thread, uint64_t at_ns) const {
+  const auto found = threads_.find(thread);
+  if (found == threads_.end()) return 0;
+  const std::deque<EndedOp>& ended = found->second.ended;
+  // Ops on a thread nest, so of those around this time the innermost is the
+  // first to end after it.
+  auto op = std::lower_bound(ended.begin(), ended.end(), at_ns,
+                             [](const EndedOp& candidate, uint64_t time) {
+                               return candidate.end_ns < time;
+                             });
+  for (size_t i = 0; op != ended.end() && i < kMostSiblings; ++op, ++i) {
+    if (op->begin_ns <= at_ns) return op->op;
+  }
+  const std::vector<OpenOp>& open = found->second.open;
+  for (size_t i = open.size(); i-- > 0;) {
+    if (open[i].begin_ns <= at_ns) return open[i].op;
+  }
+  return 0;
+}
+
+// ---- Ops ----
+
+OpFigures& OpJoin::Figures(uint64_t op) {
+  const auto [found, fresh] = figures_.try_emplace(op);
+  if (fresh) {
+    order_.push_back(op);
+    if (order_.size() > kOps) {
+      figures_.erase(order_.front());
+      order_.pop_front();
+    }
+  }
+  return found->second;
+}
+
+OpJoin::Thread* OpJoin::ThreadOf(uint32_t id) {
+  const auto found = threads_.find(id);
+  if (found != threads_.end()) return &found->second;
+  if (threads_.size() >= kThreads) return nullptr;
+  return &threads_[id];
+}
+
+void OpJoin::TakeOpBegin(const reprise_slot& slot) {
+  Thread* thread = ThreadOf(slot.thread);
+  if (thread == nullptr || thread->open.size() >= kDepth) return;
+  if (first_op_ns_ == 0) first_op_ns_ = slot.ts_ns;
+  OpenOp& open = thread->open.emplace_back();
+  open.op = slot.body.op.op;
+  open.begin_ns = slot.ts_ns;
+  Figures(open.op);
+}
+
+void OpJoin::TakeOpEnd(const reprise_slot& slot) {
+  const auto found = threads_.find(slot.thread);
+  if (found == threads_.end()) return;
+  std::vector<OpenOp>& open = found->second.open;
+  // Also ends ops inside of it that an exception never ended.
+  for (size_t i = open.size(); i-- > 0;) {
+    if (open[i].op != slot.body.op.op) continue;
+    for (size_t inner = open.size(); inner-- > i;) {
+      EndOp(found->second, open[inner], slot.ts_ns);
+    }
+    Drop(found->second, i);
+    return;
+  }
+}
+
+void OpJoin::Drop(Thread& thread, size_t first) {
+  for (size_t i = first; i < thread.open.size(); ++i) {
+    held_blocks_ -= thread.open[i].blocks.size();
+  }
+  thread.open.resize(first);
+}
+
+void OpJoin::EndOp(Thread& thread, OpenOp& open, uint64_t end_ns) {
+  // Once there is too much to remember, each thread forgets its own oldest.
+  if (history_ < kHistory) {
+    ++history_;
+    thread.ended.push_back({open.op, open.begin_ns, end_ns});
+  } else if (!thread.ended.empty()) {
+    thread.ended.pop_front();
+    thread.ended.push_back({open.op, open.begin_ns, end_ns});
+  }
+  if (!open.allocated) return;
+  OpFigures& figures = Figures(open.op);
+  figures.workspace_bytes =
+      std::max(figures.workspace_bytes, open.most_held - open.held);
+}
+
+void OpJoin::TakeAlloc(const reprise_slot& slot) {
+  const reprise_body_alloc& alloc = slot.body.alloc;
+  if (alloc.what != REPRISE_ALLOC && alloc.what != REPRISE_FREE) return;
+  if (alloc.bytes > kLargestBlock) return;
+  const auto found = threads_.find(slot.thread);
+  if (found == threads_.end()) return;
+  for (OpenOp& open : found->second.open) {
+    if (alloc.bytes > 0) {
+      if (held_blocks_ >= kHeldBlocks) continue;
+      ++held_blocks_;
+      open.blocks.emplace_back(alloc.address, alloc.bytes);
+      open.held += alloc.bytes;
+      open.most_held = std::max(open.most_held, open.held);
+      open.allocated = true;
+      continue;
+    }
+    // What the op did not allocate is not its to give back. The newest first:
+    // an address may have been used before.
+    const auto block = std::find_if(
+        open.blocks.rbegin(), open.blocks.rend(),
+        [&alloc](const auto& held) { return held.first == alloc.address; });
+    if (block == open.blocks.rend()) continue;
+    open.held -= block->second;
+    --held_blocks_;
+    open.blocks.erase(std::next(block).base());
+  }
+}
+
+std::shared_ptr<const OpMeasurement> OpJoin::Measure() {
+  for (Launch& launch : launches_) Settle(launch);
+  auto measured = std::make_shared<OpMeasurement>();
+  measured->ops = figures_;
+  measured->kernels.assign(intervals_.begin(), intervals_.end());
+  measured->incomplete = last_loss_ns_ != 0 && last_loss_ns_ >= first_op_ns_;
+  return measured;
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which op a kernel belongs to, and what an op cost: kernel time, and the
+// workspace it took from the allocator.
+//
+// Records come in the order of the ring, but the device's tracer delivers its
+// own late and unordered. So what is known of a launch gathers under its
+// correlation id until both ends are there:
+//
+//   LINK   correlation -> op          pushed by the op while it launched
+//   API    correlation -> thread, time   without a link: the innermost op that
+//                                     ran on that thread at that time
+//   KERNEL, COPY, SET  correlation -> time on the device
+//
+// Correlation ids count up, so a table indexed by their low bits holds the
+// last kLaunches launches and forgets older ones; a kernel whose launch is
+// forgotten, or was in no op, counts as unattributed. A kernel of a CUDA graph
+// has the correlation of the graph's launch: it belongs to the op that
+// launched the graph.
+//
+// Workspace of an op = most bytes that its own allocations held at once, less
+// those it leaves behind (its outputs); ops inside it count for it too. Only
+// allocations on the op's own thread are known to be its.
+//
+// A session's records are hostile until checked: everything here is bounded,
+// and a record costs O(1), an allocation inside an op O(its depth).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "profiler/include/reprise_wire.h"
+
+namespace reprise::server {
+
+struct OpFigures {
+  uint64_t kernel_ns = 0;  // sum over its kernels, copies and sets
+  uint32_t kernels = 0;
+  // First start and last end of its kernels; 0 without any.
+  uint64_t first_ns = 0, last_ns = 0;
+  // -1: it was not seen to end, or took nothing from the allocator.
+  int64_t workspace_bytes = -1;
+};
+
+struct KernelInterval {
+  uint64_t start_ns = 0, end_ns = 0;
+};
+
+// What was measured of the ops of a session, to be read by another thread.
+struct OpMeasurement {
+  std::unordered_map<uint64_t, OpFigures> ops;
+  std::vector<KernelInterval> kernels;  // the newest ones, unordered
+  // Records are missing since the oldest op here began.
+  bool incomplete = false;
+};
+
+class OpJoin {
+ public:
+  static constexpr size_t kLaunches = 1 << 16;
+  static constexpr size_t kOps = 1 << 16;
+  static constexpr size_t kIntervals = 1 << 17;
+  static constexpr size_t kThreads = 1024;
+  static constexpr size_t kDepth = 32;
+  static constexpr size_t kHistory = 1 << 16;     // ended ops
+  static constexpr size_t kHeldBlocks = 1 << 16;  // of open ops
+  // No honest kernel runs longer, no honest block is larger.
+  static constexpr uint64_t kLongestNs = uint64_t{1} << 40;
+  static constexpr int64_t kLargestBlock = int64_t{1} << 46;
+
+  // Takes one record that was checked (FillRow) and whose clock is fixed.
+  void Take(const reprise_slot& slot);
+
+  // The op of a launch, as far as is known; 0 otherwise.
+  uint64_t OpOf(uint32_t correlation) const;
+
+  bool empty() const { return figures_.empty(); }
+  // Kernels whose op is not known: their launch was in none, or came too late.
+  uint64_t unattributed() const { return unattributed_; }
+
+  // Ties what no link covers by thread and time, and copies what is known.
+  std::shared_ptr<const OpMeasurement> Measure();
+
+ private:
+  struct Launch {
+    uint32_t correlation = 0;
+    uint32_t thread = 0;  // of an API record, 0: none came
+    uint64_t at_ns = 0;
+    uint64_t op = 0;
+    // Kernels that wait for the op.
+    uint64_t waiting_ns = 0;
+    uint32_t waiting = 0;
+    uint64_t first_ns = 0, last_ns = 0;
+  };
+  struct OpenOp {
+    uint64_t op = 0;
+    uint64_t begin_ns = 0;
+    int64_t held = 0, most_held = 0;
+    bool allocated = false;
+    std::vector<std::pair<uint64_t, int64_t>> blocks;  // address, bytes
+  };
+  struct EndedOp {
+    uint64_t op = 0, begin_ns = 0, end_ns = 0;
+  };
+  struct Thread {
+    std::vector<OpenOp> open;
+    std::deque<EndedOp> ended;  // by end_ns
+  };
+
+  void TakeDeviceWork(const reprise_slot& slot);
+  void TakeOpBegin(const reprise_slot& slot);
+  void TakeOpEnd(const reprise_slot& slot);
+  void TakeAlloc(const reprise_slot& slot);
+  void TakeLink(uint32_t correlation, uint64_t op);
+  Launch& At(uint32_t correlation);
+  void Settle(Launch& launch);
+  void EndOp(Thread& thread, OpenOp& open, uint64_t end_ns);
+  // Forgets the open ops from `first` on.
+  void Drop(Thread& thread, size_t first);
+  uint64_t OpAt(uint32_t thread, uint64_t at_ns) const;
+  OpFigures& Figures(uint64_t op);
+  Thread* ThreadOf(uint32_t id);
+
+  std::vector<Launch> launches_;  // kLaunches once there is one
+  std::unordered_map<uint32_t, Thread> threads_;
+  std::unordered_map<uint64_t, OpFigures> figures_;
+  std::deque<uint64_t> order_;  // of figures_, oldest first
+  std::deque<KernelInterval> intervals_;
+  size_t history_ = 0;
+  size_t held_blocks_ = 0;
+  uint64_t unattributed_ = 0;
+  uint64_t last_loss_ns_ = 0;
+  uint64_t first_op_ns_ = 0;
+};
+
+}  // namespace reprise::server

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels to ops and ops to a step graph, on records made by hand.
+#include "server/collect/op_join.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "reprise/v1/ingest.pb.h"
+#include "server/collect/chunk_builder.h"
+#include "server/collect/graph_measurement.h"
+
+namespace reprise::server {
+namespace {
+
+using ::testing::HasSubstr;
+
+reprise_slot Record(uint16_t kind, uint64_t ts_ns, uint32_t thread = 1) {
+  reprise_slot slot{};
+  slot.kind = kind;
+  slot.ts_ns = ts_ns;
+  slot.thread = thread;
+  return slot;
+}
+reprise_slot Begin(uint64_t op, uint64_t ts_ns, uint32_t thread = 1) {
+  reprise_slot slot = Record(REPRISE_RECORD_OP_BEGIN, ts_ns, thread);
+  slot.body.op.op = op;
+  return slot;
+}
+reprise_slot End(uint64_t op, uint64_t ts_ns, uint32_t thread = 1) {
+  reprise_slot slot = Record(REPRISE_RECORD_OP_END, ts_ns, thread);
+  slot.body.op.op = op;
+  return slot;
+}
+reprise_slot Kernel(uint32_t correlation, uint64_t start_ns, uint64_t dur_ns) {
+  reprise_slot slot = Record(REPRISE_RECORD_KERNEL, start_ns, 0);
+  slot.body.kernel.correlation = correlation;
+  slot.body.kernel.dur = dur_ns;
+  return slot;
+}
+reprise_slot Link(uint32_t correlation, uint64_t op) {
+  reprise_slot slot = Record(REPRISE_RECORD_LINK, 1, 0);
+  slot.body.api.correlation = correlation;
+  slot.body.api.external_id = op;
+  return slot;
+}
+reprise_slot Api(uint32_t correlation, uint64_t ts_ns, uint32_t thread) {
+  reprise_slot slot = Record(REPRISE_RECORD_API, ts_ns, thread);
+  slot.body.api.correlation = correlation;
+  return slot;
+}
+reprise_slot Alloc(uint64_t address, int64_t bytes, uint64_t op,
+                   uint32_t thread = 1) {
+  reprise_slot slot = Record(REPRISE_RECORD_ALLOC, 5, thread);
+  slot.body.alloc.address = address;
+  slot.body.alloc.bytes = bytes;
+  slot.body.alloc.op = op;
+  slot.body.alloc.what = bytes > 0 ? REPRISE_ALLOC : REPRISE_FREE;
+  return slot;
+}
+
+OpFigures Of(OpJoin& join, uint64_t op) {
+  const auto measured = join.Measure();
+  const auto found = measured->ops.find(op);
+  return found == measured->ops.end() ? OpFigures{} : found->second;
+}
+
+TEST(OpJoinTest, AnOpTakesAsLongAsItsKernels) {
+  OpJoin join;
+  for (const auto& slot : {Begin(7, 10), End(7, 20), Link(1, 7), Link(2, 7),
+                           Kernel(1, 100, 30), Kernel(2, 200, 12)}) {
+    join.Take(slot);
+  }
+  EXPECT_EQ(Of(join, 7).kernel_ns, 42u);
+  EXPECT_EQ(Of(join, 7).kernels, 2u);
+  EXPECT_EQ(Of(join, 7).first_ns, 100u);
+  EXPECT_EQ(Of(join, 7).last_ns, 212u);
+  EXPECT_EQ(join.OpOf(1), 7u);
+  EXPECT_EQ(join.OpOf(3), 0u);
+}
+
+TEST(OpJoinTest, TheOrderOfRecordsDoesNotMatter) {
+  std::vector<reprise_slot> records;
+  for (uint32_t i = 1; i <= 500; ++i) {
+    records.push_back(Link(i, 1 + i % 10));
+    records.push_back(Kernel(i, 1000 * i, i));
+  }
+  std::mt19937 random(1);
+  for (int round = 0; round < 20; ++round) {
+    std::shuffle(records.begin(), records.end(), random);
+    OpJoin join;
+    for (const auto& slot : records) join.Take(slot);
+    uint64_t total = 0;
+    for (uint64_t op = 1; op <= 10; ++op) total += Of(join, op).kernel_ns;
+    EXPECT_EQ(total, 500u * 501 / 2);
+    EXPECT_EQ(join.unattributed(), 0u);
+  }
+}
+
+TEST(OpJoinTest, WithoutLinksTheLaunchsThreadAndTimeDecide) {
+  OpJoin join;
+  // 1 surrounds 2 on thread 1; 3 runs on autograd's thread meanwhile.
+  for (const auto& slot :
+       {Begin(1, 100), Begin(2, 110), End(2, 120), End(1, 150), Begin(3, 90, 2),
+        End(3, 160, 2), Api(10, 115, 1), Api(11, 130, 1), Api(12, 130, 2),
+        Api(13, 155, 1), Kernel(10, 500, 1), Kernel(11, 600, 2),
+        Kernel(12, 700, 4), Kernel(13, 800, 8)}) {
+    join.Take(slot);
+  }
+  EXPECT_EQ(Of(join, 2).kernel_ns, 1u);  // the innermost
+  EXPECT_EQ(Of(join, 1).kernel_ns, 2u);
+  EXPECT_EQ(Of(join, 3).kernel_ns, 4u);
+}
+
+TEST(OpJoinTest, KernelsOfACudaGraphBelongToTheOpThatLaunchedIt) {
+  OpJoin join;
+  join.Take(Link(5, 9));
+  for (int node = 0; node < 3; ++node) {
+    reprise_slot kernel = Kernel(5, 100, 10);
+    kernel.body.kernel.graph_id = 4;
+    kernel.body.kernel.flags = REPRISE_KERNEL_IN_GRAPH;
+    join.Take(kernel);
+  }
+  EXPECT_EQ(Of(join, 9).kernel_ns, 30u);
+  EXPECT_EQ(Of(join, 9).kernels, 3u);
+}
+
+TEST(OpJoinTest, WorkspaceIsWhatAnOpHeldAboveWhatItLeaves) {
+  OpJoin join;
+  // Takes 100 for itself and 8 for its output; frees an input of 50.
+  for (const auto& slot :
+       {Begin(1, 10), Alloc(0xa, 100, 1), Alloc(0xb, 8, 1), Alloc(0xc, -50, 1),
+        Alloc(0xa, -100, 1), End(1, 20)}) {
+    join.Take(slot);
+  }
+  // Most held 108, left behind 8.
+  EXPECT_EQ(Of(join, 1).workspace_bytes, 100);
+}
+
+TEST(OpJoinTest, WorkspaceCountsForTheOpsAroundToo) {
+  OpJoin join;
+  for (const auto& slot :
+       {Begin(1, 10), Alloc(0xa, 10, 1), Begin(2, 11), Alloc(0xb, 100, 2),
+        Alloc(0xb, -100, 2), End(2, 12), End(1, 20)}) {
+    join.Take(slot);
+  }
+  EXPECT_EQ(Of(join, 2).workspace_bytes, 100);
+  EXPECT_EQ(Of(join, 1).workspace_bytes, 100);
+}
+
+TEST(OpJoinTest, AnOpThatThrewEndsWithTheOneAround) {
+  OpJoin join;
+  for (const auto& slot : {Begin(1, 10), Begin(2, 11), Alloc(0xa, 64, 2),
+                           End(1, 20), Alloc(0xb, 32, 1)}) {
+    join.Take(slot);
+  }
+  EXPECT_EQ(Of(join, 2).workspace_bytes, 0);
+  EXPECT_EQ(Of(join, 1).workspace_bytes, 0);
+}
+
+TEST(OpJoinTest, AnUntimedKernelMakesTheMeasurementIncomplete) {
+  OpJoin join;
+  join.Take(Begin(1, 10));
+  EXPECT_FALSE(join.Measure()->incomplete);
+  reprise_slot kernel = Kernel(1, 100, 0);
+  kernel.body.kernel.flags = REPRISE_KERNEL_UNTIMED;
+  join.Take(kernel);
+  EXPECT_TRUE(join.Measure()->incomplete);
+}
+
+TEST(OpJoinTest, ForgetsWhatIsOldAndStaysBounded) {
+  OpJoin join;
+  for (uint32_t i = 0; i < 4 * OpJoin::kLaunches; ++i) {
+    join.Take(Begin(i, i, i % 500));
+    join.Take(Kernel(i, i, 1));
+    join.Take(Alloc(i, 1, i, i % 500));
+    join.Take(End(i, i + 1, i % 500));
+    join.Take(Begin(i, i, i));  // more threads than are followed
+    join.Take(Begin(i, i, 3));  // deeper than is followed
+  }
+  const auto measured = join.Measure();
+  EXPECT_EQ(measured->ops.size(), OpJoin::kOps);
+  EXPECT_EQ(measured->kernels.size(), OpJoin::kIntervals);
+  EXPECT_EQ(join.unattributed(), 3u * OpJoin::kLaunches);
+}
+
+// ---- Rows and graphs ----
+
+TEST(OpJoinTest, RowsOfKernelsSayTheirOpAndTheirGraph) {
+  OpJoin join;
+  std::vector<reprise_slot> records = {Link(1, 7), Kernel(1, 10, 5),
+                                       Kernel(2, 20, 5)};
+  records[1].body.kernel.graph_id = 3;
+  for (const auto& slot : records) join.Take(slot);
+  const NameTable names;
+  const Built built =
+      BuildChunks({.records = records, .names = &names, .join = &join});
+  ASSERT_EQ(built.chunks.size(), 1u);
+  v1::Columns columns;
+  ASSERT_TRUE(columns.ParseFromString(built.chunks[0].body));
+  EXPECT_THAT(columns.op(), ::testing::ElementsAre(7, 7, 0));
+  EXPECT_THAT(columns.graph(), ::testing::ElementsAre(0, 3, 0));
+}
+
+// Three ops of a step of 1,000 ns; the middle one was fused from two.
+v1::StepGraph ThreeOps() {
+  v1::StepGraph graph;
+  graph.set_measured_step_ns(1000);
+  const auto add = [&graph](const char* name, std::vector<uint64_t> ids) {
+    v1::Op& op = *graph.add_ops();
+    op.set_name(name);
+    op.set_time_ns(1);
+    op.set_workspace_bytes(3);
+    for (const uint64_t id : ids) op.add_agent_ops(id);
+  };
+  add("reprise.step_begin", {});
+  add("aten.mm.default", {11});
+  add("aten.addmm.default", {12, 13});
+  add("aten.view.default", {14});
+  return graph;
+}
+
+TEST(GraphMeasurementTest, TimesAndWorkspaceOfTheDeviceReplaceTheHosts) {
+  OpJoin join;
+  for (const auto& slot :
+       {Begin(11, 10), Alloc(1, 500, 11), Alloc(1, -500, 11), End(11, 20),
+        Begin(12, 20), End(12, 30), Begin(13, 30), End(13, 40), Begin(14, 40),
+        End(14, 50), Link(1, 11), Link(2, 12), Link(3, 13), Kernel(1, 100, 200),
+        Kernel(2, 350, 100), Kernel(3, 440, 60)}) {
+    join.Take(slot);
+  }
+  v1::StepGraph graph = ThreeOps();
+  ApplyMeasurement(*join.Measure(), graph);
+
+  EXPECT_EQ(graph.timing(), "kernels");
+  EXPECT_EQ(graph.ops(1).time_ns(), 200);
+  EXPECT_EQ(graph.ops(1).workspace_bytes(), 500);
+  EXPECT_EQ(graph.ops(2).time_ns(), 160);
+  EXPECT_EQ(graph.ops(2).workspace_bytes(), 3);  // took nothing
+  EXPECT_EQ(graph.ops(3).time_ns(), 0);
+  // Kernels run in [100, 300) and [350, 500): 50 of 400 ns idle.
+  EXPECT_EQ(graph.launch_gap_ns(), 50);
+  // The rest of the step: 1000 - 200 - 160.
+  EXPECT_EQ(graph.ops(0).time_ns(), 640);
+}
+
+TEST(GraphMeasurementTest, TheHostsTimesStayWhereRecordsAreMissing) {
+  OpJoin join;
+  reprise_slot loss = Record(REPRISE_RECORD_LOSS, 15);
+  loss.body.loss.last_ts = 16;
+  loss.body.loss.count = 4;
+  for (const auto& slot :
+       {Begin(11, 10), End(11, 20), Link(1, 11), Kernel(1, 100, 200), loss}) {
+    join.Take(slot);
+  }
+  v1::StepGraph graph = ThreeOps();
+  ApplyMeasurement(*join.Measure(), graph);
+
+  EXPECT_EQ(graph.ops(1).time_ns(), 1);
+  EXPECT_THAT(graph.timing(), HasSubstr("host: records"));
+}
+
+TEST(GraphMeasurementTest, WithoutKernelsOnlyTheWorkspaceIsTaken) {
+  OpJoin join;
+  for (const auto& slot :
+       {Begin(11, 10), Alloc(1, 9, 11), Alloc(1, -9, 11), End(11, 20)}) {
+    join.Take(slot);
+  }
+  v1::StepGraph graph = ThreeOps();
+  ApplyMeasurement(*join.Measure(), graph);
+
+  EXPECT_EQ(graph.ops(1).time_ns(), 1);
+  EXPECT_EQ(graph.ops(1).workspace_bytes(), 9);
+  EXPECT_THAT(graph.timing(), HasSubstr("no kernel"));
+}
+
+TEST(GraphMeasurementTest, AGraphThatAsksForNothingStaysAsItIs) {
+  OpJoin join;
+  join.Take(Begin(11, 10));
+  v1::StepGraph graph = ThreeOps();
+  for (v1::Op& op : *graph.mutable_ops()) op.clear_agent_ops();
+  const std::string before = graph.SerializeAsString();
+  ApplyMeasurement(*join.Measure(), graph);
+  EXPECT_EQ(graph.SerializeAsString(), before);
+}
+
+}  // namespace
+}  // namespace reprise::server
