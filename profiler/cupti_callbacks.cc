@@ -29,6 +29,7 @@ void ReadBuffer(Agent *agent, uint8_t *buffer, size_t valid) {
   const DecodeContext context = {
       &tracer->decoder, &agent->names, NowNs(), tracer->clock_id,
       tracer->facts.cupti_version >= cupti::kOverheadDataApi};
+  const uint64_t realtime_to_monotonic = NowNs() - ReadClock(CLOCK_REALTIME);
   // A library that never ends its walk must not keep a thread: no record is
   // smaller than 8 bytes.
   size_t turns = valid / 8 + 1;
@@ -37,9 +38,16 @@ void ReadBuffer(Agent *agent, uint8_t *buffer, size_t valid) {
                         buffer, valid, &record) == cupti::kSuccess;
        --turns) {
     reprise_slot slot;
-    if (DecodeActivity(record, context, &slot) == Decoded::kRecord &&
-        ring != nullptr)
-      Push(ring, slot);
+    if (DecodeActivity(record, context, &slot) != Decoded::kRecord ||
+        ring == nullptr)
+      continue;
+    // A library that refuses our clock: by what the two say now, as the
+    // realtime clock may have been set since the session began.
+    if (slot.clock_id == REPRISE_CLOCK_REALTIME) {
+      slot.clock_id = REPRISE_CLOCK_MONOTONIC;
+      slot.ts_ns += realtime_to_monotonic;
+    }
+    Push(ring, slot);
   }
 }
 

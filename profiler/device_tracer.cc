@@ -211,6 +211,8 @@ void DisableApi(DeviceTracer *tracer, uint32_t kind) {
 bool IsWanted(const DeviceTracer *tracer, const Activity &activity) {
   if ((tracer->wanted & activity.needs) == 0) return false;
   if (activity.kind == cupti::kGraphTrace) return tracer->graph_trace;
+  if (activity.kind == cupti::kRuntime || activity.kind == cupti::kDriver)
+    return !tracer->no_api;
   // Its layout is known from here on.
   if (activity.kind == cupti::kOverhead)
     return tracer->facts.cupti_version >= cupti::kOverheadDataApi;
@@ -345,6 +347,7 @@ void ProbeTracer(const char *cupti_path, DeviceTracer *tracer) {
            recording != nullptr ? recording : "");
   const char *options = getenv("REPRISE_CUPTI_OPTIONS");
   tracer->all_api = options != nullptr && strstr(options, "all_api") != nullptr;
+  tracer->no_api = options != nullptr && strstr(options, "no_api") != nullptr;
   tracer->graph_trace =
       options != nullptr && strstr(options, "graph_trace") != nullptr;
 

@@ -51,10 +51,10 @@ struct DeviceTracer {
   cupti::Functions calls;
   bool loaded, broken;
   bool driver_missing;
-  char path[256];             // of libcupti, when it was named
-  char recording[256];        // REPRISE_RECORD_CUPTI
-  uint32_t recorded;          // atomic: files written
-  bool all_api, graph_trace;  // REPRISE_CUPTI_OPTIONS
+  char path[256];                     // of libcupti, when it was named
+  char recording[256];                // REPRISE_RECORD_CUPTI
+  uint32_t recorded;                  // atomic: files written
+  bool all_api, no_api, graph_trace;  // REPRISE_CUPTI_OPTIONS
 
   uint32_t wanted;   // kinds of the open window, 0: none
   uint32_t enabled;  // of kActivities, a bit each

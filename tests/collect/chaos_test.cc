@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "tests/collect/child.h"
@@ -78,6 +79,38 @@ TEST_F(ChaosTest, AJobKilledAfterPushingKeepsEveryRecord) {
   EXPECT_EQ(Session().byes[0].torn(), 0u);
 }
 
+// Fifty times, wherever it is just then.
+TEST_F(ChaosTest, WhatAKilledJobHadPushedIsThereOnceAndInOrder) {
+  std::set<std::string> known;
+  for (int kill = 0; kill < 50; ++kill) {
+    Child job = StartJob("65536");
+    job.Tell("push 0 60000 " + std::to_string(1 + kill % 7 * 200));
+    // Somewhere between its first record and its last.
+    std::string id;
+    Eventually([&] {
+      for (const std::string& session : peer_.Sessions()) {
+        if (!known.contains(session)) id = session;
+      }
+      return !id.empty() && (kill % 3 == 0 || !peer_.Of(id).addresses.empty());
+    });
+    job.Signal(SIGKILL);
+    EXPECT_EQ(job.Wait(), -SIGKILL);
+    ASSERT_FALSE(id.empty());
+    known.insert(id);
+    ASSERT_TRUE(Eventually([&] { return !peer_.Of(id).byes.empty(); }));
+
+    const Received got = peer_.Of(id);
+    EXPECT_EQ(got.addresses, Numbers(0, got.addresses.size()));
+    EXPECT_TRUE(got.byes[0].killed());
+    EXPECT_EQ(got.byes[0].dropped(), 0u);
+    EXPECT_LE(got.byes[0].torn(), 1u);  // it had one thread
+    // Everything that was published, of every kind.
+    uint64_t records = 0;
+    for (const auto& [kind, count] : got.kinds) records += count;
+    EXPECT_EQ(records + got.byes[0].torn(), got.byes[0].pushed());
+  }
+}
+
 TEST_F(ChaosTest, AJobThatStopsIsNotKilled) {
   Child job = StartJob("65536");
   EXPECT_EQ(job.Ask("push 0 1000 0"), "ok");
@@ -94,7 +127,7 @@ TEST_F(ChaosTest, AKilledDaemonLosesAndDoublesNothing) {
   constexpr uint64_t kRecords = 150'000;  // fit into the ring as a whole
   job.Tell("push 0 " + std::to_string(kRecords) + " 30");
 
-  for (int kills = 0; kills < 8; ++kills) {
+  for (int kills = 0; kills < 20; ++kills) {
     const uint64_t before = Session().addresses.size();
     // Somewhere in the middle of work, wherever that is this time.
     Eventually([&] { return Session().addresses.size() > before; }, 3);

@@ -91,7 +91,7 @@ TEST_F(SurvivalTest, AnIdleParentsForksAreInert) {
 
 TEST_F(SurvivalTest, ForksUnderLoadLoseNothingAndHangNobody) {
   constexpr uint64_t kChildRecords = 500;
-  constexpr int kForks = 200;
+  constexpr int kForks = 300;
   Collector collector(socket_, shelf_);
   Start(1u << 18);
   std::atomic<bool> stop{false};

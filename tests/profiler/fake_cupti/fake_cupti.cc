@@ -409,6 +409,11 @@ FakeCupti *FakeCuptiHandle() {
   return &g_fake;
 }
 
+// For callers that have no C++.
+uint32_t FakeCuptiLaunch(const char *name, uint64_t dur_ns) {
+  return Launch(name, dur_ns, /*running=*/false);
+}
+
 int cuptiGetVersion(uint32_t *version) {
   *version = FakeCuptiHandle()->version;
   return 0;
@@ -544,6 +549,7 @@ int cuptiActivityPopExternalCorrelationId(uint32_t kind, uint64_t *last) {
 
 int cuptiActivityRegisterTimestampCallback(uint64_t (*clock)()) {
   ++g_fake.calls;
+  if (g_fake.no_clock) return 14;
   g_fake.clock = clock;
   return 0;
 }

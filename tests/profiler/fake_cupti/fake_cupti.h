@@ -15,6 +15,7 @@ struct FakeCupti {
   int enable_result[64];  // per kind
   bool own_thread;        // full buffers are delivered by a thread
   bool untimed;           // kernels come with start = end = 0
+  bool no_clock;          // refuses another clock than CLOCK_REALTIME
   uint64_t lose;          // records to drop instead of writing
 
   // ---- What happened; read by the test ----
@@ -48,4 +49,7 @@ struct FakeCupti {
   void (*ReturnForeignBuffer)();
 };
 
-extern "C" FakeCupti *FakeCuptiHandle();
+extern "C" {
+FakeCupti *FakeCuptiHandle();
+uint32_t FakeCuptiLaunch(const char *name, uint64_t dur_ns);
+}
