@@ -83,6 +83,7 @@ TEST_F(ChaosTest, AJobKilledAfterPushingKeepsEveryRecord) {
 TEST_F(ChaosTest, WhatAKilledJobHadPushedIsThereOnceAndInOrder) {
   std::set<std::string> known;
   for (int kill = 0; kill < 50; ++kill) {
+    SCOPED_TRACE("kill " + std::to_string(kill));
     Child job = StartJob("65536");
     job.Tell("push 0 60000 " + std::to_string(1 + kill % 7 * 200));
     // Somewhere between its first record and its last.

@@ -24,7 +24,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     REPRISE_FUZZ_CHECK(!parsed.status().message().empty());
   }
 
-  AgentSession session(SpooledSession{.key = 1, .session_id = "fuzz"}, {});
+  SpooledSession row;
+  row.key = 1;
+  row.session_id = "fuzz";
+  AgentSession session(std::move(row), {});
   size_t at = 0;
   while (at + 4 <= size) {
     uint16_t type = 0, length = 0;
