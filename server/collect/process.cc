@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/collect/process.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
 
 #include "base/str_cat.h"
+#include "server/collect/memfd.h"
 
 namespace reprise::server {
 
@@ -17,10 +21,16 @@ struct ProcessStat {
   uint64_t start_ticks = 0;
 };
 
-// All zero where there is no such process.
+// All zero where there is no such process. Not by a stream: the process may go
+// between open and read, and the error of that read is thrown by libstdc++'s
+// buffer (WhatAKilledJobHadPushedIsThereOnceAndInOrder).
 ProcessStat ReadStat(int64_t pid) {
-  std::ifstream file(StrCat("/proc/", pid, "/stat"));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const Fd file(
+      open(StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(4096, '\0');
+  const ssize_t n =
+      file.valid() ? read(file.get(), text.data(), text.size()) : -1;
+  text.resize(n > 0 ? static_cast<size_t>(n) : 0);
   // The second field, the command, is in parentheses and may contain both.
   const size_t command_end = text.rfind(')');
   if (command_end == std::string::npos) return {};
