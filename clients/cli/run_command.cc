@@ -109,8 +109,9 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     // Nothing will end a private daemon that no job ever came to.
     StopDaemon(*daemon);
     console.Fail(0,
-                 "the job never attached: it trained no PyTorch model, or not "
-                 "in the process that was started");
+                 "the job never attached: no PyTorch model was trained in the "
+                 "process that was started; call reprise.auto(model) where it "
+                 "is trained");
   } else {
     console.Error(run.status());
   }
