@@ -54,6 +54,7 @@ class Search {
       certificate_.TryPebbling(scale_ / 16);
       if (certificate_.impossible()) return Refuse();
     }
+    if (Best() == nullptr) FindAny();
     Sharpen(scale_ / 8);
     if (Best() == nullptr && problem_.op_count <= kMostBeamOps) Squeeze();
     Improve();
@@ -309,6 +310,19 @@ class Search {
       if (effort_.Over()) return;
       certificate_.Touch(at);
     }
+  }
+
+  // A plan before the bounds take their time: whoever stops the search early
+  // should have one.
+  void FindAny() {
+    std::vector<OpId> execs = BaseExecs();
+    const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                     .ticks = scale_ / 16,
+                                     .seed = random_.Next(),
+                                     .good_enough_ns = GoodEnough(),
+                                     .hot = kHot};
+    LocalSearch(problem_, options, execs, archive_, effort_);
+    Report();
   }
 
   // Rounds of annealing, each longer than the last: hot from the base order,
