@@ -56,7 +56,7 @@ CLI::App* ExplainCommand::Define(CLI::App& app) {
   sub->add_option("--top", most_, "Lines of each table, 1 to 1000")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  flags_.Define(*sub);
+  flags_.Define(*sub, /*with_strategy=*/true);
   sub->footer(
       "Exits with 3 when it is proven that nothing fits.\n\n"
       "Example:\n  reprise explain resnet.graph.json --budget 0.5x");
@@ -100,7 +100,8 @@ int ExplainCommand::Run(const Globals& globals, Console& console) {
     console.Raw(ExplanationText(*explanation, most_));
   }
   if (plan.feasible()) return kDone;
-  return server::Undecided(plan) ? kTimedOut : kNoPlan;
+  const bool searched = options_.strategy == planner::Strategy::kAuto;
+  return searched && server::Undecided(plan) ? kTimedOut : kNoPlan;
 }
 
 StatusOr<v1::Explanation> ExplainCommand::ExplainGraphFile(Console& console) {

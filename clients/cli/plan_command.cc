@@ -60,7 +60,7 @@ CLI::App* PlanCommand::Define(CLI::App& app) {
                   "dynamic memory)")
       ->required()
       ->envname("REPRISE_BUDGET");
-  flags_.Define(*sub);
+  flags_.Define(*sub, /*with_strategy=*/true);
   sub->add_option("--out,-o", out_, "File for the plan (GRAPH.plan.json)");
   sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
   sub->add_flag("--explain,!--no-explain", explain_,
@@ -131,7 +131,8 @@ int PlanCommand::Report(const Globals& globals, Console& console,
     if (explain_ && !globals.json) {
       console.Raw(ExplanationText(explanation_, kShownLines));
     }
-    return server::Undecided(plan) ? kTimedOut : kNoPlan;
+    const bool searched = options_.strategy == planner::Strategy::kAuto;
+    return searched && server::Undecided(plan) ? kTimedOut : kNoPlan;
   }
   if (!globals.json) {
     console.Line(StrCat("  ", plan.saved_size(), " saved, ",

@@ -15,11 +15,17 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name) {
-  if (name != "free" && name != "tape" && name != "once" && name != "nested") {
-    return InvalidArgument(
-        StrCat("--executor ", name, ": must be free, tape, once or nested"));
+  const std::string preset = name.substr(0, name.find(':'));
+  StatusOr<v1::Capabilities> parsed = server::ParseCapabilities(name);
+  if (parsed.ok() && !name.empty() && name.find(',') == std::string::npos) {
+    return parsed;
   }
-  return server::ParseCapabilities(name);
+  if (server::ParseCapabilities(preset).ok() && !parsed.ok()) {
+    return InvalidArgument(StrCat("--executor ", name.substr(0, 40), ": ",
+                                  parsed.status().message()));
+  }
+  return InvalidArgument(StrCat("--executor ", name.substr(0, 40),
+                                ": must be one of ", server::KnownExecutors()));
 }
 
 StatusOr<milliseconds> ParseTimeLimit(const std::string& text) {

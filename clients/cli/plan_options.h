@@ -14,7 +14,8 @@
 
 namespace reprise::cli {
 
-// "free" or "tape". INVALID_ARGUMENT for others.
+// One executor of server/convert/capabilities.h: "free", "tape",
+// "free:seeded_ok=1". INVALID_ARGUMENT for others.
 StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name);
 
 // "5s", "500ms", "2m", or seconds without a unit. INVALID_ARGUMENT: not a

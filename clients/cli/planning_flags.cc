@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/planning_flags.h"
 
+#include "base/str_cat.h"
 #include "clients/cli/plan_options.h"
+#include "planner/strategy.h"
+#include "server/convert/search_options.h"
 
 namespace reprise::cli {
 
@@ -9,6 +12,7 @@ void PlanningOptions::Apply(planner::Request& request) const {
   request.target_gap = target_gap;
   request.seed = seed;
   request.until_stopped = has_time_limit;
+  request.strategy = strategy;
 }
 
 void PlanningOptions::Apply(v1::PlanRequest& request) const {
@@ -19,6 +23,7 @@ void PlanningOptions::Apply(v1::PlanRequest& request) const {
   request.set_target_gap(target_gap);
   request.set_seed(seed);
   request.set_threads(static_cast<uint32_t>(threads));
+  request.set_strategy(server::ToProto(strategy));
 }
 
 void PlanningOptions::Apply(v1::SweepRequest& request) const {
@@ -31,7 +36,7 @@ void PlanningOptions::Apply(v1::SweepRequest& request) const {
   request.set_threads(static_cast<uint32_t>(threads));
 }
 
-void PlanningFlags::Define(CLI::App& verb) {
+void PlanningFlags::Define(CLI::App& verb, bool with_strategy) {
   verb.add_option("--executor", executor_,
                   "Who will run it: free (any schedule; default for files), "
                   "tape (PyTorch; default for ids), once (each op at most "
@@ -42,6 +47,14 @@ void PlanningFlags::Define(CLI::App& verb) {
                       "Search this long unless the gap is reached before. "
                       "Without it: a fixed amount of work, and this at most")
           ->capture_default_str();
+  if (with_strategy) {
+    verb.add_option("--strategy", strategy_,
+                    "auto, or a plan by name: memory (about sqrt(n) "
+                    "checkpoints), speed (keep convolutions and matrix "
+                    "products), collection (keep what is pinned), per-block "
+                    "(recompute each block), save-all")
+        ->capture_default_str();
+  }
   verb.add_option("--gap", gap_,
                   "Stop when the plan is at most this far above the bound, in "
                   "% of the step time")
@@ -57,6 +70,11 @@ StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
   PlanningOptions options;
   ASSIGN_OR_RETURN(options.time_limit, ParseTimeLimit(time_limit_));
   ASSIGN_OR_RETURN(options.target_gap, ParseGap(gap_));
+  const auto strategy = planner::ParseStrategy(strategy_);
+  if (!strategy.ok()) {
+    return InvalidArgument(StrCat("--", strategy.status().message()));
+  }
+  options.strategy = *strategy;
   const std::string fallback = is_file ? "free" : "tape";
   ASSIGN_OR_RETURN(
       options.capabilities,

@@ -24,6 +24,7 @@ struct PlanningOptions {
   double target_gap = 0;
   uint64_t seed = 1;
   int threads = 1;
+  planner::Strategy strategy = planner::Strategy::kAuto;
 
   // Into a request to the planner; the capabilities are the task's.
   void Apply(planner::Request& request) const;
@@ -35,8 +36,8 @@ class PlanningFlags {
  public:
   explicit PlanningFlags(const char* time_limit) : time_limit_(time_limit) {}
 
-  // Adds them to a verb.
-  void Define(CLI::App& verb);
+  // Adds them to a verb; a curve has no strategy.
+  void Define(CLI::App& verb, bool with_strategy);
 
   // INVALID_ARGUMENT names the flag. A file is planned for `free`, a stored
   // graph for `tape`, unless the flag says otherwise.
@@ -49,6 +50,7 @@ class PlanningFlags {
   std::string time_limit_;
   CLI::Option* time_limit_option_ = nullptr;
   std::string gap_ = "0.1%";
+  std::string strategy_ = "auto";
   uint64_t seed_ = 1;
   int threads_ = 1;
 };

@@ -77,7 +77,7 @@ CLI::App* SweepCommand::Define(CLI::App& app) {
   sub->add_option("--points", point_count_, "Number of budgets, 2 to 200")
       ->capture_default_str()
       ->check(CLI::Range(2, 200));
-  flags_.Define(*sub);
+  flags_.Define(*sub, /*with_strategy=*/false);
   sub->add_option("--svg", svg_, "File for the curve as a picture");
   sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
   sub->footer(

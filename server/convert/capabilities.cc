@@ -36,15 +36,6 @@ std::optional<v1::Capabilities> Preset(std::string_view name) {
     preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
   }
-  // Executors that run a set of saved storages (planner/executor.h).
-  if (name == "once" || name == "nested") {
-    preset.set_executor(std::string(name));
-    preset.set_max_runs(2);
-    preset.set_recompute_in_backward_only(true);
-    preset.set_seeded_ok(true);
-    preset.set_free_policy(v1::FREE_POLICY_EAGER);
-    return preset;
-  }
   if (name == "free" || name.empty()) {
     preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
@@ -112,6 +103,8 @@ Status ApplyKey(std::string_view key, std::string_view value,
 
 }  // namespace
 
+std::string KnownExecutors() { return "tape, graph and free"; }
+
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text) {
   std::string_view executors = text;
   do {
@@ -125,9 +118,9 @@ StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text) {
     }
     return *std::move(chosen);
   } while (!executors.empty());
-  return InvalidArgument(
-      StrCat("capabilities: no known executor in \"", text.substr(0, 80),
-             "\"; known are tape, graph, once, nested and free"));
+  return InvalidArgument(StrCat("capabilities: no known executor in \"",
+                                text.substr(0, 80), "\"; known are ",
+                                KnownExecutors()));
 }
 
 StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
@@ -159,9 +152,6 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
                          ? planner::FreePolicy::kProgram
                          : planner::FreePolicy::kEager,
       .ns_per_op = proto.ns_per_op(),
-      .execution = proto.executor() == "once"     ? planner::Execution::kOnce
-                   : proto.executor() == "nested" ? planner::Execution::kNested
-                                                  : planner::Execution::kFree,
   };
 }
 

@@ -16,6 +16,7 @@
 // Presets and keys say what the executor *can* do; the planner obeys all.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -28,6 +29,9 @@ namespace reprise::server {
 // is `free`. INVALID_ARGUMENT: no known executor in it, or a key or a value of
 // the chosen one cannot be read.
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text);
+
+// "tape, graph and free": the presets, for error messages.
+std::string KnownExecutors();
 
 // INVALID_ARGUMENT: a number is negative or too large. An unspecified free
 // policy is the one of the executor's preset.

@@ -8,6 +8,7 @@
 
 #include "base/budget.h"
 #include "base/str_cat.h"
+#include "planner/strategy.h"
 #include "server/convert/capabilities.h"
 #include "server/convert/digest.h"
 #include "server/convert/graph_proto.h"
@@ -142,7 +143,11 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
     *to.mutable_infeasible() = Convert(task, plan.infeasible);
   }
   to.set_plan_id(PlanId(to, task.capabilities));
-  to.set_sentence(PlanSentence(to, task.measured_step_ns));
+  const planner::Strategy strategy = task.request.strategy;
+  const bool named = strategy != planner::Strategy::kAuto;
+  to.set_sentence(named && Undecided(to)
+                      ? StrategySentence(planner::NameOf(strategy), to)
+                      : PlanSentence(to, task.measured_step_ns));
   return to;
 }
 

@@ -6,6 +6,21 @@
 #include "base/str_cat.h"
 
 namespace reprise::server {
+
+// Numbered alike, but for UNSPECIFIED.
+static_assert(static_cast<int>(planner::Strategy::kAuto) + 1 ==
+              v1::STRATEGY_AUTO);
+static_assert(static_cast<int>(planner::Strategy::kMemory) + 1 ==
+              v1::STRATEGY_MEMORY);
+static_assert(static_cast<int>(planner::Strategy::kSpeed) + 1 ==
+              v1::STRATEGY_SPEED);
+static_assert(static_cast<int>(planner::Strategy::kCollection) + 1 ==
+              v1::STRATEGY_COLLECTION);
+static_assert(static_cast<int>(planner::Strategy::kPerBlock) + 1 ==
+              v1::STRATEGY_PER_BLOCK);
+static_assert(static_cast<int>(planner::Strategy::kSaveAll) + 1 ==
+              v1::STRATEGY_SAVE_ALL);
+
 namespace {
 
 template <typename Message>
@@ -25,7 +40,20 @@ Status ApplyShared(const Message& from, planner::Request& to) {
 }  // namespace
 
 Status ApplySearchOptions(const v1::PlanRequest& from, planner::Request& to) {
+  if (!v1::Strategy_IsValid(from.strategy())) {
+    return InvalidArgument(
+        StrCat("strategy: unknown value ", static_cast<int>(from.strategy())));
+  }
+  if (from.strategy() != v1::STRATEGY_UNSPECIFIED) {
+    to.strategy =
+        static_cast<planner::Strategy>(from.strategy() - v1::STRATEGY_AUTO);
+  }
   return ApplyShared(from, to);
+}
+
+v1::Strategy ToProto(planner::Strategy strategy) {
+  return static_cast<v1::Strategy>(static_cast<int>(strategy) +
+                                   v1::STRATEGY_AUTO);
 }
 
 Status ApplySearchOptions(const v1::SweepRequest& from, planner::Request& to) {

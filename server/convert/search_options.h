@@ -14,4 +14,6 @@ namespace reprise::server {
 Status ApplySearchOptions(const v1::PlanRequest& from, planner::Request& to);
 Status ApplySearchOptions(const v1::SweepRequest& from, planner::Request& to);
 
+v1::Strategy ToProto(planner::Strategy strategy);
+
 }  // namespace reprise::server

@@ -103,6 +103,18 @@ std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns) {
                 Optimality(plan));
 }
 
+std::string StrategySentence(std::string_view strategy, const v1::Plan& plan) {
+  const int64_t needed = plan.infeasible().smallest_known_bytes();
+  if (needed == 0) {
+    return StrCat("The executor cannot run the plan \"", strategy,
+                  "\"; the strategy auto finds one that it can.");
+  }
+  const Pair text = BudgetAndNeeded(plan.budget_bytes(), needed);
+  return StrCat("The plan \"", strategy, "\" does not fit in ", text.budget,
+                ": it needs ", text.needed,
+                "; the strategy auto looks for one that fits.");
+}
+
 std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
                         int64_t checks, int64_t checks_differing) {
   std::string sentence = plan.sentence();

@@ -32,6 +32,9 @@ namespace reprise::server {
 // without a plan (0 where unknown): the plan's extra time is added to it.
 std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
 
+// Where the plan that a strategy stands for does not fit: what it needs.
+std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
+
 // The plan's sentence, and the measured part once `verdict` has planned steps.
 // `checks` is the number of gradient checks made, `checks_differing` of those
 // in which at least one gradient differed.

@@ -144,6 +144,30 @@ def test_the_tape_executor_has_its_own_rules(reprise: Reprise, graph_file: Path)
 
 
 @pytest.mark.parametrize(
+    "strategy", ["memory", "speed", "collection", "per-block", "save-all", "auto"]
+)
+def test_auto_is_never_worse_than_a_plan_by_name(reprise: Reprise, strategy: str) -> None:
+    assert reprise("generate", "transformer", "--ops", "300").code == 0
+    ask = ("plan", "transformer-300.graph.json", "--json", "--budget")
+    graph = json.loads((reprise.folder / "transformer-300.graph.json").read_text())
+
+    named = reprise(*ask, "1.0x", "--strategy", strategy).json()
+    check(graph, named)
+    auto = reprise(*ask, str(named["peak_bytes"]), "--gap", "0.5%").json()
+
+    assert auto["overhead"] <= named["overhead"]
+
+
+def test_a_plan_by_name_that_does_not_fit_says_what_it_needs(
+    reprise: Reprise, graph_file: Path
+) -> None:
+    result = reprise("plan", "small.graph.json", "--budget", "1330", "--strategy", "save-all")
+
+    assert result.code == 3
+    assert result.out.startswith('The plan "save-all" does not fit in 1.3 KiB: it needs 1.4 KiB')
+
+
+@pytest.mark.parametrize(
     ("budget", "says"),
     [
         ("8G", "8GiB"),
@@ -171,6 +195,7 @@ def test_flags_that_mean_nothing_are_wrong_usage(reprise: Reprise, graph_file: P
     assert "--executor" in reprise.fails(2, *ask, "--executor", "magic")
     assert "--time-limit" in reprise.fails(2, *ask, "--time-limit", "soon")
     assert "--seed" in reprise.fails(2, *ask, "--seed", "x")
+    assert "--strategy" in reprise.fails(2, *ask, "--strategy", "best")
     for gap in ("1", "-1%", "x", "nan%", "1001%", ""):
         assert "--gap" in reprise.fails(2, *ask, "--gap", gap)
     assert "--budget" in reprise.fails(2, "plan", "small.graph.json")

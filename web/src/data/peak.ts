@@ -64,6 +64,9 @@ const REASONS: Readonly<Record<string, string>> = {
   not_repeatable: 'its op may run only once',
   small: 'too small to matter',
   pinned: 'the executor must keep it',
+  capability: 'this executor cannot run its op again',
+  shared: 'made again once for several readers',
+  needed: 'costly, but nothing cheaper makes room',
 };
 
 export function reasonText(why: string): string {

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program and says what it answered, how long it took and how much memory it had."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`json` is None where the program gave none; `error` then says why."""
+
+    json: dict[str, Any] | None
+    seconds: float
+    peak_rss_bytes: int
+    error: str = ""
+
+
+def run(command: list[str], limit_s: float, environment: dict[str, str] | None = None) -> Answer:
+    """One object of JSON on stdout is expected. Killed at `limit_s`."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.monotonic()
+        process = subprocess.Popen(
+            command, stdout=out, stderr=err, env={**os.environ, **(environment or {})}
+        )
+        killed = False
+        while True:
+            pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            if not killed and time.monotonic() - start > limit_s:
+                process.send_signal(signal.SIGKILL)
+                killed = True
+            time.sleep(0.002)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - start
+        out.seek(0)
+        err.seek(0)
+        rss = usage.ru_maxrss * 1024
+        if killed:
+            return Answer(None, seconds, rss, f"nothing within {limit_s:.0f} s")
+        try:
+            return Answer(json.loads(out.read()), seconds, rss)
+        except json.JSONDecodeError:
+            lines = err.read().decode(errors="replace").strip().splitlines()
+            return Answer(None, seconds, rss, lines[-1] if lines else "no answer")
+
+
+def plan(reprise: str, graph: str, budget: str, *flags: str, limit_s: float = 600) -> Answer:
+    return run([reprise, "plan", graph, "--budget", budget, "--json", *flags], limit_s)

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The planner beside its peers: plans per graph and budget with bound, gap, time and memory.
+
+  bench/planner/run.py --graphs FOLDER              every table
+  bench/planner/run.py --tables scale,chains        tables that need no outside file
+  bench/planner/run.py --graphs FOLDER --peers none
+
+FOLDER holds public step graphs in reprise.graph/1 (checkmate_*, layered_*, trace_*). Peers that
+are installed run on the same graphs in the same call, one after the other; those that are not are
+named. A peer's schedule is walked by the independent referee of tests/cli. Overheads are in % of
+base time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import math
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import graphs
+import ours
+
+HERE = Path(__file__).resolve().parent
+PEERS = ["checkmate_ilp", "moccasin", "torch_knapsack", "torch_sac"]
+NAMED = ["memory", "per-block"]
+
+Cell = tuple[str, str]
+CHECKMATE: list[Cell] = [
+    (f"checkmate_{name}", f"0.{tenth}x")
+    for name in ("vgg16", "unet", "fcn8", "mobilenet", "resnet50")
+    for tenth in (9, 8, 7, 6, 5, 4)
+]
+LAYERED: list[Cell] = [(f"layered_{n}", b) for b in ("0.9x", "0.8x") for n in (100, 500)]
+TRACE_BUDGETS = {
+    "resnet32": [8055999692, 6050912665, 4045825638, 3043282124],
+    "transformer": [7943802060, 6023649689, 4103497318, 3143421132],
+    "densenet121": [8832994508, 6645455257, 4457916006, 3364146380],
+    "lstm": [4514958540, 3434715545, 2354472550, 1814351052],
+}
+TRACES: list[Cell] = [(f"trace_{n}", str(b)) for n, all_b in TRACE_BUDGETS.items() for b in all_b]
+CHAINS = [(16, 4), (64, 4), (64, 8), (256, 8), (1000, 10), (1000, 30), (10000, 100)]
+TABLES = ["checkmate", "layered", "traces", "chains", "scale"]
+
+
+class Bench:
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.reprise: str = arguments.reprise
+        self.graphs: Path | None = arguments.graphs
+        self.peers: list[str] = arguments.peers
+        self.peer_seconds: float = arguments.peer_seconds
+        self.flags: list[str] = arguments.flag
+        self.published: list[dict[str, Any]] = json.loads((HERE / "published.json").read_text())[
+            "cells"
+        ]
+        self.absent: dict[str, str] = {}
+
+    # ---- One cell ----
+
+    def published_for(self, graph: str, budget: str) -> str:
+        found = [c for c in self.published if c["graph"] == graph and c["budget"] == budget]
+        return ", ".join(f"{c['peer']} {c['value']}" for c in found) or "-"
+
+    def ours(self, path: Path, budget: str, *flags: str) -> list[str]:
+        """overhead, bound, gap, seconds, peak RSS, by"""
+        answer = ours.plan(self.reprise, str(path), budget, *self.flags, *flags)
+        tail = [f"{answer.seconds:.2f}", f"{answer.peak_rss_bytes / 2**20:.0f}"]
+        plan = answer.json
+        if plan is None:
+            return ["-", "-", "-", *tail, answer.error]
+        if not plan["feasible"]:
+            verdict = "not decided" if plan.get("undecided") else "impossible"
+            return [verdict, "-", "-", *tail, f"needs {plan['smallest_budget_bytes']}"]
+        overhead, bound = 100 * plan["overhead"], 100 * plan["bound"]
+        by = "optimal" if plan["proven_optimal"] else plan["solver"]
+        return [f"{overhead:.4f}", f"{bound:.4f}", f"{overhead - bound:.4f}", *tail, by]
+
+    def by_name(self, path: Path, budget: str, strategy: str) -> str:
+        answer = ours.plan(self.reprise, str(path), budget, "--strategy", strategy)
+        plan = answer.json
+        if plan is None:
+            return answer.error
+        return f"{100 * plan['overhead']:.2f}" if plan["feasible"] else "does not fit"
+
+    def peer(self, module: str, path: Path, budget: str) -> str:
+        command = [sys.executable, "-m", "peers", module, str(path), budget]
+        command.append(str(self.peer_seconds))
+        answer = ours.run(
+            command,
+            limit_s=2 * self.peer_seconds + 120,
+            environment={"PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        )
+        got = answer.json
+        if got is None:
+            return answer.error
+        if "not_run" in got:
+            if "installed" in got["not_run"]:
+                self.absent[module] = got["not_run"]
+            return str(got["not_run"])
+        if not got["found"]:
+            return f"none in {answer.seconds:.0f} s"
+        text = f"{100 * got['overhead']:.4f} in {answer.seconds:.1f} s"
+        over = got["peak_bytes"] / got["budget_bytes"] - 1
+        return text if over <= 0 else f"{text}, {100 * over:.1f} % over the budget"
+
+    # ---- Tables ----
+
+    def cells(self, title: str, cells: list[Cell]) -> None:
+        heading(title)
+        if self.graphs is None:
+            print("skipped: --graphs names no folder")
+            return
+        head = ["graph", "budget", "overhead", "bound", "gap pp", "s", "MiB", "by", "published"]
+        table(head + NAMED + self.peers)
+        for graph, budget in cells:
+            path = self.graphs / f"{graph}.json"
+            if not path.exists():
+                row([graph, budget, "absent"])
+                continue
+            found = [graph, budget, *self.ours(path, budget)]
+            found.append(self.published_for(graph, budget))
+            found += [self.by_name(path, budget, strategy) for strategy in NAMED]
+            found += [self.peer(module, path, budget) for module in self.peers]
+            row(found)
+
+    def chains(self, chains: list[tuple[int, int]], folder: Path) -> None:
+        heading("chains: extra advances against Revolve with s checkpoints, and Chen's sqrt(n)")
+        table(["steps", "s", "Revolve", "ours", "bound", "s", "MiB", "by"])
+        for length, slots in chains:
+            graph = graphs.chain(length)
+            path = folder / f"chain-{length}.json"
+            path.write_text(json.dumps(graph))
+            size = graph["storages"][0]["bytes"]
+            # Besides the checkpoints, the state that advances and the next one.
+            got = self.ours(path, str((slots + 2) * size), "--gap", "0%")
+            _, base_time = graphs.base(graph)
+            to_advances = base_time / 1000 / 100
+            for i in (0, 1):
+                with contextlib.suppress(ValueError):
+                    got[i] = f"{float(got[i]) * to_advances:.0f}"
+            extra = str(graphs.revolve_extra(length, slots))
+            row([str(length), str(slots), extra, got[0], got[1], *got[3:]])
+
+    def scale(self, sizes: list[int], folder: Path) -> None:
+        heading("scale: generated transformers at 50 %, --gap 1% (2% from 100,000 ops)")
+        table(["ops", "overhead", "bound", "gap pp", "s", "MiB", "by", "bound alone s"])
+        times: list[tuple[int, float]] = []
+        for size in sizes:
+            path = folder / f"transformer-{size}.json"
+            made = [self.reprise, "generate", "transformer", "--ops", str(size), "--json"]
+            answer = ours.run(made, limit_s=600)
+            path.write_text(json.dumps(answer.json))
+            gap = "2%" if size >= 100_000 else "1%"
+            limit = ["--gap", gap, "--time-limit", "120s"]
+            got = self.ours(path, "0.5x", *limit, "--executor", "free:seeded_ok=1")
+            bound = ours.plan(self.reprise, str(path), "0.5x", "--strategy", "save-all")
+            bound_s = f"{bound.json['solve_ms'] / 1000:.2f}" if bound.json else bound.error
+            row([str(size), *got, bound_s])
+            times.append((size, float(got[3])))
+        if len(times) > 1:
+            print(f"\ntime grows with ops to the power {exponent(times):.2f}")
+        scale = json.loads((HERE / "published.json").read_text())["scale"]
+        for peer in scale:
+            print(f"{peer['peer']}: {peer['value']} ({peer['source']})")
+
+
+def exponent(times: list[tuple[int, float]]) -> float:
+    """Slope of log time over log ops, least squares."""
+    xs = [math.log(n) for n, _ in times]
+    ys = [math.log(max(t, 1e-3)) for _, t in times]
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    over = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
+    return over / sum((x - mean_x) ** 2 for x in xs)
+
+
+def heading(title: str) -> None:
+    print(f"\n## {title}\n", flush=True)
+
+
+def table(head: list[str]) -> None:
+    row(head)
+    row(["---"] * len(head))
+
+
+def row(cells: list[str]) -> None:
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def machine() -> Iterator[str]:
+    yield datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    yield f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores"
+    yield f"load {os.getloadavg()[0]:.1f} at the start"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--graphs", type=Path, help="folder of public step graphs")
+    parser.add_argument("--reprise", default=str(graphs.ROOT / "build" / "bin" / "reprise"))
+    parser.add_argument("--tables", default=",".join(TABLES), help=", ".join(TABLES))
+    parser.add_argument("--peers", default=",".join(PEERS), help="or none")
+    parser.add_argument("--peer-seconds", type=float, default=30, help="limit of each peer")
+    parser.add_argument("--quick", action="store_true", help="the smallest of each table")
+    parser.add_argument(
+        "--flag", action="append", default=[], help="passed to reprise plan: --flag=--threads=2"
+    )
+    arguments = parser.parse_args()
+    arguments.peers = [] if arguments.peers == "none" else arguments.peers.split(",")
+    tables = arguments.tables.split(",")
+    for name in tables:
+        if name not in TABLES:
+            parser.error(f"--tables {name}: must be among {', '.join(TABLES)}")
+    for name in arguments.peers:
+        if name not in PEERS:
+            parser.error(f"--peers {name}: must be none or among {', '.join(PEERS)}")
+    if not os.access(arguments.reprise, os.X_OK):
+        parser.error(f"--reprise {arguments.reprise}: not built; run scripts/build")
+    first = 1 if arguments.quick else None
+    bench = Bench(arguments)
+    print("# The planner beside its peers\n")
+    print("; ".join(machine()))
+    with tempfile.TemporaryDirectory() as folder:
+        if "checkmate" in tables:
+            bench.cells("Checkmate's training graphs", CHECKMATE[:first])
+        if "layered" in tables:
+            bench.cells("random layered graphs", LAYERED[:first])
+        if "traces" in tables:
+            bench.cells("traces of the online method", TRACES[:first])
+        if "chains" in tables:
+            bench.chains(CHAINS[:first], Path(folder))
+        if "scale" in tables:
+            bench.scale([1000, 10_000, 100_000][:first], Path(folder))
+    for module, why in bench.absent.items():
+        print(f"\n{module}: {why}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
