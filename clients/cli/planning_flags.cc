@@ -39,9 +39,8 @@ void PlanningOptions::Apply(v1::SweepRequest& request) const {
 void PlanningFlags::Define(CLI::App& verb, bool with_strategy) {
   verb.add_option("--executor", executor_,
                   "Who will run it: free (any schedule; default for files), "
-                  "tape (PyTorch; default for ids), once (each op at most "
-                  "once more, in the backward) or nested (whole regions "
-                  "again)");
+                  "once (each op at most once more, in the backward), nested "
+                  "(regions run again), tape (PyTorch; default for ids)");
   time_limit_option_ =
       verb.add_option("--time-limit", time_limit_,
                       "Search this long unless the gap is reached before. "

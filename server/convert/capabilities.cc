@@ -36,6 +36,18 @@ std::optional<v1::Capabilities> Preset(std::string_view name) {
     preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
   }
+  for (const auto& [once, nested] :
+       {std::pair{"once", "nested"}, std::pair{"joint", "region"}}) {
+    if (name != once && name != nested) continue;
+    preset.set_executor(std::string(name));
+    preset.set_recompute_in_backward_only(true);
+    preset.set_execution(name == once ? v1::EXECUTION_ONCE
+                                      : v1::EXECUTION_NESTED);
+    preset.set_duplicate_outputs(name == "region");
+    preset.set_free_policy(name == "region" ? v1::FREE_POLICY_PROGRAM
+                                            : v1::FREE_POLICY_EAGER);
+    return preset;
+  }
   if (name == "free" || name.empty()) {
     preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
@@ -103,7 +115,9 @@ Status ApplyKey(std::string_view key, std::string_view value,
 
 }  // namespace
 
-std::string KnownExecutors() { return "tape, graph and free"; }
+std::string KnownExecutors() {
+  return "tape, graph, joint, region, free, once and nested";
+}
 
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text) {
   std::string_view executors = text;
@@ -138,6 +152,15 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
     const std::optional<v1::Capabilities> preset = Preset(proto.executor());
     policy = preset ? preset->free_policy() : v1::FREE_POLICY_EAGER;
   }
+  v1::Execution execution = proto.execution();
+  if (execution == v1::EXECUTION_UNSPECIFIED) {
+    const std::optional<v1::Capabilities> preset = Preset(proto.executor());
+    execution = preset ? preset->execution() : v1::EXECUTION_FREE;
+  }
+  if (!v1::Execution_IsValid(execution)) {
+    return InvalidArgument(StrCat("capabilities.execution: unknown value ",
+                                  static_cast<int>(execution)));
+  }
   if (policy != v1::FREE_POLICY_EAGER && policy != v1::FREE_POLICY_PROGRAM) {
     return InvalidArgument(StrCat("capabilities.free_policy: unknown value ",
                                   static_cast<int>(policy)));
@@ -152,6 +175,10 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
                          ? planner::FreePolicy::kProgram
                          : planner::FreePolicy::kEager,
       .ns_per_op = proto.ns_per_op(),
+      .execution = execution == v1::EXECUTION_ONCE ? planner::Execution::kOnce
+                   : execution == v1::EXECUTION_NESTED
+                       ? planner::Execution::kNested
+                       : planner::Execution::kFree,
   };
 }
 

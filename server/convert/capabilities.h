@@ -7,12 +7,17 @@
 //
 //   tape:seeded_ok=1:ns_per_op=9000,graph
 //
-//   preset   max_runs  backward only  seeded  collective  duplicates  frees
-//   tape     any       yes            no      no          yes         program
-//   graph    any       no             yes     no          no          eager
-//   free     any       no             no      no          no          eager
+//   preset   execution  backward only  seeded  collective  duplicates  frees
+//   tape     free       yes            no      no          yes         program
+//   graph    free       no             yes     no          no          eager
+//   joint    once       yes            no      no          no          eager
+//   region   nested     yes            no      no          yes         program
+//   free     free       no             no      no          no          eager
+//   once     once       yes            no      no          no          eager
+//   nested   nested     yes            no      no          no          eager
 //
-// `free` is no executor: the unrestricted schedules of the file format.
+// `free`, `once` and `nested` are no executors but what there is for each kind
+// under the reference semantics: the schedules of the file format.
 // Presets and keys say what the executor *can* do; the planner obeys all.
 #pragma once
 
@@ -30,7 +35,7 @@ namespace reprise::server {
 // the chosen one cannot be read.
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text);
 
-// "tape, graph and free": the presets, for error messages.
+// "tape, graph, ..., once and nested": the presets, for error messages.
 std::string KnownExecutors();
 
 // INVALID_ARGUMENT: a number is negative or too large. An unspecified free

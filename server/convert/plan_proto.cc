@@ -164,6 +164,10 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities) {
       .Add(int64_t{capabilities.duplicate_outputs()})
       .Add(int64_t{plan.free_policy()})
       .Add(capabilities.ns_per_op());
+  // Absent from plans that any executor runs, as before there were others.
+  if (capabilities.execution() > v1::EXECUTION_FREE) {
+    digest.Add(int64_t{capabilities.execution()});
+  }
   return HexId(digest.id());
 }
 

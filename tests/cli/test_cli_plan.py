@@ -143,6 +143,24 @@ def test_the_tape_executor_has_its_own_rules(reprise: Reprise, graph_file: Path)
     assert result.json()["free_policy"] == "program"
 
 
+@pytest.mark.parametrize("executor", ["once", "nested"])
+def test_a_restricted_executor_costs_at_least_what_a_free_one_does(
+    reprise: Reprise, executor: str
+) -> None:
+    assert reprise("generate", "unet", "--ops", "200").code == 0
+    graph = json.loads((reprise.folder / "unet-200.graph.json").read_text())
+    ask = ("plan", "unet-200.graph.json", "--json", "--budget", "0.7x", "--gap", "0%")
+
+    free = reprise(*ask).json()
+    restricted = reprise(*ask, "--executor", executor).json()
+
+    check(graph, restricted)
+    assert restricted["executor"] == executor
+    assert restricted["overhead"] >= free["bound"] - 1e-9
+    runs = [op for what, op in restricted["schedule"] if what == "exec"]
+    assert max(runs.count(op) for op in set(runs)) <= 2
+
+
 @pytest.mark.parametrize(
     "strategy", ["memory", "speed", "collection", "per-block", "save-all", "auto"]
 )

@@ -97,6 +97,7 @@ Capabilities ReadCapabilities(Bytes& in) {
   capabilities.free_policy =
       flags & 32 ? FreePolicy::kProgram : FreePolicy::kEager;
   capabilities.ns_per_op = flags & 64 ? in.Number() : 0;
+  if (flags & 128) capabilities.execution = static_cast<Execution>(in.Below(3));
   return capabilities;
 }
 
