@@ -320,6 +320,13 @@ bool FreeOrder::Remake(int32_t at, int extend_percent, int most_chain,
     if (!Plan(o, place, extend_percent, most_chain, random)) return false;
     chain_.erase(std::remove(chain_.begin(), chain_.end(), kNoOp),
                  chain_.end());
+    // Depth-first, or in the order of the list so far: a sweep, which needs
+    // less memory where the chain is long.
+    if (random.Percent(50)) {
+      std::sort(chain_.begin(), chain_.end(), [this](OpId a, OpId b) {
+        return pos_[runs_of_[a].front()] < pos_[runs_of_[b].front()];
+      });
+    }
     Begin();
     suspects_.clear();
     Insert(place, chain_);

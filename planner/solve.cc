@@ -59,9 +59,13 @@ class Search {
     if (Best() == nullptr && problem_.op_count <= kMostBeamOps) Squeeze();
     Improve();
     if (Best() == nullptr && request_.max_ticks == 0) {
-      // Nothing fits yet and nobody limited the effort: once as much again.
-      effort_.AllowAtLeast(scale_ * 2);
-      SearchPebbling(scale_);
+      // Nothing fits yet and nobody limited the effort: a plan late is worth
+      // more than none.
+      for (int round = 0; round < 3 && Best() == nullptr; ++round) {
+        effort_.AllowAtLeast(scale_ * 9);
+        SearchPebbling(scale_ * 8);
+      }
+      effort_.AllowAtLeast(scale_);
       Improve();
     }
     Polish();
@@ -331,14 +335,16 @@ class Search {
   void Improve() {
     int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
     for (int round = 0;; ++round) {
-      if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + scale_);
+      if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
       effort_.Spend(1000);  // a round without a single candidate ends too
       if (Best() == nullptr && !squeezed_ &&
           (round >= 2 || effort_.ticks() > scale_ / 2)) {
         squeezed_ = true;
         Squeeze();
       }
-      if (Best() == nullptr && round >= 2) SearchPebbling(4 * ticks);
+      if (Best() == nullptr && round >= 2) {
+        SearchPebbling(std::max(4 * ticks, 4 * scale_));
+      }
       if (Done()) break;
       std::vector<OpId> execs = BaseExecs();
       int hot = kHot;

@@ -25,8 +25,8 @@ struct Round {
   bool only_shift;  // looks for an order, makes nothing again
 };
 constexpr Round kOrder = {1 << 21, 1 << 12, 0, 0, true};
-constexpr Round kFirst = {3 << 16, 1638, 19'661, 60, false};
-constexpr Round kAgain = {49'152, 655, 9'830, 200, false};
+constexpr Round kFirst = {6 << 16, 3277, 19'661, 500, false};
+constexpr Round kAgain = {49'152, 1311, 9'830, 500, false};
 
 constexpr int64_t kTicksPerStep = 20;
 
@@ -210,8 +210,8 @@ std::vector<OpId> Pebbler::Search(int64_t ticks, Effort& effort) {
          effort);
   };
   if (best_.empty()) {
-    cool(kOrder, ticks / 4);
-    cool(kFirst, ticks - ticks / 4);
+    cool(kOrder, ticks / 8);
+    cool(kFirst, ticks - ticks / 8);
   } else {
     // Once more, from the best list so far.
     list_.Assign(best_);
