@@ -19,6 +19,8 @@ constexpr int kMostCandidates = 20;
 constexpr int kSpread = 60;
 constexpr size_t kMostTouched = 12;
 constexpr size_t kMostTogether = 16;
+constexpr size_t kMostPairs = 6;
+constexpr int kLongestRun = 16;
 
 }  // namespace
 
@@ -133,11 +135,19 @@ void Certificate::Touch(OpId at) {
 
 ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
                                              int64_t incumbent_ns,
-                                             int64_t ticks, bool relaxed) {
+                                             int64_t ticks, How how) {
   ManyWindowsLimits limits{.incumbent_ns = incumbent_ns};
   limits.should_stop = [this] { return effort_.StopNow(); };
-  ManyWindows program(problem_, windows, budget_bytes_);
-  if (!relaxed && program.RootTicks() > ticks) return {};
+  const bool relaxed = how == How::kRelaxed, inside = how == How::kInside;
+  ManyWindows program(problem_, windows, budget_bytes_, BoundScope::kOrder,
+                      inside);
+  // Rows inside segments take a second round at least.
+  const int64_t root = program.RootTicks() * (inside ? 2 : 1);
+  if (!relaxed && root > ticks) return {};
+  if (inside) {
+    limits.most_rounds = static_cast<int>(
+        std::clamp<int64_t>(2 * ticks / std::max<int64_t>(1, root), 2, 6));
+  }
   // A node re-solves the LP after a change of one bound.
   const int64_t per_node = 1 + program.program().row_count() * int64_t{2000};
   limits.most_nodes =
@@ -166,11 +176,51 @@ void Certificate::SolvePart(int64_t incumbent_ns, int64_t ticks,
         together_order_.begin() + static_cast<int64_t>(count));
     std::sort(windows.begin(), windows.end());
     const ManyWindowsResult result =
-        SolveTogether(windows, incumbent_ns, ticks, /*relaxed=*/false);
+        SolveTogether(windows, incumbent_ns, ticks, How::kWhole);
     if (!result.solved) continue;
     part_solved_ = count;
     if (result.has_keep_sets) peaks_of(result.keep_sets, incumbent_ns);
     return;
+  }
+}
+
+// Just after a peak the re-runs have least room: what stays from a window to
+// the next op is there while they run. Pairs first, then longer runs around the
+// best of them.
+void Certificate::CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
+                                    const PeaksOf& peaks_of) {
+  const int64_t begin = effort_.ticks();
+  std::vector<OpId> order;
+  for (const auto& [at, result] : tried_) {
+    if (at + 1 < problem_.op_count && result.added_ns > 0) order.push_back(at);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](OpId a, OpId b) {
+    return tried_[a].added_ns > tried_[b].added_ns;
+  });
+  if (order.size() > kMostPairs) order.resize(kMostPairs);
+  for (int length = 2; length <= kLongestRun; length *= 2) {
+    for (const OpId at : order) {
+      const int64_t left = ticks - (effort_.ticks() - begin);
+      if (left <= 0 || effort_.Over() || impossible()) return;
+      if (incumbent_ns >= 0 && IsProven(problem_, incumbent_ns, added_ns_)) {
+        return;
+      }
+      if (run_length_[at] >= length) continue;
+      std::vector<OpId> windows;
+      const OpId first = std::max(0, at - (length / 2 - 1));
+      for (OpId o = first; o <= at + length / 2 && o < problem_.op_count; ++o) {
+        windows.push_back(o);
+      }
+      const ManyWindowsResult result =
+          SolveTogether(windows, incumbent_ns, left / 2, How::kInside);
+      if (!result.solved) continue;
+      run_length_[at] = length;
+      run_ns_[at] = std::max(run_ns_[at], result.added_ns);
+      if (result.has_keep_sets) peaks_of(result.keep_sets, incumbent_ns);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](OpId a, OpId b) { return run_ns_[a] > run_ns_[b]; });
+    if (order.size() > 1) order.resize(1);
   }
 }
 
@@ -183,13 +233,14 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     return effort_.Over() || impossible() || left() <= 0 ||
            (incumbent_ns >= 0 && IsProven(problem_, incumbent_ns, added_ns_));
   };
+  CombineNeighbours(incumbent_ns, ticks / 2, peaks_of);
   while (!enough()) {
     std::vector<OpId> proposals = together_lacks_;
     const int64_t share = left() * 3 / 4;
     if (!together_.empty() && !together_finished_ && together_ticks_ < share) {
       together_ticks_ = share;
       const ManyWindowsResult result =
-          SolveTogether(together_, incumbent_ns, share, /*relaxed=*/false);
+          SolveTogether(together_, incumbent_ns, share, How::kWhole);
       together_finished_ = result.finished;
       if (result.has_keep_sets) {
         proposals = together_lacks_ = peaks_of(result.keep_sets, incumbent_ns);
@@ -228,7 +279,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
         windows.insert(std::upper_bound(windows.begin(), windows.end(), at),
                        at);
         scanned->second =
-            SolveTogether(windows, incumbent_ns, 0, /*relaxed=*/true).added_ns;
+            SolveTogether(windows, incumbent_ns, 0, How::kRelaxed).added_ns;
       }
       if (scanned->second <= chosen_ns) continue;
       chosen_ns = scanned->second;

@@ -40,7 +40,8 @@ class Certificate {
   // highest first; nothing where it fits or cannot be made), else the candidate
   // that raises the LP most. Solutions that add `incumbent_ns` (the best plan
   // known; negative: none) or more are of no interest. Asked again with more
-  // ticks it goes on.
+  // ticks it goes on. Before that, runs of neighbouring windows, with memory
+  // inside their segments.
   using PeaksOf = std::function<std::vector<OpId>(
       const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns)>;
   void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
@@ -60,12 +61,16 @@ class Certificate {
   const std::map<OpId, WindowResult>& tried() const { return tried_; }
 
  private:
+  // The LP; the MIP; the MIP with memory inside segments.
+  enum class How { kRelaxed, kWhole, kInside };
+
   WindowBound& At(OpId at);
   std::vector<OpId> Candidates() const;
   void SolvePart(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
   ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
-                                  int64_t incumbent_ns, int64_t ticks,
-                                  bool relaxed);
+                                  int64_t incumbent_ns, int64_t ticks, How how);
+  void CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
+                         const PeaksOf& peaks_of);
   void Prove(OpId at, int64_t least_bytes, std::vector<StorageId> storages);
 
   const Problem& problem_;
@@ -73,10 +78,12 @@ class Certificate {
   Effort& effort_;
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
-  std::map<OpId, int64_t> sharpened_;         // ticks given so far
-  std::vector<OpId> touched_;                 // the latest
-  std::vector<OpId> together_;                // windows of Combine, ascending
-  std::vector<OpId> together_order_;          // the same, as they were chosen
+  std::map<OpId, int64_t> sharpened_;  // ticks given so far
+  std::map<OpId, int> run_length_;    // longest run of windows solved around it
+  std::map<OpId, int64_t> run_ns_;    // and what it proved
+  std::vector<OpId> touched_;         // the latest
+  std::vector<OpId> together_;        // windows of Combine, ascending
+  std::vector<OpId> together_order_;  // the same, as they were chosen
   std::map<OpId, int64_t> together_scanned_;  // LP with one more window
   size_t part_solved_ = 0;                    // of these, as one MIP
   int64_t together_ns_ = 0;                   // their LP

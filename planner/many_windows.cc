@@ -24,8 +24,12 @@ constexpr double kCutoffStep = 1e-5;
 }  // namespace
 
 ManyWindows::ManyWindows(const Problem& problem, std::vector<OpId> windows,
-                         int64_t budget_bytes, BoundScope scope)
-    : problem_(problem), scope_(scope), windows_(windows.size()) {
+                         int64_t budget_bytes, BoundScope scope, bool inside)
+    : problem_(problem),
+      scope_(scope),
+      inside_(inside),
+      inside_bytes_(budget_bytes - problem.static_bytes),
+      windows_(windows.size()) {
   int64_t largest = 1;
   for (const int64_t bytes : problem.bytes) largest = std::max(largest, bytes);
   byte_scale_ = ScaleOf(largest);
@@ -177,9 +181,27 @@ void ManyWindows::AddColumns(int k) {
       if (next.forced[v] != 0) add_value(v);
     }
   }
+  // Inside the segment, what is there for `at` may go and come back, and what
+  // `at` makes too.
+  std::vector<ValueId> also;
+  if (inside_ && !last && window.may_rerun) {
+    const Window& next = windows_[k + 1];
+    for (ValueId v = 0; v < versions.value_count(); ++v) {
+      if (!problem_.rules.may_remake[v] || problem_.BytesOf(v) == 0) continue;
+      if (next.saved[v] < 0 && next.forced[v] == 0) continue;
+      const OpId maker = versions.maker[v];
+      if (maker == window.at && window.again[maker] < 0) {
+        window.again[maker] = program_.AddColumn(
+            static_cast<double>(problem_.rules.rerun_ns[maker]) * cost_scale_,
+            0, 1, /*whole=*/false);
+      }
+      if (window.past[maker] != 0 && window.forced[v] != 0) also.push_back(v);
+    }
+  }
   // values grows while it is walked: a breadth-first search backwards.
-  for (size_t i = 0; i < window.values.size(); ++i) {
-    const ValueId v = window.values[i];
+  for (size_t i = 0; i < window.values.size() + also.size(); ++i) {
+    const ValueId v =
+        i < also.size() ? also[i] : window.values[i - also.size()];
     const OpId maker = versions.maker[v];
     if (!problem_.rules.may_remake[v] || window.later[maker] >= 0) continue;
     const double cost =
@@ -356,15 +378,24 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
   if (limits.incumbent_ns >= 0) {
     options.cutoff = static_cast<double>(limits.incumbent_ns) * cost_scale_;
   }
-  const MipAnswer answer = SolveMip(program_, options);
-  result.ticks = RootTicks() + Ticks(answer);
-  result.finished = answer.finished;
-  if (!answer.solved) return result;
-  result.solved = true;
-  result.impossible = answer.infeasible;
-  if (result.impossible) return result;
-  result.added_ns = AddedNs(answer.bound);
-  if (!answer.has_solution) return result;
+  // Every round is a relaxation of the next: the best of their bounds counts.
+  MipAnswer answer;
+  for (int round = 1;; ++round) {
+    answer = SolveMip(program_, options);
+    result.ticks += RootTicks() + Ticks(answer);
+    result.finished = answer.finished;
+    if (!answer.solved) return result;
+    result.solved = true;
+    result.impossible = answer.infeasible;
+    if (result.impossible) return result;
+    result.added_ns = std::max(result.added_ns, AddedNs(answer.bound));
+    if (!answer.has_solution) return result;
+    if (!inside_ || round >= limits.most_rounds) break;
+    if (AddInsideRows(&answer.solution) == 0) break;
+    result.finished = false;
+    result.columns = program_.column_count();
+    result.rows = program_.row_count();
+  }
   result.has_keep_sets = true;
   const auto is_one = [&](int32_t column) {
     return column >= 0 && answer.solution[column] > 0.5;
@@ -378,7 +409,7 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
       keep.saved_bytes += problem_.BytesOf(v);
     }
     for (OpId o = 0; o < problem_.op_count; ++o) {
-      if (!is_one(window.again[o])) continue;
+      if (o == window.at || !is_one(window.again[o])) continue;
       keep.recomputed.push_back(o);
       keep.cost_ns += problem_.rules.rerun_ns[o];
     }

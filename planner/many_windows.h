@@ -40,6 +40,26 @@
 // any bound of it, is a bound; where it has no solution, no schedule fits.
 // Given S whole, the least R and A are whole: only S is declared integer.
 //
+// Inside segments. Asked for, the program also says what is in memory between
+// windows. R[k,t_k] is then a column too: t_k runs a second time in its own
+// segment. For every segment k but the last and v made by t_k or before,
+//
+//   P[k,v]  >= S[k+1,v] - R[k,maker v]
+//   (inside)  sum bytes(v) P[k,v] + x (bytes(N(o)) + workspace(o))
+//                 <= budget - static
+//             over v of no storage in N(o), the storages o reads, writes or
+//             mutates; x = R[k,o], or x = 1 where o, not t_k, surely first
+//             runs in segment k
+//
+// Why (inside) is necessary. If v is present while t_(k+1) first runs and its
+// maker did not run again in segment k, v was never made after t_k's first run
+// began, so it was there throughout: P = 1 only then. While o runs in the
+// segment, all of those, N(o) and the workspace share the budget. Where o does
+// not run again (x = 0), all v with P = 1 are there at t_(k+1) and fit the
+// budget. A v that may be made again but whose maker has no column in segment k
+// is left out. Only rows that a solution violates are added, one op in every
+// segment at a time: most never matter.
+//
 // Scopes. `kOrder`: first executions in base order. `kAnyOrder`: the windows
 // are a path of ancestors; "before t_k" means ancestors of t_k, and an op
 // counts as first run in segment k only if it is t_k or descends from t_k and
@@ -61,9 +81,10 @@
 
 namespace reprise::planner {
 
-// How long a solve may take. Both are deterministic.
+// How long a solve may take. All are deterministic.
 struct ManyWindowsLimits {
   int most_nodes = 200;
+  int most_rounds = 6;        // of rows inside segments
   int most_columns = 20'000;  // larger programs are not started
   // Time added by the best plan known: solutions that add as much are of no
   // interest. Negative: none is known.
@@ -87,8 +108,11 @@ struct ManyWindowsResult {
 class ManyWindows {
  public:
   // `windows`: ascending, none twice; for kAnyOrder a path of ancestors.
+  // `inside`: with memory inside segments, which pays where windows are
+  // neighbours.
   ManyWindows(const Problem& problem, std::vector<OpId> windows,
-              int64_t budget_bytes, BoundScope scope = BoundScope::kOrder);
+              int64_t budget_bytes, BoundScope scope = BoundScope::kOrder,
+              bool inside = false);
 
   ManyWindowsResult Solve(const ManyWindowsLimits& limits);
   // Integers relaxed: a smaller bound, sooner. No keep-sets.
@@ -102,6 +126,12 @@ class ManyWindows {
   int32_t ColumnOfS(int k, ValueId v) const { return windows_[k].saved[v]; }
   int32_t ColumnOfR(int k, OpId o) const { return windows_[k].again[o]; }
   int32_t ColumnOfA(int k, OpId o) const { return windows_[k].later[o]; }
+  int32_t ColumnOfP(int k, ValueId v) const {
+    return windows_[k].stays.empty() ? -1 : windows_[k].stays[v];
+  }
+  // Adds the rows (inside) of each op that `solution` violates in some segment;
+  // nullptr: all there are. Returns how many.
+  int AddInsideRows(const std::vector<double>* solution);
 
  private:
   struct Window {
@@ -112,7 +142,9 @@ class ManyWindows {
     std::vector<uint8_t> forced;        // by value: present while `at` runs
     std::vector<int32_t> saved;         // by value: column, -1: none
     std::vector<int32_t> again, later;  // by op: column, -1: none
-    std::vector<ValueId> values;        // those with a column
+    std::vector<int32_t> stays;         // by value: column of P, -1: none
+    std::vector<uint8_t> inside;        // by op: its row (inside) is there
+    std::vector<ValueId> values;        // those with a column of S
     bool may_rerun = true;              // re-runs may happen in this segment
     int64_t room_bytes = 0;
   };
@@ -124,6 +156,13 @@ class ManyWindows {
   void FindForced(Window& window);
   void AddColumns(int k);
   void AddRows(int k);
+  // Whether v stays through segment k unless its maker runs again there, as far
+  // as the columns tell.
+  bool MayStay(int k, ValueId v) const;
+  bool AddInsideRow(int k, OpId o);
+  bool Violates(int k, OpId o, const std::vector<double>& solution) const;
+  // Marks the storages of N(o) and returns their bytes and the workspace.
+  int64_t MarkStorages(OpId o, std::vector<uint8_t>& marked) const;
   // S[k,v] + (R or A)[k,maker v] - x >= bound, x a column or -1; none if v is
   // surely there.
   void AddPresence(const Window& window, bool later, ValueId v, int32_t x,
@@ -133,6 +172,8 @@ class ManyWindows {
 
   const Problem& problem_;
   const BoundScope scope_;
+  const bool inside_;
+  const int64_t inside_bytes_;  // budget less static memory
   std::vector<Window> windows_;
   bool out_of_room_ = false;
   double cost_scale_ = 1, byte_scale_ = 1;

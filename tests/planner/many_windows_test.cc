@@ -105,6 +105,16 @@ std::vector<double> ReadOff(const Problem& problem, const ManyWindows& program,
       if (next >= 0 && x[next] == 1) x[later] = 1;
     }
   }
+  for (int k = 0; k + 1 < static_cast<int>(windows.size()); ++k) {
+    for (ValueId v = 0; v < versions.value_count(); ++v) {
+      const int32_t stays = program.ColumnOfP(k, v);
+      if (stays < 0) continue;
+      // Forced at the next window where it has no column there.
+      const int32_t next = program.ColumnOfS(k + 1, v);
+      const int32_t again = program.ColumnOfR(k, versions.maker[v]);
+      x[stays] = (next < 0 || x[next] == 1) && x[again] == 0 ? 1 : 0;
+    }
+  }
   return x;
 }
 
@@ -125,7 +135,7 @@ void ExpectEveryRowHolds(const MipProgram& program,
 TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
   for (const BoundScope scope : {BoundScope::kOrder, BoundScope::kAnyOrder}) {
     Random random(21);
-    int checked = 0;
+    int checked = 0, inside = 0;
     for (int i = 0; i < GraphCount(1); ++i) {
       const StepGraph graph = RandomGraph(random, 8);
       const Capabilities capabilities = CapabilitiesOf(i, random);
@@ -135,7 +145,9 @@ TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
       SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
                    testing::PrintToString(windows));
 
-      ManyWindows program(problem, windows, budget, scope);
+      ManyWindows program(problem, windows, budget, scope,
+                          /*inside=*/i % 2 == 0);
+      inside += program.AddInsideRows(nullptr);
       const auto best = BestSchedule(graph, capabilities, budget);
 
       if (!best.has_value()) continue;
@@ -145,6 +157,7 @@ TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
       if (testing::Test::HasFatalFailure()) return;
     }
     EXPECT_GT(checked, GraphCount(1) / 3);
+    EXPECT_GT(inside, GraphCount(1) / 5);
   }
 }
 
@@ -163,7 +176,8 @@ TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
     SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
                  testing::PrintToString(windows));
 
-    ManyWindows program(problem, windows, budget, scope);
+    ManyWindows program(problem, windows, budget, scope,
+                        /*inside=*/i % 2 == 0);
     const ManyWindowsResult relaxed = program.Relax({});
     const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
     const auto best = BestSchedule(graph, capabilities, budget);
@@ -220,7 +234,8 @@ TEST(ManyWindowsTest, TheAnyOrderBoundHoldsForOtherOrders) {
     }
     ASSERT_EQ(Validate(other), OkStatus());
 
-    ManyWindows program(problem, windows, budget, BoundScope::kAnyOrder);
+    ManyWindows program(problem, windows, budget, BoundScope::kAnyOrder,
+                        /*inside=*/i % 2 == 0);
     const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
     const auto best = BestSchedule(other, {}, budget);
 
@@ -256,6 +271,35 @@ TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
   EXPECT_EQ(bound({2}), 5);
   EXPECT_EQ(bound({4}), 5);
   EXPECT_EQ(bound({2, 4}), 10);
+}
+
+TEST(ManyWindowsTest, WhatStaysThroughASegmentIsThereWhileItsReRunsAre) {
+  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+  // i (4 bytes) makes a (16) and b (8); p (8) makes q (1); r (1) needs a, b, q.
+  // At p no 32 bytes are there for a, b and p. Both windows have room for what
+  // is left, and so has r: 16 + 8 + 1 + 1 = 26. But before r, while a is made
+  // again, i, a, b and q are there: 4 + 16 + 8 + 1 = 29.
+  StepGraph graph;
+  graph.storages = {{.bytes = 4}, {.bytes = 16}, {.bytes = 8},
+                    {.bytes = 8}, {.bytes = 1},  {.bytes = 1}};
+  graph.ops = {
+      {.time_ns = 0, .kind = OpKind::kOnce, .writes = {0}},
+      {.time_ns = 1, .reads = {0}, .writes = {1}},
+      {.time_ns = 1, .kind = OpKind::kOnce, .reads = {0}, .writes = {2}},
+      {.time_ns = 1, .kind = OpKind::kOnce, .writes = {3}},
+      {.time_ns = 1, .kind = OpKind::kOnce, .reads = {3}, .writes = {4}},
+      {.time_ns = 1, .reads = {1, 2, 4}, .writes = {5}}};
+  const Problem problem = MakeProblem(graph, {});
+  const auto bound = [&](int64_t budget, bool inside) {
+    ManyWindows program(problem, {3, 4, 5}, budget, BoundScope::kOrder, inside);
+    return program.Solve({});
+  };
+
+  EXPECT_EQ(bound(28, false).added_ns, 1);
+  EXPECT_TRUE(bound(28, true).impossible);
+  EXPECT_EQ(bound(29, true).added_ns, 1);
+  EXPECT_FALSE(BestSchedule(graph, {}, 28).has_value());
+  EXPECT_EQ(BestSchedule(graph, {}, 29)->time_ns, problem.base.time_ns + 1);
 }
 
 }  // namespace
