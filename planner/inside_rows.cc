@@ -2,7 +2,10 @@
 //
 // Memory inside segments: the rows (inside) of many_windows.h, added where a
 // solution violates them.
-#include <algorithm>
+#include <cassert>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "planner/many_windows.h"
 
@@ -30,9 +33,10 @@ bool ManyWindows::MayStay(int k, ValueId v) const {
   const OpId maker = problem_.versions.maker[v];
   if (maker != window.at && window.past[maker] == 0) return false;
   if (next.saved[v] < 0 && next.forced[v] == 0) return false;
-  // May come back uncounted.
-  const bool remade = problem_.rules.may_remake[v] && window.may_rerun;
-  return problem_.BytesOf(v) > 0 && (!remade || window.again[maker] >= 0);
+  // AddColumns gave a column to every maker that could bring v back.
+  assert(!problem_.rules.may_remake[v] || !window.may_rerun ||
+         problem_.BytesOf(v) == 0 || window.again[maker] >= 0);
+  return problem_.BytesOf(v) > 0;
 }
 
 bool ManyWindows::AddInsideRow(int k, OpId o) {

@@ -56,9 +56,9 @@
 // began, so it was there throughout: P = 1 only then. While o runs in the
 // segment, all of those, N(o) and the workspace share the budget. Where o does
 // not run again (x = 0), all v with P = 1 are there at t_(k+1) and fit the
-// budget. A v that may be made again but whose maker has no column in segment k
-// is left out. Only rows that a solution violates are added, one op in every
-// segment at a time: most never matter.
+// budget. (Every maker that could bring v back has a column R[k,.] then.) Only
+// rows that a solution violates are added, one op in every segment at a time:
+// most never matter.
 //
 // Scopes. `kOrder`: first executions in base order. `kAnyOrder`: the windows
 // are a path of ancestors; "before t_k" means ancestors of t_k, and an op
@@ -156,8 +156,8 @@ class ManyWindows {
   void FindForced(Window& window);
   void AddColumns(int k);
   void AddRows(int k);
-  // Whether v stays through segment k unless its maker runs again there, as far
-  // as the columns tell.
+  // Whether v stays through segment k where window k+1 has it, unless its maker
+  // runs again there.
   bool MayStay(int k, ValueId v) const;
   bool AddInsideRow(int k, OpId o);
   bool Violates(int k, OpId o, const std::vector<double>& solution) const;
