@@ -240,3 +240,70 @@ def _restore(
             present[t] = 1
         for t in ops[maker]["mutates"]:
             present[t] += 1
+
+
+def wasteful_plan(graph: Graph, schedule: list[int], seed: int, rate: float = 0.3) -> list[int]:
+    """The schedule with runs in the backward that nobody asked for: valid, as the planner's are
+    when they make a storage once more than it is read. They read what is there in a later life,
+    and leave what they make until somebody else makes it, or let it go at once."""
+    rng = random.Random(seed)
+    ops, needed = graph["ops"], versions_needed(graph)
+    kinds = ("OP_KIND_PURE", "OP_KIND_SEEDED")
+    may = [o for o, op in enumerate(ops) if op["phase"] == "PHASE_FORWARD" and op["kind"] in kinds]
+    backward = [o for o, op in enumerate(ops) if op["phase"] == "PHASE_BACKWARD" and op["reads"]]
+    present: dict[int, int] = {}
+    lives: dict[int, int] = defaultdict(int)
+    out: list[int] = []
+    extra: set[int] = set()  # made by a run of ours
+
+    def run(o: int, ours: bool) -> None:
+        for s in ops[o]["writes"]:
+            if s not in present:
+                present[s] = 1
+                lives[s] += 1
+                if ours:
+                    extra.add(s)
+        for s in ops[o]["mutates"]:
+            present[s] += 1
+        out.append(o)
+
+    def free(s: int) -> None:
+        del present[s]
+        extra.discard(s)
+        out.append(-s - 1)
+
+    def possible(o: int) -> bool:
+        op = ops[o]
+        return (
+            all(present.get(s) == v for s, v in needed[o].items())
+            and all(present.get(s, 1) == 1 for s in op["writes"])
+            and all(s in extra and lives[s] > 1 for s in op["mutates"])
+        )
+
+    reached = 0
+    for entry in schedule:
+        if entry < 0:
+            if -entry - 1 in present:
+                free(-entry - 1)
+            continue
+        while backward[0] < reached <= backward[-1] and rng.random() < rate:
+            some = rng.sample(may, min(30, len(may)))
+            if rng.random() < 0.7:
+                some.sort(key=lambda o: -sum(lives[s] > 1 for s in needed[o] if s in present))
+            found = next((o for o in some if possible(o)), None)
+            if found is not None:
+                run(found, ours=True)
+            for s in sorted(extra):
+                if rng.random() < 0.3:
+                    free(s)
+        for s in ops[entry]["writes"]:
+            if s in extra:
+                if present[s] == 1:
+                    extra.discard(s)  # the schedule goes on with ours
+                else:
+                    free(s)
+        run(entry, ours=False)
+        reached = max(reached, entry + 1)
+    for s in sorted(extra):
+        free(s)
+    return out

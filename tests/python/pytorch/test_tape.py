@@ -69,6 +69,8 @@ def check_random_program(model: int, meter: Any, plans: int) -> None:
         seed = model + number
         share, again = (1.0, 0.7, 0.4, 1.0)[seed % 4], (0, 0.3, 0.9, 1)[seed % 4]
         schedule = plan(graph, seed, share=share, again=again)
+        if number % 2 or model % 3 == 0:
+            schedule = referee.wasteful_plan(graph.message(), schedule, seed)
         state = copy.deepcopy(made.model.state_dict())
         expected = plain_step(made, seed, step=False)
         made.model.load_state_dict(state)

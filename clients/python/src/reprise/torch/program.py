@@ -15,6 +15,11 @@ Walks the schedule once, as the evaluator does, and notes for the ops of the roo
 A life is the time from a run of the op that makes a storage to the free of the storage. The first
 life is the program's own tensor; every later one belongs to the tape, which lets it go after its
 last use. So what is alive follows the schedule without looking at it again.
+
+A use is an unpack, or a replay that leads to one. A schedule may also run an op again for nothing;
+such a run is left out, and what it reads is not used by it: counted, it would never come, and the
+count of that life would be wrong. The result is rehearsed (rehearsal.py) before anybody sees it.
+Time and memory are linear in the schedule.
 """
 
 from __future__ import annotations
@@ -25,8 +30,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reprise.errors import RepriseError
-from reprise.torch.capture import BACKWARD, FORWARD, CapturedOp, CapturedStorage
+from reprise.torch.capture import BACKWARD, FORWARD, CapturedStorage
 from reprise.torch.ops import OpKind, mutated_positions
+from reprise.torch.rehearsal import rehearse, versions_needed
 from reprise.torch.step_graph import CapturedGraph
 
 __all__ = ["Burst", "PlanRejected", "Program", "Replay", "Row", "compile_plan"]
@@ -61,6 +67,7 @@ class Replay:
 
 
 Burst = tuple[Replay, ...]
+Life = tuple[int, int]  # storage, number
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,7 +97,17 @@ class _Walk:
     version: dict[int, int] = field(default_factory=dict)
     life: dict[int, int] = field(default_factory=dict)
     born: Counter[int] = field(default_factory=Counter)
-    uses: dict[tuple[int, int], int] = field(default_factory=lambda: defaultdict(int))
+
+
+@dataclass(slots=True)
+class _Again:
+    """A replay as the schedule has it."""
+
+    op: int
+    before: int  # the base op it stands before
+    reads: list[Life]  # also those it writes in place
+    changes: list[Life]  # those it writes in place
+    born: list[Life]
 
 
 def compile_plan(graph: CapturedGraph, schedule: Sequence[int]) -> Program:
@@ -102,14 +119,11 @@ class _Compiler:
     def __init__(self, graph: CapturedGraph) -> None:
         self._graph = graph
         self._ops = graph.step.ops
-        self._needed = _versions_needed(self._ops)
+        self._needed = versions_needed(self._ops)
         self._walk = _Walk()
         self._ran: Counter[int] = Counter()
         self._next = 0  # next op in base order
-        self._replays: Counter[int] = Counter()
-        self._first_life_reads: Counter[tuple[int, int]] = Counter()
-        # Replays before base op b: (op, lives that begin).
-        self._before: dict[int, list[tuple[int, dict[int, int]]]] = defaultdict(list)
+        self._again: list[_Again] = []
         # Life in which each unpack finds its storage, in the order of the unpacks.
         self._unpacks_at: dict[int, list[int]] = defaultdict(list)
         for number, unpack in enumerate(graph.step.unpacks):
@@ -128,7 +142,11 @@ class _Compiler:
                 self._replay(entry)
         if self._next != len(self._ops):
             raise PlanRejected(f"plan: op {self._next} never runs")
-        return self._program()
+        program = self._program()
+        why = rehearse(program, self._graph.step)
+        if why:
+            raise PlanRejected(f"plan: {why}")
+        return program
 
     # ---- Walking the schedule -------------------------------------------------
 
@@ -146,7 +164,7 @@ class _Compiler:
             storage = self._graph.step.slots[self._graph.step.unpacks[unpack].slot].storage
             if storage.id >= 0:
                 self._unpack_life[unpack] = self._walk.life[storage.id]
-        self._write(number, {})
+        self._write(number)
 
     def _replay(self, number: int) -> None:
         op = self._ops[number]
@@ -160,19 +178,14 @@ class _Compiler:
         if self._ops[self._next].phase != BACKWARD:
             raise PlanRejected(f"{name} runs again outside the backward")
         self._check_inputs(number)
-        for storage in self._listed(op.reads):
-            life = self._walk.life[storage]
+        reads = [(s, self._walk.life[s]) for s in self._listed(op.reads)]
+        changes = [(s, self._walk.life[s]) for s in self._listed(op.mutates)]
+        for storage, life in changes:
             if life == 0:
-                if any(s.id == storage for s in op.mutates):
-                    raise PlanRejected(f"{name} would write storage {storage} of the program")
-                self._first_life_reads[number, storage] += 1
-            else:
-                self._walk.uses[storage, life] += 1
-        born: dict[int, int] = {}
-        self._write(number, born)
-        self._replays[number] += 1
+                raise PlanRejected(f"{name} would write storage {storage} of the program")
+        born = self._write(number)
         self._ran[number] += 1
-        self._before[self._next].append((number, born))
+        self._again.append(_Again(number, self._next, reads, changes, born))
 
     def _check_inputs(self, number: int) -> None:
         for storage, version in self._needed[number].items():
@@ -184,12 +197,15 @@ class _Compiler:
                     f"version {version}, which {held}"
                 )
 
-    def _write(self, number: int, born: dict[int, int]) -> None:
+    def _write(self, number: int) -> list[Life]:
+        """The lives that begin."""
         op, walk = self._ops[number], self._walk
+        born: list[Life] = []
         for storage in self._listed(op.writes):
             present = walk.version.get(storage)
             if present is None:
-                walk.life[storage] = born[storage] = walk.born[storage]
+                walk.life[storage] = walk.born[storage]
+                born.append((storage, walk.born[storage]))
                 walk.born[storage] += 1
                 walk.version[storage] = 1
             elif present != 1:
@@ -198,6 +214,7 @@ class _Compiler:
                 )
         for storage in self._listed(op.mutates):
             walk.version[storage] += 1
+        return born
 
     @staticmethod
     def _listed(storages: Sequence[CapturedStorage]) -> list[int]:
@@ -206,7 +223,7 @@ class _Compiler:
     # ---- Writing the program ----------------------------------------------------
 
     def _program(self) -> Program:
-        step, walk = self._graph.step, self._walk
+        step = self._graph.step
         # A slot unpacked several times is given up only if every unpack finds a later life.
         dropped = [False] * len(step.slots)
         for number, unpack in enumerate(step.unpacks):
@@ -219,28 +236,36 @@ class _Compiler:
             if self._unpack_life[number] == 0 or versions[unpack.slot] not in (0, found):
                 dropped[unpack.slot] = False
             versions[unpack.slot] = found
-        for number, unpack in enumerate(step.unpacks):
-            if dropped[unpack.slot]:
-                walk.uses[step.slots[unpack.slot].storage.id, self._unpack_life[number]] += 1
+        unpacked = [
+            (unpack.op, (step.slots[unpack.slot].storage.id, self._unpack_life[number]))
+            for number, unpack in enumerate(step.unpacks)
+            if dropped[unpack.slot]
+        ]
+        useful = self._useful(unpacked)
+        uses: Counter[Life] = Counter(life for _, life in unpacked)
+        uses.update(read for again in useful for read in again.reads)
 
-        pending = sorted(self._before)
+        begins: defaultdict[int, list[int]] = defaultdict(list)  # op -> storages made again
         bursts: list[Burst] = []
+        following = iter(useful)
+        again = next(following, None)
         for unpack in step.unpacks:
             burst: list[Replay] = []
-            while pending and pending[0] <= unpack.op:
-                for op, born in self._before[pending.pop(0)]:
-                    keep = {s: walk.uses[s, life] for s, life in born.items() if life > 0}
-                    burst.append(Replay(op, {s: n for s, n in keep.items() if n > 0}))
+            while again is not None and again.before <= unpack.op:
+                keep = {life[0]: uses[life] for life in again.born if uses[life]}
+                begins[again.op] += keep
+                burst.append(Replay(again.op, keep))
+                again = next(following, None)
             bursts.append(tuple(burst))
-        if pending:
-            raise PlanRejected(f"plan: ops are recomputed before op {pending[0]}, which reads none")
+        replays = Counter(again.op for again in useful)
+        first_life = Counter((a.op, s) for a in useful for s, life in a.reads if life == 0)
 
         rows: list[Row] = []
         regions: list[tuple[int, int]] = []
         for first, end in step.regions:
             begin = len(rows)
             rows += [
-                self._row(number)
+                self._row(number, replays[number], begins[number], first_life)
                 for number in range(first, end)
                 if self._ops[number].func is not None and self._ops[number].phase == FORWARD
             ]
@@ -252,35 +277,37 @@ class _Compiler:
             versions=tuple(versions),
             events=tuple(unpack.slot for unpack in step.unpacks),
             bursts=tuple(bursts),
-            replays=sum(self._replays.values()),
+            replays=len(useful),
         )
 
-    def _row(self, number: int) -> Row:
+    def _useful(self, unpacked: Sequence[tuple[int, Life]]) -> list[_Again]:
+        """The replays that lead to an unpack, found from the last one backwards."""
+        wanted: set[Life] = set()
+        useful: list[_Again] = []
+        later = list(unpacked)
+        for again in reversed(self._again):
+            while later and later[-1][0] >= again.before:
+                wanted.add(later.pop()[1])
+            if not wanted.isdisjoint(again.born) or not wanted.isdisjoint(again.changes):
+                wanted.update(again.reads)
+                useful.append(again)
+        useful.reverse()
+        return useful
+
+    def _row(
+        self, number: int, replays: int, again: list[int], first: Counter[tuple[int, int]]
+    ) -> Row:
         op = self._ops[number]
         row = Row(op.func, number, writes=bool(mutated_positions(op.func)))
-        row.replays = self._replays[number]
-        if row.replays:
+        row.replays = replays
+        if replays:
             row.seeded = op.kind == OpKind.SEEDED
             row.cells = tuple(
-                s.id if s is not None and s in op.writes and self._walk.born[s.id] > 1 else -1
+                s.id if s is not None and s in op.writes and s.id in again else -1
                 for s in op.outputs
             )
             row.first_life_reads = tuple(
-                -1 if s.id < 0 else self._first_life_reads[number, s.id] for s in op.arguments
+                -1 if s.id < 0 else first[number, s.id] for s in op.arguments
             )
         row.plain = not row.replays and not row.writes
         return row
-
-
-def _versions_needed(ops: Sequence[CapturedOp]) -> list[dict[int, int]]:
-    """By op: the version of every listed storage it reads, in base order."""
-    current: dict[int, int] = {}
-    needed = []
-    for op in ops:
-        needed.append({s.id: current[s.id] for s in op.reads if s.id >= 0})
-        for s in op.writes:
-            current[s.id] = 1
-        for s in op.mutates:
-            if s.id >= 0:
-                current[s.id] += 1
-    return needed

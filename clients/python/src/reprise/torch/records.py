@@ -40,6 +40,7 @@ __all__ = [
     "cell_of",
     "geometry_of",
     "record",
+    "unmark",
 ]
 
 Geometry = tuple[torch.Size, tuple[int, ...], int]
@@ -51,7 +52,17 @@ _INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 class Cell:
     """One storage that is given up."""
 
-    __slots__ = ("__weakref__", "chain", "dtype", "id", "run", "tensor", "uses", "version")
+    __slots__ = (
+        "__weakref__",
+        "chain",
+        "dtype",
+        "id",
+        "run",
+        "tensor",
+        "uses",
+        "version",
+        "waiting",
+    )
 
     def __init__(self, number: int, node: Node, dtype: torch.dtype, run: object) -> None:
         self.id = number
@@ -63,6 +74,22 @@ class Cell:
         self.tensor: Tensor | None = None
         self.version = 0
         self.uses = 0
+        # By version: tensors given up and not unpacked yet, and arguments of recorded calls.
+        self.waiting: dict[int, int] = {}
+
+    def wait(self, version: int) -> None:
+        """Somebody will need it at this version."""
+        self.waiting[version] = self.waiting.get(version, 0) + 1
+
+    def waited(self, version: int) -> None:
+        """And no longer does."""
+        self.waiting[version] -= 1
+        if not self.waiting[version]:
+            del self.waiting[version]
+
+    def recorded(self, first: int, end: int) -> bool:
+        """Can these calls of the chain be made once more?"""
+        return all(n is not None and n.args is not None for n in self.chain[first:end])
 
 
 class Held:
@@ -113,6 +140,13 @@ class Node:
         # Cells it makes, by output; of a call that writes in place, the one cell it writes.
         self.outputs: list[weakref.ref[Cell] | None] = []
 
+    def forget(self) -> None:
+        """It will not be made again."""
+        for held in self.held():
+            if held.cell is not None:
+                held.cell.waited(held.version)
+        self.args = self.kwargs = self.state = None
+
     def held(self) -> Iterator[Held]:
         """Its tensor arguments."""
         if self.args is not None:
@@ -123,9 +157,13 @@ class Node:
 class Ref:
     """What autograd keeps instead of a tensor that is given up."""
 
-    __slots__ = ("cell", "copy", "geometry", "run", "slot", "version")
+    __slots__ = ("cell", "copy", "geometry", "made", "run", "slot", "version")
 
     def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
+        # What was unpacked. The node that did so holds it anyway until it lets go of this `Ref`;
+        # should it ask again, here it is.
+        self.made: Tensor | None = None
+        cell.wait(version)
         self.copy: Any = None  # of the tensor, in a step whose values are compared
         self.run = run
         self.slot = slot
@@ -155,6 +193,11 @@ def cell_of(tensor: Tensor, run: object) -> Cell | None:
 def mark(tensor: Tensor, cell: Cell) -> None:
     """Makes a cell known by the storage of a tensor."""
     setattr(tensor.untyped_storage(), _CELL, cell)
+
+
+def unmark(tensor: Tensor) -> None:
+    """Undoes `mark`: a cell that holds its first life must not be held by it."""
+    delattr(tensor.untyped_storage(), _CELL)
 
 
 def geometry_of(tensor: Tensor) -> Geometry:
@@ -217,6 +260,7 @@ class _Recorder:
             if cell is self._own:
                 return Own(geometry)
             tensor = _first_life(value) if planned > 0 else None
+            cell.wait(len(cell.chain))
             return Held(tensor, planned, cell, len(cell.chain), geometry)
         if isinstance(value, (list, tuple)):
             return [self.hold(v) for v in value]

@@ -4,7 +4,12 @@
 Two ways. `run` follows a burst of the program: each call is replayed with what is present, its
 outputs stay for the planned number of uses, arguments go with their last planned replay. `take`
 hands a tensor to autograd and, where the program and the backward disagree, makes it on demand from
-the records, in a loop (chains are thousands of calls long).
+the records and the copies that are there, in a loop (chains are thousands of calls long).
+
+What is needed can always be made. A rehearsed program (rehearsal.py) finds whatever it needs as
+long as the backward comes as captured; when it no longer does, nothing more is let go, and what the
+replays still to come would have made is made from the same records. Whatever the counts say, the
+last way back to something that is still waited for is never let go (`_use`, `_done_with`).
 
 Replays run below autograd and autocast and outside every dispatch mode, so that nobody sees them;
 with the grad mode of the original call, because kernels ask for it; and with its generator state,
@@ -23,7 +28,7 @@ from reprise.errors import RepriseError
 from reprise.torch.generator import GeneratorState
 from reprise.torch.ops import tensors_in
 from reprise.torch.program import Burst
-from reprise.torch.records import Cell, Geometry, Held, Node, Own
+from reprise.torch.records import Cell, Geometry, Held, Node, Own, Ref
 from reprise.torch.windows import OpRecorder
 
 __all__ = ["Replayer"]
@@ -68,37 +73,43 @@ class Replayer:
 
     # ---- As planned -----------------------------------------------------------
 
-    def run(self, burst: Burst) -> None:
-        """Replays a burst; a call whose outputs nobody holds any more is left out."""
+    def run(self, burst: Burst) -> bool:
+        """Replays a burst; a call whose outputs nobody holds any more is left out. False: it could
+        not be replayed to its end."""
         if self.recorder is None:
-            self._run(burst)
-            return
+            return self._run(burst)
         with self.recorder.op("reprise::recompute"):
-            self._run(burst)
+            return self._run(burst)
 
-    def _run(self, burst: Burst) -> None:
+    def _run(self, burst: Burst) -> bool:
         with _Alone():
             for replay in burst:
                 reference = self._nodes.get(replay.op)
                 node = reference() if reference is not None else None
-                if node is not None and node.args is not None and self._ready(node):
-                    self._replay(node, replay.keep)
+                if node is None:
+                    continue
+                if node.args is None or not self._ready(node):
+                    return False
+                self._replay(node, replay.keep)
+        return True
 
-    @staticmethod
-    def _ready(node: Node) -> bool:
-        """Is every input there? Always, unless an earlier call of the burst was left out."""
+    def _ready(self, node: Node) -> bool:
+        """Is every input there? Always, as the rehearsal has shown; but an executor that is wrong
+        about that must be slow, not wrong."""
         for held in node.held():
             if held.tensor is None:
                 cell = held.cell
                 if cell is None or cell.tensor is None or cell.version != held.version:
                     return False
-        return True
+        owner = self._owner(node)
+        if owner is None:
+            return not any(_only_way_back(c()) for c in node.outputs if c is not None)
+        if owner.tensor is None:
+            return False
+        return owner.version < len(owner.chain) and owner.chain[owner.version] is node
 
     def _replay(self, node: Node, keep: dict[int, int]) -> None:
-        cells = [None if c is None else c() for c in node.outputs]
-        owner = self._owner(node, cells)
-        if owner is not None and owner.tensor is None:
-            return
+        owner = self._owner(node)
         used: list[Cell] = []
         own = None if owner is None else owner.tensor
         args = _load(node.args, own, used)
@@ -111,31 +122,38 @@ class Replayer:
                 out = _call(node, args, kwargs)
         del args, kwargs, own
         self._counts.replayed += 1
-        if node.replays == 0:
-            node.args = node.kwargs = node.state = None
         if owner is not None:
             owner.version += 1
-            _use(owner)
+            used.append(owner)
         else:
-            for cell, tensor in zip(cells, tensors_in(out), strict=False):
-                if cell is not None and cell.tensor is None and cell.id in keep:
+            for reference, tensor in zip(node.outputs, tensors_in(out), strict=False):
+                cell = None if reference is None else reference()
+                # A new life, whatever a use that never came has left of the one before it.
+                if cell is not None and cell.id in keep:
                     cell.tensor, cell.version, cell.uses = tensor, 1, keep[cell.id]
+        if node.replays == 0:
+            _done_with(node)
         for cell in used:
             _use(cell)
 
     @staticmethod
-    def _owner(node: Node, cells: list[Cell | None]) -> Cell | None:
+    def _owner(node: Node) -> Cell | None:
         """The cell a call writes in place, None for one that makes new storages."""
-        if len(cells) == 1 and cells[0] is not None and cells[0].chain[0] is not node:
-            return cells[0]
-        return None
+        reference = node.outputs[0] if len(node.outputs) == 1 else None
+        cell = None if reference is None else reference()
+        return cell if cell is not None and cell.chain[0] is not node else None
 
     # ---- To autograd ----------------------------------------------------------
 
-    def take(self, cell: Cell, version: int, geometry: Geometry, run: Any) -> Tensor:
+    def take(self, ref: Ref, run: Any) -> Tensor:
         """The tensor of a `Ref`."""
+        cell, geometry = ref.cell, ref.geometry
+        if ref.made is not None:
+            if not run.safe:
+                _use(cell)
+            return ref.made
         tensor = cell.tensor
-        version = min(version, len(cell.chain))  # a program that left the plan wrote less
+        version = min(ref.version, len(cell.chain))  # a program that left the plan wrote less
         if tensor is None or cell.version != version:
             run.safe = True
             with _Alone():
@@ -144,6 +162,8 @@ class Replayer:
             with _Alone():
                 tensor = _as_strided(tensor, *geometry)
         if not run.safe:
+            ref.made = tensor
+            cell.waited(ref.version)
             _use(cell)
         return tensor
 
@@ -157,15 +177,9 @@ class Replayer:
             if _find(memo, target, at) is not None:
                 todo.pop()
                 continue
-            chain = target.chain[:at]
             missing = []
-            for node in chain:
-                if node is None or node.args is None:
-                    raise RepriseError(
-                        "a tensor that the plan gave up is needed once more than in the captured "
-                        "step and cannot be made again; train this step without a plan "
-                        "(REPRISE_DISABLE=1) or call backward with retain_graph=True"
-                    )
+            for node in target.chain[_start(memo, target, at) : at]:
+                assert node is not None
                 for held in node.held():
                     source = held.cell if held.tensor is None else None
                     if source is not None and _find(memo, source, held.version) is None:
@@ -179,8 +193,9 @@ class Replayer:
         return made
 
     def _make(self, memo: _Memo, target: Cell, version: int) -> None:
-        own: Tensor | None = None
-        for node in target.chain[:version]:
+        start = _start(memo, target, version)
+        own = _copy(_find(memo, target, start)) if start else None
+        for node in target.chain[start:version]:
             assert node is not None
             args = _load_from(memo, node.args, own)
             kwargs = _load_from(memo, node.kwargs, own)
@@ -223,10 +238,57 @@ def _keep(memo: _Memo, cell: Cell, version: int, tensor: Tensor) -> None:
         cell.tensor, cell.version = tensor, version
 
 
+def _start(memo: _Memo, cell: Cell, version: int) -> int:
+    """From which version on a cell is made up to another: from nothing where all its calls are
+    recorded, else from the copy that is there."""
+    if cell.recorded(0, version):
+        return 0
+    for start in range(version - 1, 0, -1):
+        if not cell.recorded(start, start + 1):
+            break
+        if _find(memo, cell, start) is not None:
+            return start
+    raise RepriseError(
+        f"storage {cell.id} of this step's plan cannot be made again at version {version}: a "
+        "fault of Reprise, please report it; REPRISE_DISABLE=1 trains without it"
+    )
+
+
+def _copy(tensor: Tensor | None) -> Tensor:
+    """Of the whole storage, which others may still read as it is."""
+    assert tensor is not None
+    copy = tensor.untyped_storage().clone()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
 def _use(cell: Cell) -> None:
+    """One planned use is over. The last one ends a life, unless the copy is the only way back."""
     cell.uses -= 1
-    if cell.uses <= 0:
+    if cell.uses <= 0 and not _only_way_back(cell):
         cell.tensor, cell.version = None, 0
+
+
+def _only_way_back(cell: Cell | None) -> bool:
+    """Is there a copy that somebody waits for and that cannot be made again?"""
+    if cell is None or cell.tensor is None or not cell.waiting:
+        return False
+    return not cell.recorded(0, max(cell.waiting))
+
+
+def _elsewhere(held: Held) -> bool:
+    """Can it be read from its cell from here on?"""
+    cell = held.cell
+    return cell is not None and (cell.tensor is not None or cell.recorded(0, held.version))
+
+
+def _done_with(node: Node) -> None:
+    """The last planned replay is over: what it held can go, unless it is the only way back."""
+    for reference in node.outputs:
+        cell = None if reference is None else reference()
+        if cell is not None and cell.waiting and cell.tensor is None:
+            return  # one of several outputs that it alone can make
+    node.forget()
 
 
 def _call(node: Node, args: Any, kwargs: Any) -> Any:
@@ -260,7 +322,7 @@ def _load(value: Any, own: Tensor | None, used: list[Cell]) -> Any:
             tensor = _first_life(value)
             if value.reads > 0:
                 value.reads -= 1
-                if value.reads == 0 and value.cell is not None:
+                if value.reads == 0 and _elsewhere(value):
                     value.tensor = None
             return tensor
         assert value.cell is not None

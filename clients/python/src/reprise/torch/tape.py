@@ -37,7 +37,18 @@ from reprise.torch.capture import PLAIN_TYPES, stale_message
 from reprise.torch.generator import GeneratorState, device_of
 from reprise.torch.ops import IGNORED, mutated_positions, tensors_in
 from reprise.torch.program import Program, Row
-from reprise.torch.records import Cell, Kept, Node, Ref, cell_of, geometry_of, mark, record
+from reprise.torch.records import (
+    Cell,
+    Kept,
+    Node,
+    Ref,
+    alias_below,
+    cell_of,
+    geometry_of,
+    mark,
+    record,
+    unmark,
+)
 from reprise.torch.replay import Replayer
 from reprise.torch.verify import Audit
 
@@ -126,12 +137,13 @@ class Run:
 
     def special(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op that is recorded, or that writes."""
-        target = self._before_write(func, args, kwargs) if row.writes else None
+        targets = self._before_write(func, args, kwargs) if row.writes else []
         if not row.replays:
             out = func(*args, **kwargs)
-            if target is not None:
-                target.chain.append(None)
+            for cell, _ in targets:
+                cell.chain.append(None)
             return out
+        target = targets[-1][0] if targets else None
         node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
         if row.seeded:
             node.state = GeneratorState(device_of(args, kwargs))
@@ -160,17 +172,24 @@ class Run:
 
     def written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op that writes, after a disarm."""
-        target = self._before_write(func, args, kwargs)
+        targets = self._before_write(func, args, kwargs)
         out = func(*args, **kwargs)
-        if target is not None:
-            target.chain.append(None)
+        for cell, tensor in targets:
+            # Not recorded, so what it wrote cannot be made again: it stays, as the cell's copy,
+            # with whatever is written to it from here on.
+            cell.chain.append(None)
+            if cell_of(tensor, self) is cell:
+                unmark(tensor)
+            cell.tensor, cell.version = alias_below(tensor), len(cell.chain)
+            self.safe = True
         return out
 
     def _before_write(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Cell | None:
-        """Gives records that still need the old content a copy of it. The cell that is written."""
-        target = None
+    ) -> list[tuple[Cell, Tensor]]:
+        """Gives records that still need the old content a copy of it. What is written, of what is
+        given up."""
+        targets = []
         for at in mutated_positions(func):
             value = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
             for tensor in tensors_in(value):
@@ -182,8 +201,10 @@ class Run:
                         if kept is not None and kept.untyped_storage()._cdata == key:
                             held.tensor = kept.detach().clone()
                             held.stale = held.tensor._version
-                target = cell_of(tensor, self) or target
-        return target
+                cell = cell_of(tensor, self)
+                if cell is not None:
+                    targets.append((cell, tensor))
+        return targets
 
     def pack(self, tensor: Tensor) -> Any:
         """What autograd keeps instead of a saved tensor."""
@@ -224,15 +245,15 @@ class Run:
             return
         self.cursor = cursor + 1
         burst = program.bursts[cursor]
-        if burst:
-            self.replayer.run(burst)
+        if burst and not self.replayer.run(burst):
+            self.safe = True
 
 
 def unpack(packed: Any) -> Tensor:
     """The unpack hook of every run."""
     if type(packed) is Ref:
         packed.run.advance(packed.slot)
-        made = packed.run.replayer.take(packed.cell, packed.version, packed.geometry, packed.run)
+        made = packed.run.replayer.take(packed, packed.run)
         if packed.copy is not None:
             packed.run.audit.compare(packed.slot, made, packed.copy)
         return made  # type: ignore[no-any-return]
