@@ -63,9 +63,8 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
   const Problem problem = MakeProblem(graph, request.capabilities);
   Bound bound;
   if (problem.base.peak_bytes <= request.budget_bytes) return bound;
-  Effort effort(
-      request.max_ticks > 0 ? request.max_ticks : int64_t{50'000'000},
-      request.should_stop);
+  Effort effort(request.max_ticks > 0 ? request.max_ticks : int64_t{50'000'000},
+                request.should_stop);
   Certificate certificate(problem, request.budget_bytes, effort);
   if (!certificate.impossible()) {
     CertifyBase(problem, request.budget_bytes, effort.most_ticks(), certificate,

@@ -14,8 +14,8 @@ The network is the pre-activation ResNet of examples/train_resnet.py on random i
 in the figure of the gradient-checkpointing package. Every way trains the same seed in a process of
 its own; peaks are those of one whole step (parameters, gradients and optimizer state included) as
 the probe counts them. Times are CPU times of the process, the median of the last steps: with one
-thread on an idle machine those of the clock, on a busy one what they would be. Writes OUT.jsonl, OUT.peak.svg and
-OUT.time.svg.
+thread on an idle machine those of the clock, on a busy one what they would be. Writes OUT.jsonl,
+OUT.peak.svg and OUT.time.svg.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from cli_program import ROOT, Reprise
 FOLDER = Path(os.environ.get("REPRISE_GRAPHS") or ROOT.parent / "shared" / "graphs")
 GRAPHS = sorted(FOLDER.glob("*.json"))
 
+
 @pytest.mark.skipif(not GRAPHS, reason=f"no graphs in {FOLDER}: set REPRISE_GRAPHS")
 @pytest.mark.parametrize("budget", ["0.9x", "0.7x", "0.5x"])
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda p: p.stem)

@@ -24,6 +24,7 @@ from typing import Any
 
 import records
 import workload
+
 from reprise import abi
 
 Result = dict[str, Any]
@@ -50,9 +51,7 @@ class Context:
 def interval(values: list[float]) -> Result:
     """Median with a bootstrap interval of 95 %."""
     source = random.Random(0)
-    medians = sorted(
-        statistics.median(source.choices(values, k=len(values))) for _ in range(1000)
-    )
+    medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(1000))
     ordered = sorted(values)
     return {
         "median": statistics.median(values),
@@ -103,7 +102,7 @@ def step_time(context: Context, compiled: bool = False) -> Result:
         for _ in range(WINDOWS):
             off += [work.timed_step() for _ in range(STEPS)]
 
-            def traced() -> None:
+            def traced(on: list[float] = on) -> None:
                 nonlocal step
                 for _ in range(STEPS):
                     step += 1
@@ -204,7 +203,8 @@ def driver_memory(context: Context) -> Result:
 
     def body() -> None:
         if context.fake:
-            return work.step()
+            work.step()
+            return
         import torch
 
         block = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
@@ -463,7 +463,15 @@ def cpp_example(context: Context) -> Result:
     socket = folder / "agent.sock"
     environment = {**os.environ, "REPRISE_SOCKET": str(socket)}
     server = subprocess.Popen(
-        [daemon, "--agent-socket", str(socket), "--data-dir", str(folder), "--listen", "127.0.0.1:0"],
+        [
+            daemon,
+            "--agent-socket",
+            str(socket),
+            "--data-dir",
+            str(folder),
+            "--listen",
+            "127.0.0.1:0",
+        ],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -521,7 +529,11 @@ def run_all(out: Path, deadline: float, only: set[str], fake: bool) -> int:
         if only and name not in only:
             continue
         left = deadline - time.time()
-        entry: Result = {"check": name, "about": (check.__doc__ or "").strip(), "environment": extra}
+        entry: Result = {
+            "check": name,
+            "about": (check.__doc__ or "").strip(),
+            "environment": extra,
+        }
         if left < 15:
             entry["not_run"] = "out of time"
         else:
