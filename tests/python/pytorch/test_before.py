@@ -247,7 +247,7 @@ def test_the_pytest_mark_fails_a_peak_above_its_bound(root: Path, tmp_path: Path
     )
     path = os.pathsep.join([str(root / "clients/python/src"), os.environ.get("PYTHONPATH", "")])
 
-    command = [sys.executable, "-m", "pytest", "-p", "reprise.pytest_plugin", "-q", str(tmp_path)]
+    command = [sys.executable, "-m", "pytest", "-q", str(tmp_path)]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False
     )

@@ -73,6 +73,7 @@ class JointPass:
         self.why: list[str] = []
         self._ask = planner
         self._before: Any = None
+        self._cached: Any = None
 
     def install(self) -> None:
         """Another pass that is there runs first."""
@@ -80,6 +81,11 @@ class JointPass:
 
         self._before = config.joint_custom_pass
         config.joint_custom_pass = self
+        # What AOTAutograd has on disk does not know this pass: a graph that was compiled before
+        # would come without a plan, and one with a plan would come back where there is none.
+        self._cached = getattr(config, "enable_autograd_cache", None)
+        if self._cached is not None:
+            config.enable_autograd_cache = False
 
     def remove(self) -> None:
         """As it was; graphs that are compiled stay as they are. Idempotent."""
@@ -87,6 +93,8 @@ class JointPass:
 
         if config.joint_custom_pass is self:
             config.joint_custom_pass = self._before
+            if self._cached is not None:
+                config.enable_autograd_cache = self._cached
 
     def uuid(self) -> Any:
         """None: what is compiled with a plan is not cached under the name of what is not."""
