@@ -145,11 +145,6 @@ int64_t FreeOrder::Over() const {
   return sum;
 }
 
-bool FreeOrder::Fits() const {
-  return std::all_of(load_.begin(), load_.end(),
-                     [&](int32_t load) { return load <= budget_; });
-}
-
 int32_t FreeOrder::OverfullPosition(Random& random) const {
   // From a random place on, so that all of them have a chance.
   const int32_t begin = random.Below(size());

@@ -52,7 +52,6 @@ class FreeOrder {
   }
   // Sum over positions of the square of the units above the budget.
   int64_t Over() const;
-  bool Fits() const;
   // Some position above the budget, at random; -1: none.
   int32_t OverfullPosition(Random& random) const;
 

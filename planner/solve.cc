@@ -262,12 +262,7 @@ class Search {
                                   .distance_power = distance_power,
                                   .most_ticks = scale_ / 4};
       const std::vector<OpId> execs = NextUseGreedy(problem_, options, effort_);
-      if (execs.empty() || !AddExecs(execs, "next-use")) continue;
-      AddExecs(
-          HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
-          "next-use");
-      Report();
-      return;
+      if (!execs.empty() && AddAndHold(execs, "next-use")) return;
     }
   }
 
@@ -280,12 +275,18 @@ class Search {
     }
     const std::vector<OpId> pebbling = pebbler_->Search(ticks, effort_);
     if (pebbling.empty()) return;
-    const std::vector<OpId> execs = InBaseOrder(problem_, pebbling, effort_);
-    if (!AddExecs(execs, "pebbling")) return;
+    AddAndHold(InBaseOrder(problem_, pebbling, effort_), "pebbling");
+  }
+
+  // Execs of a construction that drops too much, and what is left of them once
+  // all that fits is held. False where the evaluator does not accept them.
+  bool AddAndHold(const std::vector<OpId>& execs, const char* solver) {
+    if (!AddExecs(execs, solver)) return false;
     AddExecs(
         HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
-        "pebbling");
+        solver);
     Report();
+    return true;
   }
 
   // False where the evaluator does not accept them.
