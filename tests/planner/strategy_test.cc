@@ -10,6 +10,7 @@
 #include "planner/chain_plan.h"
 #include "planner/generate.h"
 #include "planner/rotor.h"
+#include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
@@ -17,34 +18,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// A uniform chain: layer i makes x_i (10 bytes, 100 ns) from x_(i-1); its
-// backward reads x_(i-1) and the gradient of x_i.
-StepGraph Chain(int layers) {
-  StepGraph graph;
-  for (int i = 0; i < layers; ++i) {
-    graph.storages.push_back({.bytes = 10});
-    Op op{.time_ns = 100, .writes = {i}};
-    if (i > 0) op.reads = {i - 1};
-    graph.ops.push_back(op);
-  }
-  for (int i = layers; i-- > 0;) {
-    const StorageId gradient = graph.storage_count();
-    graph.storages.push_back({.bytes = 10});
-    Op op{.time_ns = 200, .phase = Phase::kBackward, .writes = {gradient}};
-    if (i > 0) op.reads.push_back(i - 1);
-    op.reads.push_back(i == layers - 1 ? i : gradient - 1);
-    graph.ops.push_back(op);
-  }
-  graph.required = {graph.storage_count() - 1};
-  return graph;
-}
-
-Plan MustPlan(const StepGraph& graph, const Request& request) {
-  const StatusOr<Plan> plan = MakePlan(graph, request);
-  EXPECT_TRUE(plan.ok()) << plan.status().message();
-  return plan.ok() ? *plan : Plan{};
-}
 
 TEST(ChainTest, EveryOpOfAChainEndsAStage) {
   const StepGraph graph = Chain(6);

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import start_meter
+from arming import arm, remove_all, sessions
 from local_agent import LocalAgent
 from nets import WIDTH, ConvNet, RandomNet
 from test_session import TwoFaced
@@ -18,33 +18,13 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import reprise
-from reprise import api
 from reprise.torch.session import Session, Stage
-
-sessions: list[Session] = []
 
 
 @pytest.fixture(autouse=True)
 def _removed() -> Iterator[None]:
     yield
-    while sessions:
-        sessions.pop().remove()
-
-
-def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Session:
-    settings: dict[str, Any] = {
-        "budget": "0.5x",
-        "verify_every": 3,
-        "warmup": 2,
-        "wait_s": 1.0,
-        "name": "test",
-        "ns_per_op": 1000,
-    }
-    settings.update(options)
-    session = Session(model, agent=agent or LocalAgent(), meter=start_meter(), **settings)  # type: ignore[arg-type]
-    sessions.append(session)
-    api._sessions[model] = session
-    return session
+    remove_all()
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The step that tests of the planner begin with, and a plan that must come.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "planner/planner.h"
+
+namespace reprise::planner {
+
+// A chain of layers with a mirrored backward: layer i makes x_i (10 bytes) from
+// x_(i-1); its backward reads x_(i-1) and the gradient of x_i.
+inline StepGraph Chain(int layers) {
+  StepGraph graph;
+  for (int i = 0; i < layers; ++i) {
+    graph.storages.push_back({.bytes = 10, .saved_for_backward = true});
+    Op op{.time_ns = 100, .writes = {i}};
+    if (i > 0) op.reads = {i - 1};
+    graph.ops.push_back(op);
+  }
+  for (int i = layers; i-- > 0;) {
+    const StorageId gradient = graph.storage_count();
+    graph.storages.push_back({.bytes = 10});
+    Op op{.time_ns = 200, .phase = Phase::kBackward, .writes = {gradient}};
+    if (i > 0) op.reads.push_back(i - 1);
+    op.reads.push_back(i == layers - 1 ? i : gradient - 1);
+    graph.ops.push_back(op);
+  }
+  graph.required = {graph.storage_count() - 1};
+  return graph;
+}
+
+inline Plan MustPlan(const StepGraph& graph, const Request& request) {
+  const StatusOr<Plan> plan = MakePlan(graph, request);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  return plan.ok() ? *plan : Plan{};
+}
+
+}  // namespace reprise::planner

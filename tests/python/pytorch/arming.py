@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of tests: armed in the test's own process, taken out again when it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs import start_meter
+from local_agent import LocalAgent
+from torch import nn
+
+from reprise import api
+from reprise.torch.session import Session
+
+__all__ = ["arm", "remove_all", "sessions"]
+
+sessions: list[Session] = []
+
+
+def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Session:
+    settings: dict[str, Any] = {
+        "budget": "0.5x",
+        "verify_every": 3,
+        "warmup": 2,
+        "wait_s": 1.0,
+        "name": "test",
+        "ns_per_op": 1000,
+    }
+    settings.update(options)
+    session = Session(model, agent=agent or LocalAgent(), meter=start_meter(), **settings)  # type: ignore[arg-type]
+    sessions.append(session)
+    api._sessions[model] = session
+    return session
+
+
+def remove_all() -> None:
+    """Every session that a test has armed."""
+    while sessions:
+        sessions.pop().remove()
