@@ -199,6 +199,30 @@ void reprise_plan_state(uint64_t plan_id, uint32_t state, uint32_t why_name);
 void reprise_step_done(const reprise_step_report *report);
 void reprise_verify(const reprise_verify_report *report);
 
+/* ---- For CPython ----
+ *
+ * reprise_op_begin and reprise_op_end as builtin functions of CPython 3.10 and
+ * later: a foreign-function call costs more than all the rest of an op mark.
+ * What they need of its stable ABI is handed in once, so that no header and no
+ * library of Python is needed here. Called with the GIL held, or without one.
+ *
+ * Arguments are checked, never cut: a number outside of its type raises
+ * OverflowError, anything but an int TypeError, and nothing is recorded. */
+typedef struct {
+  uint32_t struct_size, flags;
+  unsigned long long (*as_u64)(void *);    /* PyLong_AsUnsignedLongLong */
+  long long (*as_i64)(void *);             /* PyLong_AsLongLong */
+  void *(*occurred)(void);                 /* PyErr_Occurred */
+  void (*raise)(void *kind, const char *); /* PyErr_SetString */
+  void (*retain)(void *);                  /* Py_IncRef */
+  void *none, *type_error, *overflow_error;
+} reprise_python;
+reprise_status reprise_python_bind(const reprise_python *python);
+/* METH_FASTCALL: op, name=0, shapes=0, parent=0, seq_nr=-1, fwd_thread=0. */
+void *reprise_python_op_begin(void *self, void *const *arguments, ptrdiff_t n);
+/* METH_O: op. */
+void *reprise_python_op_end(void *self, void *op);
+
 #ifdef __cplusplus
 }
 #endif

@@ -31,18 +31,18 @@ class Ops:
     """Op ids of this process, reported only while `on`."""
 
     def __init__(self, library: abi.Library) -> None:
-        self.library = library.quick
+        self.library = library
         self.on = False
         self.next = 1
         self.open: list[int] = []
 
     def begin(self, name: int) -> int:
         op, self.next = self.next, self.next + 1
-        self.library.reprise_op_begin(op, name, 0, 0, -1, 0)
+        self.library.op_begin(op, name)
         return op
 
     def end(self, op: int) -> None:
-        self.library.reprise_op_end(op)
+        self.library.op_end(op)
 
 
 class Torch:
@@ -78,7 +78,7 @@ class Torch:
             if any(True for _ in module.children()):
                 continue
             text = (path or "model").encode()
-            name = int(ops.library.reprise_intern(text, len(text)))
+            name = int(ops.library.quick.reprise_intern(text, len(text)))
             forward, backward = (id(module), False), (id(module), True)
             module.register_forward_pre_hook(lambda *_, k=forward, n=name: before(k, n))
             module.register_forward_hook(lambda *_, k=forward: after(k))

@@ -21,6 +21,7 @@ int main(void) {
   status = reprise_start(&config);
   if (status != REPRISE_INERT) return 2;
   if (reprise_intern("relu", 4) == 0) return 3;
+  if (reprise_python_bind(NULL) != REPRISE_EINVAL) return 7;
   reprise_step(1);
   reprise_op_begin(1, 1, 0, 0, -1, 0);
   reprise_alloc(0x1000, 64, 0, 0, REPRISE_ALLOC, 0);

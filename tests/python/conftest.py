@@ -107,10 +107,10 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 # ---- The file sink (profiler/include/reprise_sink.h) ------------------------
 
-RECORD_OP_BEGIN, RECORD_ALLOC, RECORD_STEP, RECORD_STEP_DONE = 6, 8, 9, 13
+RECORD_OP_BEGIN, RECORD_OP_END, RECORD_ALLOC, RECORD_STEP, RECORD_STEP_DONE = 6, 7, 8, 9, 13
 _MESSAGE, _BYE, _RECORDS = struct.Struct("<IHHII"), 4, 64
 _SLOT, _SLOT_BYTES = struct.Struct("<QHBBIQ"), 64
-_ALLOC = struct.Struct("<QqQQiI")
+_ALLOC, _OP = struct.Struct("<QqQQiI"), struct.Struct("<QQqQII")
 
 
 @dataclass
@@ -121,6 +121,9 @@ class Sink:
     kinds: list[int] = field(default_factory=list)
     # (address, signed bytes, what)
     allocs: list[tuple[int, int, int]] = field(default_factory=list)
+    # (op, parent, sequence number, forward thread, name, shapes)
+    begun: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    ended: list[int] = field(default_factory=list)
     clean_end: bool = False
 
 
@@ -139,6 +142,12 @@ def read_sink() -> Callable[[Path], Sink]:
                 if record == RECORD_ALLOC:
                     address, bytes_, _, _, _, what = _ALLOC.unpack_from(data, slot + _SLOT.size)
                     sink.allocs.append((address, bytes_, what))
+                elif record in (RECORD_OP_BEGIN, RECORD_OP_END):
+                    op = _OP.unpack_from(data, slot + _SLOT.size)
+                    if record == RECORD_OP_BEGIN:
+                        sink.begun.append(op)
+                    else:
+                        sink.ended.append(op[0])
             at += (size + 7) // 8 * 8
         return sink
 

@@ -134,6 +134,67 @@ def test_records_arrive_in_order_in_the_file(script, tmp_path, read_sink):
     assert out.splitlines() == ["2 0 0", "inert the session was stopped"]
 
 
+# Ids are whole or refused, by the builtin functions as by the way through ctypes.
+MARKS = """
+import sys
+from reprise import abi, marks
+from reprise.agent import Agent
+a = Agent.start(run_id="r", sink="file:" + sys.argv[1])
+begin, end = a.op_begin, a.op_end
+if sys.argv[2] == "ctypes":
+    begin, end = marks._checked(abi.load().quick)
+print(type(begin).__name__, end=" ")
+begin(2**64 - 1, 2**32 - 1, 2**32 - 2, 2**63 + 1, -2**63, 2**64 - 2)
+end(2**64 - 1)
+begin(2**32 + 5)
+end(2**32 + 5)
+refused = []
+for call, arguments in (
+    (begin, (2**64 + 5,)), (begin, (-1,)), (begin, (1, 2**32)), (begin, (1, 0, 2**32 + 5)),
+    (begin, (1, 0, 0, 2**64)), (begin, (1, 0, 0, 0, 2**63)), (begin, (1, 0, 0, 0, 0, 2**64)),
+    (begin, (1.5,)), (begin, ("1",)), (begin, ()), (begin, (1,) * 7), (end, (2**64 + 5,)),
+    (end, (-1,)), (end, (None,)),
+):
+    try:
+        call(*arguments)
+    except (OverflowError, TypeError) as error:
+        refused.append(type(error).__name__[0])
+    else:
+        refused.append(".")
+print("".join(refused))
+a.stop()
+begin(1), end(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"), [("builtin", "builtin_function_or_method"), ("ctypes", "function")]
+)
+def test_ids_of_ops_arrive_whole_or_are_refused(script, tmp_path, read_sink, way, kind):
+    out = script(MARKS, tmp_path / "sink", way)
+
+    sink = read_sink(tmp_path / "sink")
+    whole = 2**64 - 1, 2**63 + 1, -(2**63), 2**64 - 2, 2**32 - 1, 2**32 - 2
+    assert sink.begun == [whole, (2**32 + 5, 0, -1, 0, 0, 0)]
+    assert sink.ended == [2**64 - 1, 2**32 + 5]
+    assert out.split() == [kind, "OOOOOOOTTTTOOT"]
+
+
+def test_a_mark_of_an_op_leaves_no_reference_behind(script, tmp_path):
+    code = (
+        "import sys\n"
+        "from reprise.agent import Agent\n"
+        f"a = Agent.start(sink='file:{tmp_path / 'sink'}')\n"
+        "number = 2**40\n"
+        "before = sys.getrefcount(number), sys.getrefcount(None)\n"
+        "for _ in range(10000): a.op_begin(number), a.op_end(number)\n"
+        "after = sys.getrefcount(number), sys.getrefcount(None)\n"
+        "print(*(abs(b - a) < 100 for a, b in zip(before, after)))"
+    )
+
+    assert script(code).split() == ["True", "True"]
+
+
 LOADER = """
 import json, sys, torch
 from torch import nn

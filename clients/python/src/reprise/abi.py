@@ -18,6 +18,7 @@ from ctypes import (
     c_int32,
     c_int64,
     c_size_t,
+    c_ssize_t,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -27,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from reprise.errors import RepriseError
+from reprise.marks import OpBegin, OpEnd, PythonCalls, bind
 
 ABI = 1
 
@@ -154,6 +156,7 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "reprise_plan": PlanView,
     "reprise_step_report": StepReport,
     "reprise_verify_report": VerifyReport,
+    "reprise_python": PythonCalls,
 }
 
 _STATUS = c_int32
@@ -175,6 +178,10 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_plan_state": (None, [c_uint64, c_uint32, c_uint32]),
     "reprise_step_done": (None, [POINTER(StepReport)]),
     "reprise_verify": (None, [POINTER(VerifyReport)]),
+    "reprise_python_bind": (_STATUS, [POINTER(PythonCalls)]),
+    # Never called through ctypes: marks.py makes builtin functions of them.
+    "reprise_python_op_begin": (c_void_p, [c_void_p, c_void_p, c_ssize_t]),
+    "reprise_python_op_end": (c_void_p, [c_void_p, c_void_p]),
 }
 
 _BLOCKING: dict[str, tuple[Any, list[Any]]] = {
@@ -193,6 +200,8 @@ class Library:
     path: Path
     quick: ctypes.PyDLL
     blocking: ctypes.CDLL
+    op_begin: OpBegin
+    op_end: OpEnd
 
 
 def candidates() -> list[Path]:
@@ -229,8 +238,8 @@ def load() -> Library:
 
 def _bind(path: Path) -> Library:
     # RTLD_LOCAL is ctypes' default: the job's own symbols are never resolved by ours.
-    library = Library(path, ctypes.PyDLL(str(path)), ctypes.CDLL(str(path)))
-    for dll, table in ((library.quick, _QUICK), (library.blocking, _BLOCKING)):
+    quick, blocking = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+    for dll, table in ((quick, _QUICK), (blocking, _BLOCKING)):
         for name, (result, arguments) in table.items():
             try:
                 function = getattr(dll, name)
@@ -240,9 +249,9 @@ def _bind(path: Path) -> Library:
                 ) from None
             function.restype = result
             function.argtypes = arguments
-    version = int(library.quick.reprise_abi_version())
+    version = int(quick.reprise_abi_version())
     if version != ABI:
         raise RepriseError(
             f"{path}: speaks ABI {version}, this package needs {ABI}; install matching versions"
         )
-    return library
+    return Library(path, quick, blocking, *bind(quick))

@@ -24,6 +24,7 @@ from typing import Literal
 
 from reprise import abi
 from reprise.errors import RepriseError
+from reprise.marks import OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.plan import Plan
 
 __all__ = ["Agent", "AgentCaps", "PlanReply"]
@@ -70,6 +71,9 @@ class Agent:
         self._library = library
         self._why = why
         self.run_id = run_id
+        # The agent's own functions, without a call of ours in between: marks.py.
+        self.op_begin: OpBegin = library.op_begin if library else ignore_begin
+        self.op_end: OpEnd = library.op_end if library else ignore_end
 
     @classmethod
     def start(
@@ -131,24 +135,6 @@ class Agent:
             return 0
         data = text.encode("utf-8", "replace")
         return int(self._library.quick.reprise_intern(data, len(data)))
-
-    def op_begin(
-        self,
-        op: int,
-        name: int = 0,
-        shapes: int = 0,
-        parent: int = 0,
-        seq_nr: int = -1,
-        forward_thread: int = 0,
-    ) -> None:
-        """An op starts now; `name` and `shapes` are interned texts."""
-        if self._library is not None:
-            self._library.quick.reprise_op_begin(op, name, shapes, parent, seq_nr, forward_thread)
-
-    def op_end(self, op: int) -> None:
-        """The op ends now."""
-        if self._library is not None:
-            self._library.quick.reprise_op_end(op)
 
     def alloc(
         self, ptr: int, bytes: int, what: int, ts: int = 0, device: int = -1, stream: int = 0
@@ -328,6 +314,7 @@ class Agent:
             self._library.blocking.reprise_stop()
             self._library = None
             self._why = "the session was stopped"
+            self.op_begin, self.op_end = ignore_begin, ignore_end
 
     def _read_caps(self) -> tuple[int, abi.Caps]:
         caps = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))

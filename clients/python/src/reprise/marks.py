@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two calls that every op of a traced step makes, as cheap as Python allows.
+
+    begin, end = bind(library)
+    begin(op, name); ...; end(op)
+
+A foreign-function call through ctypes costs several times what the agent does in it, so the agent
+has both calls in CPython's own calling convention too; `PyCFunction_NewEx` makes builtin functions
+of them. Where that is not to be had (another Python), they go through ctypes.
+
+Ids are numbers of 64 bits and are never cut: ctypes would pass 2**64 + 5 as 5, and without declared
+argument types 2**32 + 5 as 5. Both ways raise OverflowError and record nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_int, c_void_p, py_object
+from typing import Any, Protocol
+
+__all__ = ["OpBegin", "OpEnd", "PythonCalls", "bind", "ignore_begin", "ignore_end"]
+
+_FASTCALL = 0x0080
+_ONE_ARGUMENT = 0x0008
+
+
+class OpBegin(Protocol):
+    """An op starts now, on this thread; `name` and `shapes` are interned texts."""
+
+    def __call__(
+        self,
+        op: int,
+        name: int = 0,
+        shapes: int = 0,
+        parent: int = 0,
+        seq_nr: int = -1,
+        forward_thread: int = 0,
+        /,
+    ) -> None: ...
+
+
+OpEnd = Callable[[int], None]
+
+
+class PythonCalls(ctypes.Structure):
+    """`reprise_python`: what the agent needs of Python's stable ABI."""
+
+    _fields_ = [
+        ("struct_size", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("as_u64", c_void_p),
+        ("as_i64", c_void_p),
+        ("occurred", c_void_p),
+        ("raise", c_void_p),
+        ("retain", c_void_p),
+        ("none", c_void_p),
+        ("type_error", c_void_p),
+        ("overflow_error", c_void_p),
+    ]
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("function", c_void_p),
+        ("flags", c_int),
+        ("doc", c_char_p),
+    ]
+
+
+# A builtin function refers to its definition for as long as it lives.
+_definitions: list[_MethodDef] = []
+
+
+def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
+    """The two calls of a loaded agent."""
+    if sys.implementation.name == "cpython":
+        calls = PythonCalls(
+            struct_size=ctypes.sizeof(PythonCalls),
+            as_u64=_address(ctypes.pythonapi.PyLong_AsUnsignedLongLong),
+            as_i64=_address(ctypes.pythonapi.PyLong_AsLongLong),
+            occurred=_address(ctypes.pythonapi.PyErr_Occurred),
+            retain=_address(ctypes.pythonapi.Py_IncRef),
+            none=id(None),
+            type_error=id(TypeError),
+            overflow_error=id(OverflowError),
+        )
+        setattr(calls, "raise", _address(ctypes.pythonapi.PyErr_SetString))
+        if quick.reprise_python_bind(ctypes.byref(calls)) == 0:
+            begin = _builtin("op_begin", quick.reprise_python_op_begin, _FASTCALL)
+            end = _builtin("op_end", quick.reprise_python_op_end, _ONE_ARGUMENT)
+            return begin, end
+    return _checked(quick)
+
+
+def ignore_begin(op: int, /, *_: int) -> None:
+    """Without an agent."""
+
+
+def ignore_end(op: int, /) -> None:
+    """Without an agent."""
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, c_void_p).value
+
+
+def _builtin(name: str, function: Any, flags: int) -> Any:
+    definition = _MethodDef(name.encode(), _address(function), flags, None)
+    _definitions.append(definition)
+    make = ctypes.PYFUNCTYPE(py_object, POINTER(_MethodDef), c_void_p, c_void_p)
+    return make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.byref(definition), None, None)
+
+
+def _checked(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
+    """Through ctypes, which keeps the low bits of what is too large."""
+
+    def begin(
+        op: int,
+        name: int = 0,
+        shapes: int = 0,
+        parent: int = 0,
+        seq_nr: int = -1,
+        forward_thread: int = 0,
+        /,
+    ) -> None:
+        for value, bits in ((op, 64), (name, 32), (shapes, 32), (parent, 64), (forward_thread, 64)):
+            _check(value, 0, bits)
+        _check(seq_nr, 1 << 63, 63)
+        quick.reprise_op_begin(op, name, shapes, parent, seq_nr, forward_thread)
+
+    def end(op: int, /) -> None:
+        _check(op, 0, 64)
+        quick.reprise_op_end(op)
+
+    return begin, end
+
+
+def _check(value: int, below_zero: int, bits: int) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"an int is needed, not {type(value).__name__}")
+    if not -below_zero <= value < 1 << bits:
+        raise OverflowError(f"{value} does not fit into {bits} bits")
