@@ -8,14 +8,9 @@
 //   (recompute time)^a / (bytes * (distance to its next base use)^d)
 //
 // values without a further base use first. When an op's inputs are absent, the
-// burst that re-creates them is found by a search *backwards* over sets of
-// values: need(op) is wanted; undoing the last exec m of the burst leaves
-// X - make(m) + need(m); a set that is present now is a goal. Only sets that
-// fit in the budget are followed (compare pebble.h), the rest by time so far
-// plus the time of the makers of what is missing. In a depth-first burst the
-// inputs of ops that wait pile up; here the order of a burst is free, which
-// decides whether there is one at all under tight budgets. Where that search
-// ends without an answer, a beam over the same sets, smallest first, follows.
+// burst that re-creates them is the first of burst.h's that fits: all at once,
+// one after the other, the cheapest, the smallest. Which of them there is
+// decides, under tight budgets, whether there is a schedule at all.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +20,6 @@
 #include "planner/problem.h"
 
 namespace reprise::planner {
-
-// In larger graphs the beam costs more than it finds.
-inline constexpr int kMostBeamOps = 256;
 
 struct GreedyOptions {
   int64_t budget_bytes = 0;

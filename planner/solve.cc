@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/str_cat.h"
+#include "planner/burst.h"
 #include "planner/chain_plan.h"
 #include "planner/construct.h"
 #include "planner/exec_list.h"
