@@ -181,8 +181,7 @@ void AgentSession::SubmitGraphs(PlanRelay& relay, Clock::time_point now) {
                       now - graph.since > kGraphWait;
     if (!read) return false;
     relay.Submit(row_.key, row_.run_id, std::move(graph.wish),
-                 std::move(graph.json),
-                 join_.empty() ? nullptr : join_.Measure());
+                 std::move(graph.json), join_.Measure());
     return true;
   });
 }

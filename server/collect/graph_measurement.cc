@@ -12,7 +12,8 @@ constexpr char kRestOfStep[] = "reprise.step_begin";
 
 // The figures of one op of the graph.
 struct Sum {
-  bool known = false;
+  bool missing = false;  // one of its ids is not known
+  uint64_t begin_ns = 0;
   uint64_t kernel_ns = 0;
   uint64_t kernels = 0;
   int64_t workspace_bytes = -1;
@@ -23,9 +24,13 @@ Sum Total(const OpMeasurement& measured, const v1::Op& op) {
   Sum sum;
   for (const uint64_t id : op.agent_ops()) {
     const auto found = measured.ops.find(id);
-    if (found == measured.ops.end()) continue;
+    if (found == measured.ops.end() || found->second.begin_ns == 0) {
+      sum.missing = true;
+      continue;
+    }
     const OpFigures& figures = found->second;
-    sum.known = true;
+    if (sum.begin_ns == 0) sum.begin_ns = figures.begin_ns;
+    sum.begin_ns = std::min(sum.begin_ns, figures.begin_ns);
     sum.kernel_ns = std::min(sum.kernel_ns + figures.kernel_ns, kLargestNs);
     sum.kernels += figures.kernels;
     sum.workspace_bytes =
@@ -64,23 +69,33 @@ void ApplyMeasurement(const OpMeasurement& measured, v1::StepGraph& graph) {
   uint64_t kernels = 0;
   uint64_t first_ns = 0;
   uint64_t last_ns = 0;
+  uint64_t begin_ns = 0;
   bool reported = false;
+  bool missing = false;
   for (const v1::Op& op : graph.ops()) {
     const Sum& sum = sums.emplace_back(Total(measured, op));
     reported = reported || op.agent_ops_size() > 0;
+    missing = missing || sum.missing;
+    if (sum.begin_ns != 0) {
+      begin_ns =
+          begin_ns == 0 ? sum.begin_ns : std::min(begin_ns, sum.begin_ns);
+    }
     kernels += sum.kernels;
     if (sum.last_ns == 0) continue;
     first_ns = first_ns == 0 ? sum.first_ns : std::min(first_ns, sum.first_ns);
     last_ns = std::max(last_ns, sum.last_ns);
   }
   if (!reported) return;
-  if (measured.incomplete) {
+  if (missing ||
+      (measured.last_loss_ns != 0 && measured.last_loss_ns >= begin_ns)) {
     graph.set_timing("host: records of the captured step are missing");
     return;
   }
   for (int i = 0; i < graph.ops_size(); ++i) {
     const int64_t workspace = sums[static_cast<size_t>(i)].workspace_bytes;
-    if (workspace >= 0) graph.mutable_ops(i)->set_workspace_bytes(workspace);
+    if (workspace > graph.ops(i).workspace_bytes()) {
+      graph.mutable_ops(i)->set_workspace_bytes(workspace);
+    }
   }
   if (kernels == 0) {
     graph.set_timing("host: no kernel was traced");

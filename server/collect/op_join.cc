@@ -161,11 +161,10 @@ OpJoin::Thread* OpJoin::ThreadOf(uint32_t id) {
 void OpJoin::TakeOpBegin(const reprise_slot& slot) {
   Thread* thread = ThreadOf(slot.thread);
   if (thread == nullptr || thread->open.size() >= kDepth) return;
-  if (first_op_ns_ == 0) first_op_ns_ = slot.ts_ns;
   OpenOp& open = thread->open.emplace_back();
   open.op = slot.body.op.op;
   open.begin_ns = slot.ts_ns;
-  Figures(open.op);
+  Figures(open.op).begin_ns = slot.ts_ns;
 }
 
 void OpJoin::TakeOpEnd(const reprise_slot& slot) {
@@ -238,7 +237,7 @@ std::shared_ptr<const OpMeasurement> OpJoin::Measure() {
   auto measured = std::make_shared<OpMeasurement>();
   measured->ops = figures_;
   measured->kernels.assign(intervals_.begin(), intervals_.end());
-  measured->incomplete = last_loss_ns_ != 0 && last_loss_ns_ >= first_op_ns_;
+  measured->last_loss_ns = last_loss_ns_;
   return measured;
 }
 

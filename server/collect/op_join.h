@@ -39,6 +39,7 @@
 namespace reprise::server {
 
 struct OpFigures {
+  uint64_t begin_ns = 0;   // 0: its begin was not seen
   uint64_t kernel_ns = 0;  // sum over its kernels, copies and sets
   uint32_t kernels = 0;
   // First start and last end of its kernels; 0 without any.
@@ -55,8 +56,8 @@ struct KernelInterval {
 struct OpMeasurement {
   std::unordered_map<uint64_t, OpFigures> ops;
   std::vector<KernelInterval> kernels;  // the newest ones, unordered
-  // Records are missing since the oldest op here began.
-  bool incomplete = false;
+  // When the newest of the records that are missing was made; 0: none is.
+  uint64_t last_loss_ns = 0;
 };
 
 class OpJoin {
@@ -134,7 +135,6 @@ class OpJoin {
   size_t held_blocks_ = 0;
   uint64_t unattributed_ = 0;
   uint64_t last_loss_ns_ = 0;
-  uint64_t first_op_ns_ = 0;
 };
 
 }  // namespace reprise::server

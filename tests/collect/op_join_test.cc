@@ -164,11 +164,11 @@ TEST(OpJoinTest, AnOpThatThrewEndsWithTheOneAround) {
 TEST(OpJoinTest, AnUntimedKernelMakesTheMeasurementIncomplete) {
   OpJoin join;
   join.Take(Begin(1, 10));
-  EXPECT_FALSE(join.Measure()->incomplete);
+  EXPECT_EQ(join.Measure()->last_loss_ns, 0u);
   reprise_slot kernel = Kernel(1, 100, 0);
   kernel.body.kernel.flags = REPRISE_KERNEL_UNTIMED;
   join.Take(kernel);
-  EXPECT_TRUE(join.Measure()->incomplete);
+  EXPECT_GT(join.Measure()->last_loss_ns, 0u);
 }
 
 TEST(OpJoinTest, ForgetsWhatIsOldAndStaysBounded) {
@@ -247,13 +247,54 @@ TEST(GraphMeasurementTest, TimesAndWorkspaceOfTheDeviceReplaceTheHosts) {
   EXPECT_EQ(graph.ops(0).time_ns(), 640);
 }
 
+// The ops of ThreeOps, from 10 ns to 50 ns.
+void TakeThreeOps(OpJoin& join) {
+  for (uint64_t op = 11; op <= 14; ++op) {
+    join.Take(Begin(op, 10 * (op - 10)));
+    join.Take(End(op, 10 * (op - 9)));
+  }
+}
+
+reprise_slot LossUntil(uint64_t last_ns) {
+  reprise_slot loss = Record(REPRISE_RECORD_LOSS, last_ns - 1);
+  loss.body.loss.last_ts = last_ns;
+  loss.body.loss.count = 4;
+  return loss;
+}
+
 TEST(GraphMeasurementTest, TheHostsTimesStayWhereRecordsAreMissing) {
   OpJoin join;
-  reprise_slot loss = Record(REPRISE_RECORD_LOSS, 15);
-  loss.body.loss.last_ts = 16;
-  loss.body.loss.count = 4;
+  TakeThreeOps(join);
+  for (const auto& slot : {Link(1, 11), Kernel(1, 100, 200), LossUntil(16)}) {
+    join.Take(slot);
+  }
+  v1::StepGraph graph = ThreeOps();
+  ApplyMeasurement(*join.Measure(), graph);
+
+  EXPECT_EQ(graph.ops(1).time_ns(), 1);
+  EXPECT_THAT(graph.timing(), HasSubstr("host: records"));
+}
+
+TEST(GraphMeasurementTest, WhatWasLostBeforeTheStepBeganIsNotMissingFromIt) {
+  OpJoin join;
+  join.Take(Begin(3, 5));  // of an earlier window
+  TakeThreeOps(join);
+  for (const auto& slot : {Link(1, 11), Kernel(1, 100, 200), LossUntil(9)}) {
+    join.Take(slot);
+  }
+  v1::StepGraph graph = ThreeOps();
+  ApplyMeasurement(*join.Measure(), graph);
+
+  EXPECT_EQ(graph.timing(), "kernels");
+  EXPECT_EQ(graph.ops(1).time_ns(), 200);
+}
+
+// Some ops with the device's times and some with none would be a wrong graph.
+TEST(GraphMeasurementTest, TheHostsTimesStayWhereOneOpIsNotKnown) {
+  OpJoin join;
   for (const auto& slot :
-       {Begin(11, 10), End(11, 20), Link(1, 11), Kernel(1, 100, 200), loss}) {
+       {Begin(11, 10), End(11, 20), Link(1, 11), Kernel(1, 100, 200),
+        Link(2, 12), Kernel(2, 300, 10)}) {
     join.Take(slot);
   }
   v1::StepGraph graph = ThreeOps();
@@ -266,7 +307,9 @@ TEST(GraphMeasurementTest, TheHostsTimesStayWhereRecordsAreMissing) {
 TEST(GraphMeasurementTest, WithoutKernelsOnlyTheWorkspaceIsTaken) {
   OpJoin join;
   for (const auto& slot :
-       {Begin(11, 10), Alloc(1, 9, 11), Alloc(1, -9, 11), End(11, 20)}) {
+       {Begin(11, 10), Alloc(1, 9, 11), Alloc(1, -9, 11), End(11, 20),
+        Begin(12, 20), Alloc(1, 2, 12), Alloc(1, -2, 12), End(12, 30),
+        Begin(13, 30), End(13, 40), Begin(14, 40), End(14, 50)}) {
     join.Take(slot);
   }
   v1::StepGraph graph = ThreeOps();
@@ -274,6 +317,7 @@ TEST(GraphMeasurementTest, WithoutKernelsOnlyTheWorkspaceIsTaken) {
 
   EXPECT_EQ(graph.ops(1).time_ns(), 1);
   EXPECT_EQ(graph.ops(1).workspace_bytes(), 9);
+  EXPECT_EQ(graph.ops(2).workspace_bytes(), 3);  // the job's own is more
   EXPECT_THAT(graph.timing(), HasSubstr("no kernel"));
 }
 

@@ -18,7 +18,6 @@ from ctypes import (
     c_int32,
     c_int64,
     c_size_t,
-    c_ssize_t,
     c_uint32,
     c_uint64,
     c_void_p,
@@ -178,10 +177,6 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_plan_state": (None, [c_uint64, c_uint32, c_uint32]),
     "reprise_step_done": (None, [POINTER(StepReport)]),
     "reprise_verify": (None, [POINTER(VerifyReport)]),
-    "reprise_python_bind": (_STATUS, [POINTER(PythonCalls)]),
-    # Never called through ctypes: marks.py makes builtin functions of them.
-    "reprise_python_op_begin": (c_void_p, [c_void_p, c_void_p, c_ssize_t]),
-    "reprise_python_op_end": (c_void_p, [c_void_p, c_void_p]),
 }
 
 _BLOCKING: dict[str, tuple[Any, list[Any]]] = {

@@ -6,7 +6,7 @@
 
 A foreign-function call through ctypes costs several times what the agent does in it, so the agent
 has both calls in CPython's own calling convention too; `PyCFunction_NewEx` makes builtin functions
-of them. Where that is not to be had (another Python), they go through ctypes.
+of them. Where that is not to be had (another Python, an older agent), they go through ctypes.
 
 Ids are numbers of 64 bits and are never cut: ctypes would pass 2**64 + 5 as 5, and without declared
 argument types 2**32 + 5 as 5. Both ways raise OverflowError and record nothing.
@@ -76,7 +76,7 @@ _definitions: list[_MethodDef] = []
 
 def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
     """The two calls of a loaded agent."""
-    if sys.implementation.name == "cpython":
+    if sys.implementation.name == "cpython" and hasattr(quick, "reprise_python_bind"):
         calls = PythonCalls(
             struct_size=ctypes.sizeof(PythonCalls),
             as_u64=_address(ctypes.pythonapi.PyLong_AsUnsignedLongLong),
@@ -88,6 +88,7 @@ def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
             overflow_error=id(OverflowError),
         )
         setattr(calls, "raise", _address(ctypes.pythonapi.PyErr_SetString))
+        quick.reprise_python_bind.argtypes = [POINTER(PythonCalls)]
         if quick.reprise_python_bind(ctypes.byref(calls)) == 0:
             begin = _builtin("op_begin", quick.reprise_python_op_begin, _FASTCALL)
             end = _builtin("op_end", quick.reprise_python_op_end, _ONE_ARGUMENT)

@@ -108,6 +108,8 @@ class CapturedOp:
     writes: list[CapturedStorage] = field(default_factory=list)
     mutates: list[CapturedStorage] = field(default_factory=list)
     signature: str = ""
+    # Under which it was reported to the agent, where kernels are traced.
+    agent_ops: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)
@@ -159,11 +161,19 @@ class _Packed:
 
 
 class Capture(TorchDispatchMode):
-    """One captured step. Use once."""
+    """One captured step. Use once. `kernels`: a device runs kernels meanwhile, and they are traced;
+    ops are then told to the collector by the numbers of their records."""
 
-    def __init__(self, root: nn.Module, meter: Meter, recorder: OpRecorder | None = None) -> None:
+    def __init__(
+        self,
+        root: nn.Module,
+        meter: Meter,
+        recorder: OpRecorder | None = None,
+        kernels: bool = False,
+    ) -> None:
         super().__init__()
         self._recorder = recorder
+        self._kernels = kernels
         self._root = root
         self._meter = meter
         self._device = model_device(root)
@@ -317,6 +327,8 @@ class Capture(TorchDispatchMode):
         op.ordinal = self._ordinals[module, call, name]
         self._ordinals[module, call, name] += 1
         op.signature = _signature(args, kwargs)
+        if self._kernels:
+            op.agent_ops.append(record)
         op.arguments = tuple(s for s in read if s is not None)
         self._ops.append(op)
         new_bytes = self._see_outputs(op, number, arguments, out)

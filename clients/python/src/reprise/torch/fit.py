@@ -44,6 +44,7 @@ def fitted(points: list[Point], size: int) -> dict[str, Any] | None:
     for number, op in enumerate(made["ops"]):
         for key in ("time_ns", "workspace_bytes"):
             op[key] = at([m["ops"][number][key] for m in messages])
+        op.pop("agent_ops", None)  # its kernels are those of another input
     made["name"] = f"{made['name']}, {size} elements"
     made.pop("tensors")  # their shapes are those of another input
     return made

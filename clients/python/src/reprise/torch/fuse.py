@@ -76,6 +76,7 @@ def _fused(members: list[CapturedOp], alive: set[CapturedStorage]) -> CapturedOp
     fused.node = first.node
     for member in members:
         fused.time_ns += member.time_ns
+        fused.agent_ops += member.agent_ops
         fused.writes += [s for s in member.writes if s in alive]
     made = {s for member in members for s in member.writes}
     for member in members:

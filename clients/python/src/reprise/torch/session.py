@@ -50,7 +50,7 @@ from reprise.torch.state import alive_tensors, blocked, known_names, model_devic
 from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Run, Tape
 from reprise.torch.verify import Audit, Check, CheckResult
-from reprise.torch.windows import OpRecorder, OpWindow
+from reprise.torch.windows import KernelWindow, OpRecorder, OpWindow
 
 __all__ = ["Session", "Stage", "capturing"]
 
@@ -122,6 +122,7 @@ class Session:
         self._busy = False
         self._begin_ns = 0
         self._capture: Capture | None = None
+        self._kernel_window = KernelWindow(agent, self._device)  # around a captured step
         self._tried = 0  # captures given up
         self._op_scale = 1.0  # time of a plain step / ops of a captured one
         self._run: Run | None = None
@@ -327,7 +328,9 @@ class Session:
             return False
         _capturing.append(self)
         self._trace(True, ops=False)
-        self._capture = Capture(self.model, self.meter, OpRecorder(self.agent))
+        self._kernel_window.open()
+        recorder = OpRecorder(self.agent)
+        self._capture = Capture(self.model, self.meter, recorder, self._kernel_window.traced)
         prior = alive_tensors(self._device)
         self._capture.begin(prior, known_names(self.model, self._cycle.optimizers))
         return True
@@ -459,6 +462,7 @@ class Session:
         if self._capture is not None:
             self._capture.leave()
             self._capture = None
+            self._kernel_window.drop()
             _capturing.remove(self)
         if self._check is not None:
             self._check.stop()
@@ -502,6 +506,7 @@ class Session:
 
     def _finish_capture(self, capture: Capture) -> None:
         step = capture.finish()
+        self._kernel_window.close()
         self.agent.step_done(
             self._step, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )

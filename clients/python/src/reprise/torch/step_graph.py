@@ -147,6 +147,8 @@ def _op_message(number: int, op: CapturedOp) -> dict[str, Any]:
     }
     if op.kind == OpKind.SEEDED:
         message["state_bytes"] = RNG_STATE_BYTES
+    if op.agent_ops:
+        message["agent_ops"] = op.agent_ops
     return message
 
 

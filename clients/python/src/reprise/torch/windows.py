@@ -6,7 +6,12 @@
     with window.op("aten.mm.default"):  # something no dispatch mode sees: a replay
 
 Only in the few steps that pages draw or that the collector asked for; costs some microseconds per
-op. A dispatch mode at the bottom of the stack: it sees what runs, whoever else is above.
+op. A dispatch mode at the bottom of the stack: it sees what runs, whoever else is above. Autograd's
+threads run under the modes of the thread that called backward, so an op is marked on the thread
+that launches its kernels.
+
+    kernels = KernelWindow(agent, device)
+    kernels.open(); ...one step...; kernels.close()
 """
 
 from __future__ import annotations
@@ -16,11 +21,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reprise import abi
 from reprise.agent import Agent
 
-__all__ = ["OpRecorder", "OpWindow", "open_windows"]
+__all__ = ["KernelWindow", "OpRecorder", "OpWindow", "open_windows", "runs_kernels"]
+
+# How long the collector may take to read what a traced step has reported.
+READ_S = 2.0
 
 _numbers = itertools.count(1)
 _open = 0
@@ -88,3 +98,42 @@ class OpWindow(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         finally:
             self.recorder.end(number)
+
+
+def runs_kernels(device: torch.device) -> bool:
+    """What ops cost there is the time of their kernels, and CUPTI can tell it."""
+    return device.type == "cuda"
+
+
+class KernelWindow:
+    """The agent's window around one step, where a device runs kernels. Nothing elsewhere: the
+    host's clock is right there."""
+
+    def __init__(self, agent: Agent, device: torch.device) -> None:
+        self._agent = agent
+        self._device = device
+        self._open = False
+        self.traced = runs_kernels(device)  # or would be, were CUPTI to be had
+
+    def open(self) -> None:
+        """From now on. A window of the collector's that traces kernels stays as it is."""
+        if self.traced and not self._agent.window_kinds() & abi.KIND_KERNELS:
+            self._agent.window_begin()
+            self._open = True
+
+    def close(self) -> None:
+        """Waits until all kernels have run and what was seen of them is read. Idempotent."""
+        if not self.traced:
+            return
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        if self._open:
+            self._open = False
+            self._agent.window_end()
+        self._agent.flush(READ_S)
+
+    def drop(self) -> None:
+        """The step came to nothing."""
+        if self._open:
+            self._open = False
+            self._agent.window_end()
