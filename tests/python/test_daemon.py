@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding the daemon, and starting a private one."""
 
+import fcntl
 import os
 import shutil
 import socket
@@ -138,6 +139,32 @@ def test_a_daemon_that_never_listens_is_stopped_after_the_time_limit(home, monke
 
     assert "did not listen on" in found.why
     assert daemon._children[-1].wait(timeout=30) == -15
+
+
+def test_a_daemon_that_is_about_to_end_is_waited_for(home, monkeypatch, daemon_binary):
+    """It has closed its socket and still holds the folder."""
+    monkeypatch.setenv("REPRISE_DAEMON", str(daemon_binary))
+    leaving = os.open(daemon.runtime_dir() / "reprised.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(leaving, fcntl.LOCK_EX)
+    start, refused = daemon._start, []
+
+    def leaves_after_the_first_try(path, timeout_s):
+        try:
+            start(path, timeout_s)
+        except RepriseError as error:
+            refused.append(str(error))
+            fcntl.flock(leaving, fcntl.LOCK_UN)
+            raise
+
+    monkeypatch.setattr(daemon, "_start", leaves_after_the_first_try)
+
+    found = daemon.ensure()
+
+    assert (found.started, found.why) == (True, "")
+    assert len(refused) == 1
+    assert "another reprised" in refused[0]
+    daemon._children[-1].terminate()
+    os.close(leaving)
 
 
 def test_a_socket_named_in_a_missing_folder_is_a_sentence(monkeypatch):

@@ -35,6 +35,8 @@ __all__ = ["Collector", "ensure", "find", "runtime_dir", "socket_paths"]
 
 SYSTEM_SOCKET = Path("/run/reprise/agent.sock")
 START_TIMEOUT_S = 15.0
+# What a daemon says whose folder belongs to another one.
+_TAKEN = "another reprised"
 POLL_S = 0.02
 
 # Kept for the life of the process: a Popen that is collected while its child
@@ -90,10 +92,17 @@ def ensure(timeout_s: float = START_TIMEOUT_S) -> Collector:
         path = _private_socket()
         with _start_lock(path.parent, timeout_s):
             # Another rank may have started it while this one waited.
-            if _answers(path):
-                return Collector(path)
-            _start(path, timeout_s)
-            return Collector(path, started=True)
+            deadline = time.monotonic() + timeout_s
+            while not _answers(path):
+                try:
+                    _start(path, timeout_s)
+                    return Collector(path, started=True)
+                except RepriseError as error:
+                    # The one before has closed its socket and is about to end.
+                    if _TAKEN not in str(error) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(POLL_S)
+            return Collector(path)
     except RepriseError as error:
         return Collector(None, why=str(error))
 

@@ -41,6 +41,7 @@ from reprise.torch.ops import (
     mutated_positions,
     tensors_in,
 )
+from reprise.torch.sizes import Chosen, chosen_by, follow
 from reprise.torch.state import model_device, now_ns
 from reprise.torch.windows import OpRecorder
 
@@ -78,6 +79,7 @@ class CapturedStorage:
     saved: bool = False
     pinned: bool = False
     in_region: bool = False
+    chosen: Chosen | None = None  # its size depends on the data
     mutated_by: list[int] = field(default_factory=list)
     id: int = -1  # in the step graph; -1: static, not listed
     watch: weakref.ref[Any] | None = None
@@ -331,7 +333,7 @@ class Capture(TorchDispatchMode):
             op.agent_ops.append(record)
         op.arguments = tuple(s for s in read if s is not None)
         self._ops.append(op)
-        new_bytes = self._see_outputs(op, number, arguments, out)
+        new_bytes = self._see_outputs(op, number, arguments, chosen_by(func, args, out), out)
         op.workspace_bytes = max(0, peak - live - new_bytes)
         op.live_before, op.peak_bytes, op.live_bytes = live, peak, meter.live()
         self._read(op, (*op.arguments, *self._pending, *self._node_unpacked))
@@ -464,7 +466,12 @@ class Capture(TorchDispatchMode):
         return storage
 
     def _see_outputs(
-        self, op: CapturedOp, number: int, arguments: tuple[Tensor, ...], out: Any
+        self,
+        op: CapturedOp,
+        number: int,
+        arguments: tuple[Tensor, ...],
+        chosen: Chosen | None,
+        out: Any,
     ) -> int:
         """Storages the op made; returns their bytes."""
         from_unpacked = any(id(t) in self._unpacked_objects for t in arguments)
@@ -479,6 +486,7 @@ class Capture(TorchDispatchMode):
                 storage.birth, storage.prior = number, False
                 storage.in_region = op.in_region
                 storage.pinned = self._keep_all > 0
+                storage.chosen = chosen or follow(op.arguments, tensor)
                 storage.name = f"{op.module}.{op.name}" if op.module else op.name
                 if op.phase != FORWARD:
                     storage.category = 6

@@ -105,6 +105,9 @@ class Rung:
     plan: Plan | None = None
     tape: Tape | None = None
     refused: str = ""
+    # Bytes its graph was made larger by, and how often, because a plan peaked higher on the tape.
+    extra_bytes: int = 0
+    tightened: int = 0
     used: int = 0  # the last step it ran
 
     @property

@@ -18,6 +18,7 @@ from torch import Tensor
 __all__ = [
     "IGNORED",
     "OpKind",
+    "chooses_rows",
     "first_kind",
     "hidden_writes",
     "mutated_positions",
@@ -85,6 +86,9 @@ _DROPOUT_POSITION: dict[Any, int] = dict.fromkeys(
     3,
 )
 
+# Tagged as if their sizes came from the data, which is so with a mask only.
+_INDEXING = _overloads("aten.index.Tensor")
+
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 
@@ -121,6 +125,14 @@ def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any
     return func, tuple(replayed)
 
 
+def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
+    """Do the sizes of what it makes depend on what its inputs hold?"""
+    if not any(tag.name == "dynamic_output_shape" for tag in func.tags):
+        return False
+    masks = (torch.bool, torch.uint8)
+    return func not in _INDEXING or any(t.dtype in masks for t in tensors_in(args[1]))
+
+
 def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKind:
     """What the overload alone tells. The capture lowers it to VIEW or ONCE by what it sees."""
     space = str(func.namespace)
@@ -129,7 +141,7 @@ def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKi
     if space not in _NAMESPACES:
         return OpKind.ONCE
     tags = {tag.name for tag in func.tags}
-    if tags & {"data_dependent_output", "dynamic_output_shape", "nondeterministic_bitwise"}:
+    if tags & {"data_dependent_output", "nondeterministic_bitwise"} or chooses_rows(func, args):
         return OpKind.ONCE
     if "nondeterministic_seeded" in tags:
         position = _DROPOUT_POSITION.get(func)

@@ -22,6 +22,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -44,7 +45,8 @@ from reprise.torch.forward import ArmedForward
 from reprise.torch.ladder import Key, Ladder, Rung, key_of
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
-from reprise.torch.program import compile_plan
+from reprise.torch.placement import peak_of, place
+from reprise.torch.program import Program, compile_plan
 from reprise.torch.ranks import Ranks
 from reprise.torch.state import alive_tensors, blocked, known_names, model_device, now_ns
 from reprise.torch.step_graph import CapturedGraph, build
@@ -56,6 +58,8 @@ __all__ = ["Session", "Stage", "capturing"]
 
 # So many planned steps after the first check the result is said in a line.
 SAID_AFTER = 3
+# So many plans in a row may peak above the budget on the tape before one is taken as it is.
+TIGHTENED_AT_MOST = 3
 # Ranks ask together whether there is a newer plan, every so many steps.
 ASK_EVERY = 32
 
@@ -613,7 +617,8 @@ class Session:
         reply = ranks.broadcast(reply)
         if reply.kind == "plan" and reply.plan is not None:
             self._install(rung, reply.plan)
-            fine = not rung.refused and rung.plan is reply.plan
+            applied = "" if rung.plan is None else rung.plan.plan_id
+            fine = not rung.refused and applied == reply.plan.plan_id
             if not all(ranks.gather(fine)):
                 self._drop_plans(rung.refused or "another rank cannot run the plan")
         elif waiting:
@@ -635,10 +640,15 @@ class Session:
             return
         if quarantine.holds(plan):
             why = f"plan {plan.plan_id} was found to change gradients before"
+        tape = None
         try:
-            tape = None if why else Tape(compile_plan(rung.graph, plan.schedule))
+            if not why:
+                plan, program = _placed(rung, plan)
+                tape = Tape(program)
         except RepriseError as error:
             why = str(error)
+        if tape is not None and plan.peak_bytes > plan.budget_bytes and self._tighten(rung, plan):
+            return
         if why:
             self.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
             if rung.tape is None:
@@ -650,6 +660,18 @@ class Session:
         self.agent.plan_state(plan.plan_number, abi.PLAN_APPLIED)
         if plan.sentence:
             self.say(plan.sentence)
+
+    def _tighten(self, rung: Rung, plan: Plan) -> bool:
+        """Asks for a plan that has room for what this one is above the budget on the tape."""
+        if self.ranks is not None or rung.tightened >= TIGHTENED_AT_MOST:
+            return False
+        rung.tightened += 1
+        rung.extra_bytes += plan.peak_bytes - plan.budget_bytes
+        message = rung.graph.message()
+        for figure in ("static_bytes", "measured_peak_bytes"):
+            message[figure] += rung.extra_bytes
+        self._submit(rung, message, str(plan.budget_bytes))
+        return rung.open
 
     def _stopped(self, why: str) -> None:
         for rung in self.ladder.rungs:
@@ -711,6 +733,22 @@ class Session:
                 f"from the unplanned ones ({result.differing[0]} first); plan {plan.plan_id} is "
                 "removed and training goes on without one"
             )
+
+
+def _placed(rung: Rung, plan: Plan) -> tuple[Plan, Program]:
+    """The plan as the tape runs it: its program, and what that peaks at."""
+    program = compile_plan(rung.graph, plan.schedule)
+    if rung.fitted:
+        return plan, program  # for sizes that nobody has seen
+    stands = peak_of(rung.graph, plan.schedule)
+    reserve = max(0, plan.peak_bytes - stands - rung.extra_bytes)
+    placed = place(rung.graph, plan.schedule, plan.peak_bytes - reserve)
+    if placed.early:
+        try:
+            program = compile_plan(rung.graph, placed.schedule)
+        except RepriseError:
+            placed = place(rung.graph, plan.schedule, plan.peak_bytes, late=True)
+    return replace(plan, peak_bytes=placed.peak_bytes + reserve), program
 
 
 def _before_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

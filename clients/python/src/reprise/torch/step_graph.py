@@ -109,6 +109,7 @@ def build(
             storage.name = storage.name or "before the step"
             begin.writes.append(storage)
     _freeze_readers_of_changing_state(step)
+    _expect_the_most_rows(listed)
     _fit_times(step, measured_step_ns)
     last = len(step.ops) - 1
     required = tuple(s.id for s in listed if s.death is None)
@@ -161,6 +162,13 @@ def _release(storage: CapturedStorage, last_read: int, last: int) -> int:
         # Somebody we did not see holds it: autograd's graph, or C++.
         release = storage.death
     return release
+
+
+def _expect_the_most_rows(storages: list[CapturedStorage]) -> None:
+    """A size that the data decides is another one in every step (sizes.py)."""
+    for storage in storages:
+        if storage.chosen is not None:
+            storage.bytes = storage.chosen.largest(storage.bytes)
 
 
 def _freeze_readers_of_changing_state(step: CapturedStep) -> None:
