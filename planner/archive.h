@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/step_graph.h"
+#include "planner/evaluate.h"
 
 namespace reprise::planner {
 
@@ -22,12 +22,13 @@ class Archive {
     int64_t time_ns = 0;
     std::vector<OpId> execs;
     std::string solver;
+    RegionPlan regions = {};  // of executors that run regions
   };
 
   // Keeps the schedule unless a known one is as small and as fast; drops those
   // it beats. Among equals in both, fewer execs win.
   bool Add(int64_t peak_bytes, int64_t time_ns, const std::vector<OpId>& execs,
-           const std::string& solver);
+           const std::string& solver, const RegionPlan& regions = {});
 
   // Least time within the budget, or nothing.
   const Point* Best(int64_t budget_bytes) const;

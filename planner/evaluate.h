@@ -43,12 +43,15 @@ enum class FreePolicy : uint8_t {
 //            what was dropped is made again just before its first reader in the
 //            backward, all that is missing for it in base order, and stays
 //            until its last reader. No op runs more than twice
-//   kNested  regions of the forward: what crosses them is saved, inside them
-//            some storages are. At the first backward need of something dropped
-//            its whole region runs again, but for ops whose outputs are there,
-//            and what it restores stays until its last reader
+//   kNested  regions of the forward, and regions inside regions: what crosses
+//            them is saved, inside them some storages are. At the first
+//            backward need of something dropped its whole region runs again,
+//            but for ops whose outputs are there, and keeps of what regions
+//            inside it make no more than the forward does. An op inside d
+//            regions runs at most 1 + d times, so max_runs = 2 means that
+//            regions do not nest
 //
-// Both kinds run again forward ops only, in the backward only (executor.h).
+// Both kinds run again forward ops only, in the backward only (regions.h).
 enum class Execution : uint8_t { kFree, kOnce, kNested };
 
 // What the executor that will run the plan can do. The default is an
@@ -62,10 +65,14 @@ struct Capabilities {
   FreePolicy free_policy = FreePolicy::kEager;
   int64_t ns_per_op = 0;  // added to the time of every re-run
   Execution execution = Execution::kFree;
+  // Of kNested: a region with none inside it makes again only what each reader
+  // needs, when it needs it.
+  bool lazy_region = false;
 };
 
-// What `execution` implies written into the other fields: at most two runs per
-// op, recompute in the backward only. Evaluator, rules and problems apply it.
+// What `execution` implies written into the other fields: recompute in the
+// backward only; at most two runs per op, and lazily, for kOnce. Evaluator,
+// rules and problems apply it.
 Capabilities WithExecution(Capabilities capabilities);
 
 // One step of a schedule.
@@ -80,6 +87,21 @@ inline Entry Exec(OpId op) { return {Entry::Kind::kExec, op}; }
 inline Entry Free(StorageId storage) { return {Entry::Kind::kFree, storage}; }
 
 using Schedule = std::vector<Entry>;
+
+// A stretch [begin, end) of the forward that runs again as a whole.
+struct Region {
+  OpId begin = 0;
+  OpId end = 0;
+
+  friend bool operator==(const Region&, const Region&) = default;
+};
+
+// What an executor of kOnce or kNested is told instead of a schedule; regions.h
+// has the semantics.
+struct RegionPlan {
+  std::vector<Region> regions = {};  // by begin, the outer first
+  std::vector<int32_t> levels = {};  // by storage: 0 is saved by the forward
+};
 
 struct Evaluation {
   int64_t peak_bytes = 0;

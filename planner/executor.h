@@ -1,21 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executors that run no schedule but a set of saved storages, and the
-// search for such sets.
+// Plans for executors that run no schedule but regions and sets of saved
+// storages (regions.h has what they do with them): kinds `once` and `nested`.
+// One archive, and one curve, per kind and depth of nesting.
 //
-// A set says, for every storage made in the forward, whether it is still there
-// when the backward begins (those nobody may make again always are). What the
-// executor makes of it is written down as a list of execs, so that the
-// evaluator replays exactly what will run; `Execution` in evaluate.h has the
-// semantics. One archive, and one curve, per kind of executor.
+// `once` is one lazy region around the forward: only the levels are searched.
 //
-// Search: sets taken from schedules without that restriction, from plans by
-// name and from minimum cuts; then annealing over the sets, one storage at a
-// time: drop one that is alive at the peak, save one that was dropped. O(execs)
-// per set.
+// `nested` starts from regions of three kinds, as deep as may be: the stages of
+// the chain that the step resembles, joined to fewer and fewer (Chen et al.,
+// 2016, one level); halves of halves of them (the same paper's recursion,
+// memory O(log n) at O(n log n) time); and the regions inside the schedules of
+// Rotor and Revolve, which nest because a checkpoint stays until its backward
+// (rotor.h): on uniform chains the best there is. What the forward saves comes
+// from schedules without that restriction, from plans by name and from minimum
+// cuts. Regions that do not nest are tried first and in any case.
+//
+// Then annealing, from the best few: the level of a storage changes, a region
+// comes, goes, or one of its ends moves. O(execs) per step.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "planner/archive.h"
@@ -23,34 +28,29 @@
 #include "planner/flags.h"
 #include "planner/planner.h"
 #include "planner/problem.h"
+#include "planner/regions.h"
 
 namespace reprise::planner {
 
 // By storage.
 using SavedSet = std::vector<uint8_t>;
 
-// Everything is saved.
-SavedSet SaveAll(const Problem& problem);
-
 // What a schedule saves: the storages it does not make again.
 SavedSet SavedBy(const Problem& problem, const std::vector<OpId>& execs);
 
-// The execs of an executor of kind `kOnce`; empty where it cannot run the set.
-std::vector<OpId> OnceExecs(const Problem& problem, const SavedSet& saved);
+// What the executor makes of a schedule that it cannot run as it is: of kOnce
+// its saved set, of kNested the regions of its re-runs.
+RegionPlan PlanLike(const Problem& problem, const std::vector<OpId>& execs);
 
-// The same for kind `kNested`. `region_of`: by forward op, ascending from 0.
-// Storages read by forward ops of another region than their writer's are saved
-// in any case.
-std::vector<OpId> NestedExecs(const Problem& problem,
-                              const std::vector<int32_t>& region_of,
-                              const SavedSet& saved);
+// Evaluates a plan and adds it to the archive. False where it cannot be run.
+bool AddRegions(const Problem& problem, const RegionPlan& plan,
+                const std::string& solver, Archive& archive);
 
 // Feeds `archive` with plans that the problem's executor can run, beginning
 // from those of `any`, until the effort is over or one within the budget adds
 // no more than the gap target allows above `bound_ns`.
-void SearchSavedSets(const Problem& problem, int64_t budget_bytes,
-                     int64_t bound_ns, const Request& request,
-                     const Archive& any, Generator& generator, Archive& archive,
-                     Effort& effort);
+void SearchRegions(const Problem& problem, int64_t budget_bytes,
+                   int64_t bound_ns, const Request& request, const Archive& any,
+                   Generator& generator, Archive& archive, Effort& effort);
 
 }  // namespace reprise::planner

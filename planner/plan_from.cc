@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "planner/regions.h"
 #include "planner/solve.h"
 
 namespace reprise::planner {
@@ -25,8 +26,14 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
   }
   plan.schedule =
       WithFrees(graph, best->execs, problem.capabilities.free_policy);
-  ASSIGN_OR_RETURN(plan.evaluation,
-                   Evaluate(graph, plan.schedule, problem.capabilities));
+  if (problem.capabilities.execution == Execution::kFree) {
+    ASSIGN_OR_RETURN(plan.evaluation,
+                     Evaluate(graph, plan.schedule, problem.capabilities));
+  } else {
+    plan.regions = best->regions;
+    ASSIGN_OR_RETURN(plan.evaluation,
+                     EvaluateRegions(problem, plan.schedule, plan.regions));
+  }
   const int64_t added = plan.evaluation.time_ns - problem.base.time_ns;
   if (plan.evaluation.peak_bytes > budget_bytes || added < solution.added_ns) {
     return Internal("planner: the evaluator disagrees with the search");

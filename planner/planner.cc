@@ -3,6 +3,7 @@
 
 #include "planner/archive.h"
 #include "planner/effort.h"
+#include "planner/executor.h"
 #include "planner/flags.h"
 #include "planner/problem.h"
 #include "planner/solve.h"
@@ -17,8 +18,13 @@ Solution SolveNamed(const Problem& problem, const Request& request,
   Generator generator(problem);
   for (const Candidate& candidate :
        StrategyCandidates(problem, request.strategy, generator)) {
-    archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
-                std::string(NameOf(request.strategy)));
+    const std::string name(NameOf(request.strategy));
+    if (problem.capabilities.execution == Execution::kFree) {
+      archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                  name);
+    } else {
+      AddRegions(problem, PlanLike(problem, candidate.execs), name, archive);
+    }
   }
   effort.Spend(generator.ticks());
   Certificate certificate(problem, request.budget_bytes, effort);

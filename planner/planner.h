@@ -89,6 +89,8 @@ struct Plan {
   std::vector<Decision> decisions;   // by storage
   std::vector<StorageId> saved;      // present when the backward begins
   std::vector<OpId> recomputed_ops;  // in schedule order, with repeats
+  // What an executor of kOnce or kNested is told; empty for others.
+  RegionPlan regions;
 };
 
 // INVALID_ARGUMENT: the graph is not valid or the request is not.

@@ -40,7 +40,12 @@ Status CheckRequest(const Request& request) {
 void AddBase(const Problem& problem, Archive& archive) {
   std::vector<OpId> execs(problem.op_count);
   for (OpId o = 0; o < problem.op_count; ++o) execs[o] = o;
-  archive.Add(problem.base.peak_bytes, problem.base.time_ns, execs, "base");
+  RegionPlan regions;
+  if (problem.capabilities.execution != Execution::kFree) {
+    regions.levels.assign(problem.bytes.size(), 0);
+  }
+  archive.Add(problem.base.peak_bytes, problem.base.time_ns, execs, "base",
+              regions);
 }
 
 int64_t DefaultTicks(const Problem& problem) {

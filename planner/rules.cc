@@ -26,6 +26,8 @@ bool KindAllows(const Op& op, const Capabilities& capabilities) {
 Capabilities WithExecution(Capabilities capabilities) {
   if (capabilities.execution == Execution::kFree) return capabilities;
   capabilities.recompute_in_backward_only = true;
+  if (capabilities.execution == Execution::kNested) return capabilities;
+  capabilities.lazy_region = true;
   if (capabilities.max_runs == 0 || capabilities.max_runs > 2) {
     capabilities.max_runs = 2;
   }

@@ -429,8 +429,8 @@ Solution Solve(const Problem& problem, const Request& request,
       Search(problem, request, generator, any, first).Run();
   effort.Spend(first.ticks());
   if (!solution.impossible) {
-    SearchSavedSets(problem, request.budget_bytes, solution.added_ns, request,
-                    any, generator, archive, effort);
+    SearchRegions(problem, request.budget_bytes, solution.added_ns, request,
+                  any, generator, archive, effort);
   }
   return solution;
 }

@@ -5,7 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "planner/planner.h"
+#include "planner/rotor.h"
 
 namespace reprise::planner {
 
@@ -29,6 +32,39 @@ inline StepGraph Chain(int layers) {
   }
   graph.required = {graph.storage_count() - 1};
   return graph;
+}
+
+// A chain of layers of 10 bytes, 100 ns forward and 200 ns backward, in which
+// the backward of layer i, op 2 layers - 1 - i, reads x_i.
+inline StepGraph UniformChain(int layers) {
+  StepGraph graph;
+  for (int i = 0; i < layers; ++i) {
+    graph.storages.push_back({.bytes = 10});
+    Op op{.time_ns = 100, .writes = {i}};
+    if (i > 0) op.reads = {i - 1};
+    graph.ops.push_back(op);
+  }
+  for (int i = layers; i-- > 0;) {
+    const StorageId gradient = graph.storage_count();
+    graph.storages.push_back({.bytes = 10});
+    Op op{.time_ns = 200, .phase = Phase::kBackward, .reads = {i}};
+    if (i + 1 < layers) op.reads.push_back(gradient - 1);
+    op.writes = {gradient};
+    graph.ops.push_back(op);
+  }
+  graph.required = {graph.storage_count() - 1};
+  return graph;
+}
+
+// Revolve's schedule of UniformChain.
+inline std::vector<OpId> RevolveExecs(int layers, int slots) {
+  std::vector<OpId> execs;
+  for (const RotorStep& step : RevolveSteps(layers, slots)) {
+    execs.push_back(step.kind == RotorStep::Kind::kBackward
+                        ? 2 * layers - 1 - step.stage
+                        : step.stage);
+  }
+  return execs;
 }
 
 inline Plan MustPlan(const StepGraph& graph, const Request& request) {

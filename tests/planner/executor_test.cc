@@ -1,66 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/executor.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "planner/generate.h"
+#include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
+#include "tests/planner/region_oracle.h"
 
 namespace reprise::planner {
 namespace {
 
-using ::testing::ElementsAre;
-
-// Forward x0 -> x1 -> x2 -> x3; the backward reads x3, x2, x1, x0 in turn.
-StepGraph Chain(int layers) {
-  StepGraph graph;
-  for (int i = 0; i < layers; ++i) {
-    graph.storages.push_back({.bytes = 10});
-    Op op{.time_ns = 100, .writes = {i}};
-    if (i > 0) op.reads = {i - 1};
-    graph.ops.push_back(op);
+std::vector<OpId> ExecsIn(const Schedule& schedule) {
+  std::vector<OpId> execs;
+  for (const Entry& entry : schedule) {
+    if (entry.kind == Entry::Kind::kExec) execs.push_back(entry.id);
   }
-  for (int i = layers; i-- > 0;) {
-    const StorageId gradient = graph.storage_count();
-    graph.storages.push_back({.bytes = 10});
-    Op op{.time_ns = 200, .phase = Phase::kBackward, .reads = {i}};
-    if (i + 1 < layers) op.reads.push_back(gradient - 1);
-    op.writes = {gradient};
-    graph.ops.push_back(op);
-  }
-  graph.required = {graph.storage_count() - 1};
-  return graph;
+  return execs;
 }
 
-TEST(ExecutorTest, OnceRemakesWhatIsMissingInBaseOrderBeforeItsFirstReader) {
-  const StepGraph graph = Chain(4);
-  const Problem problem = MakeProblem(graph, {.execution = Execution::kOnce});
-  SavedSet saved = SaveAll(problem);
-  saved[1] = saved[2] = 0;
-
-  // x2 is read by op 5 and needs x1, which then stays for op 6.
-  EXPECT_THAT(OnceExecs(problem, saved),
-              ElementsAre(0, 1, 2, 3, 4, 1, 2, 5, 6, 7));
-}
-
-TEST(ExecutorTest, NestedReplaysAWholeRegionAtItsFirstNeed) {
-  const StepGraph graph = Chain(6);
-  const Problem problem = MakeProblem(graph, {.execution = Execution::kNested});
-  const SavedSet saved(graph.storage_count(), 0);
-
-  // Regions {0, 1, 2} and {3, 4, 5}; x2 crosses and is saved.
-  EXPECT_THAT(NestedExecs(problem, {0, 0, 0, 1, 1, 1}, saved),
-              ElementsAre(0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8, 9, 0, 1, 10, 11));
-}
-
-TEST(ExecutorTest, WhatMayNotRunAgainIsSavedWhateverTheSetSays) {
-  StepGraph graph = Chain(4);
-  graph.ops[2].kind = OpKind::kOnce;
-  const Problem problem = MakeProblem(graph, {.execution = Execution::kOnce});
-
-  EXPECT_THAT(OnceExecs(problem, SavedSet(graph.storage_count(), 0)),
-              ElementsAre(0, 1, 2, 3, 3, 4, 5, 0, 1, 6, 7));
+Plan PlanFor(const StepGraph& graph, Execution execution, int max_runs,
+             int64_t budget_bytes, int64_t ticks) {
+  return MustPlan(
+      graph, {.budget_bytes = budget_bytes,
+              .capabilities = {.max_runs = max_runs, .execution = execution},
+              .max_ticks = ticks});
 }
 
 TEST(ExecutorTest, PlansOfBothKindsObeyTheirRulesAndTheBound) {
@@ -92,17 +56,10 @@ TEST(ExecutorTest, PlansOfBothKindsObeyTheirRulesAndTheBound) {
       }
       // Nobody does better than a schedule without restrictions may.
       EXPECT_GE(plan->overhead, free_overhead);
-      std::vector<int> runs(graph->op_count(), 0);
-      std::vector<OpId> execs;
-      for (const Entry& entry : plan->schedule) {
-        if (entry.kind != Entry::Kind::kExec) continue;
-        EXPECT_LE(++runs[entry.id], 2);
-        execs.push_back(entry.id);
-      }
-      if (execution == Execution::kOnce && plan->solver == "saved-set") {
-        // The plan is what the executor makes of its saved set.
-        EXPECT_EQ(OnceExecs(problem, SavedBy(problem, execs)), execs);
-      }
+      // The plan is what the executor makes of its regions.
+      EXPECT_TRUE(EvaluateRegions(problem, plan->schedule, plan->regions).ok());
+      EXPECT_EQ(ExecsOf(*graph, problem.capabilities, plan->regions),
+                ExecsIn(plan->schedule));
     }
   }
 }
@@ -123,9 +80,75 @@ TEST(ExecutorTest, PlansOnRandomGraphsAreValid) {
                                                  .max_ticks = 100'000});
 
     ASSERT_TRUE(plan.ok()) << "graph " << i << ": " << plan.status().message();
+    if (plan->feasible) {
+      EXPECT_EQ(ExecsOf(graph, problem.capabilities, plan->regions),
+                ExecsIn(plan->schedule))
+          << "graph " << i;
+    }
     feasible += plan->feasible;
   }
   EXPECT_GT(feasible, 10);
+}
+
+TEST(ExecutorTest, NestedRegionsReachWhatFlatOnesCannot) {
+  // Flat regions of a chain of 100 keep at least about 2 sqrt(100) values;
+  // nested ones need about log2(100) of them.
+  const StepGraph graph = UniformChain(100);
+  const int64_t kBudget = 90;
+
+  EXPECT_FALSE(
+      PlanFor(graph, Execution::kNested, 2, kBudget, 4'000'000).feasible);
+  const Plan plan = PlanFor(graph, Execution::kNested, 0, kBudget, 4'000'000);
+
+  ASSERT_TRUE(plan.feasible);
+  EXPECT_EQ(plan.solver, "nested-regions");
+  EXPECT_LE(plan.evaluation.peak_bytes, kBudget);
+}
+
+TEST(ExecutorTest, NestedRegionsOfAUniformChainReachRevolve) {
+  for (const int length : {16, 100, 400}) {
+    const StepGraph graph = UniformChain(length);
+    for (const int slots : {3, 5, 9}) {
+      const auto revolve = Evaluate(
+          graph,
+          WithFrees(graph, RevolveExecs(length, slots), FreePolicy::kEager),
+          {});
+      ASSERT_TRUE(revolve.ok());
+      // One value more: the output of a region is saved.
+      const int64_t budget = revolve->peak_bytes + 10;
+
+      const Plan plan =
+          PlanFor(graph, Execution::kNested, 0, budget, 20'000'000);
+
+      ASSERT_TRUE(plan.feasible) << length << " ops, " << budget << " bytes";
+      EXPECT_LE(plan.evaluation.time_ns, revolve->time_ns)
+          << length << " ops, " << slots << " slots";
+    }
+  }
+}
+
+TEST(ExecutorTest, NestedRegionsAreNeverWorseThanFlatOnes) {
+  for (const GraphKind kind : {GraphKind::kTransformer, GraphKind::kResNet,
+                               GraphKind::kUNet, GraphKind::kMoe}) {
+    const auto graph = Generate({.kind = kind, .ops = 150});
+    ASSERT_TRUE(graph.ok());
+    const Problem problem = MakeProblem(*graph, {});
+    for (const int percent : {80, 60, 45}) {
+      const int64_t budget =
+          problem.static_bytes +
+          (problem.base.peak_bytes - problem.static_bytes) * percent / 100;
+
+      const Plan flat =
+          PlanFor(*graph, Execution::kNested, 2, budget, 4'000'000);
+      const Plan nested =
+          PlanFor(*graph, Execution::kNested, 0, budget, 4'000'000);
+
+      if (!flat.feasible) continue;
+      ASSERT_TRUE(nested.feasible);
+      EXPECT_LE(nested.evaluation.time_ns, flat.evaluation.time_ns)
+          << static_cast<int>(kind) << " at " << percent << " %";
+    }
+  }
 }
 
 }  // namespace

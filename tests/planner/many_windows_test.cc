@@ -3,27 +3,25 @@
 // The bound of several windows against brute force. S, R and A are read off
 // optimal schedules, and every row of the program must hold for them: that
 // finds a wrong row sooner than bounds do, and needs no solver.
-// REPRISE_ORACLE_GRAPHS=10000 asks for more graphs.
+// oracle_graphs.h asks for more graphs.
 #include "planner/many_windows.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <string>
 
 #include "planner/screen.h"
 #include "tests/planner/oracle.h"
+#include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
 namespace {
 
 int GraphCount(int share) {
-  const char* text = std::getenv("REPRISE_ORACLE_GRAPHS");
-  const int count = text == nullptr ? 800 : std::max(1, std::atoi(text));
-  return std::max(1, count / share);
+  return std::max(1, OracleNumber("REPRISE_ORACLE_GRAPHS", 800) / share);
 }
 
 Capabilities CapabilitiesOf(int i, Random& random) {

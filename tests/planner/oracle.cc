@@ -60,17 +60,21 @@ class Oracle {
       for (const StorageId s : op.writes) version[s] = 1;
     }
     last_ = version;
+    for (OpId o = graph.op_count(); o-- > 0;) {
+      rest_[o] = rest_[o + 1] + graph.ops[o].time_ns;
+    }
   }
 
   std::optional<OracleAnswer> Solve() {
-    queue_.push({0, 0});
+    queue_.push({rest_[0], 0});
     states_.push_back({});
     from_.push_back({-1, {}});
     best_[KeyOf(states_[0])] = 0;
     while (!queue_.empty()) {
-      const auto [time, index] = queue_.top();
+      const auto [all, index] = queue_.top();
       queue_.pop();
       const State state = states_[index];
+      const int64_t time = all - rest_[state.next];
       if (best_[KeyOf(state)] < time) continue;
       if (IsEnd(state)) return Answer(time, index);
       for (StorageId s = 0; s < graph_.storage_count(); ++s) {
@@ -177,7 +181,8 @@ class Oracle {
     known->second = time;
     states_.push_back(state);
     from_.push_back({from, entry});
-    queue_.push({time, static_cast<int>(states_.size()) - 1});
+    queue_.push(
+        {time + rest_[state.next], static_cast<int>(states_.size()) - 1});
   }
 
   OracleAnswer Answer(int64_t time, int index) const {
@@ -191,13 +196,15 @@ class Oracle {
     return answer;
   }
 
-  using Arrival = std::pair<int64_t, int>;  // time, index of the state
+  // Time with that of the first runs to come, index of the state.
+  using Arrival = std::pair<int64_t, int>;
 
   const StepGraph& graph_;
   const Capabilities& caps_;
   const int64_t budget_;
   std::vector<std::vector<int>> need_, mutated_;  // versions, by op
   std::array<uint8_t, kMostStorages> last_{};
+  std::array<int64_t, kMostOps + 1> rest_{};  // of first runs from an op on
   std::vector<State> states_;
   std::vector<std::pair<int, std::optional<Entry>>> from_;
   std::unordered_map<Key, int64_t, KeyHash> best_;

@@ -1,29 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Everything the planner says, against brute force on small random graphs.
-// Each test takes 800
-// graphs per set of capabilities, half or twice as many where it says so;
-// REPRISE_ORACLE_GRAPHS=10000 asks for more of them.
+// Each test takes 800 graphs per set of capabilities, half or twice as many
+// where it says so; oracle_graphs.h says how to ask for more.
 #include "tests/planner/oracle.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <algorithm>
 #include <string>
 
 #include "planner/flags.h"
 #include "planner/planner.h"
 #include "planner/screen.h"
 #include "planner/window_bound.h"
+#include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
 namespace {
 
-int GraphCount() {
-  const char* text = std::getenv("REPRISE_ORACLE_GRAPHS");
-  return text == nullptr ? 800 : std::max(1, std::atoi(text));
-}
+int GraphCount() { return OracleNumber("REPRISE_ORACLE_GRAPHS", 800); }
 
 Capabilities CapabilitiesOf(int set, Random& random) {
   if (set == 0) return {};
@@ -61,9 +58,9 @@ TEST_P(OracleTest, TheEvaluatorAgreesWithTheBestSchedule) {
 }
 
 TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
-  Random random(2);
-  int found = 0, feasible = 0, optimal = 0;
-  for (int i = 0; i < GraphCount(); ++i) {
+  OracleShares shares;
+  for (const int i : OracleGraphs(800)) {
+    Random random = OracleRandom(2, i);
     const StepGraph graph = RandomGraph(random, 9);
     const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
     const Problem problem = MakeProblem(graph, capabilities);
@@ -82,7 +79,7 @@ TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
       EXPECT_FALSE(plan->feasible);
       continue;
     }
-    ++feasible;
+    ++shares.feasible;
     ASSERT_TRUE(plan->feasible || plan->undecided)
         << "called impossible below " << plan->infeasible.smallest_budget_bytes;
     const int64_t optimum = best->time_ns - problem.base.time_ns;
@@ -90,28 +87,22 @@ TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
         static_cast<double>(std::max<int64_t>(1, problem.base.time_ns));
     EXPECT_LE(plan->bound * base_time, static_cast<double>(optimum) + 1e-6);
     if (!plan->feasible) {
-      if (std::getenv("REPRISE_ORACLE_SHOW") != nullptr) {
-        std::printf("not found: graph %d budget %ld\n", i, long(budget));
-      }
+      shares.Missed(i, budget);
       continue;
     }
-    ++found;
+    ++shares.found;
     const auto evaluation = Evaluate(graph, plan->schedule, capabilities);
     ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
     EXPECT_LE(evaluation->peak_bytes, budget);
     const int64_t added = evaluation->time_ns - problem.base.time_ns;
     EXPECT_GE(added, optimum);
-    optimal += added == optimum;
+    shares.optimal += added == optimum;
+    if (added != optimum) shares.Missed(i, budget);
     if (plan->proven_optimal) {
       EXPECT_EQ(added, optimum);
     }
   }
-  RecordProperty("feasible", feasible);
-  RecordProperty("found", found);
-  RecordProperty("optimal", optimal);
-  // What is left: one in a hundred at most on graphs this small.
-  EXPECT_GE(found, feasible * 99 / 100) << "of " << feasible;
-  EXPECT_GE(optimal, feasible * 99 / 100) << "of " << feasible;
+  shares.Expect99Percent();
 }
 
 TEST_P(OracleTest, ImpossibleIsTrueBelowTheSmallestBudget) {
