@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/str_cat.h"
+#include "server/collect/malloc_policy.h"
 #include "server/daemon.h"
 #include "server/log.h"
 
@@ -58,6 +59,7 @@ int RunServer(int argc, char** argv) {
   const ParsedOptions parsed = ParseDaemonOptions(argc, argv);
   if (parsed.exit) return parsed.exit_code;
   SetLogLevel(parsed.options.log_level);
+  KeepFreedBuffers();
 
   // Before any thread exists, so that all of them inherit it.
   const sigset_t signals = EndingSignals();

@@ -3,11 +3,13 @@
 // How many records a second the collector takes from rings into its spool, and
 // through to a server's acknowledgement.
 //
-//   collect_bench [RECORDS] [AGENTS]        default 10,000,000 and 1
+//   collect_bench [RECORDS] [AGENTS] [KIND]     default 10,000,000, 1, window
 //
-// The agents are threads that push ALLOC records as fast as the ring takes
-// them; the server is the strict in-memory peer of the tests, in this process
-// too, so that all of them share the processor.
+// KIND is what the agents push: `window`, a traced step on a GPU (each op: its
+// begin, an allocation, the launch, its link, the kernel, a free, its end), or
+// `alloc`, allocator events alone. The agents are threads that push as fast as
+// the ring takes it; the server is the strict in-memory peer of the tests, in
+// this process too, so that all of them share the processor.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "server/collect/collector.h"
+#include "server/collect/malloc_policy.h"
 #include "tests/collect/ingest_peer.h"
 #include "tests/collect/raw_agent.h"
 #include "tests/collect/temporary_folder.h"
@@ -71,6 +74,48 @@ double ResidentMebibytes() {
   return static_cast<double>((resident - shared) * 4096) / (1 << 20);
 }
 
+// The records of op number `op`.
+constexpr uint64_t kPerOp = 7;
+void PushOp(RawAgent& agent, uint64_t op) {
+  const uint64_t start = 1'000'000'000 + op * 20'000;
+  const auto correlation = static_cast<uint32_t>(op);
+  reprise_slot record = reprise::server::AllocRecord(0);
+  const auto push = [&](uint16_t kind, uint64_t ts_ns) {
+    record.kind = kind;
+    record.ts_ns = ts_ns;
+    agent.PushPatiently(record);
+    record.body = {};
+  };
+  auto& body = record.body;
+  body = {};
+  body.op.op = op;
+  body.op.name = 1 + static_cast<uint32_t>(op % 200);
+  push(REPRISE_RECORD_OP_BEGIN, start);
+  body.alloc.address = 0x7f0000000000 + (op % 4096) * 4096;
+  body.alloc.bytes = 1 << 20;
+  body.alloc.op = op;
+  push(REPRISE_RECORD_ALLOC, start + 2000);
+  body.api.dur = 3000;
+  body.api.correlation = correlation;
+  body.api.cbid = 211;
+  push(REPRISE_RECORD_API, start + 4000);
+  body.api.external_id = op;
+  body.api.correlation = correlation;
+  push(REPRISE_RECORD_LINK, 0);
+  body.kernel.dur = 9000;
+  body.kernel.correlation = correlation;
+  body.kernel.name = 300 + static_cast<uint32_t>(op % 100);
+  body.kernel.stream = 7;
+  push(REPRISE_RECORD_KERNEL, start + 9000);
+  body.alloc.address = 0x7f0000000000 + (op % 4096) * 4096;
+  body.alloc.bytes = -(1 << 20);
+  body.alloc.op = op;
+  body.alloc.what = REPRISE_FREE;
+  push(REPRISE_RECORD_ALLOC, start + 10'000);
+  body.op.op = op;
+  push(REPRISE_RECORD_OP_END, start + 12'000);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -78,10 +123,14 @@ int main(int argc, char** argv) {
       argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 10'000'000;
   const uint64_t agent_count =
       argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1;
-  if (records == 0 || agent_count == 0) {
-    std::fprintf(stderr, "usage: collect_bench [RECORDS] [AGENTS]\n");
+  const std::string kind = argc > 3 ? argv[3] : "window";
+  if (records == 0 || agent_count == 0 ||
+      (kind != "window" && kind != "alloc")) {
+    std::fprintf(stderr,
+                 "usage: collect_bench [RECORDS] [AGENTS] [window|alloc]\n");
     return 2;
   }
+  reprise::server::KeepFreedBuffers();  // as the daemon does
   TemporaryFolder folder;
   IngestPeer peer;
   peer.forgetful = true;
@@ -100,11 +149,14 @@ int main(int argc, char** argv) {
     if (!agents.back()->Connect(folder / "agent.sock")) return 1;
   }
 
-  const uint64_t each = records / agent_count;
+  const uint64_t each = records / agent_count / kPerOp * kPerOp;
   const auto start = Clock::now();
   std::vector<std::thread> writers;
   for (auto& agent : agents) {
-    writers.emplace_back([&agent, each] { agent->PushAllocs(0, each); });
+    writers.emplace_back([&agent, each, &kind] {
+      if (kind == "alloc") return agent->PushAllocs(0, each);
+      for (uint64_t op = 1; op <= each / kPerOp; ++op) PushOp(*agent, op);
+    });
   }
   int64_t most_spooled = 0;
   double most_resident = 0;
@@ -138,11 +190,15 @@ int main(int argc, char** argv) {
       CpuSeconds(), total_seconds);
   // What the collector could do with a core for each of its threads, whatever
   // else this machine does meanwhile.
+  double collector_seconds = 0;
   for (const char* thread : {"reprise-drain", "reprise-forward"}) {
     const double seconds = ThreadSeconds(thread);
+    collector_seconds += seconds;
     std::printf("%-23s %.2f s: %.2f M records/s of processor time\n", thread,
                 seconds, total / seconds / 1e6);
   }
+  std::printf("collector               %.3f s of processor per M records\n",
+              collector_seconds / total * 1e6);
   std::printf("resident, rings aside   %.1f MiB, server included\n",
               most_resident);
   std::printf("largest spool           %.1f MiB\n",

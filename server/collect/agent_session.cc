@@ -164,8 +164,10 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
 // A batch that could not be committed is read again, and longer perhaps.
 void AgentSession::Join(std::span<const reprise_slot> records) {
   for (; joined_ < records.size(); ++joined_) {
-    reprise_slot slot = records[joined_];
-    if (FixClock(slot, row_.realtime_to_monotonic_ns)) join_.Take(slot);
+    reprise_slot copy;
+    const reprise_slot* slot =
+        OnClock(records[joined_], row_.realtime_to_monotonic_ns, copy);
+    if (slot != nullptr) join_.Take(*slot);
   }
 }
 

@@ -30,10 +30,12 @@ class Builder {
 
   Built Build() {
     for (const reprise_slot& raw : input_.records) {
-      reprise_slot slot = raw;
-      if (!FixClock(slot, input_.realtime_to_monotonic_ns)) {
+      reprise_slot copy;
+      const reprise_slot* slot =
+          OnClock(raw, input_.realtime_to_monotonic_ns, copy);
+      if (slot == nullptr) {
         ++built_.malformed;
-      } else if (!Take(slot)) {
+      } else if (!Take(*slot)) {
         built_.waits_for_name = true;
         break;
       }
@@ -119,7 +121,7 @@ class Builder {
     built_.pending.erase(built_.pending.begin() +
                          static_cast<std::ptrdiff_t>(index));
     const auto& done = slot.body.step_done;
-    v1::StepReport& report = *writer_.columns().add_steps();
+    v1::StepReport& report = *writer_.reports().add_steps();
     report.set_step(done.step);
     report.set_plan_id(PlanIdText(done.plan_id));
     report.set_step_ns(static_cast<int64_t>(done.step_ns));
@@ -149,7 +151,7 @@ class Builder {
     }
     const std::optional<std::string> name = Name(verify.first_name);
     if (!name) return false;
-    v1::VerifyReport& report = *writer_.columns().add_checks();
+    v1::VerifyReport& report = *writer_.reports().add_checks();
     report.set_step(verify.step);
     report.set_plan_id(PlanIdText(verify.plan_id));
     report.set_checked(verify.checked);
@@ -172,7 +174,7 @@ class Builder {
     }
     const std::optional<std::string> why = Name(state.why_name);
     if (!why) return false;
-    v1::PlanState& report = *writer_.columns().add_states();
+    v1::PlanState& report = *writer_.reports().add_states();
     report.set_plan_id(PlanIdText(state.plan_id));
     report.set_state(state.state);
     report.set_why(*why);
@@ -198,14 +200,17 @@ class Builder {
 
 }  // namespace
 
-bool FixClock(reprise_slot& slot, int64_t realtime_to_monotonic_ns) {
-  if (!Fits({slot.ts_ns})) return false;
-  if (slot.clock_id == REPRISE_CLOCK_MONOTONIC) return true;
-  if (slot.clock_id != REPRISE_CLOCK_REALTIME) return false;
+const reprise_slot* OnClock(const reprise_slot& slot,
+                            int64_t realtime_to_monotonic_ns,
+                            reprise_slot& copy) {
+  if (slot.ts_ns > kLargestValue) return nullptr;
+  if (slot.clock_id == REPRISE_CLOCK_MONOTONIC) return &slot;
+  if (slot.clock_id != REPRISE_CLOCK_REALTIME) return nullptr;
   const int64_t ts =
       static_cast<int64_t>(slot.ts_ns) + realtime_to_monotonic_ns;
-  slot.ts_ns = ts < 0 ? 0 : static_cast<uint64_t>(ts);
-  return true;
+  copy = slot;
+  copy.ts_ns = ts < 0 ? 0 : static_cast<uint64_t>(ts);
+  return &copy;
 }
 
 Built BuildChunks(const BuildInput& input) { return Builder(input).Build(); }

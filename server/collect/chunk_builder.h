@@ -79,7 +79,10 @@ inline constexpr size_t kMaxPending = 64;
 
 Built BuildChunks(const BuildInput& input);
 
-// Puts the record's time on CLOCK_MONOTONIC. False: its time cannot be.
-bool FixClock(reprise_slot& slot, int64_t realtime_to_monotonic_ns);
+// The record with its time on CLOCK_MONOTONIC: itself, as almost always, or a
+// copy. nullptr: its time cannot be.
+const reprise_slot* OnClock(const reprise_slot& slot,
+                            int64_t realtime_to_monotonic_ns,
+                            reprise_slot& copy);
 
 }  // namespace reprise::server

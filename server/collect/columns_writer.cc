@@ -23,11 +23,6 @@ bool FillDevice(int32_t device, Row& row) {
 
 }  // namespace
 
-bool Fits(std::initializer_list<uint64_t> values) {
-  return std::all_of(values.begin(), values.end(),
-                     [](uint64_t v) { return v <= kLargestValue; });
-}
-
 bool FillRow(const reprise_slot& slot, Row& row) {
   const auto& body = slot.body;
   row.kind = slot.kind;
@@ -106,14 +101,27 @@ bool FillRow(const reprise_slot& slot, Row& row) {
 // ---- ColumnsWriter ----
 
 void ColumnsWriter::Add(const Row& row) {
-  rows_.push_back(row);
+  start_ns_.AddFixed(row.start_ns);
+  dur_ns_.AddVarint(row.dur_ns);
+  kind_.AddVarint(row.kind);
+  op_.AddVarint(row.op);
+  name_.AddVarint(row.name);
+  stream_.AddVarint(row.stream);
+  device_.AddVarint(row.device);
+  bytes_.AddSigned(row.bytes);
+  ptr_.AddFixed(row.ptr);
+  corr_.AddVarint(row.corr);
+  thread_.AddVarint(row.thread);
+  extra_.AddVarint(row.extra);
+  graph_.AddVarint(row.graph);
+  ++rows_;
   Cover(row.start_ns, row.start_ns + row.dur_ns);
-  bytes_ += kRecordBytes;
+  size_ += kRecordBytes;
 }
 
 void ColumnsWriter::AddedReport(uint64_t at_ns) {
   Cover(at_ns, at_ns);
-  bytes_ += kReportBytes;
+  size_ += kReportBytes;
 }
 
 void ColumnsWriter::AddDropped(uint64_t count) {
@@ -121,7 +129,7 @@ void ColumnsWriter::AddDropped(uint64_t count) {
 }
 
 bool ColumnsWriter::full() const {
-  return rows_.size() >= kChunkRecords || bytes_ >= kChunkBytes;
+  return rows_ >= kChunkRecords || size_ >= kChunkBytes;
 }
 
 void ColumnsWriter::Cover(uint64_t from, uint64_t to) {
@@ -130,38 +138,40 @@ void ColumnsWriter::Cover(uint64_t from, uint64_t to) {
   covered_ = true;
 }
 
-template <typename Field, typename Value>
-void ColumnsWriter::Fill(Field* field, Value Row::*member, bool always) {
-  const bool any =
-      std::any_of(rows_.begin(), rows_.end(),
-                  [member](const Row& row) { return row.*member != Value{}; });
-  if (!any && !always) return;
-  field->Reserve(static_cast<int>(rows_.size()));
-  for (const Row& row : rows_) field->AddAlreadyReserved(row.*member);
+std::string ColumnsWriter::Body() const {
+  const PackedColumn* const before_reports[] = {
+      &start_ns_, &dur_ns_, &kind_, &op_,   &name_,   &stream_,
+      &device_,   &bytes_,  &ptr_,  &corr_, &thread_, &extra_};
+  std::string body;
+  size_t most = reports_.ByteSizeLong() + 128;  // each column's tag and length
+  for (const PackedColumn* column : before_reports) most += column->size();
+  body.reserve(most + graph_.size());
+  for (const PackedColumn* column : before_reports) {
+    const bool always = column == &start_ns_ || column == &kind_;
+    if (always || column->any()) column->AppendTo(body);
+  }
+  reports_.AppendToString(&body);
+  if (graph_.any()) graph_.AppendTo(body);
+  return body;
 }
 
 NewChunk ColumnsWriter::Finish() {
-  Fill(columns_.mutable_start_ns(), &Row::start_ns, true);
-  Fill(columns_.mutable_dur_ns(), &Row::dur_ns);
-  Fill(columns_.mutable_kind(), &Row::kind, true);
-  Fill(columns_.mutable_op(), &Row::op);
-  Fill(columns_.mutable_name(), &Row::name);
-  Fill(columns_.mutable_stream(), &Row::stream);
-  Fill(columns_.mutable_device(), &Row::device);
-  Fill(columns_.mutable_bytes(), &Row::bytes);
-  Fill(columns_.mutable_ptr(), &Row::ptr);
-  Fill(columns_.mutable_corr(), &Row::corr);
-  Fill(columns_.mutable_thread(), &Row::thread);
-  Fill(columns_.mutable_extra(), &Row::extra);
-  Fill(columns_.mutable_graph(), &Row::graph);
   NewChunk chunk{.t0_ns = t0_,
                  .t1_ns = t1_,
-                 .count = static_cast<uint32_t>(rows_.size()),
-                 .body = columns_.SerializeAsString(),
+                 .count = static_cast<uint32_t>(rows_),
+                 .body = Body(),
                  .crc32c = 0,
                  .dropped_before = dropped_};
   chunk.crc32c = Crc32c(chunk.body);
-  *this = ColumnsWriter();
+  for (PackedColumn* column :
+       {&start_ns_, &dur_ns_, &kind_, &op_, &name_, &stream_, &device_, &bytes_,
+        &ptr_, &corr_, &thread_, &extra_, &graph_}) {
+    column->Clear();
+  }
+  reports_.Clear();
+  rows_ = size_ = 0;
+  t0_ = t1_ = dropped_ = 0;
+  covered_ = false;
   return chunk;
 }
 

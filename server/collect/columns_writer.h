@@ -5,17 +5,23 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <vector>
+#include <string>
 
 #include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/collect/chunk_builder.h"
+#include "server/collect/packed_column.h"
 
 namespace reprise::server {
 
 // SQLite and int64 fields end here; no honest count or time comes close.
 inline constexpr uint64_t kLargestValue = uint64_t{1} << 62;
-bool Fits(std::initializer_list<uint64_t> values);
+inline bool Fits(std::initializer_list<uint64_t> values) {
+  for (const uint64_t value : values) {
+    if (value > kLargestValue) return false;
+  }
+  return true;
+}
 
 // One record as the columns hold it.
 struct Row {
@@ -33,7 +39,7 @@ class ColumnsWriter {
   void Add(const Row& row);
 
   // For reports. Call AddedReport after adding one.
-  v1::Columns& columns() { return columns_; }
+  v1::Columns& reports() { return reports_; }
   void AddedReport(uint64_t at_ns);
 
   void AddDropped(uint64_t count);
@@ -41,22 +47,37 @@ class ColumnsWriter {
   bool empty() const { return !covered_; }
   bool full() const;
 
-  // The chunk; the writer is as new.
+  // The chunk; the writer is as new. Its body is byte by byte what protobuf
+  // makes of the same Columns. A column of zeros stays empty, but for the two
+  // that always have values.
   NewChunk Finish();
 
  private:
   void Cover(uint64_t from, uint64_t to);
+  std::string Body() const;
 
-  // A column of zeros stays empty, unless it is one that always has values.
-  template <typename Field, typename Value>
-  void Fill(Field* field, Value Row::*member, bool always = false);
-
-  std::vector<Row> rows_;
-  v1::Columns columns_;
+  static PackedColumn Column(int field) {
+    return PackedColumn(static_cast<uint32_t>(field), kChunkRecords);
+  }
+  PackedColumn start_ns_ = Column(v1::Columns::kStartNsFieldNumber);
+  PackedColumn dur_ns_ = Column(v1::Columns::kDurNsFieldNumber);
+  PackedColumn kind_ = Column(v1::Columns::kKindFieldNumber);
+  PackedColumn op_ = Column(v1::Columns::kOpFieldNumber);
+  PackedColumn name_ = Column(v1::Columns::kNameFieldNumber);
+  PackedColumn stream_ = Column(v1::Columns::kStreamFieldNumber);
+  PackedColumn device_ = Column(v1::Columns::kDeviceFieldNumber);
+  PackedColumn bytes_ = Column(v1::Columns::kBytesFieldNumber);
+  PackedColumn ptr_ = Column(v1::Columns::kPtrFieldNumber);
+  PackedColumn corr_ = Column(v1::Columns::kCorrFieldNumber);
+  PackedColumn thread_ = Column(v1::Columns::kThreadFieldNumber);
+  PackedColumn extra_ = Column(v1::Columns::kExtraFieldNumber);
+  PackedColumn graph_ = Column(v1::Columns::kGraphFieldNumber);
+  v1::Columns reports_;  // steps, checks and states alone
+  size_t rows_ = 0;
   uint64_t t0_ = 0;
   uint64_t t1_ = 0;
   uint64_t dropped_ = 0;
-  size_t bytes_ = 0;
+  size_t size_ = 0;  // at most, of the body
   bool covered_ = false;
 };
 

@@ -10,6 +10,8 @@ namespace {
 // How far back an op that surrounds a launch is looked for among those that
 // ended after it.
 constexpr size_t kMostSiblings = 4096;
+// An op's list of blocks keeps the memory of so many for the next op.
+constexpr size_t kKeptBlocks = 8;
 
 void Widen(uint64_t& first_ns, uint64_t& last_ns, uint64_t start_ns,
            uint64_t end_ns) {
@@ -42,10 +44,7 @@ void OpJoin::Take(const reprise_slot& slot) {
       return TakeOpEnd(slot);
     case REPRISE_RECORD_STEP:
       // Nothing is inside an op here, whatever was thrown.
-      if (const auto found = threads_.find(slot.thread);
-          found != threads_.end()) {
-        Drop(found->second, 0);
-      }
+      if (Thread* thread = Known(slot.thread)) Drop(*thread, 0);
       return;
     case REPRISE_RECORD_LOSS:
       last_loss_ns_ = std::max(last_loss_ns_, slot.body.loss.last_ts);
@@ -130,7 +129,7 @@ uint64_t OpJoin::OpAt(uint32_t thread, uint64_t at_ns) const {
   for (size_t i = 0; op != ended.end() && i < kMostSiblings; ++op, ++i) {
     if (op->begin_ns <= at_ns) return op->op;
   }
-  const std::vector<OpenOp>& open = found->second.open;
+  const std::span<const OpenOp> open = found->second.open();
   for (size_t i = open.size(); i-- > 0;) {
     if (open[i].begin_ns <= at_ns) return open[i].op;
   }
@@ -140,53 +139,68 @@ uint64_t OpJoin::OpAt(uint32_t thread, uint64_t at_ns) const {
 // ---- Ops ----
 
 OpFigures& OpJoin::Figures(uint64_t op) {
-  const auto [found, fresh] = figures_.try_emplace(op);
-  if (fresh) {
-    order_.push_back(op);
-    if (order_.size() > kOps) {
-      figures_.erase(order_.front());
-      order_.pop_front();
-    }
+  if (const auto found = figures_.find(op); found != figures_.end()) {
+    return found->second;
   }
-  return found->second;
+  order_.push_back(op);
+  if (order_.size() <= kOps) return figures_[op];
+  // The oldest one's place is taken, and with it its memory.
+  auto node = figures_.extract(order_.front());
+  order_.pop_front();
+  node.key() = op;
+  node.mapped() = OpFigures{};
+  return figures_.insert(std::move(node)).position->second;
+}
+
+OpJoin::Thread* OpJoin::Known(uint32_t id) {
+  if (last_thread_ != nullptr && last_id_ == id) return last_thread_;
+  const auto found = threads_.find(id);
+  if (found == threads_.end()) return nullptr;
+  last_id_ = id;
+  last_thread_ = &found->second;  // stays where it is: no thread is forgotten
+  return last_thread_;
 }
 
 OpJoin::Thread* OpJoin::ThreadOf(uint32_t id) {
-  const auto found = threads_.find(id);
-  if (found != threads_.end()) return &found->second;
+  if (Thread* known = Known(id)) return known;
   if (threads_.size() >= kThreads) return nullptr;
   return &threads_[id];
 }
 
 void OpJoin::TakeOpBegin(const reprise_slot& slot) {
   Thread* thread = ThreadOf(slot.thread);
-  if (thread == nullptr || thread->open.size() >= kDepth) return;
-  OpenOp& open = thread->open.emplace_back();
+  if (thread == nullptr || thread->depth >= kDepth) return;
+  if (thread->depth == thread->ops.size()) thread->ops.emplace_back();
+  OpenOp& open = thread->ops[thread->depth++];
   open.op = slot.body.op.op;
   open.begin_ns = slot.ts_ns;
+  open.held = open.most_held = 0;
+  open.allocated = false;
   Figures(open.op).begin_ns = slot.ts_ns;
 }
 
 void OpJoin::TakeOpEnd(const reprise_slot& slot) {
-  const auto found = threads_.find(slot.thread);
-  if (found == threads_.end()) return;
-  std::vector<OpenOp>& open = found->second.open;
+  Thread* thread = Known(slot.thread);
+  if (thread == nullptr) return;
+  const std::span<OpenOp> open = thread->open();
   // Also ends ops inside of it that an exception never ended.
   for (size_t i = open.size(); i-- > 0;) {
     if (open[i].op != slot.body.op.op) continue;
     for (size_t inner = open.size(); inner-- > i;) {
-      EndOp(found->second, open[inner], slot.ts_ns);
+      EndOp(*thread, open[inner], slot.ts_ns);
     }
-    Drop(found->second, i);
+    Drop(*thread, i);
     return;
   }
 }
 
 void OpJoin::Drop(Thread& thread, size_t first) {
-  for (size_t i = first; i < thread.open.size(); ++i) {
-    held_blocks_ -= thread.open[i].blocks.size();
+  for (OpenOp& op : thread.open().subspan(first)) {
+    held_blocks_ -= op.blocks.size();
+    op.blocks.clear();
+    if (op.blocks.capacity() > kKeptBlocks) op.blocks.shrink_to_fit();
   }
-  thread.open.resize(first);
+  thread.depth = first;
 }
 
 void OpJoin::EndOp(Thread& thread, OpenOp& open, uint64_t end_ns) {
@@ -208,9 +222,9 @@ void OpJoin::TakeAlloc(const reprise_slot& slot) {
   const reprise_body_alloc& alloc = slot.body.alloc;
   if (alloc.what != REPRISE_ALLOC && alloc.what != REPRISE_FREE) return;
   if (alloc.bytes > kLargestBlock) return;
-  const auto found = threads_.find(slot.thread);
-  if (found == threads_.end()) return;
-  for (OpenOp& open : found->second.open) {
+  Thread* thread = Known(slot.thread);
+  if (thread == nullptr) return;
+  for (OpenOp& open : thread->open()) {
     if (alloc.bytes > 0) {
       if (held_blocks_ >= kHeldBlocks) continue;
       ++held_blocks_;

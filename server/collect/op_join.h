@@ -108,8 +108,13 @@ class OpJoin {
     uint64_t op = 0, begin_ns = 0, end_ns = 0;
   };
   struct Thread {
-    std::vector<OpenOp> open;
+    // Outermost first. Those from `depth` on are kept for their memory.
+    std::vector<OpenOp> ops;
+    size_t depth = 0;
     std::deque<EndedOp> ended;  // by end_ns
+
+    std::span<OpenOp> open() { return std::span(ops).first(depth); }
+    std::span<const OpenOp> open() const { return std::span(ops).first(depth); }
   };
 
   void TakeDeviceWork(const reprise_slot& slot);
@@ -124,10 +129,14 @@ class OpJoin {
   void Drop(Thread& thread, size_t first);
   uint64_t OpAt(uint32_t thread, uint64_t at_ns) const;
   OpFigures& Figures(uint64_t op);
+  // nullptr: nothing is known of it.
+  Thread* Known(uint32_t id);
   Thread* ThreadOf(uint32_t id);
 
   std::vector<Launch> launches_;  // kLaunches once there is one
   std::unordered_map<uint32_t, Thread> threads_;
+  uint32_t last_id_ = 0;  // of the thread that was asked for last
+  Thread* last_thread_ = nullptr;
   std::unordered_map<uint64_t, OpFigures> figures_;
   std::deque<uint64_t> order_;  // of figures_, oldest first
   std::deque<KernelInterval> intervals_;

@@ -58,22 +58,23 @@ Status Statement::Bind(int index, double value) {
                   sqlite3_bind_double(statement_.get(), index, value), "bind");
 }
 
-Status Statement::Bind(int index, std::string_view text) {
+Status Statement::Bind(int index, std::string_view text, bool copied) {
   // An empty view may hold a null pointer, which SQLite would store as NULL.
   const char* data = text.data() != nullptr ? text.data() : "";
-  return ToStatus(
-      sqlite3_db_handle(statement_.get()),
-      sqlite3_bind_text64(statement_.get(), index, data, text.size(),
-                          SQLITE_TRANSIENT, SQLITE_UTF8),
-      "bind");
+  return ToStatus(sqlite3_db_handle(statement_.get()),
+                  sqlite3_bind_text64(
+                      statement_.get(), index, data, text.size(),
+                      copied ? SQLITE_TRANSIENT : SQLITE_STATIC, SQLITE_UTF8),
+                  "bind");
 }
 
-Status Statement::Bind(int index, Blob blob) {
+Status Statement::Bind(int index, Blob blob, bool copied) {
   const char* data = blob.bytes.data() != nullptr ? blob.bytes.data() : "";
-  return ToStatus(sqlite3_db_handle(statement_.get()),
-                  sqlite3_bind_blob64(statement_.get(), index, data,
-                                      blob.bytes.size(), SQLITE_TRANSIENT),
-                  "bind");
+  return ToStatus(
+      sqlite3_db_handle(statement_.get()),
+      sqlite3_bind_blob64(statement_.get(), index, data, blob.bytes.size(),
+                          copied ? SQLITE_TRANSIENT : SQLITE_STATIC),
+      "bind");
 }
 
 Status Statement::BindNull(int index) {

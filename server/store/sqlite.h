@@ -39,18 +39,19 @@ class Statement {
   // Binds by position, from 1.
   Status Bind(int index, int64_t value);
   Status Bind(int index, double value);
-  Status Bind(int index, std::string_view text);
-  Status Bind(int index, Blob blob);
+  Status Bind(int index, std::string_view text, bool copied = true);
+  Status Bind(int index, Blob blob, bool copied = true);
   Status BindNull(int index);
 
   // True: a row is there. False: done; the statement is reset.
   StatusOr<bool> Step();
   void Reset();
 
-  // Resets, binds all arguments in order, and runs to the end.
+  // Resets, binds all arguments in order, and runs to the end. The arguments
+  // are not copied: nothing looks at them afterwards.
   template <typename... Args>
   Status Run(const Args&... args) {
-    RETURN_IF_ERROR(BindAll(args...));
+    RETURN_IF_ERROR(BindEach(/*copied=*/false, args...));
     while (true) {
       ASSIGN_OR_RETURN(const bool row, Step());
       if (!row) return OkStatus();
@@ -60,11 +61,7 @@ class Statement {
   // Resets and binds all arguments; for SELECTs.
   template <typename... Args>
   Status BindAll(const Args&... args) {
-    Reset();
-    int index = 0;
-    Status status;
-    ((status = status.ok() ? BindAny(++index, args) : status), ...);
-    return status;
+    return BindEach(/*copied=*/true, args...);
   }
 
   int64_t Int(int column) const;
@@ -81,16 +78,25 @@ class Statement {
   };
   explicit Statement(sqlite3_stmt* statement) : statement_(statement) {}
 
+  template <typename... Args>
+  Status BindEach(bool copied, const Args&... args) {
+    Reset();
+    int index = 0;
+    Status status;
+    ((status = status.ok() ? BindAny(++index, args, copied) : status), ...);
+    return status;
+  }
+
   template <typename T>
-  Status BindAny(int index, const T& value) {
+  Status BindAny(int index, const T& value, bool copied) {
     if constexpr (std::is_same_v<T, Blob>) {
-      return Bind(index, value);
+      return Bind(index, value, copied);
     } else if constexpr (std::is_floating_point_v<T>) {
       return Bind(index, static_cast<double>(value));
     } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
       return Bind(index, static_cast<int64_t>(value));
     } else {
-      return Bind(index, std::string_view(value));
+      return Bind(index, std::string_view(value), copied);
     }
   }
 

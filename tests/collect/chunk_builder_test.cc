@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <random>
+
 #include "base/crc32c.h"
 #include "profiler/include/reprise_agent.h"
 #include "reprise/v1/ingest.pb.h"
@@ -66,6 +69,34 @@ TEST(BuildChunksTest, PutsARecordIntoColumnsAndLeavesZeroColumnsOut) {
   EXPECT_THAT(columns.bytes(), ElementsAre(-64));
   EXPECT_EQ(columns.dur_ns_size(), 0);
   EXPECT_EQ(columns.name_size(), 0);
+}
+
+// Random records of every kind with values of every length, in chunks that are
+// full and one that is not: what is written by hand is what protobuf writes.
+TEST(BuildChunksTest, WritesByteByByteWhatProtobufWrites) {
+  std::mt19937_64 random(7);
+  std::vector<reprise_slot> records;
+  for (int i = 0; i < 20000; ++i) {
+    reprise_slot slot =
+        Record(1 + random() % 16, random() >> (2 + random() % 62),
+               static_cast<uint32_t>(random() >> random() % 64));
+    uint64_t words[5];
+    for (uint64_t& word : words) word = random() >> random() % 64;
+    std::memcpy(&slot.body, words, sizeof words);
+    if (random() % 4 == 0) slot.body = {};
+    records.push_back(slot);
+  }
+  const Built built = Build(records);
+
+  size_t rows = 0;
+  for (const NewChunk& chunk : built.chunks) {
+    const v1::Columns columns = ColumnsOf(chunk);
+    EXPECT_EQ(columns.SerializeAsString(), chunk.body);
+    EXPECT_EQ(columns.start_ns_size(), columns.kind_size());
+    rows += static_cast<size_t>(columns.kind_size());
+  }
+  EXPECT_GT(built.chunks.size(), 1u);
+  EXPECT_GT(rows, 5000u);
 }
 
 TEST(BuildChunksTest, CutsAfter4096Records) {

@@ -296,14 +296,17 @@ bool RawAgent::PushStepMem(uint64_t step, uint32_t thread) {
 
 void RawAgent::PushAllocs(uint64_t first, uint64_t count) {
   for (uint64_t i = first; i < first + count; ++i) {
-    const reprise_slot record = AllocRecord(i);
-    while (Load(&slot(Load(&header()->head))->sequence) !=
-           Load(&header()->head)) {
-      // Not spinning: the reader may need this core.
-      usleep(50);
-    }
-    Push(record);
+    PushPatiently(AllocRecord(i));
   }
+}
+
+void RawAgent::PushPatiently(const reprise_slot& record) {
+  while (Load(&slot(Load(&header()->head))->sequence) !=
+         Load(&header()->head)) {
+    // Not spinning: the reader may need this core.
+    usleep(50);
+  }
+  Push(record);
 }
 
 void RawAgent::Tear() { (void)Reserve(); }

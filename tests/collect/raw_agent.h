@@ -69,6 +69,8 @@ class RawAgent {
   bool PushStepMem(uint64_t step, uint32_t thread = 1);
   // Pushes allocs first..first+count-1, waiting while the ring is full.
   void PushAllocs(uint64_t first, uint64_t count);
+  // The same for any record, waiting while the ring is full.
+  void PushPatiently(const reprise_slot& record);
   // Reserves a position and never publishes it.
   void Tear();
 

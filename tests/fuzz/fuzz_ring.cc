@@ -82,7 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     REPRISE_FUZZ_CHECK(batch->positions >= batch->records);
     for (size_t i = 0; i < batch->records; ++i) {
       reprise_slot slot = slots[i];
-      if (FixClock(slot, 0)) join.Take(slot);
+      reprise_slot copy;
+      if (const auto* fixed = OnClock(slot, 0, copy)) join.Take(*fixed);
     }
     const Built built =
         BuildChunks({.records = std::span(slots).first(batch->records),
