@@ -50,6 +50,9 @@ class Certificate {
   void TryPebbling(int64_t ticks);
   // Solves it for a smaller budget, for its keep-set; proves nothing new.
   WindowResult KeepSetFor(OpId at, int64_t budget_bytes);
+  // The same where these values are saved by all means.
+  WindowResult KeepSetSaving(OpId at, int64_t budget_bytes,
+                             const std::vector<ValueId>& saved);
 
   // Proven: every schedule adds at least this much time.
   int64_t added_ns() const { return added_ns_; }

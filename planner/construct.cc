@@ -5,22 +5,11 @@
 #include <map>
 
 namespace reprise::planner {
-namespace {
-
-// The flag of the gap or tail of a value that spans a base position.
-int32_t FlagAt(const Problem& problem, ValueId v, OpId at) {
-  const auto uses = problem.Uses(v);
-  const auto next = std::lower_bound(uses.begin(), uses.end(), at);
-  return problem.flag_begin[v] + static_cast<int32_t>(next - uses.begin());
-}
-
-}  // namespace
-
 void ApplyKeepSet(const Problem& problem, const KeepSet& cut, Retention tail,
                   Flags& flags) {
   for (const OpId o : cut.recomputed) {
     for (const ValueId v : problem.versions.Make(o)) {
-      const int32_t flag = FlagAt(problem, v, cut.at);
+      const int32_t flag = problem.FlagAt(v, cut.at);
       if (problem.flag_fixed[flag] != 0) continue;
       if (!problem.IsTail(flag)) {
         flags[flag] = Retention::kShare;
@@ -30,7 +19,7 @@ void ApplyKeepSet(const Problem& problem, const KeepSet& cut, Retention tail,
     }
   }
   for (const ValueId v : cut.saved) {
-    const int32_t flag = FlagAt(problem, v, cut.at);
+    const int32_t flag = problem.FlagAt(v, cut.at);
     if (problem.IsTail(flag)) flags[flag] = Retention::kSave;
   }
 }

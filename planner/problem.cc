@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/problem.h"
 
+#include <algorithm>
 #include <cassert>
 
 namespace reprise::planner {
@@ -69,6 +70,12 @@ void AddReleases(Problem& problem) {
 }
 
 }  // namespace
+
+int32_t Problem::FlagAt(ValueId v, OpId at) const {
+  const auto all = Uses(v);
+  const auto next = std::lower_bound(all.begin(), all.end(), at);
+  return flag_begin[v] + static_cast<int32_t>(next - all.begin());
+}
 
 Problem MakeProblem(const StepGraph& graph, const Capabilities& capabilities) {
   Problem problem;

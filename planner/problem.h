@@ -65,6 +65,8 @@ struct Problem {
   }
   int64_t BytesOf(ValueId v) const { return bytes[versions.storage[v]]; }
   bool IsTail(int32_t flag) const { return flag_to[flag] > op_count; }
+  // The flag of the gap or tail of a value that spans a base position.
+  int32_t FlagAt(ValueId v, OpId at) const;
 };
 
 // The graph must be valid and outlive the problem.

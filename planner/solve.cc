@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/str_cat.h"
+#include "planner/block_plan.h"
 #include "planner/burst.h"
 #include "planner/chain_plan.h"
 #include "planner/construct.h"
@@ -26,6 +27,8 @@ constexpr size_t kMostStarts = 6;
 constexpr int64_t kMostBaseTicks = 25'000'000;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostPolishedOps = 1500;
+// Parts of a run of blocks that are decided apart.
+constexpr int kStretches = 4;
 
 // Search: the state of one solve.
 class Search {
@@ -51,6 +54,7 @@ class Search {
     Report();
     AddStrategies();
     Construct();
+    ConstructBlocks();
     if (Best() == nullptr) {
       certificate_.TryPebbling(scale_ / 16);
       if (certificate_.impossible()) return Refuse();
@@ -191,6 +195,36 @@ class Search {
       if (BestAdded() < before) AddStart(flags);
       Report();
     }
+  }
+
+  // Equal blocks alike: as many of them as the budget asks for, evenly spread.
+  void ConstructBlocks() {
+    if (Done() || certificate_.tried().empty()) return;
+    OpId at = certificate_.tried().begin()->first;
+    for (const auto& [op, window] : certificate_.tried()) {
+      if (window.added_ns > certificate_.tried().at(at).added_ns) at = op;
+    }
+    block_plan_ = std::make_unique<BlockPlan>(problem_, FindBlocks(problem_),
+                                              at, kStretches);
+    effort_.Spend(problem_.op_count);
+    if (!block_plan_->empty()) {
+      block_plan_->Fit(request_.budget_bytes, certificate_, generator_,
+                       archive_, effort_);
+      Report();
+      ImproveBlocks(scale_ / 4);
+    }
+    if (!block_plan_->empty()) AddStart(block_plan_->MakeFlags());
+  }
+
+  // Block moves: of long steps the main search.
+  void ImproveBlocks(int64_t ticks) {
+    if (block_plan_ == nullptr || block_plan_->empty() || Done()) return;
+    const Score score{.budget_bytes = request_.budget_bytes,
+                      .base_time_ns = problem_.base.time_ns,
+                      .base_peak_bytes = problem_.base.peak_bytes};
+    block_plan_->Improve(score, random_.Next(), ticks, GoodEnough(), generator_,
+                         archive_, effort_);
+    Report();
   }
 
   // Exact windows: a better bound, and a keep-set to start from.
@@ -347,6 +381,7 @@ class Search {
       if (Best() == nullptr && round >= 2) {
         SearchPebbling(std::max(4 * ticks, 4 * scale_));
       }
+      if (problem_.op_count > kMostPolishedOps) ImproveBlocks(ticks);
       if (Done()) break;
       std::vector<OpId> execs = BaseExecs();
       int hot = kHot;
@@ -408,6 +443,7 @@ class Search {
   Random random_;
   std::vector<std::vector<OpId>> starts_;
   bool squeezed_ = false;
+  std::unique_ptr<BlockPlan> block_plan_;
   std::unique_ptr<Pebbler> pebbler_;
   const int64_t scale_;  // shares of the effort are parts of this
 };

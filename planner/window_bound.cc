@@ -276,12 +276,18 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   const int finest = std::min(kSumBits - BitsOf(total_cost_), 58);
   Cut({.price = 0, .shift = finest}, room);
   Line cheap = Cut({.price = 1, .shift = finest}, room);
-  remember(saved_by_cheap);
   if (cheap.bytes <= room) {
+    remember(saved_by_cheap);
     fits();
     result.added_ns = best_added_;
     return result;
   }
+  const auto exceeds = [&] {
+    remember(saved_by_cheap);
+    result.is_over = true;
+    result.rich_set = ReadCut();
+  };
+  exceeds();
   // The small end: a price so high that time hardly counts.
   Line small =
       Cut(PriceBetween(cheap, {.cost_ns = cheap.cost_ns + total_cost_ / 2 + 1,
@@ -300,7 +306,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
     } else {
       if (line.bytes >= cheap.bytes) break;
       cheap = line;
-      remember(saved_by_cheap);
+      exceeds();
     }
   }
   result.added_ns = best_added_;
@@ -318,14 +324,37 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
 }
 
 WindowResult WindowBound::Solve(int64_t budget_bytes) {
-  WindowResult result;
   std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  return SolveFixed(budget_bytes);
+}
+
+WindowResult WindowBound::SolveSaving(int64_t budget_bytes,
+                                      const std::vector<ValueId>& saved) {
+  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  for (const ValueId v : saved) {
+    if (value_node_[v] >= 0) fix_[value_node_[v]] = Fix::kSaved;
+  }
+  WindowResult result = SolveFixed(budget_bytes);
+  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  return result;
+}
+
+WindowResult WindowBound::SolveFixed(int64_t budget_bytes) {
+  WindowResult result;
   result.least_budget_bytes = fixed_bytes_ + LeastSavedBytes();
+  result.room_bytes = budget_bytes - fixed_bytes_;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    if (fix_[i] == Fix::kSaved) {
+      result.room_bytes -= problem_.BytesOf(values_[i]);
+    }
+  }
   Relaxed relaxed = Relax(budget_bytes);
   result.impossible = !relaxed.possible;
   result.added_ns = relaxed.added_ns;
   result.has_keep_set = relaxed.fits;
   result.keep_set = std::move(relaxed.keep_set);
+  result.has_rich_set = relaxed.fits && relaxed.is_over;
+  result.rich_set = std::move(relaxed.rich_set);
   return result;
 }
 

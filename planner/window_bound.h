@@ -61,6 +61,11 @@ struct WindowResult {
   // The cheapest cut found that fits the room, where one does.
   bool has_keep_set = false;
   KeepSet keep_set;
+  // The next cheaper cut, which does not fit, where there is one: the optimum
+  // of the relaxation is a mixture of the two.
+  bool has_rich_set = false;
+  KeepSet rich_set;
+  int64_t room_bytes = 0;  // what a cut may save besides what is forced
 };
 
 class WindowBound {
@@ -68,6 +73,11 @@ class WindowBound {
   WindowBound(const Problem& problem, OpId at);
 
   WindowResult Solve(int64_t budget_bytes);
+
+  // The same where these values are saved by all means: for the cuts; it proves
+  // nothing about schedules that do not save them.
+  WindowResult SolveSaving(int64_t budget_bytes,
+                           const std::vector<ValueId>& saved);
 
   // The window's optimum, or what was proven when the ticks ran out or
   // `enough_ns` of added time was reached.
@@ -92,6 +102,8 @@ class WindowBound {
     int64_t added_ns = 0;  // proven
     bool fits = false;     // keep_set fits the room
     KeepSet keep_set;
+    bool is_over = false;  // rich_set exceeds the room
+    KeepSet rich_set;
     int32_t branch = -1;  // value to branch on; -1: nothing is left to decide
   };
   // A price per byte, L = price / 2^shift.
@@ -111,6 +123,7 @@ class WindowBound {
   Line ReadLine() const;
   bool IsSavedByCut(size_t value) const;
   Relaxed Relax(int64_t budget_bytes);
+  WindowResult SolveFixed(int64_t budget_bytes);
 
   const Problem& problem_;
   const OpId at_;
