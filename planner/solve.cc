@@ -27,6 +27,8 @@ constexpr size_t kMostStarts = 6;
 constexpr int64_t kMostBaseTicks = 25'000'000;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostPolishedOps = 1500;
+// In smaller ones the search over lists of execs sees all there is.
+constexpr int kFewestBlockOps = 400;
 // Parts of a run of blocks that are decided apart.
 constexpr int kStretches = 4;
 
@@ -199,6 +201,7 @@ class Search {
 
   // Equal blocks alike: as many of them as the budget asks for, evenly spread.
   void ConstructBlocks() {
+    if (problem_.op_count < kFewestBlockOps) return;
     if (Done() || certificate_.tried().empty()) return;
     OpId at = certificate_.tried().begin()->first;
     for (const auto& [op, window] : certificate_.tried()) {
