@@ -34,6 +34,7 @@ Certificate::Certificate(const Problem& problem, int64_t budget_bytes,
     : problem_(problem),
       budget_bytes_(budget_bytes),
       effort_(effort),
+      ceiling_(problem, budget_bytes),
       infeasible_(LargestWorkingSet(problem)) {}
 
 WindowBound& Certificate::At(OpId at) {
@@ -61,6 +62,10 @@ void Certificate::Try(OpId at) {
   for (const StorageId s : problem_.Writes(at)) storages.push_back(s);
   Prove(at, result.least_budget_bytes, std::move(storages));
   added_ns_ = std::max(added_ns_, result.added_ns);
+  if (result.has_keep_set) {
+    ceiling_.Lower(result.keep_set.recomputed);
+    effort_.Spend(problem_.op_count);
+  }
 }
 
 void Certificate::Prove(OpId at, int64_t least_bytes,

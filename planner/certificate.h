@@ -14,6 +14,7 @@
 #include "planner/many_windows.h"
 #include "planner/planner.h"
 #include "planner/window_bound.h"
+#include "planner/window_ceiling.h"
 
 namespace reprise::planner {
 
@@ -53,6 +54,12 @@ class Certificate {
   // The same where these values are saved by all means.
   WindowResult KeepSetSaving(OpId at, int64_t budget_bytes,
                              const std::vector<ValueId>& saved);
+
+  // Whether the window at an op may raise what is proven by more than this: of
+  // windows like one that is solved it is known that they do not.
+  bool MayRise(OpId at, int64_t rise_ns) const {
+    return ceiling_.At(at) - added_ns_ > rise_ns;
+  }
 
   // Proven: every schedule adds at least this much time.
   int64_t added_ns() const { return added_ns_; }
@@ -95,6 +102,7 @@ class Certificate {
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
   int64_t added_ns_ = 0;
+  WindowCeiling ceiling_;
   Infeasible infeasible_;
 };
 

@@ -12,6 +12,11 @@
 namespace reprise::planner {
 namespace {
 
+// Of a bound alone, where the request does not say: a tenth of a second, and
+// two windows at least of however large a step.
+constexpr int64_t kBoundTicks = 20'000'000;
+constexpr int64_t kBoundTicksPerOp = 400;
+
 // The plan of a named strategy, with the bound of the minimum cuts.
 Solution SolveNamed(const Problem& problem, const Request& request,
                     Archive& archive, Effort& effort) {
@@ -69,7 +74,9 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
   const Problem problem = MakeProblem(graph, request.capabilities);
   Bound bound;
   if (problem.base.peak_bytes <= request.budget_bytes) return bound;
-  Effort effort(request.max_ticks > 0 ? request.max_ticks : int64_t{50'000'000},
+  Effort effort(request.max_ticks > 0
+                    ? request.max_ticks
+                    : kBoundTicks + kBoundTicksPerOp * problem.op_count,
                 request.should_stop);
   Certificate certificate(problem, request.budget_bytes, effort);
   if (!certificate.impossible()) {

@@ -4,13 +4,28 @@
 #include "planner/solve.h"
 
 namespace reprise::planner {
+namespace {
+
+// Smaller steps can afford windows that prove no more: exact windows and runs
+// of windows begin from them.
+constexpr int kManyOps = 1500;
+
+// In large steps a window is worth its flows where it may raise the bound by
+// this part of the base time, a tenth of the gap that plans aim at.
+constexpr int64_t kLeastRise = 10'000;
+
+}  // namespace
 
 void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
                  Certificate& certificate, Effort& effort) {
   const int64_t begin = effort.ticks();
+  const auto is_worth_it = [&](OpId at) {
+    return problem.op_count <= kManyOps ||
+           certificate.MayRise(at, problem.base.time_ns / kLeastRise);
+  };
   for (const OpId at :
        LocalPeaks(problem.base_bytes, 9, std::max(1, problem.op_count / 64))) {
-    certificate.Try(at);
+    if (is_worth_it(at)) certificate.Try(at);
     if (effort.Over()) return;
   }
   // Then ever finer: every 2^k-th op whose memory exceeds the budget.
@@ -20,7 +35,7 @@ void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
     for (OpId at = 0; at < problem.op_count; at += stride) {
       if (problem.base_bytes[at] <= budget_bytes) continue;
       if (effort.ticks() - begin > ticks || effort.Over()) return;
-      certificate.Try(at);
+      if (is_worth_it(at)) certificate.Try(at);
     }
   }
 }

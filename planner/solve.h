@@ -41,7 +41,8 @@ void AddBase(const Problem& problem, Archive& archive);
 int64_t DefaultTicks(const Problem& problem);
 
 // Windows at the highest local peaks of the base order; and, until `ticks` are
-// spent, at all its ops above the budget.
+// spent, at all its ops above the budget. In large steps without those of which
+// a window like them says that they prove nothing more.
 void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
                  Certificate& certificate, Effort& effort);
 
