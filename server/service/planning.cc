@@ -11,6 +11,7 @@
 #include "server/convert/sentence.h"
 #include "server/log.h"
 #include "server/solve/solve_plan.h"
+#include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
 
@@ -116,6 +117,18 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
   return ToProto(task, plan, MillisecondsSince(start));
 }
 
+Status Planning::CheckTrusted(const v1::Plan& plan) {
+  std::optional<FailedCheck> failed;
+  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(failed, FindFailedCheck(db, plan.plan_id()));
+    return OkStatus();
+  }));
+  if (!failed) return OkStatus();
+  return FailedPrecondition(
+      StrCat("plan ", plan.plan_id(), " is withdrawn: step ", failed->step,
+             " of run ", failed->run_id, " saw it change gradients"));
+}
+
 Status Planning::Keep(const v1::PlanRequest& request, const v1::Plan& plan) {
   PlanRow row{.plan = plan, .request = request};
   return store_.Write([&](Database& db) -> Status {
@@ -136,6 +149,9 @@ StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& request,
   LogInfo(StrCat("plan ", plan->plan_id(), " for graph ", plan->graph_id(),
                  request.run_id().empty() ? "" : ", run ", request.run_id(),
                  ": ", plan->sentence()));
+  if (!request.run_id().empty()) {
+    RETURN_IF_ERROR(CheckTrusted(*plan));
+  }
   RETURN_IF_ERROR(Keep(request, *plan));
   if (!request.run_id().empty()) hub_.Notify(request.run_id());
   return plan;
@@ -180,7 +196,9 @@ std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
     return std::nullopt;
   }
   plan->set_budget(old.plan.budget());
-  if (const Status kept = Keep(request, *plan); !kept.ok()) {
+  Status kept = CheckTrusted(*plan);
+  if (kept.ok()) kept = Keep(request, *plan);
+  if (!kept.ok()) {
     LogWarning(StrCat("run ", run_id, ": re-plan ", attempt,
                       " not stored: ", kept.message()));
     return std::nullopt;

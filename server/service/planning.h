@@ -43,7 +43,8 @@ class Planning {
 
   // Answers `request` and stores the answer; `request.reserve_bytes` is held
   // back on top of what the graph's own measurement says. NOT_FOUND,
-  // INVALID_ARGUMENT as in planner.proto; CANCELLED.
+  // INVALID_ARGUMENT as in planner.proto; CANCELLED. FAILED_PRECONDITION, for
+  // requests of a run: a job has seen this plan change gradients.
   StatusOr<v1::Plan> Make(const v1::PlanRequest& request,
                           const PlanningHooks& hooks, uint32_t replan = 0);
 
@@ -69,6 +70,8 @@ class Planning {
   StatusOr<v1::Plan> Solve(const v1::PlanRequest& request,
                            const PlanningHooks& hooks, uint32_t replan);
   Status Keep(const v1::PlanRequest& request, const v1::Plan& plan);
+  // FAILED_PRECONDITION: a job has seen this plan change gradients.
+  Status CheckTrusted(const v1::Plan& plan);
 
   Store& store_;
   RunHub& hub_;

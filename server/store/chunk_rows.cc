@@ -115,6 +115,26 @@ StatusOr<std::vector<CheckRow>> LoadChecks(Database& db,
   }
 }
 
+StatusOr<std::optional<FailedCheck>> FindFailedCheck(Database& db,
+                                                     std::string_view plan_id) {
+  // Only reports that carry the id as bytes are looked into: there are few
+  // checks, and fewer questions.
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT run_id, report FROM checks"
+                              " WHERE instr(report, ?) > 0"));
+  RETURN_IF_ERROR(select.BindAll(Blob{plan_id}));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return std::optional<FailedCheck>();
+    v1::VerifyReport report;
+    report.ParseFromString(std::string(select.Bytes(1)));
+    if (report.failed() && report.plan_id() == plan_id) {
+      return std::optional<FailedCheck>(
+          {.run_id = std::string(select.Text(0)), .step = report.step()});
+    }
+  }
+}
+
 StatusOr<StepRow> LoadWindowedStep(Database& db, std::string_view run_id,
                                    bool planned) {
   ASSIGN_OR_RETURN(Statement select,

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,14 @@ struct CheckRow {
 StatusOr<std::vector<CheckRow>> LoadChecks(Database& db,
                                            std::string_view run_id,
                                            int64_t after);
+
+// A check, of any run, that saw this plan change gradients.
+struct FailedCheck {
+  std::string run_id;
+  uint64_t step = 0;
+};
+StatusOr<std::optional<FailedCheck>> FindFailedCheck(Database& db,
+                                                     std::string_view plan_id);
 
 // The newest step of a run whose allocations were traced. NOT_FOUND.
 StatusOr<StepRow> LoadWindowedStep(Database& db, std::string_view run_id,

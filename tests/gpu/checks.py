@@ -14,15 +14,18 @@ import json
 import os
 import platform
 import random
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import records
+import stored_graph
 import workload
 
 from reprise import abi
@@ -34,6 +37,8 @@ KINDS = {
     "kernels, ops, driver memory": abi.KIND_KERNELS | abi.KIND_OPS | abi.KIND_ALLOCS,
 }
 WINDOWS, STEPS = 30, 5
+# Daemons' folders: not a part of the report.
+SCRATCH = Path(os.environ.get("REPRISE_GPU_SCRATCH") or tempfile.gettempdir())
 
 
 class Context:
@@ -89,7 +94,8 @@ def read_records(context: Context, library: abi.Library, work: workload.Workload
 def step_time(context: Context, compiled: bool = False) -> Result:
     """Cost of each set of kinds, windows on and off in turn in one process."""
     library, ops = context.start()
-    work = context.make(ops, compiled)
+    # Hooks that mark ops would break the compiled graph into pieces.
+    work = context.make(None if compiled else ops, compiled)
     for _ in range(10):
         work.timed_step()
     first_off = [work.timed_step() for _ in range(20)]
@@ -417,39 +423,51 @@ def recorded(context: Context) -> Result:
 
 
 def demo(context: Context) -> Result:
-    """A job under half of its dynamic memory, through a daemon, on the GPU."""
-    if context.fake:
-        return {"skipped": "the demo needs a GPU"}
+    """A job under a budget, through a daemon: bytes, times, gradients, kernels as op times."""
     if "REPRISE_DAEMON" not in os.environ:
         return {"skipped": "no reprised here: make one with tests/gpu/bundle"}
+    state = SCRATCH / "demo"
+    (state / "run").mkdir(parents=True, exist_ok=True)
+    (state / "run").chmod(0o700)
+    os.environ |= {"XDG_STATE_HOME": str(state), "XDG_RUNTIME_DIR": str(state / "run")}
     import torch
 
     import reprise
 
     torch.manual_seed(0)
-    layers = [torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.GELU()) for _ in range(16)]
-    model = torch.nn.Sequential(*layers).cuda()
+    device, width, batch_size = ("cpu", 64, 256) if context.fake else ("cuda", 2048, 8192)
+    layers = [torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.GELU()) for _ in "x" * 16]
+    model = torch.nn.Sequential(*layers).to(device)
     model = reprise.auto(model, budget="0.6x")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    batch = torch.randn(8192, 2048, device="cuda")
+    batch = torch.randn(batch_size, width, device=device)
     peaks: list[int] = []
     times: list[float] = []
     for _ in range(30):
-        torch.cuda.reset_peak_memory_stats()
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         begin = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         model(batch).square().mean().backward()
         optimizer.step()
-        torch.cuda.synchronize()
+        if device == "cuda":
+            torch.cuda.synchronize()
+            peaks.append(torch.cuda.max_memory_allocated())
         times.append(time.perf_counter() - begin)
-        peaks.append(torch.cuda.max_memory_allocated())
     report = reprise.report(model)
+    graph = stored_graph.find(state)
     return {
-        "peak_before": peaks[1],
-        "peak_after": peaks[-1],
+        "stage": report.stage,
+        "peak_before": peaks[1] if peaks else report.base_peak_bytes,
+        "peak_after": peaks[-1] if peaks else report.measured_peak_bytes,
         "ms_before": times[1] * 1e3,
         "ms_after": statistics.median(times[-5:]) * 1e3,
         "report": str(report),
+        # "kernels" where CUPTI told what ops cost; the sum of all ops is the measured step.
+        "timing": graph.timing,
+        "ops_ms": sum(sum(v) for k, v in graph.times.items() if k != stored_graph.REST) / 1e6,
+        "step_ms": sum(map(sum, graph.times.values())) / 1e6,
+        "slowest": dict(sorted(graph.sums().items(), key=lambda kv: -kv[1])[:8]),
     }
 
 
@@ -458,7 +476,7 @@ def cpp_example(context: Context) -> Result:
     program, daemon = os.environ.get("REPRISE_TRAIN_MLP"), os.environ.get("REPRISE_DAEMON")
     if program is None or daemon is None:
         return {"skipped": "needs nvcc for the example and a reprised"}
-    folder = context.out / "cpp"
+    folder = SCRATCH / "cpp"
     folder.mkdir(exist_ok=True)
     socket = folder / "agent.sock"
     environment = {**os.environ, "REPRISE_SOCKET": str(socket)}
@@ -555,21 +573,30 @@ def run_one(
 ) -> Result:
     command = [sys.executable, __file__, "--check", str(index), "--out", str(out)]
     begin = time.time()
-    try:
-        run = subprocess.run(
+    # Into files, and in a process group of its own: what a check leaves running (compilers of
+    # torch.compile, a daemon) must not keep this one waiting.
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        run = subprocess.Popen(
             command + (["--fake"] if fake else []),
             env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"did not end within {seconds:.0f} s"}
-    if run.returncode != 0:
-        last = run.stderr.strip().splitlines()[-1:] or ["no word"]
-        return {"failed": f"exit {run.returncode}: {last[0]}", "stderr": run.stderr[-2000:]}
-    result: Result = json.loads(run.stdout.strip().splitlines()[-1])
+        try:
+            run.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+        stdout.seek(0)
+        stderr.seek(0)
+        said, errors = stdout.read().strip().splitlines(), stderr.read()
+    if run.returncode == -signal.SIGKILL and time.time() - begin >= seconds:
+        return {"failed": f"did not end within {seconds:.0f} s", "stderr": errors[-2000:]}
+    if run.returncode != 0 or not said:
+        last = errors.strip().splitlines()[-1:] or ["no word"]
+        return {"failed": f"exit {run.returncode}: {last[0]}", "stderr": errors[-2000:]}
+    result: Result = json.loads(said[-1])
     skipped = {"skipped": result.pop("skipped")} if "skipped" in result else {}
     return {**skipped, "result": result, "seconds": round(time.time() - begin, 1)}
 
@@ -583,6 +610,9 @@ def machine(fake: bool) -> Result:
     }
     if fake:
         return {**facts, "gpu": "none: fake CUPTI"}
+    code = "import torch; print(torch.__version__, torch.version.cuda)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    facts["torch"] = run.stdout.strip()
     try:
         query = "--query-gpu=name,driver_version,memory.total"
         run = subprocess.run(

@@ -39,8 +39,33 @@ def test_without_a_gpu_it_says_so_and_fails(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
-def test_an_unknown_option_is_a_usage_error(tmp_path: Path) -> None:
-    assert run("--nonsense").returncode == 2
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["--out"], ["--seconds", "soon"]])
+def test_mistyped_options_are_usage_errors(arguments: list[str]) -> None:
+    finished = run(*arguments)
+    assert finished.returncode == 2
+    assert finished.stderr.startswith("usage: tests/gpu/run")
+
+
+def test_help_says_what_it_needs_and_how_it_ends() -> None:
+    finished = run("--help")
+    assert finished.returncode == 0
+    for word in ("--out", "--bundle", "--python", "--seconds", "--only", "Exit codes", "no GPU"):
+        assert word in finished.stdout
+
+
+def test_the_agent_builds_by_itself(tmp_path: Path) -> None:
+    """With CMake and a compiler, and nothing else of what the rest of the tree needs."""
+    subprocess.run(
+        ["cmake", "-S", str(HERE), "-B", str(tmp_path), "-DCMAKE_BUILD_TYPE=Release"],
+        check=True,
+        capture_output=True,
+    )
+    subprocess.run(
+        ["cmake", "--build", str(tmp_path), "--target", "reprise_agent", "-j", "2"],
+        check=True,
+        capture_output=True,
+    )
+    assert (tmp_path / "lib/libreprise_agent.so").is_file()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +76,8 @@ def fake() -> str:
 
 
 def test_every_check_runs_on_a_fake_cupti_and_is_in_the_report(tmp_path: Path, fake: str) -> None:
-    finished = run("--out", str(tmp_path), "--fake", fake)
+    # A build is a bundle: the demo then runs through its daemon, on the CPU.
+    finished = run("--out", str(tmp_path), "--fake", fake, "--bundle", fake)
     assert finished.returncode == 0, finished.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     checks = {entry["check"]: entry for entry in report["checks"]}
@@ -70,8 +96,23 @@ def test_every_check_runs_on_a_fake_cupti_and_is_in_the_report(tmp_path: Path, f
     assert checks["loaded"]["result"]["threads"] == 0
     assert checks["device_memory"]["result"]["reported_at_most"] == 4 * 3200000
     assert checks["recorded"]["result"]["files"] == 1
+    demo = checks["demo"]["result"]
+    assert demo["stage"] == "training under a plan"
+    assert demo["peak_after"] < demo["peak_before"]
+    assert "gradients bit for bit equal" in demo["report"]
+    assert demo["timing"] == ""  # a CPU's ops are timed by the host
+    assert demo["slowest"]
     assert list((tmp_path / "buffers").glob("*.rrc"))
-    assert "## step_time" in (tmp_path / "report.md").read_text()
+    report_text = (tmp_path / "report.md").read_text()
+    for entry in report["checks"]:
+        assert f"## {entry['check']}\n\n{entry['about']}" in report_text
+        assert not set(entry) - {"check", "about", "environment", "result", "seconds", "skipped"}
+    assert report["machine"]["gpu"] == "none: fake CUPTI"
+    # What needs a GPU is said to be skipped, with the reason.
+    skipped = {name for name, entry in checks.items() if "skipped" in entry}
+    assert skipped == {"cpp_example", "other_profiler", "cuda_graph", "memory_history"}
+    # Small enough to be brought back: the report, and a few buffers.
+    assert {path.name for path in tmp_path.iterdir()} == {"report.md", "report.json", "buffers"}
 
 
 def test_out_of_time_is_said_and_not_hidden(tmp_path: Path, fake: str) -> None:

@@ -124,6 +124,7 @@ TEST_F(CuptiTroubleTest, TheHolderOfTheSlotIsNamedAndTheNextWindowTriesAgain) {
       const bool names = layout == Layout::k130;  // the older call cannot tell
       EXPECT_THAT(Why(), HasSubstr(names ? "held by CUPTI for Kineto"
                                          : "held by another tool"));
+      EXPECT_THAT(Why(), HasSubstr("`reprise import` reads"));
       EXPECT_STREQ(Capabilities().holder, names ? "CUPTI for Kineto" : "");
       EXPECT_EQ(Capabilities().cupti, 1u);
       EXPECT_EQ(cupti.enabled_kinds, 0u);

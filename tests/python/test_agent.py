@@ -195,6 +195,40 @@ def test_a_mark_of_an_op_leaves_no_reference_behind(script, tmp_path):
     assert script(code).split() == ["True", "True"]
 
 
+PAUSE = """
+import ctypes, os
+import reprise
+from reprise import abi
+from reprise.agent import Agent
+a = Agent.start(sink="file:/dev/null")
+a.window_begin(abi.KIND_KERNELS)
+cupti = ctypes.CDLL(os.environ["REPRISE_CUPTI_PATH"])
+other = ctypes.c_void_p()
+def subscribes():  # as torch.profiler does
+    code = cupti.cuptiSubscribe(ctypes.byref(other), None, None)
+    if code == 0: cupti.cuptiUnsubscribe(other)
+    return code
+print(subscribes(), end=" ")
+try:
+    with reprise.pause():
+        print(subscribes(), a.window_kinds(), end=" ")
+        raise KeyError
+except KeyError:
+    print(subscribes(), a.window_kinds())
+"""
+
+
+def test_inside_a_pause_another_profiler_has_its_turn(script, agent_library, monkeypatch):
+    build = agent_library.parent.parent
+    fake = build / "lib/libfake_cupti_130.so"
+    assert fake.is_file(), f"{fake}: not built; run scripts/build --tests"
+    monkeypatch.setenv("REPRISE_CUPTI_PATH", str(fake))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(build / "fake_cuda"))
+
+    # 39 is MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED.
+    assert script(PAUSE).split() == ["39", "0", "0", "39", "4"]
+
+
 LOADER = """
 import json, sys, torch
 from torch import nn

@@ -27,6 +27,7 @@ def test_the_public_names_fit_on_one_line():
         "check",
         "estimate",
         "keep",
+        "pause",
         "remove",
         "report",
         "saved",

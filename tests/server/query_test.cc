@@ -161,6 +161,36 @@ TEST_F(PlannedRun, IsPlannedAgainWhenAStepPeakedAboveItsBudget) {
   EXPECT_EQ(server_.GetRun("run-1").plan_id(), plan.plan_id());
 }
 
+// ---- Plans that were found wrong ----
+
+TEST_F(PlannedRun, IsGivenNoPlanAgainThatChangedGradients) {
+  v1::VerifyReport check = EqualGradients(4);
+  check.set_plan_id(plan_.plan_id());
+  Send(check);
+  v1::PlanRequest request =
+      RequestFor(plan_.graph_id(), std::to_string(kSmallestPeak));
+  request.set_run_id("run-2");  // another job with the same step
+  EXPECT_EQ(server_.Plan(request).plan_id(), plan_.plan_id());
+
+  check.set_bitwise(false);
+  check.set_failed(true);
+  check.set_differing(1);
+  Send(check);
+
+  grpc::ClientContext context;
+  const auto reader = server_.planner().Plan(&context, request);
+  for (v1::PlanEvent event; reader->Read(&event);) {
+    EXPECT_FALSE(event.has_plan());
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(status.error_message(),
+              HasSubstr("is withdrawn: step 4 of run run-1 saw it change"));
+  // Who only looks at plans still sees it.
+  request.clear_run_id();
+  EXPECT_EQ(server_.Plan(request).plan_id(), plan_.plan_id());
+}
+
 // ---- Lists and errors ----
 
 TEST_F(PlannedRun, IsFoundByItsBeginning) {

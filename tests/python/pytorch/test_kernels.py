@@ -8,7 +8,7 @@ pretended.
 
 from __future__ import annotations
 
-import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ from torch import nn
 
 from reprise import abi
 from reprise.torch import windows
+
+# A tool of the checks on GPUs.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu"))
+import stored_graph
 
 
 @pytest.fixture(autouse=True)
@@ -197,49 +201,6 @@ print(model and reprise.report(model).stage)
 """
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a serialized protobuf message: number, and varint or bytes."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            value |= (byte & 127) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 128:
-                return value
-
-    while at < len(message):
-        key = varint()
-        number, kind = key >> 3, key & 7
-        assert kind in (0, 2), f"field {number} has wire type {kind}"
-        value = varint()
-        if kind == 0:
-            yield number, value
-        else:
-            yield number, message[at : at + value]
-            at += value
-
-
-def stored_graph(state: Path) -> tuple[str, dict[str, list[int]]]:
-    """What the server keeps: where times come from, and those of each op's name in order."""
-    (path,) = state.glob("**/reprise.db")
-    with sqlite3.connect(path) as database:
-        (body,) = database.execute("SELECT body FROM graphs").fetchone()
-    timing, times = "", {}
-    for number, value in fields(body):
-        if number == 21 and isinstance(value, bytes):
-            timing = value.decode()
-        if number == 6 and isinstance(value, bytes):
-            op = dict(fields(value))
-            name = op[2]
-            assert isinstance(name, bytes)
-            times.setdefault(name.decode(), []).append(op.get(5, 0))
-    return timing, times
-
-
 @pytest.mark.e2e
 def test_kernels_of_a_job_are_the_times_of_its_ops(
     python: Any, home: Path, tmp_path: Path, agent_library: Path, daemon_binary: Path
@@ -257,8 +218,9 @@ def test_kernels_of_a_job_are_the_times_of_its_ops(
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[0] == "training under a plan", done.stderr
-    timing, times = stored_graph(home if list(home.glob("**/reprise.db")) else tmp_path)
-    assert timing == "kernels"
+    graph = stored_graph.find(home if list(home.glob("**/reprise.db")) else tmp_path)
+    times = graph.times
+    assert graph.timing == "kernels"
     # Two kernels in each forward op; both products of a backward node in the op they are fused to.
     assert times["fake.mm.default"] == [70000] * 4
     assert times["fake.mm_back.default"] == [60000] * 4

@@ -17,6 +17,7 @@ from nets import WIDTH, ConvNet, RandomNet
 from torch import Tensor, nn
 
 import reprise
+from reprise.agent import PlanReply
 from reprise.torch.session import Stage
 
 
@@ -168,6 +169,31 @@ def test_a_refused_budget_is_said_and_training_goes_on(capsys: pytest.CaptureFix
     assert session.stage is Stage.PLAIN
     assert capsys.readouterr().err.count("Nothing fits in 3.0 GiB") == 1
     assert session.measured.smallest_budget == 7
+
+
+def test_no_plan_in_time_is_one_line_and_it_is_taken_when_it_comes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Late(LocalAgent):
+        comes = False
+
+        def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+            return super().poll_plan(graph_id, have) if self.comes else PlanReply("pending")
+
+    expected = train(made(), 12)
+    model, agent = made(), Late()
+    session = arm(model, agent, wait_s=0.0)
+
+    found = train(model, 6)
+    without = session.measured.planned_steps
+    agent.comes = True
+    found_later = train(model, 6)
+
+    assert found == expected[:6]
+    assert (without, session.stage) == (0, Stage.PLANNED)
+    assert session.measured.planned_steps >= 5
+    assert len(found_later) == 6
+    assert capsys.readouterr().err.count("no plan after") == 1
 
 
 def test_a_plan_that_cannot_run_is_refused_with_the_reason() -> None:

@@ -18,6 +18,7 @@ from reprise.plan import Plan
 
 if TYPE_CHECKING:
     from reprise.api import auto, remove, report
+    from reprise.pausing import pause
     from reprise.torch.ab import check
     from reprise.torch.estimate import estimate
     from reprise.torch.keep import keep
@@ -35,17 +36,19 @@ __all__ = [
     "check",
     "estimate",
     "keep",
+    "pause",
     "remove",
     "report",
     "saved",
 ]
 
-# Where the names are that need a framework.
+# Where the names are that need a framework or the agent.
 _LATER = {
     "auto": "reprise.api",
     "check": "reprise.torch.ab",
     "estimate": "reprise.torch.estimate",
     "keep": "reprise.torch.keep",
+    "pause": "reprise.pausing",
     "remove": "reprise.api",
     "report": "reprise.api",
     "saved": "reprise.torch.saved",

@@ -183,6 +183,8 @@ _BLOCKING: dict[str, tuple[Any, list[Any]]] = {
     "reprise_start": (_STATUS, [POINTER(Config)]),
     "reprise_stop": (_STATUS, []),
     "reprise_flush": (_STATUS, [c_uint32]),
+    "reprise_pause": (_STATUS, []),
+    "reprise_resume": (_STATUS, []),
     "reprise_graph_submit": (_STATUS, [c_char_p, c_size_t, POINTER(Want), POINTER(c_uint64)]),
     "reprise_plan_wait": (_STATUS, [c_uint64, c_uint64, c_uint32, POINTER(PlanView)]),
 }
