@@ -14,20 +14,8 @@ constexpr int kUnitBits = 14;  // the budget in units of Over()
 }  // namespace
 
 bool FreeOrder::Applies(const Problem& problem) {
-  if (problem.capabilities.duplicate_outputs ||
-      problem.capabilities.recompute_in_backward_only) {
-    return false;
-  }
-  for (OpId o = 0; o < problem.op_count; ++o) {
-    if (!problem.graph->ops[o].mutates.empty()) return false;
-    if (problem.rules.may_rerun[o] != 0 &&
-        problem.graph->ops[o].state_bytes > 0) {
-      return false;
-    }
-  }
-  return std::all_of(problem.rules.held_until.begin(),
-                     problem.rules.held_until.end(),
-                     [](OpId held) { return held == kNoOp; });
+  return !problem.capabilities.duplicate_outputs &&
+         !problem.capabilities.recompute_in_backward_only && IsPlain(problem);
 }
 
 FreeOrder::FreeOrder(const Problem& problem, int64_t budget_bytes)

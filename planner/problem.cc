@@ -122,4 +122,17 @@ Problem MakeProblem(const StepGraph& graph, const Capabilities& capabilities) {
   return problem;
 }
 
+bool IsPlain(const Problem& problem) {
+  for (OpId o = 0; o < problem.op_count; ++o) {
+    if (!problem.graph->ops[o].mutates.empty()) return false;
+    if (problem.rules.may_rerun[o] != 0 &&
+        problem.graph->ops[o].state_bytes > 0) {
+      return false;
+    }
+  }
+  return std::all_of(problem.rules.held_until.begin(),
+                     problem.rules.held_until.end(),
+                     [](OpId held) { return held == kNoOp; });
+}
+
 }  // namespace reprise::planner

@@ -72,4 +72,8 @@ struct Problem {
 // The graph must be valid and outlive the problem.
 Problem MakeProblem(const StepGraph& graph, const Capabilities& capabilities);
 
+// True where storages have one version each, nothing is held by the program
+// beyond its last reader, and what may run again stores no generator state.
+bool IsPlain(const Problem& problem);
+
 }  // namespace reprise::planner

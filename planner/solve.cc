@@ -15,6 +15,7 @@
 #include "planner/local_search.h"
 #include "planner/squeeze.h"
 #include "planner/strategy.h"
+#include "planner/unwind.h"
 
 namespace reprise::planner {
 namespace {
@@ -25,6 +26,8 @@ constexpr int kHot = 8;
 constexpr size_t kMostStarts = 6;
 // Of the windows of the base order, whatever the size of the step.
 constexpr int64_t kMostBaseTicks = 25'000'000;
+// More effort where the first schedule was hard to find.
+constexpr int64_t kTightScales = 2;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostPolishedOps = 1500;
 // In smaller ones the search over lists of execs sees all there is.
@@ -61,10 +64,16 @@ class Search {
       certificate_.TryPebbling(scale_ / 16);
       if (certificate_.impossible()) return Refuse();
     }
+    if (Best() == nullptr) UnwindFromMarks(scale_ * 3 / 4);
     if (Best() == nullptr) FindAny();
     Sharpen(scale_ / 8);
-    if (Best() == nullptr && problem_.op_count <= kMostBeamOps) Squeeze();
+    if (IsTight() && problem_.op_count <= kMostBeamOps) Squeeze();
     Improve();
+    if (Best() != nullptr && IsTight() && request_.max_ticks == 0) {
+      // Far from what is best: worth the same effort again.
+      effort_.AllowAtLeast(kTightScales * scale_);
+      Improve();
+    }
     if (Best() == nullptr && request_.max_ticks == 0) {
       // Nothing fits yet and nobody limited the effort: a plan late is worth
       // more than none.
@@ -128,6 +137,8 @@ class Search {
     return Best() != nullptr &&
            IsProven(problem_, BestAdded(), certificate_.added_ns());
   }
+  // Nothing fits yet, or only what Unwind found.
+  bool IsTight() const { return unwound_ || Best() == nullptr; }
   bool Done() const {
     return effort_.Over() ||
            (Best() != nullptr && (Best()->time_ns <= GoodEnough() || Proven()));
@@ -291,6 +302,26 @@ class Search {
     return peaks;
   }
 
+  // Schedules found from their end, with ever more room to move in; where there
+  // is one, by both measures.
+  void UnwindFromMarks(int64_t ticks) {
+    if (!IsPlain(problem_)) return;
+    const int64_t begin = effort_.ticks();
+    for (const int mark_percent : {97, 94, 91, 90, 88, 85, 80, 70}) {
+      for (const bool by_distance : {false, true}) {
+        const int64_t left = begin + ticks - effort_.ticks();
+        if (effort_.Over() || left <= 0) return;
+        const UnwindOptions options{.budget_bytes = request_.budget_bytes,
+                                    .mark_percent = mark_percent,
+                                    .by_distance = by_distance,
+                                    .most_ticks = std::min(left, ticks / 3)};
+        const std::vector<OpId> execs = Unwind(problem_, options, effort_);
+        if (!execs.empty() && AddAndHold(execs, "unwind")) unwound_ = true;
+      }
+      if (unwound_) return;
+    }
+  }
+
   // Schedules by the greedy, for budgets at which dropping by cuts is not
   // enough.
   void Squeeze() {
@@ -447,6 +478,7 @@ class Search {
   std::vector<std::vector<OpId>> starts_;
   bool squeezed_ = false;
   std::unique_ptr<BlockPlan> block_plan_;
+  bool unwound_ = false;
   std::unique_ptr<Pebbler> pebbler_;
   const int64_t scale_;  // shares of the effort are parts of this
 };

@@ -19,18 +19,13 @@ FOLDER = Path(os.environ.get("REPRISE_GRAPHS") or ROOT.parent / "shared" / "grap
 GRAPHS = sorted(FOLDER.glob("*.json"))
 
 
-# Cells that take longer than the command's default limit of a few seconds.
-LONGER = {("layered_500", "0.5x"): ("--time-limit", "100s")}
-
-
 @pytest.mark.skipif(not GRAPHS, reason=f"no graphs in {FOLDER}: set REPRISE_GRAPHS")
 @pytest.mark.parametrize("budget", ["0.9x", "0.7x", "0.5x"])
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda p: p.stem)
 def test_a_plan_is_valid_or_a_proven_refusal(reprise: Reprise, path: Path, budget: str) -> None:
     graph = json.loads(path.read_text())
 
-    limit = LONGER.get((path.stem, budget), ())
-    result = reprise("plan", str(path), "--budget", budget, *limit, "--json", timeout=300)
+    result = reprise("plan", str(path), "--budget", budget, "--json", timeout=300)
 
     assert result.code in (0, 3), result.err
     plan = result.json()

@@ -4,42 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "planner/evaluate.h"
 #include "planner/free_order.h"
 #include "planner/random.h"
 #include "planner/screen.h"
+#include "tests/planner/tangle.h"
 
 namespace reprise::planner {
 namespace {
-
-// Ops that read from near and far, with several outputs, workspaces, empty
-// storages, some that run only once and some outputs that have to stay.
-StepGraph Tangle(Random& random, int ops) {
-  StepGraph graph;
-  graph.static_bytes = random.Below(50);
-  for (OpId o = 0; o < ops; ++o) {
-    Op op{.time_ns = 1 + random.Below(9), .workspace_bytes = random.Below(30)};
-    if (random.Percent(5)) op.kind = OpKind::kOnce;
-    std::set<StorageId> reads;
-    const int count = graph.storage_count();
-    for (int i = random.Below(4); count > 0 && i > 0; --i) {
-      const int reach = random.Percent(80) ? std::min(count, 10) : count;
-      reads.insert(count - 1 - random.Below(reach));
-    }
-    op.reads.assign(reads.begin(), reads.end());
-    for (int i = 1 + static_cast<int>(random.Percent(20)); i > 0; --i) {
-      op.writes.push_back(graph.storage_count());
-      graph.storages.push_back(
-          {.bytes = random.Percent(5) ? 0 : 1 + random.Below(100)});
-      if (random.Percent(3)) graph.required.push_back(op.writes.back());
-    }
-    graph.ops.push_back(op);
-  }
-  return graph;
-}
 
 std::vector<OpId> BaseOf(const StepGraph& graph) {
   std::vector<OpId> execs(graph.op_count());
@@ -146,9 +120,7 @@ TEST(SqueezeTest, APebblingInBaseOrderIsAScheduleWithinItsBudget) {
   Random random(7);
   int pebbled = 0;
   for (int i = 0; i < 40; ++i) {
-    StepGraph graph = Tangle(random, 60);
-    // Values that run only once may have to be held all the time.
-    for (Op& op : graph.ops) op.kind = OpKind::kPure;
+    const StepGraph graph = PureTangle(random, 60);
     const Problem problem = MakeProblem(graph, {});
     const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
     const int64_t budget =

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/unwind.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "planner/evaluate.h"
+#include "planner/planner.h"
+#include "planner/random.h"
+#include "planner/screen.h"
+#include "tests/planner/tangle.h"
+
+namespace reprise::planner {
+namespace {
+
+const std::function<bool()> kNever;
+
+StatusOr<Evaluation> Replay(const Problem& problem,
+                            const std::vector<OpId>& execs) {
+  return Evaluate(
+      *problem.graph,
+      WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
+      problem.capabilities);
+}
+
+// a makes x 4, b reads x makes y 8, c reads y makes z 1, d reads x and z.
+StepGraph Four() {
+  StepGraph graph;
+  graph.storages = {{.bytes = 4}, {.bytes = 8}, {.bytes = 1}, {.bytes = 1}};
+  graph.ops = {{.time_ns = 1, .writes = {0}},
+               {.time_ns = 1, .reads = {0}, .writes = {1}},
+               {.time_ns = 1, .reads = {1}, .writes = {2}},
+               {.time_ns = 1, .reads = {0, 2}, .writes = {3}}};
+  graph.required = {3};
+  return graph;
+}
+
+TEST(UnwindTest, MakesAValueAgainWhereItsMemoryIsNeeded) {
+  // While c runs x waits for d: 4 + 8 + 1 = 13. Without it c needs 9, b 12.
+  const StepGraph graph = Four();
+  const Problem problem = MakeProblem(graph, {});
+  Effort effort(1'000'000, kNever);
+
+  const auto execs =
+      Unwind(problem, {.budget_bytes = 12, .mark_percent = 100}, effort);
+
+  EXPECT_EQ(execs, (std::vector<OpId>{0, 1, 2, 0, 3}));
+}
+
+TEST(UnwindTest, LeavesTheBaseOrderAloneWhereItFits) {
+  const StepGraph graph = Four();
+  const Problem problem = MakeProblem(graph, {});
+  Effort effort(1'000'000, kNever);
+
+  const auto execs =
+      Unwind(problem, {.budget_bytes = 13, .mark_percent = 100}, effort);
+
+  EXPECT_EQ(execs, (std::vector<OpId>{0, 1, 2, 3}));
+}
+
+TEST(UnwindTest, FindsNothingWhereAnOpThatRunsOnceHasToWait) {
+  StepGraph graph = Four();
+  graph.ops[0].kind = OpKind::kOnce;
+  const Problem problem = MakeProblem(graph, {});
+  Effort effort(1'000'000, kNever);
+
+  const auto execs =
+      Unwind(problem, {.budget_bytes = 12, .mark_percent = 100}, effort);
+
+  EXPECT_TRUE(execs.empty());
+}
+
+TEST(UnwindTest, KeepsBudgetsCloseToTheLargestWorkingSet) {
+  Random random(7);
+  int found = 0;
+  for (int i = 0; i < 40; ++i) {
+    const StepGraph graph = PureTangle(random, 60);
+    const Problem problem = MakeProblem(graph, {});
+    const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
+    const int64_t budget =
+        least + (problem.base.peak_bytes - least) * random.Below(60) / 100;
+    Effort effort(int64_t{1} << 60, kNever);
+    for (const int mark_percent : {95, 90, 85, 75, 50}) {
+      const auto execs = Unwind(problem,
+                                {.budget_bytes = budget,
+                                 .mark_percent = mark_percent,
+                                 .by_distance = random.Percent(50),
+                                 .most_ticks = 2'000'000},
+                                effort);
+      if (execs.empty()) continue;
+      ++found;
+      const auto evaluation = Replay(problem, execs);
+      ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
+      ASSERT_LE(evaluation->peak_bytes, budget) << "graph " << i;
+      break;
+    }
+  }
+  EXPECT_GE(found, 28);
+}
+
+TEST(UnwindTest, FollowsTheRulesOfExecutors) {
+  Random random(8);
+  int found = 0;
+  for (int i = 0; i < 60; ++i) {
+    StepGraph graph = Tangle(random, 50);
+    for (int o = 25; o < 50; ++o) graph.ops[o].phase = Phase::kBackward;
+    Capabilities capabilities;
+    if (random.Percent(50)) capabilities.max_runs = 2 + random.Below(3);
+    capabilities.recompute_in_backward_only = random.Percent(50);
+    const Problem problem = MakeProblem(graph, capabilities);
+    ASSERT_TRUE(IsPlain(problem));
+    const int64_t budget =
+        problem.base.peak_bytes * (75 + random.Below(25)) / 100;
+    Effort effort(int64_t{1} << 60, kNever);
+    const auto execs = Unwind(
+        problem, {.budget_bytes = budget, .most_ticks = 2'000'000}, effort);
+    if (execs.empty()) continue;
+    ++found;
+
+    const auto evaluation = Replay(problem, execs);
+
+    ASSERT_TRUE(evaluation.ok())
+        << "graph " << i << ": " << evaluation.status().message();
+    ASSERT_LE(evaluation->peak_bytes, budget) << "graph " << i;
+  }
+  EXPECT_GE(found, 20);
+}
+
+TEST(UnwindTest, EndsWithItsTicks) {
+  Random random(9);
+  const StepGraph graph = PureTangle(random, 200);
+  const Problem problem = MakeProblem(graph, {});
+  const int64_t budget = LargestWorkingSet(problem).smallest_budget_bytes;
+  Effort effort(int64_t{1} << 60, kNever);
+
+  Unwind(problem, {.budget_bytes = budget, .most_ticks = 100'000}, effort);
+
+  // One reduction more at most.
+  EXPECT_LT(effort.ticks(), 1'000'000);
+}
+
+}  // namespace
+}  // namespace reprise::planner
