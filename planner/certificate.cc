@@ -157,7 +157,7 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   const int64_t per_node = 1 + program.program().row_count() * int64_t{2000};
   limits.most_nodes =
       static_cast<int>(std::clamp<int64_t>(ticks / per_node, 10, 1'000'000));
-  const ManyWindowsResult result =
+  ManyWindowsResult result =
       relaxed ? program.Relax(limits) : program.Solve(limits);
   effort_.Spend(result.ticks +
                 static_cast<int64_t>(program.program().column.size()));

@@ -496,7 +496,7 @@ Solution Solve(const Problem& problem, const Request& request,
   AddBase(problem, any);
   const int64_t half = effort.most_ticks() / 2;
   Effort first(half, effort.should_stop());
-  const Solution solution =
+  Solution solution =
       Search(problem, request, generator, any, first).Run();
   effort.Spend(first.ticks());
   if (!solution.impossible) {

@@ -48,7 +48,7 @@ Sent SendMessage(int socket, uint16_t type, const BodyPart *parts, int count,
 
   msghdr message = {};
   message.msg_iov = vectors;
-  message.msg_iovlen = static_cast<size_t>(1 + count);
+  message.msg_iovlen = 1 + static_cast<size_t>(count);
   alignas(cmsghdr) uint8_t control[CMSG_SPACE(sizeof(int))] = {};
   if (fd >= 0) {
     message.msg_control = control;

@@ -14,7 +14,7 @@ extern char** environ;
 namespace reprise::cli {
 
 Status OpenPage(const std::string& url) {
-  const Status no_desktop = FailedPrecondition(
+  Status no_desktop = FailedPrecondition(
       StrCat("there is no desktop here; open ", url, " in a browser"));
   if (std::getenv("DISPLAY") == nullptr &&
       std::getenv("WAYLAND_DISPLAY") == nullptr) {

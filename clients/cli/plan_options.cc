@@ -52,7 +52,7 @@ StatusOr<double> ParseGap(const std::string& text) {
   const auto [rest, error] = std::from_chars(text.data(), end, value);
   const std::string_view unit(rest, static_cast<size_t>(end - rest));
   const bool has_unit = unit == "%" || unit == " %" || value == 0;
-  if (error != std::errc() || !has_unit || (unit != "" && unit[0] > '%') ||
+  if (error != std::errc() || !has_unit || (!unit.empty() && unit[0] > '%') ||
       !(value >= 0 && value <= 1000)) {
     return InvalidArgument(
         StrCat("--gap ", text.substr(0, 40),

@@ -46,7 +46,7 @@ void SetDeadline(grpc::ClientContext& context) {
 // answer that, cancels the call.
 class FinishOnInterrupt {
  public:
-  FinishOnInterrupt(v1::Planner::Stub& planner, std::string request_id,
+  FinishOnInterrupt(v1::Planner::Stub& planner, const std::string& request_id,
                     grpc::ClientContext& context)
       : thread_([this, &planner, request_id, &context] {
           while (!done_) {

@@ -226,7 +226,7 @@ void AgentSession::SendPlan(uint64_t graph_id,
   raw.predicted_peak = plan->peak_bytes;
   raw.predicted_ns = plan->time_ns;
   outbox_.push_back(
-      {.type = REPRISE_MSG_PLAN, .body = BytesOf(raw), .plan = plan});
+      {.type = REPRISE_MSG_PLAN, .body = BytesOf(raw), .plan = std::move(plan)});
 }
 
 void AgentSession::SendPlanStatus(uint64_t graph_id, uint32_t status,
