@@ -159,7 +159,7 @@ class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
     auto work = [this] {
       StatusOr<v1::GraphRef> ref =
           PutGraph(services_, run_id_, graph_id_, serialized_);
-      if (ref.ok()) *response_ = *std::move(ref);
+      if (ref.ok()) *response_ = std::move(*ref);
       Finish(ToGrpc(ref.status()));
     };
     if (services_.short_work.Post(std::move(work))) return;

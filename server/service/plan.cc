@@ -20,7 +20,7 @@ void RunPlan(Services& services, const v1::PlanRequest& request, Call& call) {
   StatusOr<v1::Plan> plan = services.planning.Make(request, hooks);
   if (plan.ok()) {
     v1::PlanEvent event;
-    *event.mutable_plan() = *std::move(plan);
+    *event.mutable_plan() = std::move(*plan);
     call.Send(event);
   }
   call.Finish(plan.status());
