@@ -206,7 +206,7 @@ grpc::Status IngestPeer::Plan(grpc::ServerContext*,
   v1::PlanEvent event;
   event.mutable_progress()->set_overhead(-1);
   writer->Write(event);
-  const grpc::Status status = planner(*request, graph, event.mutable_plan());
+  grpc::Status status = planner(*request, graph, event.mutable_plan());
   if (status.ok()) writer->Write(event);
   return status;
 }
