@@ -14,7 +14,6 @@
 namespace reprise::planner {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(MakePlanTest, TheBaseOrderIsReturnedAtOnceWhereItFits) {
