@@ -10,6 +10,7 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise import api
+from reprise.torch.costs import Costs
 from reprise.torch.session import Session
 
 __all__ = ["arm", "remove_all", "sessions"]
@@ -24,7 +25,7 @@ def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Se
         "warmup": 2,
         "wait_s": 1.0,
         "name": "test",
-        "ns_per_op": 1000,
+        "costs": Costs(0, 0, 1000),
     }
     settings.update(options)
     session = Session(model, agent=agent or LocalAgent(), meter=start_meter(), **settings)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import torch
 from jobs import Job, captured, compile_plan, start_meter, sum_of
 from torch import nn
 
-from reprise.torch.start import replay_cost_ns
+from reprise.torch.costs import measured_costs
 from reprise.torch.tape import Tape
 
 
@@ -71,7 +71,7 @@ def main() -> None:
         f"given up           {program.replays} replays, +{extra:.0f} ns each (record, replay, "
         f"the op itself {plain[0] / length:.0f})"
     )
-    print(f"announced          ns_per_op={replay_cost_ns()}")
+    print(f"announced          {measured_costs()}")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from reprise.torch import ab
 from reprise.torch import estimate as estimating
 from reprise.torch import start as starting
 from reprise.torch.capture import BACKWARD
+from reprise.torch.costs import Costs
 from reprise.torch.once import capture_step
 from reprise.torch.session import Session
 
@@ -132,7 +133,7 @@ def local(monkeypatch: pytest.MonkeyPatch) -> LocalAgent:
             agent=agent,  # type: ignore[arg-type]
             meter=start_meter(),
             wait_s=1.0,
-            ns_per_op=1000,
+            costs=Costs(0, 0, 1000),
             **options,
         )
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import copy
 import gc
 import os
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ from jobs import (
 )
 from nets import WIDTH, Chain, Checkpointed, ConvNet, Custom, RandomNet, job
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.records import Node
 from reprise.torch.tape import unpack
@@ -308,28 +311,93 @@ def test_backward_in_another_order_is_equal() -> None:
     assert different(expected, backward(out)) == []
 
 
-def test_a_write_after_the_forward_that_the_capture_did_not_see_is_refused() -> None:
-    class Leaky(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(WIDTH, WIDTH)
-            self.kept: Tensor | None = None
+class Leaky(nn.Module):
+    """Keeps a value that a recomputed op reads and autograd does not save."""
 
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.linear(x)
-            self.kept = y
-            return (y + 1.0).sin().exp()
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.kept = torch.zeros(())
 
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        self.kept = y.detach()
+        return (y + 1.0).sin().exp()
+
+
+class Counting(TorchDispatchMode):
+    """A mode of the program's own around its loss."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "in place": lambda y: y.add_(1.0),
+    "through data": lambda y: y.data.mul_(3.0),
+    "a part of it": lambda y: y[0].zero_(),
+    "as out": lambda y: torch.add(y, 1.0, out=y),
+    "by copying": lambda y: y.copy_(torch.randn_like(y)),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+@pytest.mark.parametrize("inside_a_mode", [False, True])
+def test_a_write_after_the_forward_that_the_capture_did_not_see_changes_nothing(
+    how: str, inside_a_mode: bool
+) -> None:
     made = job(Leaky())
     graph = prepared(made)
+    expected = plain_step(made, 1, step=False)
+    engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    tape = tape_for(graph)
+    made.begin(1)
+    run = tape.begin()
+    with tape.region():
+        out = made.model(*made.inputs)
+    with torch.no_grad(), Counting() if inside_a_mode else nullcontext():
+        WRITES[how](made.model.kept)  # type: ignore[arg-type]
+
+    made.loss(out).backward()
+
+    assert different(expected, made.state()) == []
+    assert run.counts.replayed > 0
+    assert (run.counts.mismatches, run.counts.on_demand) == (0, 0)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch.autograd._engine_run_backward is engine  # type: ignore[attr-defined]
+
+
+def test_a_forward_whose_backward_never_comes_leaves_no_hook_behind() -> None:
+    made = job(Leaky())
+    graph = prepared(made)
+    engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    tape = tape_for(graph)
+    run = tape.begin()
+    with tape.region():
+        made.model(*made.inputs)
+    assert torch._C._len_torch_dispatch_stack() == 1
+
+    run.finish()
+
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert torch.autograd._engine_run_backward is engine  # type: ignore[attr-defined]
+
+
+def test_where_writes_cannot_be_watched_a_stale_input_is_never_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = job(Leaky())
+    graph = prepared(made)
+    monkeypatch.delattr(torch.autograd, "_engine_run_backward")
     tape = tape_for(graph)
     tape.begin()
     with tape.region():
         out = made.model(*made.inputs)
+    assert torch._C._len_torch_dispatch_stack() == 0
+    monkeypatch.undo()
     with torch.no_grad():
-        made.model.kept.add_(1.0)  # type: ignore[union-attr]
+        made.model.kept.add_(1.0)  # type: ignore[union-attr, operator]
 
-    # Autograd saved no y: plain training would go on. A replay from it would be wrong.
     with pytest.raises(RuntimeError, match="modified in place"):
         made.loss(out).backward()
 

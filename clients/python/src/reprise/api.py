@@ -141,6 +141,7 @@ def report(model: nn.Module) -> Report:
     predicted_step = 0
     if plan is not None and plan.feasible:
         predicted_step = measured.base_step_ns + plan.time_ns - plan.base_time_ns
+        predicted_step += session.armed_ns
     return Report(
         stage=session.stage.value,
         why=session.why,

@@ -20,11 +20,13 @@ computed, so that every number is the same.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reprise.torch.meter import Meter
 from reprise.torch.ops import (
     IGNORED,
+    PLAIN_TYPES,
     OpKind,
     first_kind,
     hidden_writes,
@@ -59,7 +62,6 @@ __all__ = [
 
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3  # numbered as reprise.v1.Phase
 
-PLAIN_TYPES = frozenset({Tensor, nn.Parameter})
 # A step that is only estimated runs on fake tensors (estimate.py).
 _CAPTURED_TYPES = PLAIN_TYPES | {FakeTensor}
 
@@ -147,6 +149,8 @@ class CapturedStep:
     live_end: int
     peak_bytes: int
     step_ns: int
+    # Time on the wall by CPU time, of a step computed by one thread: how busy the machine was.
+    stretched: float = 1.0
 
 
 class _Packed:
@@ -179,6 +183,11 @@ class Capture(TorchDispatchMode):
         self._root = root
         self._meter = meter
         self._device = model_device(root)
+        # Times of ops: where one thread computes, its CPU time, which a busy machine does not
+        # stretch here and there; then all of them are stretched alike (finish).
+        one = self._device.type == "cpu" and torch.get_num_threads() == 1
+        self._clock = time.thread_time_ns if one else partial(now_ns, self._device)
+        self._begin_clock = 0
         self._ops: list[CapturedOp] = []
         self._storages: list[CapturedStorage] = []
         self._by_cdata: dict[int, CapturedStorage] = {}
@@ -231,6 +240,7 @@ class Capture(TorchDispatchMode):
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         self.__enter__()
+        self._begin_clock = self._clock()
         self._begin_ns = now_ns(self._device)
 
     @contextmanager
@@ -261,6 +271,9 @@ class Capture(TorchDispatchMode):
     def finish(self) -> CapturedStep:
         """Ends the step."""
         step_ns = now_ns(self._device) - self._begin_ns
+        stretched = max(1.0, step_ns / max(1, self._clock() - self._begin_clock))
+        for op in self._ops:
+            op.time_ns = int(op.time_ns * stretched)
         self.leave()
         self._peak = max(self._peak, self._meter.peak())
         live_end = self._meter.live()
@@ -284,6 +297,7 @@ class Capture(TorchDispatchMode):
             live_end=live_end,
             peak_bytes=self._peak,
             step_ns=step_ns,
+            stretched=stretched,
         )
 
     # ---- Ops ----------------------------------------------------------------
@@ -311,9 +325,9 @@ class Capture(TorchDispatchMode):
         self._peak = max(self._peak, meter.peak())
         meter.reset_peak()
         record = self._recorder.begin(str(func)) if self._recorder is not None else 0
-        begin = now_ns(self._device)
+        begin = self._clock()
         out = func(*args, **kwargs)
-        took = now_ns(self._device) - begin
+        took = self._clock() - begin
         if self._recorder is not None:
             self._recorder.end(record)
         peak = meter.peak()

@@ -63,6 +63,7 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         live_end=step.live_end,
         peak_bytes=step.peak_bytes,
         step_ns=step.step_ns,
+        stretched=step.stretched,
     )
 
 

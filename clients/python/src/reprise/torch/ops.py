@@ -17,6 +17,7 @@ from torch import Tensor
 
 __all__ = [
     "IGNORED",
+    "PLAIN_TYPES",
     "OpKind",
     "chooses_rows",
     "first_kind",
@@ -25,6 +26,10 @@ __all__ = [
     "tensors_in",
     "without_statistics",
 ]
+
+
+# Others are subclasses: they take a call apart, and what is inside is seen.
+PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 class OpKind(IntEnum):
@@ -100,7 +105,9 @@ def mutated_positions(func: Any) -> tuple[int | str, ...]:
     known = _mutated.get(func)
     if known is None:
         found: list[int | str] = []
-        for position, argument in enumerate(func._schema.arguments):
+        # A higher-order operator has no schema, and is called with functions, not to write.
+        schema = getattr(func, "_schema", None)
+        for position, argument in enumerate(schema.arguments if schema is not None else ()):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 found.append(argument.name if argument.kwarg_only else position)
         known = _mutated[func] = tuple(found)
@@ -127,7 +134,7 @@ def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any
 
 def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
     """Do the sizes of what it makes depend on what its inputs hold?"""
-    if not any(tag.name == "dynamic_output_shape" for tag in func.tags):
+    if not any(tag.name == "dynamic_output_shape" for tag in getattr(func, "tags", ())):
         return False
     masks = (torch.bool, torch.uint8)
     return func not in _INDEXING or any(t.dtype in masks for t in tensors_in(args[1]))
@@ -135,7 +142,7 @@ def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
 
 def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKind:
     """What the overload alone tells. The capture lowers it to VIEW or ONCE by what it sees."""
-    space = str(func.namespace)
+    space = str(getattr(func, "namespace", ""))
     if space in _COLLECTIVES:
         return OpKind.COLLECTIVE
     if space not in _NAMESPACES:

@@ -19,14 +19,14 @@ storage itself, whatever views and aliases come and go.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reprise.torch.generator import GeneratorState
-from reprise.torch.ops import hidden_writes, tensors_in, without_statistics
+from reprise.torch.ops import hidden_writes, without_statistics
 
 __all__ = [
     "Cell",
@@ -46,6 +46,7 @@ __all__ = [
 Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 _CELL = "_reprise_cell"
+_NOTHING: dict[str, Any] = {}
 _INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 
 
@@ -127,13 +128,28 @@ class Own:
 class Node:
     """One recorded call."""
 
-    __slots__ = ("__weakref__", "args", "func", "grad", "kwargs", "outputs", "replays", "state")
+    __slots__ = (
+        "__weakref__",
+        "args",
+        "flat",
+        "func",
+        "grad",
+        "held",
+        "kwargs",
+        "outputs",
+        "replays",
+        "state",
+    )
 
-    def __init__(self, func: Any, args: Any, kwargs: Any, replays: int) -> None:
+    def __init__(self, func: Any, replays: int) -> None:
         self.func = func
-        self.args = args  # None once the last planned replay has run
-        self.kwargs = kwargs
         self.replays = replays
+        # Arguments, a `Held` or `Own` in place of every tensor; None once the last planned replay
+        # has run. `held`: those tensors. `flat`: where they stand; None: some in lists, or named.
+        self.args: list[Any] | None = None
+        self.kwargs: dict[str, Any] = _NOTHING
+        self.held: Sequence[Held] = ()
+        self.flat: list[tuple[int, Held | Own]] | None = None
         # Some kernels make less without it (the workspace of mkldnn_rnn_layer, for one).
         self.grad = torch.is_grad_enabled()
         self.state: GeneratorState | None = None  # of the generator, before the call
@@ -142,16 +158,10 @@ class Node:
 
     def forget(self) -> None:
         """It will not be made again."""
-        for held in self.held():
+        for held in self.held:
             if held.cell is not None:
                 held.cell.waited(held.version)
-        self.args = self.kwargs = self.state = None
-
-    def held(self) -> Iterator[Held]:
-        """Its tensor arguments."""
-        if self.args is not None:
-            yield from _held_in(self.args)
-            yield from _held_in(self.kwargs)
+        self.args, self.kwargs, self.held, self.flat, self.state = None, _NOTHING, (), None, None
 
 
 class Ref:
@@ -229,39 +239,68 @@ def record(
     run: object,
 ) -> Node:
     """A call, with its tensors held as long as its replays need them and no longer."""
+    node = Node(func, replays)
     recorder = _Recorder(first_life_reads, own, run)
-    held: Any = tuple([recorder.hold(a) for a in args])
-    named = {key: recorder.hold(value) for key, value in kwargs.items()}
+    held = list(args)
+    flat: list[tuple[int, Held | Own]] = []
+    direct = True
+    for position, value in enumerate(args):
+        if isinstance(value, Tensor):
+            held[position] = item = recorder.tensor(value)
+            flat.append((position, item))
+        elif isinstance(value, (list, tuple)):
+            before = recorder.seen
+            made = recorder.hold(value)
+            if recorder.seen != before:
+                held[position], direct = made, False
+    if kwargs:
+        node.kwargs = {key: recorder.hold(value) for key, value in kwargs.items()}
+        direct = direct and recorder.seen == len(flat)
     if hidden_writes(func, args):
-        func, held = without_statistics(func, held)
-    return Node(func, held, named, replays)
+        node.func, left = without_statistics(func, tuple(held))
+        held = list(left)
+        flat = [(position, item) for position, item in flat if held[position] is item]
+        recorder.held = [item for _, item in flat if type(item) is Held]
+    # What an overload calls when it is called: its own Python frame is left out.
+    node.func = getattr(node.func, "_op", node.func)
+    node.args, node.held, node.flat = held, recorder.held, flat if direct else None
+    return node
 
 
 class _Recorder:
     """Walks the arguments of one call. (A nested function that calls itself would be a cycle, and
     keep the cell until the garbage collector runs.)"""
 
-    __slots__ = ("_next", "_own", "_reads", "_run")
+    __slots__ = ("_own", "_reads", "_run", "held", "seen")
 
     def __init__(self, reads: tuple[int, ...], own: Cell | None, run: object) -> None:
         self._reads = reads
         self._own = own
         self._run = run
-        self._next = 0
+        self.seen = 0  # tensors
+        self.held: list[Held] = []
 
-    def hold(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            planned = self._reads[self._next] if self._next < len(self._reads) else -1
-            self._next += 1
-            cell = cell_of(value, self._run)
-            if cell is None:
-                return Held(_first_life(value), planned or -1, None, 0, None)
+    def tensor(self, value: Tensor) -> Held | Own:
+        reads, at = self._reads, self.seen
+        self.seen = at + 1
+        planned = reads[at] if at < len(reads) else -1
+        cell = cell_of(value, self._run)
+        if cell is None:
+            held = Held(_first_life(value), planned or -1, None, 0, None)
+        else:
             geometry = geometry_of(value)
             if cell is self._own:
                 return Own(geometry)
+            version = len(cell.chain)
+            cell.wait(version)
             tensor = _first_life(value) if planned > 0 else None
-            cell.wait(len(cell.chain))
-            return Held(tensor, planned, cell, len(cell.chain), geometry)
+            held = Held(tensor, planned, cell, version, geometry)
+        self.held.append(held)
+        return held
+
+    def hold(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.tensor(value)
         if isinstance(value, (list, tuple)):
             return [self.hold(v) for v in value]
         return value
@@ -270,18 +309,3 @@ class _Recorder:
 def _first_life(tensor: Tensor) -> Tensor:
     # A tensor with a grad_fn would keep autograd's graph, and through it this record, alive.
     return tensor if tensor.grad_fn is None else alias_below(tensor)
-
-
-def _held_in(value: Any) -> Iterator[Held]:
-    if isinstance(value, Held):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _held_in(item)
-    elif isinstance(value, dict):
-        yield from _held_in(tuple(value.values()))
-
-
-def outputs_of(out: Any) -> tuple[Tensor, ...]:
-    """The tensors of a result, in the order of the capture."""
-    return tuple(tensors_in(out))

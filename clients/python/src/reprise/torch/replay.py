@@ -33,8 +33,6 @@ from reprise.torch.windows import OpRecorder
 
 __all__ = ["Replayer"]
 
-_as_strided = torch.ops.aten.as_strided.default
-
 
 class _Alone:
     """Below autograd and autocast, seen by no mode."""
@@ -82,38 +80,51 @@ class Replayer:
             return self._run(burst)
 
     def _run(self, burst: Burst) -> bool:
+        nodes = self._nodes
         with _Alone():
             for replay in burst:
-                reference = self._nodes.get(replay.op)
+                reference = nodes.get(replay.op)
                 node = reference() if reference is not None else None
-                if node is None:
-                    continue
-                if node.args is None or not self._ready(node):
+                if node is not None and not self._replay(node, replay.keep):
                     return False
-                self._replay(node, replay.keep)
         return True
 
-    def _ready(self, node: Node) -> bool:
-        """Is every input there? Always, as the rehearsal has shown; but an executor that is wrong
-        about that must be slow, not wrong."""
-        for held in node.held():
+    def _replay(self, node: Node, keep: dict[int, int]) -> bool:
+        """False: not everything is there. It always is, as the rehearsal has shown; but an executor
+        that is wrong about that must be slow, not wrong."""
+        if node.args is None:
+            return False
+        owner = self._owner(node)
+        own = None
+        if owner is not None:
+            own = owner.tensor
+            if own is None or owner.version >= len(owner.chain):
+                return False
+            if owner.chain[owner.version] is not node:
+                return False
+        elif any(_only_way_back(c()) for c in node.outputs if c is not None):
+            return False
+        for held in node.held:
             if held.tensor is None:
                 cell = held.cell
                 if cell is None or cell.tensor is None or cell.version != held.version:
                     return False
-        owner = self._owner(node)
-        if owner is None:
-            return not any(_only_way_back(c()) for c in node.outputs if c is not None)
-        if owner.tensor is None:
-            return False
-        return owner.version < len(owner.chain) and owner.chain[owner.version] is node
-
-    def _replay(self, node: Node, keep: dict[int, int]) -> None:
-        owner = self._owner(node)
+        if node.flat is None:
+            args = [_load(value, own) for value in node.args]
+        else:
+            args = node.args.copy()
+            for position, item in node.flat:
+                args[position] = _tensor(item, own)
+        kwargs = _load(node.kwargs, own) if node.kwargs else node.kwargs
         used: list[Cell] = []
-        own = None if owner is None else owner.tensor
-        args = _load(node.args, own, used)
-        kwargs = _load(node.kwargs, own, used)
+        for held in node.held:
+            if held.tensor is None:
+                if held.cell not in used:
+                    used.append(held.cell)  # type: ignore[arg-type]
+            elif held.reads > 0:
+                held.reads -= 1
+                if held.reads == 0 and _elsewhere(held):
+                    held.tensor = None
         node.replays -= 1
         if self.recorder is None:
             out = _call(node, args, kwargs)
@@ -126,7 +137,8 @@ class Replayer:
             owner.version += 1
             used.append(owner)
         else:
-            for reference, tensor in zip(node.outputs, tensors_in(out), strict=False):
+            made = (out,) if isinstance(out, Tensor) else tensors_in(out)
+            for reference, tensor in zip(node.outputs, made, strict=False):
                 cell = None if reference is None else reference()
                 # A new life, whatever a use that never came has left of the one before it.
                 if cell is not None and cell.id in keep:
@@ -135,6 +147,7 @@ class Replayer:
             _done_with(node)
         for cell in used:
             _use(cell)
+        return True
 
     @staticmethod
     def _owner(node: Node) -> Cell | None:
@@ -160,7 +173,7 @@ class Replayer:
                 tensor = self._on_demand(cell, version)
         if not _lies_as(tensor, geometry):
             with _Alone():
-                tensor = _as_strided(tensor, *geometry)
+                tensor = tensor.as_strided(*geometry)
         if not run.safe:
             ref.made = tensor
             cell.waited(ref.version)
@@ -180,7 +193,7 @@ class Replayer:
             missing = []
             for node in target.chain[_start(memo, target, at) : at]:
                 assert node is not None
-                for held in node.held():
+                for held in node.held:
                     source = held.cell if held.tensor is None else None
                     if source is not None and _find(memo, source, held.version) is None:
                         missing.append((source, held.version))
@@ -197,7 +210,7 @@ class Replayer:
         own = _copy(_find(memo, target, start)) if start else None
         for node in target.chain[start:version]:
             assert node is not None
-            args = _load_from(memo, node.args, own)
+            args = [_load_from(memo, value, own) for value in node.args or ()]
             kwargs = _load_from(memo, node.kwargs, own)
             out = _call(node, args, kwargs)
             self._counts.on_demand += 1
@@ -221,9 +234,9 @@ def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
     )
 
 
-def _view(tensor: Tensor | None, geometry: Geometry) -> Any:
+def _view(tensor: Tensor | None, geometry: Geometry) -> Tensor:
     assert tensor is not None
-    return tensor if _lies_as(tensor, geometry) else _as_strided(tensor, *geometry)
+    return tensor if _lies_as(tensor, geometry) else tensor.as_strided(*geometry)
 
 
 def _find(memo: _Memo, cell: Cell, version: int) -> Tensor | None:
@@ -291,10 +304,10 @@ def _done_with(node: Node) -> None:
     node.forget()
 
 
-def _call(node: Node, args: Any, kwargs: Any) -> Any:
+def _call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
     torch._C._set_grad_enabled(node.grad)
     if node.state is None:
-        return node.func(*args, **kwargs)
+        return node.func(*args, **kwargs) if kwargs else node.func(*args)
     before = GeneratorState(node.state.device)
     node.state.restore()
     try:
@@ -315,27 +328,25 @@ def _first_life(held: Held) -> Tensor:
     return tensor
 
 
-def _load(value: Any, own: Tensor | None, used: list[Cell]) -> Any:
-    """Arguments for a planned replay: counts their uses."""
-    if isinstance(value, Held):
-        if value.tensor is not None:
-            tensor = _first_life(value)
-            if value.reads > 0:
-                value.reads -= 1
-                if value.reads == 0 and _elsewhere(value):
-                    value.tensor = None
-            return tensor
-        assert value.cell is not None
-        assert value.geometry is not None
-        if value.cell not in used:
-            used.append(value.cell)
-        return _view(value.cell.tensor, value.geometry)
-    if isinstance(value, Own):
-        return _view(own, value.geometry)
+def _tensor(item: Held | Own, own: Tensor | None) -> Tensor:
+    """One argument of a planned replay."""
+    if isinstance(item, Own):
+        return _view(own, item.geometry)
+    if item.tensor is not None:
+        return _first_life(item)
+    assert item.cell is not None
+    assert item.geometry is not None
+    return _view(item.cell.tensor, item.geometry)
+
+
+def _load(value: Any, own: Tensor | None) -> Any:
+    """The same, in whatever it stands."""
+    if isinstance(value, (Held, Own)):
+        return _tensor(value, own)
     if isinstance(value, (list, tuple)):
-        return [_load(v, own, used) for v in value]
+        return [_load(v, own) for v in value]
     if isinstance(value, dict):
-        return {key: _load(v, own, used) for key, v in value.items()}
+        return {key: _load(v, own) for key, v in value.items()}
     return value
 
 

@@ -40,6 +40,7 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch import oom, quarantine
 from reprise.torch.capture import FORWARD, Capture
+from reprise.torch.costs import Costs
 from reprise.torch.cycle import Cycle
 from reprise.torch.forward import ArmedForward
 from reprise.torch.ladder import Key, Ladder, Rung, key_of
@@ -52,6 +53,7 @@ from reprise.torch.state import alive_tensors, blocked, known_names, model_devic
 from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Run, Tape
 from reprise.torch.verify import Audit, Check, CheckResult
+from reprise.torch.watch import close_watches
 from reprise.torch.windows import KernelWindow, OpRecorder, OpWindow
 
 __all__ = ["Session", "Stage", "capturing"]
@@ -91,7 +93,7 @@ class Session:
         warmup: int,
         wait_s: float,
         name: str,
-        ns_per_op: int,
+        costs: Costs,
     ) -> None:
         # Weak: an armed model dies with its last user, not with the process.
         self._model = weakref.ref(model)
@@ -108,7 +110,7 @@ class Session:
         self.ranks: Ranks | None = None  # known when the first step has been captured
         self.refused: Plan | None = None  # the server's "no plan fits"
         self.measured = Measured(budget)
-        self.capabilities = f"tape:seeded_ok=1:ns_per_op={ns_per_op}"
+        self._costs = costs
         self._verify_every = verify_every
         self._warmup = max(1, warmup)
         self._wait_s = wait_s
@@ -162,6 +164,14 @@ class Session:
         return self.refused if self.rung is None else self.rung.plan
 
     @property
+    def armed_ns(self) -> int:
+        """What the last planned step's plan costs per step beyond the ops it runs again."""
+        rung = self.rung
+        if rung is None or rung.tape is None:
+            return 0
+        return int(self._costs.armed_ns(rung.tape.program) * rung.graph.step.stretched)
+
+    @property
     def graph(self) -> CapturedGraph | None:
         """The step graph behind it."""
         rungs = self.ladder.rungs
@@ -203,6 +213,7 @@ class Session:
     def _around(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        close_watches()
         if not self._trains():
             return call(*args, **kwargs)
         if not self._in_step and not self._safely(self._begin_step, args, kwargs):
@@ -363,6 +374,7 @@ class Session:
     def _before_optimizer(self, optimizer: Optimizer) -> None:
         if not self._owns(optimizer):
             return
+        close_watches()
         if not self._in_step:
             if self._eval_forward and self._step == 0:
                 self._eval_trains = True
@@ -463,6 +475,7 @@ class Session:
     def _abandon(self) -> None:
         """Forgets the step that is under way: it may be tried again, or given up. A capture of half
         a step is worth nothing."""
+        close_watches()
         if self._capture is not None:
             self._capture.leave()
             self._capture = None
@@ -551,10 +564,11 @@ class Session:
 
     def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> None:
         text = graph_bytes(message, rung.number, budget)
+        # Of the same busy machine as the times of the graph's ops.
+        replay_ns = int(self._costs.replay_ns * rung.graph.step.stretched)
+        capabilities = f"tape:seeded_ok=1:ns_per_op={replay_ns}"
         try:
-            graph_id = self.agent.submit_graph(
-                text, budget, self.capabilities, message["static_bytes"]
-            )
+            graph_id = self.agent.submit_graph(text, budget, capabilities, message["static_bytes"])
             why = self.agent.why if graph_id is None else ""
         except RepriseError as error:
             graph_id, why = None, str(error)

@@ -5,24 +5,22 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import weakref
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise import daemon
 from reprise.agent import Agent
 from reprise.errors import RepriseError
+from reprise.torch.costs import measured_costs
 from reprise.torch.joint import JointPass, install, supported
 from reprise.torch.meter import open_meter
 from reprise.torch.session import Session
 from reprise.torch.state import alive_bytes, model_device
 
-__all__ = ["compiled", "replay_cost_ns", "start"]
+__all__ = ["compiled", "start"]
 
 DEFAULT_WAIT_S = 60.0
 
@@ -67,7 +65,7 @@ def start(
         warmup=warmup,
         wait_s=_wait_s(),
         name=name,
-        ns_per_op=replay_cost_ns(),
+        costs=measured_costs(),
     )
     if collector.socket is None or agent.status == "inert":
         session.stop_planning(f"trains without a plan: {collector.why or agent.why}")
@@ -108,36 +106,6 @@ def _wait_s() -> float:
             f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}"
         )
         return DEFAULT_WAIT_S
-
-
-class _Nothing(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-def replay_cost_ns(rounds: int = 300) -> int:
-    """What recording and replaying a call costs beyond the call itself, on this machine.
-
-    Five passes through a dispatch mode cost about as much as the record and the replay
-    (tests/python/pytorch/overhead.py measures them)."""
-    tensor = torch.ones(1)
-
-    def loop() -> int:
-        best = 1 << 62
-        for _ in range(3):
-            begin = time.perf_counter_ns()
-            for _ in range(rounds):
-                torch.neg(tensor)
-            best = min(best, time.perf_counter_ns() - begin)
-        return best
-
-    with torch.no_grad():
-        plain = loop()
-        with _Nothing():
-            watched = loop()
-    return 5 * max(0, watched - plain) // rounds
 
 
 def _say(text: str) -> None:

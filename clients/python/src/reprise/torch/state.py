@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.storage_meter import open_modes
+from reprise.torch.watch import open_watches
 from reprise.torch.windows import open_windows
 
 __all__ = ["alive_bytes", "alive_tensors", "blocked", "known_names", "model_device", "now_ns"]
@@ -28,7 +29,7 @@ def blocked() -> str:
         return "saved-tensor hooks are switched off around the model"
     if autograd._top_saved_tensors_default_hooks(True) is not None:
         return "saved-tensor hooks of the program surround the model"
-    if torch._C._len_torch_dispatch_stack() > open_modes() + open_windows():
+    if torch._C._len_torch_dispatch_stack() > open_modes() + open_windows() + open_watches():
         return "a dispatch mode of the program surrounds the model"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "the model runs inside a functorch transform"

@@ -33,9 +33,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reprise.torch.capture import PLAIN_TYPES, stale_message
+from reprise.torch.capture import stale_message
 from reprise.torch.generator import GeneratorState, device_of
-from reprise.torch.ops import IGNORED, mutated_positions, tensors_in
+from reprise.torch.ops import IGNORED, PLAIN_TYPES, mutated_positions, tensors_in
 from reprise.torch.program import Program, Row
 from reprise.torch.records import (
     Cell,
@@ -51,6 +51,7 @@ from reprise.torch.records import (
 )
 from reprise.torch.replay import Replayer
 from reprise.torch.verify import Audit
+from reprise.torch.watch import Watch, close_watches
 
 __all__ = ["Counts", "Run", "Tape", "unpack"]
 
@@ -123,6 +124,7 @@ class Run:
 
     def finish(self) -> None:
         """The step has ended."""
+        close_watches()
         captured = len(self.program.regions)
         if self.armed and self.region != captured:
             self.mismatch(f"{self.region} forwards in a step captured with {captured}")
@@ -137,7 +139,7 @@ class Run:
 
     def special(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op that is recorded, or that writes."""
-        targets = self._before_write(func, args, kwargs) if row.writes else []
+        targets = self.before_write(func, args, kwargs) if row.writes else []
         if not row.replays:
             out = func(*args, **kwargs)
             for cell, _ in targets:
@@ -153,15 +155,21 @@ class Run:
             target.chain.append(node)
         else:
             self._make_cells(row, node, out)
-        self.nodes[row.op] = weakref.ref(node)
-        for held in node.held():
+        self.nodes[row.op] = reference = weakref.ref(node)
+        leaves = self.leaves
+        for held in node.held:
             if held.tensor is not None:
                 key = held.tensor.untyped_storage()._cdata
-                self.leaves.setdefault(key, []).append(weakref.ref(node))
+                known = leaves.get(key)
+                if known is None:
+                    leaves[key] = [reference]
+                else:
+                    known.append(reference)
         return out
 
     def _make_cells(self, row: Row, node: Node, out: Any) -> None:
-        for position, tensor in enumerate(tensors_in(out)):
+        outputs = (out,) if isinstance(out, Tensor) else tensors_in(out)
+        for position, tensor in enumerate(outputs):
             number = row.cells[position] if position < len(row.cells) else -1
             if number < 0:
                 node.outputs.append(None)
@@ -172,7 +180,7 @@ class Run:
 
     def written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op that writes, after a disarm."""
-        targets = self._before_write(func, args, kwargs)
+        targets = self.before_write(func, args, kwargs)
         out = func(*args, **kwargs)
         for cell, tensor in targets:
             # Not recorded, so what it wrote cannot be made again: it stays, as the cell's copy,
@@ -184,7 +192,7 @@ class Run:
             self.safe = True
         return out
 
-    def _before_write(
+    def before_write(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[tuple[Cell, Tensor]]:
         """Gives records that still need the old content a copy of it. What is written, of what is
@@ -196,7 +204,7 @@ class Run:
                 key = tensor.untyped_storage()._cdata
                 for reference in self.leaves.pop(key, ()):
                     node = reference()
-                    for held in node.held() if node is not None else ():
+                    for held in node.held if node is not None else ():
                         kept = held.tensor
                         if kept is not None and kept.untyped_storage()._cdata == key:
                             held.tensor = kept.detach().clone()
@@ -289,6 +297,8 @@ def _keeps(frame: FrameType | None) -> bool | None:
 class Tape(TorchDispatchMode):
     """The dispatch mode of a planned forward."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, program: Program) -> None:
         super().__init__()
         self.program = program
@@ -304,6 +314,7 @@ class Tape(TorchDispatchMode):
     def region(self) -> Iterator[None]:
         """The root's forward."""
         run, program = self._run, self.program
+        close_watches()
         if not program.replays:
             # Everything is kept: there is nothing to do, nothing to check, nothing to pay.
             run.region = len(program.regions)
@@ -327,6 +338,8 @@ class Tape(TorchDispatchMode):
             raise
         if run.armed and run.next != end:
             run.mismatch(f"the forward ended after {run.next - first} of {end - first} ops")
+        if run.leaves:
+            Watch(run.before_write).open()
 
     def __torch_dispatch__(
         self,

@@ -74,6 +74,8 @@ class OpRecorder:
 class OpWindow(TorchDispatchMode):
     """Records of every op that goes through the dispatcher."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.recorder = OpRecorder(agent)
