@@ -12,21 +12,29 @@ namespace {
 constexpr int kMostRounds = 12;
 // Instances between two that are saved by all means.
 constexpr int kLongestSegment = 16;
+// Of an improvement: how often stretches are halved, and its temperatures as
+// powers of two of the base time.
+constexpr int kRefinements = 3;
+constexpr int32_t kMostStretches = 16;
+// At the beginning there are one to four.
+constexpr int32_t kFewestInStretch = 32;
+constexpr int kHot = 8;
+constexpr int kWarm = 10;  // from a schedule that fits
+constexpr int kCold = 18;
 
 }  // namespace
 
-BlockPlan::BlockPlan(const Problem& problem, const Blocks& blocks, OpId at,
-                     int stretches)
+BlockPlan::BlockPlan(const Problem& problem, const Blocks& blocks, OpId at)
     : problem_(problem),
       at_(at),
       class_of_(problem.op_count, -1),
       single_flags_(BaseFlags(problem)) {
   for (const BlockRun& run : blocks.runs) {
-    if (run.begin < at) AddRun(run, stretches);
+    if (run.begin < at) AddRun(run);
   }
 }
 
-void BlockPlan::AddRun(const BlockRun& run, int stretches) {
+void BlockPlan::AddRun(const BlockRun& run) {
   const Versions& versions = problem_.versions;
   const int32_t count = std::min(run.count, (at_ - run.begin) / run.period);
   if (count < 2) return;
@@ -46,7 +54,7 @@ void BlockPlan::AddRun(const BlockRun& run, int stretches) {
       mine = static_cast<int32_t>(classes_.size());
       BlockClass c{
           .run_begin = run.begin, .period = run.period, .count = count};
-      c.again.assign(std::min(stretches, count), 0);
+      c.again.assign(std::clamp(count / kFewestInStretch, 1, 4), 0);
       for (int32_t s = 0; s < c.stretches(); ++s) {
         AddRanks(c.StretchBegin(s + 1) - c.StretchBegin(s));
       }
@@ -178,19 +186,47 @@ std::vector<ValueId> BlockPlan::SegmentEnds(int length) const {
   return values;
 }
 
+std::vector<ValueId> BlockPlan::LongSkips() const {
+  std::vector<ValueId> values;
+  for (const BlockClass& c : classes_) {
+    const OpId end = c.run_begin + c.period * c.count;
+    for (const OpId first : c.first) {
+      for (OpId o = first; o < end; o += c.period) {
+        for (const ValueId v : problem_.versions.Make(o)) {
+          const auto uses = problem_.Uses(v);
+          const auto later = std::lower_bound(uses.begin(), uses.end(), end);
+          const bool behind =
+              later != uses.end() && *later < problem_.first_backward;
+          if (behind) values.push_back(v);
+        }
+      }
+    }
+  }
+  return values;
+}
+
 void BlockPlan::Fit(int64_t budget_bytes, Certificate& certificate,
                     Generator& generator, Archive& archive, Effort& effort) {
   const Score score{.budget_bytes = budget_bytes,
                     .base_time_ns = problem_.base.time_ns,
                     .base_peak_bytes = problem_.base.peak_bytes};
   Best best;
-  FitSaving({}, score, certificate, generator, archive, effort, best);
-  for (int length = kLongestSegment; length >= 2; length /= 2) {
-    if (effort.Over()) break;
-    const int64_t before = best.score;
-    FitSaving(SegmentEnds(length), score, certificate, generator, archive,
-              effort, best);
-    if (archive.Best(budget_bytes) != nullptr && best.score >= before) break;
+  const std::vector<ValueId> skips = LongSkips();
+  for (const bool with_skips : {false, true}) {
+    if (with_skips && skips.empty()) break;
+    for (int length = 2 * kLongestSegment; length >= 2; length /= 2) {
+      if (effort.Over()) break;
+      std::vector<ValueId> saved;
+      if (length <= kLongestSegment) saved = SegmentEnds(length);
+      if (with_skips) saved.insert(saved.end(), skips.begin(), skips.end());
+      const int64_t before = best.score;
+      FitSaving(saved, score, certificate, generator, archive, effort, best);
+      const bool first = length > kLongestSegment;
+      if (best.score >= before && !first &&
+          archive.Best(budget_bytes) != nullptr) {
+        break;
+      }
+    }
   }
   if (best.classes.empty()) return;
   classes_ = std::move(best.classes);
@@ -235,11 +271,43 @@ void BlockPlan::FitSaving(const std::vector<ValueId>& saved, const Score& score,
   }
 }
 
+void BlockPlan::Refine() {
+  for (BlockClass& c : classes_) {
+    const BlockClass was = c;
+    if (2 * was.stretches() > std::min(kMostStretches, c.count)) continue;
+    c.again.assign(2 * was.stretches(), 0);
+    for (int32_t s = 0; s < was.stretches(); ++s) {
+      const int32_t begin = was.StretchBegin(s), end = was.StretchBegin(s + 1);
+      const int32_t half = c.StretchBegin(2 * s + 1) - begin;
+      c.again[2 * s] = was.again[s] * half / (end - begin);
+      c.again[2 * s + 1] = was.again[s] - c.again[2 * s];
+      if (c.again[2 * s + 1] > end - begin - half) {
+        c.again[2 * s + 1] = end - begin - half;
+        c.again[2 * s] = was.again[s] - c.again[2 * s + 1];
+      }
+      AddRanks(half);
+      AddRanks(end - begin - half);
+    }
+  }
+}
+
 void BlockPlan::Improve(const Score& score, uint64_t seed, int64_t ticks,
                         int64_t good_enough_ns, Generator& generator,
                         Archive& archive, Effort& effort) {
   if (classes_.empty()) return;
   Random random(seed);
+  const Archive::Point* known = archive.Best(score.budget_bytes);
+  const int hot = known == nullptr ? kHot : kWarm;
+  for (int round = 0; round < kRefinements; ++round) {
+    if (round > 0) Refine();
+    Anneal(score, random, ticks / kRefinements, hot + round, good_enough_ns,
+           generator, archive, effort);
+  }
+}
+
+void BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
+                       int hot, int64_t good_enough_ns, Generator& generator,
+                       Archive& archive, Effort& effort) {
   Flags flags = MakeFlags();
   const int64_t begin = generator.ticks();
   Generated first = generator.Generate(flags);
@@ -293,12 +361,13 @@ void BlockPlan::Improve(const Score& score, uint64_t seed, int64_t ticks,
       classes_[which].keeps_for_all = !classes_[which].keeps_for_all;
       SetFlags(classes_[which], flags);
     }
-    // From 2^-9 to 2^-18 of the base time.
+    // From 2^-hot to 2^-cold of the base time.
     const int64_t spent = generator.ticks() - begin;
-    const int cold = 9 + static_cast<int>(9 * spent / (ticks + 1));
+    const int shift =
+        hot + static_cast<int>((kCold - hot) * spent / (ticks + 1));
     const int64_t slack =
         static_cast<int64_t>(static_cast<__int128>(random.Exponential16()) *
-                                 (score.base_time_ns >> cold) >>
+                                 (score.base_time_ns >> shift) >>
                              16);
     const int64_t most =
         now >= Score::kWorst - slack ? Score::kWorst : now + slack;

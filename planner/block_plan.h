@@ -21,7 +21,9 @@
 // What the bursts need on top is found by evaluation: the room given to the
 // cut is lowered by what the schedule exceeds the budget; and where a whole run
 // would be one burst, what leaves every 16th, 8th, ... instance is saved by all
-// means and the cut decides the rest. Then *block moves*:
+// means and the cut decides the rest. So is, as a second try, what is read
+// behind its run: made again for the backward of its reader, it would stay to
+// that of its maker. Then *block moves*:
 // an op is run again in more or fewer of the instances of its block, in all of
 // them or in one stretch of them, two ops trade, or what is made again is kept
 // for all its readers or made for each. One Generate per move, so a move costs
@@ -37,6 +39,7 @@
 #include "planner/certificate.h"
 #include "planner/effort.h"
 #include "planner/flags.h"
+#include "planner/random.h"
 #include "planner/score.h"
 
 namespace reprise::planner {
@@ -62,10 +65,8 @@ struct BlockClass {
 
 class BlockPlan {
  public:
-  // Classes are the ops before `at` that repeat. `stretches` of instances may
-  // be decided apart.
-  BlockPlan(const Problem& problem, const Blocks& blocks, OpId at,
-            int stretches);
+  // Classes are the ops before `at` that repeat.
+  BlockPlan(const Problem& problem, const Blocks& blocks, OpId at);
 
   bool empty() const { return classes_.empty(); }
   const std::vector<BlockClass>& classes() const { return classes_; }
@@ -80,7 +81,8 @@ class BlockPlan {
   // budget and get no better. The counts are then those of the best.
   void Fit(int64_t budget_bytes, Certificate& certificate, Generator& generator,
            Archive& archive, Effort& effort);
-  // Block moves from the counts as they are; never ends with worse ones.
+  // Block moves from the counts as they are, in ever shorter stretches of
+  // instances; never ends with worse ones.
   void Improve(const Score& score, uint64_t seed, int64_t ticks,
                int64_t good_enough_ns, Generator& generator, Archive& archive,
                Effort& effort);
@@ -97,10 +99,17 @@ class BlockPlan {
   void FitSaving(const std::vector<ValueId>& saved, const Score& score,
                  Certificate& certificate, Generator& generator,
                  Archive& archive, Effort& effort, Best& best);
+  // Halves the stretches.
+  void Refine();
+  void Anneal(const Score& score, Random& random, int64_t ticks, int hot,
+              int64_t good_enough_ns, Generator& generator, Archive& archive,
+              Effort& effort);
   // What leaves one in so many instances.
   std::vector<ValueId> SegmentEnds(int length) const;
+  // What is read behind its run: skips of a U-Net.
+  std::vector<ValueId> LongSkips() const;
   void AddRanks(int32_t count);
-  void AddRun(const BlockRun& run, int stretches);
+  void AddRun(const BlockRun& run);
   void SetFlags(const BlockClass& c, Flags& flags) const;
 
   const Problem& problem_;

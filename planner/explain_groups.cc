@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "planner/blocks.h"
 
 namespace reprise::planner {
 namespace {
@@ -86,22 +87,35 @@ std::vector<int> Occurrences(const StepGraph& graph) {
 }  // namespace
 
 std::string JoinPaths(const std::vector<std::string>& paths) {
-  if (paths.empty()) return "";
-  const Pattern first = PatternOf(paths[0]);
-  std::vector<std::set<int>> numbers(first.numbers.size());
+  constexpr size_t kMostPatterns = 3;
+  // In the order in which they come.
+  std::vector<Pattern> patterns;
+  std::vector<std::vector<std::set<int>>> numbers;
   for (const std::string& path : paths) {
-    const Pattern pattern = PatternOf(path);
-    for (size_t i = 0; i < numbers.size() && i < pattern.numbers.size(); ++i) {
-      numbers[i].insert(pattern.numbers[i]);
+    Pattern pattern = PatternOf(path);
+    size_t i = 0;
+    while (i < patterns.size() && patterns[i].text != pattern.text) ++i;
+    if (i == patterns.size()) {
+      numbers.emplace_back(pattern.numbers.size());
+      patterns.push_back(pattern);
+    }
+    for (size_t k = 0; k < pattern.numbers.size(); ++k) {
+      numbers[i][k].insert(pattern.numbers[k]);
     }
   }
   std::string text;
-  size_t at = 0;
-  for (const char c : first.text) {
-    if (c == kNumber && at < numbers.size()) {
-      text += Ranges(numbers[at++]);
-    } else {
-      text += c;
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    if (i == kMostPatterns) {
+      return StrCat(text, ", .. ", patterns.size() - i, " more");
+    }
+    if (i > 0) text += ", ";
+    size_t at = 0;
+    for (const char c : patterns[i].text) {
+      if (c == kNumber) {
+        text += Ranges(numbers[i][at++]);
+      } else {
+        text += c;
+      }
     }
   }
   return text;
@@ -111,6 +125,7 @@ std::vector<StorageGroup> GroupStorages(
     const Problem& problem, const std::vector<StorageExplanation>& storages) {
   const StepGraph& graph = *problem.graph;
   const std::vector<int> occurrence = Occurrences(graph);
+  const Blocks blocks = FindBlocks(problem);
   using Key = std::tuple<std::string, std::string, int, int, int64_t, int>;
   struct Draft {
     std::vector<std::string> paths;
@@ -123,10 +138,15 @@ std::vector<StorageGroup> GroupStorages(
     const Op& op = graph.ops[explained.made_by];
     const auto place =
         std::find(op.writes.begin(), op.writes.end(), s) - op.writes.begin();
+    // The op that it stands for, of the first block.
+    OpId first = explained.made_by;
+    if (blocks.Has(first)) {
+      first = blocks.runs[blocks.run_of[first]].begin + blocks.PlaceOf(first);
+    }
     Draft& draft =
-        drafts[{PatternOf(op.module).text, op.name,
-                occurrence[explained.made_by], static_cast<int>(place),
-                problem.bytes[s], static_cast<int>(explained.decision)}];
+        drafts[{PatternOf(graph.ops[first].module).text, op.name,
+                occurrence[first], static_cast<int>(place), problem.bytes[s],
+                static_cast<int>(explained.decision)}];
     if (draft.paths.empty() || draft.paths.back() != op.module) {
       draft.paths.push_back(op.module);
     }

@@ -32,8 +32,6 @@ constexpr int64_t kTightScales = 2;
 constexpr int kMostPolishedOps = 1500;
 // In smaller ones the search over lists of execs sees all there is.
 constexpr int kFewestBlockOps = 400;
-// Parts of a run of blocks that are decided apart.
-constexpr int kStretches = 4;
 
 // Search: the state of one solve.
 class Search {
@@ -218,8 +216,8 @@ class Search {
     for (const auto& [op, window] : certificate_.tried()) {
       if (window.added_ns > certificate_.tried().at(at).added_ns) at = op;
     }
-    block_plan_ = std::make_unique<BlockPlan>(problem_, FindBlocks(problem_),
-                                              at, kStretches);
+    block_plan_ =
+        std::make_unique<BlockPlan>(problem_, FindBlocks(problem_), at);
     effort_.Spend(problem_.op_count);
     if (!block_plan_->empty()) {
       block_plan_->Fit(request_.budget_bytes, certificate_, generator_,

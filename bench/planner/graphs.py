@@ -70,6 +70,12 @@ def may_repeat(op: Graph) -> bool:
     return op["kind"] in ("pure", "view")
 
 
+def boundary(graph: Graph) -> int:
+    """The first op that is not of the forward; traces have forward ops after it, too."""
+    ops = graph["ops"]
+    return next((o["id"] for o in ops if o["phase"] != "forward"), len(ops))
+
+
 def recompute_all_but(graph: Graph, saved: set[int]) -> list[int]:
     """What a framework does with a set of saved storages: the rest is made when first needed.
 
@@ -78,7 +84,7 @@ def recompute_all_but(graph: Graph, saved: set[int]) -> list[int]:
     """
     ops = graph["ops"]
     maker = {s: o["id"] for o in ops for s in o["writes"]}
-    forward = {o["id"] for o in ops if o["phase"] == "forward"}
+    forward = set(range(boundary(graph)))
     mutated = {s for o in ops for s in o["mutates"]}
     keep = saved | mutated | {s for s, o in maker.items() if not may_repeat(ops[o])}
     execs = sorted(forward)
@@ -117,11 +123,10 @@ def candidates(graph: Graph) -> list[int]:
     ops = graph["ops"]
     maker = {s: o for o in ops for s in o["writes"]}
     mutated = {s for o in ops for s in o["mutates"]}
-    read_back = {s for o in ops if o["phase"] != "forward" for s in o["reads"]}
+    first = boundary(graph)
+    read_back = {s for o in ops[first:] for s in o["reads"]}
     return sorted(
-        s
-        for s in read_back
-        if maker[s]["phase"] == "forward" and may_repeat(maker[s]) and s not in mutated
+        s for s in read_back if maker[s]["id"] < first and may_repeat(maker[s]) and s not in mutated
     )
 
 

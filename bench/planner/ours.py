@@ -19,6 +19,7 @@ class Answer:
 
     json: dict[str, Any] | None
     seconds: float
+    cpu_seconds: float
     peak_rss_bytes: int
     error: str = ""
 
@@ -44,13 +45,14 @@ def run(command: list[str], limit_s: float, environment: dict[str, str] | None =
         out.seek(0)
         err.seek(0)
         rss = usage.ru_maxrss * 1024
+        cpu = usage.ru_utime + usage.ru_stime
         if killed:
-            return Answer(None, seconds, rss, f"nothing within {limit_s:.0f} s")
+            return Answer(None, seconds, cpu, rss, f"nothing within {limit_s:.0f} s")
         try:
-            return Answer(json.loads(out.read()), seconds, rss)
+            return Answer(json.loads(out.read()), seconds, cpu, rss)
         except json.JSONDecodeError:
             lines = err.read().decode(errors="replace").strip().splitlines()
-            return Answer(None, seconds, rss, lines[-1] if lines else "no answer")
+            return Answer(None, seconds, cpu, rss, lines[-1] if lines else "no answer")
 
 
 def plan(reprise: str, graph: str, budget: str, *flags: str, limit_s: float = 600) -> Answer:

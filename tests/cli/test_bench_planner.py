@@ -21,7 +21,7 @@ def test_prints_the_tables_that_need_no_outside_file(reprise: Reprise) -> None:
             "--reprise",
             str(reprise.program),
             "--tables",
-            "checkmate,chains,scale",
+            "checkmate,chains,scale,blocks",
             "--quick",
         ],
         capture_output=True,
@@ -34,6 +34,7 @@ def test_prints_the_tables_that_need_no_outside_file(reprise: Reprise) -> None:
     assert "skipped: --graphs names no folder" in done.stdout
     assert "| 16 | 4 |" in done.stdout
     assert "| 1000 |" in done.stdout
+    assert "| transformer | 1000 |" in done.stdout
 
 
 def test_peers_run_on_the_same_graph_or_are_named(reprise: Reprise) -> None:
@@ -56,12 +57,12 @@ def test_peers_run_on_the_same_graph_or_are_named(reprise: Reprise) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    cells = next(c for c in done.stdout.splitlines() if c.startswith("| checkmate_vgg16 ")).split(
-        " | "
-    )
-    named = [c for c in cells if "Error" in c or "Traceback" in c]
-    assert named == []
-    assert len(cells) == 9 + 2 + 4
+    lines = done.stdout.splitlines()
+    head = next(c for c in lines if c.startswith("| graph ")).split(" | ")
+    cells = next(c for c in lines if c.startswith("| checkmate_vgg16 ")).split(" | ")
+    assert [c for c in cells if "Error" in c or "Traceback" in c] == []
+    absent = [line for line in lines if line.startswith("without ")]
+    assert len(cells) == len(head) == 10 + 2 + 4 - len(absent)
 
 
 def test_revolves_closed_form() -> None:

@@ -217,6 +217,27 @@ TEST(ExplainTest, AnImpossibleBudgetNamesItsOpAndWhatThatNeeds) {
   EXPECT_THAT(set.advice, HasSubstr("smaller batch"));
 }
 
+TEST(ExplainTest, EqualBlocksAreGroupedWithoutModuleNames) {
+  StepGraph graph = Layers(20);
+  for (Op& op : graph.ops) op.module.clear();
+  const Plan plan = Planned(graph, 400);
+  ASSERT_TRUE(plan.feasible);
+
+  const Explanation explained = Explain(graph, plan, 400, {});
+
+  // All but the first, which reads nothing.
+  ASSERT_GE(explained.groups.size(), 2u);
+  EXPECT_LE(explained.groups.size(), 6u);
+  EXPECT_EQ(explained.groups[0].name, "forward");
+  EXPECT_GE(explained.groups[0].storages.size(), 18u);
+}
+
+TEST(JoinPathsTest, ListsPathsThatDifferInWords) {
+  EXPECT_EQ(JoinPaths({"encoder.0", "decoder.0", "encoder.1"}),
+            "encoder.0-1, decoder.0");
+  EXPECT_EQ(JoinPaths({"a", "b", "c", "d", "e"}), "a, b, c, .. 2 more");
+}
+
 TEST(JoinPathsTest, WritesNumbersAsRanges) {
   EXPECT_EQ(JoinPaths({"layers.0.mlp", "layers.1.mlp", "layers.3.mlp"}),
             "layers.0-1,3.mlp");

@@ -13,8 +13,11 @@ import graphs
 
 
 def main() -> int:
-    module, graph_path, budget, seconds = sys.argv[1:5]
-    peer = importlib.import_module(f"peers.{module}")
+    peer = importlib.import_module(f"peers.{sys.argv[1]}")
+    if len(sys.argv) == 2:
+        print(json.dumps({"not_run": peer.missing()}))
+        return 0
+    graph_path, budget, seconds = sys.argv[2:5]
     graph = graphs.read(Path(graph_path))
     why_not = peer.missing() or peer.fits(graph)
     if why_not:
