@@ -190,7 +190,11 @@ Status Daemon::Impl::StartServices() {
       .watcher = *watcher_,
       .short_work = *short_work_,
       .planners = *planners_,
-      .fill_status = [this](v1::ServerStatus& status) { FillStatus(status); }});
+      .fill_status = [this](v1::ServerStatus& status) { FillStatus(status); },
+      .open_window =
+          [this](const std::string& run_id, const v1::OpenWindow& window) {
+            return ingest_->OpenWindow(run_id, window);
+          }});
   AddMethods(*services_, methods_);
   committer_ = std::make_unique<Committer>(
       *store_, hub_, metrics_,

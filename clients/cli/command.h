@@ -35,6 +35,10 @@ std::unique_ptr<Command> MakeServeCommand();
 std::unique_ptr<Command> MakeStatusCommand();
 std::unique_ptr<Command> MakeExplainCommand();
 std::unique_ptr<Command> MakeGenerateCommand();
+std::unique_ptr<Command> MakeImportCommand();
+std::unique_ptr<Command> MakeExportCommand();
+std::unique_ptr<Command> MakeWindowCommand();
+std::unique_ptr<Command> MakeDoctorCommand();
 std::unique_ptr<Command> MakeVersionCommand();
 
 }  // namespace reprise::cli

@@ -103,6 +103,10 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeGenerateCommand());
   commands_.push_back(MakeRunCommand(arguments_.job));
   commands_.push_back(MakeShowCommand());
+  commands_.push_back(MakeImportCommand());
+  commands_.push_back(MakeExportCommand());
+  commands_.push_back(MakeWindowCommand());
+  commands_.push_back(MakeDoctorCommand());
   commands_.push_back(MakeServeCommand());
   commands_.push_back(MakeStatusCommand());
   commands_.push_back(MakeVersionCommand());

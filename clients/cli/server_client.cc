@@ -163,6 +163,7 @@ StatusOr<ServerClient> ServerClient::Connect(const std::string& flag) {
     return Unavailable(StrCat("the server at ", client.endpoint_.target,
                               " does not answer; ", kStartHint));
   }
+  client.channel_ = channel;
   client.query_ = v1::Query::NewStub(channel);
   client.planner_ = v1::Planner::NewStub(channel);
   return client;
@@ -209,6 +210,50 @@ StatusOr<v1::Explanation> ServerClient::Explain(
   RETURN_IF_ERROR(
       FromGrpc(planner_->Explain(&context, request, &response), endpoint_));
   return response;
+}
+
+StatusOr<v1::StepGraph> ServerClient::GetGraph(
+    const std::string& graph_id) const {
+  grpc::ClientContext context;
+  v1::GraphRef request;
+  request.set_graph_id(graph_id);
+  const auto stream = planner_->GetGraph(&context, request);
+  std::string bytes;
+  for (v1::GraphPart part; stream->Read(&part);) bytes += part.data();
+  RETURN_IF_ERROR(FromGrpc(stream->Finish(), endpoint_));
+  v1::StepGraph graph;
+  if (!graph.ParseFromString(bytes)) {
+    return Internal(StrCat("graph ", graph_id, " came damaged"));
+  }
+  return graph;
+}
+
+StatusOr<v1::WindowStatus> ServerClient::StartWindow(const std::string& run_id,
+                                                     uint32_t steps,
+                                                     uint64_t at_step) const {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::StartWindowRequest request;
+  request.set_run_id(run_id);
+  request.set_steps(steps);
+  request.set_at_step(at_step);
+  v1::WindowStatus response;
+  const auto control = v1::Control::NewStub(channel_);
+  RETURN_IF_ERROR(
+      FromGrpc(control->StartWindow(&context, request, &response), endpoint_));
+  return response;
+}
+
+Status ServerClient::ReadStep(
+    const std::string& run_id, bool planned,
+    const std::function<void(const v1::StepPart&)>& take) const {
+  grpc::ClientContext context;
+  v1::ReadStepRequest request;
+  request.set_run_id(run_id);
+  request.set_planned(planned);
+  const auto stream = query_->ReadStep(&context, request);
+  for (v1::StepPart part; stream->Read(&part);) take(part);
+  return FromGrpc(stream->Finish(), endpoint_);
 }
 
 StatusOr<v1::Plan> ServerClient::Plan(const v1::PlanRequest& request,

@@ -38,12 +38,22 @@ class ServerClient {
   static StatusOr<ServerClient> Connect(const std::string& flag);
 
   const Endpoint& endpoint() const { return endpoint_; }
+  // For streams that go up (run_upload.h).
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   // Each waits at most ten seconds for its answer.
   StatusOr<v1::ServerStatus> GetStatus() const;
   StatusOr<v1::Run> GetRun(const std::string& run_id) const;
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
+  StatusOr<v1::StepGraph> GetGraph(const std::string& graph_id) const;
+  StatusOr<v1::WindowStatus> StartWindow(const std::string& run_id,
+                                         uint32_t steps,
+                                         uint64_t at_step) const;
+
+  // The records of the newest traced step, part by part.
+  Status ReadStep(const std::string& run_id, bool planned,
+                  const std::function<void(const v1::StepPart&)>& take) const;
 
   // Shows progress on the console; Ctrl-C asks for the best plan so far.
   StatusOr<v1::Plan> Plan(const v1::PlanRequest& request,
@@ -58,6 +68,7 @@ class ServerClient {
   explicit ServerClient(Endpoint endpoint) : endpoint_(std::move(endpoint)) {}
 
   Endpoint endpoint_;
+  std::shared_ptr<grpc::Channel> channel_;
   std::shared_ptr<v1::Query::Stub> query_;
   std::shared_ptr<v1::Planner::Stub> planner_;
 };

@@ -9,6 +9,7 @@
 #include "clients/cli/exit_code.h"
 #include "clients/cli/open_page.h"
 #include "clients/cli/proto_json.h"
+#include "clients/cli/run_facts.h"
 #include "server/convert/digest.h"
 #include "server/convert/graph_names.h"
 
@@ -139,6 +140,18 @@ int ShowRun(const v1::Run& run, bool open, const ServerClient& client,
         console.Note(StrCat("  plan ", run.plan_id(), " cannot be explained: ",
                             explanation.status().message()));
       }
+    }
+    if (run.plan_id().empty()) {
+      const Status printed = PrintMeasuredPeak(run, client, console);
+      if (!printed.ok()) {
+        console.Note(
+            StrCat("  the traced step cannot be read: ", printed.message()));
+      }
+    }
+    if (run.has_window() || run.sessions_size() > 0) {
+      console.Line("\nTHE JOB");
+      PrintWindow(run, console);
+      PrintCapabilities(run, console);
     }
     console.Line(StrCat("  page  ", url));
   }

@@ -167,8 +167,11 @@ void AgentSession::Join(std::span<const reprise_slot> records) {
     reprise_slot copy;
     const reprise_slot* slot =
         OnClock(records[joined_], row_.realtime_to_monotonic_ns, copy);
-    if (slot != nullptr) join_.Take(*slot);
+    if (slot == nullptr) continue;
+    if (slot->kind == REPRISE_RECORD_STEP) last_step_ = slot->body.step.step;
+    join_.Take(*slot);
   }
+  SendWaitingWindow();
 }
 
 void AgentSession::FinishRow(SpooledSession& row) const {

@@ -72,6 +72,12 @@ class AgentSession {
 
   void Command(uint32_t command);
 
+  // Asks the agent for a window, at once or as soon as its step has come near.
+  void OpenWindow(const v1::OpenWindow& window);
+
+  // What the agent says that works, when it has just said it.
+  std::optional<v1::Caps> TakeNewCapabilities();
+
   // Sends what is queued, as far as the agent's queue takes it.
   // RESOURCE_EXHAUSTED: it asks and asks, and never reads the answers.
   Status Flush();
@@ -121,6 +127,7 @@ class AgentSession {
 
   Status HandleNames(std::string_view body);
   void HandleCapabilities(std::string_view body);
+  void SendWaitingWindow();
   Status HandleBye(std::string_view body, Clock::time_point now);
   Status HandleGraph(Message& message, Clock::time_point now);
   void Join(std::span<const reprise_slot> records);
@@ -149,6 +156,9 @@ class AgentSession {
   Clock::time_point bye_at_{};
   bool writer_gone_ = false;
   std::vector<std::string> capabilities_;
+  bool capabilities_changed_ = false;
+  uint64_t last_step_ = 0;  // newest STEP mark
+  std::optional<v1::OpenWindow> waiting_window_;
   std::deque<Outgoing> outbox_;
 
   // A graph that came while records of its step were still in the ring.

@@ -8,6 +8,7 @@
 #include "base/str_cat.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/agent_session.h"
+#include "server/collect/capability_lines.h"
 #include "server/collect/text.h"
 #include "server/convert/digest.h"
 
@@ -100,6 +101,7 @@ void AgentSession::AddName(uint32_t id, std::string_view text) {
 
 void AgentSession::HandleCapabilities(std::string_view body) {
   capabilities_.clear();
+  capabilities_changed_ = true;
   while (!body.empty() && capabilities_.size() < kMaxCapabilityLines) {
     const size_t end = body.find_first_of(std::string_view("\n\0", 2));
     const std::string_view line = body.substr(0, end);
@@ -248,6 +250,30 @@ void AgentSession::Command(uint32_t command) {
   raw.command = command;
   outbox_.push_back(
       {.type = REPRISE_MSG_COMMAND, .body = BytesOf(raw), .plan = nullptr});
+}
+
+void AgentSession::OpenWindow(const v1::OpenWindow& window) {
+  waiting_window_ = window;
+  SendWaitingWindow();
+}
+
+// The agent reads it at the begin of a step, so it is sent one step ahead.
+void AgentSession::SendWaitingWindow() {
+  if (!waiting_window_ || !connected() ||
+      last_step_ + 1 < waiting_window_->at_step()) {
+    return;
+  }
+  reprise_msg_command raw{};
+  raw.command = REPRISE_COMMAND_WINDOW_BEGIN;
+  raw.steps = waiting_window_->steps();
+  waiting_window_.reset();
+  outbox_.push_back(
+      {.type = REPRISE_MSG_COMMAND, .body = BytesOf(raw), .plan = nullptr});
+}
+
+std::optional<v1::Caps> AgentSession::TakeNewCapabilities() {
+  if (!std::exchange(capabilities_changed_, false)) return std::nullopt;
+  return CapabilitiesOf(capabilities_);
 }
 
 Status AgentSession::Flush() {

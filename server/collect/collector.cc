@@ -61,7 +61,11 @@ class Collector::Impl {
             .finished = [this](int64_t key) { loop_.Finished(key); },
             .epoch_taken = [this](int64_t key) { loop_.EpochTaken(key); },
             .plan = [this](int64_t key,
-                           const v1::PlanRef& plan) { Replan(key, plan); }});
+                           const v1::PlanRef& plan) { Replan(key, plan); },
+            .window =
+                [this](int64_t key, const v1::OpenWindow& window) {
+                  loop_.OpenWindow(key, window);
+                }});
     return loop_.Start(*forwarder_, *relay_);
   }
 

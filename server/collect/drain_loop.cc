@@ -123,6 +123,13 @@ void DrainLoop::Answered(PlanAnswer answer) {
   });
 }
 
+void DrainLoop::OpenWindow(int64_t key, const v1::OpenWindow& window) {
+  Post([this, key, window] {
+    const auto found = sessions_.find(key);
+    if (found != sessions_.end()) found->second->OpenWindow(window);
+  });
+}
+
 void DrainLoop::BeginDrain() {
   Post([this] {
     if (std::exchange(draining_, true)) return;

@@ -53,6 +53,7 @@ class DrainLoop {
   void Finished(int64_t key);
   void EpochTaken(int64_t key);
   void Answered(PlanAnswer answer);
+  void OpenWindow(int64_t key, const v1::OpenWindow& window);
 
   // Closes the listener, asks agents to flush, and from then on waits for
   // nothing before it stores.

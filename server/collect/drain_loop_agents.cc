@@ -184,6 +184,9 @@ void DrainLoop::ReadSocket(AgentSession& session) {
       return CloseSocket(session);
     }
     if (status.ok()) status = session.Handle(std::move(message), now);
+    if (auto caps = session.TakeNewCapabilities()) {
+      forwarder_->SetCaps(session.row().key, *std::move(caps));
+    }
     if (!status.ok()) {
       Log(StrCat("session ", session.row().session_id, ": ", status.message(),
                  "; its connection is closed"));

@@ -83,6 +83,16 @@ void Forwarder::Ended(int64_t key, v1::Bye bye) {
   signal_->Raise();
 }
 
+void Forwarder::SetCaps(int64_t key, v1::Caps caps) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto entry = entries_.find(key);
+    if (entry == entries_.end()) return;  // its end is taken
+    entry->second.caps = std::make_shared<const v1::Caps>(std::move(caps));
+  }
+  signal_->Raise();
+}
+
 bool Forwarder::AllTaken() const {
   const std::lock_guard lock(mutex_);
   return std::all_of(entries_.begin(), entries_.end(), [](const auto& item) {
@@ -223,6 +233,9 @@ void Forwarder::Answer(int64_t key, Link& link, v1::Down down) {
       break;
     case v1::Down::kPlan:
       events_.plan(key, std::move(*down.mutable_plan()));
+      break;
+    case v1::Down::kWindow:
+      events_.window(key, down.window());
       break;
     case v1::Down::M_NOT_SET:
       break;

@@ -43,6 +43,8 @@ struct ForwarderEvents {
   std::function<void(int64_t key)> epoch_taken;
   // A new plan for a graph of the session.
   std::function<void(int64_t key, v1::PlanRef plan)> plan;
+  // Somebody wants a few steps recorded.
+  std::function<void(int64_t key, v1::OpenWindow window)> window;
 };
 
 class Forwarder {
@@ -61,6 +63,8 @@ class Forwarder {
   // Chunks up to `last_seq` and names up to `last_name` are in the spool.
   void Committed(int64_t key, uint64_t last_seq, uint64_t last_name);
   void Ended(int64_t key, v1::Bye bye);
+  // What works in the session, all of it; sent on every stream.
+  void SetCaps(int64_t key, v1::Caps caps);
 
   // Nothing waits for the server: every chunk acknowledged, every end taken.
   bool AllTaken() const;
@@ -87,6 +91,7 @@ class Forwarder {
     uint64_t acked = 0;
     uint64_t acked_by_server = 0;
     std::optional<v1::Bye> bye;
+    std::shared_ptr<const v1::Caps> caps;
   };
 
   // The thread's own.
@@ -97,6 +102,7 @@ class Forwarder {
     bool bye_sent = false;
     uint64_t send_next = 1;
     uint64_t names_sent = 0;
+    std::shared_ptr<const v1::Caps> caps_sent;
     uint64_t max_inflight = 0;
     uint64_t max_chunk_bytes = 0;
     uint64_t highest_sent = 0;

@@ -12,6 +12,11 @@ namespace reprise::server {
 std::optional<v1::Up> Forwarder::NextMessage(int64_t key, Link& link,
                                              const Entry& entry) {
   v1::Up up;
+  if (entry.caps != link.caps_sent) {
+    link.caps_sent = entry.caps;
+    *up.mutable_caps() = *entry.caps;
+    return up;
+  }
   if (link.names_sent < entry.last_name) {
     auto names = reader_.NamesAfter(key, link.names_sent);
     if (!names.ok()) {

@@ -12,6 +12,7 @@ namespace reprise::server {
 namespace {
 
 constexpr int kMaxLabels = 64;
+constexpr int kMaxCapabilities = 64;
 constexpr size_t kMaxLabelBytes = 1024;
 // SQLite's integers are signed; a larger number is nobody's step or time.
 constexpr uint64_t kMaxNumber =
@@ -185,6 +186,23 @@ StatusOr<v1::Columns> CheckChunk(const v1::Chunk& chunk) {
 Status CheckDefs(const v1::Defs& defs) {
   for (const v1::NameDef& name : defs.names()) {
     RETURN_IF_ERROR(CheckText("defs.names.text", name.text(), kMaxNameBytes));
+  }
+  return OkStatus();
+}
+
+Status CheckCaps(const v1::Caps& caps) {
+  if (caps.capabilities_size() > kMaxCapabilities) {
+    return InvalidArgument(StrCat("caps.capabilities: at most ",
+                                  kMaxCapabilities, ", got ",
+                                  caps.capabilities_size()));
+  }
+  for (const v1::Capability& one : caps.capabilities()) {
+    RETURN_IF_ERROR(
+        CheckText("caps.capabilities.name", one.name(), kMaxLabelBytes));
+    RETURN_IF_ERROR(
+        CheckText("caps.capabilities.value", one.value(), kMaxLabelBytes));
+    RETURN_IF_ERROR(
+        CheckText("caps.capabilities.why", one.why(), kMaxNameBytes));
   }
   return OkStatus();
 }

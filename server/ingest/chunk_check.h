@@ -28,5 +28,6 @@ StatusOr<v1::Columns> CheckChunk(const v1::Chunk& chunk);
 
 Status CheckDefs(const v1::Defs& defs);
 Status CheckLost(const v1::Lost& lost);
+Status CheckCaps(const v1::Caps& caps);
 
 }  // namespace reprise::server

@@ -8,6 +8,7 @@
 #include "server/ingest/chunk_check.h"
 #include "server/log.h"
 #include "server/store/session_rows.h"
+#include "server/store/window_rows.h"
 
 namespace reprise::server {
 
@@ -142,6 +143,8 @@ Status Committer::Apply(Database& db, const CommitItem& item,
           return ApplyChunk(db, producer, what, result);
         } else if constexpr (std::is_same_v<What, v1::Lost>) {
           return ApplyLost(db, producer, what, result);
+        } else if constexpr (std::is_same_v<What, v1::Caps>) {
+          return SaveCapabilities(db, producer.session_id, what);
         } else {
           static_assert(std::is_same_v<What, v1::Bye>);
           return CloseSession(db, producer.session_id, what, RealtimeNs());

@@ -60,7 +60,8 @@ struct CommitResult {
 
 struct CommitItem {
   Producer producer;
-  std::variant<v1::Hello, v1::Defs, CheckedChunk, v1::Lost, v1::Bye> what;
+  std::variant<v1::Hello, v1::Defs, CheckedChunk, v1::Lost, v1::Bye, v1::Caps>
+      what;
   // Called once, after the commit or its failure, on the committer's thread.
   std::function<void(const CommitResult&)> done;
 };

@@ -136,6 +136,12 @@ Status IngestCall::Take(v1::Up& up) {
               .what = std::move(*up.mutable_lost()),
               .done = {}});
       return OkStatus();
+    case v1::Up::kCaps:
+      RETURN_IF_ERROR(CheckCaps(up.caps()));
+      Commit({.producer = producer,
+              .what = std::move(*up.mutable_caps()),
+              .done = {}});
+      return OkStatus();
     case v1::Up::kBye:
       Commit({.producer = producer, .what = up.bye(), .done = {}});
       return OkStatus();

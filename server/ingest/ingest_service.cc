@@ -53,6 +53,19 @@ void IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan) {
   }
 }
 
+int IngestService::OpenWindow(const std::string& run_id,
+                              const v1::OpenWindow& window) {
+  v1::Down down;
+  *down.mutable_window() = window;
+  int asked = 0;
+  for (const std::shared_ptr<IngestCall>& call : registry_.All()) {
+    if (call->run_id() != run_id) continue;
+    call->Send(down);
+    ++asked;
+  }
+  return asked;
+}
+
 void IngestService::DrainAll() {
   v1::Down down;
   down.mutable_drain();

@@ -54,6 +54,9 @@ class IngestService final : public v1::Ingest::CallbackService {
   // Sends a plan to every session of a run.
   void PushPlan(const std::string& run_id, const v1::Plan& plan);
 
+  // Asks every session of a run to record a few steps; returns how many.
+  int OpenWindow(const std::string& run_id, const v1::OpenWindow& window);
+
   // Tells every stream that the server is going away.
   void DrainAll();
 

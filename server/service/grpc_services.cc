@@ -227,6 +227,11 @@ class PlannerService final : public v1::Planner::CallbackService {
       v1::GraphRef* response) override {
     return new PutGraphCall(services_, response);
   }
+  grpc::ServerWriteReactor<v1::GraphPart>* GetGraph(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::GraphRef* request) override {
+    return adapter_.Streaming<v1::GraphPart>("GetGraph", request);
+  }
   grpc::ServerWriteReactor<v1::PlanEvent>* Plan(
       grpc::CallbackServerContext* /*context*/,
       const v1::PlanRequest* request) override {
@@ -284,10 +289,31 @@ class QueryService final : public v1::Query::CallbackService {
       const v1::TimelineRequest* request, v1::Timeline* response) override {
     return adapter_.Unary("GetTimeline", request, response);
   }
+  grpc::ServerWriteReactor<v1::StepPart>* ReadStep(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::ReadStepRequest* request) override {
+    return adapter_.Streaming<v1::StepPart>("ReadStep", request);
+  }
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* /*context*/,
                                       const v1::StatusRequest* request,
                                       v1::ServerStatus* response) override {
     return adapter_.Unary("GetStatus", request, response);
+  }
+
+ private:
+  const Adapter adapter_;
+};
+
+class ControlService final : public v1::Control::CallbackService {
+ public:
+  explicit ControlService(const MethodTable& table)
+      : adapter_(table, "/reprise.v1.Control/") {}
+
+  grpc::ServerUnaryReactor* StartWindow(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::StartWindowRequest* request,
+      v1::WindowStatus* response) override {
+    return adapter_.Unary("StartWindow", request, response);
   }
 
  private:
@@ -301,6 +327,7 @@ std::vector<std::unique_ptr<grpc::Service>> MakeGrpcServices(
   std::vector<std::unique_ptr<grpc::Service>> made;
   made.push_back(std::make_unique<PlannerService>(services, table));
   made.push_back(std::make_unique<QueryService>(table));
+  made.push_back(std::make_unique<ControlService>(table));
   return made;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Planner and Query over gRPC: turns gRPC's reactors into Calls (method.h), so
-// that every RPC has one implementation. Only PutGraph, which streams upward,
-// is a reactor of its own.
+// Planner, Query and Control over gRPC: turns gRPC's reactors into Calls
+// (method.h), so that every RPC has one implementation. Only PutGraph, which
+// streams upward, is a reactor of its own.
 #pragma once
 
 #include <memory>

@@ -53,6 +53,7 @@ void AddMethods(Services& services, MethodTable& table) {
   const auto query = [&](const char* name) {
     return std::string(kQuery) + name;
   };
+  table.Add(Streaming(services, planner("GetGraph"), &StartGetGraph));
   table.Add(Streaming(services, planner("Plan"), &StartPlan));
   table.Add(Streaming(services, planner("Sweep"), &StartSweep));
   table.Add(Unary(services, planner("FinishPlan"), &FinishPlan));
@@ -62,7 +63,9 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Unary(services, query("GetRun"), &GetRun));
   table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));
   table.Add(Unary(services, query("GetTimeline"), &GetTimeline));
+  table.Add(Streaming(services, query("ReadStep"), &StartReadStep));
   table.Add(Unary(services, query("GetStatus"), &GetStatus));
+  table.Add(Unary(services, "/reprise.v1.Control/StartWindow", &StartWindow));
 }
 
 }  // namespace reprise::server

@@ -24,6 +24,10 @@ namespace reprise::server {
 // Fills what only the daemon knows: addresses, agents, sizes.
 using StatusFiller = std::function<void(v1::ServerStatus&)>;
 
+// Asks the connected sessions of a run to record; returns how many there are.
+using WindowOpener =
+    std::function<int(const std::string& run_id, const v1::OpenWindow&)>;
+
 // References outlive all calls.
 struct Services {
   Store& store;
@@ -34,6 +38,7 @@ struct Services {
   WorkerPool& short_work;
   WorkerPool& planners;
   StatusFiller fill_status;
+  WindowOpener open_window;
 };
 
 // ---- Planner ----
@@ -42,6 +47,9 @@ struct Services {
 StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
                                 const std::string& graph_id,
                                 const std::string& serialized);
+void StartGetGraph(Services& services,
+                   std::shared_ptr<const v1::GraphRef> request,
+                   std::shared_ptr<Call> call);
 void StartPlan(Services& services,
                std::shared_ptr<const v1::PlanRequest> request,
                std::shared_ptr<Call> call);
@@ -65,7 +73,16 @@ StatusOr<v1::Timeline> GetTimeline(Services& services,
 StatusOr<v1::ServerStatus> GetStatus(Services& services,
                                      const v1::StatusRequest& request);
 
-// Every unary and server-streaming method of Planner and Query.
+void StartReadStep(Services& services,
+                   std::shared_ptr<const v1::ReadStepRequest> request,
+                   std::shared_ptr<Call> call);
+
+// ---- Control ----
+
+StatusOr<v1::WindowStatus> StartWindow(Services& services,
+                                       const v1::StartWindowRequest& request);
+
+// Every unary and server-streaming method of Planner, Query and Control.
 void AddMethods(Services& services, MethodTable& table);
 
 }  // namespace reprise::server

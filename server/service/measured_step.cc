@@ -94,7 +94,10 @@ StatusOr<MeasuredStep> LoadMeasuredStep(Database& db, const std::string& run_id,
   MeasuredStep measured{.step = row.report.step(),
                         .step_ns = std::max<int64_t>(end_ns - begin_ns, 0),
                         .incomplete = row.report.incomplete(),
-                        .points = {}};
+                        .points = {},
+                        .session_id = row.session_id,
+                        .begin_ns = begin_ns,
+                        .end_ns = end_ns};
   bool known = false;
   int64_t live = 0;
   for (const Event& event : events) {

@@ -23,6 +23,10 @@ struct MeasuredStep {
   int64_t step_ns = 0;
   bool incomplete = false;
   std::vector<BytesAt> points;  // ns since the start of the step
+  // Whose records they are, and when, CLOCK_MONOTONIC.
+  std::string session_id;
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
 };
 
 // The newest traced step of the run, with or without a plan. NOT_FOUND: none

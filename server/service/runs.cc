@@ -4,6 +4,7 @@
 #include "server/service/handlers.h"
 #include "server/service/verdict.h"
 #include "server/store/run_rows.h"
+#include "server/store/window_rows.h"
 
 namespace reprise::server {
 
@@ -34,7 +35,7 @@ StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request) {
     ASSIGN_OR_RETURN(const std::string run_id,
                      ResolveRunId(db, request.run_id()));
     ASSIGN_OR_RETURN(run, LoadRunWithVerdict(db, run_id));
-    return OkStatus();
+    return AddSessionsAndWindow(db, run);
   }));
   return run;
 }

@@ -5,6 +5,7 @@
 
 #include "server/store/chunk_rows.h"
 #include "server/store/run_rows.h"
+#include "server/store/window_rows.h"
 
 namespace reprise::server {
 
@@ -127,6 +128,7 @@ StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, Watch& watch) {
     watch.sent_plan_id = event.run().plan_id();
     *event.mutable_plan() = watch.newest.plan;
   }
+  RETURN_IF_ERROR(AddSessionsAndWindow(db, *event.mutable_run()));
   if (!watch.sent_plan_id.empty()) {
     *event.mutable_run()->mutable_verdict() =
         watch.verdict.Build(watch.newest.plan, watch.newest.graph);

@@ -6,6 +6,8 @@ job.py print            prints what `reprise run` put into its environment
 job.py plain STEPS      attaches and reports steps
 job.py planned          submits the small graph, runs three steps under its plan
 job.py sleep            attaches, prints "ready", waits for a signal and exits with 7
+job.py steps            attaches, prints "ready", takes steps until SIGTERM; records memory in
+                        the steps that somebody asked for
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import time
 
 from cli_program import small_graph
 
@@ -68,6 +71,27 @@ def planned(agent: Agent) -> None:
     agent.verify(4, plan_id=plan_id, checked=1, differing=0, flags=abi.VERIFY_BITWISE)
 
 
+def steps(agent: Agent) -> None:
+    """Steps of 5 ms; 1,000,000 bytes are there, a step takes 4096 more and gives them back."""
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
+    step = 0
+    while not ended:
+        step += 1
+        agent.step(step)
+        traced = agent.window_kinds() != 0
+        if traced:
+            agent.alloc(0, 1_000_000, abi.BASELINE)
+            agent.alloc(0x1000, 4096, abi.ALLOC)
+        time.sleep(0.005)
+        if traced:
+            agent.alloc(0x1000, -4096, abi.FREE)
+        flags = abi.STEP_WINDOW if traced else 0
+        agent.step_done(step, step_ns=5_000_000, peak_bytes=1_004_096, flags=flags)
+        if step == 1:
+            print("ready", flush=True)
+
+
 def main(argv: list[str]) -> int:
     what = argv[1]
     if what == "quit":
@@ -84,6 +108,8 @@ def main(argv: list[str]) -> int:
             agent.step_done(step, step_ns=1_000_000, peak_bytes=1 << 20)
     elif what == "planned":
         planned(agent)
+    elif what == "steps":
+        steps(agent)
     elif what == "sleep":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
         print("ready", flush=True)

@@ -16,6 +16,7 @@ import {
   UpSchema,
   type Columns,
   type Down,
+  type OpenWindow,
   type Up,
 } from '../../web/src/gen/reprise/v1/ingest_pb';
 import {FreePolicy, type Plan} from '../../web/src/gen/reprise/v1/plan_pb';
@@ -56,6 +57,10 @@ export interface Step {
 
 export class Job {
   readonly runId: string;
+  /** The server has ended the stream. */
+  readonly over: Promise<void>;
+  /** Windows that the server asked for. */
+  readonly windows: OpenWindow[] = [];
   readonly #clients: ReturnType<typeof clients>;
   readonly #outbox: Up[] = [];
   #wake: (() => void) | undefined;
@@ -79,7 +84,7 @@ export class Job {
       info: {host: 'e2e', pid: process.pid, world: 1, labels: {name}},
     };
     this.#outbox.push(create(UpSchema, {m: {case: 'hello', value: hello}}));
-    void this.#receive(this.#clients.ingest.stream(this.#send()));
+    this.over = this.#receive(this.#clients.ingest.stream(this.#send()));
   }
 
   /** Submits the graph and has it planned. */
@@ -134,6 +139,11 @@ export class Job {
     await this.#push(columns, beginNs, endNs);
   }
 
+  /** What works in the job, as its agent would say it. */
+  works(capabilities: readonly {name: string; value: string; why?: string}[]): void {
+    this.#queue(create(UpSchema, {m: {case: 'caps', value: {capabilities: [...capabilities]}}}));
+  }
+
   /** The job ends as it should. */
   bye(): void {
     this.#queue(create(UpSchema, {m: {case: 'bye', value: {}}}));
@@ -181,6 +191,7 @@ export class Job {
   async #receive(stream: AsyncIterable<Down>): Promise<void> {
     try {
       for await (const {m} of stream) {
+        if (m.case === 'window') this.windows.push(m.value);
         if (m.case !== 'ack') continue;
         this.#acked = m.value.committed;
         const done = this.#waiting.filter(({seq}) => seq <= this.#acked);

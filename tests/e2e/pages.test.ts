@@ -116,6 +116,58 @@ describe('with nothing recorded', () => {
   });
 });
 
+describe('the job of a run', () => {
+  const step = {planId: '', peakBytes: 170 * MIB, stepNs: 257e6};
+  const outcome = (page: Page) => page.getByRole('status', {name: 'Window'});
+
+  test('records steps on demand, and says what it could not', async () => {
+    const job = new Job(daemon.url, 'window', 'window job');
+    job.works([
+      {name: 'torch', value: '2.13.0'},
+      {name: 'cupti', value: 'no', why: 'another tool holds it'},
+      {name: 'cupti_holder', value: 'nsys'},
+    ]);
+    await job.step(step);
+    const page = await open('/runs/window');
+    const panel = page.getByRole('region', {name: 'The job'});
+    await panel.getByText('another tool holds it').waitFor();
+
+    await panel.getByLabel('steps').fill('2');
+    await panel.getByRole('button', {name: 'Record now'}).click();
+    await expect.poll(() => outcome(page).textContent()).toContain('Waits for the next step');
+    await expect.poll(() => job.windows.map((window) => window.steps)).toEqual([2]);
+    expect(await panel.getByRole('button').isDisabled()).toBe(true);
+
+    const traced = {...step, points: [[0, 100 * MIB] as const, [5e6, 170 * MIB] as const]};
+    await job.step(traced);
+    await expect.poll(() => outcome(page).textContent()).toContain('Recording: 1 of 2 steps');
+    await job.step(traced);
+
+    const why = 'kernels are not recorded: another tool holds it (held by nsys)';
+    await expect.poll(() => outcome(page).textContent()).toBe(`Recorded 2 steps, 2 to 3; ${why}.`);
+    expect(await panel.getByRole('button').isEnabled()).toBe(true);
+    job.bye();
+    await page.getByText('finished', {exact: true}).waitFor();
+    expect(await panel.getByRole('button').count()).toBe(0);
+  });
+
+  test('that nobody is connected to refuses, and says why', async () => {
+    const job = new Job(daemon.url, 'window-gone', 'gone job');
+    await job.step(step);
+    const page = await open('/runs/window-gone');
+    const panel = page.getByRole('region', {name: 'The job'});
+    await panel.getByRole('button', {name: 'Record now'}).waitFor();
+    job.abandon();
+    await job.over;
+
+    await panel.getByRole('button', {name: 'Record now'}).click();
+
+    await expect
+      .poll(() => panel.getByRole('alert').textContent())
+      .toBe('no process of run window-gone is connected to this server');
+  });
+});
+
 describe('a run that trains', () => {
   test('appears by itself, and its page grows with every step', async () => {
     const page = await open('/');

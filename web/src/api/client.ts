@@ -7,7 +7,7 @@
 import {Code, ConnectError, createClient, type Client} from '@connectrpc/connect';
 import {createConnectTransport} from '@connectrpc/connect-web';
 import {Planner} from '../gen/reprise/v1/planner_pb';
-import {Query} from '../gen/reprise/v1/query_pb';
+import {Control, Query} from '../gen/reprise/v1/query_pb';
 
 const transport = createConnectTransport({
   baseUrl: globalThis.location?.origin ?? '',
@@ -15,6 +15,7 @@ const transport = createConnectTransport({
 });
 
 export const query: Client<typeof Query> = createClient(Query, transport);
+export const control: Client<typeof Control> = createClient(Control, transport);
 export const planner: Client<typeof Planner> = createClient(Planner, transport);
 
 /** Calls that answer at once give up after this long. */

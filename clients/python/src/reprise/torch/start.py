@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
 import sys
 import weakref
 from pathlib import Path
+from types import BuiltinFunctionType
 
 import torch
 from torch import nn
 
-from reprise import daemon
+from reprise import abi, daemon
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.torch.costs import measured_costs
@@ -54,6 +57,7 @@ def start(
         "program": program,
         "model": name,
         "meter": meter.name,
+        **_what_works(model, budget),
     }
     collector, agent = _connect(labels)
     session = Session(
@@ -70,6 +74,23 @@ def start(
     if collector.socket is None or agent.status == "inert":
         session.stop_planning(f"trains without a plan: {collector.why or agent.why}")
     return session
+
+
+def _what_works(model: nn.Module, budget: str | None) -> dict[str, str]:
+    """What the page says of the job beside the agent's own capabilities."""
+    facts = {
+        "adapter": "torch eager",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": str(model_device(model)),
+        "executor": "tape" if budget is not None else "none: no budget was given",
+    }
+    if torch.version.cuda is not None:
+        facts["cuda"] = torch.version.cuda
+    with contextlib.suppress(RepriseError):
+        builtin = isinstance(abi.load().op_begin, BuiltinFunctionType)
+        facts["op_marks"] = "builtin functions" if builtin else "ctypes: slower in traced steps"
+    return facts
 
 
 def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What `reprise doctor` looks at, one function per part of the machine. A check
+// never changes anything, and none needs a GPU, a daemon or torch: what is not
+// there is said, and is a problem only where something is broken.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "clients/cli/console.h"
+
+namespace reprise::cli {
+
+enum class Health {
+  kOk,
+  kWarning,  // works, with less than it could
+  kProblem,  // broken: Reprise, or a part of it, cannot work like this
+};
+
+struct Check {
+  Health health = Health::kOk;
+  std::string name;    // "driver"
+  std::string found;   // what is there, one sentence
+  std::string advice;  // what to do; empty when there is nothing to do
+};
+
+// What the Python of the job says, without importing torch.
+struct PythonFacts {
+  std::string path;     // empty: none was found
+  std::string version;  // "3.11.2"
+  std::string reprise;  // version of the package; empty: not installed
+  std::string torch;    // "2.13.0+cpu"; empty: not installed
+  std::string agent;    // path of libreprise_agent.so; empty: not found
+  std::vector<std::string> libcupti;  // in its packages
+};
+PythonFacts AskPython(const std::string& python);
+
+// Driver, profiling permissions, namespaces, the ring's needs.
+std::vector<Check> CheckHost();
+// libcupti, the injection slot. CUPTI is only touched in a child process.
+std::vector<Check> CheckCupti(const PythonFacts& python);
+// Package, agent and torch versions.
+std::vector<Check> CheckPython(const PythonFacts& python);
+// The socket, the server, its agents and who holds CUPTI in them.
+std::vector<Check> CheckDaemon(const Globals& globals);
+
+// What `work` writes, from a forked child; empty when it crashed or took
+// longer than ten seconds. For before any thread is there.
+std::string InChild(const std::function<std::string()>& work);
+
+}  // namespace reprise::cli

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// libcupti: where it is, which version, who has its slots.
+#include <dlfcn.h>
+#include <link.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/str_cat.h"
+#include "clients/cli/doctor.h"
+#include "clients/cli/files.h"
+
+namespace reprise::cli {
+namespace {
+
+// API versions of CUPTI, as in profiler/cupti_abi.h.
+constexpr int kOldestApi = 18;
+
+// Where the agent looks, in its order.
+std::vector<std::string> Places(const PythonFacts& python) {
+  std::vector<std::string> places;
+  if (const char* named = std::getenv("REPRISE_CUPTI_PATH");
+      named != nullptr && *named != '\0') {
+    places.push_back(named);
+  }
+  for (const char* name :
+       {"libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8",
+        "/usr/local/cuda/lib64/libcupti.so",
+        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"}) {
+    places.push_back(name);
+  }
+  places.insert(places.end(), python.libcupti.begin(), python.libcupti.end());
+  return places;
+}
+
+// "API FILE", loaded in a child that then ends.
+std::string Load(const std::string& place) {
+  return InChild([&]() -> std::string {
+    void* library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (library == nullptr) return "none";
+    using Version = int (*)(uint32_t*);
+    const auto get =
+        reinterpret_cast<Version>(dlsym(library, "cuptiGetVersion"));
+    uint32_t version = 0;
+    if (get == nullptr || get(&version) != 0) return "broken";
+    link_map* map = nullptr;
+    std::string path = place;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map != nullptr) {
+      path = map->l_name;
+    }
+    std::string missing;
+    for (const char* symbol :
+         {"cuptiSubscribe", "cuptiActivityEnable", "cuptiActivityFlushAll",
+          "cuptiActivityGetNextRecord", "cuptiActivityRegisterCallbacks"}) {
+      if (dlsym(library, symbol) == nullptr) missing = symbol;
+    }
+    return StrCat(version, " ", missing.empty() ? "-" : missing, " ", path);
+  });
+}
+
+std::string Release(int api) {
+  if (api >= 130000) return StrCat("CUDA 13.", api % 10000 / 100);
+  if (api >= 20) return "CUDA 12";
+  return api >= kOldestApi ? "CUDA 11.8" : "older than CUDA 11.8";
+}
+
+std::vector<Check> Libraries(const PythonFacts& python) {
+  std::set<std::string> seen;
+  std::vector<Check> found;
+  for (const std::string& place : Places(python)) {
+    const std::string text = Load(place);
+    if (text == "none") {
+      const char* named = std::getenv("REPRISE_CUPTI_PATH");
+      if (named != nullptr && place == named) {
+        found.push_back({Health::kProblem, "libcupti",
+                         StrCat("REPRISE_CUPTI_PATH is ", place,
+                                ", which cannot be loaded"),
+                         "name an existing libcupti.so, or unset it"});
+      }
+      continue;
+    }
+    int api = 0;
+    std::string missing;
+    std::string path;
+    std::istringstream(text) >> api >> missing >> path;
+    if (text.empty() || text == "broken" || api == 0) {
+      found.push_back({Health::kProblem, "libcupti",
+                       StrCat(place, ": is no working libcupti"),
+                       "reinstall the CUDA toolkit or torch"});
+      continue;
+    }
+    std::error_code error;
+    const std::string real = std::filesystem::canonical(path, error).string();
+    if (!seen.insert(error ? path : real).second) continue;
+    Check check{Health::kOk, "libcupti",
+                StrCat("API ", api, " (", Release(api), "), ", path), ""};
+    if (api < kOldestApi) {
+      check.health = Health::kProblem;
+      check.advice = "kernels need CUPTI of CUDA 11.8 or newer";
+    } else if (missing != "-") {
+      check.health = Health::kProblem;
+      check.found += ", without " + missing;
+      check.advice = "reinstall it: a function that tracing needs is missing";
+    }
+    found.push_back(std::move(check));
+  }
+  if (found.empty()) {
+    found.push_back({Health::kOk, "libcupti",
+                     "none found: kernels are not recorded, allocations and "
+                     "ops are",
+                     Exists("/proc/driver/nvidia")
+                         ? "install CUPTI with the CUDA toolkit, or set "
+                           "REPRISE_CUPTI_PATH"
+                         : ""});
+    if (Exists("/proc/driver/nvidia")) found[0].health = Health::kWarning;
+  }
+  if (seen.size() > 1) {
+    found.push_back({Health::kWarning, "libcupti",
+                     StrCat(seen.size(), " copies: a job may load any of them"),
+                     "name the one for its torch in REPRISE_CUPTI_PATH"});
+  }
+  return found;
+}
+
+Check Injection() {
+  const char* slot = std::getenv("CUDA_INJECTION64_PATH");
+  if (slot == nullptr || *slot == '\0') {
+    return {Health::kOk, "injection", "CUDA_INJECTION64_PATH is free", ""};
+  }
+  const std::string path = slot;
+  if (path.find("libreprise_agent") != std::string::npos) {
+    return Exists(path)
+               ? Check{Health::kOk, "injection",
+                       StrCat("CUDA_INJECTION64_PATH is ours: ", path), ""}
+               : Check{Health::kProblem, "injection",
+                       StrCat("CUDA_INJECTION64_PATH is ", path,
+                              ", which is not there: CUDA programs fail to "
+                              "start"),
+                       "unset it, or install the agent there"};
+  }
+  return {Health::kWarning, "injection",
+          StrCat("CUDA_INJECTION64_PATH is held by ", path),
+          "while that tool runs it may have CUPTI; unset it, or use `reprise "
+          "import` on what it records"};
+}
+
+// Tools that take CUPTI's one subscriber slot, among running processes.
+Check Holders() {
+  std::set<std::string> tools;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc", error)) {
+    const std::string pid = entry.path().filename().string();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    std::ifstream file(entry.path() / "comm");
+    std::string name;
+    std::getline(file, name);
+    for (const char* tool : {"nsys", "ncu", "cuda-gdb", "compute-sanitiz",
+                             "nv-hostengine", "dcgm-exporter"}) {
+      if (name == tool) tools.insert(StrCat(name, " (pid ", pid, ")"));
+    }
+  }
+  if (tools.empty()) {
+    return {Health::kOk, "holders", "no other profiler runs on this machine",
+            ""};
+  }
+  std::string names;
+  for (const std::string& tool : tools) {
+    names += StrCat(names.empty() ? "" : ", ", tool);
+  }
+  return {Health::kWarning, "holders", StrCat("other profilers run: ", names),
+          "where one has a job's CUPTI, windows of that job record no kernels "
+          "and name it"};
+}
+
+}  // namespace
+
+std::vector<Check> CheckCupti(const PythonFacts& python) {
+  std::vector<Check> checks = Libraries(python);
+  checks.push_back(Injection());
+  checks.push_back(Holders());
+  return checks;
+}
+
+}  // namespace reprise::cli

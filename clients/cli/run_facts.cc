@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/run_facts.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "server/export/timeline.h"
+
+namespace reprise::cli {
+namespace {
+
+constexpr size_t kShown = 10;
+
+std::string Padded(std::string text, size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+struct Group {
+  int64_t bytes = 0;
+  int64_t count = 0;
+};
+
+// What was allocated in the step and alive where it is highest, by name.
+std::vector<std::pair<std::string, Group>> AliveAtPeak(
+    const server::ExportTimeline& timeline, int64_t& before_bytes) {
+  int64_t live = timeline.static_bytes;
+  int64_t peak = live;
+  size_t until = 0;
+  for (size_t i = 0; i < timeline.events.size(); ++i) {
+    live += timeline.events[i].bytes;
+    if (live > peak) {
+      peak = live;
+      until = i + 1;
+    }
+  }
+  std::unordered_map<uint64_t, std::pair<int64_t, uint32_t>> alive;
+  before_bytes = timeline.static_bytes;
+  for (size_t i = 0; i < until; ++i) {
+    const server::ExportEvent& event = timeline.events[i];
+    if (event.bytes > 0) {
+      alive[event.address] = {event.bytes, event.what};
+    } else if (alive.erase(event.address) == 0) {
+      before_bytes += event.bytes;
+    }
+  }
+  std::map<uint32_t, Group> groups;
+  for (const auto& [address, one] : alive) {
+    Group& group = groups[one.second];
+    group.bytes += one.first;
+    ++group.count;
+  }
+  std::vector<std::pair<std::string, Group>> sorted;
+  for (const auto& [name, group] : groups) {
+    sorted.emplace_back(
+        timeline.names[name].empty() ? "unknown" : timeline.names[name], group);
+  }
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.bytes != b.second.bytes ? a.second.bytes > b.second.bytes
+                                            : a.first < b.first;
+  });
+  return sorted;
+}
+
+std::string Right(std::string text, size_t width) {
+  if (text.size() < width) text.insert(0, width - text.size(), ' ');
+  return text;
+}
+
+}  // namespace
+
+Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
+                         Console& console) {
+  server::MeasuredTimeline measured("measured");
+  uint64_t step = 0;
+  const Status read = client.ReadStep(run.run_id(), /*planned=*/false,
+                                      [&](const v1::StepPart& part) {
+                                        if (part.end_ns() != 0)
+                                          step = part.step();
+                                        measured.Add(part);
+                                      });
+  if (read.code() == Code::kNotFound) return OkStatus();
+  RETURN_IF_ERROR(read);
+  const server::ExportTimeline timeline = measured.Finish();
+  int64_t before_bytes = 0;
+  const auto alive = AliveAtPeak(timeline, before_bytes);
+  console.Line(StrCat("\nAT THE MEASURED PEAK (",
+                      FormatBytes(timeline.PeakBytes()), ", step ", step,
+                      " of ", FormatDuration(timeline.duration_ns), ")"));
+  console.Line(StrCat("  ", Right(FormatBytes(before_bytes), 11),
+                      "  there before the step"));
+  for (size_t i = 0; i < std::min(alive.size(), kShown); ++i) {
+    const auto& [name, group] = alive[i];
+    console.Line(StrCat("  ", Right(FormatBytes(group.bytes), 11), "  ", name,
+                        group.count > 1
+                            ? StrCat("  (", group.count, " allocations)")
+                            : std::string()));
+  }
+  if (alive.size() > kShown) {
+    console.Line(
+        StrCat("  ", Right("", 11), "  and ", alive.size() - kShown, " more"));
+  }
+  return OkStatus();
+}
+
+void PrintWindow(const v1::Run& run, Console& console) {
+  if (!run.has_window()) return;
+  const v1::WindowStatus& window = run.window();
+  std::string text;
+  switch (window.state()) {
+    case v1::WINDOW_STATE_DONE:
+      text = StrCat("recorded ", window.recorded(), " steps, ",
+                    window.first_step(), " to ", window.last_step());
+      break;
+    case v1::WINDOW_STATE_REFUSED:
+      text = "refused";
+      break;
+    default:
+      text = StrCat("recorded ", window.recorded(), " of ", window.steps(),
+                    " steps");
+  }
+  if (!window.why().empty()) text += "; " + window.why();
+  console.Line("  window       " + text);
+}
+
+void PrintCapabilities(const v1::Run& run, Console& console) {
+  // Ranks of one job are alike: the first one speaks, others where they differ.
+  std::map<std::string, std::string> said;
+  for (const v1::SessionReport& session : run.sessions()) {
+    for (const v1::Capability& one : session.capabilities()) {
+      std::string text = one.value();
+      if (!one.why().empty()) {
+        text += StrCat(text.empty() ? "" : ": ", one.why());
+      }
+      const auto [place, fresh] = said.try_emplace(one.name(), text);
+      if (!fresh && place->second == text) continue;
+      const std::string who = session.rank() > 0 && !fresh
+                                  ? StrCat("rank ", session.rank(), ": ")
+                                  : std::string();
+      console.Line(StrCat("  ", Padded(one.name(), 13), who, text));
+    }
+  }
+}
+
+}  // namespace reprise::cli

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ReadStep: the records of the newest traced step, chunk by chunk as they are
+// stored, cut to the step, each part with the names it is the first to use.
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/str_cat.h"
+#include "server/service/handlers.h"
+#include "server/service/measured_step.h"
+#include "server/store/chunk_rows.h"
+#include "server/store/run_rows.h"
+
+namespace reprise::server {
+
+namespace {
+
+// More than a step of ours ever has; what is before it is left out.
+constexpr size_t kMostChunks = 1024;
+
+bool IsShown(uint32_t kind) {
+  switch (kind) {
+    case v1::RECORD_KIND_ALLOC:
+    case v1::RECORD_KIND_OP_BEGIN:
+    case v1::RECORD_KIND_OP_END:
+    case v1::RECORD_KIND_KERNEL:
+    case v1::RECORD_KIND_COPY:
+    case v1::RECORD_KIND_SET:
+      return true;
+    default:
+      return false;
+  }
+}
+
+template <typename List>
+auto At(const List& list, int i) -> std::decay_t<decltype(list.Get(0))> {
+  return i < list.size() ? list.Get(i) : 0;
+}
+
+// The records of a chunk that lie in the step.
+void Cut(const v1::Columns& from, const MeasuredStep& step, v1::Columns& to) {
+  const int count = std::min(from.kind_size(), from.start_ns_size());
+  for (int i = 0; i < count; ++i) {
+    const auto at = static_cast<int64_t>(from.start_ns(i));
+    if (at < step.begin_ns || at > step.end_ns || !IsShown(from.kind(i))) {
+      continue;
+    }
+    to.add_start_ns(from.start_ns(i));
+    to.add_dur_ns(At(from.dur_ns(), i));
+    to.add_kind(from.kind(i));
+    to.add_op(At(from.op(), i));
+    to.add_name(At(from.name(), i));
+    to.add_stream(At(from.stream(), i));
+    to.add_device(At(from.device(), i));
+    to.add_bytes(At(from.bytes(), i));
+    to.add_ptr(At(from.ptr(), i));
+    to.add_thread(At(from.thread(), i));
+    to.add_extra(At(from.extra(), i));
+  }
+}
+
+class StepReader {
+ public:
+  StepReader(Services& services, const v1::ReadStepRequest& request, Call& call)
+      : services_(services), request_(request), call_(call) {}
+
+  Status Run() {
+    return services_.store.Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(const std::string run_id,
+                       ResolveRunId(db, request_.run_id()));
+      ASSIGN_OR_RETURN(step_, LoadMeasuredStep(db, run_id, request_.planned()));
+      RETURN_IF_ERROR(LoadChunks(db));
+      RETURN_IF_ERROR(LoadNames(db));
+      return SendAll();
+    });
+  }
+
+ private:
+  Status LoadChunks(Database& db) {
+    return VisitChunksBackwards(
+        db, step_.session_id, step_.end_ns,
+        [&](int64_t t1_ns, std::string_view body) -> StatusOr<bool> {
+          chunks_.emplace_front(body);
+          return t1_ns >= step_.begin_ns && chunks_.size() < kMostChunks;
+        });
+  }
+
+  Status LoadNames(Database& db) {
+    ASSIGN_OR_RETURN(
+        Statement select,
+        db.Prepare("SELECT id, text FROM names WHERE session_id = ?"));
+    RETURN_IF_ERROR(select.BindAll(step_.session_id));
+    while (true) {
+      ASSIGN_OR_RETURN(const bool row, select.Step());
+      if (!row) return OkStatus();
+      names_.emplace(static_cast<uint32_t>(select.Int(0)), select.Text(1));
+    }
+  }
+
+  Status SendAll() {
+    v1::StepPart head;
+    head.set_step(step_.step);
+    head.set_begin_ns(step_.begin_ns);
+    head.set_end_ns(step_.end_ns);
+    head.set_baseline_bytes(step_.points.empty() ? 0 : step_.points[0].bytes);
+    head.set_incomplete(step_.incomplete);
+    call_.Send(head);
+    for (std::string& body : chunks_) {
+      v1::Columns columns;
+      if (!columns.ParseFromString(body)) {
+        return Status(Code::kDataLoss, "a stored chunk is damaged");
+      }
+      std::string().swap(body);
+      v1::StepPart part;
+      Cut(columns, step_, *part.mutable_records());
+      if (part.records().kind_size() == 0) continue;
+      for (const uint32_t id : part.records().name()) {
+        const auto text = names_.find(id);
+        if (id == 0 || text == names_.end() || !sent_.insert(id).second) {
+          continue;
+        }
+        v1::NameDef& name = *part.add_names();
+        name.set_id(id);
+        name.set_text(text->second);
+      }
+      call_.Send(part);
+      if (call_.cancelled()) return OkStatus();
+    }
+    return OkStatus();
+  }
+
+  Services& services_;
+  const v1::ReadStepRequest& request_;
+  Call& call_;
+  MeasuredStep step_;
+  std::deque<std::string> chunks_;  // oldest first
+  std::unordered_map<uint32_t, std::string> names_;
+  std::unordered_set<uint32_t> sent_;
+};
+
+}  // namespace
+
+void StartReadStep(Services& services,
+                   std::shared_ptr<const v1::ReadStepRequest> request,
+                   std::shared_ptr<Call> call) {
+  auto work = [&services, request, call] {
+    call->Finish(StepReader(services, *request, *call).Run());
+  };
+  if (services.short_work.Post(std::move(work))) return;
+  call->Finish(Unavailable("the server is busy or shutting down"));
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/window_rows.h"
+
+#include <array>
+#include <string>
+
+#include "base/str_cat.h"
+
+namespace reprise::server {
+
+namespace {
+
+// Labels that say what works; the others are the job's own words.
+constexpr std::array<std::string_view, 9> kCapabilityLabels = {
+    "adapter",  "torch",    "python",   "cuda", "device",
+    "executor", "op_marks", "imported", "meter"};
+
+void AddLabels(std::string_view lines, v1::SessionReport& report) {
+  while (!lines.empty()) {
+    const size_t end = lines.find('\n');
+    const std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(end == std::string_view::npos ? lines.size() : end + 1);
+    const size_t equals = line.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view key = line.substr(0, equals);
+    for (const std::string_view wanted : kCapabilityLabels) {
+      if (key != wanted || equals + 1 == line.size()) continue;
+      v1::Capability& one = *report.add_capabilities();
+      one.set_name(std::string(key));
+      one.set_value(std::string(line.substr(equals + 1)));
+    }
+  }
+}
+
+// Why kernels are missing from a window, of the first session that says so.
+std::string MissingOf(const std::vector<v1::SessionReport>& reports) {
+  for (const v1::SessionReport& report : reports) {
+    std::string holder;
+    for (const v1::Capability& one : report.capabilities()) {
+      if (one.name() == "cupti_holder") holder = one.value();
+    }
+    for (const v1::Capability& one : report.capabilities()) {
+      if (one.name() == "window" && one.value() == "paused") {
+        return "the job gave CUPTI away with reprise.pause(); the window comes "
+               "after reprise.resume()";
+      }
+      if (one.name() != "cupti" || one.why().empty()) continue;
+      return StrCat(
+          "kernels are not recorded: ", one.why(),
+          holder.empty() || one.why().find(holder) != std::string::npos
+              ? ""
+              : StrCat(" (held by ", holder, ")"));
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+Status SaveCapabilities(Database& db, std::string_view session_id,
+                        const v1::Caps& caps) {
+  ASSIGN_OR_RETURN(Statement upsert,
+                   db.Prepare("INSERT INTO capabilities VALUES (?, ?)"
+                              " ON CONFLICT DO UPDATE SET"
+                              " report = excluded.report"));
+  const std::string bytes = caps.SerializeAsString();
+  return upsert.Run(session_id, Blob{bytes});
+}
+
+Status InsertWindow(Database& db, std::string_view run_id,
+                    const v1::OpenWindow& window, int64_t now_ns) {
+  ASSIGN_OR_RETURN(
+      Statement insert,
+      db.Prepare("INSERT INTO windows (run_id, asked_ns, steps, at_step,"
+                 " after_row) VALUES (?1, ?2, ?3, ?4, (SELECT"
+                 " ifnull(max(id), 0) FROM steps WHERE run_id = ?1))"));
+  return insert.Run(run_id, now_ns, window.steps(), window.at_step());
+}
+
+StatusOr<std::vector<v1::SessionReport>> LoadSessionReports(
+    Database& db, std::string_view run_id) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare("SELECT s.session_id, s.rank, s.pid, s.labels, c.report"
+                 " FROM sessions s LEFT JOIN capabilities c"
+                 " ON c.session_id = s.session_id"
+                 " WHERE s.run_id = ? ORDER BY s.rank, s.session_id"
+                 " LIMIT 1024"));
+  RETURN_IF_ERROR(select.BindAll(run_id));
+  std::vector<v1::SessionReport> reports;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return reports;
+    v1::SessionReport& report = reports.emplace_back();
+    report.set_session_id(std::string(select.Text(0)));
+    report.set_rank(static_cast<uint32_t>(select.Int(1)));
+    report.set_pid(static_cast<uint32_t>(select.Int(2)));
+    AddLabels(select.Text(3), report);
+    v1::Caps caps;
+    caps.ParseFromString(std::string(select.Bytes(4)));
+    for (v1::Capability& one : *caps.mutable_capabilities()) {
+      *report.add_capabilities() = std::move(one);
+    }
+  }
+}
+
+StatusOr<uint64_t> LoadLastStep(Database& db, std::string_view run_id) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT step FROM steps WHERE run_id = ?"
+                              " ORDER BY id DESC LIMIT 1"));
+  RETURN_IF_ERROR(select.BindAll(run_id));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  return row ? static_cast<uint64_t>(select.Int(0)) : uint64_t{0};
+}
+
+StatusOr<std::optional<v1::WindowStatus>> LoadWindow(
+    Database& db, const v1::Run& run,
+    const std::vector<v1::SessionReport>& reports) {
+  std::optional<v1::WindowStatus> window;
+  int64_t after = 0;
+  {
+    ASSIGN_OR_RETURN(Statement select,
+                     db.Prepare("SELECT asked_ns, steps, at_step, after_row"
+                                " FROM windows WHERE run_id = ?"
+                                " ORDER BY id DESC LIMIT 1"));
+    RETURN_IF_ERROR(select.BindAll(run.run_id()));
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return window;
+    window.emplace();
+    window->set_asked_ns(select.Int(0));
+    window->set_steps(static_cast<uint32_t>(select.Int(1)));
+    window->set_at_step(static_cast<uint64_t>(select.Int(2)));
+    after = select.Int(3);
+  }
+  // Ranks report the same steps; the first so many of them are the window.
+  ASSIGN_OR_RETURN(
+      Statement count,
+      db.Prepare("SELECT count(*), min(step), max(step) FROM (SELECT DISTINCT"
+                 " step FROM steps WHERE run_id = ?1 AND id > ?2 AND window = 1"
+                 " AND step >= ?3 ORDER BY step LIMIT ?4)"));
+  RETURN_IF_ERROR(
+      count.BindAll(run.run_id(), after, window->at_step(), window->steps()));
+  ASSIGN_OR_RETURN(const bool row, count.Step());
+  const auto recorded = row ? static_cast<uint32_t>(count.Int(0)) : 0U;
+  window->set_recorded(recorded);
+  if (recorded > 0) {
+    window->set_first_step(static_cast<uint64_t>(count.Int(1)));
+    window->set_last_step(static_cast<uint64_t>(count.Int(2)));
+  }
+  window->set_why(MissingOf(reports));
+  if (recorded >= window->steps()) {
+    window->set_state(v1::WINDOW_STATE_DONE);
+  } else if (run.state() == v1::RUN_STATE_RUNNING) {
+    window->set_state(recorded > 0 ? v1::WINDOW_STATE_OPEN
+                                   : v1::WINDOW_STATE_ASKED);
+  } else {
+    window->set_state(recorded > 0 ? v1::WINDOW_STATE_DONE
+                                   : v1::WINDOW_STATE_REFUSED);
+    window->set_why(StrCat("the job ended after ", recorded, " of ",
+                           window->steps(), " steps"));
+  }
+  return window;
+}
+
+Status AddSessionsAndWindow(Database& db, v1::Run& run) {
+  ASSIGN_OR_RETURN(const std::vector<v1::SessionReport> reports,
+                   LoadSessionReports(db, run.run_id()));
+  for (const v1::SessionReport& report : reports) *run.add_sessions() = report;
+  ASSIGN_OR_RETURN(std::optional<v1::WindowStatus> window,
+                   LoadWindow(db, run, reports));
+  if (window) *run.mutable_window() = *std::move(window);
+  return OkStatus();
+}
+
+}  // namespace reprise::server

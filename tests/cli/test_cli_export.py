@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reprise export: steps for Perfetto and PyTorch's memory viewer, and the way back."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import pickletools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from cli_program import ROOT, Graph, Reprise
+from serving import server  # noqa: F401
+
+sys.path.insert(0, str(ROOT / "tests" / "import"))
+from snapshots import snapshot
+
+
+def counter(trace: Any, process: int) -> list[int]:
+    return [
+        event["args"]["bytes"]
+        for event in trace["traceEvents"]
+        if event["ph"] == "C" and event["pid"] == process
+    ]
+
+
+def walk(graph: Graph) -> list[int]:
+    """Bytes alive at every op without a plan, as planner/evaluate.h defines them."""
+    last: dict[int, int] = {}
+    for op in graph["ops"]:
+        for storage in [*op["writes"], *op["reads"]]:
+            last[storage] = op["id"]
+    size = {s["id"]: s["bytes"] for s in graph["storages"]}
+    alive, curve = 0, []
+    for op in graph["ops"]:
+        alive += sum(size[s] for s in op["writes"])
+        curve.append(graph["static_bytes"] + alive + op["workspace_bytes"])
+        alive -= sum(
+            size[s]
+            for s in {*op["writes"], *op["reads"]}
+            if last[s] == op["id"] and s not in graph["required"]
+        )
+    return curve
+
+
+def test_the_counter_of_a_graph_is_the_evaluators_curve(
+    reprise: Reprise, graph: Graph, graph_file: Path
+) -> None:
+    result = reprise("export", graph_file.name, "--format", "chrome")
+
+    assert result.code == 0, result
+    trace = json.loads((reprise.folder / "small.trace.json").read_text())
+    assert counter(trace, 1) == walk(graph)
+    assert max(counter(trace, 1)) == 1374
+    slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    assert [e["name"] for e in slices] == [op["name"] for op in graph["ops"]]
+    assert [round(e["dur"] * 1000) for e in slices] == [op["time_ns"] for op in graph["ops"]]
+
+
+def test_a_plan_stands_beside_the_step_without_it(reprise: Reprise, graph_file: Path) -> None:
+    assert reprise("plan", graph_file.name, "--budget", "1330").code == 0
+
+    result = reprise("export", "small.plan.json", "-o", "both.json", "--json")
+
+    assert result.code == 0, result
+    assert result.json()["steps"] == ["predicted", "predicted without a plan"]
+    trace = json.loads((reprise.folder / "both.json").read_text())
+    assert max(counter(trace, 1)) == 1324
+    assert max(counter(trace, 2)) == 1374
+    assert [e["name"] for e in trace["traceEvents"] if e.get("cat") == "recompute"] == ["f0"]
+
+
+def alive_peak(data: Any) -> int:
+    """What the viewer draws: events on top of what is there at the end and was not allocated."""
+    (trace,) = data["device_traces"]
+    end = sum(
+        block["requested_size"]
+        for segment in data["segments"]
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    )
+    change = {"alloc": 1, "free_completed": -1}
+    steps = [change.get(e["action"], 0) * e["size"] for e in trace]
+    live = end - sum(steps)
+    peak = live
+    for step in steps:
+        live += step
+        peak = max(peak, live)
+    return peak
+
+
+def test_the_snapshot_is_plain_data_that_python_reads(reprise: Reprise, graph_file: Path) -> None:
+    assert reprise("plan", graph_file.name, "--budget", "1330").code == 0
+    result = reprise("export", "small.plan.json", "--format", "memory-viewer", "-o", "p.pickle")
+    assert result.code == 0, result
+    raw = (reprise.folder / "p.pickle").read_bytes()
+
+    names = {opcode.name for opcode, _, _ in pickletools.genops(raw)}
+    assert not names & {"GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD", "NEWOBJ"}
+    data = pickle.loads(raw)
+
+    assert set(data) >= {"segments", "device_traces"}
+    assert alive_peak(data) == 1324
+    for segment in data["segments"]:
+        # The viewer walks the blocks of a segment from its address on.
+        at = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == at
+            at += block["size"]
+        assert at == segment["address"] + segment["total_size"]
+    frames = [e["frames"] for e in data["device_traces"][0] if e["action"] == "alloc"]
+    assert all(f[0].keys() == {"filename", "line", "name"} for f in frames)
+
+
+def test_what_was_exported_is_imported_as_the_same_memory(
+    reprise: Reprise,
+    server: subprocess.Popen[str],  # noqa: F811
+) -> None:
+    (reprise.folder / "s.pickle").write_bytes(pickle.dumps(snapshot()))
+    first = reprise("import", "s.pickle", "--json").json()
+
+    out = reprise("export", first["run_id"], "-f", "memory-viewer", "-o", "again.pickle", "--json")
+    second = reprise("import", "again.pickle", "--json").json()
+
+    assert out.json()["steps"] == ["measured without a plan"]
+    for key in ("events", "baseline_bytes", "peak_bytes", "duration_ns"):
+        assert second[key] == first[key]
+    data = pickle.loads((reprise.folder / "again.pickle").read_bytes())
+    assert alive_peak(data) == 6000
+    chrome = reprise("export", first["run_id"], "-o", "run.json")
+    assert chrome.code == 0, chrome
+    trace = json.loads((reprise.folder / "run.json").read_text())
+    assert counter(trace, 1) == [3000, 4000, 6000, 5000, 5500, 5000]
+
+
+def test_what_cannot_be_exported_is_one_sentence(reprise: Reprise, graph_file: Path) -> None:
+    name = graph_file.name
+    assert "--format" in reprise.fails(2, "export", name, "--format", "pdf")
+    assert "--of: a Chrome trace holds all steps" in reprise.fails(
+        2, "export", name, "--of", "predicted"
+    )
+    assert "has no step that is measured" in reprise.fails(
+        1, "export", name, "-f", "memory-viewer", "--of", "measured"
+    )
+    assert reprise("export", name).code == 0
+    assert "--force" in reprise.fails(1, "export", name)
+    assert reprise("export", name, "--force").code == 0
+    assert "no such file" in reprise.fails(1, "export", "nothing.json")
+    assert "no server" in reprise.fails(4, "export", "latest")
+    (reprise.folder / "bad.json").write_text("{")
+    assert reprise.fails(1, "export", "bad.json").startswith("bad.json: ")
+
+
+def test_a_budget_nothing_fits_in_has_no_step(reprise: Reprise, graph_file: Path) -> None:
+    result = reprise("plan", graph_file.name, "--budget", "1100", "--json")
+    assert result.code == 3
+    (reprise.folder / "x.plan.json").write_text(result.out)
+
+    assert "no plan fits its budget" in reprise.fails(1, "export", "x.plan.json")
