@@ -35,6 +35,7 @@ TEST_F(CuptiTest, EveryFieldIsTheSameInEveryLayout) {
       cupti.Launch("last", 1, false);
       ASSERT_EQ(reprise_window_end(), REPRISE_OK);
       ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
+      ASSERT_TRUE(collector.WaitForSession(KnowsItsKernels));
 
       const Session session = collector.OnlySession();
       const auto kernels = Of(session, REPRISE_RECORD_KERNEL);
@@ -311,6 +312,7 @@ TEST_F(CuptiTest, FullBuffersOfItsOwnThreadLoseNothing) {
       cupti.Launch(names[i % 50].c_str(), i, false);
     reprise_window_end();
     ASSERT_EQ(reprise_flush(30000), REPRISE_OK);
+    ASSERT_TRUE(collector.WaitForSession(KnowsItsKernels));
 
     const Session session = collector.OnlySession();
     std::set<uint64_t> seen;
@@ -337,6 +339,7 @@ TEST_F(CuptiTest, ANameInAnotherPlaceOrAnotherNameInItsPlaceAreToldApart) {
       reprise_window_end();
     }
     reprise_flush(10000);
+    ASSERT_TRUE(collector.WaitForSession(KnowsItsKernels));
 
     const Session session = collector.OnlySession();
     const auto kernels = Of(session, REPRISE_RECORD_KERNEL);

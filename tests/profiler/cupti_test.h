@@ -71,6 +71,15 @@ class CuptiTest : public AgentTest {
   static std::string Why() { return Capabilities().why; }
 
   // The records of one kind, in order.
+  // Names of kernels go over the socket and their records through the ring:
+  // which of the two a collector has read is not known together.
+  static bool KnowsItsKernels(const Session& session) {
+    for (const reprise_slot& kernel : Of(session, REPRISE_RECORD_KERNEL)) {
+      if (session.names.count(kernel.body.kernel.name) == 0) return false;
+    }
+    return true;
+  }
+
   static std::vector<reprise_slot> Of(const Session& session, uint16_t kind) {
     std::vector<reprise_slot> found;
     for (const reprise_slot& record : session.records)

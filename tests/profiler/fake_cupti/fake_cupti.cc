@@ -103,13 +103,13 @@ void Put(uint8_t *record, size_t offset, T value) {
 }
 
 void Deliver(Buffer buffer) {
-  --g_fake.buffers_out;
   g_completed(nullptr, 0, buffer.bytes, buffer.size, buffer.used);
 }
 
 // Outside of the lock, as the real one: callbacks may call back.
 void DeliverWithout(std::unique_lock<std::recursive_mutex> &lock,
                     std::vector<Buffer> ready) {
+  g_fake.buffers_out -= static_cast<uint32_t>(ready.size());
   lock.unlock();
   for (Buffer &buffer : ready) Deliver(std::move(buffer));
   lock.lock();
