@@ -5,8 +5,8 @@
     part = expert(flat[rows])
 
 A captured step shows one size. A plan that fits it exactly is over its budget in the next step, so
-the planner is told the size that is hardly ever exceeded: with n rows chosen out of m, those of a
-binomial distribution, n + 3 sqrt(n (1 - n / m)). Followed from the op that chose (`nonzero`, a
+the planner is told a size that is seldom exceeded: with n rows chosen out of m, those of a
+binomial distribution, n + 2 sqrt(n (1 - n / m)). Followed from the op that chose (`nonzero`, a
 mask) through everything made of it that has that many rows too.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chosen", "chosen_by", "follow"]
 
-DEVIATIONS = 3
+DEVIATIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
