@@ -116,6 +116,36 @@ describe('with nothing recorded', () => {
   });
 });
 
+describe('a run that trains', () => {
+  test('appears by itself, and its page grows with every step', async () => {
+    const page = await open('/');
+    await page.getByText('No run yet.').waitFor();
+
+    const job = new Job(daemon.url, 'live', 'live job');
+    await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
+    await page.getByRole('link', {name: 'live job'}).click();
+    await page.getByText('1 step', {exact: true}).waitFor();
+    await expect.poll(() => verdict(page)).toContain('Measuring plain steps');
+
+    const plan = await job.plan(layeredGraph('live'), '0.5x');
+    await expect.poll(() => verdict(page)).toBe(plan.sentence);
+
+    const {planId} = plan;
+    await job.step({
+      planId,
+      peakBytes: Number(plan.peakBytes),
+      stepNs: 300e6,
+      check: [8, 0],
+    });
+    await page.getByText('2 steps', {exact: true}).waitFor();
+    await expect.poll(() => verdict(page)).toContain('bit for bit equal in 1 check.');
+    expect(await page.getByText('running', {exact: true}).isVisible()).toBe(true);
+
+    job.bye();
+    await page.getByText('finished', {exact: true}).waitFor();
+  });
+});
+
 describe('the job of a run', () => {
   const step = {planId: '', peakBytes: 170 * MIB, stepNs: 257e6};
   const outcome = (page: Page) => page.getByRole('status', {name: 'Window'});
@@ -165,36 +195,6 @@ describe('the job of a run', () => {
     await expect
       .poll(() => panel.getByRole('alert').textContent())
       .toBe('no process of run window-gone is connected to this server');
-  });
-});
-
-describe('a run that trains', () => {
-  test('appears by itself, and its page grows with every step', async () => {
-    const page = await open('/');
-    await page.getByText('No run yet.').waitFor();
-
-    const job = new Job(daemon.url, 'live', 'live job');
-    await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
-    await page.getByRole('link', {name: 'live job'}).click();
-    await page.getByText('1 step', {exact: true}).waitFor();
-    await expect.poll(() => verdict(page)).toContain('Measuring plain steps');
-
-    const plan = await job.plan(layeredGraph('live'), '0.5x');
-    await expect.poll(() => verdict(page)).toBe(plan.sentence);
-
-    const {planId} = plan;
-    await job.step({
-      planId,
-      peakBytes: Number(plan.peakBytes),
-      stepNs: 300e6,
-      check: [8, 0],
-    });
-    await page.getByText('2 steps', {exact: true}).waitFor();
-    await expect.poll(() => verdict(page)).toContain('bit for bit equal in 1 check.');
-    expect(await page.getByText('running', {exact: true}).isVisible()).toBe(true);
-
-    job.bye();
-    await page.getByText('finished', {exact: true}).waitFor();
   });
 });
 
