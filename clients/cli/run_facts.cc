@@ -124,7 +124,7 @@ void PrintWindow(const v1::Run& run, Console& console) {
                     " steps");
   }
   if (!window.why().empty()) text += "; " + window.why();
-  console.Line("  window       " + text);
+  console.Line("  window              " + text);
 }
 
 void PrintCapabilities(const v1::Run& run, Console& console) {
@@ -141,7 +141,7 @@ void PrintCapabilities(const v1::Run& run, Console& console) {
       const std::string who = session.rank() > 0 && !fresh
                                   ? StrCat("rank ", session.rank(), ": ")
                                   : std::string();
-      console.Line(StrCat("  ", Padded(one.name(), 13), who, text));
+      console.Line(StrCat("  ", Padded(one.name(), 20), who, text));
     }
   }
 }

@@ -34,7 +34,9 @@ v1::Caps CapabilitiesOf(const std::vector<std::string>& lines) {
       why = value.substr(space + 1);
       value = value.substr(0, space);
     }
-    if (name.empty() || (value.empty() && why.empty())) continue;
+    // Nothing dropped, no version: nothing to be said.
+    const bool silent = why.empty() && (value.empty() || value == "0");
+    if (name.empty() || silent) continue;
     v1::Capability& one = *caps.add_capabilities();
     one.set_name(std::string(name));
     one.set_value(std::string(name == "cupti" ? CuptiWords(value) : value));

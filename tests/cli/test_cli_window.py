@@ -64,7 +64,7 @@ def test_the_steps_that_were_asked_for_are_recorded(
 
     shown = reprise("show", "latest")
     assert f"recorded 3 steps, {window['first_step']} to {window['last_step']}" in shown.out
-    assert "cupti        no" in shown.out
+    assert "  cupti               no: " in shown.out
     assert "AT THE MEASURED PEAK" in shown.out
 
 
