@@ -358,13 +358,18 @@ void SearchRegions(const Problem& problem, int64_t budget_bytes,
   Starts flat(search);
   std::vector<std::vector<Region>> regions = {OneRegion(problem)};
   if (IsNested(problem)) regions = FlatRegions(problem);
+  // In long steps they must leave time for those that nest.
+  const bool nests = IsNested(problem) && MostDepth(problem) > 1;
+  const int64_t most_flat =
+      effort.ticks() + (effort.most_ticks() - effort.ticks()) / (nests ? 4 : 1);
   for (const std::vector<Region>& stages : regions) {
     for (const SavedSet& saved : sets) {
+      if (effort.ticks() >= most_flat) break;
       flat.Add({.regions = stages, .levels = LevelsOf(saved)});
     }
   }
   const int64_t left = effort.most_ticks() - effort.ticks();
-  if (!IsNested(problem) || MostDepth(problem) == 1) return flat.Improve(left);
+  if (!nests) return flat.Improve(left);
 
   Starts nested(search);
   for (const std::vector<Region>& parts : NestedRegions(problem)) {

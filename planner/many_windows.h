@@ -121,6 +121,8 @@ class ManyWindows {
   // For tests: the program, and the columns of S, R and A (-1: none, and then
   // S is 1 where forced, and 0 or irrelevant otherwise).
   const MipProgram& program() const { return program_; }
+  // Costs of the program per ns.
+  double CostScale() const { return cost_scale_; }
   // What the root of a MIP costs (preprocessing, cuts, heuristics), in ticks.
   int64_t RootTicks() const;
   int32_t ColumnOfS(int k, ValueId v) const { return windows_[k].saved[v]; }

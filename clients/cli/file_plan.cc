@@ -69,6 +69,8 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
                        plan.executor().empty() ? "free" : plan.executor()));
   executor.set_seeded_ok(true);  // what was possible then is in the schedule
   executor.set_collective_ok(true);
+  if (executor.execution() == v1::EXECUTION_NESTED) executor.set_max_runs(0);
+  executor.set_lazy_region(plan.lazy_region());
   ASSIGN_OR_RETURN(checked.capabilities, server::ToPlanner(executor));
   ASSIGN_OR_RETURN(checked.schedule, server::ToSchedule(plan, checked.graph));
   StatusOr<PeakReport> report =
@@ -76,6 +78,14 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
   if (!report.ok()) {
     return InvalidArgument(
         StrCat(path, ": not a valid plan: ", report.status().message()));
+  }
+  if (checked.capabilities.execution != planner::Execution::kFree) {
+    const Status regions = server::CheckRegions(
+        plan, checked.graph, checked.schedule, checked.capabilities);
+    if (!regions.ok()) {
+      return InvalidArgument(StrCat(path, ": not a plan of executor ",
+                                    plan.executor(), ": ", regions.message()));
+    }
   }
   if (report->evaluation.peak_bytes > plan.peak_bytes()) {
     return FailedPrecondition(StrCat(

@@ -44,6 +44,7 @@ std::optional<v1::Capabilities> Preset(std::string_view name) {
     preset.set_execution(name == once ? v1::EXECUTION_ONCE
                                       : v1::EXECUTION_NESTED);
     preset.set_duplicate_outputs(name == "region");
+    if (name == "region") preset.set_max_runs(2);
     preset.set_free_policy(name == "region" ? v1::FREE_POLICY_PROGRAM
                                             : v1::FREE_POLICY_EAGER);
     return preset;
@@ -102,6 +103,7 @@ Status ApplyKey(std::string_view key, std::string_view value,
       {"seeded_ok", &v1::Capabilities::set_seeded_ok},
       {"collective_ok", &v1::Capabilities::set_collective_ok},
       {"duplicate_outputs", &v1::Capabilities::set_duplicate_outputs},
+      {"lazy_region", &v1::Capabilities::set_lazy_region},
   };
   for (const auto& [name, set] : kFlags) {
     if (key != name) continue;
@@ -179,6 +181,7 @@ StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto) {
                    : execution == v1::EXECUTION_NESTED
                        ? planner::Execution::kNested
                        : planner::Execution::kFree,
+      .lazy_region = proto.lazy_region(),
   };
 }
 

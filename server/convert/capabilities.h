@@ -16,6 +16,8 @@
 //   once     once       yes            no      no          no          eager
 //   nested   nested     yes            no      no          no          eager
 //
+// `region` runs regions that do not nest; region:max_runs=0 lets them.
+//
 // `free`, `once` and `nested` are no executors but what there is for each kind
 // under the reference semantics: the schedules of the file format.
 // Presets and keys say what the executor *can* do; the planner obeys all.

@@ -64,4 +64,10 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities);
 StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
                                        const planner::StepGraph& graph);
 
+// INVALID_ARGUMENT unless a schedule of `graph` is what an executor with
+// regions (capabilities.execution) does under the plan's regions and levels.
+Status CheckRegions(const v1::Plan& plan, const planner::StepGraph& graph,
+                    const planner::Schedule& schedule,
+                    const planner::Capabilities& capabilities);
+
 }  // namespace reprise::server

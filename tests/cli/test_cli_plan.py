@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from check_plan import check
+from check_plan import InvalidPlan, check
 from cli_program import Graph, Reprise
 
 
@@ -158,7 +158,33 @@ def test_a_restricted_executor_costs_at_least_what_a_free_one_does(
     assert restricted["executor"] == executor
     assert restricted["overhead"] >= free["bound"] - 1e-9
     runs = [op for what, op in restricted["schedule"] if what == "exec"]
-    assert max(runs.count(op) for op in set(runs)) <= 2
+    assert executor == "nested" or max(runs.count(op) for op in set(runs)) <= 2
+
+
+def test_a_schedule_that_its_regions_do_not_run_is_refused(reprise: Reprise) -> None:
+    assert reprise("generate", "unet", "--ops", "200").code == 0
+    ask = (
+        "plan",
+        "unet-200.graph.json",
+        "--budget",
+        "0.7x",
+        "--executor",
+        "nested",
+    )
+    assert reprise(*ask, "--out", "plan.json").code == 0
+    assert reprise("explain", "plan.json").code == 0
+    plan = json.loads((reprise.folder / "plan.json").read_text())
+    assert plan["regions"]
+
+    # The regions are told to keep everything; the schedule still re-runs.
+    plan["levels"] = [0] * len(plan["levels"])
+    (reprise.folder / "plan.json").write_text(json.dumps(plan))
+
+    said = reprise.fails(1, "explain", "plan.json")
+    assert "not a plan of executor nested: schedule[" in said
+    graph = json.loads((reprise.folder / "unet-200.graph.json").read_text())
+    with pytest.raises(InvalidPlan, match="regions run"):
+        check(graph, plan)
 
 
 @pytest.mark.parametrize(
@@ -312,7 +338,16 @@ def test_ctrl_c_hands_over_the_best_plan_so_far(reprise: Reprise) -> None:
     graph = hard_graph(600)
     (reprise.folder / "hard.json").write_text(json.dumps(graph))
     process = subprocess.Popen(
-        [reprise.program, "plan", "hard.json", "-b", "0.4x", "--time-limit", "100s", "--json"],
+        [
+            reprise.program,
+            "plan",
+            "hard.json",
+            "-b",
+            "0.4x",
+            "--time-limit",
+            "100s",
+            "--json",
+        ],
         cwd=reprise.folder,
         env=reprise.environment,
         stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@
 #include "planner/evaluate.h"
 #include "planner/explain.h"
 #include "planner/planner.h"
+#include "planner/regions.h"
 #include "tests/fuzz/harness.h"
 
 namespace {
@@ -97,7 +98,11 @@ Capabilities ReadCapabilities(Bytes& in) {
   capabilities.free_policy =
       flags & 32 ? FreePolicy::kProgram : FreePolicy::kEager;
   capabilities.ns_per_op = flags & 64 ? in.Number() : 0;
-  if (flags & 128) capabilities.execution = static_cast<Execution>(in.Below(3));
+  if (flags & 128) {
+    const int kind = in.Next();
+    capabilities.execution = static_cast<Execution>(kind % 3);
+    capabilities.lazy_region = kind >= 192;
+  }
   return capabilities;
 }
 
@@ -113,6 +118,10 @@ void CheckPlan(const StepGraph& graph, const Request& request,
   REPRISE_FUZZ_CHECK(evaluation->peak_bytes <= request.budget_bytes);
   REPRISE_FUZZ_CHECK(evaluation->time_ns == plan.evaluation.time_ns);
   REPRISE_FUZZ_CHECK(plan.bound <= plan.overhead);
+  if (request.capabilities.execution == Execution::kFree) return;
+  const Problem problem = MakeProblem(graph, request.capabilities);
+  REPRISE_FUZZ_CHECK(
+      EvaluateRegions(problem, plan.schedule, plan.regions).ok());
 }
 
 void CheckCurve(const std::vector<CurvePoint>& curve) {
