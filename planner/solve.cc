@@ -494,8 +494,7 @@ Solution Solve(const Problem& problem, const Request& request,
   AddBase(problem, any);
   const int64_t half = effort.most_ticks() / 2;
   Effort first(half, effort.should_stop());
-  Solution solution =
-      Search(problem, request, generator, any, first).Run();
+  Solution solution = Search(problem, request, generator, any, first).Run();
   effort.Spend(first.ticks());
   if (!solution.impossible) {
     SearchRegions(problem, request.budget_bytes, solution.added_ns, request,

@@ -227,8 +227,9 @@ void AgentSession::SendPlan(uint64_t graph_id,
   raw.bytes = plan->json.size();
   raw.predicted_peak = plan->peak_bytes;
   raw.predicted_ns = plan->time_ns;
-  outbox_.push_back(
-      {.type = REPRISE_MSG_PLAN, .body = BytesOf(raw), .plan = std::move(plan)});
+  outbox_.push_back({.type = REPRISE_MSG_PLAN,
+                     .body = BytesOf(raw),
+                     .plan = std::move(plan)});
 }
 
 void AgentSession::SendPlanStatus(uint64_t graph_id, uint32_t status,

@@ -50,9 +50,9 @@ class Collector::Impl {
   }
 
   Status Start(SpoolReader reader) {
-    relay_ = std::make_unique<PlanRelay>(
-        channel_,
-        [this](PlanAnswer answer) { loop_.Answered(std::move(answer)); });
+    relay_ = std::make_unique<PlanRelay>(channel_, [this](PlanAnswer answer) {
+      loop_.Answered(std::move(answer));
+    });
     forwarder_ = std::make_unique<Forwarder>(
         channel_, std::move(reader),
         ForwarderEvents{

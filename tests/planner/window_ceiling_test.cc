@@ -31,8 +31,9 @@ TEST(WindowCeilingTest, NoWindowProvesMoreThanItsCeiling) {
     }
     for (OpId at = 0; at < problem.op_count; ++at) {
       if (ceiling.At(at) == WindowCeiling::kUnknown) continue;
-      const WindowResult exact = WindowBound(problem, at).SolveExactly(
-          budget, WindowCeiling::kUnknown, 1'000'000);
+      const WindowResult exact =
+          WindowBound(problem, at)
+              .SolveExactly(budget, WindowCeiling::kUnknown, 1'000'000);
       EXPECT_FALSE(exact.impossible) << seed << " at " << at;
       EXPECT_LE(exact.added_ns, ceiling.At(at)) << seed << " at " << at;
       known += ceiling.At(at) > 0 ? 1 : 0;
