@@ -145,11 +145,12 @@ def figure(name: str, args: argparse.Namespace) -> list[str]:
             series["peak"].setdefault(way, []).append((blocks, peak))
             series["time"].setdefault(way, []).append((blocks, ratio))
     titles = {
-        "peak": (f"Peak of a training step, {name}", "MiB"),
-        "time": (f"CPU time of a training step by that of plain PyTorch, {name}", "ratio"),
+        "peak": f"{name}: peak of a training step, MiB",
+        "time": f"{name}: CPU time of a training step, times that of plain PyTorch",
     }
-    for kind, (title, unit) in titles.items():
-        plot(args.out.with_suffix(f".{name}.{kind}.svg"), title, unit, series[kind])
+    axis = "residual blocks" if name == "resnet" else "layers"
+    for kind, title in titles.items():
+        plot(args.out.with_suffix(f".{name}.{kind}.svg"), title, axis, series[kind])
     return lines
 
 

@@ -61,14 +61,15 @@ def table(cells: list[dict[str, Any]]) -> str:
     planned = [c for c in cells if c["planned_steps"]]
     for cell in cells:
         row = f"| {cell['model']} | {cell['asked']} | {verdict(cell)} "
-        row += f"| {cell['base_peak_bytes'] / 2**20:.2f} | {cell['budget_bytes'] / 2**20:.2f} "
+        row += f"| {cell['base_peak_bytes'] / 2**20:.2f} "
         if cell["planned_steps"]:
+            row += f"| {cell['budget_bytes'] / 2**20:.2f} "
             announced, measured = ratios(cell)
             row += f"| {cell['measured_peak_bytes'] / 2**20:.2f} | {peak_error(cell):+.2%} "
             row += f"| {announced:.3f} | {measured:.3f} | {measured / announced - 1:+.1%} "
             row += f"| {cell['checks']} |"
         else:
-            row += "| | | | | | |"
+            row += "| | | | | | | |"
         lines.append(row)
     off = [abs(peak_error(c)) for c in planned]
     late = [abs(ratios(c)[1] / ratios(c)[0] - 1) for c in planned]
