@@ -50,7 +50,7 @@ test('a run that ended without a proof says so', () => {
 
 test('a run without a plan says what it waits for', () => {
   expect(waitingText(create(RunSchema, {state: RunState.RUNNING}))).toContain('plain steps');
-  expect(waitingText(create(RunSchema, {state: RunState.FINISHED}))).toContain('ended before');
+  expect(waitingText(create(RunSchema, {state: RunState.FINISHED}))).toContain('without a plan');
 });
 
 test('the legend has the order of the protos, and the unknown has a colour', () => {
