@@ -134,7 +134,7 @@ class Bench:
 
     # ---- Tables ----
 
-    def cells(self, title: str, cells: list[Cell]) -> None:
+    def cells(self, title: str, cells: list[Cell], *flags: str) -> None:
         heading(title)
         if self.graphs is None:
             say("skipped: --graphs names no folder")
@@ -146,7 +146,7 @@ class Bench:
             if not path.exists():
                 row([graph, budget, "absent"])
                 continue
-            found = [graph, budget, *self.ours(path, budget)]
+            found = [graph, budget, *self.ours(path, budget, *flags)]
             found.append(self.published_for(graph, budget))
             found += [self.by_name(path, budget, strategy) for strategy in NAMED]
             found += [self.peer(module, path, budget) for module in self.peers]
@@ -321,9 +321,11 @@ def tell(arguments: argparse.Namespace, tables: list[str], folder: Path) -> None
     if "checkmate" in tables:
         bench.cells("Checkmate's training graphs", cells[:first])
     if "layered" in tables:
-        bench.cells("random layered graphs", LAYERED[:first])
+        title = "random layered graphs, --gap 0.1%, thirty seconds"
+        bench.cells(title, LAYERED[:first], "--gap", "0.1%", "--time-limit", "30s")
     if "traces" in tables:
-        bench.cells("traces of the online method", TRACES[:first])
+        title = "traces of the online method, --gap 0.1%, ten seconds"
+        bench.cells(title, TRACES[:first], "--gap", "0.1%", "--time-limit", "10s")
     if "chains" in tables:
         bench.chains(CHAINS[:first], folder)
     if "scale" in tables:
