@@ -12,6 +12,7 @@
 #include <coin/CbcSolver.hpp>
 #include <coin/ClpEventHandler.hpp>
 #include <coin/ClpSimplex.hpp>
+#include <coin/CoinMessageHandler.hpp>
 #include <coin/CoinPackedMatrix.hpp>
 #include <coin/OsiClpSolverInterface.hpp>
 #include <mutex>
@@ -57,9 +58,19 @@ class StopInSimplex : public ClpEventHandler {
   Question should_stop_;
 };
 
-void Load(const MipProgram& program, OsiClpSolverInterface& solver) {
-  solver.messageHandler()->setLogLevel(0);
-  solver.getModelPtr()->messageHandler()->setLogLevel(0);
+// What these libraries say goes to the standard output, which is not theirs;
+// levels do not keep all of it back (presolve, after an interrupted simplex).
+class Silent : public CoinMessageHandler {
+ public:
+  int print() override { return 0; }
+  CoinMessageHandler* clone() const override { return new Silent(*this); }
+};
+
+// `silent` outlives the solver.
+void Load(const MipProgram& program, OsiClpSolverInterface& solver,
+          Silent& silent) {
+  solver.passInMessageHandler(&silent);
+  solver.setHintParam(OsiDoReducePrint, true, OsiHintTry);
   const int columns = program.column_count();
   const int rows = program.row_count();
   std::vector<int> lengths(rows);
@@ -109,8 +120,9 @@ bool MipAvailable() { return true; }
 
 MipAnswer SolveLp(const MipProgram& program, const Question& should_stop) {
   if (program.column_count() == 0) return WithoutColumns(program);
+  Silent silent;
   OsiClpSolverInterface solver;
-  Load(program, solver);
+  Load(program, solver, silent);
   if (should_stop) {
     const StopInSimplex handler(should_stop);
     solver.getModelPtr()->passInEventHandler(&handler);
@@ -135,8 +147,9 @@ MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
   while (!turn.try_lock_for(std::chrono::milliseconds(20))) {
     if (options.should_stop && options.should_stop()) return {};
   }
+  Silent silent;
   OsiClpSolverInterface solver;
-  Load(program, solver);
+  Load(program, solver, silent);
   for (int j = 0; j < program.column_count(); ++j) {
     if (program.integer[j] != 0) solver.setInteger(j);
   }
@@ -145,9 +158,9 @@ MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
   parameters.noPrinting_ = true;
   parameters.useSignalHandler_ = false;
   CbcMain0(model, parameters);
+  model.passInMessageHandler(&silent);
+  model.solver()->passInMessageHandler(&silent);
   model.setLogLevel(0);
-  model.messageHandler()->setLogLevel(0);
-  model.solver()->messageHandler()->setLogLevel(0);
   if (options.should_stop) {
     StopBetweenNodes handler(options.should_stop);
     model.passInEventHandler(&handler);

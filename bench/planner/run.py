@@ -321,8 +321,9 @@ def tell(arguments: argparse.Namespace, tables: list[str], folder: Path) -> None
     if "checkmate" in tables:
         bench.cells("Checkmate's training graphs", cells[:first])
     if "layered" in tables:
-        title = "random layered graphs, --gap 0.1%, thirty seconds"
-        bench.cells(title, LAYERED[:first], "--gap", "0.1%", "--time-limit", "30s")
+        title = "random layered graphs, --gap 0.1%, thirty seconds, two threads"
+        limits = ["--gap", "0.1%", "--time-limit", "30s", "--threads", "2"]
+        bench.cells(title, LAYERED[:first], *limits)
     if "traces" in tables:
         title = "traces of the online method, --gap 0.1%, ten seconds"
         bench.cells(title, TRACES[:first], "--gap", "0.1%", "--time-limit", "10s")

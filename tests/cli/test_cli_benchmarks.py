@@ -33,3 +33,16 @@ def test_a_plan_is_valid_or_a_proven_refusal(reprise: Reprise, path: Path, budge
     if not plan["feasible"]:
         # Proven by one op alone: anyone can add up what it needs.
         assert plan["smallest_budget_bytes"] >= working_set(graph)[0]
+
+
+@pytest.mark.skipif(not GRAPHS, reason=f"no graphs in {FOLDER}: set REPRISE_GRAPHS")
+def test_the_solver_s_own_words_never_mix_with_the_answer(reprise: Reprise) -> None:
+    # One of two searches ends first and interrupts the other's integer program.
+    limits = ("--gap", "0.1%", "--time-limit", "30s", "--threads", "2")
+    for _ in range(4):
+        result = reprise(
+            "plan", str(FOLDER / "layered_500.json"), "--budget", "0.9x", *limits, "--json"
+        )
+
+        assert result.code == 0, result.err
+        assert result.out.startswith("{")
