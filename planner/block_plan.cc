@@ -159,6 +159,12 @@ Flags BlockPlan::MakeFlags() const {
   return flags;
 }
 
+bool BlockPlan::InForwardFrom(OpId op, ValueId v) const {
+  const auto uses = problem_.Uses(v);
+  const auto next = std::lower_bound(uses.begin(), uses.end(), op);
+  return next != uses.end() && *next < problem_.first_backward;
+}
+
 std::vector<ValueId> BlockPlan::SegmentEnds(int length) const {
   std::vector<ValueId> values;
   for (const BlockClass& c : classes_) {
@@ -173,11 +179,7 @@ std::vector<ValueId> BlockPlan::SegmentEnds(int length) const {
         for (const OpId first : c.first) {
           const OpId o = first + (begin + i) * c.period;
           for (const ValueId v : problem_.versions.Make(o)) {
-            const auto uses = problem_.Uses(v);
-            const auto later = std::lower_bound(uses.begin(), uses.end(), end);
-            const bool leaves =
-                later != uses.end() && *later < problem_.first_backward;
-            if (leaves) values.push_back(v);
+            if (InForwardFrom(end, v)) values.push_back(v);
           }
         }
       }
@@ -193,11 +195,7 @@ std::vector<ValueId> BlockPlan::LongSkips() const {
     for (const OpId first : c.first) {
       for (OpId o = first; o < end; o += c.period) {
         for (const ValueId v : problem_.versions.Make(o)) {
-          const auto uses = problem_.Uses(v);
-          const auto later = std::lower_bound(uses.begin(), uses.end(), end);
-          const bool behind =
-              later != uses.end() && *later < problem_.first_backward;
-          if (behind) values.push_back(v);
+          if (InForwardFrom(end, v)) values.push_back(v);
         }
       }
     }

@@ -104,6 +104,8 @@ class BlockPlan {
   void Anneal(const Score& score, Random& random, int64_t ticks, int hot,
               int64_t good_enough_ns, Generator& generator, Archive& archive,
               Effort& effort);
+  // Whether the forward pass reads a value at `op` or later.
+  bool InForwardFrom(OpId op, ValueId v) const;
   // What leaves one in so many instances.
   std::vector<ValueId> SegmentEnds(int length) const;
   // What is read behind its run: skips of a U-Net.

@@ -6,6 +6,7 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
+#include "clients/cli/columns.h"
 #include "server/convert/sentence.h"
 
 namespace reprise::cli {
@@ -13,16 +14,6 @@ namespace {
 
 constexpr int kWidth = 60;
 constexpr int kHeight = 12;
-
-std::string Left(std::string text, size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
-}
-
-std::string Right(const std::string& text, size_t width) {
-  return text.size() < width ? std::string(width - text.size(), ' ') + text
-                             : text;
-}
 
 std::string Row(const std::string& budget, const std::string& peak,
                 const std::string& step, const std::string& overhead,

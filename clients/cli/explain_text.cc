@@ -7,22 +7,13 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
+#include "clients/cli/columns.h"
 #include "server/convert/explain_proto.h"
 #include "server/convert/graph_names.h"
 #include "server/convert/sentence.h"
 
 namespace reprise::cli {
 namespace {
-
-std::string Left(std::string text, size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
-}
-
-std::string Right(const std::string& text, size_t width) {
-  return text.size() < width ? std::string(width - text.size(), ' ') + text
-                             : text;
-}
 
 std::string DecisionWord(v1::Decision decision) {
   return decision == v1::DECISION_RECOMPUTE ? "recompute" : "save";

@@ -8,17 +8,13 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
+#include "clients/cli/columns.h"
 #include "server/export/timeline.h"
 
 namespace reprise::cli {
 namespace {
 
 constexpr size_t kShown = 10;
-
-std::string Padded(std::string text, size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
-}
 
 struct Group {
   int64_t bytes = 0;
@@ -64,11 +60,6 @@ std::vector<std::pair<std::string, Group>> AliveAtPeak(
                                             : a.first < b.first;
   });
   return sorted;
-}
-
-std::string Right(std::string text, size_t width) {
-  if (text.size() < width) text.insert(0, width - text.size(), ' ');
-  return text;
 }
 
 }  // namespace
@@ -141,7 +132,7 @@ void PrintCapabilities(const v1::Run& run, Console& console) {
       const std::string who = session.rank() > 0 && !fresh
                                   ? StrCat("rank ", session.rank(), ": ")
                                   : std::string();
-      console.Line(StrCat("  ", Padded(one.name(), 20), who, text));
+      console.Line(StrCat("  ", Left(one.name(), 20), who, text));
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
+#include "clients/cli/columns.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/open_page.h"
 #include "clients/cli/proto_json.h"
@@ -17,11 +18,6 @@ namespace reprise::cli {
 namespace {
 
 constexpr int kShownStorages = 10;
-
-std::string Padded(std::string text, size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
-}
 
 const char* StateWord(v1::RunState state) {
   switch (state) {
@@ -76,23 +72,21 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
   const size_t shown = std::min<size_t>(alive.size(), kShownStorages);
   for (size_t i = 0; i < shown; ++i) {
     const v1::StorageExplanation& s = *alive[i];
-    std::string bytes = FormatBytes(s.bytes());
-    if (bytes.size() < 11) bytes.insert(0, 11 - bytes.size(), ' ');
     std::string name = s.name().empty() ? s.module() : s.name();
     if (name.empty()) name = StrCat("storage ", s.storage());
     console.Line(StrCat(
-        "  ", bytes, "  ",
-        Padded(std::string(server::WordOf(server::kCategoryNames,
-                                          static_cast<int>(s.category()))),
-               15),
-        "  ", Padded(DecisionWord(s.decision()), 10), "  ", Padded(name, 32),
+        "  ", Right(FormatBytes(s.bytes()), 11), "  ",
+        Left(std::string(server::WordOf(server::kCategoryNames,
+                                        static_cast<int>(s.category()))),
+             15),
+        "  ", Left(DecisionWord(s.decision()), 10), "  ", Left(name, 32),
         s.recompute_ns() > 0
             ? StrCat("  recompute costs ", FormatDuration(s.recompute_ns()))
             : ""));
   }
   if (alive.size() > shown) {
     console.Line(
-        StrCat("  ", Padded("", 11), "  and ", alive.size() - shown, " more"));
+        StrCat("  ", Left("", 11), "  and ", alive.size() - shown, " more"));
   }
 }
 
@@ -103,8 +97,8 @@ void PrintVerdict(const v1::Verdict& v, Console& console) {
   }
   const auto row = [&](const char* name, int64_t peak, int64_t step) {
     if (peak <= 0 && step <= 0) return;
-    console.Line(StrCat("  ", Padded(name, 12), "peak ",
-                        Padded(FormatBytes(peak), 11), "step ",
+    console.Line(StrCat("  ", Left(name, 12), "peak ",
+                        Left(FormatBytes(peak), 11), "step ",
                         FormatDuration(step)));
   };
   row("no plan", v.base_peak_bytes(), v.base_step_ns());

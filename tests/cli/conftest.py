@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 # For every import mode of pytest: the modules beside this file are found.
 sys.path.insert(0, str(Path(__file__).parent))
 from cli_program import ROOT, Graph, Reprise, small_graph
+from serving import until
 
 
 def _program() -> Path:
@@ -42,6 +44,31 @@ def reprise(tmp_path: Path) -> Reprise:
         "TERM": "xterm",
     }
     return Reprise(_program(), work, environment)
+
+
+@pytest.fixture
+def server(reprise: Reprise, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """`reprise serve` on a free port; the commands of the test find it by its socket."""
+    log = (tmp_path / "serve.log").open("w")
+    process = subprocess.Popen(
+        [reprise.program, "serve", "--listen", "127.0.0.1:0"],
+        env=reprise.environment,
+        cwd=reprise.folder,
+        stdout=log,
+        stderr=log,
+        text=True,
+    )
+    where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
+
+    def is_up() -> bool:
+        assert process.poll() is None, (tmp_path / "serve.log").read_text()
+        return where.exists()
+
+    until("the server listens", 30, is_up)
+    yield process
+    process.terminate()
+    assert process.wait(timeout=30) == 0, (tmp_path / "serve.log").read_text()
+    assert not where.exists(), "server.json goes with the server"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from cli_program import Reprise
-from serving import server  # noqa: F401
 
 NAMES = {
     "reprise",
@@ -63,7 +62,7 @@ def test_every_line_says_its_health_and_the_last_one_counts(reprise: Reprise) ->
 
 def test_a_daemon_and_its_version_are_found(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
 ) -> None:
     found = checks(reprise)
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from cli_program import ROOT, Graph, Reprise
-from serving import server  # noqa: F401
 
 sys.path.insert(0, str(ROOT / "tests" / "import"))
 from snapshots import snapshot
@@ -116,7 +115,7 @@ def test_the_snapshot_is_plain_data_that_python_reads(reprise: Reprise, graph_fi
 
 def test_what_was_exported_is_imported_as_the_same_memory(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
 ) -> None:
     (reprise.folder / "s.pickle").write_bytes(pickle.dumps(snapshot()))
     first = reprise("import", "s.pickle", "--json").json()

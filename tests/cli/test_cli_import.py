@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cli_program import ROOT, Reprise
-from serving import ask, server  # noqa: F401
+from serving import ask
 
 sys.path.insert(0, str(ROOT / "tests" / "import"))
 from snapshots import snapshot, write_large
@@ -44,7 +44,7 @@ with profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shap
 
 def test_a_snapshot_of_every_protocol_becomes_a_run(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
 ) -> None:
     for protocol in (2, 3, 4, 5):
         path = reprise.folder / f"snapshot{protocol}.pickle"
@@ -67,7 +67,7 @@ def test_a_snapshot_of_every_protocol_becomes_a_run(
 
 def test_show_names_who_was_alive_at_the_peak(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
 ) -> None:
     (reprise.folder / "s.pickle").write_bytes(pickle.dumps(snapshot()))
     assert reprise("import", "s.pickle", "--name", "yesterday").code == 0
@@ -210,7 +210,7 @@ def test_gelus_inputs_are_found_by_their_size(reprise: Reprise, trace: Path) -> 
 
 def test_a_trace_becomes_a_run_with_both_curves(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
     trace: Path,
 ) -> None:
     packed = reprise.folder / "trace.json.gz"
@@ -244,7 +244,7 @@ def test_a_step_is_chosen_by_its_number(reprise: Reprise, trace: Path) -> None:
 
 def test_a_large_snapshot_is_imported_in_bounded_memory(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
 ) -> None:
     """60 MB here; a whole gigabyte where REPRISE_TEST_SNAPSHOT_BYTES says so."""
     size = int(os.environ.get("REPRISE_TEST_SNAPSHOT_BYTES", 60_000_000))

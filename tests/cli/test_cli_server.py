@@ -8,21 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_program import ROOT, Reprise
+from serving import until
 
 JOB = [sys.executable, str(Path(__file__).with_name("job.py"))]
-
-
-def until(what: str, seconds: float, condition) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -38,32 +30,7 @@ def jobs(reprise: Reprise) -> Reprise:
     until("the private daemon has gone", 30, lambda: not lock.exists())
 
 
-@pytest.fixture
-def served(reprise: Reprise, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """`reprise serve` on a free port; the commands of the test find it by its socket."""
-    log = (tmp_path / "serve.log").open("w")
-    server = subprocess.Popen(
-        [reprise.program, "serve", "--listen", "127.0.0.1:0"],
-        env=reprise.environment,
-        cwd=reprise.folder,
-        stdout=log,
-        stderr=log,
-        text=True,
-    )
-    where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
-
-    def is_up() -> bool:
-        assert server.poll() is None, (tmp_path / "serve.log").read_text()
-        return where.exists()
-
-    until("the server listens", 30, is_up)
-    yield server
-    server.terminate()
-    assert server.wait(timeout=30) == 0, (tmp_path / "serve.log").read_text()
-    assert not where.exists(), "server.json goes with the server"
-
-
-def test_status_tells_how_the_server_is(reprise: Reprise, served: subprocess.Popen[str]) -> None:
+def test_status_tells_how_the_server_is(reprise: Reprise, server: subprocess.Popen[str]) -> None:
     result = reprise("status")
 
     assert result.code == 0, result
@@ -75,7 +42,7 @@ def test_status_tells_how_the_server_is(reprise: Reprise, served: subprocess.Pop
 
 
 def test_what_the_server_does_not_know_is_a_failure(
-    reprise: Reprise, served: subprocess.Popen[str]
+    reprise: Reprise, server: subprocess.Popen[str]
 ) -> None:
     assert "no-such-run" in reprise.fails(1, "show", "no-such-run")
     assert "0000000000000001" in reprise.fails(1, "show", "0000000000000001")
@@ -84,11 +51,11 @@ def test_what_the_server_does_not_know_is_a_failure(
     reprise.fails(1, "sweep", "0123456789abcdef")
 
 
-def test_a_second_server_is_refused(reprise: Reprise, served: subprocess.Popen[str]) -> None:
+def test_a_second_server_is_refused(reprise: Reprise, server: subprocess.Popen[str]) -> None:
     result = reprise("serve", "--listen", "127.0.0.1:0")
 
     assert result.code == 1
-    assert str(served.pid) in result.err
+    assert str(server.pid) in result.err
 
 
 def test_serve_has_the_usage_errors_of_reprised(reprise: Reprise) -> None:
@@ -96,7 +63,7 @@ def test_serve_has_the_usage_errors_of_reprised(reprise: Reprise) -> None:
     assert reprise("serve", "--listen", "0.0.0.0:7070").code in (1, 2)
 
 
-def test_run_passes_the_surroundings_on(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+def test_run_passes_the_surroundings_on(jobs: Reprise, server: subprocess.Popen[str]) -> None:
     result = jobs("run", "--budget", "0.5x", "--name", "mine", "--", *JOB, "print")
 
     seen = json.loads(result.out)
@@ -107,7 +74,7 @@ def test_run_passes_the_surroundings_on(jobs: Reprise, served: subprocess.Popen[
 
 
 def test_run_exits_with_the_jobs_own_code_and_says_it_never_attached(
-    jobs: Reprise, served: subprocess.Popen[str]
+    jobs: Reprise, server: subprocess.Popen[str]
 ) -> None:
     result = jobs("run", "--", *JOB, "quit", "42")
 
@@ -131,7 +98,7 @@ def test_run_ends_a_private_daemon_no_job_came_to(jobs: Reprise) -> None:
     assert not (Path(jobs.environment["XDG_RUNTIME_DIR"]) / "server.json").exists()
 
 
-def test_run_says_how_a_planned_job_went(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+def test_run_says_how_a_planned_job_went(jobs: Reprise, server: subprocess.Popen[str]) -> None:
     result = jobs("run", "--budget", "1330", "--", *JOB, "planned")
 
     assert result.code == 0, result
@@ -158,7 +125,7 @@ def test_run_says_how_a_planned_job_went(jobs: Reprise, served: subprocess.Popen
     assert jobs("sweep", run["graph_id"], "--points", "3").code == 0
 
 
-def test_run_says_when_nothing_fits(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+def test_run_says_when_nothing_fits(jobs: Reprise, server: subprocess.Popen[str]) -> None:
     result = jobs("run", "--budget", "1300", "--", *JOB, "planned")
 
     assert result.code == 0, result
@@ -166,7 +133,7 @@ def test_run_says_when_nothing_fits(jobs: Reprise, served: subprocess.Popen[str]
 
 
 def test_signals_reach_the_job_and_its_code_comes_back(
-    jobs: Reprise, served: subprocess.Popen[str]
+    jobs: Reprise, server: subprocess.Popen[str]
 ) -> None:
     process = subprocess.Popen(
         [jobs.program, "run", "--", *JOB, "sleep"],
@@ -185,13 +152,13 @@ def test_signals_reach_the_job_and_its_code_comes_back(
     assert process.returncode == 7
 
 
-def test_a_killed_job_exits_as_in_a_shell(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+def test_a_killed_job_exits_as_in_a_shell(jobs: Reprise, server: subprocess.Popen[str]) -> None:
     result = jobs("run", "--", "sh", "-c", "kill -KILL $$")
 
     assert result.code == 128 + signal.SIGKILL
 
 
-def test_run_says_what_cannot_be_started(jobs: Reprise, served: subprocess.Popen[str]) -> None:
+def test_run_says_what_cannot_be_started(jobs: Reprise, server: subprocess.Popen[str]) -> None:
     result = jobs("run", "--", "./no-such-program")
 
     assert result.code == 1

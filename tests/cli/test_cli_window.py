@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cli_program import ROOT, Reprise
-from serving import ask, server, until  # noqa: F401
+from serving import ask, until
 
 JOB = [sys.executable, str(Path(__file__).with_name("job.py"))]
 Start = Callable[[], subprocess.Popen[str]]
@@ -46,7 +46,7 @@ def steps(reprise: Reprise) -> int:
 
 def test_the_steps_that_were_asked_for_are_recorded(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
     job: Start,
 ) -> None:
     job()
@@ -70,7 +70,7 @@ def test_the_steps_that_were_asked_for_are_recorded(
 
 def test_a_window_waits_for_its_step(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
     job: Start,
 ) -> None:
     job()
@@ -86,7 +86,7 @@ def test_a_window_waits_for_its_step(
 
 def test_one_window_at_a_time(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
     job: Start,
 ) -> None:
     job()
@@ -102,7 +102,7 @@ def test_one_window_at_a_time(
 
 def test_what_cannot_be_recorded_is_refused_with_its_reason(
     reprise: Reprise,
-    server: subprocess.Popen[str],  # noqa: F811
+    server: subprocess.Popen[str],
     job: Start,
 ) -> None:
     assert "run" in reprise.fails(1, "window", "no-such-run")

@@ -6,6 +6,7 @@
 
 #include "planner/explain_groups.h"
 #include "planner/generate.h"
+#include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {
@@ -13,29 +14,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Twenty equal layers: layer i makes x_i (10 bytes, 100 ns) from x_(i-1); its
-// backward reads x_(i-1) and the gradient of x_i.
+// A chain whose ops are named as those of equal blocks.
 StepGraph Layers(int layers) {
-  StepGraph graph;
+  StepGraph graph = Chain(layers);
   for (int i = 0; i < layers; ++i) {
-    graph.storages.push_back({.bytes = 10, .saved_for_backward = true});
-    Op op{.time_ns = 100, .writes = {i}};
-    if (i > 0) op.reads = {i - 1};
-    op.name = "forward";
-    op.module = "layers." + std::to_string(i) + ".mlp";
-    graph.ops.push_back(op);
+    const std::string module = "layers." + std::to_string(i) + ".mlp";
+    Op& forward = graph.ops[i];
+    forward.name = "forward";
+    forward.module = module;
+    Op& backward = graph.ops[2 * layers - 1 - i];
+    backward.name = "backward";
+    backward.module = module;
   }
-  for (int i = layers; i-- > 0;) {
-    const StorageId gradient = graph.storage_count();
-    graph.storages.push_back({.bytes = 10});
-    Op op{.time_ns = 200, .phase = Phase::kBackward, .writes = {gradient}};
-    if (i > 0) op.reads.push_back(i - 1);
-    op.reads.push_back(i == layers - 1 ? i : gradient - 1);
-    op.name = "backward";
-    op.module = "layers." + std::to_string(i) + ".mlp";
-    graph.ops.push_back(op);
-  }
-  graph.required = {graph.storage_count() - 1};
   return graph;
 }
 
