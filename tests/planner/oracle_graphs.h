@@ -51,17 +51,18 @@ struct OracleShares {
                 static_cast<long long>(budget));
   }
 
-  // One in a hundred is left at most on graphs this small, of thousands of
-  // them; a sample may have a few more.
+  // One in a hundred is left at most on graphs this small. A piece may have a
+  // few more: whoever asks for pieces judges their sum.
   void Expect99Percent() const {
     testing::Test::RecordProperty("feasible", feasible);
     testing::Test::RecordProperty("found", found);
     testing::Test::RecordProperty("optimal", optimal);
     std::printf("of %d graphs with a plan %d have one, %d the best\n", feasible,
                 found, optimal);
-    const int missed = feasible / 100 + (feasible < 2000 ? 3 : 0);
-    EXPECT_GE(found, feasible - missed) << "of " << feasible;
-    EXPECT_GE(optimal, feasible - missed) << "of " << feasible;
+    const bool piece = std::getenv("REPRISE_ORACLE_GRAPHS") != nullptr;
+    const int least = feasible * 99 / 100 - (piece ? 3 : 0);
+    EXPECT_GE(found, least) << "of " << feasible;
+    EXPECT_GE(optimal, least) << "of " << feasible;
   }
 };
 

@@ -59,7 +59,7 @@ TEST_P(OracleTest, TheEvaluatorAgreesWithTheBestSchedule) {
 
 TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
   OracleShares shares;
-  for (const int i : OracleGraphs(800)) {
+  for (const int i : OracleGraphs(1600)) {
     Random random = OracleRandom(2, i);
     const StepGraph graph = RandomGraph(random, 9);
     const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
