@@ -78,7 +78,7 @@ void BlockPlan::AddRanks(int32_t count) {
   for (int32_t i = 0; i < count; ++i) rank[order[i]] = i;
 }
 
-void BlockPlan::TakeCounts(const WindowResult& cuts, int64_t room_bytes) {
+void BlockPlan::TakeCounts(const WindowResult& cuts) {
   const KeepSet& small = cuts.keep_set;
   std::vector<int32_t> low(classes_.size(), 0), high(classes_.size(), 0);
   const auto count = [&](const KeepSet& cut, std::vector<int32_t>& counts) {
@@ -93,7 +93,7 @@ void BlockPlan::TakeCounts(const WindowResult& cuts, int64_t room_bytes) {
   double part = 1;  // of the way from the rich cut to the small one
   if (cuts.has_rich_set && cuts.rich_set.saved_bytes > small.saved_bytes) {
     count(cuts.rich_set, low);
-    part = static_cast<double>(cuts.rich_set.saved_bytes - room_bytes) /
+    part = static_cast<double>(cuts.rich_set.saved_bytes - cuts.room_bytes) /
            static_cast<double>(cuts.rich_set.saved_bytes - small.saved_bytes);
     part = std::clamp(part, 0.0, 1.0);
   } else {
@@ -160,9 +160,7 @@ Flags BlockPlan::MakeFlags() const {
 }
 
 bool BlockPlan::InForwardFrom(OpId op, ValueId v) const {
-  const auto uses = problem_.Uses(v);
-  const auto next = std::lower_bound(uses.begin(), uses.end(), op);
-  return next != uses.end() && *next < problem_.first_backward;
+  return problem_.flag_to[problem_.FlagAt(v, op)] < problem_.first_backward;
 }
 
 std::vector<ValueId> BlockPlan::SegmentEnds(int length) const {
@@ -246,7 +244,7 @@ void BlockPlan::FitSaving(const std::vector<ValueId>& saved, const Score& score,
       room = fits + (exceeds - fits) / 2;
       continue;
     }
-    TakeCounts(cuts, cuts.room_bytes);
+    TakeCounts(cuts);
     const int64_t before = generator.ticks();
     const Generated generated = generator.Generate(MakeFlags());
     effort.Spend(generator.ticks() - before);

@@ -71,9 +71,6 @@ class BlockPlan {
   bool empty() const { return classes_.empty(); }
   const std::vector<BlockClass>& classes() const { return classes_; }
 
-  // Takes the counts from the cuts of a window: a mixture of a cut that fits
-  // the room and, where there is one, of a cheaper one that does not.
-  void TakeCounts(const WindowResult& cuts, int64_t room_bytes);
   // The flags of the counts as they are.
   Flags MakeFlags() const;
 
@@ -95,6 +92,9 @@ class BlockPlan {
     Flags single_flags = {};
   };
 
+  // Takes the counts from the cuts of a window: a mixture of a cut that fits
+  // the room and, where there is one, of a cheaper one that does not.
+  void TakeCounts(const WindowResult& cuts);
   // Lowers the room until the schedule fits.
   void FitSaving(const std::vector<ValueId>& saved, const Score& score,
                  Certificate& certificate, Generator& generator,
