@@ -255,6 +255,16 @@ bool Contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
+// Most bytes of the set could be made again if this executor were able to.
+bool MostlyExecutorForbids(const Problem& problem, const WorkingSet& set) {
+  int64_t forbidden = 0, all = 0;
+  for (const StorageId s : set.storages) {
+    all += problem.bytes[s];
+    if (OnlyExecutorForbids(problem, s)) forbidden += problem.bytes[s];
+  }
+  return forbidden > all / 2;
+}
+
 std::string Advice(const Problem& problem, const WorkingSet& set) {
   if (set.op == kNoOp) return "";
   const std::string& name = problem.graph->ops[set.op].name;
@@ -266,9 +276,14 @@ std::string Advice(const Problem& problem, const WorkingSet& set) {
     return "most of it is workspace: choose an implementation of this op that "
            "needs less";
   }
+  if (set.by_window && MostlyExecutorForbids(problem, set)) {
+    return "most of these stay because this executor does not run random ops "
+           "or collectives again: plan for one that does (seeded_ok, "
+           "collective_ok), or use a smaller batch";
+  }
   if (set.by_window) {
     return "these stay because they cannot be made again and are needed later: "
-           "let the executor run them again, or use a smaller batch";
+           "use a smaller batch";
   }
   for (const char* part : {"softmax", "nll_loss", "cross_entropy"}) {
     if (Contains(name, part)) {

@@ -40,7 +40,8 @@ void PlanningFlags::Define(CLI::App& verb, bool with_strategy) {
   verb.add_option("--executor", executor_,
                   "Who will run it: free (any schedule; default for files), "
                   "once (each op at most once more, in the backward), nested "
-                  "(regions run again), tape (PyTorch; default for ids)");
+                  "(regions run again), tape (PyTorch; default for ids). Keys "
+                  "refine it: free:seeded_ok=1 runs random ops again");
   time_limit_option_ =
       verb.add_option("--time-limit", time_limit_,
                       "Search this long unless the gap is reached before. "

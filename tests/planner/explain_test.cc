@@ -13,6 +13,7 @@ namespace reprise::planner {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A chain whose ops are named as those of equal blocks.
 StepGraph Layers(int layers) {
@@ -205,6 +206,24 @@ TEST(ExplainTest, AnImpossibleBudgetNamesItsOpAndWhatThatNeeds) {
   EXPECT_EQ(set.workspace_bytes, 7);
   EXPECT_EQ(set.storages.size(), 3u);
   EXPECT_THAT(set.advice, HasSubstr("smaller batch"));
+}
+
+TEST(ExplainTest, TheAdviceForRandomOpsIsAnExecutorThatRunsThemAgain) {
+  StepGraph graph = Layers(6);
+  for (Op& op : graph.ops) {
+    if (op.phase == Phase::kForward) op.kind = OpKind::kSeeded;
+  }
+  const auto advice = [&] {
+    const Plan plan = Planned(graph, 45);
+    EXPECT_FALSE(plan.feasible);
+    return Explain(graph, plan, 45, {}).working_set.advice;
+  };
+
+  EXPECT_THAT(advice(), HasSubstr("seeded_ok"));
+  for (Op& op : graph.ops) {
+    if (op.phase == Phase::kForward) op.kind = OpKind::kOnce;
+  }
+  EXPECT_THAT(advice(), Not(HasSubstr("seeded_ok")));
 }
 
 TEST(ExplainTest, EqualBlocksAreGroupedWithoutModuleNames) {
