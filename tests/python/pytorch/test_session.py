@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import reprise
 from reprise.agent import PlanReply
-from reprise.torch.session import Stage
+from reprise.torch.stage import Stage
 
 
 @pytest.fixture(autouse=True)

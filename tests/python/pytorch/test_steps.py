@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import reprise
-from reprise.torch.session import Session, Stage
+from reprise.torch.session import Session
+from reprise.torch.stage import Stage
 
 
 @pytest.fixture(autouse=True)
@@ -210,7 +211,7 @@ def test_a_fitted_rung_predicts_the_peak_of_a_size_never_captured() -> None:
 
     curves(loop)
 
-    rung = session_of[0].rung
+    rung = session_of[0].planning.rung
     assert rung is not None
     assert rung.fitted
     if session_of[0].meter.exact:

@@ -74,7 +74,7 @@ def run(
     after = state(job)
     cpu = [0, 0]
     if timed and session is not None and report.planned_steps:
-        session._verify_every = 0
+        session.judge.every = 0
         for rung in session.ladder.rungs:
             rung.graph_id = None  # the twin's memory is no reason for another plan
         cpu = quickest(ZOO[name](), job)

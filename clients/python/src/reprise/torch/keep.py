@@ -15,7 +15,7 @@ from typing import Any, overload
 
 from torch import Tensor
 
-from reprise.torch.session import capturing
+from reprise.torch.step import capturing
 
 __all__ = ["keep"]
 

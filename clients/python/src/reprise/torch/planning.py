@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a captured step to the plan that the next steps run under.
+
+    planning.captured(step)       # sends the step graph; of several ranks, one rank does
+    planning.ask()                # between steps: waits for the first plan, takes newer ones
+    planning.rung, planning.ladder
+
+No call to the server is made inside a step. What is refused is said once, and training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from reprise import abi
+from reprise.agent import PlanReply
+from reprise.errors import RepriseError
+from reprise.plan import Plan
+from reprise.torch import oom, quarantine
+from reprise.torch.capture import FORWARD, CapturedStep
+from reprise.torch.ladder import Ladder, Rung
+from reprise.torch.placement import peak_of, place
+from reprise.torch.program import Program, compile_plan
+from reprise.torch.ranks import Ranks
+from reprise.torch.stage import Stage
+from reprise.torch.step_graph import build
+from reprise.torch.tape import Tape
+
+if TYPE_CHECKING:
+    from reprise.torch.session import Session
+
+__all__ = ["Planning", "graph_bytes"]
+
+# So many plans in a row may peak above the budget on the tape before one is taken as it is.
+TIGHTENED_AT_MOST = 3
+# Ranks ask together whether there is a newer plan, every so many steps.
+ASK_EVERY = 32
+
+
+class Planning:
+    """The graphs and plans of one session."""
+
+    def __init__(self, session: Session, wait_s: float) -> None:
+        self._session = session
+        self._wait_s = wait_s
+        self.ladder = Ladder()
+        self.rung: Rung | None = None  # of the last planned step
+        self.ranks: Ranks | None = None  # known when the first step has been captured
+        self.refused: Plan | None = None  # the server's "no plan fits"
+        self._op_scale = 1.0  # time of a plain step / ops of a captured one
+
+    # ---- Graphs -------------------------------------------------------------------
+
+    def captured(self, step: CapturedStep) -> None:
+        """A whole step was watched: its graph becomes a rung."""
+        session, key = self._session, self._session.step.key
+        ops_ns = sum(op.time_ns for op in step.ops)
+        peak, plain_ns = session.measured.base(key)
+        if plain_ns and ops_ns:
+            self._op_scale = plain_ns / ops_ns
+        elif not plain_ns:
+            # No plain step with this input was measured: from the ops of the captured one.
+            peak, plain_ns = step.peak_bytes, int(ops_ns * self._op_scale)
+            self._session.measured.set_base(key, peak, plain_ns)
+        graph = build(
+            step, name=self._session.name, measured_peak_bytes=peak, measured_step_ns=plain_ns
+        )
+        outside = {
+            id(s) for op in step.ops if op.phase == FORWARD and not op.in_region for s in op.reads
+        }
+        read = [s for s in step.storages if id(s) in outside]
+        left_out = frozenset(s.name for s in read if s.name)
+        leaks = any(s.in_region and not s.pinned for s in read)
+        rung = self.ladder.add(key, graph, left_out, leaks)
+        if rung is None:
+            return
+        if self._session.stage is Stage.CAPTURE:
+            self._session.stage = Stage.WAITING
+        assert self._session.budget is not None
+        if self.ranks is None:
+            self.ranks = Ranks.here()
+        if self.ranks is not None:
+            why = self.ranks.agree(graph.structure)
+            if why:
+                self.stop(why)
+                return
+            if not self.ranks.first:
+                return
+        self._submit(rung, graph.message(), self._session.budget)
+        ahead = self.ladder.ahead(rung)
+        if ahead is not None and self.ranks is None:
+            self._submit(*ahead, self._session.budget)
+
+    def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> None:
+        text = graph_bytes(message, rung.number, budget)
+        # Of the same busy machine as the times of the graph's ops.
+        replay_ns = int(self._session.costs.replay_ns * rung.graph.step.stretched)
+        capabilities = f"tape:seeded_ok=1:ns_per_op={replay_ns}"
+        try:
+            graph_id = self._session.agent.submit_graph(
+                text, budget, capabilities, message["static_bytes"]
+            )
+            why = self._session.agent.why if graph_id is None else ""
+        except RepriseError as error:
+            graph_id, why = None, str(error)
+        if graph_id is not None:
+            rung.graph_id, rung.refused = graph_id, ""
+        elif rung.tape is None:
+            rung.refused = f"trains without a plan: {why}"
+            self._nothing_left()
+
+    def tighten(self) -> None:
+        """Memory ran out under the plan of the last step: asks for one in less."""
+        rung = self.rung
+        if rung is not None and rung.plan is not None and self.ranks is None:
+            tighter = int(rung.plan.budget_bytes * oom.TIGHTER)
+            self._submit(rung, rung.graph.message(), str(tighter))
+
+    # ---- Plans --------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Between steps: waits for the first plan, takes any other when it is there."""
+        if self.ranks is not None:
+            self._ask_for_all_ranks(self.ranks)
+            return
+        for rung in [r for r in self.ladder.rungs if r.open]:
+            have = 0 if rung.plan is None else rung.plan.plan_number
+            waiting = self._session.stage is Stage.WAITING and rung.plan is None
+            assert rung.graph_id is not None
+            try:
+                reply = (
+                    self._session.agent.wait_plan(rung.graph_id, have, self._wait_s)
+                    if waiting
+                    else self._session.agent.poll_plan(rung.graph_id, have)
+                )
+            except RepriseError as error:
+                rung.refused = f"trains without a plan: {error}"
+                continue
+            if reply.kind == "plan" and reply.plan is not None:
+                self._install(rung, reply.plan)
+            elif reply.kind == "refused" and rung.plan is None:
+                self._session.measured.smallest_budget = reply.smallest_budget
+                rung.refused = reply.why or "the server refused to plan this step"
+                if self._session.stage is not Stage.WAITING:
+                    self._session.say(rung.refused)
+            elif reply.kind == "inert" and rung.plan is None:
+                rung.refused = f"trains without a plan: {reply.why or self._session.agent.why}"
+            elif reply.kind == "pending" and waiting:
+                self._session.say(
+                    f"no plan after {self._wait_s:.0f} s; trains without one until it comes"
+                )
+                self._session.stage = Stage.PLANNED
+        self._nothing_left()
+
+    def _ask_for_all_ranks(self, ranks: Ranks) -> None:
+        """Rank 0 asks, all of them get what it got: the first plan, then any other, every
+        ASK_EVERY steps. Applied by all or by none."""
+        if not self.ladder.rungs:
+            return
+        (rung,) = self.ladder.rungs[:1]
+        waiting = self._session.stage is Stage.WAITING
+        if not waiting and (
+            self._session.stage is not Stage.PLANNED or self._session.step.number % ASK_EVERY
+        ):
+            return
+        reply = None
+        if ranks.first:
+            have = 0 if rung.plan is None else rung.plan.plan_number
+            if rung.graph_id is None:
+                reply = PlanReply("inert", why=self._session.agent.why)
+            elif waiting:
+                reply = self._session.agent.wait_plan(rung.graph_id, have, self._wait_s)
+            else:
+                reply = self._session.agent.poll_plan(rung.graph_id, have)
+        reply = ranks.broadcast(reply)
+        if reply.kind == "plan" and reply.plan is not None:
+            self._install(rung, reply.plan)
+            applied = "" if rung.plan is None else rung.plan.plan_id
+            fine = not rung.refused and applied == reply.plan.plan_id
+            if not all(ranks.gather(fine)):
+                self.drop(rung.refused or "another rank cannot run the plan")
+        elif waiting:
+            self._session.measured.smallest_budget = reply.smallest_budget
+            self.stop(reply.why or "trains without a plan: none came in time")
+
+    def _nothing_left(self) -> None:
+        """No rung has a plan, and none will come."""
+        rungs = self.ladder.rungs
+        if self._session.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
+            if any(r.tape is not None or r.open for r in rungs):
+                return
+            self.stop(rungs[-1].refused)
+
+    def _install(self, rung: Rung, plan: Plan) -> None:
+        why = ""
+        if not plan.feasible:
+            self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
+            return
+        if quarantine.holds(plan):
+            why = f"plan {plan.plan_id} was found to change gradients before"
+        tape = None
+        try:
+            if not why:
+                plan, program = _placed(rung, plan)
+                tape = Tape(program)
+        except RepriseError as error:
+            why = str(error)
+        if tape is not None and plan.peak_bytes > plan.budget_bytes and self._tighten(rung, plan):
+            return
+        if why:
+            self._session.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
+            if rung.tape is None:
+                rung.refused = f"trains without a plan: {why}"
+            return
+        rung.tape, rung.plan = tape, plan
+        self._session.stage = Stage.PLANNED
+        self._session.measured.new_plan(rung.number)
+        self._session.agent.plan_state(plan.plan_number, abi.PLAN_APPLIED)
+        if plan.sentence:
+            self._session.say(plan.sentence)
+
+    def _tighten(self, rung: Rung, plan: Plan) -> bool:
+        """Asks for a plan that has room for what this one is above the budget on the tape."""
+        if self.ranks is not None or rung.tightened >= TIGHTENED_AT_MOST:
+            return False
+        rung.tightened += 1
+        rung.extra_bytes += plan.peak_bytes - plan.budget_bytes
+        message = rung.graph.message()
+        for figure in ("static_bytes", "measured_peak_bytes"):
+            message[figure] += rung.extra_bytes
+        self._submit(rung, message, str(plan.budget_bytes))
+        return rung.open
+
+    def stopped(self, why: str) -> None:
+        for rung in self.ladder.rungs:
+            if rung.plan is not None and rung.tape is not None:
+                self._session.agent.plan_state(rung.plan.plan_number, abi.PLAN_STOPPED, why)
+            rung.tape, rung.graph_id = None, None
+
+    def drop(self, why: str) -> None:
+        self.stopped(why)
+        self.rung = None
+        self.stop(why)
+
+    def stop(self, why: str) -> None:
+        """No plan from here on."""
+        for rung in self.ladder.rungs:
+            rung.tape, rung.graph_id = None, None
+        self._session.stage, self._session.why = Stage.PLAIN, why
+        self._session.say(why)
+
+
+def _placed(rung: Rung, plan: Plan) -> tuple[Plan, Program]:
+    """The plan as the tape runs it: its program, and what that peaks at."""
+    program = compile_plan(rung.graph, plan.schedule)
+    if rung.fitted:
+        return plan, program  # for sizes that nobody has seen
+    stands = peak_of(rung.graph, plan.schedule)
+    reserve = max(0, plan.peak_bytes - stands - rung.extra_bytes)
+    placed = place(rung.graph, plan.schedule, plan.peak_bytes - reserve)
+    if placed.early:
+        try:
+            program = compile_plan(rung.graph, placed.schedule)
+        except RepriseError:
+            placed = place(rung.graph, plan.schedule, plan.peak_bytes, late=True)
+    return replace(plan, peak_bytes=placed.peak_bytes + reserve), program
+
+
+def graph_bytes(message: dict[str, Any], rung: int, budget: str) -> bytes:
+    """The message as it is sent. Its bytes are its identity: one per rung and budget."""
+    named = message if rung == 1 else {**message, "name": f"{message['name']} #{rung}"}
+    if budget.isdigit():
+        named = {**named, "name": f"{named['name']} within {budget}"}
+    return json.dumps(named, separators=(",", ":")).encode()

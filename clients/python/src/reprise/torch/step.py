@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step under way: plain, captured, or under a plan.
+
+    step.begin(args, kwargs)             # the first forward after the last step ended
+    out = step.forward(call, args, kwargs)
+    step.before_optimizer(...); step.after_optimizer(...)
+    step.abandon()                       # it failed, or the model is let go
+
+A step ends when its optimizers have stepped (cycle.py). Which plan it runs under is the ladder's
+choice (ladder.py), made when it begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch.optim import Optimizer
+
+from reprise import abi
+from reprise.torch.capture import Capture
+from reprise.torch.cycle import Cycle
+from reprise.torch.ladder import Key, key_of
+from reprise.torch.stage import Stage
+from reprise.torch.state import alive_tensors, blocked, known_names, now_ns
+from reprise.torch.tape import Run
+from reprise.torch.tracing import Tracing
+from reprise.torch.verify import Check
+from reprise.torch.watch import close_watches
+from reprise.torch.windows import KernelWindow, OpRecorder
+
+if TYPE_CHECKING:
+    from reprise.torch.session import Session
+
+__all__ = ["Step", "capturing"]
+
+# So many planned steps after the first check the result is said in a line.
+SAID_AFTER = 3
+
+_capturing: list[Step] = []  # one at a time in a process
+
+
+def capturing() -> Capture | None:
+    """The capture that is under way in this process."""
+    return _capturing[0].capture if _capturing else None
+
+
+class Step:
+    """One step after another of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.number = 0
+        self.key = Key((), ())
+        self.under_way = False
+        self.in_forward = False
+        self.in_optimizer = False
+        self.capture: Capture | None = None
+        self.run: Run | None = None
+        self.check: Check | None = None
+        self.out_of_memory = False
+        self.tracing = Tracing(session.agent, session.meter)
+        self._cycle = Cycle()
+        self._kernel_window = KernelWindow(session.agent, session.device)  # around a captured step
+        self._tried = 0  # captures given up
+        self._begin_ns = 0
+        self._peak = 0
+
+    # ---- It begins ------------------------------------------------------------------
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The first forward of a step is about to run."""
+        session = self._session
+        self.number += 1
+        self._cycle.restart()
+        self.key = key_of(args, kwargs)
+        session.planning.ask()
+        self.under_way, self.tracing.on, self.run = True, False, None
+        if not (self._wants_capture() and self._begin_capture()) and (
+            session.stage is Stage.PLANNED
+        ):
+            self._begin_planned()
+        session.agent.step(self.number)
+        if session.agent.window_kinds() and not self.tracing.on:
+            self.tracing.begin(self.run)  # the collector asked
+        self._peak = 0
+        if self.capture is None:
+            session.meter.reset_peak()
+        self._begin_ns = now_ns(session.device)
+
+    def _wants_capture(self) -> bool:
+        session = self._session
+        if session.budget is None or _capturing or session.agent.status == "inert":
+            return False
+        if session.stage is Stage.CAPTURE:
+            return True
+        # One rank alone must not decide: the others would go on without it.
+        alone = session.planning.ranks is None
+        return alone and session.stage is Stage.PLANNED and session.ladder.wants(self.key)
+
+    def _begin_capture(self) -> bool:
+        session = self._session
+        why = blocked()
+        if why:
+            self._tried += 1
+            if self._tried > 3 and session.stage is Stage.CAPTURE:
+                session.planning.stop(f"trains without a plan: {why}")
+            return False
+        _capturing.append(self)
+        self.tracing.events()
+        self._kernel_window.open()
+        recorder = OpRecorder(session.agent)
+        self.capture = Capture(session.model, session.meter, recorder, self._kernel_window.traced)
+        prior = alive_tensors(session.device)
+        self.capture.begin(prior, known_names(session.model, self._cycle.optimizers))
+        return True
+
+    def _begin_planned(self) -> None:
+        session = self._session
+        rung = session.ladder.pick(self.key)
+        if rung is None or rung.tape is None or rung.plan is None:
+            return
+        session.planning.rung = rung
+        session.measured.show(rung.key, rung.number)
+        self.run = rung.tape.begin()
+        self.check = session.judge.begin(rung, self.run)
+
+    # ---- Its forwards ---------------------------------------------------------------
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One forward of the root."""
+        self.in_forward = True
+        try:
+            if self.check is not None:
+                self.check.enter(args, kwargs)
+            if self.capture is not None:
+                with self.capture.region() as pin:
+                    out = call(*args, **kwargs)
+                    pin(out)
+            elif self.run is not None:
+                out = self._planned(self.run, call, args, kwargs)
+            else:
+                out = call(*args, **kwargs)
+        finally:
+            self.in_forward = False
+        if self.check is not None:
+            self.check.leave(out)
+        return out
+
+    def _planned(
+        self, run: Run, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        why = blocked()
+        if why:
+            # A capture of another model of ours is nothing this program has done.
+            run.stand_aside("" if _capturing else why)
+            if self.check is not None:
+                self.check.stop()
+                self.check = None
+            return call(*args, **kwargs)
+        rung = self._session.planning.rung
+        assert rung is not None
+        assert rung.tape is not None
+        if run.spent:
+            # One more micro-batch than captured, or a step that was given up after its backward.
+            run = self.run = rung.tape.begin(run.counts)
+        with rung.tape.region():
+            return call(*args, **kwargs)
+
+    # ---- It ends --------------------------------------------------------------------
+
+    def learn(self, optimizer: Optimizer) -> None:
+        """It has stepped outside a step: from now on it belongs to one."""
+        self._cycle.learn(optimizer)
+
+    def before_optimizer(self) -> None:
+        """An optimizer of the model is about to step."""
+        judge, session = self._session.judge, self._session
+        self.in_optimizer = True
+        if self.capture is not None:
+            self.capture.enter_optimizer()
+        if self.run is not None and self.run.audit is not None:
+            audit, self.run.audit = self.run.audit, None
+            judge.checked = True
+            judge.judge(audit.result())
+        if self.check is not None:
+            began = now_ns(session.device)
+            self._peak = max(self._peak, session.meter.peak())
+            check, self.check = self.check, None
+            judge.compare(check)
+            del check
+            session.meter.reset_peak()
+            self._begin_ns += now_ns(session.device) - began
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """It has stepped: the step may be over."""
+        self.in_optimizer = False
+        if not self._cycle.ends(optimizer):
+            return
+        step_ns = now_ns(self._session.device) - self._begin_ns
+        self.under_way = False
+        if self.capture is not None:
+            self._end_capture(self.capture)
+            return
+        peak = max(self._peak, self._session.meter.peak())
+        self.tracing.end_ops()
+        self._end(step_ns, peak)
+        self.tracing.end()
+
+    def _end_capture(self, capture: Capture) -> None:
+        self.capture = None
+        _capturing.remove(self)
+        step = capture.finish()
+        self._kernel_window.close()
+        self._session.agent.step_done(
+            self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
+        )
+        self._session.planning.captured(step)
+        self.tracing.end()
+
+    def _end(self, step_ns: int, peak: int) -> None:
+        session, ladder = self._session, self._session.ladder
+        run, self.run = self.run, None
+        checked, session.judge.checked = session.judge.checked, False
+        flags, plan_id, replayed, mismatches = 0, 0, 0, 0
+        rung = session.planning.rung
+        plan = rung.plan if rung is not None else None
+        if run is not None and rung is not None and plan is not None:
+            run.finish()
+            counts = run.counts
+            plan_id, replayed = plan.plan_number, counts.replayed + counts.on_demand
+            mismatches = counts.mismatches
+            flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
+            quiet = not (self.tracing.on or checked or mismatches)
+            session.measured.planned(rung.number, step_ns, peak, plan.budget_bytes, quiet)
+            if run.armed or mismatches:
+                session.measured.mismatched_steps += bool(mismatches)
+                ladder.after(rung, matched=not mismatches)
+        elif not self.out_of_memory:
+            session.measured.plain(self.key, step_ns, peak)
+        flags |= (abi.STEP_WINDOW if self.tracing.on else 0) | (
+            abi.STEP_OOM if self.out_of_memory else 0
+        )
+        self.out_of_memory = False
+        session.agent.step_done(
+            self.number,
+            step_ns=step_ns,
+            peak_bytes=peak,
+            plan_id=plan_id,
+            flags=flags,
+            recomputed=replayed,
+            mismatches=mismatches,
+        )
+        if session.stage is Stage.WARMUP and session.measured.plain_steps >= session.warmup:
+            session.stage = Stage.PLAIN if session.budget is None else Stage.CAPTURE
+        elif session.stage is Stage.PLANNED and ladder.hopeless:
+            what = run.counts.first_mismatch if run is not None else ""
+            session.planning.drop(f"the step keeps changing ({what})")
+        elif run is not None and session.measured.planned_steps == SAID_AFTER + 1:
+            session.say_status()
+
+    def abandon(self) -> None:
+        """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
+        nothing."""
+        close_watches()
+        if self.capture is not None:
+            self.capture.leave()
+            self.capture = None
+            self._kernel_window.drop()
+            _capturing.remove(self)
+        if self.check is not None:
+            self.check.stop()
+            self.check = None
+        if self.run is not None and self.run.armed:
+            self.run.mismatch("the forward failed")
+        self.tracing.end()
+        self.under_way = self.under_way and self.run is not None
+
+    def drop(self) -> None:
+        """Reprise is out of the way: nothing of the step is left."""
+        self.under_way = self.in_optimizer = False
+        self.abandon()
+        self.run = None
+
+    def let_go(self) -> None:
+        """The session ends."""
+        if self in _capturing:
+            _capturing.remove(self)
