@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -51,7 +51,7 @@ from reprise.torch.records import (
 )
 from reprise.torch.replay import Replayer
 from reprise.torch.verify import Audit
-from reprise.torch.watch import Watch, close_watches
+from reprise.torch.watch import close_watches, watch
 
 __all__ = ["Counts", "Run", "Tape", "unpack"]
 
@@ -214,6 +214,15 @@ class Run:
                     targets.append((cell, tensor))
         return targets
 
+    def holds(self, storages: Iterable[int]) -> bool:
+        """Does a record hold a tensor on one of these storages?"""
+        return any(storage in self.leaves for storage in storages)
+
+    def waits(self) -> bool:
+        """Is there still a record that may be replayed, and holds something?"""
+        nodes = (reference() for held in self.leaves.values() for reference in held)
+        return any(node is not None and node.args is not None for node in nodes)
+
     def pack(self, tensor: Tensor) -> Any:
         """What autograd keeps instead of a saved tensor."""
         slot, self.slot = self.slot, self.slot + 1
@@ -339,7 +348,7 @@ class Tape(TorchDispatchMode):
         if run.armed and run.next != end:
             run.mismatch(f"the forward ended after {run.next - first} of {end - first} ops")
         if run.leaves:
-            Watch(run.before_write).open()
+            watch(run)
 
     def __torch_dispatch__(
         self,
