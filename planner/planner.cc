@@ -6,6 +6,7 @@
 #include "planner/executor.h"
 #include "planner/flags.h"
 #include "planner/problem.h"
+#include "planner/reduce.h"
 #include "planner/solve.h"
 #include "planner/strategy.h"
 
@@ -43,6 +44,56 @@ Solution SolveNamed(const Problem& problem, const Request& request,
           .infeasible = certificate.infeasible()};
 }
 
+bool MayReduce(const Request& request) {
+  return request.reduce && request.strategy == Strategy::kAuto &&
+         request.capabilities.execution == Execution::kFree;
+}
+
+// Solves the reduced graph; what it finds is refereed in terms of the original.
+Solution SolveReduced(const Problem& problem, const Reduction& reduction,
+                      const Request& request, Archive& archive,
+                      Effort& effort) {
+  const Problem smaller = MakeProblem(reduction.graph(), problem.capabilities);
+  Generator generator(smaller);
+  Archive found;
+  AddBase(smaller, found);
+  Solution solution = Solve(smaller, request, generator, found, effort);
+  solution.infeasible = reduction.Expand(solution.infeasible);
+  for (const Archive::Point* point :
+       {found.Best(request.budget_bytes), found.Smallest()}) {
+    if (point == nullptr) continue;
+    const std::vector<OpId> execs = reduction.Expand(point->execs);
+    const StatusOr<Evaluation> evaluation = Evaluate(
+        *problem.graph,
+        WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
+        problem.capabilities);
+    if (!evaluation.ok()) continue;
+    archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
+                point->solver);
+  }
+  // Plans by name look at names and modules: those of the original count.
+  Generator named(problem);
+  for (const Candidate& candidate :
+       StrategyCandidates(problem, Strategy::kAuto, named)) {
+    archive.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                std::string(NameOf(candidate.strategy)));
+  }
+  return solution;
+}
+
+Solution SolveAuto(const Problem& problem, const Request& request,
+                   Archive& archive, Effort& effort) {
+  Generator generator(problem);
+  AddBase(problem, archive);
+  if (MayReduce(request) && problem.base.peak_bytes > request.budget_bytes) {
+    const Reduction reduction(problem);
+    if (reduction.IsWorthIt()) {
+      return SolveReduced(problem, reduction, request, archive, effort);
+    }
+  }
+  return Solve(problem, request, generator, archive, effort);
+}
+
 }  // namespace
 
 StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
@@ -52,15 +103,10 @@ StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
   Effort effort(
       request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem),
       request.should_stop);
-  Generator generator(problem);
   Archive archive;
-  Solution solution;
-  if (request.strategy == Strategy::kAuto) {
-    AddBase(problem, archive);
-    solution = Solve(problem, request, generator, archive, effort);
-  } else {
-    solution = SolveNamed(problem, request, archive, effort);
-  }
+  const Solution solution = request.strategy == Strategy::kAuto
+                                ? SolveAuto(problem, request, archive, effort)
+                                : SolveNamed(problem, request, archive, effort);
   ASSIGN_OR_RETURN(Plan plan,
                    PlanFrom(problem, request.budget_bytes, solution, archive));
   plan.interrupted = effort.interrupted();

@@ -54,6 +54,8 @@ struct Request {
   // ticks only set the pace. Needs should_stop.
   bool until_stopped = false;
   uint64_t seed = 1;
+  // Search the smaller graph of reduce.h: the same optimum in less time.
+  bool reduce = true;
   // Asked every few thousand ticks.
   std::function<bool()> should_stop = {};
   std::function<void(const Progress&)> on_progress = {};

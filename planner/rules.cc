@@ -45,9 +45,12 @@ Rules MakeRules(const StepGraph& graph, const Versions& versions,
                               !(backward_only && op.phase != Phase::kForward));
     rules.may_trigger.push_back(!backward_only || op.phase == Phase::kBackward);
     // Neither is above 2^62, so their sum fits.
+    const __int128 launch_ns =
+        static_cast<__int128>(std::max<int64_t>(0, capabilities.ns_per_op)) *
+        op.launches;
     rules.rerun_ns.push_back(
         op.time_ns +
-        std::clamp<int64_t>(capabilities.ns_per_op, 0, int64_t{1} << 61));
+        static_cast<int64_t>(std::min<__int128>(launch_ns, int64_t{1} << 61)));
   }
   rules.may_trigger.push_back(!backward_only);
   for (ValueId v = 0; v < versions.value_count(); ++v) {

@@ -15,6 +15,7 @@
 #include "planner/local_search.h"
 #include "planner/squeeze.h"
 #include "planner/strategy.h"
+#include "planner/tree_width.h"
 #include "planner/unwind.h"
 
 namespace reprise::planner {
@@ -63,6 +64,7 @@ class Search {
       if (certificate_.impossible()) return Refuse();
     }
     if (Best() == nullptr) UnwindFromMarks(scale_ * 3 / 4);
+    if (IsTight()) TakeApart(scale_ / 16);
     if (Best() == nullptr) FindAny();
     Sharpen(scale_ / 8);
     if (IsTight() && problem_.op_count <= kMostBeamOps) Squeeze();
@@ -320,6 +322,28 @@ class Search {
     }
   }
 
+  // Schedules from separators, of graphs that few values take apart.
+  void TakeApart(int64_t ticks) {
+    if (!TreeWidthApplies(problem_)) return;
+    const int64_t begin = effort_.ticks();
+    const Parts parts = PartsOf(problem_, ticks / 4, effort_);
+    for (const int fits_percent : {100, 80, 60, 0}) {
+      const int64_t left = begin + ticks - effort_.ticks();
+      if (effort_.Over() || left <= 0) return;
+      const TreeWidthOptions options{.budget_bytes = request_.budget_bytes,
+                                     .fits_percent = fits_percent,
+                                     .most_ticks = left};
+      const std::vector<OpId> execs =
+          TreeWidthExecs(problem_, parts, options, effort_);
+      const StatusOr<Evaluation> evaluation = EvaluateExecs(execs);
+      if (!evaluation.ok() || evaluation->peak_bytes > request_.budget_bytes) {
+        continue;
+      }
+      AddAndHold(execs, "tree-width");
+      return;
+    }
+  }
+
   // Schedules by the greedy, for budgets at which dropping by cuts is not
   // enough.
   void Squeeze() {
@@ -356,12 +380,16 @@ class Search {
     return true;
   }
 
-  // False where the evaluator does not accept them.
-  bool AddExecs(const std::vector<OpId>& execs, const char* solver) {
-    const StatusOr<Evaluation> evaluation = Evaluate(
+  StatusOr<Evaluation> EvaluateExecs(const std::vector<OpId>& execs) const {
+    return Evaluate(
         *problem_.graph,
         WithFrees(*problem_.graph, execs, problem_.capabilities.free_policy),
         problem_.capabilities);
+  }
+
+  // False where the evaluator does not accept them.
+  bool AddExecs(const std::vector<OpId>& execs, const char* solver) {
+    const StatusOr<Evaluation> evaluation = EvaluateExecs(execs);
     if (!evaluation.ok()) return false;
     archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver);
     return true;

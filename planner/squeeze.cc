@@ -113,13 +113,16 @@ class BaseOrder {
     }
   }
 
-  std::vector<OpId> Run(Effort& effort) {
+  std::vector<OpId> Run(Effort& effort, int64_t most_ticks) {
+    const int64_t begin = effort.ticks();
     for (OpId o = 0; o < problem_.op_count; ++o) {
       Lead(problem_.versions.Need(o), first_[o]);
       execs_.push_back(o);
       made_at_[o] = at_ = first_[o];
       effort.Spend(ticks_);
       ticks_ = 0;
+      if (effort.Over()) return {};
+      if (most_ticks > 0 && effort.ticks() - begin > most_ticks) return {};
     }
     Lead(problem_.end_need, static_cast<int32_t>(pebbling_.size()));
     return execs_;
@@ -226,9 +229,9 @@ std::vector<OpId> Pebbler::Search(int64_t ticks, Effort& effort) {
 }
 
 std::vector<OpId> InBaseOrder(const Problem& problem,
-                              const std::vector<OpId>& pebbling,
-                              Effort& effort) {
-  return BaseOrder(problem, pebbling).Run(effort);
+                              const std::vector<OpId>& pebbling, Effort& effort,
+                              int64_t most_ticks) {
+  return BaseOrder(problem, pebbling).Run(effort, most_ticks);
 }
 
 }  // namespace reprise::planner

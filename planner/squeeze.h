@@ -44,9 +44,10 @@ class Pebbler {
 };
 
 // The execs of a schedule in base order whose bursts are parts of the
-// pebbling. O(ops x length of the pebbling) at most.
+// pebbling; nothing where that takes more ticks than `most_ticks` (0: as the
+// effort allows). O(ops x length of the pebbling) at most.
 std::vector<OpId> InBaseOrder(const Problem& problem,
-                              const std::vector<OpId>& pebbling,
-                              Effort& effort);
+                              const std::vector<OpId>& pebbling, Effort& effort,
+                              int64_t most_ticks = 0);
 
 }  // namespace reprise::planner

@@ -66,6 +66,7 @@ struct Op {
   int64_t time_ns = 0;
   int64_t workspace_bytes = 0;
   int64_t state_bytes = 0;  // generator state, charged when a seeded op re-runs
+  int32_t launches = 1;     // times the executor's ns_per_op per re-run
   Phase phase = Phase::kForward;
   OpKind kind = OpKind::kPure;
   std::vector<StorageId> reads = {};
