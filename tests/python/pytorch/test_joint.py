@@ -6,17 +6,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import referee
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import (
+    default_partition,
+    min_cut_rematerialization_partition,
+)
 from zoo import GPT
 
 import reprise
+from reprise.errors import RepriseError
 from reprise.plan import Plan
-from reprise.torch.joint import install
+from reprise.torch.joint import JointPass, install, joint_graph
+from reprise.torch.joint_hooks import FunctorchHook, InductorHook, find_hooks, hooks_of
+from reprise.torch.joint_peak import peak_under
+from reprise.torch.meter import open_meter
 
 pytestmark = pytest.mark.e2e
 
@@ -115,16 +126,284 @@ def test_auto_plans_a_compiled_model_where_it_is_compiled(
     assert config.joint_custom_pass is None
 
 
-def test_the_hook_is_taken_out_again() -> None:
-    import torch._functorch.config as config
+# ---- Hooks ------------------------------------------------------------------------------
 
-    before = config.joint_custom_pass
+
+def test_the_hooks_are_taken_out_again() -> None:
+    import torch._functorch.config as functorch
+    import torch._inductor.config as inductor
+
+    before = functorch.joint_custom_pass, inductor.joint_custom_post_pass
 
     joint = install("0.5x")
-    assert config.joint_custom_pass is joint
+    assert callable(functorch.joint_custom_pass)
+    assert callable(inductor.joint_custom_post_pass)
+    assert not functorch.enable_autograd_cache
+    joint.remove()
     joint.remove()
 
-    assert config.joint_custom_pass is before
+    assert (functorch.joint_custom_pass, inductor.joint_custom_post_pass) == before
+    assert functorch.enable_autograd_cache
+
+
+@pytest.mark.parametrize(
+    ("functorch", "inductor", "found"),
+    [
+        (["joint_custom_pass"], ["joint_custom_post_pass"], ["functorch", "inductor"]),
+        ([], ["joint_custom_post_pass"], ["inductor"]),
+        (["joint_custom_pass"], [], ["functorch"]),
+        ([], [], []),
+    ],
+)
+def test_hooks_are_found_by_asking_for_them(
+    functorch: list[str], inductor: list[str], found: list[str]
+) -> None:
+    modules = [SimpleNamespace(**dict.fromkeys(names)) for names in (functorch, inductor)]
+
+    hooks = hooks_of(*modules)
+
+    names = {"joint_custom_pass": "functorch", "joint_custom_post_pass": "inductor"}
+    assert [names[h.name] for h in hooks] == found
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("hidden", [None, FunctorchHook, InductorHook])
+def test_every_joint_graph_is_seen_once_through_the_hooks_there_are(
+    backend: str, hidden: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def planner(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+        seen.append(message)
+        return None, "only looking"
+
+    hooks = [h for h in find_hooks() if type(h) is not hidden]
+    if hidden is InductorHook:
+        hooks[0]._leave_inductor = False  # as hooks_of has it where there is no other
+    monkeypatch.setattr("reprise.torch.joint.find_hooks", lambda: hooks)
+    joint = install("0.5x", planner)
+    try:
+        gradients(nn.Linear(64, 64), backend, torch.randn(16, 64))
+    finally:
+        joint.remove()
+
+    unseen = hidden is FunctorchHook and backend == "aot_eager"
+    assert len(seen) == (0 if unseen else 1)
+
+
+def test_a_torch_without_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reprise.torch.joint.find_hooks", list)
+
+    with pytest.raises(RepriseError, match="neither"):
+        install("0.5x")
+
+
+def test_a_pass_that_was_there_runs_first_and_is_there_again() -> None:
+    import torch._functorch.config as config
+
+    order: list[str] = []
+
+    def theirs(gm: Any, inputs: Any) -> Any:
+        order.append("theirs")
+        return gm
+
+    def planner(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+        order.append("ours")
+        return None, "only looking"
+
+    with config.patch(joint_custom_pass=theirs):
+        joint = install("0.5x", planner)
+        try:
+            gradients(mlp(), "aot_eager", torch.randn(16, 64))
+        finally:
+            joint.remove()
+        assert config.joint_custom_pass is theirs
+
+    assert order == ["theirs", "ours"]
+
+
+# ---- Op by op ---------------------------------------------------------------------------
+
+
+def parts(model: nn.Module, x: torch.Tensor, partition: Any, joint: JointPass) -> tuple[Any, Any]:
+    """Forward and backward graph as the partitioner makes them."""
+    got: dict[str, Any] = {}
+
+    def keep(name: str) -> Any:
+        def compiler(gm: Any, _: Any) -> Any:
+            got[name] = gm
+            return make_boxed_func(gm)
+
+        return compiler
+
+    backend = aot_autograd(
+        fw_compiler=keep("forward"), bw_compiler=keep("backward"), partition_fn=partition
+    )
+    torch.compile(model, backend=backend)(x).float().square().mean().backward()
+    return got["forward"], got["backward"]
+
+
+JOBS: dict[str, Any] = {
+    "mlp": (mlp, lambda: torch.randn(256, 64), "0.7x"),
+    "gpt": (lambda: GPT(2), lambda: torch.randint(0, 64, (8, 32)), "0.85x"),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("partition", [default_partition, min_cut_rematerialization_partition])
+def test_what_the_plan_says_of_every_op_is_what_the_partitioner_does(
+    name: str, partition: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, batch, budget = JOBS[name]
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "reprise.torch.joint.joint_graph", lambda graph: seen.append(joint_graph(graph)) or seen[-1]
+    )
+    joint = install(budget)
+    try:
+        forward, backward = parts(make().train(), batch(), partition, joint)
+    finally:
+        joint.remove()
+
+    ((message, made),) = seen
+    (plan,) = joint.plans
+    ops = message["ops"]
+    storage_of = {node.name: storage for node, storage in made}
+    ops_by_name = {
+        message["storages"][s]["name"]: o for o, op in enumerate(ops) for s in op["writes"]
+    }
+    run_again = {
+        ops_by_name[n.name]
+        for n in backward.graph.nodes
+        if n.op == "call_function" and n.name in storage_of and n.name in ops_by_name
+    }
+    outputs = next(n for n in forward.graph.nodes if n.op == "output").args[0]
+    saved = {storage_of[n.name] for n in outputs if getattr(n, "name", "") in storage_of}
+    again = {i for o in plan.recomputed_ops for i in ops[o]["writes"]}
+    needed = {i for o in plan.recomputed_ops for i in ops[o]["reads"]} | {
+        i for op in ops if op["phase"] == "PHASE_BACKWARD" for i in op["reads"]
+    }
+    kept = (needed & set(storage_of.values())) - again
+    if partition is default_partition:
+        assert run_again == set(plan.recomputed_ops)
+        assert saved - set(message["required"]) == kept - set(message["required"])
+    else:  # merges equal ops before it partitions
+        assert run_again <= set(plan.recomputed_ops)
+        assert saved <= kept | set(message["required"])
+    assert run_again
+
+
+@pytest.mark.parametrize("budget", ["0.9x", "0.8x"])
+def test_a_compiled_step_peaks_where_the_tags_say(
+    budget: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "reprise.torch.joint.joint_graph", lambda graph: seen.append(joint_graph(graph)) or seen[-1]
+    )
+    model, x = GPT(3).train(), torch.randint(0, 64, (8, 64))
+    meter = open_meter("cpu")
+    meter.start(0)
+    joint = install(budget)
+    try:
+        compiled = torch.compile(model, backend="aot_eager")
+        for _ in range(2):  # the first one compiles
+            model.zero_grad()
+            before = meter.live()
+            meter.reset_peak()
+            compiled(x).square().mean().backward()
+    finally:
+        joint.remove()
+    measured = meter.peak() - before
+    meter.stop()
+
+    ((message, _),) = seen
+    (plan,) = joint.plans
+    predicted = peak_under(message, set(plan.recomputed_ops))
+    assert predicted <= plan.budget_bytes
+    assert predicted == plan.peak_bytes or plan.executor != "joint"
+    if meter.exact:
+        assert measured + message["static_bytes"] <= 1.05 * predicted
+
+
+def test_ops_are_measured_as_they_stand_in_the_graph() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def planner(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+        seen.append(message)
+        return None, "only looking"
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.large = nn.Parameter(torch.randn(512, 512))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x.sin() @ self.large @ self.large).cos()[:2, :2].exp()
+
+    joint = install("0.5x", planner)
+    try:
+        gradients(Both(), "aot_eager", torch.randn(512, 512))
+    finally:
+        joint.remove()
+
+    times = {op["name"]: op["time_ns"] for op in seen[0]["ops"]}
+    assert times["aten.mm.default"] > 10 * times["aten.exp.default"] > 0
+    assert seen[0]["flavour"] == "aot-joint"
+
+
+def test_a_graph_of_any_size_stays_one() -> None:
+    """Looking at sizes must not fix them: one graph for all batches, planned once."""
+    model = mlp()
+    plain = [gradients(copy.deepcopy(model), "aot_eager", torch.ones(n, 64))[0] for n in (96, 160)]
+    torch._dynamo.reset()
+    joint = install("0.7x")
+    try:
+        compiled = torch.compile(model, backend="aot_eager", dynamic=True)
+        for n, expected in zip((96, 160), plain, strict=True):
+            model.zero_grad()
+            compiled(torch.ones(n, 64)).square().mean().backward()
+            assert all(torch.equal(expected[k], p.grad) for k, p in model.named_parameters())
+    finally:
+        joint.remove()
+
+    assert len(joint.plans) == 1
+    assert joint.plans[0].recomputed_ops
+
+
+class Drops(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.inner(x).sin(), 0.3).exp()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_a_graph_with_random_ops_has_the_gradients_of_the_same_graph_without_a_plan(
+    backend: str,
+) -> None:
+    x, model = torch.randn(256, 64), Drops()
+
+    def run() -> dict[str, Any]:
+        torch._dynamo.reset()
+        torch.manual_seed(5)
+        return gradients(copy.deepcopy(model), backend, x)[0]
+
+    plain = run()
+    joint = install("0.85x")
+    try:
+        planned = run()
+    finally:
+        joint.remove()
+
+    assert joint.plans
+    assert joint.plans[0].recomputed_ops
+    if backend == "aot_eager":
+        assert all(torch.equal(plain[n], planned[n]) for n in plain)
+    else:  # other fusions
+        assert all(torch.allclose(plain[n], planned[n], atol=1e-5) for n in plain)
 
 
 def test_a_joint_graph_is_a_step_graph_that_runs() -> None:

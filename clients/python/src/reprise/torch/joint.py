@@ -8,9 +8,12 @@
 AOTAutograd traces forward and backward into one graph, and its partitioner decides what crosses
 from one to the other; nodes with `meta["recompute"]` are decided beforehand. The pass turns the
 joint graph into a step graph, asks the planner for a plan in which every op runs once more at most,
-and writes the tags. The graph is functional, so statistics are updated once, and random ops are
-never tagged for recomputation. No plan, no hook in this torch, no answer in time: the graph is left
-as it is.
+and writes the tags. So profile and plan are of the very graph that the plan is applied to: the ops
+are measured as they stand in it (joint_costs.py), and no plan outlives its graph. The hooks are
+those the installed torch has (joint_hooks.py).
+
+The graph is functional, so statistics are updated once, and random ops are never tagged for
+recomputation. No plan, no hook in this torch, no answer in time: the graph is left as it is.
 
 A budget is that of one graph: its inputs (parameters among them) and what it makes.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import torch
@@ -27,14 +31,18 @@ from torch import Tensor
 
 from reprise.errors import RepriseError
 from reprise.plan import Decision, Plan
-from reprise.torch.estimate import ask, roofline_ns
+from reprise.torch.estimate import ask
+from reprise.torch.joint_costs import JointCosts, hint
+from reprise.torch.joint_hooks import find_hooks
+from reprise.torch.joint_peak import peak_under
 from reprise.torch.ops import tensors_in
 from reprise.units import check_budget
 
 __all__ = ["JointPass", "install", "joint_graph", "supported"]
 
-# Runs once more at most; random ops keep their masks.
-CAPABILITIES = "tape:seeded_ok=0:max_runs=2:free_policy=eager"
+# Random ops keep their masks. The second one can do more than a partitioner does; its plans are
+# checked (joint_peak.py).
+CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")
 # Any one constant: a larger id on a user would turn its input into a saved one.
 _GROUP = 0
 
@@ -43,10 +51,11 @@ Ask = Callable[[dict[str, Any], str], tuple[Plan | None, str]]
 
 def supported() -> str:
     """Empty, or why this torch cannot be planned when it compiles."""
-    import torch._functorch.config as config
-
-    if not hasattr(config, "joint_custom_pass"):
-        return "this torch has no torch._functorch.config.joint_custom_pass"
+    if not find_hooks():
+        return (
+            "this torch has neither torch._functorch.config.joint_custom_pass nor "
+            "torch._inductor.config.joint_custom_post_pass"
+        )
     try:
         from torch.utils.checkpoint import CheckpointPolicy  # noqa: F401
     except ImportError:
@@ -65,46 +74,31 @@ def install(budget: str | int, planner: Ask | None = None) -> JointPass:
 
 
 class JointPass:
-    """A `joint_custom_pass`."""
+    """Plans the joint graphs that its hooks show it."""
 
     def __init__(self, budget: str, planner: Ask) -> None:
         self.budget = budget
         self.plans: list[Plan] = []
         self.why: list[str] = []
         self._ask = planner
-        self._before: Any = None
-        self._cached: Any = None
+        self._hooks = find_hooks()
 
     def install(self) -> None:
-        """Another pass that is there runs first."""
-        import torch._functorch.config as config
-
-        self._before = config.joint_custom_pass
-        config.joint_custom_pass = self
-        # What AOTAutograd has on disk does not know this pass: a graph that was compiled before
-        # would come without a plan, and one with a plan would come back where there is none.
-        self._cached = getattr(config, "enable_autograd_cache", None)
-        if self._cached is not None:
-            config.enable_autograd_cache = False
+        """Other passes that are there run first."""
+        for hook in self._hooks:
+            hook.install(self.visit)
 
     def remove(self) -> None:
         """As it was; graphs that are compiled stay as they are. Idempotent."""
-        import torch._functorch.config as config
+        for hook in self._hooks:
+            hook.remove()
 
-        if config.joint_custom_pass is self:
-            config.joint_custom_pass = self._before
-            if self._cached is not None:
-                config.enable_autograd_cache = self._cached
-
-    def uuid(self) -> Any:
-        """None: what is compiled with a plan is not cached under the name of what is not."""
-        return None
-
-    def __call__(self, gm: Any, inputs: Any) -> Any:
-        if callable(self._before):
-            gm = self._before(gm, inputs)
+    def visit(self, graph: Any) -> None:
+        """Plans one graph. Whatever happens, it can be compiled."""
         try:
-            message, made = joint_graph(gm.graph)
+            message, made = joint_graph(graph)
+            if not any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"]):
+                return  # Inductor shows its hook the graphs of inference too
             plan, why = self._ask(message, self.budget)
             if plan is None:
                 self.why.append(why)
@@ -116,11 +110,15 @@ class JointPass:
         except Exception as error:
             self.why.append(str(error))
             _say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
-        return gm
 
 
 def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
     """The step graph of a joint graph, and its forward nodes with the storage each has."""
+    with closing(JointCosts()) as costs:
+        return _joint_graph(graph, costs)
+
+
+def _joint_graph(graph: Any, costs: JointCosts) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
     storages: list[dict[str, Any]] = []
     ops: list[dict[str, Any]] = [_op("reprise.step_begin", True, "ONCE", 0, [], [])]
     known: dict[int, int] = {}  # fake storage -> id; -1: an input of the graph
@@ -175,7 +173,9 @@ def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
         touched = sum(storages[i]["bytes"] for i in (*reads, *writes))
         kind = "VIEW" if not writes else "ONCE" if _random(node) or not forward else "PURE"
         name = str(node.target)
-        ops.append(_op(name, forward, kind, roofline_ns(name, touched), reads, writes))
+        took, workspace = costs.of(node, touched) if writes else (0, 0)
+        ops.append(_op(name, forward, kind, took, reads, writes))
+        ops[-1]["workspace_bytes"] = workspace
     for number, op in enumerate(ops):
         op["id"] = number
     for i in output:
@@ -195,21 +195,20 @@ def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
 
 
 def tag(made: list[tuple[Any, int]], message: dict[str, Any], plan: Plan) -> int:
-    """Writes a plan into the nodes; how many are recomputed."""
+    """Writes a plan into the nodes; how many are recomputed. Every storage that crosses, or that
+    what is recomputed reads, is decided here: the partitioner decides nothing."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     recomputed = 0
-    again = {i for o in plan.recomputed_ops for i in message["ops"][o]["writes"]}
+    ops = message["ops"]
+    again = {i for o in plan.recomputed_ops for i in ops[o]["writes"]}
+    needed = {i for o in plan.recomputed_ops for i in ops[o]["reads"]}
+    needed |= {i for op in ops if op["phase"] == "PHASE_BACKWARD" for i in op["reads"]}
     for node, storage in made:
-        if node.target is operator.getitem:
-            continue  # goes with the op it takes an output from
         if storage in again:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-            recomputed += 1
-        elif (
-            plan.decisions[storage] is Decision.SAVE
-            and message["storages"][storage]["saved_for_backward"]
-        ):
+            recomputed += node.target is not operator.getitem
+        elif storage in needed and plan.decisions[storage] is Decision.SAVE:
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         else:
             continue
@@ -226,7 +225,7 @@ def _ids(node: Any, known: dict[int, int]) -> list[int]:
 
 
 def _bytes(value: Tensor) -> int:
-    return int(value.untyped_storage().nbytes())
+    return hint(value.untyped_storage().nbytes())
 
 
 def _random(node: Any) -> bool:
@@ -254,7 +253,13 @@ def _op(
 
 
 def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
-    return ask(message, budget, CAPABILITIES)
+    plan, why = ask(message, budget, CAPABILITIES[0])
+    if plan is not None:
+        return plan, why
+    other, _ = ask(message, budget, CAPABILITIES[1])
+    if other is not None and peak_under(message, set(other.recomputed_ops)) <= other.budget_bytes:
+        return other, ""
+    return None, why
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where this torch lets somebody look at a joint graph before it is partitioned.
+
+    hooks = find_hooks()                 # empty: nowhere
+    for hook in hooks: hook.install(visit)
+    ...compile: visit(graph) is called once per joint graph...
+    for hook in hooks: hook.remove()
+
+| hook | since about | sees the graphs of |
+|---|---|---|
+| `torch._functorch.config.joint_custom_pass` | 2.10 | every backend of AOTAutograd |
+| `torch._inductor.config.joint_custom_post_pass` | 2.4 | Inductor, after its own joint passes |
+
+Found by asking for the attribute, never by version. Inductor rewrites the joint graph before it
+partitions it (attention becomes one op, random ops become seeds), and a tag on what was replaced is
+gone; so where both are there, the first one leaves the graphs of Inductor to the second.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["FunctorchHook", "InductorHook", "find_hooks"]
+
+Visit = Callable[[Any], None]
+
+
+class FunctorchHook:
+    """AOTAutograd's own."""
+
+    name = "joint_custom_pass"
+
+    def __init__(self, config: Any, leave_inductor: bool) -> None:
+        self._config = config
+        self._leave_inductor = leave_inductor
+        self._before: Any = None
+        self._cached: Any = None
+        self._pass: Any = None
+
+    def install(self, visit: Visit) -> None:
+        """Another pass that is there runs first."""
+        before = self._before = self._config.joint_custom_pass
+
+        def joint_pass(gm: Any, inputs: Any) -> Any:
+            if callable(before):
+                gm = before(gm, inputs)
+            if not (self._leave_inductor and _in_inductor()):
+                visit(gm.graph)
+            return gm
+
+        self._config.joint_custom_pass = self._pass = joint_pass
+        # What AOTAutograd has on disk does not know this pass: a graph that was compiled before
+        # would come without a plan, and one with a plan would come back where there is none.
+        self._cached = getattr(self._config, "enable_autograd_cache", None)
+        if self._cached is not None:
+            self._config.enable_autograd_cache = False
+
+    def remove(self) -> None:
+        """As it was. Idempotent; a pass that came after ours stays."""
+        if self._pass is not None and self._config.joint_custom_pass is self._pass:
+            self._config.joint_custom_pass = self._before
+            if self._cached is not None:
+                self._config.enable_autograd_cache = self._cached
+        self._pass = None
+
+
+class InductorHook:
+    """Inductor's, after its own passes."""
+
+    name = "joint_custom_post_pass"
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self._before: Any = None
+        self._pass: Any = None
+
+    def install(self, visit: Visit) -> None:
+        """Other passes that are there run first."""
+        before = self._before = self._config.joint_custom_post_pass
+        earlier = before if isinstance(before, (list, tuple)) else [before]
+
+        def post_pass(graph: Any) -> None:
+            for other in earlier:
+                if callable(other):
+                    other(graph)
+            visit(graph)
+
+        self._pass = _as_graph_pass(post_pass)
+        self._config.joint_custom_post_pass = self._pass
+
+    def remove(self) -> None:
+        """As it was. Idempotent; a pass that came after ours stays."""
+        if self._pass is not None and self._config.joint_custom_post_pass is self._pass:
+            self._config.joint_custom_post_pass = self._before
+        self._pass = None
+
+
+def find_hooks() -> list[FunctorchHook | InductorHook]:
+    """Those that the torch here has."""
+    import torch._functorch.config as functorch
+    import torch._inductor.config as inductor
+
+    return hooks_of(functorch, inductor)
+
+
+def hooks_of(functorch: Any, inductor: Any) -> list[FunctorchHook | InductorHook]:
+    """Those that these two modules of settings have."""
+    found: list[FunctorchHook | InductorHook] = []
+    has_inductor = hasattr(inductor, "joint_custom_post_pass")
+    if hasattr(functorch, "joint_custom_pass"):
+        found.append(FunctorchHook(functorch, leave_inductor=has_inductor))
+    if has_inductor:
+        found.append(InductorHook(inductor))
+    return found
+
+
+def _as_graph_pass(post_pass: Callable[[Any], None]) -> Any:
+    """With a `uuid` of None where Inductor asks for one: what is compiled with a plan is not cached
+    under the name of what is not."""
+    try:
+        from torch._inductor.custom_graph_pass import CustomGraphPass
+    except ImportError:
+        return post_pass
+
+    class Pass(CustomGraphPass):
+        def __call__(self, graph: Any) -> None:
+            post_pass(graph)
+
+        def uuid(self) -> Any:
+            return None
+
+    return Pass()
+
+
+def _in_inductor() -> bool:
+    """Is it Inductor that compiles? It does not say so to a pass."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch._inductor.compile_fx":
+            return True
+        frame = frame.f_back
+    return False
