@@ -218,3 +218,20 @@ def test_a_backward_that_fails_leaves_no_mode_behind() -> None:
     close_watches()
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch._C._len_torch_function_stack() == 0
+
+
+def test_replays_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("reprise.torch.watch._may_write", lambda func, _: seen.append(func))
+    made = job(Leaky())
+    tape = tape_of(made)
+    tape.begin()
+    with tape.region():
+        out = made.model(*made.inputs)
+    loss = sum_of(out)
+    loss.register_hook(torch.neg)
+
+    loss.backward()
+
+    assert tape._run.counts.replayed > 0
+    assert seen == [torch.neg]

@@ -267,7 +267,13 @@ class Run:
 
 
 def unpack(packed: Any) -> Tensor:
-    """The unpack hook of every run."""
+    """The unpack hook of every run. Out of sight of function modes: what the tape does is not what
+    the program does, and every look at a tensor would pass through Python."""
+    with torch._C.DisableTorchFunction():
+        return _unpacked(packed)
+
+
+def _unpacked(packed: Any) -> Tensor:
     if type(packed) is Ref:
         packed.run.advance(packed.slot)
         made = packed.run.replayer.take(packed, packed.run)
