@@ -63,16 +63,22 @@ class Search {
       certificate_.TryPebbling(scale_ / 16);
       if (certificate_.impossible()) return Refuse();
     }
+    // Of graphs with versions the main search finds tighter schedules than of
+    // others, sooner.
+    const bool is_plain = IsPlain(problem_);
+    if (Best() == nullptr && !is_plain) FindAny();
     if (Best() == nullptr) UnwindFromMarks(scale_ * 3 / 4);
     if (IsTight()) TakeApart(scale_ / 16);
-    if (Best() == nullptr) FindAny();
+    if (Best() == nullptr && is_plain) FindAny();
     Sharpen(scale_ / 8);
     if (IsTight() && problem_.op_count <= kMostBeamOps) Squeeze();
     Improve();
-    if (Best() != nullptr && IsTight() && request_.max_ticks == 0) {
+    if (Best() != nullptr && request_.max_ticks == 0 &&
+        (is_plain ? IsTight() : IsFar())) {
       // Far from what is best: worth the same effort again.
       effort_.AllowAtLeast(kTightScales * scale_);
-      Improve();
+      if (!IsTight()) UnwindFromMarks(scale_ / 2);
+      if (IsTight()) Improve();
     }
     if (Best() == nullptr && request_.max_ticks == 0) {
       // Nothing fits yet and nobody limited the effort: a plan late is worth
@@ -139,6 +145,10 @@ class Search {
   }
   // Nothing fits yet, or only what Unwind found.
   bool IsTight() const { return unwound_ || Best() == nullptr; }
+  // More than 5 % of the step above the bound.
+  bool IsFar() const {
+    return BestAdded() - certificate_.added_ns() > problem_.base.time_ns / 20;
+  }
   bool Done() const {
     return effort_.Over() ||
            (Best() != nullptr && (Best()->time_ns <= GoodEnough() || Proven()));
@@ -305,7 +315,6 @@ class Search {
   // Schedules found from their end, with ever more room to move in; where there
   // is one, by both measures.
   void UnwindFromMarks(int64_t ticks) {
-    if (!IsPlain(problem_)) return;
     const int64_t begin = effort_.ticks();
     for (const int mark_percent : {97, 94, 91, 90, 88, 85, 80, 70}) {
       for (const bool by_distance : {false, true}) {

@@ -29,27 +29,23 @@ class Walk {
         last_tick_(options.most_ticks > 0
                        ? effort.ticks() + options.most_ticks
                        : std::numeric_limits<int64_t>::max()),
-        maker_(problem.bytes.size(), kNoOp),
-        may_remake_(problem.bytes.size(), 0),
-        readers_(problem.bytes.size()),
+        may_rerun_(problem.rules.may_rerun),
+        state_(problem.op_count, 0),
         level_(problem.bytes.size(), 0),
+        value_(problem.bytes.size(), kNoValue),
+        is_held_(problem.bytes.size(), 0),
         place_(problem.bytes.size(), 0),
         reruns_(problem.op_count, 0),
         live_(problem.static_bytes) {
     int64_t sum = 0;
     for (OpId o = 0; o < problem.op_count; ++o) {
       sum += problem.rules.rerun_ns[o];
-      for (const ValueId v : problem.versions.Need(o)) {
-        const StorageId s = problem.versions.storage[v];
-        reads_.push_back(s);
-        readers_[s].push_back(o);
+      const Op& op = problem.graph->ops[o];
+      if (op.kind == OpKind::kSeeded) state_[o] = op.state_bytes;
+      for (const ValueId v : problem.versions.Make(o)) {
+        // A pinned life goes on where its storage is written again.
+        if (problem.graph->storages[StorageOf(v)].pinned) may_rerun_[o] = 0;
       }
-    }
-    for (StorageId s = 0; s < static_cast<StorageId>(maker_.size()); ++s) {
-      const ValueId v = problem.versions.first_value[s];
-      maker_[s] = problem.versions.maker[v];
-      may_remake_[s] = problem.rules.may_rerun[maker_[s]] != 0 &&
-                       problem.rules.may_remake[v] != 0;
     }
     // Cheap ops are not free: every exec costs memory traffic and a place in
     // the schedule.
@@ -57,13 +53,12 @@ class Walk {
   }
 
   std::vector<OpId> Run() {
-    for (const ValueId v : problem_.end_need) {
-      Set(problem_.versions.storage[v], kInSet);
-    }
+    for (const ValueId v : problem_.end_need) Set(v, kInSet);
     for (at_ = problem_.op_count - 1; at_ >= 0; --at_) {
-      if (!MakeRoom()) return {};
-      Undo(at_, kInSet, nullptr);
-      changes_.clear();
+      do {
+        if (!MakeWay() || !MakeRoom()) return {};
+      } while (!IsWayClear());
+      UndoFirst();
     }
     std::reverse(execs_.begin(), execs_.end());
     return execs_;
@@ -82,7 +77,8 @@ class Walk {
   };
   struct Change {
     StorageId storage;
-    uint8_t before;
+    uint8_t level;  // and value, before
+    ValueId value;
   };
   struct Reduction {
     double worth = 0;
@@ -91,14 +87,25 @@ class Walk {
 
   Point Now() const { return {changes_.size(), execs_.size()}; }
 
-  void Set(StorageId s, uint8_t level) {
-    changes_.push_back({s, level_[s]});
-    Put(s, level);
+  StorageId StorageOf(ValueId v) const { return problem_.versions.storage[v]; }
+  bool Has(ValueId v) const { return value_[StorageOf(v)] == v; }
+  bool IsAt(ValueId v, uint8_t level) const {
+    return Has(v) && level_[StorageOf(v)] == level;
   }
-  void Put(StorageId s, uint8_t level) {
+  void Set(ValueId v, uint8_t level) {
+    const StorageId s = StorageOf(v);
+    changes_.push_back({s, level_[s], value_[s]});
+    Put(s, v, level);
+  }
+  void Drop(StorageId s) {
+    changes_.push_back({s, level_[s], value_[s]});
+    Put(s, kNoValue, 0);
+  }
+  void Put(StorageId s, ValueId v, uint8_t level) {
     if (level_[s] == 0 && level != 0) Enter(s);
     if (level_[s] != 0 && level == 0) Leave(s);
     level_[s] = level;
+    value_[s] = v;
   }
   void Enter(StorageId s) {
     live_ += problem_.bytes[s];
@@ -111,74 +118,177 @@ class Walk {
     place_[set_.back()] = place_[s];
     set_.pop_back();
   }
-  // In the order of the storages, whatever led here.
-  std::vector<StorageId> Members() const {
-    std::vector<StorageId> members = set_;
+  // In the order of the values, whatever led here.
+  std::vector<ValueId> Members() const {
+    std::vector<ValueId> members;
+    members.reserve(set_.size());
+    for (const StorageId s : set_) members.push_back(value_[s]);
     std::sort(members.begin(), members.end());
     return members;
   }
   void GoBack(const Point& point) {
     while (changes_.size() > point.change) {
-      Put(changes_.back().storage, changes_.back().before);
+      const Change& change = changes_.back();
+      Put(change.storage, change.value, change.level);
       changes_.pop_back();
     }
     while (execs_.size() > point.exec) {
-      --reruns_[execs_.back()];
+      const OpId o = execs_.back();
+      if (--reruns_[o] == 0) live_ -= state_[o];
       execs_.pop_back();
     }
   }
 
-  OpId MakerOf(StorageId s) const { return maker_[s]; }
-  std::span<const StorageId> Reads(OpId o) const {
-    return {reads_.data() + problem_.versions.need_begin[o],
-            reads_.data() + problem_.versions.need_begin[o + 1]};
-  }
-  bool MayRerun(StorageId s) const {
-    const OpId o = MakerOf(s);
+  OpId MakerOf(ValueId v) const { return problem_.versions.maker[v]; }
+  bool MayRerun(ValueId v) const {
+    const OpId o = MakerOf(v);
     const int most = problem_.capabilities.max_runs;
-    return o < at_ && may_remake_[s] != 0 &&
-           (most == 0 || reruns_[o] + 1 < most);
+    return o < at_ && may_rerun_[o] != 0 && problem_.rules.may_remake[v] != 0 &&
+           is_held_[StorageOf(v)] == 0 && (most == 0 || reruns_[o] + 1 < most);
   }
   // Memory while an op runs whose outputs are in the set afterwards, or dead.
   int64_t BytesOf(OpId o) {
     int64_t bytes = live_ + problem_.workspace[o];
+    if (o != at_ && reruns_[o] == 0) bytes += state_[o];
     for (const StorageId s : problem_.Writes(o)) {
       if (level_[s] == 0) bytes += problem_.bytes[s];
     }
-    const auto reads = Reads(o);
-    for (const StorageId s : reads) {
-      if (level_[s] == 0) bytes += problem_.bytes[s];
+    const auto needs = problem_.versions.Need(o);
+    for (const ValueId v : needs) {
+      if (level_[StorageOf(v)] == 0) bytes += problem_.BytesOf(v);
     }
-    ticks_ += 1 + static_cast<int64_t>(reads.size());
+    ticks_ += 1 + static_cast<int64_t>(needs.size());
     return bytes;
   }
-  // The exec before the set. What enters is appended to `entered`.
-  void Undo(OpId o, uint8_t level, std::vector<StorageId>* entered) {
-    for (const StorageId s : problem_.Writes(o)) {
-      if (level_[s] != 0) Set(s, 0);
-    }
-    for (const StorageId s : Reads(o)) {
-      if (level_[s] != 0) continue;
-      Set(s, level);
-      if (entered != nullptr) entered->push_back(s);
-    }
+  // The re-run before the set. What enters is appended to `entered`.
+  void Undo(OpId o, uint8_t level, std::vector<ValueId>* entered) {
+    Replace(o, level, entered);
     execs_.push_back(o);
-    ++reruns_[o];
+    if (reruns_[o]++ == 0) live_ += state_[o];
+  }
+  void Replace(OpId o, uint8_t level, std::vector<ValueId>* entered) {
+    for (const ValueId v : problem_.versions.Make(o)) {
+      if (Has(v)) Drop(StorageOf(v));
+    }
+    for (const ValueId v : problem_.versions.Need(o)) {
+      if (level_[StorageOf(v)] != 0) continue;
+      Set(v, level);
+      if (entered != nullptr) entered->push_back(v);
+    }
+  }
+  // The first run before the set, and no more re-runs of its op. What the
+  // program holds until then stays before it.
+  void UndoFirst() {
+    for (const StorageId s : Released()) {
+      if (level_[s] == 0) Set(BaseValue(s), kInSet);
+      is_held_[s] = 1;
+    }
+    Replace(at_, kInSet, nullptr);
+    for (const StorageId s : problem_.Writes(at_)) is_held_[s] = 0;
+    if (reruns_[at_] > 0) live_ -= state_[at_];
+    execs_.push_back(at_);
+    changes_.clear();
+  }
+  // Storages whose first life does not end before at_ has run.
+  std::span<const StorageId> Released() const {
+    return {problem_.released.data() + problem_.released_begin[at_],
+            problem_.released.data() + problem_.released_begin[at_ + 1]};
+  }
+  // What a storage holds once at_ has run for the first time.
+  ValueId BaseValue(StorageId s) const {
+    ValueId v = problem_.versions.Last(s);
+    while (MakerOf(v) > at_) --v;
+    return v;
   }
 
+  // Whether this re-run can stand before the set: no storage would have to hold
+  // two versions. One that does is made from an older version or from nothing
+  // first; false, and anything may have changed, where that cannot be.
+  bool Clear(OpId o, uint8_t level, std::vector<ValueId>* entered) {
+    for (const ValueId v : problem_.versions.Make(o)) {
+      if (!ClearFor(v, level, entered)) return false;
+    }
+    for (const ValueId v : problem_.versions.Need(o)) {
+      if (MadeBy(o, value_[StorageOf(v)])) continue;
+      if (!ClearFor(v, level, entered)) return false;
+    }
+    return IsClear(o);
+  }
+  bool IsClear(OpId o) const {
+    for (const ValueId v : problem_.versions.Make(o)) {
+      if (!IsClearFor(v)) return false;
+      // What may not be made again would be.
+      if (Has(v) && o != at_ && !MayRerun(v)) return false;
+    }
+    for (const ValueId v : problem_.versions.Need(o)) {
+      if (!IsClearFor(v) && !MadeBy(o, value_[StorageOf(v)])) return false;
+    }
+    return true;
+  }
+  bool IsClearFor(ValueId v) const {
+    return level_[StorageOf(v)] == 0 || Has(v);
+  }
+  bool MadeBy(OpId o, ValueId v) const {
+    return v != kNoValue && MakerOf(v) == o;
+  }
+  // The set holds this version of its storage or none.
+  bool ClearFor(ValueId v, uint8_t level, std::vector<ValueId>* entered) {
+    const StorageId s = StorageOf(v);
+    while (!IsClearFor(v)) {
+      const ValueId other = value_[s];
+      if (!MayRerun(other) || BytesOf(MakerOf(other)) > options_.budget_bytes ||
+          !IsClear(MakerOf(other))) {
+        return false;
+      }
+      Undo(MakerOf(other), level, entered);
+    }
+    return true;
+  }
   bool Spend() {
     effort_.Spend(ticks_);
     ticks_ = 0;
     return !effort_.Over() && effort_.ticks() < last_tick_;
   }
 
+  // Re-runs until the first run of at_ finds the versions it reads and leaves.
+  bool MakeWay() {
+    if (IsWayClear()) return true;
+    if (problem_.rules.may_trigger[at_ + 1] == 0) return false;
+    if (!Clear(at_, kInSet, nullptr)) return false;
+    for (const StorageId s : Released()) {
+      if (!ClearFor(BaseValue(s), kInSet, nullptr)) return false;
+    }
+    return true;
+  }
+  bool IsWayClear() const {
+    const auto released = Released();
+    return IsClear(at_) &&
+           std::all_of(released.begin(), released.end(),
+                       [&](StorageId s) { return IsClearFor(BaseValue(s)); });
+  }
+  // Of what the program holds until at_ has run, and is not there anyway.
+  int64_t HeldBytes() const {
+    int64_t bytes = 0;
+    for (const StorageId s : Released()) {
+      if (level_[s] != 0) continue;
+      const auto is_it = [&](ValueId v) { return StorageOf(v) == s; };
+      const auto needs = problem_.versions.Need(at_);
+      const auto makes = problem_.versions.Make(at_);
+      if (std::none_of(needs.begin(), needs.end(), is_it) &&
+          std::none_of(makes.begin(), makes.end(), is_it)) {
+        bytes += problem_.bytes[s];
+      }
+    }
+    return bytes;
+  }
+
   // Re-runs until the first run of at_ fits.
   bool MakeRoom() {
     for (;;) {
       if (!Spend() || execs_.size() > most_execs_) return false;
-      const int64_t bytes = BytesOf(at_);
+      const int64_t bytes = BytesOf(at_) + HeldBytes();
       if (bytes <= mark_) return true;
-      if (problem_.rules.may_trigger[at_] != 0) {
+      if (problem_.rules.may_trigger[at_ + 1] != 0) {
         if (ReduceBest() || StepAside()) continue;
       }
       return bytes <= options_.budget_bytes;
@@ -186,11 +296,11 @@ class Walk {
   }
 
   // What one byte of a value is worth where it leaves the set.
-  double WeightOf(StorageId s) const {
+  double WeightOf(ValueId v) const {
     if (!options_.by_distance) return 1;
-    const std::vector<OpId>& readers = readers_[s];
+    const auto readers = problem_.Uses(v);
     const auto next = std::lower_bound(readers.begin(), readers.end(), at_);
-    const OpId op = next == readers.begin() ? MakerOf(s) : *(next - 1);
+    const OpId op = next == readers.begin() ? MakerOf(v) : *(next - 1);
     return static_cast<double>(std::max(1, at_ - op));
   }
 
@@ -203,20 +313,20 @@ class Walk {
   }
   bool ReduceBestNow() {
     double most = 0;
-    StorageId best = -1;
-    for (const StorageId s : Members()) {
-      if (!MayRerun(s)) continue;
+    ValueId best = kNoValue;
+    for (const ValueId v : Members()) {
+      if (!MayRerun(v)) continue;
       const Point begin = Now();
-      const Reduction reduction = Reduce(s, kReduced);
+      const Reduction reduction = Reduce(v, kReduced);
       GoBack(begin);
-      const double worth = reduction.worth * WeightOf(s);
+      const double worth = reduction.worth * WeightOf(v);
       if (worth > most) {
         most = worth;
-        best = s;
+        best = v;
       }
       if (!Spend()) return false;
     }
-    if (best < 0) return false;
+    if (best == kNoValue) return false;
     const size_t begin = changes_.size();
     Reduce(best, kReduced);
     Settle(begin, kReduced, kInSet, nullptr);
@@ -225,18 +335,18 @@ class Walk {
 
   // What changed since and is at a level goes to the level below.
   void Settle(size_t begin, uint8_t from, uint8_t to,
-              std::vector<StorageId>* settled) {
+              std::vector<ValueId>* settled) {
     for (size_t i = begin, end = changes_.size(); i < end; ++i) {
       const StorageId s = changes_[i].storage;
       if (level_[s] != from) continue;
-      Set(s, to);
-      if (settled != nullptr) settled->push_back(s);
+      Set(value_[s], to);
+      if (settled != nullptr) settled->push_back(value_[s]);
     }
   }
 
   // Re-runs what makes a value, latest first, with the rest of the set held;
   // ends where most bytes per time are gained, or where it began.
-  Reduction Reduce(StorageId value, uint8_t level) {
+  Reduction Reduce(ValueId value, uint8_t level) {
     const int64_t before = live_;
     const size_t begin = execs_.size();
     Reduction best{.worth = 0, .end = Now()};
@@ -252,22 +362,33 @@ class Walk {
       if (worth > best.worth) best = {.worth = worth, .end = Now()};
     };
     // By maker, so that the latest is last; may list what has left.
-    std::vector<StorageId> open = {value};
-    std::vector<StorageId> entered;
-    const auto earlier = [this](StorageId a, StorageId b) {
+    std::vector<ValueId> open = {value};
+    std::vector<ValueId> entered;
+    const auto earlier = [this](ValueId a, ValueId b) {
       return MakerOf(a) < MakerOf(b);
     };
     const auto add = [&] {
-      for (const StorageId s : entered) {
-        open.insert(std::upper_bound(open.begin(), open.end(), s, earlier), s);
+      for (const ValueId v : entered) {
+        open.insert(std::upper_bound(open.begin(), open.end(), v, earlier), v);
       }
       entered.clear();
     };
     Set(value, level);
     while (!open.empty() && execs_.size() - begin < kMostExecs) {
-      const StorageId last = open.back();
-      if (level_[last] != level || !MayRerun(last)) {
+      const ValueId last = open.back();
+      if (!IsAt(last, level) || !MayRerun(last)) {
         open.pop_back();  // has left, or has to stay
+        continue;
+      }
+      if (!IsClear(MakerOf(last))) {
+        const Point point = Now();
+        if (!Clear(MakerOf(last), level, &entered)) {
+          GoBack(point);
+          entered.clear();
+          open.pop_back();
+          continue;
+        }
+        add();
         continue;
       }
       if (BytesOf(MakerOf(last)) <= options_.budget_bytes) {
@@ -285,21 +406,21 @@ class Walk {
 
   // Of the values of a reduction under way, but for the last, the best one is
   // reduced itself.
-  bool ReduceIn(const std::vector<StorageId>& open, uint8_t level,
-                std::vector<StorageId>& entered) {
+  bool ReduceIn(const std::vector<ValueId>& open, uint8_t level,
+                std::vector<ValueId>& entered) {
     double most = 0;
-    StorageId best = -1;
-    for (const StorageId s : open) {
-      if (s == open.back() || level_[s] != level || !MayRerun(s)) continue;
+    ValueId best = kNoValue;
+    for (const ValueId v : open) {
+      if (v == open.back() || !IsAt(v, level) || !MayRerun(v)) continue;
       const Point begin = Now();
-      const Reduction reduction = Reduce(s, level + 1);
+      const Reduction reduction = Reduce(v, level + 1);
       GoBack(begin);
       if (reduction.worth > most) {
         most = reduction.worth;
-        best = s;
+        best = v;
       }
     }
-    if (best < 0) return false;
+    if (best == kNoValue) return false;
     const size_t begin = changes_.size();
     Reduce(best, level + 1);
     Settle(begin, level + 1, level, &entered);
@@ -309,25 +430,28 @@ class Walk {
   // One re-run that makes the set larger, and all reductions after it.
   bool StepAside() {
     int64_t least = std::numeric_limits<int64_t>::max();
-    StorageId best = -1;
-    for (const StorageId s : Members()) {
-      if (!MayRerun(s) || BytesOf(MakerOf(s)) > options_.budget_bytes) continue;
+    ValueId best = kNoValue;
+    for (const ValueId v : Members()) {
+      if (!MayRerun(v) || !IsClear(MakerOf(v)) ||
+          BytesOf(MakerOf(v)) > options_.budget_bytes) {
+        continue;
+      }
       const Point begin = Now();
-      StepAsideBy(s);
+      StepAsideBy(v);
       if (live_ < least) {
         least = live_;
-        best = s;
+        best = v;
       }
       GoBack(begin);
       if (!Spend()) return false;
     }
-    if (best < 0) return false;
+    if (best == kNoValue) return false;
     StepAsideBy(best);
     return true;
   }
-  void StepAsideBy(StorageId s) {
-    Undo(MakerOf(s), kInSet, nullptr);
-    while (BytesOf(at_) > mark_ && execs_.size() <= most_execs_ &&
+  void StepAsideBy(ValueId v) {
+    Undo(MakerOf(v), kInSet, nullptr);
+    while (BytesOf(at_) + HeldBytes() > mark_ && execs_.size() <= most_execs_ &&
            ReduceBest()) {
     }
   }
@@ -340,14 +464,12 @@ class Walk {
   const int64_t last_tick_;
   int64_t exec_ns_ = 1;
 
-  // By storage, but for reads_, which is parallel to versions.need.
-  std::vector<OpId> maker_;
-  std::vector<uint8_t> may_remake_;
-  std::vector<StorageId> reads_;
-  std::vector<std::vector<OpId>> readers_;  // in base order
-
-  OpId at_ = 0;                 // the next first run, from the back
-  std::vector<uint8_t> level_;  // by storage; 0: not in the set
+  std::vector<uint8_t> may_rerun_;  // by op
+  std::vector<int64_t> state_;      // by op: generator state, if it runs again
+  OpId at_ = 0;                     // the next first run, from the back
+  std::vector<uint8_t> level_;      // by storage; 0: not in the set
+  std::vector<ValueId> value_;      // by storage: the version in the set
+  std::vector<uint8_t> is_held_;  // by storage: its first life, by the program
   std::vector<StorageId> set_;
   std::vector<int32_t> place_;   // by storage: in set_
   std::vector<int32_t> reruns_;  // by op

@@ -24,6 +24,13 @@
 // every re-run that fits is tried with all reductions after it, and the one
 // that leads to the smallest set is taken.
 //
+// A storage holds one version at a time. Where an op would need one version of
+// it before and something later needs another, the latter is made again first:
+// undoing an op that mutates leads to the version before, undoing the writer
+// to none. What the program holds until an op has run enters the set there and
+// leaves it with its first writer; the state of a generator is there from the
+// last run of its op, the first that is met, to the first run.
+//
 // A low mark leaves room in which values can still be reduced; a high one
 // takes fewer re-runs. Whoever calls tries some.
 //
@@ -50,8 +57,8 @@ struct UnwindOptions {
 };
 
 // The execs of a schedule within the budget, or nothing where the walk ends
-// in a set that cannot be left. The problem must be plain (problem.h); the
-// evaluator has the last word.
+// in a set that cannot be left. The evaluator has the last word: outputs that
+// an executor allocates twice are not counted.
 std::vector<OpId> Unwind(const Problem& problem, const UnwindOptions& options,
                          Effort& effort);
 

@@ -10,12 +10,14 @@
 #include "planner/planner.h"
 #include "planner/random.h"
 #include "planner/screen.h"
+#include "tests/planner/random_graph.h"
 #include "tests/planner/tangle.h"
 
 namespace reprise::planner {
 namespace {
 
 const std::function<bool()> kNever;
+constexpr int64_t kMany = int64_t{1} << 60;
 
 StatusOr<Evaluation> Replay(const Problem& problem,
                             const std::vector<OpId>& execs) {
@@ -81,7 +83,7 @@ TEST(UnwindTest, KeepsBudgetsCloseToTheLargestWorkingSet) {
     const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
     const int64_t budget =
         least + (problem.base.peak_bytes - least) * random.Below(60) / 100;
-    Effort effort(int64_t{1} << 60, kNever);
+    Effort effort(kMany, kNever);
     for (const int mark_percent : {95, 90, 85, 75, 50}) {
       const auto execs = Unwind(problem,
                                 {.budget_bytes = budget,
@@ -113,7 +115,7 @@ TEST(UnwindTest, FollowsTheRulesOfExecutors) {
     ASSERT_TRUE(IsPlain(problem));
     const int64_t budget =
         problem.base.peak_bytes * (75 + random.Below(25)) / 100;
-    Effort effort(int64_t{1} << 60, kNever);
+    Effort effort(kMany, kNever);
     const auto execs = Unwind(
         problem, {.budget_bytes = budget, .most_ticks = 2'000'000}, effort);
     if (execs.empty()) continue;
@@ -128,12 +130,90 @@ TEST(UnwindTest, FollowsTheRulesOfExecutors) {
   EXPECT_GE(found, 20);
 }
 
+// a makes x 4, b changes x and makes z 8, c reads z makes u 1, d reads x and u.
+// While c runs x waits for d: 4 + 8 + 1 = 13.
+TEST(UnwindTest, MakesAVersionAgainFromItsWriterOn) {
+  StepGraph graph;
+  graph.storages = {{.bytes = 4}, {.bytes = 8}, {.bytes = 1}, {.bytes = 1}};
+  graph.ops = {{.time_ns = 1, .writes = {0}},
+               {.time_ns = 1, .reads = {0}, .mutates = {0}},
+               {.time_ns = 1, .writes = {1}},
+               {.time_ns = 1, .reads = {1}, .writes = {2}},
+               {.time_ns = 1, .reads = {0, 2}, .writes = {3}}};
+  graph.required = {3};
+  const Problem problem = MakeProblem(graph, {});
+  Effort effort(1'000'000, kNever);
+
+  const auto execs =
+      Unwind(problem, {.budget_bytes = 12, .mark_percent = 100}, effort);
+
+  EXPECT_EQ(execs, (std::vector<OpId>{0, 1, 2, 3, 0, 1, 4}));
+}
+
+TEST(UnwindTest, HoldsWhatTheProgramHoldsAndGeneratorStates) {
+  StepGraph graph = Four();
+  graph.storages[0].release_op = 2;
+  const Problem held =
+      MakeProblem(graph, {.free_policy = FreePolicy::kProgram});
+  Effort effort(1'000'000, kNever);
+
+  // x is there while c runs, whatever the plan says.
+  EXPECT_TRUE(
+      Unwind(held, {.budget_bytes = 12, .mark_percent = 100}, effort).empty());
+
+  // Without x, b needs 12 and c 9, and the state of a as long as it runs again.
+  graph = Four();
+  graph.ops[0].kind = OpKind::kSeeded;
+  graph.ops[0].state_bytes = 1;
+  const Problem seeded = MakeProblem(graph, {.seeded_ok = true});
+  EXPECT_TRUE(Unwind(seeded, {.budget_bytes = 12, .mark_percent = 100}, effort)
+                  .empty());
+  graph.storages[2].bytes = 3;
+  const Problem larger = MakeProblem(graph, {.seeded_ok = true});
+  const auto execs =
+      Unwind(larger, {.budget_bytes = 13, .mark_percent = 100}, effort);
+  EXPECT_EQ(execs, (std::vector<OpId>{0, 1, 2, 0, 3}));
+}
+
+TEST(UnwindTest, SchedulesOfGraphsWithEveryFeatureAreValid) {
+  Random random(10);
+  int found = 0;
+  int again = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const StepGraph graph = RandomGraph(random, 14);
+    Capabilities capabilities = RandomCapabilities(random);
+    capabilities.duplicate_outputs = false;
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
+    const int64_t budget =
+        least + random.Below(problem.base.peak_bytes - least + 1);
+    Effort effort(kMany, kNever);
+    const auto execs = Unwind(problem,
+                              {.budget_bytes = budget,
+                               .mark_percent = 70 + random.Below(31),
+                               .by_distance = random.Percent(50),
+                               .most_ticks = 2'000'000},
+                              effort);
+    if (execs.empty()) continue;
+    ++found;
+    again += execs.size() > graph.ops.size();
+
+    const auto evaluation = Replay(problem, execs);
+
+    ASSERT_TRUE(evaluation.ok())
+        << "graph " << i << ": " << evaluation.status().message();
+    ASSERT_LE(evaluation->peak_bytes, budget) << "graph " << i;
+  }
+  EXPECT_GE(found, 2000);
+  EXPECT_GE(again, 300);
+}
+
 TEST(UnwindTest, EndsWithItsTicks) {
   Random random(9);
   const StepGraph graph = PureTangle(random, 200);
   const Problem problem = MakeProblem(graph, {});
   const int64_t budget = LargestWorkingSet(problem).smallest_budget_bytes;
-  Effort effort(int64_t{1} << 60, kNever);
+  Effort effort(kMany, kNever);
 
   Unwind(problem, {.budget_bytes = budget, .most_ticks = 100'000}, effort);
 
