@@ -44,11 +44,6 @@ Solution SolveNamed(const Problem& problem, const Request& request,
           .infeasible = certificate.infeasible()};
 }
 
-bool MayReduce(const Request& request) {
-  return request.reduce && request.strategy == Strategy::kAuto &&
-         request.capabilities.execution == Execution::kFree;
-}
-
 // Solves the reduced graph; what it finds is refereed in terms of the original.
 Solution SolveReduced(const Problem& problem, const Reduction& reduction,
                       const Request& request, Archive& archive,

@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "planner/screen.h"
-
 namespace reprise::planner {
 namespace {
 
@@ -244,7 +242,9 @@ class Reducer {
                        second.kind == first.kind;
     const bool neither =
         rules_.may_rerun[before] == 0 && rules_.may_rerun[o] == 0;
+    const OpId held = HeldUntil(first.writes[0]);
     return (plain || neither) &&
+           (held == kNoOp || held == before || held == o) &&
            rules_.may_rerun[before] == rules_.may_rerun[o] &&
            IsSubset(second.reads, first.reads, first.writes);
   }
@@ -357,62 +357,6 @@ class Reducer {
 Reduction::Reduction(const Problem& problem, const ReduceOptions& options)
     : original_(problem) {
   Reducer(problem, options, *this).Run();
-}
-
-bool Reduction::IsWorthIt() const {
-  if (!changed_) return false;
-  const auto size = [](const StepGraph& graph) {
-    return int64_t{graph.op_count()} + graph.storage_count();
-  };
-  const int64_t all = size(*original_.graph);
-  return 50 * (all - size(graph_)) >= all;
-}
-
-std::vector<OpId> Reduction::Expand(std::span<const OpId> execs) const {
-  std::vector<uint8_t> ran(graph_.ops.size(), 0);
-  std::vector<OpId> expanded;
-  expanded.reserve(execs.size() + pieces_.size());
-  for (const OpId o : execs) {
-    for (int32_t i = piece_begin_[o]; i < piece_begin_[o + 1]; ++i) {
-      if (!pieces_[i].first_only || ran[o] == 0) {
-        expanded.push_back(pieces_[i].op);
-      }
-    }
-    ran[o] = 1;
-  }
-  return expanded;
-}
-
-Infeasible Reduction::Expand(Infeasible infeasible) const {
-  const OpId o = infeasible.blocking_op;
-  std::vector<StorageId> storages;
-  for (const StorageId s : infeasible.storages) {
-    storages.push_back(storage_[s]);
-  }
-  for (StorageId s = 0; s < static_cast<StorageId>(twin_of_.size()); ++s) {
-    if (twin_of_[s] >= 0 && std::find(storages.begin(), storages.end(),
-                                      twin_of_[s]) != storages.end()) {
-      storages.push_back(s);
-    }
-  }
-  if (o != kNoOp && piece_begin_[o] < piece_begin_[o + 1]) {
-    const std::vector<int64_t> sets = WorkingSets(original_);
-    infeasible.blocking_op = pieces_[piece_begin_[o]].op;
-    for (int32_t i = piece_begin_[o]; i < piece_begin_[o + 1]; ++i) {
-      if (sets[pieces_[i].op] > sets[infeasible.blocking_op]) {
-        infeasible.blocking_op = pieces_[i].op;
-      }
-    }
-    if (sets[infeasible.blocking_op] == infeasible.smallest_budget_bytes) {
-      storages = StoragesOf(original_, infeasible.blocking_op);
-    }
-  }
-  std::sort(storages.begin(), storages.end(), [&](StorageId a, StorageId b) {
-    const int64_t more = original_.bytes[a] - original_.bytes[b];
-    return more != 0 ? more > 0 : a < b;
-  });
-  infeasible.storages = std::move(storages);
-  return infeasible;
 }
 
 }  // namespace reprise::planner

@@ -31,7 +31,7 @@
 //           the second up to the first leaves the same bytes present in
 //           between, while all of the inputs of the second are there. Memory is
 //           highest at the first. Both charge the executor's time per re-run
-//           (Op::launches).
+//           (Op::launches). (Not where the program holds s any longer.)
 //
 // Left out, because neither a workspace nor a set of reads can say what it
 // needs: merging ops whose input dies between them (x -> y -> z, y no smaller
@@ -89,5 +89,9 @@ class Reduction {
   std::vector<StorageId> storage_;  // by storage of graph(): the original
   std::vector<StorageId> twin_of_;  // by original storage; -1: of none
 };
+
+// Whether to search the reduced graph: plans by name and executors that run
+// regions keep to the original.
+bool MayReduce(const Request& request);
 
 }  // namespace reprise::planner

@@ -15,12 +15,14 @@
 // that the last values seen are monotone at every moment. All passes together
 // take at most twice the ticks of one plan.
 #include <algorithm>
+#include <optional>
 
 #include "planner/archive.h"
 #include "planner/effort.h"
 #include "planner/flags.h"
 #include "planner/planner.h"
 #include "planner/problem.h"
+#include "planner/reduce.h"
 #include "planner/screen.h"
 #include "planner/solve.h"
 
@@ -42,11 +44,13 @@ std::vector<int64_t> Budgets(int64_t most, int64_t least, int points) {
 // Curve: the state of one sweep.
 class Curve {
  public:
-  Curve(const Problem& problem, const Request& request,
-        const std::vector<int64_t>& budgets, Generator& generator,
-        Archive& archive,
+  // The problem may be that of a reduction.
+  Curve(const Problem& problem, const Reduction* reduction,
+        const Request& request, const std::vector<int64_t>& budgets,
+        Generator& generator, Archive& archive,
         const std::function<void(const CurvePoint&)>& on_point)
       : problem_(problem),
+        reduction_(reduction),
         request_(request),
         budgets_(budgets),
         generator_(generator),
@@ -104,6 +108,9 @@ class Curve {
                      .feasible = plan.feasible,
                      .bound = plan.bound,
                      .infeasible = plan.infeasible};
+    if (reduction_ != nullptr && !plan.feasible) {
+      point.infeasible = reduction_->Expand(point.infeasible);
+    }
     if (plan.feasible) {
       point.peak_bytes = plan.evaluation.peak_bytes;
       point.time_ns = plan.evaluation.time_ns;
@@ -147,6 +154,7 @@ class Curve {
   }
 
   const Problem& problem_;
+  const Reduction* reduction_;
   const Request& request_;
   const std::vector<int64_t>& budgets_;
   Generator& generator_;
@@ -168,7 +176,16 @@ StatusOr<std::vector<CurvePoint>> Sweep(
     return InvalidArgument("points: must be between 1 and 10000, got " +
                            std::to_string(points));
   }
-  const Problem problem = MakeProblem(graph, request.capabilities);
+  const Problem original = MakeProblem(graph, request.capabilities);
+  // Peaks and times of the reduced graph are those of the original.
+  std::optional<Reduction> reduction;
+  if (MayReduce(request)) reduction.emplace(original);
+  if (reduction && !reduction->IsWorthIt()) reduction.reset();
+  std::optional<Problem> smaller;
+  if (reduction) {
+    smaller.emplace(MakeProblem(reduction->graph(), request.capabilities));
+  }
+  const Problem& problem = smaller ? *smaller : original;
   Generator generator(problem);
   Archive archive;
   AddBase(problem, archive);
@@ -176,7 +193,9 @@ StatusOr<std::vector<CurvePoint>> Sweep(
       Budgets(problem.base.peak_bytes,
               LargestWorkingSet(problem).smallest_budget_bytes, points);
 
-  return Curve(problem, request, budgets, generator, archive, on_point).Run();
+  return Curve(problem, reduction ? &*reduction : nullptr, request, budgets,
+               generator, archive, on_point)
+      .Run();
 }
 
 }  // namespace reprise::planner

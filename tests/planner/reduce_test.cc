@@ -264,5 +264,26 @@ TEST(ReduceTest, PlansOfGeneratedStepsFitAsWithout) {
   }
 }
 
+TEST(ReduceTest, CurvesAreThoseOfTheOriginal) {
+  const StepGraph graph = Reducible();
+  Request request{.max_ticks = 1'000'000};
+
+  const auto with = Sweep(graph, request, 8);
+  request.reduce = false;
+  const auto without = Sweep(graph, request, 8);
+
+  ASSERT_TRUE(with.ok() && without.ok());
+  ASSERT_EQ(with->size(), without->size());
+  for (size_t i = 0; i < with->size(); ++i) {
+    EXPECT_EQ((*with)[i].budget_bytes, (*without)[i].budget_bytes);
+    EXPECT_EQ((*with)[i].feasible, (*without)[i].feasible);
+    EXPECT_EQ((*with)[i].time_ns, (*without)[i].time_ns);
+    EXPECT_EQ((*with)[i].infeasible.blocking_op,
+              (*without)[i].infeasible.blocking_op);
+    EXPECT_EQ((*with)[i].infeasible.storages,
+              (*without)[i].infeasible.storages);
+  }
+}
+
 }  // namespace
 }  // namespace reprise::planner

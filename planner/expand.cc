@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The way back from a reduced graph (reduce.h).
+#include <algorithm>
+
+#include "planner/reduce.h"
+#include "planner/screen.h"
+
+namespace reprise::planner {
+
+bool MayReduce(const Request& request) {
+  return request.reduce && request.strategy == Strategy::kAuto &&
+         request.capabilities.execution == Execution::kFree;
+}
+
+bool Reduction::IsWorthIt() const {
+  if (!changed_) return false;
+  const auto size = [](const StepGraph& graph) {
+    return int64_t{graph.op_count()} + graph.storage_count();
+  };
+  const int64_t all = size(*original_.graph);
+  return 50 * (all - size(graph_)) >= all;
+}
+
+std::vector<OpId> Reduction::Expand(std::span<const OpId> execs) const {
+  std::vector<uint8_t> ran(graph_.ops.size(), 0);
+  std::vector<OpId> expanded;
+  expanded.reserve(execs.size() + pieces_.size());
+  for (const OpId o : execs) {
+    for (int32_t i = piece_begin_[o]; i < piece_begin_[o + 1]; ++i) {
+      if (!pieces_[i].first_only || ran[o] == 0) {
+        expanded.push_back(pieces_[i].op);
+      }
+    }
+    ran[o] = 1;
+  }
+  return expanded;
+}
+
+Infeasible Reduction::Expand(Infeasible infeasible) const {
+  const OpId o = infeasible.blocking_op;
+  std::vector<StorageId> storages;
+  for (const StorageId s : infeasible.storages) {
+    storages.push_back(storage_[s]);
+  }
+  for (StorageId s = 0; s < static_cast<StorageId>(twin_of_.size()); ++s) {
+    if (twin_of_[s] >= 0 && std::find(storages.begin(), storages.end(),
+                                      twin_of_[s]) != storages.end()) {
+      storages.push_back(s);
+    }
+  }
+  if (o != kNoOp && piece_begin_[o] < piece_begin_[o + 1]) {
+    const std::vector<int64_t> sets = WorkingSets(original_);
+    infeasible.blocking_op = pieces_[piece_begin_[o]].op;
+    for (int32_t i = piece_begin_[o]; i < piece_begin_[o + 1]; ++i) {
+      if (sets[pieces_[i].op] > sets[infeasible.blocking_op]) {
+        infeasible.blocking_op = pieces_[i].op;
+      }
+    }
+    if (sets[infeasible.blocking_op] == infeasible.smallest_budget_bytes) {
+      storages = StoragesOf(original_, infeasible.blocking_op);
+    }
+  }
+  std::sort(storages.begin(), storages.end(), [&](StorageId a, StorageId b) {
+    const int64_t more = original_.bytes[a] - original_.bytes[b];
+    return more != 0 ? more > 0 : a < b;
+  });
+  infeasible.storages = std::move(storages);
+  return infeasible;
+}
+
+}  // namespace reprise::planner
