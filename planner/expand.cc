@@ -40,14 +40,15 @@ std::vector<OpId> Reduction::Expand(std::span<const OpId> execs) const {
 Infeasible Reduction::Expand(Infeasible infeasible) const {
   const OpId o = infeasible.blocking_op;
   std::vector<StorageId> storages;
+  std::vector<uint8_t> is_listed(twin_of_.size(), 0);
   for (const StorageId s : infeasible.storages) {
     storages.push_back(storage_[s]);
+    is_listed[storage_[s]] = 1;
   }
   for (StorageId s = 0; s < static_cast<StorageId>(twin_of_.size()); ++s) {
-    if (twin_of_[s] >= 0 && std::find(storages.begin(), storages.end(),
-                                      twin_of_[s]) != storages.end()) {
-      storages.push_back(s);
-    }
+    StorageId with = twin_of_[s];
+    while (with >= 0 && twin_of_[with] >= 0) with = twin_of_[with];
+    if (with >= 0 && is_listed[with] != 0) storages.push_back(s);
   }
   if (o != kNoOp && piece_begin_[o] < piece_begin_[o + 1]) {
     const std::vector<int64_t> sets = WorkingSets(original_);

@@ -11,10 +11,13 @@ namespace {
 constexpr int kMostRounds = 8;
 // Outputs of one op beyond which twins are not looked for.
 constexpr size_t kMostTwins = 64;
+// Ops that read more than this are not compared with their neighbours.
+constexpr size_t kMostReads = 64;
 
 bool IsSubset(const std::vector<StorageId>& all,
               const std::vector<StorageId>& of,
               const std::vector<StorageId>& or_of) {
+  if (all.size() > kMostReads) return false;
   return std::all_of(all.begin(), all.end(), [&](StorageId s) {
     return std::find(of.begin(), of.end(), s) != of.end() ||
            std::find(or_of.begin(), or_of.end(), s) != or_of.end();
@@ -38,7 +41,8 @@ class Reducer {
         options_(options),
         reduction_(reduction),
         bytes_(problem.bytes),
-        pieces_(problem.op_count),
+        ahead_(problem.op_count),
+        behind_(problem.op_count),
         gone_into_(problem.op_count, kNoOp),
         releases_(problem.op_count, 0),
         is_gone_(bytes_.size(), 0),
@@ -170,7 +174,10 @@ class Reducer {
   }
 
   std::vector<Piece> PiecesOf(OpId o) const {
-    return pieces_[o].empty() ? std::vector<Piece>{{.op = o}} : pieces_[o];
+    std::vector<Piece> pieces(ahead_[o].rbegin(), ahead_[o].rend());
+    pieces.push_back({.op = o});
+    pieces.insert(pieces.end(), behind_[o].begin(), behind_[o].end());
+    return pieces;
   }
 
   // Sinks run just before the op that follows them.
@@ -180,11 +187,10 @@ class Reducer {
       if (gone_into_[o] != kNoOp) continue;
       if (next != kNoOp && IsSink(o) && releases_[o] == 0 &&
           MayTrigger(o) == MayTrigger(next) && FitsBefore(o, next)) {
-        std::vector<Piece> pieces = PiecesOf(o);
-        for (Piece& piece : pieces) piece.first_only = true;
-        const std::vector<Piece> own = PiecesOf(next);
-        pieces.insert(pieces.end(), own.begin(), own.end());
-        pieces_[next] = std::move(pieces);
+        const std::vector<Piece> pieces = PiecesOf(o);
+        for (size_t i = pieces.size(); i-- > 0;) {
+          ahead_[next].push_back({.op = pieces[i].op, .first_only = true});
+        }
         Goes(o, next);
         folded_ns_ += ops_[o].time_ns;
         continue;
@@ -257,10 +263,9 @@ class Reducer {
   }
 
   void Append(OpId o, OpId before, bool first_only) {
-    if (pieces_[before].empty()) pieces_[before] = PiecesOf(before);
     for (Piece piece : PiecesOf(o)) {
       piece.first_only |= first_only;
-      pieces_[before].push_back(piece);
+      behind_[before].push_back(piece);
     }
     releases_[before] |= releases_[o];
     Goes(o, before);
@@ -339,8 +344,9 @@ class Reducer {
 
   // By op.
   std::vector<Op> ops_;
-  std::vector<int64_t> bytes_;              // by storage
-  std::vector<std::vector<Piece>> pieces_;  // empty: the op alone
+  std::vector<int64_t> bytes_;  // by storage
+  // What runs before an op, the nearest first, and after it.
+  std::vector<std::vector<Piece>> ahead_, behind_;
   std::vector<OpId> gone_into_;
   std::vector<uint8_t> releases_;  // the program holds something until then
   // By storage.

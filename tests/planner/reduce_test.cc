@@ -264,6 +264,25 @@ TEST(ReduceTest, PlansOfGeneratedStepsFitAsWithout) {
   }
 }
 
+TEST(ReduceTest, LongRunsOfOpsWithoutOutputsAreFoldedInOneGo) {
+  StepGraph graph;
+  graph.storages = {{.bytes = 4}, {.bytes = 8}};
+  graph.ops = {{.time_ns = 1, .writes = {0}}};
+  for (int i = 0; i < 200'000; ++i) {
+    graph.ops.push_back({.time_ns = 1, .reads = {0}});
+  }
+  graph.ops.push_back({.time_ns = 1, .reads = {0}, .writes = {1}});
+  graph.required = {1};
+  const Problem problem = MakeProblem(graph, {});
+
+  const Reduction reduction(problem);
+
+  ASSERT_EQ(reduction.graph().op_count(), 3);
+  const auto execs = reduction.Expand(std::vector<OpId>{0, 1, 2});
+  ASSERT_EQ(execs.size(), graph.ops.size());
+  EXPECT_TRUE(std::is_sorted(execs.begin(), execs.end()));
+}
+
 TEST(ReduceTest, CurvesAreThoseOfTheOriginal) {
   const StepGraph graph = Reducible();
   Request request{.max_ticks = 1'000'000};
