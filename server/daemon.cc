@@ -17,6 +17,7 @@
 #include "server/lock_file.h"
 #include "server/log.h"
 #include "server/net/http.h"
+#include "server/net/import_upload.h"
 #include "server/net/listener.h"
 #include "server/net/routes.h"
 #include "server/orphans.h"
@@ -110,6 +111,7 @@ class Daemon::Impl {
   std::vector<std::unique_ptr<grpc::Service>> grpc_services_;
   std::unique_ptr<GrpcServer> grpc_;
   std::unique_ptr<Routes> routes_;
+  std::unique_ptr<ImportUploads> imports_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<Collector> collector_;
 
@@ -211,7 +213,10 @@ Status Daemon::Impl::StartServices() {
                            .files = WebFiles(),
                            .not_ready = [this] { return NotReady(); },
                            .metrics = [this] { return MetricsText(); }});
-  http_ = std::make_unique<HttpServer>(MakeHandler(*routes_));
+  imports_ = std::make_unique<ImportUploads>(options_.data_dir,
+                                             grpc_->InProcessChannel());
+  http_ = std::make_unique<HttpServer>(MakeHandler(*routes_),
+                                       MakeUploadOpener(*imports_));
   return OkStatus();
 }
 
@@ -362,6 +367,7 @@ void Daemon::Impl::Stop(milliseconds patience) {
   if (planners_ != nullptr) planners_->Stop();
   // What answers from the collector ends before it does.
   if (short_work_ != nullptr) short_work_->Stop();
+  if (imports_ != nullptr) imports_->Stop();
   if (http_ != nullptr) http_->Stop();
   collector_.reset();
   if (grpc_ != nullptr) {

@@ -13,6 +13,6 @@ export default defineConfig({
   },
   server: {
     // `npm run dev` shows the page of a reprised on its usual port.
-    proxy: {'^/reprise\\.v1\\.': 'http://127.0.0.1:7070'},
+    proxy: {'^/(reprise\\.v1\\.|import)': 'http://127.0.0.1:7070'},
   },
 });

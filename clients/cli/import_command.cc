@@ -2,29 +2,19 @@
 //
 // reprise import FILE: what another tool recorded becomes a run on the server,
 // or a step graph in a file. The formats are in server/import.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/files.h"
-#include "clients/cli/run_id.h"
-#include "clients/cli/run_upload.h"
 #include "clients/cli/server_client.h"
 #include "server/convert/graph_json.h"
-#include "server/convert/graph_proto.h"
-#include "server/import/run_writer.h"
-#include "server/import/snapshot.h"
-#include "server/import/trace.h"
-#include "server/import/trace_graph.h"
+#include "server/import/import_file.h"
 
 namespace reprise::cli {
 namespace {
@@ -33,44 +23,22 @@ std::string FileName(const std::string& path) {
   return path.substr(path.rfind('/') + 1);
 }
 
-std::string HostName() {
-  char text[256] = {};
-  gethostname(text, sizeof text - 1);
-  return text;
-}
-
-// What a file turned out to hold.
-struct Import {
-  std::optional<server::Snapshot> snapshot;
-  std::optional<server::Trace> trace;
-  std::optional<server::TraceGraph> graph;
-
-  const server::MemorySummary& summary() const {
-    return snapshot ? snapshot->summary() : trace->summary();
-  }
-  Status Replay(server::RecordingNames& names,
-                const server::TakeMemoryEvent& take) const {
-    return snapshot ? snapshot->Replay(names, take)
-                    : trace->Replay(names, take);
-  }
-};
-
 class ImportCommand : public Command {
  public:
   CLI::App* Define(CLI::App& app) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
-  StatusOr<Import> Read(Console& console) const;
+  StatusOr<server::ImportedFile> Read(Console& console) const;
   // The step graph into a file.
-  int Write(const Import& import, const Globals& globals, Console& console);
+  int Write(const server::ImportedFile& import, const Globals& globals,
+            Console& console);
   // The run to a server.
-  int Upload(const Import& import, const ServerClient& client,
+  int Upload(const server::ImportedFile& import, const ServerClient& client,
              const Globals& globals, Console& console);
-  Status SendRun(const Import& import, const std::string& run_id,
-                 const ServerClient& client, bool& folded) const;
-  static void PrintSummary(const Import& import, Console& console);
-  static void PrintNotes(const Import& import, Console& console);
+  static void PrintSummary(const server::ImportedFile& import,
+                           Console& console);
+  static void PrintNotes(const server::ImportedFile& import, Console& console);
 
   std::string path_;
   std::string out_;
@@ -82,10 +50,13 @@ class ImportCommand : public Command {
 
 CLI::App* ImportCommand::Define(CLI::App& app) {
   CLI::App* sub = app.add_subcommand(
-      "import", "Take in a memory snapshot or a profiler trace of PyTorch");
+      "import",
+      "Take in a memory snapshot or a profiler trace of PyTorch, or a step "
+      "graph");
   sub->add_option("FILE", path_,
-                  "A memory snapshot (torch.cuda.memory._dump_snapshot) or a "
-                  "trace of torch.profiler (export_chrome_trace), .gz too")
+                  "A memory snapshot (torch.cuda.memory._dump_snapshot), a "
+                  "trace of torch.profiler (export_chrome_trace) or a step "
+                  "graph; .gz too")
       ->required();
   sub->add_option("--out,-o", out_,
                   "Write the trace's step graph to this file and ask no "
@@ -120,97 +91,64 @@ int ImportCommand::Run(const Globals& globals, Console& console) {
         return console.UsageError(status.message());
       }
       // What is wrong with the file comes first: it can be said without one.
-      const StatusOr<Import> import = Read(console);
+      const StatusOr<server::ImportedFile> import = Read(console);
       console.ClearProgress();
       return console.Error(import.ok() ? status : import.status());
     }
     client = *std::move(connected);
   }
-  const StatusOr<Import> import = Read(console);
+  const StatusOr<server::ImportedFile> import = Read(console);
   console.ClearProgress();
   if (!import.ok()) return console.Error(import.status());
   return client ? Upload(*import, *client, globals, console)
                 : Write(*import, globals, console);
 }
 
-StatusOr<Import> ImportCommand::Read(Console& console) const {
+StatusOr<server::ImportedFile> ImportCommand::Read(Console& console) const {
   console.Progress(StrCat("reading ", path_));
-  const server::OpenSource open = [path = path_] {
-    return server::ByteSource::OpenFile(path);
-  };
-  ASSIGN_OR_RETURN(server::ByteSource probe, open());
-  const int first = probe.Next();
-  if (first < 0) {
-    return FailedPrecondition(
-        StrCat(path_, ": ",
-               probe.status().ok() ? "is empty" : probe.status().message()));
-  }
-  const std::string name = name_.empty() ? FileName(path_) : name_;
-  Import import;
-  Status status;
-  if (first == 0x80) {
-    auto snapshot = server::Snapshot::Open(open, name, device_);
-    if (snapshot.ok()) import.snapshot = *std::move(snapshot);
-    status = snapshot.status();
-  } else if (first == '{' || first == ' ' || first == '\n' || first == '\r' ||
-             first == '\t' || first == '[') {
-    auto trace = server::Trace::Open(open, name, step_, device_);
-    status = trace.status();
-    if (trace.ok()) {
-      import.trace = *std::move(trace);
-      auto graph = server::GraphOfTrace(*import.trace);
-      status = graph.status();
-      if (graph.ok()) {
-        import.trace->AddNote(graph->graph.note());
-        status = server::ToPlanner(graph->graph).status();
-        import.graph = *std::move(graph);
-      }
-    }
-  } else {
-    status = InvalidArgument(
-        "is neither a memory snapshot (a pickle of protocol 2 to 5) nor a "
-        "profiler trace (JSON)");
-  }
-  if (!status.ok()) {
-    const std::string& text = status.message();
-    return Status(status.code(), text.starts_with(path_ + ":")
-                                     ? text
-                                     : StrCat(path_, ": ", text));
-  }
-  return import;
+  return server::ImportedFile::Read(
+      [path = path_] { return server::ByteSource::OpenFile(path); },
+      {.file = path_,
+       .name = name_.empty() ? FileName(path_) : name_,
+       .device = device_,
+       .step = step_});
 }
 
-void ImportCommand::PrintSummary(const Import& import, Console& console) {
+void ImportCommand::PrintSummary(const server::ImportedFile& import,
+                                 Console& console) {
   const server::MemorySummary& summary = import.summary();
-  console.Line(
-      StrCat(summary.format, ": ", summary.events, " memory events of ",
-             summary.device, " in ", FormatDuration(summary.duration_ns),
-             ", peak ", FormatBytes(summary.peak_bytes), " after ",
-             FormatDuration(summary.peak_at_ns), " (",
-             FormatBytes(summary.baseline_bytes), " were there before)"));
-  if (import.graph) {
-    console.Line(StrCat("  step graph: ", import.graph->graph.ops_size(),
-                        " ops, ", import.graph->graph.storages_size(),
-                        " storages"));
+  if (import.has_memory()) {
+    console.Line(
+        StrCat(summary.format, ": ", summary.events, " memory events of ",
+               summary.device, " in ", FormatDuration(summary.duration_ns),
+               ", peak ", FormatBytes(summary.peak_bytes), " after ",
+               FormatDuration(summary.peak_at_ns), " (",
+               FormatBytes(summary.baseline_bytes), " were there before)"));
+  }
+  if (const v1::StepGraph* graph = import.graph()) {
+    console.Line(StrCat(import.has_memory() ? "  " : "",
+                        "step graph: ", graph->ops_size(), " ops, ",
+                        graph->storages_size(), " storages"));
   }
 }
 
-void ImportCommand::PrintNotes(const Import& import, Console& console) {
+void ImportCommand::PrintNotes(const server::ImportedFile& import,
+                               Console& console) {
   for (const std::string& note : import.summary().notes) {
     console.Note("  note: " + note);
   }
 }
 
-int ImportCommand::Write(const Import& import, const Globals& globals,
-                         Console& console) {
-  if (!import.graph) {
+int ImportCommand::Write(const server::ImportedFile& import,
+                         const Globals& globals, Console& console) {
+  if (import.graph() == nullptr) {
     return console.Error(FailedPrecondition(StrCat(
         path_,
         ": which op reads which tensor is not in a memory snapshot, so there "
         "is no step graph to write; without --out it becomes a run on the "
         "server")));
   }
-  const v1::StepGraph& graph = import.graph->graph;
+  const v1::StepGraph& graph = *import.graph();
   const Status written = WriteFile(out_, server::WriteGraphText(graph), force_);
   if (!written.ok()) return console.Error(written);
   if (globals.json) {
@@ -231,36 +169,14 @@ int ImportCommand::Write(const Import& import, const Globals& globals,
   return kDone;
 }
 
-Status ImportCommand::SendRun(const Import& import, const std::string& run_id,
-                              const ServerClient& client, bool& folded) const {
-  RunUpload upload(client.channel());
-  const server::RunIdentity identity{
-      .run_id = run_id,
-      .session_id = NewRunId(),
-      .host = HostName(),
-      .now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                    std::chrono::system_clock::now().time_since_epoch())
-                    .count()};
-  server::RecordingNames names;
-  server::RunWriter writer(identity, import.summary(), names,
-                           [&](const v1::Up& up) { return upload.Send(up); });
-  folded = writer.folds();
-  RETURN_IF_ERROR(writer.Begin());
-  RETURN_IF_ERROR(import.Replay(names, [&](const server::MemoryEvent& event) {
-    return writer.Add(event);
-  }));
-  RETURN_IF_ERROR(writer.End(import.summary().duration_ns));
-  RETURN_IF_ERROR(upload.Close());
-  if (!import.graph) return OkStatus();
-  return UploadGraph(client.channel(), run_id, import.graph->graph).status();
-}
-
-int ImportCommand::Upload(const Import& import, const ServerClient& client,
-                          const Globals& globals, Console& console) {
-  const std::string run_id = NewRunId();
-  bool folded = false;
+int ImportCommand::Upload(const server::ImportedFile& import,
+                          const ServerClient& client, const Globals& globals,
+                          Console& console) {
+  const server::RunIdentity identity = server::NewIdentity();
+  const std::string& run_id = identity.run_id;
+  const bool folded = import.folds();
   console.Progress("sending to " + client.endpoint().target);
-  const Status sent = SendRun(import, run_id, client, folded);
+  const Status sent = import.Send(client.channel(), identity);
   console.ClearProgress();
   if (!sent.ok()) return console.Error(sent);
   const std::string url = StrCat(client.endpoint().url, "/runs/", run_id);

@@ -12,12 +12,12 @@
 
 #include "base/budget.h"
 #include "base/str_cat.h"
+#include "base/uuid.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/job.h"
 #include "clients/cli/private_daemon.h"
 #include "clients/cli/proto_json.h"
-#include "clients/cli/run_id.h"
 #include "clients/cli/runtime_paths.h"
 #include "clients/cli/server_client.h"
 
@@ -75,7 +75,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   const StatusOr<Daemon> daemon = EnsureDaemon();
   if (!daemon.ok()) return console.Error(daemon.status());
 
-  const std::string run_id = NewRunId();
+  const std::string run_id = NewUuid();
   std::vector<std::pair<std::string, std::string>> environment = {
       {"REPRISE_RUN_ID", run_id}, {"REPRISE_SOCKET", daemon->socket}};
   if (!budget_.empty()) environment.emplace_back("REPRISE_BUDGET", budget_);

@@ -38,7 +38,7 @@ class ServerClient {
   static StatusOr<ServerClient> Connect(const std::string& flag);
 
   const Endpoint& endpoint() const { return endpoint_; }
-  // For streams that go up (run_upload.h).
+  // For streams that go up (server/import).
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   // Each waits at most ten seconds for its answer.

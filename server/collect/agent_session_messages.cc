@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/agent_session.h"
 #include "server/collect/capability_lines.h"
-#include "server/collect/text.h"
 #include "server/convert/digest.h"
 
 namespace reprise::server {

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/collect/columns_writer.h"
-#include "server/collect/text.h"
 #include "server/convert/digest.h"
 
 namespace reprise::server {

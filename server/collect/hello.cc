@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "profiler/include/reprise_wire.h"
-#include "server/collect/text.h"
 
 namespace reprise::server {
 

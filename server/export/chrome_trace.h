@@ -4,6 +4,11 @@
 // process per timeline, its ops as slices, its memory as a counter. Times are
 // microseconds since the step's begin: absolute nanoseconds would not fit a
 // double.
+//
+// Steps, ops and allocations are also written as torch.profiler names them
+// ("ProfilerStep#1", "cpu_op", "[memory]"), the memory of timeline i as that of
+// device i: `reprise import` and tools for its traces read them back. Where
+// neither "cpu_op" nor "kernel" says what an op is, "Part" does (forward, ...).
 #pragma once
 
 #include <string>

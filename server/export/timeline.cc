@@ -113,7 +113,7 @@ StatusOr<ExportTimeline> PredictedTimeline(
   int64_t now_ns = 0;
   const auto emit = [&](int64_t bytes, uint64_t address, uint32_t what,
                         uint32_t where) {
-    out.events.push_back({now_ns, address, bytes, what, where});
+    out.events.push_back({now_ns, address, bytes, what, where, 0});
   };
   for (size_t entry = 0; entry < schedule.size(); ++entry) {
     const auto id = static_cast<size_t>(schedule[entry].id);
@@ -152,8 +152,8 @@ StatusOr<ExportTimeline> PredictedTimeline(
     if (space > 0) {
       const uint64_t at = addresses.Take(space);
       const auto what = static_cast<uint32_t>(out.names.size() - 1);
-      out.events.push_back({point.start_ns, at, space, what, where});
-      out.events.push_back({end_ns, at, -space, what, where});
+      out.events.push_back({point.start_ns, at, space, what, where, 0});
+      out.events.push_back({end_ns, at, -space, what, where, 0});
       addresses.Give(at, space);
     }
   }
@@ -205,7 +205,7 @@ void MeasuredTimeline::Add(const v1::StepPart& part) {
             name != 0 ? name : (op == op_names_.end() ? 0 : op->second);
         live_ += records.bytes(i);
         timeline_.events.push_back(
-            {at, records.ptr(i), records.bytes(i), who, 0});
+            {at, records.ptr(i), records.bytes(i), who, 0, records.thread(i)});
         timeline_.curve.push_back({at, live_});
         break;
       }

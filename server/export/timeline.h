@@ -38,6 +38,7 @@ struct ExportEvent {
   int64_t bytes = 0;
   uint32_t what = 0;  // in ExportTimeline.names
   uint32_t where = 0;
+  uint32_t track = 0;  // as of ExportOp
 };
 
 struct ExportPoint {

@@ -48,6 +48,10 @@ class ByteSource::Input {
     }
     return got;
   }
+  uint64_t FileBytes() const {
+    const auto at = gzoffset(file_);
+    return at < 0 ? 0 : static_cast<uint64_t>(at);
+  }
 
  private:
   gzFile file_;
@@ -61,6 +65,10 @@ class ByteSource::Input {
     const ssize_t got = read(fd_, out, size);
     if (got < 0) why = std::strerror(errno);
     return static_cast<int>(got);
+  }
+  uint64_t FileBytes() const {
+    const off_t at = lseek(fd_, 0, SEEK_CUR);
+    return at < 0 ? 0 : static_cast<uint64_t>(at);
   }
 
  private:
@@ -118,6 +126,10 @@ bool ByteSource::Fill() {
     status_ = ResourceExhausted(
         StrCat("holds more than ", kMostBytes >> 30, " GiB unpacked"));
     return false;
+  }
+  if (watch_) {
+    status_ = watch_(input_->FileBytes());
+    if (!status_.ok()) return false;
   }
   at_ = block_.data();
   end_ = at_ + got;

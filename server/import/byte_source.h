@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,6 +28,12 @@ class ByteSource {
 
   ByteSource(ByteSource&&) = default;
   ByteSource& operator=(ByteSource&&) = default;
+
+  // Called with every block, with how much of the file (as it lies there,
+  // packed) was read by then; what is not OK ends the source with that status.
+  void Watch(std::function<Status(uint64_t file_bytes)> watch) {
+    watch_ = std::move(watch);
+  }
 
   // The next byte, or -1 at the end or after an error.
   int Next() {
@@ -68,6 +75,7 @@ class ByteSource {
   const char* end_ = nullptr;
   uint64_t filled_ = 0;
   Status status_;
+  std::function<Status(uint64_t)> watch_;
 };
 
 }  // namespace reprise::server

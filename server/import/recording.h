@@ -22,7 +22,17 @@ struct MemoryEvent {
   int64_t time_ns = 0;  // since the first event
   uint64_t address = 0;
   int64_t bytes = 0;
-  uint32_t name = 0;  // in RecordingNames; 0: unknown
+  uint32_t name = 0;    // in RecordingNames; 0: unknown
+  uint32_t thread = 0;  // of the process, counted from 0
+};
+
+// An operator call begins or ends; `op` counts from 1.
+struct OpMark {
+  int64_t time_ns = 0;
+  uint64_t op = 0;
+  uint32_t name = 0;
+  uint32_t thread = 0;
+  bool begins = false;
 };
 
 // Who allocated, as text, each once; 0 is nobody. Bounded: from the 100,000th
@@ -44,6 +54,7 @@ struct MemorySummary {
   std::string device = {};  // "cuda:0", "cpu"
   std::string format = {};  // "memory snapshot", "profiler trace"
   uint64_t events = 0;
+  uint64_t ops = 0;  // operator calls; 0: a file without any
   int64_t duration_ns = 0;
   int64_t baseline_bytes = 0;  // alive before the first event
   int64_t peak_bytes = 0;      // baseline included
@@ -67,5 +78,6 @@ struct MemorySum {
 };
 
 using TakeMemoryEvent = std::function<Status(const MemoryEvent&)>;
+using TakeOpMark = std::function<Status(const OpMark&)>;
 
 }  // namespace reprise::server

@@ -5,13 +5,14 @@
 
 #include "base/crc32c.h"
 #include "base/str_cat.h"
+#include "base/text.h"
 #include "profiler/include/reprise_wire.h"
 
 namespace reprise::server {
 
 namespace {
 
-constexpr uint64_t kMostRecords = 2'000'000;
+constexpr uint64_t kMostEvents = 2'000'000;
 constexpr int kChunkRecords = 4096;
 // CLOCK_MONOTONIC of the step's begin: any will do, but not 0.
 constexpr int64_t kBeginNs = 1'000'000'000;
@@ -26,13 +27,15 @@ RunWriter::RunWriter(const RunIdentity& identity, const MemorySummary& summary,
       summary_(summary),
       names_(names),
       send_(std::move(send)) {
-  if (summary.events > kMostRecords) {
-    // Three records a group.
-    group_ = summary.events / (kMostRecords / 3) + 1;
-  }
+  // Three records a group.
+  if (Folds(summary)) group_ = summary.events / (kMostEvents / 3) + 1;
 }
 
-Status RunWriter::Begin() {
+bool RunWriter::Folds(const MemorySummary& summary) {
+  return summary.events > kMostEvents;
+}
+
+Status RunWriter::Introduce() {
   v1::Up up;
   v1::Hello& hello = *up.mutable_hello();
   hello.set_proto_version(1);
@@ -43,16 +46,25 @@ Status RunWriter::Begin() {
   info.set_host(identity_.host);
   info.set_world(1);
   auto& labels = *info.mutable_labels();
-  labels["name"] = summary_.name.substr(0, 256);
+  labels["name"] = ValidUtf8(summary_.name, 256);
   labels["imported"] = summary_.format;
-  labels["device"] = summary_.device;
+  if (!summary_.device.empty()) labels["device"] = summary_.device;
   info.set_monotonic_ns(kBeginNs);
   info.set_realtime_ns(identity_.now_ns);
   RETURN_IF_ERROR(send_(up));
-  RETURN_IF_ERROR(SendNotes());
-  RETURN_IF_ERROR(Record(0, v1::RECORD_KIND_STEP, 0, 0, 0, 1));
-  return Record(0, v1::RECORD_KIND_ALLOC, summary_.baseline_bytes, 0, 0,
-                REPRISE_BASELINE);
+  return SendNotes();
+}
+
+Status RunWriter::Begin() {
+  RETURN_IF_ERROR(Introduce());
+  RETURN_IF_ERROR(Record(0, v1::RECORD_KIND_STEP, {.extra = 1}));
+  return Record(0, v1::RECORD_KIND_ALLOC,
+                {.bytes = summary_.baseline_bytes, .extra = REPRISE_BASELINE});
+}
+
+Status RunWriter::WriteWithoutMemory() {
+  RETURN_IF_ERROR(Introduce());
+  return SayBye();
 }
 
 // What the file could not tell stands with the run, as what an agent cannot do.
@@ -62,9 +74,9 @@ Status RunWriter::SendNotes() {
   for (const std::string& note : summary_.notes) {
     v1::Capability& one = *caps.add_capabilities();
     one.set_name("note");
-    one.set_why(note.substr(0, 2048));
+    one.set_why(ValidUtf8(note, 2048));
   }
-  if (folds()) {
+  if (Folds(summary_)) {
     v1::Capability& one = *caps.add_capabilities();
     one.set_name("note");
     one.set_why(
@@ -74,27 +86,40 @@ Status RunWriter::SendNotes() {
   return send_(up);
 }
 
-Status RunWriter::Record(int64_t time_ns, v1::RecordKind kind, int64_t bytes,
-                         uint64_t address, uint32_t name, uint64_t extra) {
+Status RunWriter::Record(int64_t time_ns, v1::RecordKind kind,
+                         const Fields& fields) {
   const auto at = static_cast<uint64_t>(
       kBeginNs + std::min(std::max<int64_t>(time_ns, 0), kMostNs));
   if (columns_.kind_size() == 0) t0_ns_ = at;
   t1_ns_ = at;
   columns_.add_start_ns(at);
   columns_.add_kind(static_cast<uint32_t>(kind));
-  columns_.add_bytes(bytes);
-  columns_.add_ptr(address);
-  columns_.add_name(name);
-  columns_.add_extra(extra);
+  columns_.add_bytes(fields.bytes);
+  columns_.add_ptr(fields.address);
+  columns_.add_name(fields.name);
+  columns_.add_extra(fields.extra);
+  if (summary_.ops > 0) {
+    columns_.add_op(fields.op);
+    columns_.add_thread(fields.thread);
+  }
   ++records_;
   return columns_.kind_size() < kChunkRecords ? OkStatus() : FlushChunk();
 }
 
 Status RunWriter::Allocation(const MemoryEvent& event) {
   // The step's first moment is its baseline's.
-  return Record(event.time_ns + 1, v1::RECORD_KIND_ALLOC, event.bytes,
-                event.address, event.name,
-                event.bytes > 0 ? REPRISE_ALLOC : REPRISE_FREE);
+  return Record(event.time_ns + 1, v1::RECORD_KIND_ALLOC,
+                {.bytes = event.bytes,
+                 .address = event.address,
+                 .name = event.name,
+                 .extra = event.bytes > 0 ? REPRISE_ALLOC : REPRISE_FREE,
+                 .thread = event.thread});
+}
+
+Status RunWriter::Add(const OpMark& mark) {
+  return Record(mark.time_ns + 1,
+                mark.begins ? v1::RECORD_KIND_OP_BEGIN : v1::RECORD_KIND_OP_END,
+                {.name = mark.name, .op = mark.op, .thread = mark.thread});
 }
 
 Status RunWriter::Add(const MemoryEvent& event) {
@@ -173,6 +198,10 @@ Status RunWriter::End(int64_t step_ns) {
   report.set_end_ns(kBeginNs + step_ns);
   t0_ns_ = t1_ns_ = static_cast<uint64_t>(kBeginNs + step_ns);
   RETURN_IF_ERROR(FlushChunk());
+  return SayBye();
+}
+
+Status RunWriter::SayBye() {
   v1::Up up;
   up.mutable_bye()->set_pushed(records_);
   return send_(up);

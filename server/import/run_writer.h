@@ -4,7 +4,8 @@
 // for one traced step (proto/reprise/v1/ingest.proto), so that the server, its
 // page and its curves know nothing of importers.
 //
-//   Hello ─▶ Caps ─▶ STEP, BASELINE ─▶ Defs?, ALLOC ... ─▶ step report ─▶ Bye
+//   Hello ─▶ Caps ─▶ STEP, BASELINE ─▶ Defs?, ALLOC, OP_BEGIN, OP_END ...
+//         ─▶ step report ─▶ Bye
 //
 // Above 2 million events neighbours are folded: of every group the lowest, the
 // highest and the last value stay, so no peak is lost, but who allocated is.
@@ -35,18 +36,35 @@ class RunWriter {
             const RecordingNames& names, SendUp send);
 
   Status Begin();
+  // In the order of their times.
   Status Add(const MemoryEvent& event);
+  Status Add(const OpMark& mark);
   // The step ends `step_ns` after its begin. How many names were sent by then
   // does not matter: each is sent before the record that uses it.
   Status End(int64_t step_ns);
 
-  bool folds() const { return group_ > 1; }
+  // Instead of all these: a run in which nothing was measured.
+  Status WriteWithoutMemory();
+
+  // Whether a recording has more events than a run takes one by one.
+  static bool Folds(const MemorySummary& summary);
   uint64_t records() const { return records_; }
 
  private:
+  // What a record has besides its time and kind.
+  struct Fields {
+    int64_t bytes = 0;
+    uint64_t address = 0;
+    uint32_t name = 0;
+    uint64_t extra = 0;
+    uint64_t op = 0;
+    uint32_t thread = 0;
+  };
+
   // A record at a time since the begin of the step.
-  Status Record(int64_t time_ns, v1::RecordKind kind, int64_t bytes,
-                uint64_t address, uint32_t name, uint64_t extra);
+  Status Record(int64_t time_ns, v1::RecordKind kind, const Fields& fields);
+  Status Introduce();
+  Status SayBye();
   Status Allocation(const MemoryEvent& event);
   Status FlushGroup();
   Status FlushChunk();

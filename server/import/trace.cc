@@ -27,9 +27,10 @@ struct Span {
 
 class Threads {
  public:
-  StatusOr<uint32_t> Id(const std::string& name) {
+  StatusOr<uint32_t> Id(const TraceEvent& event) {
     const auto [place, fresh] =
-        ids_.try_emplace(name, static_cast<uint32_t>(ids_.size()));
+        ids_.try_emplace(StrCat(event.process, " ", event.thread),
+                         static_cast<uint32_t>(ids_.size()));
     if (fresh && ids_.size() > kMostThreads) {
       return ResourceExhausted(StrCat("more than ", kMostThreads, " threads"));
     }
@@ -40,7 +41,13 @@ class Threads {
   std::unordered_map<std::string, uint32_t> ids_;
 };
 
+// A category may be a list.
+bool IsOp(const TraceEvent& event) {
+  return event.category == "cpu_op" || event.category.starts_with("cpu_op,");
+}
+
 struct RawAllocation {
+  uint32_t process = 0;
   TraceAllocation event;
   int64_t total = -1, reserved = 0;
   int64_t device_type = 0, device_id = -1;
@@ -48,26 +55,47 @@ struct RawAllocation {
 
 // ---- First reading: steps, memory, extent -----------------------------------
 
-struct Outline {
+// What a process of the trace did, and when.
+struct Process {
+  uint32_t number = 0;
   std::map<int64_t, Span> steps;
-  std::vector<RawAllocation> memory;
   Span whole{.start_ns = INT64_MAX, .end_ns = INT64_MIN};
   bool has_ops = false;
+};
+
+struct Outline {
+  std::map<std::string, Process> processes;
+  std::vector<RawAllocation> memory;
 
   Status Take(const TraceEvent& event, Threads& threads) {
-    if (event.category == "cpu_op") {
-      has_ops = true;
-      whole.start_ns = std::min(whole.start_ns, event.start_ns);
-      whole.end_ns = std::max(whole.end_ns, event.start_ns + event.duration_ns);
+    const bool is_memory = event.name == "[memory]" && event.bytes != 0;
+    const bool is_op = IsOp(event);
+    const bool is_step = event.category == "user_annotation" &&
+                         event.phase == "X" &&
+                         event.name.starts_with(kStepPrefix);
+    if (!is_memory && !is_op && !is_step) return OkStatus();
+    const auto [place, fresh] = processes.try_emplace(event.process);
+    Process& process = place->second;
+    if (fresh) process.number = static_cast<uint32_t>(processes.size());
+    if (fresh && processes.size() > kMostThreads) {
+      return ResourceExhausted(
+          StrCat("more than ", kMostThreads, " processes"));
     }
-    if (event.category == "user_annotation" && event.phase == "X" &&
-        event.name.starts_with(kStepPrefix) && steps.size() < 100'000) {
-      int64_t number = 0;
-      const char* first = event.name.data() + kStepPrefix.size();
-      std::from_chars(first, event.name.data() + event.name.size(), number);
-      steps[number] = {event.start_ns, event.start_ns + event.duration_ns};
+    if (is_op || is_step) {
+      const Span span{event.start_ns, event.start_ns + event.duration_ns};
+      if (is_op) {
+        process.has_ops = true;
+        process.whole.start_ns =
+            std::min(process.whole.start_ns, span.start_ns);
+        process.whole.end_ns = std::max(process.whole.end_ns, span.end_ns);
+      } else if (process.steps.size() < 100'000) {
+        int64_t number = 0;
+        const char* first = event.name.data() + kStepPrefix.size();
+        std::from_chars(first, event.name.data() + event.name.size(), number);
+        process.steps[number] = span;
+      }
     }
-    if (event.name != "[memory]" || event.bytes == 0) return OkStatus();
+    if (!is_memory) return OkStatus();
     if (event.bytes > kMostBytes || event.bytes < -kMostBytes) {
       return InvalidArgument(
           StrCat("a memory event of ", event.bytes, " bytes"));
@@ -76,9 +104,10 @@ struct Outline {
       return ResourceExhausted(StrCat("more than ", kMostEvents,
                                       " memory events; profile fewer steps"));
     }
-    ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event.thread));
+    ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event));
     memory.push_back(
-        {.event = {.time_ns = event.start_ns,
+        {.process = process.number,
+         .event = {.time_ns = event.start_ns,
                    .address = event.address,
                    .bytes = event.bytes,
                    .thread = thread},
@@ -87,6 +116,27 @@ struct Outline {
          .device_type = event.device_type,
          .device_id = event.device_id});
     return OkStatus();
+  }
+
+  // Ops of the process that the memory is of; where it has none of its own
+  // (tools that write them apart), of the one that has.
+  StatusOr<std::string> ProcessOf(int64_t device_type,
+                                  int64_t device_id) const {
+    for (const RawAllocation& one : memory) {
+      if (one.device_type != device_type || one.device_id != device_id) {
+        continue;
+      }
+      for (const auto& [name, process] : processes) {
+        if (process.number == one.process && process.has_ops) return name;
+      }
+      break;
+    }
+    for (const auto& [name, process] : processes) {
+      if (process.has_ops) return name;
+    }
+    return NotFound(
+        "has no operator calls; profile with activities=[ProfilerActivity.CPU, "
+        "...] and let at least one step pass");
   }
 };
 
@@ -98,6 +148,7 @@ struct Call {
   int64_t external_id = -1, sequence = -1;
   uint32_t thread = 0;
   bool annotation = false;
+  std::string part;  // of the step, where the trace says so
   std::vector<int64_t> input_bytes;
 };
 
@@ -109,6 +160,7 @@ bool IsFrame(const Call& call) {
 }
 
 struct StepReading {
+  std::string process;
   Span span;
   std::vector<Call> calls;
   std::vector<std::pair<int64_t, int64_t>> kernels;  // external id, ns
@@ -126,7 +178,9 @@ struct StepReading {
                            std::max<int64_t>(event.duration_ns, 0));
       return OkStatus();
     }
-    if (!annotation && event.category != "cpu_op") return OkStatus();
+    if ((!annotation && !IsOp(event)) || event.process != process) {
+      return OkStatus();
+    }
     if (event.duration_ns < 0 || event.start_ns < span.start_ns ||
         event.start_ns >= span.end_ns) {
       return OkStatus();
@@ -139,7 +193,7 @@ struct StepReading {
                                       " calls in one step; choose one with "
                                       "--step, or call profiler.step()"));
     }
-    ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event.thread));
+    ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event));
     calls.push_back(
         {.name = event.name.substr(0, 256),
          .start_ns = event.start_ns - span.start_ns,
@@ -149,6 +203,7 @@ struct StepReading {
          .sequence = event.sequence,
          .thread = thread,
          .annotation = annotation,
+         .part = event.part,
          .input_bytes = event.input_bytes});
     return OkStatus();
   }
@@ -186,6 +241,8 @@ struct StepReading {
         made.end_ns = call.end_ns;
         made.thread = call.thread;
         made.input_bytes = std::move(call.input_bytes);
+        made.backward = call.part == "backward";
+        made.optimizer = call.part == "optimizer";
         for (const size_t f : frames) {
           const Call& frame = calls[f];
           made.optimizer = made.optimizer || frame.annotation;
@@ -245,34 +302,6 @@ StatusOr<std::pair<int64_t, int64_t>> ChooseDevice(
 
 }  // namespace
 
-OpsByTime::OpsByTime(const std::vector<TraceOp>& ops) : ops_(ops) {
-  for (size_t i = 0; i < ops.size(); ++i) {
-    if (by_thread_.size() <= ops[i].thread) {
-      by_thread_.resize(ops[i].thread + 1);
-    }
-    by_thread_[ops[i].thread].push_back(static_cast<int>(i));
-  }
-}
-
-int OpsByTime::At(uint32_t thread, int64_t time_ns) const {
-  if (thread >= by_thread_.size()) return -1;
-  const std::vector<int>& ops = by_thread_[thread];
-  const auto after = std::upper_bound(
-      ops.begin(), ops.end(), time_ns, [&](int64_t time, int op) {
-        return time < ops_[static_cast<size_t>(op)].start_ns;
-      });
-  if (after == ops.begin()) return -1;
-  const int op = *std::prev(after);
-  return time_ns <= ops_[static_cast<size_t>(op)].end_ns ? op : -1;
-}
-
-int OpsByTime::BegunBy(int64_t time_ns) const {
-  const auto after = std::upper_bound(
-      ops_.begin(), ops_.end(), time_ns,
-      [](int64_t time, const TraceOp& op) { return time < op.start_ns; });
-  return static_cast<int>(after - ops_.begin());
-}
-
 StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
                             std::optional<int64_t> step,
                             std::optional<int> device) {
@@ -284,30 +313,29 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
       return outline.Take(event, threads);
     }));
   }
-  if (!outline.has_ops) {
-    return NotFound(
-        "has no operator calls; profile with activities=[ProfilerActivity.CPU, "
-        "...] and let at least one step pass");
-  }
+  RETURN_IF_ERROR(outline.ProcessOf(0, 0).status());  // there are ops at all
   ASSIGN_OR_RETURN(const auto where, ChooseDevice(outline.memory, device));
 
   Trace made;
   MemorySummary& summary = made.summary_;
   StepReading reading;
-  reading.span = outline.whole;
+  ASSIGN_OR_RETURN(reading.process,
+                   outline.ProcessOf(where.first, where.second));
+  const Process& process = outline.processes[reading.process];
+  reading.span = process.whole;
   if (step) {
-    const auto found = outline.steps.find(*step);
-    if (found == outline.steps.end()) {
+    const auto found = process.steps.find(*step);
+    if (found == process.steps.end()) {
       return NotFound(
-          outline.steps.empty()
+          process.steps.empty()
               ? std::string("has no steps; call profiler.step() in the loop")
               : StrCat("has no step ", *step, ", but ",
-                       outline.steps.begin()->first, " to ",
-                       outline.steps.rbegin()->first));
+                       process.steps.begin()->first, " to ",
+                       process.steps.rbegin()->first));
     }
     reading.span = found->second;
-  } else if (!outline.steps.empty()) {
-    reading.span = outline.steps.rbegin()->second;
+  } else if (!process.steps.empty()) {
+    reading.span = process.steps.rbegin()->second;
   } else {
     summary.notes.push_back(
         "it has no ProfilerStep marks, so all of it counts as one step");
@@ -346,7 +374,7 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
       total_before = one.total;
       continue;
     }
-    if (event.time_ns >= into.duration_ns) break;
+    if (event.time_ns > into.duration_ns) break;
     if (total_before < 0 && into.events.empty() && one.total >= 0) {
       total_before = one.total - one.event.bytes;
     }
@@ -367,6 +395,7 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
       into.is_device ? StrCat("cuda:", where.second) : std::string("cpu");
   summary.format = "profiler trace";
   summary.events = into.events.size();
+  summary.ops = into.ops.size();
   summary.duration_ns = into.duration_ns;
   summary.baseline_bytes = into.baseline_bytes;
   summary.peak_bytes = into.baseline_bytes + within.highest;
@@ -377,21 +406,6 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
         "was profiled: parameters from before are missing");
   }
   return made;
-}
-
-Status Trace::Replay(RecordingNames& names, const TakeMemoryEvent& take) const {
-  const OpsByTime ops(step_.ops);
-  for (const TraceAllocation& event : step_.events) {
-    const int op = ops.At(event.thread, event.time_ns);
-    MemoryEvent out{.time_ns = event.time_ns,
-                    .address = event.address,
-                    .bytes = event.bytes};
-    if (event.bytes > 0 && op >= 0) {
-      out.name = names.Intern(step_.ops[static_cast<size_t>(op)].name);
-    }
-    RETURN_IF_ERROR(take(out));
-  }
-  return OkStatus();
 }
 
 }  // namespace reprise::server

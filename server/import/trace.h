@@ -5,7 +5,8 @@
 // events, then for the ops of the step that was chosen.
 //
 // An op is the outermost operator call of its thread; what runs inside it (and
-// inside autograd's own frames around it) is part of it.
+// inside autograd's own frames around it) is part of it. Of a trace of several
+// processes the one counts whose memory is shown.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +63,9 @@ class Trace {
   void AddNote(std::string note) { summary_.notes.push_back(std::move(note)); }
   const TraceStep& step() const { return step_; }
 
-  Status Replay(RecordingNames& names, const TakeMemoryEvent& take) const;
+  // Memory events and, where `mark` is given, the ops between them, by time.
+  Status Replay(RecordingNames& names, const TakeMemoryEvent& take,
+                const TakeOpMark& mark = {}) const;
 
  private:
   Trace() = default;

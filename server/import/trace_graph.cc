@@ -72,10 +72,11 @@ class Builder {
     const int begun = by_time_.BegunBy(event.time_ns);
     return std::min(begun + 1, static_cast<int>(step_.ops.size()));
   }
-  // The one a free belongs to: the one that runs, else the newest.
+  // The one a free belongs to: the one that runs, else the newest. What is
+  // given back as an op begins was done with before it.
   int32_t LastBefore(const TraceAllocation& event) const {
-    const int at = by_time_.At(event.thread, event.time_ns);
-    return at >= 0 ? at + 1 : by_time_.BegunBy(event.time_ns);
+    const int at = by_time_.At(event.thread, event.time_ns - 1);
+    return at >= 0 ? at + 1 : by_time_.BegunBy(event.time_ns - 1);
   }
 
   Status FollowAllocations() {

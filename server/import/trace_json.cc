@@ -213,6 +213,7 @@ class Reader : public nlohmann::json_sax<Json> {
         event_.duration_ns = std::llround(real * 1000);
       }
       if (key_ == "tid") event_.thread = std::to_string(whole);
+      if (key_ == "pid") event_.process = std::to_string(whole);
       return true;
     }
     if (in_dims_) {
@@ -284,7 +285,9 @@ bool Reader::string(string_t& text) {
     if (key_ == "cat") event_.category = text;
     if (key_ == "name") event_.name = text;
     if (key_ == "tid") event_.thread = text;
+    if (key_ == "pid") event_.process = text;
   }
+  if (in_args_ && depth_ == 4 && key_ == "Part") event_.part = text;
   if (in_types_ && depth_ == 5) types_.push_back(text);
   // Scalars among the shapes hold their place.
   if (in_dims_ && depth_ == 5) dims_.emplace_back(1);

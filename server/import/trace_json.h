@@ -24,7 +24,8 @@ struct TraceEvent {
   std::string phase;     // "X", "i", ...
   std::string category;  // "cpu_op", "kernel", ...
   std::string name;
-  std::string thread;  // number or text
+  std::string process;  // number or text
+  std::string thread;
   int64_t start_ns = 0;
   int64_t duration_ns = 0;
   int64_t external_id = -1;
@@ -37,6 +38,7 @@ struct TraceEvent {
   int64_t device_id = -1;
   int64_t total_allocated = -1;
   int64_t total_reserved = 0;
+  std::string part;  // of the step: "forward", ..., as our own export says
   // One per tensor that the op was given: bytes, by shape and type.
   std::vector<int64_t> input_bytes;
 };

@@ -2,17 +2,21 @@
 //
 // HTTP/1.1 on accepted sockets, with one thread for any number of
 // connections and event streams. Everything of Boost.Beast and asio is in
-// http.cc; the rest of the server sees plain structs.
+// http.cc and http_connection.h; the rest of the server sees plain structs.
 //
 //   HttpServer http(handler);        handler: on the HTTP thread, never blocks
 //   http.Adopt(fd);                  any thread
 //   reply->Respond({...})            any thread, once
 //   reply->BeginStream(...); reply->Write(...)...; reply->End();
+//
+// A body is handed over whole, up to 4 MiB. One that is a file goes to an
+// HttpUpload instead, part by part: the next is read when the last is taken.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -65,9 +69,34 @@ using HttpHandler =
 // Largest request body.
 inline constexpr uint64_t kMaxHttpBodyBytes = 4 << 20;
 
+// Takes one body. Destroyed without Finish: the client went away.
+class HttpUpload {
+ public:
+  // Any thread, once: what to answer instead of reading on, or nothing.
+  using Next = std::function<void(std::optional<HttpResponse> refusal)>;
+
+  virtual ~HttpUpload() = default;
+  // On the HTTP thread, where it must not block.
+  virtual void Take(std::string part, Next next) = 0;
+  // The answer to a body above the limit.
+  virtual HttpResponse TooLarge() const = 0;
+  // All parts were taken. It is destroyed then; the reply outlives it.
+  virtual void Finish(std::shared_ptr<HttpReply> reply) = 0;
+};
+
+// One of two, or neither for a request that the handler answers.
+struct HttpUploadStart {
+  std::unique_ptr<HttpUpload> upload = nullptr;
+  uint64_t max_bytes = 0;
+  std::optional<HttpResponse> refused = std::nullopt;
+};
+
+// On the HTTP thread, with every request's head.
+using HttpUploadOpener = std::function<HttpUploadStart(const HttpRequest&)>;
+
 class HttpServer {
  public:
-  explicit HttpServer(HttpHandler handler);
+  explicit HttpServer(HttpHandler handler, HttpUploadOpener uploads = {});
   ~HttpServer();
 
   // Takes over a connected, non-blocking TCP socket.

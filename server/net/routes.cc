@@ -34,13 +34,17 @@ HttpHeaders PageHeaders(std::string_view type, std::string_view caching) {
           {"Referrer-Policy", "no-referrer"}};
 }
 
+HttpResponse TextResponse(int status, std::string text) {
+  return {.status = status,
+          .headers = {{"Content-Type", "text/plain; charset=utf-8"},
+                      {"Cache-Control", "no-store"},
+                      {"X-Content-Type-Options", "nosniff"}},
+          .body = std::move(text) + "\n",
+          .view = {}};
+}
+
 void RespondText(HttpReply& reply, int status, std::string text) {
-  reply.Respond({.status = status,
-                 .headers = {{"Content-Type", "text/plain; charset=utf-8"},
-                             {"Cache-Control", "no-store"},
-                             {"X-Content-Type-Options", "nosniff"}},
-                 .body = std::move(text) + "\n",
-                 .view = {}});
+  reply.Respond(TextResponse(status, std::move(text)));
 }
 
 std::string_view ContentType(std::string_view path) {
@@ -113,16 +117,22 @@ bool FromForeignPage(const HttpRequest& request) {
   return !IsLoopbackHost(origin.substr(scheme + 3));
 }
 
-void Serve(const Routes& routes, HttpRequest request,
-           std::shared_ptr<HttpReply> reply) {
+// Why a request is refused whatever it asks for; null: it is not.
+const char* WhyForeign(const HttpRequest& request) {
   if (!IsLoopbackHost(request.Header("host"))) {
-    RespondText(*reply, 403,
-                "this server answers to localhost only; open it as "
-                "http://localhost:PORT");
-    return;
+    return "this server answers to localhost only; open it as "
+           "http://localhost:PORT";
   }
   if (FromForeignPage(request)) {
-    RespondText(*reply, 403, "requests from pages of other sites are refused");
+    return "requests from pages of other sites are refused";
+  }
+  return nullptr;
+}
+
+void Serve(const Routes& routes, HttpRequest request,
+           std::shared_ptr<HttpReply> reply) {
+  if (const char* why = WhyForeign(request); why != nullptr) {
+    RespondText(*reply, 403, why);
     return;
   }
   if (request.path.starts_with(kRpcPrefix)) {
@@ -157,6 +167,19 @@ void Serve(const Routes& routes, HttpRequest request,
 HttpHandler MakeHandler(const Routes& routes) {
   return [&routes](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     Serve(routes, std::move(request), std::move(reply));
+  };
+}
+
+HttpUploadOpener MakeUploadOpener(ImportUploads& imports) {
+  return [&imports](const HttpRequest& head) -> HttpUploadStart {
+    if (head.path != "/import" || head.method == "GET" ||
+        head.method == "HEAD") {
+      return {};
+    }
+    if (const char* why = WhyForeign(head); why != nullptr) {
+      return {.refused = TextResponse(403, why)};
+    }
+    return imports.Begin(head);
   };
 }
 

@@ -8,6 +8,7 @@
 //   GET /...       the dashboard; a path without a file's ending is one of its
 //                  pages, and gets index.html
 //   POST /reprise.v1.*/*   Connect
+//   POST /import           a file becomes a run (import_upload.h)
 //
 // Every request must name a loopback host, and one that a page sent must come
 // from a loopback page.
@@ -19,6 +20,7 @@
 #include <string>
 
 #include "server/net/http.h"
+#include "server/net/import_upload.h"
 #include "server/net/web_files.h"
 #include "server/service/method.h"
 
@@ -34,5 +36,8 @@ struct Routes {
 
 // `routes` outlives the handler.
 HttpHandler MakeHandler(const Routes& routes);
+
+// Bodies that are files; `imports` outlives the opener.
+HttpUploadOpener MakeUploadOpener(ImportUploads& imports);
 
 }  // namespace reprise::server

@@ -2,14 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "clients/cli/run_id.h"
 #include "clients/cli/server_client.h"
 
 namespace reprise::cli {
 namespace {
 
 using testing::HasSubstr;
-using testing::MatchesRegex;
 
 TEST(Endpoint, IsWrittenWithOrWithoutItsScheme) {
   for (const char* text :
@@ -37,13 +35,6 @@ TEST(Endpoint, WhatIsNoEndpointIsRefused) {
     EXPECT_EQ(ParseEndpoint(text).status().code(), Code::kInvalidArgument)
         << text;
   }
-}
-
-TEST(RunId, IsAUuidOfVersion7) {
-  EXPECT_THAT(NewRunId(), MatchesRegex("[0-9a-f]+-[0-9a-f]+-7[0-9a-f]+-[89ab]"
-                                       "[0-9a-f]+-[0-9a-f]+"));
-  EXPECT_EQ(NewRunId().size(), 36u);
-  EXPECT_NE(NewRunId(), NewRunId());
 }
 
 }  // namespace

@@ -25,6 +25,14 @@ def counter(trace: Any, process: int) -> list[int]:
     ]
 
 
+def ops(trace: Any, process: int) -> list[Any]:
+    return [
+        event
+        for event in trace["traceEvents"]
+        if event["ph"] == "X" and event["pid"] == process and event["cat"].startswith("cpu_op")
+    ]
+
+
 def walk(graph: Graph) -> list[int]:
     """Bytes alive at every op without a plan, as planner/evaluate.h defines them."""
     last: dict[int, int] = {}
@@ -53,12 +61,14 @@ def test_the_counter_of_a_graph_is_the_evaluators_curve(
     trace = json.loads((reprise.folder / "small.trace.json").read_text())
     assert counter(trace, 1) == walk(graph)
     assert max(counter(trace, 1)) == 1374
-    slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    slices = ops(trace, 1)
     assert [e["name"] for e in slices] == [op["name"] for op in graph["ops"]]
     assert [round(e["dur"] * 1000) for e in slices] == [op["time_ns"] for op in graph["ops"]]
 
 
-def test_a_plan_stands_beside_the_step_without_it(reprise: Reprise, graph_file: Path) -> None:
+def test_a_plan_stands_beside_the_step_without_it(
+    reprise: Reprise, graph: Graph, graph_file: Path
+) -> None:
     assert reprise("plan", graph_file.name, "--budget", "1330").code == 0
 
     result = reprise("export", "small.plan.json", "-o", "both.json", "--json")
@@ -68,7 +78,8 @@ def test_a_plan_stands_beside_the_step_without_it(reprise: Reprise, graph_file: 
     trace = json.loads((reprise.folder / "both.json").read_text())
     assert max(counter(trace, 1)) == 1324
     assert max(counter(trace, 2)) == 1374
-    assert [e["name"] for e in trace["traceEvents"] if e.get("cat") == "recompute"] == ["f0"]
+    assert [e["name"] for e in ops(trace, 1) if "recompute" in e["cat"]] == ["f0"]
+    assert [e["args"]["Part"] for e in ops(trace, 2)] == [op["phase"] for op in graph["ops"]]
 
 
 def alive_peak(data: Any) -> int:
@@ -158,3 +169,42 @@ def test_a_budget_nothing_fits_in_has_no_step(reprise: Reprise, graph_file: Path
     (reprise.folder / "x.plan.json").write_text(result.out)
 
     assert "no plan fits its budget" in reprise.fails(1, "export", "x.plan.json")
+
+
+def test_a_trace_comes_back_with_its_ops_and_its_memory(
+    reprise: Reprise,
+    server: subprocess.Popen[str],
+    graph: Graph,
+    graph_file: Path,
+) -> None:
+    """A predicted step as a trace, as a run, as a trace, and as a run again."""
+    assert reprise("export", graph_file.name, "-o", "0.json").code == 0
+    names = [op["name"] for op in graph["ops"]]
+    peak = max(walk(graph))
+
+    for turn in range(2):
+        run = reprise("import", f"{turn}.json", "--json").json()
+        assert run["peak_bytes"] == peak
+        assert reprise("export", run["run_id"], "-o", f"{turn + 1}.json").code == 0
+        trace = json.loads((reprise.folder / f"{turn + 1}.json").read_text())
+
+        # The measured step first, beside what is predicted of its graph.
+        assert [op["name"] for op in ops(trace, 1)] == names
+        assert max(counter(trace, 1)) == peak
+        assert max(counter(trace, 2)) == peak
+        times = [round(op["dur"] * 1000) for op in ops(trace, 1)]
+        assert times == [op["time_ns"] for op in graph["ops"]]
+
+
+def test_a_step_graph_is_imported_as_a_run_to_plan(
+    reprise: Reprise, server: subprocess.Popen[str], graph_file: Path
+) -> None:
+    result = reprise("import", graph_file.name)
+
+    assert result.code == 0, result
+    assert "step graph: 6 ops" in result.out
+    assert "holds no measurement" in result.err
+    run_id = next(line for line in result.out.splitlines() if "run " in line).split()[1]
+    trace = reprise("export", run_id, "-o", "run.json", "--json").json()
+    assert trace["steps"] == ["predicted without a plan"]
+    assert trace["peak_bytes"] == 1374

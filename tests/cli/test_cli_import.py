@@ -20,26 +20,7 @@ from serving import ask
 sys.path.insert(0, str(ROOT / "tests" / "import"))
 from snapshots import snapshot, write_large
 
-# A training step of a small net on the CPU, profiled as torch's own documentation does it.
-PROFILED = """
-import sys, torch
-from torch.profiler import ProfilerActivity, profile
-torch.manual_seed(0)
-net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(48, 96), torch.nn.GELU(),
-                                                torch.nn.Linear(96, 48)) for _ in range(3)))
-optimizer = torch.optim.AdamW(net.parameters())
-def step():
-    optimizer.zero_grad()
-    net(torch.randn(64, 48)).square().mean().backward()
-    optimizer.step()
-step()
-with profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=True,
-             schedule=torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1),
-             on_trace_ready=lambda seen: seen.export_chrome_trace(sys.argv[1])) as seen:
-    for _ in range(4):
-        step()
-        seen.step()
-"""
+PROFILED_STEP = ROOT / "tests" / "import" / "profiled_step.py"
 
 
 def test_a_snapshot_of_every_protocol_becomes_a_run(
@@ -146,7 +127,7 @@ def test_a_good_file_without_a_server_exits_with_4(reprise: Reprise) -> None:
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
     done = subprocess.run(
-        [sys.executable, "-c", PROFILED, str(path)],
+        [sys.executable, str(PROFILED_STEP), str(path)],
         capture_output=True,
         text=True,
         timeout=300,

@@ -10,6 +10,7 @@
 #include "server/export/memory_snapshot.h"
 #include "server/export/timeline.h"
 #include "server/import/snapshot.h"
+#include "server/import/trace.h"
 
 namespace reprise::server {
 namespace {
@@ -59,10 +60,7 @@ TEST(ExportTest, TheChromeCounterIsTheEvaluatorsCurve) {
   EXPECT_THAT(expected, ElementsAre(1107, 1257, 1307, 1307));
 }
 
-TEST(ExportTest, SlicesSayWhatRunsAgain) {
-  const auto timeline = PredictedTimeline("p", Graph(), Again(), {}, 0);
-  const auto trace = nlohmann::json::parse(WriteChromeTrace("n", {*timeline}));
-
+std::vector<std::string> Slices(const nlohmann::json& trace) {
   std::vector<std::string> slices;
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -70,8 +68,48 @@ TEST(ExportTest, SlicesSayWhatRunsAgain) {
                      event["cat"].get<std::string>());
     EXPECT_GE(event["dur"].get<double>(), 0);
   }
-  EXPECT_THAT(slices, ElementsAre("a forward", "b forward", "a recompute",
-                                  "c forward"));
+  return slices;
+}
+
+TEST(ExportTest, SlicesSayWhatRunsAgain) {
+  const auto timeline = PredictedTimeline("p", Graph(), Again(), {}, 0);
+  const auto trace = nlohmann::json::parse(WriteChromeTrace("n", {*timeline}));
+
+  EXPECT_THAT(Slices(trace),
+              ElementsAre("ProfilerStep#1 user_annotation", "a cpu_op",
+                          "b cpu_op", "a cpu_op,recompute", "c cpu_op"));
+}
+
+TEST(ExportTest, AChromeTraceOfAPlanComesBackAsTheSameStep) {
+  auto graph = Graph();
+  graph.ops[2].phase = planner::Phase::kBackward;
+  const auto plan = PredictedTimeline("p", graph, Again(), {}, 7);
+  const auto base = PredictedTimeline(
+      "b", graph, planner::BaseSchedule(graph, planner::FreePolicy::kEager), {},
+      0);
+  ASSERT_TRUE(plan.ok() && base.ok());
+  const std::string text = WriteChromeTrace("n", {*plan, *base});
+
+  for (const int device : {0, 1}) {
+    const ExportTimeline& timeline = device == 0 ? *plan : *base;
+    const auto back = Trace::Open(
+        [&]() -> StatusOr<ByteSource> { return ByteSource::Over(text); }, "x",
+        std::nullopt, device);
+
+    ASSERT_TRUE(back.ok()) << back.status().message();
+    EXPECT_EQ(back->summary().peak_bytes, timeline.PeakBytes());
+    EXPECT_EQ(back->summary().baseline_bytes, timeline.static_bytes);
+    EXPECT_EQ(back->summary().duration_ns, timeline.duration_ns);
+    EXPECT_EQ(back->summary().events, timeline.events.size());
+    ASSERT_EQ(back->step().ops.size(), timeline.ops.size());
+    for (size_t i = 0; i < timeline.ops.size(); ++i) {
+      const TraceOp& op = back->step().ops[i];
+      EXPECT_EQ(op.name, timeline.ops[i].name);
+      EXPECT_EQ(op.start_ns, timeline.ops[i].start_ns);
+      EXPECT_EQ(op.end_ns - op.start_ns, timeline.ops[i].duration_ns);
+      EXPECT_EQ(op.backward, timeline.ops[i].phase == "backward");
+    }
+  }
 }
 
 TEST(ExportTest, TheSnapshotOfAPlanComesBackAsTheSameMemory) {

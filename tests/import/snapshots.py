@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from pathlib import Path
 from typing import Any, BinaryIO
 
 Frame = dict[str, Any]
@@ -193,3 +195,7 @@ def write_large(file: BinaryIO, target_bytes: int) -> tuple[int, int]:
     put(b"eu.")
     file.write(out)
     return entries, peak
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(pickle.dumps(snapshot()))

@@ -85,6 +85,49 @@ TEST(TraceTest, AnOpIsTheOutermostCall) {
   EXPECT_EQ(trace->summary().peak_bytes, 2100);
 }
 
+TEST(TraceTest, OpsStandAroundTheMemoryEventsThatHappenInThem) {
+  const auto trace =
+      Open(File(Step(1, 0, 100) + Op("a::a", 10, 20) + Op("a::none", 30, 0) +
+                Op("a::b", 30, 20) + Memory(10, 5, 1, 5) +
+                Memory(30, 7, 2, 12) + Memory(60, -5, 1, 7)));
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+
+  RecordingNames names;
+  std::vector<std::string> order;
+  const Status replayed = trace->Replay(
+      names,
+      [&](const MemoryEvent& event) {
+        order.push_back(std::to_string(event.bytes));
+        return OkStatus();
+      },
+      [&](const OpMark& mark) {
+        order.push_back(
+            StrCat(mark.begins ? "" : "/", names.texts()[mark.name - 1]));
+        return OkStatus();
+      });
+
+  ASSERT_TRUE(replayed.ok());
+  EXPECT_EQ(trace->summary().ops, 2U);  // one of no length is inside another
+  EXPECT_THAT(order,
+              ElementsAre("a::a", "5", "/a::a", "a::b", "7", "/a::b", "-5"));
+}
+
+// A trace of two processes: what one of them does is no part of the other.
+TEST(TraceTest, OnlyTheProcessWhoseMemoryIsShownCounts) {
+  const auto other = [](std::string text) {
+    text.replace(text.find(R"("pid":1)"), 7, R"("pid":2)");
+    return text;
+  };
+  const auto trace =
+      Open(File(Step(1, 0, 100) + Op("a::a", 10, 20) + Memory(12, 5, 1, 5) +
+                other(Step(9, 0, 50)) + other(Op("a::other", 10, 20))));
+
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  ASSERT_EQ(trace->step().ops.size(), 1U);
+  EXPECT_EQ(trace->step().ops[0].name, "a::a");
+  EXPECT_EQ(trace->summary().duration_ns, 100'000);
+}
+
 TEST(TraceTest, TheGraphsMemoryIsTheTracedMemory) {
   const auto trace = Open(Training());
   const auto made = GraphOfTrace(*trace);

@@ -72,17 +72,6 @@ std::string Enveloped(const std::string& payload) {
   return bytes + payload;
 }
 
-int ConnectTo(const std::string& address) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(
-      static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-  return fd;
-}
-
 // ---- Health, metrics, pages ----
 
 TEST(HttpTest, TellsThatItLivesAndIsReady) {

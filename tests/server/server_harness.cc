@@ -81,16 +81,19 @@ void TestServer::Stop() {
   daemon_.reset();
 }
 
-std::string TestServer::Http(const std::string& bytes) const {
-  const std::string address = daemon_->http_address();
-  const auto port =
-      static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+int ConnectTo(const std::string& address) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port = htons(port);
+  to.sin_port = htons(
+      static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  return fd;
+}
+
+std::string TestServer::Http(const std::string& bytes) const {
+  const int fd = ConnectTo(daemon_->http_address());
   EXPECT_EQ(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
   std::string answer;

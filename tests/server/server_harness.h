@@ -105,6 +105,9 @@ class Sender {
   bool finished_ = false;
 };
 
+// A connected TCP socket.
+int ConnectTo(const std::string& address);
+
 // One call of a method whose protos are not installed: serialized request in,
 // serialized first answer out; empty when the call failed.
 std::string RawCall(const std::shared_ptr<grpc::Channel>& channel,

@@ -51,6 +51,9 @@ test('a run that ended without a proof says so', () => {
 test('a run without a plan says what it waits for', () => {
   expect(waitingText(create(RunSchema, {state: RunState.RUNNING}))).toContain('plain steps');
   expect(waitingText(create(RunSchema, {state: RunState.FINISHED}))).toContain('without a plan');
+  expect(waitingText(create(RunSchema, {state: RunState.FINISHED, graphId: '1'}))).toContain(
+    'choose a budget',
+  );
 });
 
 test('the legend has the order of the protos, and the unknown has a colour', () => {

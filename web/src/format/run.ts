@@ -64,6 +64,8 @@ export const STANDING_TEXT: Readonly<Record<Standing, string>> = {
 
 /** What to say while the server has no sentence yet. */
 export function waitingText(run: Run): string {
+  if (run.state !== RunState.RUNNING && run.graphId !== '')
+    return 'No plan yet: choose a budget below to see what it would cost.';
   if (run.state !== RunState.RUNNING)
     return 'This run ended without a plan; what was measured stands below.';
   if (run.graphId === '') return 'Measuring plain steps; the first plan follows the captured step.';

@@ -6,10 +6,12 @@
  *   WatchRun ──> run, plan, steps            as it happens
  *        plan ──> Explain ──> what is alive, what changes
  *                    └──────> Sweep ──────> the trade-off curve, point by point
+ *        graph of a run that is over and has no plan ──> Sweep
  *        steps, window ──> GetTimeline      at most every two seconds
  *
  * Whatever an answer replaces stays on the screen until the answer is there.
  */
+import {create} from '@bufbuild/protobuf';
 import {isCancelled, isRefusal, planner, query, QUICK, sentenceOf} from '../api/client';
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
@@ -17,7 +19,12 @@ import {capabilitiesFor} from '../data/capabilities';
 import {appended, emptyLog, type StepLog} from '../data/steps';
 import {EMPTY_TRADEOFF, tradeoff, type Tradeoff} from '../data/tradeoff';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
-import type {Capabilities, Explanation, TradeoffPoint} from '../gen/reprise/v1/planner_pb';
+import {
+  CapabilitiesSchema,
+  type Capabilities,
+  type Explanation,
+  type TradeoffPoint,
+} from '../gen/reprise/v1/planner_pb';
 import {RunState, type Run, type RunEvent, type Timeline} from '../gen/reprise/v1/query_pb';
 import type {Window} from '../url/state';
 
@@ -78,6 +85,14 @@ export class RunSession {
     return this.plan && capabilitiesFor(this.plan, this.explanation);
   }
 
+  /** It came as a file, or ended before its plan: a person may ask for one. */
+  get plannable(): boolean {
+    const {run} = this;
+    return (
+      run !== undefined && run.graphId !== '' && run.planId === '' && run.state !== RunState.RUNNING
+    );
+  }
+
   /** Part of the step to show (undefined: all of it), in so many columns. */
   show(window: Window | undefined, width: number): void {
     const columns = Math.max(200, Math.min(2048, Math.round(width)));
@@ -128,6 +143,9 @@ export class RunSession {
       this.plan = event.plan;
       void this.#loadExplanation(event.plan);
       this.#wantTimeline(0);
+    } else if (run && this.plannable) {
+      void this.#loadCurve(run.graphId, create(CapabilitiesSchema));
+      this.#wantTimeline(0);
     } else if (event.steps.length > 0 || ended || first) {
       this.#wantTimeline(Math.max(0, this.#timelineAt + TIMELINE_MS - Date.now()));
     }
@@ -144,12 +162,13 @@ export class RunSession {
       if (abort.signal.aborted || isCancelled(error)) return;
       this.explanationWhy = sentenceOf(error);
     }
-    if (!abort.signal.aborted) void this.#loadCurve(plan);
+    if (abort.signal.aborted) return;
+    void this.#loadCurve(plan.graphId, capabilitiesFor(plan, this.explanation));
   }
 
-  async #loadCurve(plan: Plan): Promise<void> {
+  async #loadCurve(graphId: string, capabilities: Capabilities): Promise<void> {
     // Another budget has the same curve; another graph or executor has not.
-    const key = `${plan.graphId} ${plan.executor}`;
+    const key = `${graphId} ${capabilities.executor}`;
     if (key === this.#sweepKey) return;
     this.#sweepKey = key;
     this.#sweep?.abort();
@@ -160,8 +179,7 @@ export class RunSession {
     this.curveDone = false;
     this.curveWhy = '';
     try {
-      const capabilities = capabilitiesFor(plan, this.explanation);
-      const request = {graphId: plan.graphId, capabilities};
+      const request = {graphId, capabilities};
       for await (const point of planner.sweep(request, {signal: abort.signal})) {
         // A point that a later search improved comes again.
         const known = received.findIndex((one) => one.budgetBytes === point.budgetBytes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/collect/text.h"
+#include "base/text.h"
 
 #include <cstdint>
 
-namespace reprise::server {
+namespace reprise {
 
 namespace {
 
@@ -74,4 +74,4 @@ bool IsUuid(std::string_view text) {
   return true;
 }
 
-}  // namespace reprise::server
+}  // namespace reprise

@@ -14,7 +14,7 @@
 #include "reprise/v1/graph.pb.h"
 #include "reprise/v1/ingest.grpc.pb.h"
 
-namespace reprise::cli {
+namespace reprise::server {
 
 class RunUpload {
  public:
@@ -37,4 +37,4 @@ StatusOr<std::string> UploadGraph(const std::shared_ptr<grpc::Channel>& channel,
                                   const std::string& run_id,
                                   const v1::StepGraph& graph);
 
-}  // namespace reprise::cli
+}  // namespace reprise::server

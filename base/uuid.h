@@ -3,10 +3,10 @@
 
 #include <string>
 
-namespace reprise::cli {
+namespace reprise {
 
 // A new UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random bits, so
 // that ids sort by time of birth.
-std::string NewRunId();
+std::string NewUuid();
 
-}  // namespace reprise::cli
+}  // namespace reprise

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text from agents made safe for protos and logs.
+// Text from outside made safe for protos and logs.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace reprise::server {
+namespace reprise {
 
 // Valid UTF-8 of at most `max_bytes`: bytes that are no UTF-8 become U+FFFD,
 // and a cut never splits a character. A proto3 string with anything else would
@@ -20,4 +20,4 @@ bool IsPlainId(std::string_view text, size_t max_bytes);
 // 8-4-4-4-12 hex digits.
 bool IsUuid(std::string_view text);
 
-}  // namespace reprise::server
+}  // namespace reprise

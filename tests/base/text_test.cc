@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/collect/text.h"
+#include "base/text.h"
 
 #include <gtest/gtest.h>
 
-namespace reprise::server {
+namespace reprise {
 namespace {
 
 TEST(ValidUtf8Test, KeepsWhatIsValidAndReplacesWhatIsNot) {
@@ -42,4 +42,4 @@ TEST(IsPlainIdTest, AcceptsWhatIsSafeInAUrl) {
 }
 
 }  // namespace
-}  // namespace reprise::server
+}  // namespace reprise

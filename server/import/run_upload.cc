@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/run_upload.h"
+#include "server/import/run_upload.h"
 
 #include <grpcpp/client_context.h>
 
@@ -11,7 +11,7 @@
 #include "base/str_cat.h"
 #include "reprise/v1/planner.grpc.pb.h"
 
-namespace reprise::cli {
+namespace reprise::server {
 
 namespace {
 
@@ -118,4 +118,4 @@ StatusOr<std::string> UploadGraph(const std::shared_ptr<grpc::Channel>& channel,
   return ref.graph_id();
 }
 
-}  // namespace reprise::cli
+}  // namespace reprise::server

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "clients/cli/run_id.h"
+#include "base/uuid.h"
 
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <random>
 
-namespace reprise::cli {
+namespace reprise {
 
-std::string NewRunId() {
+std::string NewUuid() {
   std::random_device random;
   std::array<uint8_t, 16> bytes{};
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
@@ -30,4 +30,4 @@ std::string NewRunId() {
   return text;
 }
 
-}  // namespace reprise::cli
+}  // namespace reprise

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One HTTP connection: reads a request, lets it be answered, reads the next.
+// For http.cc and http_connection.cc alone: Boost stays out of everything else.
+//
+//   head ─┬─▶ whole body ─▶ HttpHandler ─────────────────┐
+//         └─▶ part, part, ... ─▶ HttpUpload ─▶ Finish ───┴─▶ reply ─▶ next head
+//
+// A request that is refused before its body was read is answered at once; what
+// still comes is thrown away for a while (Linger), since a socket that is
+// closed on unread bytes takes the answer back from the client.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "server/net/http.h"
+
+namespace reprise::server {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using tcp = asio::ip::tcp;
+
+inline constexpr uint32_t kMaxHeaderBytes = 16 << 10;
+// For a request to arrive once begun (of an upload: for each part), an idle
+// connection, a write to a client that reads slowly.
+inline constexpr auto kReadTimeout = std::chrono::seconds(60);
+inline constexpr auto kWriteTimeout = std::chrono::seconds(60);
+
+class Connection;
+
+// Connections by address, to close them all. HTTP thread only.
+using Connections = std::set<Connection*>;
+
+// Reads one request, lets it be answered, reads the next. Everything but the
+// atomics belongs to the HTTP thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, const HttpHandler& handler,
+             const HttpUploadOpener& uploads, Connections& connections)
+      : stream_(std::move(socket)),
+        handler_(handler),
+        uploads_(uploads),
+        connections_(connections) {
+    connections_.insert(this);
+  }
+  ~Connection() { connections_.erase(this); }
+
+  // The head of the next request; what its body is for is known then.
+  void Read() {
+    head_parser_.emplace();
+    head_parser_->header_limit(kMaxHeaderBytes);
+    head_parser_->body_limit(boost::none);  // not known yet
+    stream_.expires_after(kReadTimeout);
+    http::async_read_header(
+        stream_, buffer_, *head_parser_,
+        [self = shared_from_this()](beast::error_code error, size_t /*bytes*/) {
+          self->OnHead(error);
+        });
+  }
+
+  void Close() {
+    cancelled_ = true;
+    beast::error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    stream_.close();
+  }
+
+  // ---- Answers, on the HTTP thread ----
+
+  void Respond(HttpResponse response) {
+    if (cancelled_ || answered_) return;
+    answered_ = true;
+    const bool keep = keep_alive_;
+    const bool head = head_;
+    auto message = std::make_shared<http::response<http::string_body>>(
+        http::int_to_status(static_cast<unsigned>(response.status)), version_);
+    for (const auto& [name, value] : response.headers) {
+      message->insert(name, value);
+    }
+    message->keep_alive(keep);
+    if (!response.view.empty()) response.body = std::string(response.view);
+    const size_t length = response.body.size();
+    if (!head) message->body() = std::move(response.body);
+    message->content_length(length);
+    stream_.expires_after(kWriteTimeout);
+    if (head) {
+      // A HEAD answer has the length of the body it does not have.
+      auto serializer =
+          std::make_shared<http::response_serializer<http::string_body>>(
+              *message);
+      http::async_write_header(
+          stream_, *serializer,
+          [self = shared_from_this(), message, serializer](
+              beast::error_code error, size_t) { self->OnAnswered(error); });
+      return;
+    }
+    http::async_write(
+        stream_, *message,
+        [self = shared_from_this(), message](beast::error_code error, size_t) {
+          self->OnAnswered(error);
+        });
+  }
+
+  void BeginStream(int status, const HttpHeaders& headers) {
+    if (cancelled_ || answered_) return;
+    answered_ = true;
+    streaming_ = true;
+    auto message = std::make_shared<http::response<http::empty_body>>(
+        http::int_to_status(static_cast<unsigned>(status)), 11);
+    for (const auto& [name, value] : headers) message->insert(name, value);
+    message->keep_alive(keep_alive_);
+    message->chunked(true);
+    auto serializer =
+        std::make_shared<http::response_serializer<http::empty_body>>(*message);
+    writing_ = true;
+    stream_.expires_after(kWriteTimeout);
+    http::async_write_header(
+        stream_, *serializer,
+        [self = shared_from_this(), message, serializer](
+            beast::error_code error, size_t) { self->OnChunkWritten(error); });
+    WatchForClose();
+  }
+
+  void Write(std::string bytes) {
+    if (cancelled_) {
+      unsent_ = 0;
+      return;
+    }
+    // May come before BeginStream has run: work posted by this thread waits in
+    // a queue of its own while that of another thread goes first.
+    chunks_.push_back(std::move(bytes));
+    if (streaming_) WriteMore();
+  }
+
+  void End() {
+    if (cancelled_) return;
+    ended_ = true;
+    if (streaming_) WriteMore();
+  }
+
+  const auto& executor() { return executor_; }
+
+  std::atomic<size_t> unsent_{0};
+  std::atomic<bool> cancelled_{false};
+
+ private:
+  class Reply;
+
+  void OnHead(beast::error_code error);
+  void OnRead(beast::error_code error);
+  void Handle(HttpRequest request);
+
+  void BeginUpload(HttpUploadStart start);
+  void ReadPart();
+  void OnPart(beast::error_code error);
+  void Refuse(HttpResponse response);
+  void Refuse(int status, const char* why);
+  void Linger();
+  HttpRequest RequestOf(const http::request_header<>& head);
+
+  void OnAnswered(beast::error_code error) {
+    if (!error && unread_) {
+      Linger();
+      return;
+    }
+    if (error || !keep_alive_) {
+      Close();
+      return;
+    }
+    answered_ = false;
+    Read();
+  }
+
+  void WriteMore() {
+    if (writing_) return;
+    if (!chunks_.empty()) {
+      writing_ = true;
+      stream_.expires_after(kWriteTimeout);
+      asio::async_write(
+          stream_, http::make_chunk(asio::buffer(chunks_.front())),
+          [self = shared_from_this()](beast::error_code error, size_t) {
+            self->chunks_.pop_front();
+            self->unsent_ -= self->unsent_ > 0 ? 1 : 0;
+            self->OnChunkWritten(error);
+          });
+    } else if (ended_) {
+      ended_ = false;
+      writing_ = true;
+      stream_.expires_after(kWriteTimeout);
+      asio::async_write(
+          stream_, http::make_chunk_last(),
+          [self = shared_from_this()](beast::error_code error, size_t) {
+            self->writing_ = false;
+            self->streaming_ = false;
+            beast::error_code ignored;
+            self->stream_.socket().cancel(ignored);
+            self->OnAnswered(error);
+          });
+    } else {
+      // Between two events a stream may be silent for as long as it likes.
+      stream_.expires_never();
+    }
+  }
+
+  void OnChunkWritten(beast::error_code error) {
+    writing_ = false;
+    if (error) {
+      Close();
+      return;
+    }
+    WriteMore();
+  }
+
+  // A stream's client says nothing more; that its socket becomes readable
+  // means that it is gone.
+  void WatchForClose() {
+    stream_.socket().async_wait(
+        tcp::socket::wait_read,
+        [self = shared_from_this()](beast::error_code error) {
+          if (error || !self->streaming_) return;
+          char byte = 0;
+          const ssize_t n = ::recv(self->stream_.socket().native_handle(),
+                                   &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+          if (n <= 0) self->Close();
+        });
+  }
+
+  beast::tcp_stream stream_;
+  const HttpHandler& handler_;
+  const HttpUploadOpener& uploads_;
+  Connections& connections_;
+  const beast::tcp_stream::executor_type executor_ = stream_.get_executor();
+  beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::empty_body>> head_parser_;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  // A body that goes part by part to `upload_`.
+  std::optional<http::request_parser<http::buffer_body>> part_parser_;
+  std::string part_;
+  std::unique_ptr<HttpUpload> upload_;
+  unsigned version_ = 11;  // of the request
+  bool head_ = false;
+  bool keep_alive_ = true;
+  bool answered_ = false;
+  bool streaming_ = false;
+  bool writing_ = false;
+  bool ended_ = false;
+  bool unread_ = false;  // the client may still be sending a refused body
+  size_t lingered_bytes_ = 0;
+  std::deque<std::string> chunks_;
+};
+
+}  // namespace reprise::server

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/import_upload.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/str_cat.h"
+#include "base/text.h"
+#include "base/units.h"
+#include "server/import/import_file.h"
+#include "server/log.h"
+#include "server/net/connect.h"
+
+namespace reprise::server {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMostNameBytes = 200;
+constexpr auto kProgressPause = std::chrono::milliseconds(100);
+constexpr size_t kMostUnsent = 4;
+
+HttpResponse Refusal(int http_status, const Status& status) {
+  return {.status = http_status,
+          .headers = {{"Content-Type", "application/json"},
+                      {"Cache-Control", "no-store"},
+                      {"X-Content-Type-Options", "nosniff"}},
+          .body = ErrorJson(status),
+          .view = {}};
+}
+
+HttpResponse Refusal(const Status& status) {
+  return Refusal(HttpStatusOf(status.code()), status);
+}
+
+// "%41+b" -> "A b".
+std::string Decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(&text[i + 1], &text[i + 3], value, 16).ptr ==
+            &text[i + 3]) {
+      out += static_cast<char>(value);
+      i += 2;
+    } else {
+      out += text[i] == '+' ? ' ' : text[i];
+    }
+  }
+  return out;
+}
+
+// The value of `name` in a query: what a page says its file is called. Only
+// shown, never opened.
+std::string FileName(std::string_view query) {
+  std::string name;
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+    if (pair.starts_with("name=")) name = Decoded(pair.substr(5));
+  }
+  name.erase(0, name.find_last_of("/\\") + 1);
+  std::erase_if(name, [](char c) {
+    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
+  name = ValidUtf8(name, kMostNameBytes);
+  return name.empty() ? "file" : name;
+}
+
+std::string Line(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+}  // namespace
+
+// ---- File ----
+
+// One upload on disk and its place among kMaxImports; without a name, so that
+// nothing is left behind whatever happens.
+class ImportUploads::File {
+ public:
+  explicit File(std::atomic<int>& open) : open_(open) {}
+  ~File() {
+    if (fd_ >= 0) ::close(fd_);
+    --open_;
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  Status Append(const std::string& folder, std::string_view bytes) {
+    if (fd_ < 0) {
+      std::string path = folder + "/import-XXXXXX";
+      fd_ = ::mkostemp(path.data(), O_CLOEXEC);
+      if (fd_ < 0) return Failed(folder, errno);
+      ::unlink(path.c_str());
+    }
+    while (!bytes.empty()) {
+      const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return Failed(folder, errno);
+      bytes.remove_prefix(static_cast<size_t>(n));
+      bytes_ += static_cast<uint64_t>(n);
+    }
+    return OkStatus();
+  }
+
+  uint64_t bytes() const { return bytes_; }
+  // Another name for the open file, with a position of its own.
+  std::string path() const { return StrCat("/proc/self/fd/", fd_); }
+
+ private:
+  static Status Failed(const std::string& folder, int error) {
+    return error == ENOSPC || error == EDQUOT
+               ? ResourceExhausted(
+                     StrCat("there is no room for it in ", folder,
+                            "; free some, or use `reprise import`, which "
+                            "reads the file where it is"))
+               : FailedPrecondition(StrCat("cannot be kept in ", folder, ": ",
+                                           std::strerror(error)));
+  }
+
+  std::atomic<int>& open_;
+  int fd_ = -1;
+  uint64_t bytes_ = 0;
+};
+
+// ---- Upload ----
+
+class ImportUploads::Upload final : public HttpUpload {
+ public:
+  Upload(ImportUploads& owner, std::string name)
+      : owner_(owner),
+        name_(std::move(name)),
+        file_(std::make_shared<File>(owner.open_)) {}
+
+  void Take(std::string part, Next next) override {
+    auto work = [this, part = std::move(part), next] {
+      const Status status = file_->Append(owner_.folder_, part);
+      next(status.ok() ? std::nullopt : std::optional(Refusal(Named(status))));
+    };
+    if (!owner_.workers_.Post(std::move(work))) next(Refusal(Busy()));
+  }
+
+  HttpResponse TooLarge() const override {
+    return Refusal(
+        413, Named(ResourceExhausted(StrCat(
+                 "is larger than ",
+                 FormatBytes(static_cast<int64_t>(owner_.max_bytes_)),
+                 ", the most that is taken here; use `reprise import`"))));
+  }
+
+  void Finish(std::shared_ptr<HttpReply> reply) override {
+    auto work = [&owner = owner_, file = file_, name = name_, reply] {
+      owner.Import(*file, name, *reply);
+    };
+    if (!owner_.workers_.Post(std::move(work))) reply->Respond(Refusal(Busy()));
+  }
+
+ private:
+  Status Named(const Status& status) const {
+    return Status(status.code(), StrCat(name_, ": ", status.message()));
+  }
+  Status Busy() const {
+    return Named(Unavailable(
+        "the server is shutting down; drop the file again when it is back"));
+  }
+
+  ImportUploads& owner_;
+  const std::string name_;
+  const std::shared_ptr<File> file_;
+};
+
+// ---- ImportUploads ----
+
+// One thread for each that is let in: none waits for another.
+ImportUploads::ImportUploads(std::string folder,
+                             std::shared_ptr<grpc::Channel> channel,
+                             uint64_t max_bytes)
+    : folder_(std::move(folder)),
+      channel_(std::move(channel)),
+      max_bytes_(max_bytes),
+      workers_(kMaxImports, size_t{2} * kMaxImports) {}
+
+ImportUploads::~ImportUploads() { Stop(); }
+
+void ImportUploads::Stop() {
+  stopping_ = true;
+  workers_.Stop();
+}
+
+HttpUploadStart ImportUploads::Begin(const HttpRequest& head) {
+  const std::string name = FileName(head.query);
+  const std::string_view type = head.Header("content-type");
+  if (head.method != "POST") {
+    return {.refused = Refusal(
+                405, InvalidArgument("/import takes POST, with the file as "
+                                     "the body"))};
+  }
+  if (type != "application/octet-stream") {
+    return {.refused = Refusal(
+                415, InvalidArgument(StrCat(name,
+                                            ": must be sent as "
+                                            "application/octet-stream, as it "
+                                            "is")))};
+  }
+  if (open_.fetch_add(1) >= kMaxImports) {
+    --open_;
+    return {.refused = Refusal(ResourceExhausted(
+                StrCat(name, ": ", kMaxImports,
+                       " files are being imported already; try again when "
+                       "one is done")))};
+  }
+  return {.upload = std::make_unique<Upload>(*this, name),
+          .max_bytes = max_bytes_};
+}
+
+void ImportUploads::Import(const File& file, const std::string& name,
+                           HttpReply& reply) {
+  reply.BeginStream(200, {{"Content-Type", "application/x-ndjson"},
+                          {"Cache-Control", "no-store"},
+                          {"X-Content-Type-Options", "nosniff"}});
+  // Every format is read twice.
+  const double all =
+      2.0 * static_cast<double>(std::max<uint64_t>(file.bytes(), 1));
+  uint64_t before = 0;  // of readings that are over
+  uint64_t last = 0;
+  bool sending = false;
+  Clock::time_point said{};
+  const auto watch = [&](uint64_t at) -> Status {
+    if (stopping_) return Unavailable("the server is shutting down");
+    if (!sending && reply.cancelled()) return Cancelled("nobody waits for it");
+    last = at;
+    if (Clock::now() - said < kProgressPause || reply.unsent() > kMostUnsent) {
+      return OkStatus();
+    }
+    said = Clock::now();
+    const double done = static_cast<double>(before + at) / all;
+    reply.Write(Line({{"progress", std::min(done, 1.0)}}));
+    return OkStatus();
+  };
+  const OpenSource open = [&]() -> StatusOr<ByteSource> {
+    if (file.bytes() == 0) return ByteSource::Over({});
+    ASSIGN_OR_RETURN(ByteSource source, ByteSource::OpenFile(file.path()));
+    before += std::exchange(last, 0);
+    source.Watch(watch);
+    return source;
+  };
+  const RunIdentity identity = NewIdentity();
+  const auto import = ImportedFile::Read(
+      open, {.file = name, .name = name, .device = {}, .step = {}});
+  sending = true;
+  Status status = import.status();
+  if (status.ok()) status = import->Send(channel_, identity);
+  if (!status.ok()) {
+    LogInfo(StrCat("not imported: ", status.message()));
+    reply.Write(StrCat("{\"error\":", ErrorJson(status), "}\n"));
+    reply.End();
+    return;
+  }
+  const MemorySummary& summary = import->summary();
+  LogInfo(StrCat("imported ", name, " (",
+                 FormatBytes(static_cast<int64_t>(file.bytes())), ", ",
+                 summary.format, ") as run ", identity.run_id));
+  const v1::StepGraph* graph = import->graph();
+  reply.Write(Line({{"run",
+                     {{"runId", identity.run_id},
+                      {"name", summary.name},
+                      {"format", summary.format},
+                      {"events", summary.events},
+                      {"ops", graph == nullptr ? 0 : graph->ops_size()},
+                      {"notes", summary.notes}}}}));
+  reply.End();
+}
+
+}  // namespace reprise::server

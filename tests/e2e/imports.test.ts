@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** Files of PyTorch and of Reprise, dropped on the page. */
+import {execFileSync} from 'node:child_process';
+import {mkdtempSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
+import {tmpdir} from 'node:os';
+import {join} from 'node:path';
+import {fileURLToPath} from 'node:url';
+import type {Browser, Page} from 'playwright-core';
+import {afterAll, beforeAll, expect, onTestFinished, test} from 'vitest';
+import {openPage, startBrowser} from './browser';
+import {startDaemon, type Daemon} from './daemon';
+
+const root = (path: string): string => fileURLToPath(new URL(`../../${path}`, import.meta.url));
+const python = process.env['REPRISE_PYTHON'] ?? root('.venv/bin/python');
+
+let daemon: Daemon;
+let browser: Browser;
+let folder: string;
+
+beforeAll(async () => {
+  folder = mkdtempSync(join(tmpdir(), 'reprise-imports-'));
+  const write = (script: string, file: string): void =>
+    void execFileSync(python, [root(`tests/import/${script}`), join(folder, file)]);
+  write('snapshots.py', 'snapshot.pickle');
+  write('profiled_step.py', 'trace.json');
+  [daemon, browser] = await Promise.all([startDaemon(), startBrowser()]);
+});
+
+afterAll(async () => {
+  await browser?.close();
+  await daemon?.remove();
+  rmSync(folder, {recursive: true, force: true});
+});
+
+async function open(): Promise<Page> {
+  const {page, problems} = await openPage(browser);
+  onTestFinished(async () => {
+    await page.close();
+    expect(problems).toEqual([]);
+  });
+  await page.goto(daemon.url);
+  await page.getByRole('heading', {name: 'Runs'}).waitFor();
+  return page;
+}
+
+/** Drags files over the page and lets them go, as a browser tells the page. */
+async function drop(page: Page, names: readonly string[]): Promise<void> {
+  const files = names.map((name) => [name, readFileSync(join(folder, name), 'base64')] as const);
+  const data = await page.evaluateHandle((all) => {
+    const transfer = new DataTransfer();
+    for (const [name, text] of all) {
+      const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+      transfer.items.add(new File([bytes], name));
+    }
+    return transfer;
+  }, files);
+  await page.dispatchEvent('body', 'dragenter', {dataTransfer: data});
+  await page.getByText('Drop it here').waitFor();
+  await page.dispatchEvent('body', 'drop', {dataTransfer: data});
+  await page.getByText('Drop it here').waitFor({state: 'detached'});
+}
+
+test('a profiler trace opens as a run, and is planned there', async () => {
+  const page = await open();
+
+  await drop(page, ['trace.json']);
+
+  await page.getByRole('heading', {name: 'trace.json'}).waitFor();
+  expect(page.url()).toMatch(/\/runs\/[0-9a-f-]{36}$/);
+  await page.getByRole('img', {name: 'without a plan'}).waitFor();
+  // The curve is there before any plan, and so is a form for the first one.
+  const form = page.getByRole('region', {name: 'Plan', exact: true});
+  await form.getByText('is without a plan').waitFor();
+  await form.getByLabel('Budget, typed').fill('0.99x');
+  await form.getByRole('button', {name: 'Plan'}).click();
+
+  const verdict = page.getByRole('status', {name: 'Verdict'});
+  await expect.poll(() => verdict.textContent()).toMatch(/^(It fits|Nothing fits) in /);
+  await page.getByRole('region', {name: 'Budget'}).waitFor();
+  expect(await form.count()).toBe(0);
+});
+
+test('a memory snapshot opens as a run with its timeline', async () => {
+  const page = await open();
+
+  await page.getByRole('button', {name: 'Import a file'}).waitFor();
+  await page.getByLabel('Files to import').setInputFiles(join(folder, 'snapshot.pickle'));
+
+  await page.getByRole('heading', {name: 'snapshot.pickle'}).waitFor();
+  await page.getByRole('img', {name: 'without a plan 5.9 KiB'}).waitFor();
+  expect(await page.getByRole('region', {name: 'Plan', exact: true}).count()).toBe(0);
+});
+
+test('several files at once stay on a list, and each says how it went', async () => {
+  writeFileSync(join(folder, 'bad.json'), '{"traceEvents":[{"ph":"X"');
+  writeFileSync(join(folder, 'empty.json'), '');
+  const page = await open();
+
+  await drop(page, ['bad.json', 'snapshot.pickle', 'empty.json']);
+
+  const list = page.getByRole('region', {name: 'Imports'});
+  await list.getByText('memory snapshot', {exact: true}).waitFor();
+  const said = await list.getByRole('alert').allTextContents();
+  expect(said[0]).toMatch(/^byte \d+: is not valid JSON/);
+  expect(said[1]).toBe('is empty, or a folder');
+  await list.getByRole('button', {name: 'Take bad.json off the list'}).click();
+  expect(await list.getByRole('alert').count()).toBe(1);
+  await list.getByRole('link', {name: 'Open'}).click();
+  await page.getByRole('heading', {name: 'snapshot.pickle'}).waitFor();
+});
+
+test('text that is dragged over the page is no file', async () => {
+  const page = await open();
+  const data = await page.evaluateHandle(() => {
+    const transfer = new DataTransfer();
+    transfer.setData('text/plain', 'hello');
+    return transfer;
+  });
+
+  await page.dispatchEvent('body', 'dragenter', {dataTransfer: data});
+  await page.dispatchEvent('body', 'drop', {dataTransfer: data});
+
+  expect(await page.getByText('Drop it here').count()).toBe(0);
+});
