@@ -19,6 +19,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "e2e: needs the built agent and daemon")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_tape() -> None:
+    """Jobs do not wait for it; tests do."""
+    from reprise.torch.fast import FAST
+
+    folder = FAST.cache_folder()
+    assert folder is not None
+    FAST.build(folder)
+
+
 @pytest.fixture(autouse=True)
 def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a session keeps between runs is kept apart."""

@@ -50,5 +50,5 @@ def test_a_plan_that_gives_nothing_up_costs_nothing() -> None:
     idle = replace(armed, replays=0)
 
     # 32 ops and 32 saved tensors: 32 * 3 + 32 * 2.
-    assert Costs(3, 2, 9).armed_ns(armed) == 160
-    assert Costs(3, 2, 9).armed_ns(idle) == 0
+    assert Costs(3, 2, 9).armed_ns(Tape(armed)) == 160
+    assert Costs(3, 2, 9).armed_ns(Tape(idle)) == 0

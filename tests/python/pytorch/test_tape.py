@@ -51,7 +51,17 @@ PROGRAMS = int(os.environ.get("REPRISE_PROGRAMS", "504"))
 BUNDLES = 12
 
 
-@pytest.mark.parametrize("bundle", range(BUNDLES))
+@pytest.fixture(autouse=True, params=["compiled", "python"])
+def half(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything here holds with and without the compiled half of the tape."""
+    monkeypatch.setenv("REPRISE_FAST", str(int(request.param == "compiled")))
+
+
+@pytest.mark.parametrize(
+    ("bundle", "half"),
+    [(bundle, ("compiled", "python")[bundle % 2]) for bundle in range(BUNDLES)],
+    indirect=["half"],
+)
 def test_random_programs_under_random_plans_have_equal_gradients(bundle: int) -> None:
     meter = start_meter()
     prepared(job(Checkpointed()))  # torch imports half of itself at the first of some calls

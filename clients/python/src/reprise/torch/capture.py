@@ -124,6 +124,7 @@ class SavedTensor:
     version: int  # 1 after the op that made the storage, +1 after each op that mutates it
     shape: tuple[int, ...]
     dtype: str
+    op: int = 0  # the one that runs next
 
 
 @dataclass(slots=True, frozen=True)
@@ -583,7 +584,8 @@ class Capture(TorchDispatchMode):
             slot = len(self._slots)
             version = len(storage.mutated_by) + 1
             dtype = str(tensor.dtype).removeprefix("torch.")
-            self._slots.append(SavedTensor(storage, version, tuple(tensor.shape), dtype))
+            shape = tuple(tensor.shape)
+            self._slots.append(SavedTensor(storage, version, shape, dtype, len(self._ops)))
             if not _is_plain(tensor):
                 storage.pinned = True
         return _Packed(alias, slot, storage, self._modules[-1][0])

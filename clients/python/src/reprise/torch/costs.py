@@ -3,7 +3,7 @@
 
     costs = measured_costs()
     costs.replay_ns                    # per recorded and replayed call, beyond the call itself
-    costs.armed_ns(program)            # per step, for looking at every op and every saved tensor
+    costs.armed_ns(tape)               # per step, for looking at every op and every saved tensor
 
 Runs chains of the smallest op there is, plainly and under programs written by hand, in some fifty
 milliseconds. CPU time of this thread, so that a busy machine is not taken for a slow one; on a GPU
@@ -35,17 +35,19 @@ ROUNDS = 24
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one op of a planned forward, of one tensor that is packed and unpacked, of one replay."""
+    """Of one op of a planned forward, of one saved tensor that goes through the hooks, of one
+    replay."""
 
     op_ns: int
     saved_ns: int
     replay_ns: int
 
-    def armed_ns(self, program: Program) -> int:
-        """What a step under this program pays whatever it replays."""
+    def armed_ns(self, tape: Tape) -> int:
+        """What a step under this tape pays whatever it replays."""
+        program = tape.program
         if not program.replays:
             return 0
-        return self.op_ns * len(program.rows) + self.saved_ns * len(program.slots)
+        return self.op_ns * len(program.rows) + self.saved_ns * tape.hooked
 
 
 @cache

@@ -14,6 +14,7 @@ alive before, minus what it leaves behind. The name is that of the member at its
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 
 from reprise.torch.capture import CapturedOp, CapturedStep, CapturedStorage, Unpack
 from reprise.torch.ops import OpKind
@@ -56,7 +57,7 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
     return CapturedStep(
         ops=ops,
         storages=storages,
-        slots=step.slots,
+        slots=[replace(s, op=moved(s.op) if s.op < last else len(ops)) for s in step.slots],
         unpacks=[Unpack(u.slot, moved(u.op) if u.op < last else len(ops)) for u in step.unpacks],
         regions=[(moved(a), moved(b) if b < last else len(ops)) for a, b in step.regions],
         live_begin=step.live_begin,

@@ -24,6 +24,7 @@ Time and memory are linear in the schedule.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -83,6 +84,9 @@ class Program:
     events: tuple[int, ...]  # slots in the order in which they are unpacked
     bursts: tuple[Burst, ...]  # by event
     replays: int
+    # By slot: the row before which it is packed, as an input of that call or an output of the one
+    # before it. Not known, in a program written by hand: empty.
+    windows: tuple[int, ...] = ()
 
     @property
     def dropped(self) -> int:
@@ -270,6 +274,7 @@ class _Compiler:
                 if self._ops[number].func is not None and self._ops[number].phase == FORWARD
             ]
             regions.append((begin, len(rows)))
+        numbers = [row.op for row in rows]
         return Program(
             rows=tuple(rows),
             regions=tuple(regions),
@@ -278,6 +283,7 @@ class _Compiler:
             events=tuple(unpack.slot for unpack in step.unpacks),
             bursts=tuple(bursts),
             replays=len(useful),
+            windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
         )
 
     def _useful(self, unpacked: Sequence[tuple[int, Life]]) -> list[_Again]:

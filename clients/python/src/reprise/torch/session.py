@@ -124,7 +124,7 @@ class Session:
         rung = self.planning.rung
         if rung is None or rung.tape is None:
             return 0
-        return int(self.costs.armed_ns(rung.tape.program) * rung.graph.step.stretched)
+        return int(self.costs.armed_ns(rung.tape) * rung.graph.step.stretched)
 
     @property
     def graph(self) -> CapturedGraph | None:

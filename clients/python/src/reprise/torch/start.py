@@ -18,6 +18,7 @@ from reprise import abi, daemon
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.torch.costs import measured_costs
+from reprise.torch.fast import prepare
 from reprise.torch.joint import JointPass, install, supported
 from reprise.torch.meter import open_meter
 from reprise.torch.session import Session
@@ -51,6 +52,8 @@ def start(
         return None
     if not meter.exact:
         _say(f"peaks are counted per storage, without what ops use inside: {meter.why}")
+    if budget is not None:
+        prepare()
     program = Path(sys.argv[0]).name or "python"
     labels = {
         "name": os.environ.get("REPRISE_NAME") or program,

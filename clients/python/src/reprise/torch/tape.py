@@ -10,7 +10,8 @@
 Inside the root's forward a dispatch mode compares every op with the captured sequence, records
 the calls that will be replayed, and saved-tensor hooks keep or give up what autograd saves. In the
 backward only the unpack hook works: just before an event of the program it replays the burst that
-stands there, then hands out the tensor.
+stands there, then hands out the tensor. Where it is built, fast.cc does the part of this that has
+nothing to decide.
 
 What must stay true: gradients are those of the plain program, whatever the plan. Records hold
 what really ran; the program only says what to hold and when to let go. At the first op out of step
@@ -33,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reprise.torch import fast
 from reprise.torch.capture import stale_message
 from reprise.torch.generator import GeneratorState, device_of
 from reprise.torch.ops import IGNORED, PLAIN_TYPES, mutated_positions, tensors_in
@@ -72,40 +74,46 @@ class Run:
 
     __slots__ = (
         "__weakref__",
-        "armed",
         "audit",
         "counts",
-        "cursor",
         "leaves",
-        "next",
         "nodes",
         "program",
         "region",
         "replayer",
-        "safe",
-        "slot",
-        "task",
+        "track",
     )
 
-    def __init__(self, program: Program, counts: Counts | None = None) -> None:
+    def __init__(
+        self, program: Program, counts: Counts | None = None, compiled: Compiled | None = None
+    ) -> None:
         self.program = program
         self.counts = counts or Counts()
-        self.armed = True
+        self.track = fast.Track() if compiled is None else compiled.track(self)
         self.audit: Audit | None = None
-        self.safe = False
-        self.next = 0  # row
-        self.slot = 0
         self.region = 0
-        self.cursor = 0  # event
-        self.task = -1  # autograd's graph task
         self.nodes: dict[int, weakref.ref[Node]] = {}
         # Storage -> records that hold a tensor on it, for the copy before a write.
         self.leaves: dict[int, list[weakref.ref[Node]]] = {}
         self.replayer = Replayer(self.nodes, self.counts)
 
+    @property
+    def armed(self) -> bool:
+        """Everything has come as captured so far."""
+        return bool(self.track.armed)
+
+    @property
+    def safe(self) -> bool:
+        """Nothing is let go any more, what is missing is made on demand."""
+        return bool(self.track.safe)
+
+    @safe.setter
+    def safe(self, on: bool) -> None:
+        self.track.safe = on
+
     def mismatch(self, what: str) -> None:
         """From here on everything is kept."""
-        self.armed = False
+        self.track.armed = False
         self.counts.mismatches += 1
         self.counts.first_mismatch = self.counts.first_mismatch or what
 
@@ -113,13 +121,13 @@ class Run:
         """Keeps everything; a reason of our own is no mismatch of the program."""
         if why:
             self.mismatch(why)
-        self.armed = False
+        self.track.armed = False
 
     @property
     def spent(self) -> bool:
         """Every forward of the captured step has come, and its backward has run."""
         program = self.program
-        over = self.cursor >= len(program.events)
+        over = self.track.cursor >= len(program.events)
         return bool(program.replays) and over and self.region >= len(program.regions)
 
     def finish(self) -> None:
@@ -225,9 +233,11 @@ class Run:
 
     def pack(self, tensor: Tensor) -> Any:
         """What autograd keeps instead of a saved tensor."""
-        slot, self.slot = self.slot, self.slot + 1
+        track = self.track
+        slot = track.slot
+        track.slot = slot + 1
         slots = self.program.slots
-        if self.armed and slot < len(slots) and slots[slot]:
+        if track.armed and slot < len(slots) and slots[slot]:
             cell = cell_of(tensor, self)
             if cell is None or cell.dtype != tensor.dtype or None in cell.chain:
                 self.mismatch(f"saved tensor {slot} is not the one of the captured step")
@@ -240,7 +250,7 @@ class Run:
                 return ref
         guard = torch._C._DisableTorchDispatch()
         try:
-            return Kept(self, slot if self.armed else -1, tensor.detach())
+            return Kept(self, slot if track.armed else -1, tensor.detach())
         finally:
             del guard
 
@@ -248,22 +258,23 @@ class Run:
 
     def advance(self, slot: int) -> None:
         """An unpack of a slot: replays what the program has before it."""
-        if self.safe:
+        track = self.track
+        if track.safe:
             return
         task = torch._C._current_graph_task_id()
-        if task != self.task:
-            self.task = task
+        if task != track.task:
+            track.task = task
             if _graph_is_kept():
                 self._unplanned("the graph is kept for another backward")
                 return
-        cursor, program = self.cursor, self.program
+        cursor, program = track.cursor, self.program
         if cursor >= len(program.events) or program.events[cursor] != slot:
             self._unplanned("the backward runs in another order than captured")
             return
-        self.cursor = cursor + 1
+        track.cursor = cursor + 1
         burst = program.bursts[cursor]
         if burst and not self.replayer.run(burst):
-            self.safe = True
+            track.safe = True
 
 
 def unpack(packed: Any) -> Tensor:
@@ -282,8 +293,12 @@ def _unpacked(packed: Any) -> Tensor:
         return made  # type: ignore[no-any-return]
     packed.run.advance(packed.slot)
     if packed.tensor._version != packed.version:
-        raise RuntimeError(stale_message(packed.tensor, packed.version))
+        _stale(packed.tensor, packed.version)
     return packed.tensor  # type: ignore[no-any-return]
+
+
+def _stale(tensor: Tensor, version: int) -> None:
+    raise RuntimeError(stale_message(tensor, version))
 
 
 def _graph_is_kept() -> bool:
@@ -309,6 +324,36 @@ def _keeps(frame: FrameType | None) -> bool | None:
     return None
 
 
+def _alone() -> bool:
+    """Nobody else's dispatch mode is on this thread, and none is forbidden."""
+    python = torch._C.DispatchKey.Python
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(python)
+    return not excluded and torch._C._len_torch_dispatch_stack() == 0
+
+
+class Compiled:
+    """A program as fast.cc runs it."""
+
+    def __init__(self, module: Any, program: Program, sheet: Any) -> None:
+        self.module = module
+        self.program = program  # with what still comes to Python
+        self._sheet = sheet
+
+    @classmethod
+    def of(cls, program: Program) -> Compiled | None:
+        """None: nothing compiled is here, or it cannot run this program."""
+        module = fast.load(unpack, _stale) if program.replays else None
+        if module is None:
+            return None
+        thinned = fast.thin(program)
+        sheet = fast.sheet_of(module, thinned)
+        return None if sheet is None else cls(module, thinned, sheet)
+
+    def track(self, run: Run) -> Any:
+        """The state of a step, at its beginning."""
+        return self.module.Track(self._sheet, run)
+
+
 class Tape(TorchDispatchMode):
     """The dispatch mode of a planned forward."""
 
@@ -317,13 +362,22 @@ class Tape(TorchDispatchMode):
     def __init__(self, program: Program) -> None:
         super().__init__()
         self.program = program
-        self._run = Run(program)
+        self._compiled = Compiled.of(program)
+        self._gate: Any = None  # while it is open
+        self._run = self.begin()
 
     def begin(self, counts: Counts | None = None) -> Run:
         """A step begins; what an unfinished one left is forgotten with its graph. With the counts
         of a run that is spent the step goes on."""
-        self._run = Run(self.program, counts)
+        compiled = self._compiled
+        program = self.program if compiled is None else compiled.program
+        self._run = Run(program, counts, compiled)
         return self._run
+
+    @property
+    def hooked(self) -> int:
+        """Saved tensors of a step that go through the hooks."""
+        return len(self.program.events if self._compiled is None else self._compiled.program.events)
 
     @contextmanager
     def region(self) -> Iterator[None]:
@@ -335,26 +389,55 @@ class Tape(TorchDispatchMode):
             run.region = len(program.regions)
             yield
             return
+        if self._compiled is not None and not run.region and not _alone():
+            # Somebody else looks at every op, too: all of them go through Python in this step.
+            run.program, run.track = program, fast.Track()
         number = run.region
-        slot = run.slot
+        track = run.track
+        slot = track.slot
         if number >= len(program.regions):
             run.mismatch(f"forward {number + 1} of a step captured with {len(program.regions)}")
             first = end = 0
         else:
             first, end = program.regions[number]
-            run.next = first
+            track.next = first
         run.region = number + 1
         try:
-            with torch.autograd.graph.saved_tensors_hooks(run.pack, unpack), self:
+            with self._hooks(run), self, self._opened(track):
                 yield
         except BaseException:
             # A forward that fails and is tried again starts over.
-            run.region, run.slot = number, slot
+            run.region, track.slot = number, slot
             raise
-        if run.armed and run.next != end:
-            run.mismatch(f"the forward ended after {run.next - first} of {end - first} ops")
+        if run.armed and track.next != end:
+            run.mismatch(f"the forward ended after {track.next - first} of {end - first} ops")
         if run.leaves:
             watch(run)
+
+    def _hooks(self, run: Run) -> Any:
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        if isinstance(run.track, fast.Track):
+            return hooks(run.pack, unpack)
+        assert self._compiled is not None
+        return hooks(run.track.pack, self._compiled.module.unpack)
+
+    @contextmanager
+    def _opened(self, track: Any) -> Iterator[None]:
+        """Ops go through the gate, where there is one."""
+        if isinstance(track, fast.Track):
+            yield
+            return
+        assert self._compiled is not None
+        gate = self._compiled.module
+        if not gate.open(track):
+            yield
+            return
+        self._gate = gate
+        try:
+            yield
+        finally:
+            self._gate = None
+            gate.close()
 
     def __torch_dispatch__(
         self,
@@ -363,13 +446,30 @@ class Tape(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        gate = self._gate
+        if gate is None:
+            return self._op(func, types, args, kwargs)
+        # Some calls come here past the gate, by a tensor of another class: what we call must not
+        # come to it.
+        before = gate.aside(True)
+        try:
+            return self._op(func, types, args, kwargs)
+        finally:
+            gate.aside(before)
+            if not before:
+                gate.follow()
+
+    def _op(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Any:
         run = self._run
-        if run.armed:
+        track = run.track
+        if track.armed:
             rows = self.program.rows
-            at = run.next
+            at = track.next
             if at < len(rows) and rows[at].func is func:
                 row = rows[at]
-                run.next = at + 1
+                track.next = at + 1
                 if row.plain:
                     return func(*args, **kwargs) if kwargs else func(*args)
                 return run.special(row, func, args, kwargs or {})

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds and loads the compiled half of the tape (fast.cc).
+
+    python -m reprise.torch.fast build        # ahead of time; prints where it is
+
+    fast = load()                             # None: this process runs the tape in Python alone
+    thinned = thin(program)                   # without the saved tensors that need no hook
+    sheet = sheet_of(fast, thinned)           # None: this program has ops only Python sees
+
+The tape is complete in Python; this is the same, for less: an op that is only looked at and a
+tensor that is only kept never reach the interpreter. A job does not wait for the compiler (some
+ten seconds, once per torch): what is not built is built beside the job, and used from the next
+program of this process on. REPRISE_FAST=0 does without, and so does a torch without the dispatch
+key it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reprise.torch.native import Native
+from reprise.torch.ops import IGNORED
+from reprise.torch.program import Program
+
+__all__ = ["FAST", "Track", "load", "prepare", "sheet_of", "thin"]
+
+FAST = Native(
+    "fast",
+    Path(__file__).with_name("fast.cc"),
+    "the compiled tape",
+    ("c10", "torch_cpu", "torch_python"),
+    "to run plans with less overhead",
+    python=True,
+)
+
+_KEY = "Fake"
+
+_module: Any = None
+_failed = False
+_builder: subprocess.Popen[bytes] | None = None
+_operators = 0  # higher-order ones that know of the gate's key
+
+
+class Track:
+    """How far a step has come; what fast.cc has under the same name."""
+
+    __slots__ = ("armed", "cursor", "next", "safe", "slot", "task")
+
+    def __init__(self) -> None:
+        self.armed = True
+        self.safe = False
+        self.next = 0  # row
+        self.slot = 0
+        self.cursor = 0  # event
+        self.task = -1  # autograd's graph task
+
+
+def _wanted() -> bool:
+    return os.environ.get("REPRISE_FAST", "1") != "0" and not _failed
+
+
+def prepare() -> None:
+    """Starts the compiler where nothing is built yet."""
+    global _builder
+    folder = FAST.cache_folder()
+    if not _wanted() or _module is not None or _builder is not None or folder is None:
+        return
+    if FAST.built(folder) is None:
+        command = [sys.executable, "-m", "reprise.torch.fast", "build"]
+        own, theirs = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")
+        path = os.pathsep.join(filter(None, [own, theirs]))
+        _builder = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": path, "REPRISE_DISABLE": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
+    """The module, if it is built; None: not here, or not yet."""
+    global _module, _failed
+    if not _wanted():
+        return None
+    if _module is None:
+        folder = FAST.cache_folder()
+        path = None if folder is None else FAST.built(folder)
+        if path is None:
+            return None
+        try:
+            _module = _open(path, unpack, stale)
+        except Exception:
+            _module = None
+        _failed = _module is None
+    if _module is not None and not _teach_higher_order_operators():
+        return None
+    return _module
+
+
+def _open(path: Path, unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
+    loader = ExtensionFileLoader("reprise_fast", str(path))
+    spec = spec_from_file_location("reprise_fast", path, loader=loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    ignored = [_name(func) for func in IGNORED]
+    return module if module.setup(unpack, stale, ignored) else None
+
+
+def _teach_higher_order_operators() -> bool:
+    """They are dispatched in Python, where there are no fallbacks: without this one that runs while
+    the gate is open would find no kernel for its key."""
+    global _operators
+    known = getattr(torch._ops, "_higher_order_ops", None)
+    if known is None:
+        return False
+    if len(known) != _operators:
+        key = torch._C._parse_dispatch_key(_KEY)
+        for operator in known.values():
+            operator.fallthrough(key)
+        _operators = len(known)
+    return True
+
+
+def _name(func: Any) -> tuple[str, str]:
+    """As the dispatcher knows it."""
+    name, overload = func._schema.name, func._schema.overload_name
+    return name, overload
+
+
+def _hooked(program: Program) -> set[int]:
+    """Windows that go through the hooks: something of them is given up, or is unpacked where
+    something is replayed."""
+    wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
+    wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
+    return {program.windows[slot] for slot in wanted}
+
+
+def thin(program: Program) -> Program:
+    """The program with the unpacks of hooked windows only."""
+    if not program.windows:
+        return program
+    hooked = _hooked(program)
+    pairs = [
+        (slot, burst)
+        for slot, burst in zip(program.events, program.bursts, strict=True)
+        if program.windows[slot] in hooked
+    ]
+    return replace(
+        program, events=tuple(s for s, _ in pairs), bursts=tuple(burst for _, burst in pairs)
+    )
+
+
+def _windows(program: Program) -> tuple[bytes, array[int]]:
+    """By window: hooked or not, and its first slot."""
+    if not program.windows:
+        return b"", array("q")
+    hooked = _hooked(program)
+    windows = range(len(program.rows) + 1)
+    first = array("q", (bisect_left(program.windows, window) for window in windows))
+    return bytes(window in hooked for window in windows), first
+
+
+def sheet_of(fast: Any, program: Program) -> Any:
+    """The program as the gate reads it."""
+    if any(not isinstance(row.func, torch._ops.OpOverload) for row in program.rows):
+        return None
+    rows = [_name(row.func) if row.plain else None for row in program.rows]
+    quiet = bytes(not burst for burst in program.bursts)
+    try:
+        return fast.Sheet(
+            rows, bytes(program.slots), array("q", program.events), quiet, *_windows(program)
+        )
+    except LookupError:
+        return None
+
+
+if __name__ == "__main__":
+    os.nice(10)  # a job may be running meanwhile
+    sys.exit(FAST.main(sys.argv[1:]))

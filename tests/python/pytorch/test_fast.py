@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled half of the tape does what the Python one does, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import referee
+import torch
+from jobs import (
+    CapturedGraph,
+    Job,
+    Tape,
+    captured,
+    compile_plan,
+    different,
+    plain_step,
+    planned_step,
+    start_meter,
+    sum_of,
+)
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reprise.errors import RepriseError
+from reprise.torch import fast, tape
+from reprise.torch.native import Native
+
+GATE = torch._C._parse_dispatch_key("Fake")
+
+
+class Net(nn.Module):
+    """Linear layers with something of the test's in the middle."""
+
+    def __init__(self, middle: Any = None) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.middle = middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            x = layer(x).sigmoid()
+            if number == 2 and self.middle is not None:
+                x = self.middle(x)
+        return x
+
+
+def job_of(net: nn.Module) -> Job:
+    return Job(net, (torch.randn(4, 8),), sum_of, torch.optim.SGD(net.parameters(), lr=0.1))
+
+
+def graph_of(job: Job) -> CapturedGraph:
+    plain_step(job, 0)
+    return captured(job, start_meter())
+
+
+def tape_of(graph: CapturedGraph, share: float = 1.0, seed: int = 0) -> Tape:
+    made = Tape(compile_plan(graph, referee.random_plan(graph.message(), seed, share, 0.3)))
+    assert (made._compiled is not None) == (made.program.replays > 0)
+    return made
+
+
+def nothing_left() -> bool:
+    """This thread is as before."""
+    torch.autograd.graph.disable_saved_tensors_hooks("refused while some are set").__enter__()
+    torch._C._autograd._saved_tensors_hooks_enable()
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    stack = torch._C._len_torch_dispatch_stack()
+    return not (included(GATE) or included(torch._C.DispatchKey.Python) or stack)
+
+
+def check(job: Job, graph: CapturedGraph, made: Tape) -> Any:
+    expected = plain_step(job, 1, step=False)
+    found, counts, _ = planned_step(job, graph, [], 1, tape=made, step=False)
+    assert different(expected, found) == []
+    assert nothing_left()
+    return counts
+
+
+def test_only_recorded_calls_come_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(Net())
+    graph = graph_of(job)
+    made = tape_of(graph, share=0.4)
+    seen: list[Any] = []
+    look = Tape._op
+    monkeypatch.setattr(
+        Tape,
+        "_op",
+        lambda self, func, *rest: (seen.append(func), look(self, func, *rest))[1],
+    )
+
+    counts = check(job, graph, made)
+
+    special = [row.func for row in made.program.rows if not row.plain]
+    assert 0 < len(special) < len(made.program.rows)
+    assert seen == special
+    assert counts.mismatches == counts.on_demand == 0
+
+
+def test_saved_tensors_far_from_anything_given_up_meet_no_hook(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = job_of(Net())
+    graph = graph_of(job)
+    message = graph.message()
+    programs = (
+        compile_plan(graph, referee.random_plan(message, seed, 0.15, 0.3)) for seed in range(50)
+    )
+    program = next(p for p in programs if 0 < p.dropped <= 2)
+    made = Tape(program)
+    calls: list[int] = []
+    advance = tape.Run.advance
+    monkeypatch.setattr(
+        tape.Run,
+        "advance",
+        lambda run, slot: (calls.append(slot), advance(run, slot))[1],
+    )
+
+    counts = check(job, graph, made)
+
+    # Two calls save what is in one window, at most four tensors.
+    assert counts.dropped == program.dropped
+    assert program.dropped <= made.hooked <= 8 < len(graph.step.slots)
+    assert len(calls) <= made.hooked
+    assert counts.mismatches == counts.on_demand == 0
+
+
+class Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Doubled(Tensor):
+    """A subclass that takes its call apart."""
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> Any:
+        return Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad
+        )
+
+    def __init__(self, inner: Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*(a.inner if isinstance(a, Doubled) else a for a in args), **(kwargs or {}))
+        return Doubled(out) if isinstance(out, Tensor) else out
+
+
+class Through(torch.autograd.Function):
+    """Computes on a subclass, inside."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        return (Doubled(x.detach()) * 2.0).inner + 0.0  # type: ignore[attr-defined,no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return grad * 2.0
+
+
+def with_a_mode(x: Tensor) -> Tensor:
+    with Counting() as mode:
+        x = x.tanh().exp()
+    assert mode.seen >= 2  # and detach, of what is saved without hooks
+    return x.sin()
+
+
+def with_hooks_of_its_own(x: Tensor) -> Tensor:
+    packed = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor.shape)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        x = x.tanh().exp()
+    assert len(packed) == 2
+    return x.sin()
+
+
+def with_a_gradient_inside(x: Tensor) -> Tensor:
+    y = x.detach().requires_grad_()
+    (slope,) = torch.autograd.grad((y.sin() * y).sum(), y)
+    return x * slope
+
+
+def without_any_mode(x: Tensor) -> Tensor:
+    guard = torch._C._DisableTorchDispatch()
+    try:
+        scale = x.detach().abs().max()
+    finally:
+        del guard
+    return x / (scale + 1)
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        with_a_mode,
+        with_hooks_of_its_own,
+        with_a_gradient_inside,
+        without_any_mode,
+        Through.apply,
+    ],
+)
+def test_what_the_forward_does_beside_ops_is_equal(middle: Any) -> None:
+    job = job_of(Net(middle))
+    graph = graph_of(job)
+
+    for seed in range(4):
+        check(job, graph, tape_of(graph, share=(1.0, 0.5, 0.3, 0.2)[seed], seed=seed))
+
+
+def test_a_higher_order_operator_that_was_not_captured_finds_its_kernel() -> None:
+    from torch._higher_order_ops.out_dtype import out_dtype
+
+    def product(x: Tensor) -> Tensor:
+        ones = torch.ones(4, 4, dtype=torch.int8)
+        return x + out_dtype(torch.ops.aten.mm.default, torch.int32, ones, ones).sum()
+
+    net = Net()
+    job = job_of(net)
+    graph = graph_of(job)
+    made = tape_of(graph)
+    net.middle = product
+
+    counts = check(job, graph, made)
+
+    assert counts.mismatches == 1
+
+
+def test_a_forward_that_raises_leaves_the_thread_as_it_was() -> None:
+    def fails(x: Tensor) -> Tensor:
+        return torch.mm(x, x.new_zeros(3, 3))
+
+    net = Net()
+    job = job_of(net)
+    graph = graph_of(job)
+    made = tape_of(graph)
+    net.middle = fails
+
+    made.begin()
+    with pytest.raises(RuntimeError), made.region():
+        net(*job.inputs)
+    assert nothing_left()
+
+    net.middle = None
+    assert check(job, graph, made).mismatches == 0
+
+
+def test_a_step_that_somebody_else_looks_at_runs_in_python_as_planned() -> None:
+    job = job_of(Net())
+    graph = graph_of(job)
+    made = tape_of(graph, share=0.4)
+    expected = plain_step(job, 1, step=False)
+
+    with Counting() as mode:
+        found, counts, _ = planned_step(job, graph, [], 1, tape=made, step=False)
+
+    assert different(expected, found) == []
+    assert mode.seen > len(made.program.rows)
+    assert (counts.mismatches, counts.on_demand) == (0, 0)
+    assert check(job, graph, made).replayed == counts.replayed
+
+
+def test_switched_off_everything_runs_in_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = job_of(Net())
+    graph = graph_of(job)
+    monkeypatch.setenv("REPRISE_FAST", "0")
+    made = Tape(compile_plan(graph, referee.random_plan(graph.message(), 0, 1.0, 0.3)))
+
+    counts = check(job, graph, made)
+
+    assert made._compiled is None
+    assert (counts.mismatches, counts.dropped > 0) == (0, True)
+
+
+def test_what_cannot_be_built_is_done_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(fast, "_module", None)
+
+    assert fast.load(tape.unpack, tape._stale) is None
+    with pytest.raises(RepriseError, match="no-such-compiler"):
+        fast.FAST.build(tmp_path)
+
+
+def test_another_torch_has_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Native._fingerprint(fast.FAST)
+
+    monkeypatch.setattr(torch, "__version__", "3.0.0")
+
+    assert Native._fingerprint(fast.FAST) != here
