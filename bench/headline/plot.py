@@ -18,6 +18,7 @@ STYLES = {
     "compile": ("torch.compile's budget", "#1b9e77"),
     "reprise@sqrt": ("Reprise at \u221an's peak", "#e7298a"),
     "reprise@block": ("Reprise at per-block's peak", "#66a61e"),
+    "reprise@tenth": ("Reprise at a tenth of plain's", "#a6761d"),
 }
 
 WIDTH, HEIGHT = 760, 420

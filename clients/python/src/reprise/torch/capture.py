@@ -25,7 +25,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -125,6 +125,7 @@ class SavedTensor:
     shape: tuple[int, ...]
     dtype: str
     op: int = 0  # the one that runs next
+    output: bool = False  # of the call before it, and not an input of the next one
 
 
 @dataclass(slots=True, frozen=True)
@@ -196,6 +197,7 @@ class Capture(TorchDispatchMode):
         self._unpacked_objects: dict[int, weakref.ref[Tensor]] = {}
         self._slots: list[SavedTensor] = []
         self._unpacks: list[Unpack] = []
+        self._saved_by: dict[int, str] = {}  # slot -> autograd node
         self._regions: list[tuple[int, int]] = []
         self._in_region = False
         self._keep_all = 0
@@ -291,7 +293,7 @@ class Capture(TorchDispatchMode):
         return CapturedStep(
             ops=self._ops,
             storages=self._storages,
-            slots=self._slots,
+            slots=[self._whose(number, slot) for number, slot in enumerate(self._slots)],
             unpacks=self._unpacks,
             regions=self._regions,
             live_begin=self._live_begin,
@@ -601,10 +603,25 @@ class Capture(TorchDispatchMode):
             self._node_module = packed.module
             if packed.slot >= 0:
                 self._unpacks.append(Unpack(packed.slot, len(self._ops)))
+                if self._node is not None:
+                    self._saved_by.setdefault(packed.slot, self._node[0])
             alias = packed.alias
             self._unpacked_objects[id(alias)] = weakref.ref(alias, self._forget(alias))
             self._alive_unpacked.append(weakref.ref(alias, self._released(packed.storage)))
         return packed.alias
+
+    def _whose(self, number: int, slot: SavedTensor) -> SavedTensor:
+        """Is it an output of the last call or an input of the next one? Autograd does not say; the
+        name of the node that unpacks it does, mostly. In doubt an output."""
+        before = self._ops[slot.op - 1]
+        made = (*before.writes, *before.mutates, *before.outputs)
+        if all(storage is not slot.storage for storage in made):
+            return slot
+        node = _plain_name(self._saved_by.get(number, "").partition("Backward")[0])
+        after = self._ops[slot.op].name if slot.op < len(self._ops) else ""
+        following = _plain_name(after.split(".")[1] if "." in after else "")
+        own = _plain_name(before.name.split(".")[1] if "." in before.name else "")
+        return replace(slot, output=node == own or node != following)
 
     def _released(self, storage: CapturedStorage) -> Callable[[Any], None]:
         """The engine releases what a node saved when it returns, and only then adds up gradients,
@@ -648,6 +665,11 @@ def _is_plain(tensor: Tensor) -> bool:
         and not tensor.is_neg()
         and not tensor.is_quantized
     )
+
+
+def _plain_name(name: str) -> str:
+    """Of an operator or of its autograd node."""
+    return name.replace("_", "").lower()
 
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -17,15 +17,19 @@
 // without this file: recorded ops, writes, ops out of step, replays.
 //
 // While the gate is open the tape's dispatch mode is on torch's stack as
-// always, but the Python key is excluded, so that ops do not come to the mode.
-// For an op it does not let through the gate puts things back as they are
-// without it:
+// always, but the Python key is not in the thread's set, so that ops do not
+// come to the mode. For an op it does not let through the gate puts things
+// back as they are without it:
 //
-//   gate open      keys: Gate             excluded: Python   stack: tape
-//   one op aside   keys: Python, Snapshot excluded: Gate     stack: tape
+//   gate open      keys: Gate              stack: ground, tape
+//   one op aside   keys: Python, Snapshot  stack: ground, tape  (no Gate)
 //
 // so nothing of the mode's semantics is written twice: another mode that the
 // program pushes, a tensor subclass, a nested call all meet the mode itself.
+// The ground is a mode that does nothing: torch takes the Python key in when
+// the first mode comes and out when the last one goes, and it goes and comes
+// around every call of a mode. The key is not excluded either: torch chooses
+// other ops where no mode can see them, and the captured step had one.
 //
 // What is saved between op i - 1 and op i, outputs of the one and inputs of the
 // other, is window i. All of a window goes through the hooks or nothing of it.
@@ -124,10 +128,7 @@ std::vector<c10::OperatorHandle>* ignored = nullptr;
 thread_local Track* open_track = nullptr;
 thread_local int64_t open_depth = 0;  // modes on the stack, with the tape's
 
-// Excluded and not only left out: copies of saved outputs would still go to
-// the mode, and torch would put its key back behind them.
 void ReachMode(bool on) {
-  tls_set_dispatch_key_excluded(DispatchKey::Python, !on);
   tls_set_dispatch_key_included(DispatchKey::Python, on);
   tls_set_dispatch_key_included(DispatchKey::PythonTLSSnapshot, on);
 }
@@ -213,10 +214,8 @@ void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   const DispatchKeySet below =
       keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGate);
   Track* const track = open_track;
-  // Another thread that inherited our keys, or a caller that wants no mode: who
-  // says so excludes the snapshot with the mode.
-  if (track == nullptr ||
-      tls_is_dispatch_key_excluded(DispatchKey::PythonTLSSnapshot)) {
+  // Another thread that inherited our keys, or a caller that wants no mode.
+  if (track == nullptr || tls_is_dispatch_key_excluded(DispatchKey::Python)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
     op.redispatchBoxed(below, stack);
     return;
@@ -235,17 +234,17 @@ void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
 }
 
 // open(track) -> bool: from here on the ops of this thread come to the gate.
-// The tape's mode must be the only one on the stack.
+// Only the ground and the tape's mode are on the stack.
 PyObject* Open(PyObject*, PyObject* track) {
   HANDLE_TH_ERRORS
   const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state().stack;
   if (hooks.empty() || tls_is_dispatch_key_excluded(DispatchKey::Python))
     Py_RETURN_FALSE;
-  if (open_track != nullptr || TorchDispatchModeTLS::stack_len() != 1)
+  if (open_track != nullptr || TorchDispatchModeTLS::stack_len() != 2)
     Py_RETURN_FALSE;
   Py_INCREF(track);
   open_track = reinterpret_cast<Track*>(track);
-  open_depth = 1;
+  open_depth = 2;
   ReachMode(false);
   tls_set_dispatch_key_included(kGate, true);
   hooks_below = hooks.size() - 1;
@@ -274,11 +273,16 @@ PyObject* Follow(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// aside(bool) -> bool: is the gate out of the way? What it was before.
-PyObject* SetAside(PyObject*, PyObject* on) {
-  const bool before = tls_is_dispatch_key_excluded(kGate);
-  tls_set_dispatch_key_excluded(kGate, on == Py_True);
-  return PyBool_FromLong(before);
+// aside(how) -> how it was: inside a call of the mode (0) neither the gate nor
+// the ground below it sees what is called.
+PyObject* SetAside(PyObject*, PyObject* value) {
+  const long how = PyLong_AsLong(value);
+  if (how < 0) return nullptr;
+  const bool gate = !tls_is_dispatch_key_excluded(kGate);
+  const bool mode = tls_is_dispatch_key_included(DispatchKey::Python);
+  tls_set_dispatch_key_excluded(kGate, (how & 1) == 0);
+  ReachMode((how & 2) != 0);
+  return PyLong_FromLong((gate ? 1 : 0) | (mode ? 2 : 0));
 }
 
 // ---- Saved tensors ---------------------------------------------------------

@@ -3,9 +3,7 @@
 
     python -m reprise.torch.fast build        # ahead of time; prints where it is
 
-    fast = load()                             # None: this process runs the tape in Python alone
-    thinned = thin(program)                   # without the saved tensors that need no hook
-    sheet = sheet_of(fast, thinned)           # None: this program has ops only Python sees
+    Compiled.of(program, unpack, stale)       # None: this program runs in Python alone
 
 The tape is complete in Python; this is the same, for less: an op that is only looked at and a
 tensor that is only kept never reach the interpreter. A job does not wait for the compiler (some
@@ -29,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.native import Native
-from reprise.torch.ops import IGNORED
+from reprise.torch.ops import IGNORED, PLAIN_TYPES
 from reprise.torch.program import Program
 
-__all__ = ["FAST", "Track", "load", "prepare", "sheet_of", "thin"]
+__all__ = ["FAST", "Compiled", "Ground", "Track", "alone", "load", "prepare"]
 
 FAST = Native(
     "fast",
@@ -144,8 +143,10 @@ def _name(func: Any) -> tuple[str, str]:
 
 def _hooked(program: Program) -> set[int]:
     """Windows that go through the hooks: something of them is given up, or is unpacked where
-    something is replayed."""
+    something is replayed. Or is an output of its call: without a hook autograd would make a copy
+    of it, and that comes to the dispatch mode past the gate."""
     wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
+    wanted |= program.outputs
     wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
     return {program.windows[slot] for slot in wanted}
 
@@ -187,6 +188,51 @@ def sheet_of(fast: Any, program: Program) -> Any:
         )
     except LookupError:
         return None
+
+
+def alone() -> bool:
+    """Nobody else's dispatch mode is on this thread, and none is forbidden."""
+    python = torch._C.DispatchKey.Python
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(python)
+    return not excluded and torch._C._len_torch_dispatch_stack() == 0
+
+
+class Ground(TorchDispatchMode):
+    """Lies below the tape while its gate is open (fast.cc). No op comes here."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if not PLAIN_TYPES.issuperset(types):
+            return NotImplemented
+        return func(*args, **(kwargs or {}))
+
+
+class Compiled:
+    """A program as fast.cc runs it."""
+
+    def __init__(self, module: Any, program: Program, sheet: Any) -> None:
+        self.module = module
+        self.program = program  # with what still comes to Python
+        self._sheet = sheet
+
+    @classmethod
+    def of(
+        cls, program: Program, unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]
+    ) -> Compiled | None:
+        """None: nothing compiled is here, or it cannot run this program."""
+        module = load(unpack, stale) if program.replays else None
+        if module is None:
+            return None
+        thinned = thin(program)
+        sheet = sheet_of(module, thinned)
+        return None if sheet is None else cls(module, thinned, sheet)
+
+    def track(self, run: Any) -> Any:
+        """The state of a step, at its beginning."""
+        return self.module.Track(self._sheet, run)
 
 
 if __name__ == "__main__":

@@ -87,6 +87,7 @@ class Program:
     # By slot: the row before which it is packed, as an input of that call or an output of the one
     # before it. Not known, in a program written by hand: empty.
     windows: tuple[int, ...] = ()
+    outputs: frozenset[int] = frozenset()  # slots that are outputs of the call before
 
     @property
     def dropped(self) -> int:
@@ -284,6 +285,7 @@ class _Compiler:
             bursts=tuple(bursts),
             replays=len(useful),
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
+            outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
         )
 
     def _useful(self, unpacked: Sequence[tuple[int, Life]]) -> list[_Again]:

@@ -37,10 +37,13 @@ __all__ = ["Replayer"]
 class _Alone:
     """Below autograd and autocast, seen by no mode."""
 
-    __slots__ = ("_grad", "_guards")
+    __slots__ = ("_functions", "_grad", "_guards")
 
     def __enter__(self) -> None:
         self._grad = torch.is_grad_enabled()
+        # A function mode looks at the backward (watch.py), at sizes and strides as well.
+        self._functions = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
         self._guards = [
             torch._C._DisableTorchDispatch(),
             torch._C._AutoDispatchBelowAutograd(),
@@ -53,6 +56,7 @@ class _Alone:
         while guards:
             guards.pop()
         torch._C._set_grad_enabled(self._grad)
+        self._functions.__exit__(None, None, None)
 
 
 class _Memo(dict[tuple[int, int], Tensor]):
@@ -160,6 +164,10 @@ class Replayer:
 
     def take(self, ref: Ref, run: Any) -> Tensor:
         """The tensor of a `Ref`."""
+        with torch._C.DisableTorchFunction():
+            return self._take(ref, run)
+
+    def _take(self, ref: Ref, run: Any) -> Tensor:
         cell, geometry = ref.cell, ref.geometry
         if ref.made is not None:
             if not run.safe:

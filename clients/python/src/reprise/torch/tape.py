@@ -25,7 +25,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -85,7 +85,7 @@ class Run:
     )
 
     def __init__(
-        self, program: Program, counts: Counts | None = None, compiled: Compiled | None = None
+        self, program: Program, counts: Counts | None = None, compiled: fast.Compiled | None = None
     ) -> None:
         self.program = program
         self.counts = counts or Counts()
@@ -324,36 +324,6 @@ def _keeps(frame: FrameType | None) -> bool | None:
     return None
 
 
-def _alone() -> bool:
-    """Nobody else's dispatch mode is on this thread, and none is forbidden."""
-    python = torch._C.DispatchKey.Python
-    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(python)
-    return not excluded and torch._C._len_torch_dispatch_stack() == 0
-
-
-class Compiled:
-    """A program as fast.cc runs it."""
-
-    def __init__(self, module: Any, program: Program, sheet: Any) -> None:
-        self.module = module
-        self.program = program  # with what still comes to Python
-        self._sheet = sheet
-
-    @classmethod
-    def of(cls, program: Program) -> Compiled | None:
-        """None: nothing compiled is here, or it cannot run this program."""
-        module = fast.load(unpack, _stale) if program.replays else None
-        if module is None:
-            return None
-        thinned = fast.thin(program)
-        sheet = fast.sheet_of(module, thinned)
-        return None if sheet is None else cls(module, thinned, sheet)
-
-    def track(self, run: Run) -> Any:
-        """The state of a step, at its beginning."""
-        return self.module.Track(self._sheet, run)
-
-
 class Tape(TorchDispatchMode):
     """The dispatch mode of a planned forward."""
 
@@ -362,7 +332,7 @@ class Tape(TorchDispatchMode):
     def __init__(self, program: Program) -> None:
         super().__init__()
         self.program = program
-        self._compiled = Compiled.of(program)
+        self._compiled = fast.Compiled.of(program, unpack, _stale)
         self._gate: Any = None  # while it is open
         self._run = self.begin()
 
@@ -389,7 +359,7 @@ class Tape(TorchDispatchMode):
             run.region = len(program.regions)
             yield
             return
-        if self._compiled is not None and not run.region and not _alone():
+        if self._compiled is not None and not run.region and not fast.alone():
             # Somebody else looks at every op, too: all of them go through Python in this step.
             run.program, run.track = program, fast.Track()
         number = run.region
@@ -403,7 +373,7 @@ class Tape(TorchDispatchMode):
             track.next = first
         run.region = number + 1
         try:
-            with self._hooks(run), self, self._opened(track):
+            with self._hooks(run), self._ground(track), self, self._opened(track):
                 yield
         except BaseException:
             # A forward that fails and is tried again starts over.
@@ -420,6 +390,10 @@ class Tape(TorchDispatchMode):
             return hooks(run.pack, unpack)
         assert self._compiled is not None
         return hooks(run.track.pack, self._compiled.module.unpack)
+
+    @staticmethod
+    def _ground(track: Any) -> Any:
+        return nullcontext() if isinstance(track, fast.Track) else fast.Ground()
 
     @contextmanager
     def _opened(self, track: Any) -> Iterator[None]:
@@ -451,12 +425,12 @@ class Tape(TorchDispatchMode):
             return self._op(func, types, args, kwargs)
         # Some calls come here past the gate, by a tensor of another class: what we call must not
         # come to it.
-        before = gate.aside(True)
+        before = gate.aside(0)
         try:
             return self._op(func, types, args, kwargs)
         finally:
             gate.aside(before)
-            if not before:
+            if before & 1:
                 gate.follow()
 
     def _op(
