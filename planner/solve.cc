@@ -29,6 +29,8 @@ constexpr size_t kMostStarts = 6;
 constexpr int64_t kMostBaseTicks = 25'000'000;
 // More effort where the first schedule was hard to find.
 constexpr int64_t kTightScales = 2;
+// Larger steps end with the effort that they begin with.
+constexpr int kMostFarOps = 10'000;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostPolishedOps = 1500;
 // In smaller ones the search over lists of execs sees all there is.
@@ -77,8 +79,9 @@ class Search {
         (is_plain ? IsTight() : IsFar())) {
       // Far from what is best: worth the same effort again.
       effort_.AllowAtLeast(kTightScales * scale_);
+      // A schedule found another way now and then is a better start.
       if (!IsTight()) UnwindFromMarks(scale_ / 2);
-      if (IsTight()) Improve();
+      Improve();
     }
     if (Best() == nullptr && request_.max_ticks == 0) {
       // Nothing fits yet and nobody limited the effort: a plan late is worth
@@ -145,9 +148,10 @@ class Search {
   }
   // Nothing fits yet, or only what Unwind found.
   bool IsTight() const { return unwound_ || Best() == nullptr; }
-  // More than 5 % of the step above the bound.
+  // More than 2 % of the step above the bound, and small enough to search on.
   bool IsFar() const {
-    return BestAdded() - certificate_.added_ns() > problem_.base.time_ns / 20;
+    return problem_.op_count <= kMostFarOps && Best()->time_ns > GoodEnough() &&
+           BestAdded() - certificate_.added_ns() > problem_.base.time_ns / 50;
   }
   bool Done() const {
     return effort_.Over() ||
