@@ -18,6 +18,7 @@ for folder in (ROOT / "clients/python/src", ROOT / "examples"):
         sys.path.insert(0, str(folder))
 
 from reprise.torch.capture import Capture  # noqa: E402
+from reprise.torch.host import HostSaves  # noqa: E402
 from reprise.torch.meter import Meter, open_meter  # noqa: E402
 from reprise.torch.program import compile_plan  # noqa: E402
 from reprise.torch.state import alive_bytes, alive_tensors  # noqa: E402
@@ -67,9 +68,11 @@ def plain_step(job: Job, seed: int, step: bool = True) -> dict[str, Tensor]:
     return state
 
 
-def captured(job: Job, meter: Meter, seed: int = 0, name: str = "job") -> CapturedGraph:
+def captured(
+    job: Job, meter: Meter, seed: int = 0, name: str = "job", host: HostSaves | None = None
+) -> CapturedGraph:
     job.begin(seed)
-    capture = Capture(job.model, meter)
+    capture = Capture(job.model, meter, host=host)
     capture.begin(alive_tensors(torch.device("cpu")), {})
     with capture.region() as pin:
         out = job.model(*job.inputs)

@@ -31,6 +31,26 @@ for step in range(12):
     print(loss.item().hex())
 """
 
+# The plain step needs some 150 MiB, and the process may have 100 more than after its imports.
+HUNGRY = """
+import resource, sys, torch, torch._dynamo
+from torch import nn
+torch.manual_seed(0); torch.set_num_threads(1)
+if sys.argv[1] == "limited":
+    status = open("/proc/self/status").read()
+    used = int(status.split("VmData:")[1].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (100 << 20), resource.RLIM_INFINITY))
+layers = [m for _ in range(36) for m in (nn.Linear(32, 32), nn.Tanh())]
+model = nn.Sequential(*layers, nn.Dropout(0.1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = model(torch.randn(16384, 32)).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+"""
+
 TRAINER = """
 import json, os, sys
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -98,6 +118,27 @@ def test_a_plain_loop_trains_under_a_plan_and_prints_the_same_losses(job: Any) -
     assert found == plain
     assert "It fits in" in errors
     assert "gradients bitwise equal" in errors
+
+
+def test_a_job_that_runs_out_of_memory_when_nobody_plans_it_trains_within_its_budget(
+    job: Any,
+) -> None:
+    # Large blocks go back to the system when they are freed, and do not fray the heap.
+    malloc = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
+    plain, _ = job(HUNGRY, "unlimited")
+    assert len(plain) == 20
+    with pytest.raises(AssertionError, match="can't allocate memory"):
+        job(HUNGRY, "limited", **malloc)
+
+    for way in ("auto", "shapes"):
+        found, errors = job(HUNGRY, "limited", budget="60MiB", REPRISE_FIRST=way, **malloc)
+
+        assert found == plain
+        assert "It fits in 60.0 MiB" in errors
+        assert "gradients bitwise equal" in errors
+        assert errors.count("the first step") == 1, errors
+        if way == "auto":
+            assert "memory: the plain one does not fit (it comes near RLIMIT_DATA)" in errors
 
 
 def test_another_sitecustomize_still_runs(job: Any, tmp_path: Path) -> None:

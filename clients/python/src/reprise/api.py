@@ -6,7 +6,8 @@
     reprise.remove(model)
 
 Environment: REPRISE_DISABLE=1 switches everything off, REPRISE_BUDGET replaces the budget,
-REPRISE_PLAN_TIMEOUT is how many seconds to wait for a plan (default 60).
+REPRISE_PLAN_TIMEOUT is how many seconds to wait for a plan (default 60), REPRISE_FIRST how the
+first steps run.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def auto(
     verify_every: int = 50,
     warmup: int = 4,
     name: str | None = None,
+    first: str | None = None,
 ) -> M:
     """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
     the whole step within `budget`. Returns the same object.
@@ -88,6 +90,9 @@ def auto(
     verify_every  compare all gradients bit for bit on the first planned step and then on every
                   n-th one (that step runs twice, the second time without a plan); 0: never
     warmup        plain steps that are measured before one is captured
+    first         how the first steps run: "plain" as they are; "host", saved tensors in host
+                  memory; "shapes", under a plan made from shapes alone; "auto" (or what
+                  REPRISE_FIRST says): plain, and another way when the job does not fit so
 
     RepriseError: the budget cannot be read, or the model is armed already with another one.
     """
@@ -115,10 +120,19 @@ def auto(
         verify_every=verify_every,
         warmup=warmup,
         name=name or type(model).__name__,
+        first=_first(first),
     )
     if session is not None:
         _sessions[model] = session
     return model
+
+
+def _first(asked: str | None) -> str:
+    ways = ("auto", "plain", "host", "shapes")
+    way = asked or os.environ.get("REPRISE_FIRST") or "auto"
+    if way not in ways:
+        raise RepriseError(f'first "{way}": is none of {", ".join(ways)}')
+    return way
 
 
 def remove(model: nn.Module) -> None:

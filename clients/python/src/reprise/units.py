@@ -14,7 +14,14 @@ import re
 
 from reprise.errors import RepriseError
 
-__all__ = ["check_budget", "format_bytes", "format_duration", "format_percent", "parse_bytes"]
+__all__ = [
+    "check_budget",
+    "format_bytes",
+    "format_duration",
+    "format_percent",
+    "parse_bytes",
+    "scaled_budget",
+]
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _WRITTEN_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB", "TB")
@@ -112,6 +119,16 @@ def check_budget(budget: str | int) -> str:
     elif value <= 0:
         raise _refuse(text, "must be positive")
     return text
+
+
+def scaled_budget(text: str, factor: float) -> str:
+    """The same budget, smaller: "20GiB" as bytes, a share as a share; what is free stays so."""
+    match = re.fullmatch(r"([0-9.]+)[ \t]*([x%])", check_budget(text))
+    if text == "fit" or factor >= 1:
+        return text
+    if match is not None:
+        return f"{float(match[1]) * factor:.6g}{match[2]}"
+    return str(int(parse_bytes(text) * factor))
 
 
 def parse_bytes(text: str) -> int:

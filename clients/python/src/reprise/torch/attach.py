@@ -4,15 +4,18 @@
     attach()      # once, after torch was imported
 
 A model to arm is a module that is called from outside any other module, with gradients on and
-parameters that want them. Global hooks watch the calls until some optimizer has stepped a few
-times; then they are taken out again, because they make every module call slower. A model inside
-DistributedDataParallel is armed itself: the wrapper communicates, the module computes.
+parameters that want them. `nn.Module.__call__` is replaced until some optimizer has stepped a few
+times, and only between such calls: inside one everything is as it was, for whoever traces it. A
+hook would come too late, since torch looks up `forward` before it calls hooks, and the first step
+of a job that does not fit must not run plainly. A model inside DistributedDataParallel is armed
+itself: the wrapper communicates, the module computes.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,37 +37,43 @@ def attach() -> None:
 
 class _Watch:
     def __init__(self) -> None:
-        self._depth = 0
         self._steps = 0
         self._pid = os.getpid()
-        self._handles: list[Any] = [
-            modules.register_module_forward_pre_hook(self._enter),
-            modules.register_module_forward_hook(self._leave, always_call=True),
-        ]
+        self._plain = modules.Module.__call__
+        self._put(self._watching())
         register_optimizer_step_post_hook(self._stepped)
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
-        self._depth += 1
+    def _watching(self) -> Callable[..., Any]:
+        plain = self._plain
+
+        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            self._put(plain)
+            try:
+                self._enter(module)
+                return plain(module, *args, **kwargs)
+            finally:
+                if self._steps < STEPS:
+                    self._put(call)
+
+        return call
+
+    @staticmethod
+    def _put(call: Callable[..., Any]) -> None:
+        modules.Module.__call__ = call  # type: ignore[method-assign]
+
+    def _enter(self, module: nn.Module) -> None:
         try:
-            if self._depth == 1 and self._is_root(module):
+            if self._is_root(module):
                 self._arm(_unwrapped(module))
         except Exception as error:
             print(f"reprise: trains without Reprise: {error}", file=sys.stderr, flush=True)
-            self._stop()
-
-    def _leave(self, *_: Any) -> None:
-        self._depth = max(0, self._depth - 1)
+            self._steps = STEPS
 
     def _stepped(self, *_: Any) -> None:
         # torch is walking through its optimizer hooks: this one stays, and does nothing more.
         self._steps += 1
         if self._steps == STEPS:
-            self._stop()
-
-    def _stop(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+            self._put(self._plain)
 
     def _is_root(self, module: nn.Module) -> bool:
         return (

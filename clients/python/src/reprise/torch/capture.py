@@ -34,6 +34,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reprise.torch.host import HostSaved, HostSaves
 from reprise.torch.meter import Meter
 from reprise.torch.ops import (
     IGNORED,
@@ -45,6 +46,7 @@ from reprise.torch.ops import (
     tensors_in,
 )
 from reprise.torch.sizes import Chosen, chosen_by, follow
+from reprise.torch.stale import stale_message
 from reprise.torch.state import model_device, now_ns
 from reprise.torch.windows import OpRecorder
 
@@ -156,21 +158,25 @@ class CapturedStep:
 
 
 class _Packed:
-    """What autograd keeps instead of the tensor: an alias the program does not own."""
+    """What autograd keeps instead of the tensor: an alias the program does not own, or its copy on
+    the host."""
 
-    __slots__ = ("alias", "module", "slot", "storage", "version")
+    __slots__ = ("kept", "module", "slot", "storage", "version")
 
-    def __init__(self, alias: Tensor, slot: int, storage: CapturedStorage, module: str) -> None:
-        self.alias = alias
+    def __init__(
+        self, kept: Tensor | HostSaved, slot: int, storage: CapturedStorage, module: str
+    ) -> None:
+        self.kept = kept
         self.slot = slot
         self.storage = storage
-        self.version = alias._version
+        self.version = kept._version if isinstance(kept, Tensor) else kept.version
         self.module = module
 
 
 class Capture(TorchDispatchMode):
     """One captured step. Use once. `kernels`: a device runs kernels meanwhile, and they are traced;
-    ops are then told to the collector by the numbers of their records."""
+    ops are then told to the collector by the numbers of their records. `host`: saved tensors wait
+    there for the backward; what is captured is the step as it would be if they stayed."""
 
     def __init__(
         self,
@@ -178,8 +184,12 @@ class Capture(TorchDispatchMode):
         meter: Meter,
         recorder: OpRecorder | None = None,
         kernels: bool = False,
+        host: HostSaves | None = None,
     ) -> None:
         super().__init__()
+        self._host = host
+        # Copies on the host stand for storages that would be alive as long as they are.
+        self._copies: dict[int, tuple[weakref.ref[Any], CapturedStorage]] = {}
         self._recorder = recorder
         self._kernels = kernels
         self._root = root
@@ -283,6 +293,9 @@ class Capture(TorchDispatchMode):
         if self._pending:
             self._read(self._ops[-1], self._pending)
         last = len(self._ops) - 1
+        for copy, storage in self._copies.values():
+            if copy() is not None:
+                storage.death = None
         for storage in self._storages:
             storage.watch = None
             if storage.holders > 0:
@@ -361,6 +374,8 @@ class Capture(TorchDispatchMode):
         written = self._written(func, args, kwargs)
         skip = {t.untyped_storage()._cdata for t in hidden_writes(func, args)}
         for tensor in written:
+            if self._host is not None:
+                self._host.written(tensor)
             storage = self._see(tensor)
             if storage is not None and tensor.untyped_storage()._cdata not in skip:
                 storage.mutated_by.append(number)
@@ -458,13 +473,23 @@ class Capture(TorchDispatchMode):
         if cdata in self._parameters:
             seen.name, seen.category, seen.prior = self._parameters[cdata], 1, True
 
-        def died(_: Any) -> None:
-            seen.death = len(self._ops) - 1
-
-        seen.watch = weakref.ref(storage, died)
+        seen.watch = weakref.ref(storage, self._died(seen))
         self._by_cdata[cdata] = seen
         self._storages.append(seen)
         return seen
+
+    def _died(self, seen: CapturedStorage) -> Callable[[Any], None]:
+        def died(_: Any) -> None:
+            seen.death = len(self._ops) - 1
+
+        return died
+
+    def _copy_gone(self, seen: CapturedStorage) -> Callable[[Any], None]:
+        def gone(_: Any) -> None:
+            if seen.death is not None:
+                seen.death = len(self._ops) - 1
+
+        return gone
 
     def _see(self, tensor: Tensor) -> CapturedStorage | None:
         """An argument. A storage nobody has seen made is written by an op of its own."""
@@ -566,6 +591,7 @@ class Capture(TorchDispatchMode):
     # ---- What autograd saves --------------------------------------------------
 
     def _pack(self, tensor: Tensor) -> Any:
+        alias: Tensor | HostSaved
         if type(tensor) is FakeTensor:
             # Has no other way to stay one; the alias is autograd's and not the program's.
             self._packing = True
@@ -574,13 +600,17 @@ class Capture(TorchDispatchMode):
         else:
             guard = torch._C._DisableTorchDispatch()
             try:
-                alias = tensor.detach()
+                on_host = None if self._host is None else self._host.pack(tensor)
+                alias = tensor.detach() if on_host is None else on_host
             finally:
                 del guard
         storage = self._see(tensor)
         if storage is None:
             return alias
         storage.saved = True
+        if isinstance(alias, HostSaved) and id(alias.copy) not in self._copies:
+            gone = self._copy_gone(storage)
+            self._copies[id(alias.copy)] = (weakref.ref(alias.copy, gone), storage)
         slot = -1
         if self._in_region:
             slot = len(self._slots)
@@ -595,8 +625,7 @@ class Capture(TorchDispatchMode):
     def _unpack(self, packed: Any) -> Tensor:
         if type(packed) is not _Packed:
             return packed  # type: ignore[no-any-return]
-        if packed.alias._version != packed.version:
-            raise RuntimeError(stale_message(packed.alias, packed.version))
+        alias = self._at_hand(packed)
         if self._handles:
             self._phase()
             self._pending.append(packed.storage)
@@ -605,10 +634,28 @@ class Capture(TorchDispatchMode):
                 self._unpacks.append(Unpack(packed.slot, len(self._ops)))
                 if self._node is not None:
                     self._saved_by.setdefault(packed.slot, self._node[0])
-            alias = packed.alias
             self._unpacked_objects[id(alias)] = weakref.ref(alias, self._forget(alias))
             self._alive_unpacked.append(weakref.ref(alias, self._released(packed.storage)))
-        return packed.alias
+        return alias
+
+    def _at_hand(self, packed: _Packed) -> Tensor:
+        """What was packed. A storage that comes back from the host is the one that went."""
+        kept = packed.kept
+        if isinstance(kept, Tensor):
+            if kept._version != packed.version:
+                raise RuntimeError(stale_message(kept, packed.version))
+            return kept
+        assert self._host is not None
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            made = self._host.unpack(kept)
+        finally:
+            del guard
+        storage, seen = made.untyped_storage(), packed.storage
+        if self._handles and (seen.watch is None or seen.watch() is not storage):
+            seen.watch = weakref.ref(storage, self._died(seen))
+            self._by_cdata[storage._cdata] = seen
+        return made
 
     def _whose(self, number: int, slot: SavedTensor) -> SavedTensor:
         """Is it an output of the last call or an input of the next one? Autograd does not say; the
@@ -645,15 +692,6 @@ class Capture(TorchDispatchMode):
     def _leaves(self, _: nn.Module, __: Any, ___: Any) -> None:
         if len(self._modules) > 1:
             self._modules.pop()
-
-
-def stale_message(tensor: Tensor, version: int) -> str:
-    """What autograd itself says about a saved tensor that was written."""
-    return (
-        "one of the variables needed for gradient computation has been modified by an inplace "
-        f"operation: [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
-        f"expected version {version} instead."
-    )
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -19,7 +19,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -36,7 +36,16 @@ from reprise.torch.ops import OpKind
 from reprise.torch.step_graph import CapturedGraph
 from reprise.units import check_budget, format_bytes, format_percent
 
-__all__ = ["Estimate", "ask", "estimate", "recorded_peaks", "roofline_ns"]
+__all__ = [
+    "Estimate",
+    "NoMeter",
+    "ask",
+    "estimate",
+    "faked",
+    "recorded_peaks",
+    "roofline_ns",
+    "with_rooflines",
+]
 
 # Convolutions and attention take some memory for themselves.
 MARGIN = 0.05
@@ -150,7 +159,7 @@ def estimate(
     return made
 
 
-class _NoMeter:
+class NoMeter:
     """Fake tensors allocate nothing; peaks come from the graph."""
 
     name, exact, why, has_events = "none", False, "nothing is allocated", False
@@ -179,7 +188,7 @@ def _fake_graph(
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             where = device or next((str(p.device) for p in model.parameters()), "cpu")
             where = "cpu" if where == "meta" else where
-            fake = _faked(model, mode, where)
+            fake = faked(model, mode, where)
             batch = [
                 torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=where)
                 if isinstance(x, Tensor)
@@ -207,7 +216,7 @@ def _fake_graph(
                 return found
 
             total = sum({t.untyped_storage()._cdata: t.nbytes for t in alive()}.values())
-            meter: Any = _NoMeter()
+            meter: Any = NoMeter()
             graph = capture_step(fake, whole, meter, alive)
     except RepriseError:
         raise
@@ -228,7 +237,16 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, Tensor)
 
 
-def _faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
+def with_rooflines(graph: CapturedGraph) -> CapturedGraph:
+    """The same graph, its ops with the times and workspaces that are assumed here."""
+    message = _message(graph)
+    for op, made in zip(graph.step.ops, message["ops"], strict=True):
+        op.time_ns, op.workspace_bytes = made["time_ns"], made["workspace_bytes"]
+    figures = {key: message[key] for key in ("measured_step_ns", "measured_peak_bytes")}
+    return replace(graph, **figures)
+
+
+def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
     """A copy of the model without memory. A shared parameter stays shared."""
     memo: dict[int, Any] = {}
     for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():

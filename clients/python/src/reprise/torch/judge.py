@@ -36,10 +36,15 @@ class Judge:
     def begin(self, rung: Rung, run: Run) -> Check | None:
         """A planned step begins: is it checked, or traced?"""
         check = None
-        if self.every and (rung.number not in self._known or self._since >= self.every):
+        if (
+            self.every
+            and not rung.sketch
+            and (rung.number not in self._known or self._since >= self.every)
+        ):
             self._since = 0
             self._known.add(rung.number)
-            if rung.leaks:
+            # Where nothing fits without a plan, no reference does: values are compared.
+            if rung.leaks or self._session.first.host is not None:
                 run.audit = Audit()
             else:
                 check = Check(self._session.model, rung.left_out)

@@ -101,6 +101,7 @@ class Rung:
     left_out: frozenset[str]
     leaks: bool = False  # the model hands more to the outside than its outputs
     fitted: bool = False
+    sketch: bool = False  # from shapes alone; fitted too
     graph_id: int | None = None
     plan: Plan | None = None
     tape: Tape | None = None
@@ -155,6 +156,12 @@ class Ladder:
             if not (r.fitted and r.key.kind == key.kind and r.size <= key.size)
         ]  # fmt: skip
         return self._append(Rung(self._next_number, key, key.size, graph, left_out, leaks))
+
+    def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
+        """A step of which only the shapes are known. The first one captured takes its place."""
+        return self._append(
+            Rung(self._next_number, key, key.size, graph, frozenset(), True, True, True)
+        )
 
     def ahead(self, rung: Rung) -> tuple[Rung, dict[str, Any]] | None:
         """The rung of a larger size, fitted from those of this one's program, and its graph."""

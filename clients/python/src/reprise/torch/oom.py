@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reprise.torch.verify import Generators
+from reprise.torch.verify import Buffers, Generators
 
 __all__ = ["TIGHTER", "Before", "is_oom"]
 
@@ -34,10 +34,12 @@ def is_oom(error: BaseException) -> bool:
 class Before:
     """What a forward may have changed when it fails, and whether it can be tried again."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, buffers: bool = False) -> None:
         self._generators = Generators()
+        self._buffers = Buffers(model) if buffers else None
         # Statistics would be updated twice, and a copy of all of them in every step is dear.
-        self.again = not any(True for _ in model.buffers()) and not _several_ranks()
+        still = buffers or not any(True for _ in model.buffers())
+        self.again = still and not _several_ranks()
 
     def restore(self) -> None:
         """Ready for a second try."""
@@ -45,6 +47,8 @@ class Before:
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             torch.cuda.empty_cache()
         self._generators.restore()
+        if self._buffers is not None:
+            self._buffers.restore()
 
 
 def _several_ranks() -> bool:

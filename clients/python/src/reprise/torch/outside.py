@@ -7,12 +7,22 @@ would break a budget it is there to defend.
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["OutsideCopy"]
+__all__ = ["OutsideCopy", "copied", "host_buffer", "restored"]
+
+# Smaller ones are not worth a mapping.
+_MAPPED = 1 << 16
+
+
+def host_buffer(count: int) -> Any:
+    """Bytes on the host that no allocator of the framework counts; large ones in a mapping of their
+    own, which goes back to the system at once."""
+    return mmap.mmap(-1, count) if count >= _MAPPED else bytearray(count)
 
 
 class OutsideCopy:
@@ -38,7 +48,7 @@ class OutsideCopy:
         spans = [(n - 1) * s for n, s in zip(self._size, self._stride, strict=True)]
         self._flat = 1 + sum(spans) if tensor.numel() else 0
         self.nbytes = self._flat * tensor.element_size()
-        self._buffer = bytearray(max(1, self.nbytes))
+        self._buffer = host_buffer(max(1, self.nbytes))
         if self._flat:
             flat = tensor.detach().as_strided((self._flat,), (1,), tensor.storage_offset())
             self._view().copy_(flat)

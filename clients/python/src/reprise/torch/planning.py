@@ -25,8 +25,9 @@ from reprise.torch.placement import peak_of, place
 from reprise.torch.program import Program, compile_plan
 from reprise.torch.ranks import Ranks
 from reprise.torch.stage import Stage
-from reprise.torch.step_graph import build
+from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Tape
+from reprise.units import scaled_budget
 
 if TYPE_CHECKING:
     from reprise.torch.session import Session
@@ -57,9 +58,12 @@ class Planning:
         """A whole step was watched: its graph becomes a rung."""
         session, key = self._session, self._session.step.key
         ops_ns = sum(op.time_ns for op in step.ops)
+        on_host = session.first.host is not None
         peak, plain_ns = session.measured.base(key)
         if plain_ns and ops_ns:
             self._op_scale = plain_ns / ops_ns
+        elif on_host:
+            plain_ns = int(ops_ns * self._op_scale)
         elif not plain_ns:
             # No plain step with this input was measured: from the ops of the captured one.
             peak, plain_ns = step.peak_bytes, int(ops_ns * self._op_scale)
@@ -67,6 +71,11 @@ class Planning:
         graph = build(
             step, name=self._session.name, measured_peak_bytes=peak, measured_step_ns=plain_ns
         )
+        if on_host and not peak:
+            # As if everything had stayed on the device.
+            peak = peak_of(graph, range(len(graph.step.ops)))
+            graph = replace(graph, measured_peak_bytes=peak)
+            session.measured.set_base(key, peak, plain_ns)
         outside = {
             id(s) for op in step.ops if op.phase == FORWARD and not op.in_region for s in op.reads
         }
@@ -92,6 +101,20 @@ class Planning:
         ahead = self.ladder.ahead(rung)
         if ahead is not None and self.ranks is None:
             self._submit(*ahead, self._session.budget)
+
+    def sketched(self, graph: CapturedGraph, share: float) -> str:
+        """A step of which only the shapes are known, and that is about to run: its plan is waited
+        for here, within a share of the budget. Empty, or why there is none."""
+        session = self._session
+        assert session.budget is not None
+        rung = self.ladder.sketched(session.step.key, graph)
+        self._submit(rung, graph.message(), scaled_budget(session.budget, share))
+        while rung.open and rung.tape is None:
+            if self._ask(rung, waits=True) == "pending":
+                break
+        if rung.tape is None:
+            self.ladder.rungs.remove(rung)
+        return "" if rung.tape is not None else rung.refused or "none came in time"
 
     def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> None:
         text = graph_bytes(message, rung.number, budget)
@@ -126,33 +149,38 @@ class Planning:
             self._ask_for_all_ranks(self.ranks)
             return
         for rung in [r for r in self.ladder.rungs if r.open]:
-            have = 0 if rung.plan is None else rung.plan.plan_number
-            waiting = self._session.stage is Stage.WAITING and rung.plan is None
-            assert rung.graph_id is not None
-            try:
-                reply = (
-                    self._session.agent.wait_plan(rung.graph_id, have, self._wait_s)
-                    if waiting
-                    else self._session.agent.poll_plan(rung.graph_id, have)
-                )
-            except RepriseError as error:
-                rung.refused = f"trains without a plan: {error}"
-                continue
-            if reply.kind == "plan" and reply.plan is not None:
-                self._install(rung, reply.plan)
-            elif reply.kind == "refused" and rung.plan is None:
-                self._session.measured.smallest_budget = reply.smallest_budget
-                rung.refused = reply.why or "the server refused to plan this step"
-                if self._session.stage is not Stage.WAITING:
-                    self._session.say(rung.refused)
-            elif reply.kind == "inert" and rung.plan is None:
-                rung.refused = f"trains without a plan: {reply.why or self._session.agent.why}"
-            elif reply.kind == "pending" and waiting:
+            waits = self._session.stage is Stage.WAITING and rung.plan is None
+            if self._ask(rung, waits) == "pending" and waits:
                 self._session.say(
                     f"no plan after {self._wait_s:.0f} s; trains without one until it comes"
                 )
                 self._session.stage = Stage.PLANNED
         self._nothing_left()
+
+    def _ask(self, rung: Rung, waits: bool) -> str:
+        """What there is for one rung: installed, refused, or still pending."""
+        session = self._session
+        have = 0 if rung.plan is None else rung.plan.plan_number
+        assert rung.graph_id is not None
+        try:
+            reply = (
+                session.agent.wait_plan(rung.graph_id, have, self._wait_s)
+                if waits
+                else session.agent.poll_plan(rung.graph_id, have)
+            )
+        except RepriseError as error:
+            rung.refused = f"trains without a plan: {error}"
+            return "refused"
+        if reply.kind == "plan" and reply.plan is not None:
+            self._install(rung, reply.plan)
+        elif reply.kind == "refused" and rung.plan is None:
+            session.measured.smallest_budget = reply.smallest_budget
+            rung.refused = reply.why or "the server refused to plan this step"
+            if session.stage is not Stage.WAITING and not rung.sketch:
+                session.say(rung.refused)
+        elif reply.kind == "inert" and rung.plan is None:
+            rung.refused = f"trains without a plan: {reply.why or session.agent.why}"
+        return reply.kind
 
     def _ask_for_all_ranks(self, ranks: Ranks) -> None:
         """Rank 0 asks, all of them get what it got: the first plan, then any other, every
@@ -255,7 +283,7 @@ class Planning:
 def _placed(rung: Rung, plan: Plan) -> tuple[Plan, Program]:
     """The plan as the tape runs it: its program, and what that peaks at."""
     program = compile_plan(rung.graph, plan.schedule)
-    if rung.fitted:
+    if rung.fitted and not rung.sketch:
         return plan, program  # for sizes that nobody has seen
     stands = peak_of(rung.graph, plan.schedule)
     reserve = max(0, plan.peak_bytes - stands - rung.extra_bytes)

@@ -2,7 +2,8 @@
 """One armed model: what runs around its forward and its optimizers, and how it ends.
 
     step.py       the step under way          planning.py   graphs and plans
-    judge.py      checks of gradients         stage.py      the stages, drawn
+    first.py      while nothing is planned    judge.py      checks of gradients
+    stage.py      the stages, drawn
 
 A step begins with the first forward of the model after the last one ended, and ends when its
 optimizers have stepped. Forwards that do not train (evaluation, no_grad) are not steps. Whatever
@@ -32,6 +33,7 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch import oom
 from reprise.torch.costs import Costs
+from reprise.torch.first import FirstSteps
 from reprise.torch.forward import ArmedForward
 from reprise.torch.judge import Judge
 from reprise.torch.ladder import Ladder
@@ -66,6 +68,7 @@ class Session:
         wait_s: float,
         name: str,
         costs: Costs,
+        first: str = "auto",
     ) -> None:
         # Weak: an armed model dies with its last user, not with the process.
         self._model = weakref.ref(model)
@@ -85,6 +88,7 @@ class Session:
         self.planning = Planning(self, wait_s)
         self.judge = Judge(self, verify_every)
         self.step = Step(self)
+        self.first = FirstSteps(self, first)
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -179,7 +183,8 @@ class Session:
         step = self.step
         if not step.under_way and not self._safely(step.begin, args, kwargs):
             return call(*args, **kwargs)
-        before = oom.Before(self.model) if self._risky else None
+        first = self.first.plain
+        before = oom.Before(self.model, first) if self._risky or first else None
         try:
             return step.forward(call, args, kwargs)
         except BaseException as error:
@@ -188,6 +193,8 @@ class Session:
                 raise
             self._out_of_memory()
             if before is None or not before.again:
+                raise
+            if first and not self.first.gave_up(error, args, kwargs):
                 raise
         # Outside the handler: its traceback would keep the failed forward's tensors.
         before.restore()
@@ -199,6 +206,8 @@ class Session:
         cuda = self.device.type == "cuda"
         self.agent.oom(self.device.index or 0 if cuda else -1)
         self.step.out_of_memory = self._risky = True
+        if self.first.plain:
+            return  # there is no plan yet that could be too large
         self.say(
             f"step {self.step.number}: out of memory in the forward; plans get tighter from here"
         )

@@ -33,7 +33,13 @@ compiled: weakref.WeakKeyDictionary[nn.Module, JointPass] = weakref.WeakKeyDicti
 
 
 def start(
-    model: nn.Module, *, budget: str | None, verify_every: int, warmup: int, name: str
+    model: nn.Module,
+    *,
+    budget: str | None,
+    verify_every: int,
+    warmup: int,
+    name: str,
+    first: str = "auto",
 ) -> Session | None:
     """A session, or None when this model cannot be watched; the reason is said."""
     if hasattr(model, "_orig_mod") and budget is not None and not supported():
@@ -73,6 +79,7 @@ def start(
         wait_s=_wait_s(),
         name=name,
         costs=measured_costs(),
+        first=first,
     )
     if collector.socket is None or agent.status == "inert":
         session.stop_planning(f"trains without a plan: {collector.why or agent.why}")

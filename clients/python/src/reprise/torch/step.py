@@ -56,6 +56,7 @@ class Step:
         self.in_forward = False
         self.in_optimizer = False
         self.capture: Capture | None = None
+        self._keeps_capture = True
         self.run: Run | None = None
         self.check: Check | None = None
         self.out_of_memory = False
@@ -75,11 +76,14 @@ class Step:
         self._cycle.restart()
         self.key = key_of(args, kwargs)
         session.planning.ask()
+        session.first.begin(args, kwargs)
         self.under_way, self.tracing.on, self.run = True, False, None
         if not (self._wants_capture() and self._begin_capture()) and (
             session.stage is Stage.PLANNED
         ):
             self._begin_planned()
+        if session.first.host is not None and self.capture is None and self.run is None:
+            self._begin_capture(keep=False)  # never plainly
         session.agent.step(self.number)
         if session.agent.window_kinds() and not self.tracing.on:
             self.tracing.begin(self.run)  # the collector asked
@@ -98,11 +102,12 @@ class Step:
         alone = session.planning.ranks is None
         return alone and session.stage is Stage.PLANNED and session.ladder.wants(self.key)
 
-    def _begin_capture(self) -> bool:
+    def _begin_capture(self, keep: bool = True) -> bool:
+        """False: the program is in the way. Not kept: for the sake of the host's memory alone."""
         session = self._session
         why = blocked()
         if why:
-            self._tried += 1
+            self._tried += keep
             if self._tried > 3 and session.stage is Stage.CAPTURE:
                 session.planning.stop(f"trains without a plan: {why}")
             return False
@@ -110,7 +115,10 @@ class Step:
         self.tracing.events()
         self._kernel_window.open()
         recorder = OpRecorder(session.agent)
-        self.capture = Capture(session.model, session.meter, recorder, self._kernel_window.traced)
+        self.capture = Capture(
+            session.model, session.meter, recorder, self._kernel_window.traced, session.first.host
+        )
+        self._keeps_capture = keep
         prior = alive_tensors(session.device)
         self.capture.begin(prior, known_names(session.model, self._cycle.optimizers))
         return True
@@ -122,7 +130,8 @@ class Step:
             return
         session.planning.rung = rung
         session.measured.show(rung.key, rung.number)
-        self.run = rung.tape.begin()
+        # Until it has matched once: then its plan holds, and it may run as fast as it can.
+        self.run = rung.tape.begin(host=None if rung.matched else session.first.host)
         self.check = session.judge.begin(rung, self.run)
 
     # ---- Its forwards ---------------------------------------------------------------
@@ -142,7 +151,8 @@ class Step:
             elif self.run is not None:
                 out = self._planned(self.run, call, args, kwargs)
             else:
-                out = call(*args, **kwargs)
+                with self._session.first.watched():
+                    out = call(*args, **kwargs)
         finally:
             self.in_forward = False
         if self.check is not None:
@@ -165,7 +175,7 @@ class Step:
         assert rung.tape is not None
         if run.spent:
             # One more micro-batch than captured, or a step that was given up after its backward.
-            run = self.run = rung.tape.begin(run.counts)
+            run = self.run = rung.tape.begin(run.counts, run.host)
         with rung.tape.region():
             return call(*args, **kwargs)
 
@@ -208,6 +218,7 @@ class Step:
         self.tracing.end_ops()
         self._end(step_ns, peak)
         self.tracing.end()
+        self._session.first.end()
 
     def _end_capture(self, capture: Capture) -> None:
         self.capture = None
@@ -217,8 +228,10 @@ class Step:
         self._session.agent.step_done(
             self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
-        self._session.planning.captured(step)
+        if self._keeps_capture:
+            self._session.planning.captured(step)
         self.tracing.end()
+        self._session.first.end()
 
     def _end(self, step_ns: int, peak: int) -> None:
         session, ladder = self._session, self._session.ladder

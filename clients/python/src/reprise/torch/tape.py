@@ -35,8 +35,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch import fast
-from reprise.torch.capture import stale_message
 from reprise.torch.generator import GeneratorState, device_of
+from reprise.torch.host import HostSaved, HostSaves
 from reprise.torch.ops import IGNORED, PLAIN_TYPES, mutated_positions, tensors_in
 from reprise.torch.program import Program, Row
 from reprise.torch.records import (
@@ -52,6 +52,7 @@ from reprise.torch.records import (
     unmark,
 )
 from reprise.torch.replay import Replayer
+from reprise.torch.stale import stale_message
 from reprise.torch.verify import Audit
 from reprise.torch.watch import close_watches, watch
 
@@ -76,6 +77,7 @@ class Run:
         "__weakref__",
         "audit",
         "counts",
+        "host",
         "leaves",
         "nodes",
         "program",
@@ -91,6 +93,8 @@ class Run:
         self.counts = counts or Counts()
         self.track = fast.Track() if compiled is None else compiled.track(self)
         self.audit: Audit | None = None
+        # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
+        self.host: HostSaves | None = None
         self.region = 0
         self.nodes: dict[int, weakref.ref[Node]] = {}
         # Storage -> records that hold a tensor on it, for the copy before a write.
@@ -250,6 +254,10 @@ class Run:
                 return ref
         guard = torch._C._DisableTorchDispatch()
         try:
+            if self.host is not None and not track.armed:
+                saved = self.host.pack(tensor)
+                if saved is not None:
+                    return saved
             return Kept(self, slot if track.armed else -1, tensor.detach())
         finally:
             del guard
@@ -291,6 +299,8 @@ def _unpacked(packed: Any) -> Tensor:
         if packed.copy is not None:
             packed.run.audit.compare(packed.slot, made, packed.copy)
         return made  # type: ignore[no-any-return]
+    if type(packed) is HostSaved:
+        return packed.copy.owner.unpack(packed)
     packed.run.advance(packed.slot)
     if packed.tensor._version != packed.version:
         _stale(packed.tensor, packed.version)
@@ -336,12 +346,14 @@ class Tape(TorchDispatchMode):
         self._gate: Any = None  # while it is open
         self._run = self.begin()
 
-    def begin(self, counts: Counts | None = None) -> Run:
+    def begin(self, counts: Counts | None = None, host: HostSaves | None = None) -> Run:
         """A step begins; what an unfinished one left is forgotten with its graph. With the counts
-        of a run that is spent the step goes on."""
-        compiled = self._compiled
+        of a run that is spent the step goes on. `host`: what a mismatch keeps is kept there; only
+        in Python."""
+        compiled = self._compiled if host is None else None
         program = self.program if compiled is None else compiled.program
         self._run = Run(program, counts, compiled)
+        self._run.host = host
         return self._run
 
     @property

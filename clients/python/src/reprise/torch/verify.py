@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from reprise.torch.ops import tensors_in
 from reprise.torch.outside import OutsideCopy, copied, restored
 
-__all__ = ["Audit", "Check", "CheckResult", "Generators"]
+__all__ = ["Audit", "Buffers", "Check", "CheckResult", "Generators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Generators:
             sys.modules["numpy"].random.set_state(self._numpy)
 
 
-class _Buffers:
+class Buffers:
     """The buffers of a model: the tensors and what stood in them."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -113,7 +113,7 @@ class _Forward:
     arguments: tuple[Any, Any]  # args and kwargs with copies for tensors
     bytes: int
     generators: Generators
-    buffers: _Buffers
+    buffers: Buffers
     autocast: _Autocast
     # By backward pass (autograd's graph task), then by output.
     grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
@@ -180,7 +180,7 @@ class Check:
                 arguments,
                 sum(c.nbytes for c in copies),
                 Generators(),
-                _Buffers(self._model),
+                Buffers(self._model),
                 _Autocast(),
             )
         )
@@ -208,7 +208,7 @@ class Check:
         )
         extra += sum(f.buffers.bytes + f.bytes for f in self._forwards)
         extra += sum(b.nbytes for b in self._before.values() if b is not None)
-        generators, buffers = Generators(), _Buffers(self._model)
+        generators, buffers = Generators(), Buffers(self._model)
         try:
             expected = self._reference(call)
         finally:

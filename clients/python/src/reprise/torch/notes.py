@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one start of a job leaves for the next one: that memory ran out, and how.
+
+    notes = Notes(model, device)
+    notes.died                  # an earlier start ended inside its first step
+    notes.tighter               # budgets are to be multiplied by this
+    notes.begins(); notes.fits(); notes.ran_out()
+
+A process that is killed for its memory cannot say so. So the note is written when the first step
+begins and taken away when it has ended: one that is found, of a process that is gone, tells. Kept
+in `$XDG_STATE_HOME/reprise/starts`, one file per program, model and size; a disk that does not want
+it costs nothing but the note.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["Notes"]
+
+TIGHTER, TIGHTEST = 0.9, 0.5
+
+
+class Notes:
+    """Of one model of one program."""
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        sizes = [tuple(p.shape) for p in model.parameters()]
+        which = (os.path.abspath(sys.argv[0]), type(model).__qualname__, str(device.type), sizes)
+        name = hashlib.sha256(repr(which).encode()).hexdigest()[:16]
+        base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        self._path = Path(base) / "reprise" / "starts" / f"{name}.json"
+        found = self._read()
+        tighter = found.get("tighter", 1.0)
+        good = isinstance(tighter, float) and TIGHTEST <= tighter <= 1
+        self.tighter: float = tighter if good else 1.0
+        pid = found.get("first_step_of")
+        self.died = isinstance(pid, int) and pid > 0 and pid != os.getpid() and not _alive(pid)
+
+    def begins(self) -> None:
+        """The first step is about to run."""
+        self._write(first_step_of=os.getpid())
+
+    def fits(self) -> None:
+        """It has ended."""
+        self._write(first_step_of=0)
+
+    def ran_out(self) -> None:
+        """Memory ran out where nothing could be tried again: less, at the next start."""
+        self.tighter = max(TIGHTEST, self.tighter * TIGHTER)
+        self._write(tighter=self.tighter)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            found = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _write(self, **changes: Any) -> None:
+        text = {k: v for k, v in {**self._read(), **changes}.items() if v}
+        try:
+            if text:
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                made = self._path.with_suffix(f".{os.getpid()}")
+                made.write_text(json.dumps(text))
+                made.replace(self._path)
+            else:
+                self._path.unlink(missing_ok=True)
+        except OSError:
+            return
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many more bytes a device can give, and whether host memory is somewhere else.
+
+    room = room_on(device)       # None: not known
+    room.bytes, room.what, room.host_apart
+
+On a GPU it is what the driver has free and torch's allocator holds unused. On the CPU it is the
+tightest of the limits that end a process: its own (RLIMIT_DATA, RLIMIT_AS), its control group's,
+and what the machine has available. Of these only RLIMIT_DATA leaves host copies out, which lie in
+shared mappings (host.py).
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+__all__ = ["Room", "room_on"]
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that can still be allocated."""
+
+    bytes: int
+    what: str  # the limit, for people
+    host_apart: bool  # copies in host memory take nothing of it
+
+
+def room_on(device: torch.device) -> Room | None:
+    """The tightest limit now."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return Room(int(free) + int(unused), f"the memory of {device}", host_apart=True)
+    if device.type != "cpu":
+        return None
+    found = [*_own_limits(), *_group_limit(), *_available()]
+    return min(found, key=lambda room: room.bytes) if found else None
+
+
+def _own_limits() -> list[Room]:
+    """Limits of this process: data are its private writable pages, the address space is all."""
+    status = _fields(Path("/proc/self/status"))
+    found = []
+    for which, field, name, apart in (
+        (resource.RLIMIT_DATA, "VmData", "RLIMIT_DATA", True),
+        (resource.RLIMIT_AS, "VmSize", "RLIMIT_AS", False),
+    ):
+        soft, _ = resource.getrlimit(which)
+        if soft != resource.RLIM_INFINITY and field in status:
+            found.append(Room(max(0, soft - status[field]), name, apart))
+    return found
+
+
+def _group_limit() -> list[Room]:
+    """The memory of the control group (version 2); its page cache can be given back."""
+    try:
+        line = next(
+            x for x in Path("/proc/self/cgroup").read_text().splitlines() if x.startswith("0::")
+        )
+        folder = Path("/sys/fs/cgroup") / line[3:].lstrip("/")
+        most = (folder / "memory.max").read_text().strip()
+        used = int((folder / "memory.current").read_text())
+        if most == "max":
+            return []
+        cache = _fields(folder / "memory.stat", unit=1).get("inactive_file", 0)
+        return [Room(max(0, int(most) - used + cache), "the control group's memory", False)]
+    except (OSError, ValueError, StopIteration):
+        return []
+
+
+def _available() -> list[Room]:
+    free = _fields(Path("/proc/meminfo")).get("MemAvailable")
+    return [] if free is None else [Room(free, "the machine's memory", host_apart=False)]
+
+
+def _fields(path: Path, unit: int = 1024) -> dict[str, int]:
+    """`name: number kB` lines, in bytes."""
+    found = {}
+    try:
+        for line in path.read_text().splitlines():
+            words = line.replace(":", " ").split()
+            if len(words) > 1 and words[1].isdigit():
+                found[words[0]] = int(words[1]) * unit
+    except OSError:
+        return {}
+    return found

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What autograd says about a saved tensor that was written: our hooks say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+__all__ = ["stale_message"]
+
+
+def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = None) -> str:
+    """For a tensor that was packed at `version`; `shape` where the tensor has lost its own."""
+    size = list(tensor.shape if shape is None else shape)
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: [{tensor.type()} {size}] is at version {tensor._version}; "
+        f"expected version {version} instead."
+    )
