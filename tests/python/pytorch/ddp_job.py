@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from zoo import ResNet
 
 import reprise
+from reprise import api
 
 
 class Odd(nn.Module):
@@ -29,6 +30,10 @@ class Odd(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.net(x)
         return y.sin() if self.rank else y.cos()
+
+
+def _runs_out(*_: object) -> None:
+    raise torch.OutOfMemoryError("too much")
 
 
 def main() -> None:
@@ -44,9 +49,15 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(rank)
     losses = []
-    for _ in range(12):
+    for step in range(24 if mode in ("shapes", "drop") else 12):
         optimizer.zero_grad()
-        loss = parallel(torch.randn(8, 3, 32, 32)).square().mean()
+        # "shapes": each rank has its own, and only in the eighth step a large one.
+        rows = 8 if mode != "shapes" or step < 7 else 8 + 8 * ((step + rank) % 2)
+        if mode == "drop" and step == 6 and rank == 1 and budget != "none":
+            api._sessions[model].planning.drop("rank 1 has had enough")
+        if mode == "oom" and step == 6 and rank == 1:
+            model.layers[0].register_forward_pre_hook(_runs_out)
+        loss = parallel(torch.randn(rows, 3, 32, 32)).square().mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item().hex())
@@ -59,6 +70,12 @@ def main() -> None:
                 "parameters": float(total).hex(),
                 "plan": report.plan_id,
                 "planned": report.planned_steps,
+                "mismatched": report.mismatched_steps,
+                "rungs": report.rungs,
+                "budget": report.budget_bytes,
+                "sizes": [r.size for r in api._sessions[model].ladder.rungs]
+                if model in api._sessions
+                else [],
                 "checks": report.checks,
                 "failed": report.failed_checks,
                 "held": report.measured_peak_bytes <= report.budget_bytes,

@@ -116,7 +116,17 @@ def test_an_estimate_says_what_a_plan_would_make_of_it(
     assert est.overhead is not None
     assert est.overhead > 0
     assert 16 <= est.largest_batch(64) < 64
-    assert not reprise.estimate(model, classify, *batch, budget="1MB").fits
+    none = reprise.estimate(model, classify, *batch, budget="100kB")
+    assert not none.fits
+    assert none.fitting_batch == 0  # the parameters alone are more
+
+    smaller = reprise.estimate(model, classify, *batch, budget="700kB")
+    assert not smaller.fits
+    assert smaller.fitting_batch is not None
+    assert 0 < smaller.fitting_batch < 16
+    assert f"A batch of {smaller.fitting_batch} would fit." in str(smaller)
+    half = [meta(smaller.fitting_batch, *x.shape[1:], dtype=x.dtype) for x in batch]
+    assert reprise.estimate(model, classify, *half, budget="700kB").fits
 
 
 # ---- check, saved, keep ---------------------------------------------------------------

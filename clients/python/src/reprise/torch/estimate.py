@@ -2,7 +2,7 @@
 """Whether a model fits, before any of its memory is allocated.
 
     est = reprise.estimate(model, step, batch, optimizer=torch.optim.AdamW, budget="20GiB")
-    print(est)           # peak, what a plan makes of it, at which overhead
+    print(est)           # peak, what a plan makes of it, at which overhead; or which batch fits
     est.largest_batch()  # with the plan
 
 `step(model, *inputs)` returns the loss of one step. Model and inputs may live on the meta device:
@@ -73,6 +73,8 @@ class Estimate:
     overhead: float | None = None  # None: no plan was asked for, or none came
     why: str = ""
     by_module: dict[str, int] = field(default_factory=dict)  # alive at the peak
+    # Where no plan fits: the largest first dimension of the inputs that would; 0: none.
+    fitting_batch: int | None = None
     _again: Callable[[int], tuple[int, bool]] | None = None
     _batch: int = 0
 
@@ -110,7 +112,8 @@ class Estimate:
         if self.budget is None:
             return text + "."
         if self.overhead is None:
-            return f"{text}. {self.why}"
+            would = "" if not self.fitting_batch else f" A batch of {self.fitting_batch} would fit."
+            return f"{text}. {self.why}{would}"
         return (
             f"{text}. In {format_bytes(self.budget_bytes)} it fits with a peak of "
             f"{format_bytes(self.planned_peak_bytes)}, {format_percent(self.overhead, sign=True)}."
@@ -143,7 +146,7 @@ def estimate(
         listener.append(peak)
     if checked is None:
         return made
-    plan, made.why = ask(message, checked)
+    plan, made.why, refused = _asked(message, checked)
     if plan is not None:
         made.budget_bytes, made.planned_peak_bytes = plan.budget_bytes, plan.peak_bytes
         made.overhead = plan.overhead
@@ -156,6 +159,8 @@ def estimate(
 
     first = next((x for x in inputs if isinstance(x, Tensor) and x.dim()), None)
     made._again, made._batch = again, 0 if first is None else first.shape[0]
+    if refused and made._batch and not checked.endswith("x"):
+        made.fitting_batch = made.largest_batch(made._batch - 1)
     return made
 
 
@@ -359,15 +364,24 @@ def ask(
     message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
 ) -> tuple[Plan | None, str]:
     """A plan from the daemon, or why there is none."""
+    plan, why, _ = _asked(message, budget, capabilities)
+    return plan, why
+
+
+def _asked(
+    message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
+) -> tuple[Plan | None, str, bool]:
+    """And whether the planner found that nothing fits."""
     collector = daemon.ensure()
     if collector.socket is None:
-        return None, collector.why
+        return None, collector.why, False
     agent = Agent.start(labels={"name": "estimate"}, socket=collector.socket)
     text = json.dumps({**message, "name": f"{message['name']}, {budget}"}).encode()
     graph = agent.submit_graph(text, budget, capabilities, message["static_bytes"])
     if graph is None:
-        return None, agent.why
+        return None, agent.why, False
     reply = agent.wait_plan(graph, timeout_s=WAIT_S)
     if reply.plan is not None and reply.plan.feasible:
-        return reply.plan, ""
-    return None, reply.why or (reply.plan.sentence if reply.plan else "no plan came in time")
+        return reply.plan, "", False
+    why = reply.why or (reply.plan.sentence if reply.plan else "no plan came in time")
+    return None, why, reply.kind == "refused" or reply.plan is not None

@@ -33,6 +33,7 @@ from reprise.torch.sketch import sketched
 from reprise.torch.stage import Stage
 from reprise.torch.stale import stale_message
 from reprise.torch.state import blocked
+from reprise.torch.together import Together
 
 if TYPE_CHECKING:
     from reprise.torch.session import Session
@@ -74,7 +75,9 @@ class FirstSteps:
         session, way, why = self._session, self._asked, "as asked for"
         if way == "auto" and self.notes.died:
             way, why = self._elsewhere(), "the last start of this job died in its first step"
-        ranks = session.planning.ranks = Ranks.here()
+        ranks = Ranks.here()
+        if ranks is not None:
+            session.planning.together = Together(session, ranks)
         if ranks is not None and any(w not in ("auto", "plain") for w in ranks.gather(way)):
             way = "host"  # shapes are those of one rank
         self.notes.begins()
@@ -87,7 +90,7 @@ class FirstSteps:
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """The first forward ran out of memory; is there another way to take it?"""
         way = self._elsewhere() if self._asked == "auto" else "plain"
-        if not self.plain or way == "plain" or self._session.planning.ranks is not None:
+        if not self.plain or way == "plain" or self._session.planning.together is not None:
             return False
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         self._careful(way, f"the plain one does not fit ({text})", args, kwargs)

@@ -157,6 +157,14 @@ class Ladder:
         ]  # fmt: skip
         return self._append(Rung(self._next_number, key, key.size, graph, left_out, leaks))
 
+    def share(self, key: Key, graph: CapturedGraph, left_out: frozenset[str], leaks: bool) -> Rung:
+        """A step that all ranks captured: the same rung on each of them, for the largest of their
+        inputs."""
+        self.captures += 1
+        self._mismatches = self._in_a_row = 0
+        self._saw(graph.structure)
+        return self._append(Rung(self._next_number, key, key.size, graph, left_out, leaks))
+
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
         """A step of which only the shapes are known. The first one captured takes its place."""
         return self._append(

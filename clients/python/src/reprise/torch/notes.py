@@ -38,6 +38,7 @@ class Notes:
         name = hashlib.sha256(repr(which).encode()).hexdigest()[:16]
         base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         self._path = Path(base) / "reprise" / "starts" / f"{name}.json"
+        self._told = False
         found = self._read()
         tighter = found.get("tighter", 1.0)
         good = isinstance(tighter, float) and TIGHTEST <= tighter <= 1
@@ -55,6 +56,9 @@ class Notes:
 
     def ran_out(self) -> None:
         """Memory ran out where nothing could be tried again: less, at the next start."""
+        if self._told:
+            return  # once per start
+        self._told = True
         self.tighter = max(TIGHTEST, self.tighter * TIGHTER)
         self._write(tighter=self.tighter)
 

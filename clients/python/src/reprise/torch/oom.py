@@ -2,11 +2,12 @@
 """What happens when memory runs out.
 
     in the forward, one process     the graph is dropped, the cache emptied, and the forward tried
-                                    once more from the same generator state
+                                    once more from the same generator state; the next plan is asked
+                                    for `TIGHTER` of the budget so far
     in the forward, several ranks   nothing is tried again: collectives would be out of step
     in the backward                 nothing is tried again: gradients may have been added up
 
-In every case the next plan is asked for less memory (`TIGHTER` of the budget so far).
+Where nothing is tried again, a note (notes.py) makes the next start ask for less.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["TIGHTER", "Before", "is_oom"]
 TIGHTER = 0.9
 
 
-def is_oom(error: BaseException) -> bool:
+def is_oom(error: BaseException | None) -> bool:
     """Did an allocator give up?"""
     if isinstance(error, torch.OutOfMemoryError):
         return True

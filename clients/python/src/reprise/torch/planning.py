@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a captured step to the plan that the next steps run under.
 
-    planning.captured(step)       # sends the step graph; of several ranks, one rank does
+    planning.captured(step)       # sends the step graph; of several ranks, one does (together.py)
     planning.ask()                # between steps: waits for the first plan, takes newer ones
     planning.rung, planning.ladder
 
@@ -23,11 +23,11 @@ from reprise.torch.capture import FORWARD, CapturedStep
 from reprise.torch.ladder import Ladder, Rung
 from reprise.torch.placement import peak_of, place
 from reprise.torch.program import Program, compile_plan
-from reprise.torch.ranks import Ranks
 from reprise.torch.stage import Stage
 from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Tape
-from reprise.units import scaled_budget
+from reprise.torch.together import Together
+from reprise.units import format_percent, scaled_budget
 
 if TYPE_CHECKING:
     from reprise.torch.session import Session
@@ -36,8 +36,6 @@ __all__ = ["Planning", "graph_bytes"]
 
 # So many plans in a row may peak above the budget on the tape before one is taken as it is.
 TIGHTENED_AT_MOST = 3
-# Ranks ask together whether there is a newer plan, every so many steps.
-ASK_EVERY = 32
 
 
 class Planning:
@@ -48,7 +46,7 @@ class Planning:
         self._wait_s = wait_s
         self.ladder = Ladder()
         self.rung: Rung | None = None  # of the last planned step
-        self.ranks: Ranks | None = None  # known when the first step has been captured
+        self.together: Together | None = None  # known when the first step has begun
         self.refused: Plan | None = None  # the server's "no plan fits"
         self._op_scale = 1.0  # time of a plain step / ops of a captured one
 
@@ -82,33 +80,40 @@ class Planning:
         read = [s for s in step.storages if id(s) in outside]
         left_out = frozenset(s.name for s in read if s.name)
         leaks = any(s.in_region and not s.pinned for s in read)
+        if self.together is not None:
+            self.together.captured(graph, left_out, leaks)
+            return
         rung = self.ladder.add(key, graph, left_out, leaks)
         if rung is None:
             return
-        if self._session.stage is Stage.CAPTURE:
-            self._session.stage = Stage.WAITING
-        assert self._session.budget is not None
-        if self.ranks is None:
-            self.ranks = Ranks.here()
-        if self.ranks is not None:
-            why = self.ranks.agree(graph.structure)
-            if why:
-                self.stop(why)
-                return
-            if not self.ranks.first:
-                return
-        self._submit(rung, graph.message(), self._session.budget)
+        if session.stage is Stage.CAPTURE:
+            session.stage = Stage.WAITING
+        self.submit(rung)
         ahead = self.ladder.ahead(rung)
-        if ahead is not None and self.ranks is None:
-            self._submit(*ahead, self._session.budget)
+        if ahead is not None:
+            self._submit(*ahead, self._budget())
+
+    def _budget(self, share: float = 1.0) -> str:
+        """What is asked for: less after a start that ran out of memory."""
+        session = self._session
+        assert session.budget is not None
+        if session.first.notes.tighter < 1:
+            session.say(
+                f"an earlier start ran out of memory: asks for a plan within "
+                f"{format_percent(session.first.notes.tighter)} of the budget"
+            )
+        return scaled_budget(session.budget, share * session.first.notes.tighter)
+
+    def submit(self, rung: Rung) -> None:
+        """Asks for a plan of a captured step."""
+        self._submit(rung, rung.graph.message(), self._budget())
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
         """A step of which only the shapes are known, and that is about to run: its plan is waited
         for here, within a share of the budget. Empty, or why there is none."""
         session = self._session
-        assert session.budget is not None
         rung = self.ladder.sketched(session.step.key, graph)
-        self._submit(rung, graph.message(), scaled_budget(session.budget, share))
+        self._submit(rung, graph.message(), self._budget(share))
         while rung.open and rung.tape is None:
             if self._ask(rung, waits=True) == "pending":
                 break
@@ -137,7 +142,10 @@ class Planning:
     def tighten(self) -> None:
         """Memory ran out under the plan of the last step: asks for one in less."""
         rung = self.rung
-        if rung is not None and rung.plan is not None and self.ranks is None:
+        if self.together is not None:
+            # No rank decides alone; the next start asks for less.
+            self._session.first.notes.ran_out()
+        elif rung is not None and rung.plan is not None:
             tighter = int(rung.plan.budget_bytes * oom.TIGHTER)
             self._submit(rung, rung.graph.message(), str(tighter))
 
@@ -145,8 +153,8 @@ class Planning:
 
     def ask(self) -> None:
         """Between steps: waits for the first plan, takes any other when it is there."""
-        if self.ranks is not None:
-            self._ask_for_all_ranks(self.ranks)
+        if self.together is not None:
+            self.together.meet()
             return
         for rung in [r for r in self.ladder.rungs if r.open]:
             waits = self._session.stage is Stage.WAITING and rung.plan is None
@@ -159,59 +167,37 @@ class Planning:
 
     def _ask(self, rung: Rung, waits: bool) -> str:
         """What there is for one rung: installed, refused, or still pending."""
-        session = self._session
+        reply = self.reply(rung, waits)
+        self.take(rung, reply)
+        return reply.kind
+
+    def reply(self, rung: Rung, waits: bool) -> PlanReply:
+        """What the server has for a rung that this process asked for."""
+        agent = self._session.agent
         have = 0 if rung.plan is None else rung.plan.plan_number
-        assert rung.graph_id is not None
+        if rung.graph_id is None:
+            return PlanReply("refused", why=rung.refused or agent.why)
         try:
-            reply = (
-                session.agent.wait_plan(rung.graph_id, have, self._wait_s)
-                if waits
-                else session.agent.poll_plan(rung.graph_id, have)
-            )
+            if waits:
+                return agent.wait_plan(rung.graph_id, have, self._wait_s)
+            return agent.poll_plan(rung.graph_id, have)
         except RepriseError as error:
-            rung.refused = f"trains without a plan: {error}"
-            return "refused"
+            return PlanReply("refused", why=f"trains without a plan: {error}")
+
+    def take(self, rung: Rung, reply: PlanReply) -> bool:
+        """Installs what has come, or notes why nothing will. Does the rung run it?"""
+        session = self._session
         if reply.kind == "plan" and reply.plan is not None:
             self._install(rung, reply.plan)
-        elif reply.kind == "refused" and rung.plan is None:
+            return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
+        if reply.kind == "refused" and rung.plan is None:
             session.measured.smallest_budget = reply.smallest_budget
             rung.refused = reply.why or "the server refused to plan this step"
-            if session.stage is not Stage.WAITING and not rung.sketch:
+            if session.stage is not Stage.WAITING and not rung.sketch and self.together is None:
                 session.say(rung.refused)
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"trains without a plan: {reply.why or session.agent.why}"
-        return reply.kind
-
-    def _ask_for_all_ranks(self, ranks: Ranks) -> None:
-        """Rank 0 asks, all of them get what it got: the first plan, then any other, every
-        ASK_EVERY steps. Applied by all or by none."""
-        if not self.ladder.rungs:
-            return
-        (rung,) = self.ladder.rungs[:1]
-        waiting = self._session.stage is Stage.WAITING
-        if not waiting and (
-            self._session.stage is not Stage.PLANNED or self._session.step.number % ASK_EVERY
-        ):
-            return
-        reply = None
-        if ranks.first:
-            have = 0 if rung.plan is None else rung.plan.plan_number
-            if rung.graph_id is None:
-                reply = PlanReply("inert", why=self._session.agent.why)
-            elif waiting:
-                reply = self._session.agent.wait_plan(rung.graph_id, have, self._wait_s)
-            else:
-                reply = self._session.agent.poll_plan(rung.graph_id, have)
-        reply = ranks.broadcast(reply)
-        if reply.kind == "plan" and reply.plan is not None:
-            self._install(rung, reply.plan)
-            applied = "" if rung.plan is None else rung.plan.plan_id
-            fine = not rung.refused and applied == reply.plan.plan_id
-            if not all(ranks.gather(fine)):
-                self.drop(rung.refused or "another rank cannot run the plan")
-        elif waiting:
-            self._session.measured.smallest_budget = reply.smallest_budget
-            self.stop(reply.why or "trains without a plan: none came in time")
+        return rung.tape is not None
 
     def _nothing_left(self) -> None:
         """No rung has a plan, and none will come."""
@@ -251,7 +237,7 @@ class Planning:
 
     def _tighten(self, rung: Rung, plan: Plan) -> bool:
         """Asks for a plan that has room for what this one is above the budget on the tape."""
-        if self.ranks is not None or rung.tightened >= TIGHTENED_AT_MOST:
+        if self.together is not None or rung.tightened >= TIGHTENED_AT_MOST:
             return False
         rung.tightened += 1
         rung.extra_bytes += plan.peak_bytes - plan.budget_bytes

@@ -155,6 +155,8 @@ class Session:
         """Ends this model's part of the agent's session; the last one ends the session, so that
         what was reported arrives and the run is seen to end and not to die."""
         _open.pop(self, None)
+        if self.step.under_way and oom.is_oom(getattr(sys, "last_value", None)):
+            self.first.notes.ran_out()  # that was the end of the program
         self.step.let_go()
         atexit.unregister(self.close)
         if not _open and os.getpid() == self._pid:

@@ -96,11 +96,12 @@ class Step:
         session = self._session
         if session.budget is None or _capturing or session.agent.status == "inert":
             return False
+        together = session.planning.together
+        if together is not None:
+            return together.captures
         if session.stage is Stage.CAPTURE:
             return True
-        # One rank alone must not decide: the others would go on without it.
-        alone = session.planning.ranks is None
-        return alone and session.stage is Stage.PLANNED and session.ladder.wants(self.key)
+        return session.stage is Stage.PLANNED and session.ladder.wants(self.key)
 
     def _begin_capture(self, keep: bool = True) -> bool:
         """False: the program is in the way. Not kept: for the sake of the host's memory alone."""
