@@ -110,6 +110,7 @@ class Rung:
     extra_bytes: int = 0
     tightened: int = 0
     used: int = 0  # the last step it ran
+    matched: bool = False  # a step was as captured
 
     @property
     def open(self) -> bool:
@@ -242,6 +243,7 @@ class Ladder:
         """A step has run under a rung."""
         self._recent.append(matched)
         if matched:
+            rung.matched = True
             self._in_a_row = 0
             self._saw(rung.graph.structure)
         else:
