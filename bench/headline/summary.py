@@ -47,8 +47,8 @@ def _tenth(name: str, of: dict[tuple[str, int], Result], depths: list[int]) -> s
         assert ours is not None
         assert plain is not None
         text = (
-            f"- {name}, {blocks} blocks, {of_step(plain) / of_step(ours):.1f} times less memory of "
-            f"a step than plain: Reprise adds {added(ours):.1%}"
+            f"- {name}, {blocks} blocks, {of_step(plain) / of_step(ours):.1f} times less "
+            f"activation memory than plain: Reprise adds {added(ours):.1%}"
         )
         sqrt = of.get(("sqrt", blocks))
         if sqrt is not None and _planned(sqrt):
@@ -57,7 +57,7 @@ def _tenth(name: str, of: dict[tuple[str, int], Result], depths: list[int]) -> s
                 f"(at {of_step(plain) / of_step(sqrt):.1f} times less)"
             )
         return text + "."
-    return f"- {name}: no plan fits a tenth of plain's memory of a step at these depths."
+    return f"- {name}: no plan fits a tenth of plain's activation memory at these depths."
 
 
 def _equal_peak(
@@ -79,7 +79,7 @@ def _growth(name: str, of: dict[tuple[str, int], Result], depths: list[int]) -> 
         points = [(b, of_step(of[way, b])) for b in depths if _planned(of.get((way, b)))]
         if len(points) > 1:
             parts.append(f"{way} {growth(points):.2f}")
-    return f"- {name}: memory of a step grows as depth to the power of: {', '.join(parts)}."
+    return f"- {name}: activation memory grows as depth to the power of: {', '.join(parts)}."
 
 
 def summary(about: Result, results: list[Result]) -> str:
@@ -90,8 +90,8 @@ def summary(about: Result, results: list[Result]) -> str:
         f"{about['date']}, {about['cores']} cores, load {about['load']} at the start. "
         f"`{about['command']}`",
         "",
-        "Times are CPU times beside a plain twin in the same process; memory of a step is the peak "
-        "above what stays between steps (parameters, optimizer state).",
+        "Times are CPU times beside a plain twin in the same process; activation memory is the "
+        "peak above what stays between steps (parameters, gradients, optimizer state).",
         "",
     ]
     for name in dict.fromkeys(r["network"] for r in results):
