@@ -246,6 +246,43 @@ def test_two_ways_through_a_model_have_a_plan_each() -> None:
     assert {s["plan_id"] for s in agent.steps[-4:]} == {1, 2}
 
 
+class ManyFaced(nn.Module):
+    """Takes the way it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.way = nn.Linear(WIDTH, WIDTH), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x).sin()
+        return (y.exp().cos(), y.cos().tanh().sin(), y.tanh())[self.way]
+
+
+def test_three_ways_in_turn_have_a_plan_each() -> None:
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        model = ManyFaced()
+        if armed:
+            arm(model, agent)
+        losses = []
+        optimizer = sgd(model)
+        for step in range(60):
+            model.way = step % 3
+            optimizer.zero_grad()
+            loss = model(torch.randn(6, WIDTH)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        return losses
+
+    curves(loop)
+
+    assert len({r.graph.structure for r in sessions[0].ladder.rungs}) == 3
+    assert sum(s.get("mismatches", 0) for s in agent.steps[-9:]) == 0
+    assert {s["plan_id"] for s in agent.steps[-6:]} == {1, 2, 3}
+
+
 def test_a_program_that_is_never_the_same_is_given_up_and_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

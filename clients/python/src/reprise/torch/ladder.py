@@ -36,6 +36,8 @@ __all__ = ["Key", "Ladder", "Rung", "key_of"]
 
 MAX_RUNGS = 8
 MAX_CAPTURES = 16
+# After so many, or two more than twice the ways that were found, more do not help.
+MANY_CAPTURES = 8
 # A program that differs this many steps since the last capture is captured again.
 MISMATCHES_BEFORE_CAPTURE = 3
 # Mostly other programs than those captured, over so many steps: planning makes no sense.
@@ -249,14 +251,14 @@ class Ladder:
         else:
             self._mismatches += 1
             self._in_a_row += 1
-            # Not what was expected: of two known ways, it was the other one.
+            # Not what was expected: of two known ways, it was the other one, unless there is a
+            # third: so it counts as unknown all the same.
             others = {
                 r.graph.structure
                 for r in self.rungs
                 if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
             }
             if len(others) == 1:
-                self._mismatches -= 1
                 self._saw(others.pop())
 
     def _saw(self, structure: str) -> None:
@@ -267,5 +269,7 @@ class Ladder:
     @property
     def hopeless(self) -> bool:
         """The steps are mostly other programs, and no more captures help."""
+        ways = len({rung.graph.structure for rung in self.rungs})
+        tried = self.captures >= min(MANY_CAPTURES, 2 * ways + 2)
         full = len(self._recent) == WATCHED_STEPS
-        return full and sum(self._recent) * 2 < WATCHED_STEPS and self.captures > 2
+        return full and sum(self._recent) * 2 < WATCHED_STEPS and tried
