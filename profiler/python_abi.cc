@@ -94,4 +94,11 @@ REPRISE_EXPORT void *reprise_python_op_end(void *, void *op) {
   return None();
 }
 
+REPRISE_EXPORT void *reprise_python_at(void *, void *op_plus_one) {
+  uint64_t at;
+  if (!ToU64(op_plus_one, &at)) return nullptr;
+  reprise_at(at);
+  return None();
+}
+
 }  // extern "C"

@@ -91,6 +91,30 @@ REPRISE_EXPORT void reprise_op_end(uint64_t op) {
   PushRecord(agent, ring, record);
 }
 
+REPRISE_EXPORT void reprise_at(uint64_t op_plus_one) {
+  Ring *ring = CurrentRing(CurrentAgent());
+  if (ring == nullptr) return;
+  __atomic_store_n(&ring->header->place.op, op_plus_one, __ATOMIC_RELAXED);
+}
+
+REPRISE_EXPORT void reprise_phase(uint32_t phase) {
+  Ring *ring = CurrentRing(CurrentAgent());
+  if (ring == nullptr) return;
+  __atomic_store_n(&ring->header->place.phase, uint64_t{phase},
+                   __ATOMIC_RELAXED);
+}
+
+// An op belongs to the graph that was named before it: whoever dies in between
+// leaves no op rather than one of another graph.
+REPRISE_EXPORT void reprise_step_under(uint64_t graph_id, uint64_t plan_id) {
+  Ring *ring = CurrentRing(CurrentAgent());
+  if (ring == nullptr) return;
+  reprise_place *place = &ring->header->place;
+  __atomic_store_n(&place->op, uint64_t{0}, __ATOMIC_RELAXED);
+  __atomic_store_n(&place->graph_id, graph_id, __ATOMIC_RELEASE);
+  __atomic_store_n(&place->plan_id, plan_id, __ATOMIC_RELEASE);
+}
+
 REPRISE_EXPORT void reprise_alloc(uint64_t ptr, int64_t bytes, int32_t device,
                                   uint64_t stream, uint32_t what,
                                   uint64_t ts_or_0) {

@@ -25,7 +25,20 @@ void CountWindowStep(Agent *agent) {
   if (--window.steps_left == 0) SetWindow(agent, 0, 0);
 }
 
+// What the step before it said is forgotten first, so that a job that dies in
+// here is between two steps.
+void MarkPlace(Ring *ring, uint64_t step, uint64_t now_ns) {
+  reprise_place *place = &ring->header->place;
+  uint64_t *const words[] = {&place->op, &place->phase, &place->graph_id,
+                             &place->plan_id};
+  for (uint64_t *word : words)
+    __atomic_store_n(word, uint64_t{0}, __ATOMIC_RELEASE);
+  __atomic_store_n(&place->step_ns, now_ns, __ATOMIC_RELEASE);
+  __atomic_store_n(&place->step, step, __ATOMIC_RELEASE);
+}
+
 void PushStep(Ring *ring, uint64_t step, uint64_t now_ns) {
+  MarkPlace(ring, step, now_ns);
   reprise_slot record = {};
   record.kind = REPRISE_RECORD_STEP;
   record.clock_id = REPRISE_CLOCK_MONOTONIC;
@@ -179,16 +192,16 @@ REPRISE_EXPORT uint32_t reprise_intern(const char *utf8, size_t n) {
   return agent == nullptr ? 0 : Intern(&agent->names, utf8, n);
 }
 
-REPRISE_EXPORT reprise_status reprise_snapshot(const void *pickle, size_t n) {
+REPRISE_EXPORT reprise_status reprise_snapshot(const void *json, size_t n) {
   KeepErrno keep;
   Agent *agent = CurrentAgent();
   if (CurrentRing(agent) == nullptr) return REPRISE_INERT;
-  if (pickle == nullptr || n == 0) return REPRISE_EINVAL;
+  if (json == nullptr || n == 0) return REPRISE_EINVAL;
   if (n > REPRISE_MAX_SNAPSHOT_BYTES) return REPRISE_ETOOBIG;
   {
     Locked guard(&agent->control);
     if (agent->sink.file.open()) {
-      const BodyPart part = {pickle, n};
+      const BodyPart part = {json, n};
       return WriteSinkEntry(agent, REPRISE_SINK_SNAPSHOT, &part, 1)
                  ? REPRISE_OK
                  : REPRISE_DEGRADED;
@@ -196,7 +209,7 @@ REPRISE_EXPORT reprise_status reprise_snapshot(const void *pickle, size_t n) {
     if (!HasCollector(agent)) return REPRISE_INERT;
   }
   // Up to a GiB: other threads go on meanwhile.
-  const int fd = CreateSealedCopy("reprise-snapshot", pickle, n);
+  const int fd = CreateSealedCopy("reprise-snapshot", json, n);
   if (fd < 0) return REPRISE_DEGRADED;
   Locked guard(&agent->control);
   if (CurrentRing(agent) == nullptr) {  // stopped meanwhile

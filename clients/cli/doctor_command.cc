@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/doctor.h"
+#include "clients/cli/doctor_round_trip.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/files.h"
 
@@ -37,7 +38,9 @@ class DoctorCommand : public Command {
                     "The Python that trains (that of VIRTUAL_ENV, else "
                     "python3)");
     sub->footer(
-        "Changes nothing. Exits with 1 when something is broken; what is only "
+        "Sends some records and a small step graph through the daemon, or a "
+        "private one, and leaves nothing behind. Exits with 1 when something "
+        "is broken; what is only "
         "missing is a warning.\n\nExample:\n  reprise doctor\n"
         "  reprise doctor --python .venv/bin/python --json");
     return sub;
@@ -47,6 +50,7 @@ class DoctorCommand : public Command {
     const bool named = !python_.empty();
     // Everything that forks comes before gRPC and its threads.
     const PythonFacts python = AskPython(Python());
+    RoundTrip round_trip(python.agent);
     std::vector<Check> checks = {
         {Health::kOk, "reprise", "version " REPRISE_VERSION, ""}};
     const auto add = [&](std::vector<Check> more) {
@@ -62,6 +66,7 @@ class DoctorCommand : public Command {
       add(CheckPython(python));
     }
     add(CheckDaemon(globals));
+    add(round_trip.Finish(globals.server));
     return globals.json ? PrintJson(checks, console) : Print(checks, console);
   }
 

@@ -35,20 +35,6 @@ using std::chrono::steady_clock;
 constexpr auto kStartTimeout = seconds(15);
 constexpr auto kPoll = milliseconds(20);
 
-// Something listens there. Connecting and leaving again is no session.
-bool Answers(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return false;
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
-  const bool ok = connect(fd, reinterpret_cast<const sockaddr*>(&address),
-                          sizeof address) == 0;
-  close(fd);
-  return ok;
-}
-
 // The socket's folder, made 0700 where it is ours to make.
 Status OwnFolder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -149,7 +135,7 @@ std::string LastLine(int log) {
 // A process of its own session: a Ctrl-C at the terminal is for the job, and
 // the daemon has to outlive it to store the end of the run.
 StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
-                      int log) {
+                      const std::vector<std::string>& more_flags, int log) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -164,6 +150,7 @@ StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   std::vector<std::string> words = {program, "--private", "--agent-socket",
                                     socket};
+  words.insert(words.end(), more_flags.begin(), more_flags.end());
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -183,7 +170,9 @@ StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
 Status AwaitDaemon(pid_t pid, const std::string& program,
                    const std::string& socket, int log) {
   const auto deadline = steady_clock::now() + kStartTimeout;
-  while (!Answers(socket) || access(ServerFile().c_str(), R_OK) != 0) {
+  const std::string said =
+      (fs::path(socket).parent_path() / "server.json").string();
+  while (!DaemonAnswers(socket) || access(said.c_str(), R_OK) != 0) {
     int status = 0;
     if (waitpid(pid, &status, WNOHANG) == pid) {
       return FailedPrecondition(
@@ -201,9 +190,39 @@ Status AwaitDaemon(pid_t pid, const std::string& program,
 
 }  // namespace
 
+bool DaemonAnswers(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return false;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const bool ok = connect(fd, reinterpret_cast<const sockaddr*>(&address),
+                          sizeof address) == 0;
+  close(fd);
+  return ok;
+}
+
+StatusOr<Daemon> StartDaemon(const std::string& socket,
+                             const std::vector<std::string>& more_flags) {
+  if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
+    return InvalidArgument(StrCat(socket,
+                                  ": too long for a socket; set "
+                                  "REPRISE_SOCKET to a shorter path"));
+  }
+  ASSIGN_OR_RETURN(const std::string program, FindReprised());
+  const int log = UnnamedLog(fs::path(socket).parent_path().string());
+  StatusOr<pid_t> pid = Spawn(program, socket, more_flags, log);
+  Status status = pid.status();
+  if (pid.ok()) status = AwaitDaemon(*pid, program, socket, log);
+  if (log >= 0) close(log);
+  if (!status.ok()) return status;
+  return Daemon{.socket = socket, .pid = *pid};
+}
+
 StatusOr<Daemon> EnsureDaemon() {
   Daemon daemon{.socket = AgentSocket()};
-  if (Answers(daemon.socket)) return daemon;
+  if (DaemonAnswers(daemon.socket)) return daemon;
   // The service's folder is not ours: a private daemon listens in our own.
   daemon.socket = PrivateSocket();
   if (daemon.socket.size() >= sizeof(sockaddr_un::sun_path)) {
@@ -215,19 +234,8 @@ StatusOr<Daemon> EnsureDaemon() {
   RETURN_IF_ERROR(OwnFolder(folder));
   StartLock lock;
   RETURN_IF_ERROR(lock.Take(folder + "/start.lock"));
-  if (Answers(daemon.socket)) return daemon;
-
-  ASSIGN_OR_RETURN(const std::string program, FindReprised());
-  const int log = UnnamedLog(folder);
-  StatusOr<pid_t> pid = Spawn(program, daemon.socket, log);
-  Status status = pid.status();
-  if (pid.ok()) {
-    daemon.pid = *pid;
-    status = AwaitDaemon(*pid, program, daemon.socket, log);
-  }
-  if (log >= 0) close(log);
-  if (!status.ok()) return status;
-  return daemon;
+  if (DaemonAnswers(daemon.socket)) return daemon;
+  return StartDaemon(daemon.socket, {});
 }
 
 void StopDaemon(const Daemon& daemon) {

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -23,6 +24,14 @@ struct Daemon {
 // A daemon that answers, started if need be. FAILED_PRECONDITION: it cannot be
 // found or started; the message has the daemon's own last line.
 StatusOr<Daemon> EnsureDaemon();
+
+// Starts `reprised --private` on this socket, whose folder is there, and waits
+// until it is up. Errors as EnsureDaemon.
+StatusOr<Daemon> StartDaemon(const std::string& socket,
+                             const std::vector<std::string>& more_flags);
+
+// Something listens there. Connecting and leaving again is no session.
+bool DaemonAnswers(const std::string& socket);
 
 // Ends a daemon that this process started and waits for it.
 void StopDaemon(const Daemon& daemon);

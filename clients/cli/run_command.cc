@@ -16,6 +16,7 @@
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/job.h"
+#include "clients/cli/moment_text.h"
 #include "clients/cli/private_daemon.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/runtime_paths.h"
@@ -54,8 +55,8 @@ class RunCommand : public Command {
   // The run after its last record was stored, or as far as it came.
   static StatusOr<v1::Run> AwaitEnd(const ServerClient& client,
                                     const std::string& run_id);
-  static void Report(const v1::Run& run, const Globals& globals,
-                     Console& console);
+  static void Report(v1::Run run, const ServerClient& client,
+                     const Globals& globals, Console& console);
 
   std::vector<std::string> job_;
   std::string budget_;
@@ -104,7 +105,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   }
   const StatusOr<v1::Run> run = AwaitEnd(*client, run_id);
   if (run.ok()) {
-    Report(*run, globals, console);
+    Report(*run, *client, globals, console);
   } else if (run.status().code() == Code::kNotFound) {
     // Nothing will end a private daemon that no job ever came to.
     StopDaemon(*daemon);
@@ -134,9 +135,12 @@ StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
   }
 }
 
-void RunCommand::Report(const v1::Run& run, const Globals& globals,
-                        Console& console) {
+void RunCommand::Report(v1::Run run, const ServerClient& client,
+                        const Globals& globals, Console& console) {
+  // Now: a private daemon is gone soon after the job.
+  const auto moments = client.GetMoments(run.run_id());
   if (globals.json) {
+    if (moments.ok()) *run.mutable_moments() = moments->moments();
     console.Line(ProtoToJson(run));
     return;
   }
@@ -149,6 +153,7 @@ void RunCommand::Report(const v1::Run& run, const Globals& globals,
     console.Line(StrCat("run ", run.run_id(), " ended after ", run.steps(),
                         " steps without a plan"));
   }
+  if (moments.ok()) PrintMoments(*moments, console);
   console.Note(StrCat("\nNext:  reprise show ", run.run_id()));
 }
 

@@ -189,6 +189,18 @@ StatusOr<v1::Run> ServerClient::GetRun(const std::string& run_id) const {
   return response;
 }
 
+StatusOr<v1::GetMomentsResponse> ServerClient::GetMoments(
+    const std::string& run_id) const {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::GetMomentsRequest request;
+  request.set_run_id(run_id);
+  v1::GetMomentsResponse response;
+  RETURN_IF_ERROR(
+      FromGrpc(query_->GetMoments(&context, request, &response), endpoint_));
+  return response;
+}
+
 StatusOr<v1::Plan> ServerClient::GetPlan(const std::string& plan_id) const {
   grpc::ClientContext context;
   SetDeadline(context);

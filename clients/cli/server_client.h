@@ -44,6 +44,7 @@ class ServerClient {
   // Each waits at most ten seconds for its answer.
   StatusOr<v1::ServerStatus> GetStatus() const;
   StatusOr<v1::Run> GetRun(const std::string& run_id) const;
+  StatusOr<v1::GetMomentsResponse> GetMoments(const std::string& run_id) const;
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
   StatusOr<v1::StepGraph> GetGraph(const std::string& graph_id) const;

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "clients/cli/columns.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/moment_text.h"
 #include "clients/cli/open_page.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/run_facts.h"
@@ -111,10 +112,16 @@ void PrintVerdict(const v1::Verdict& v, Console& console) {
   }
 }
 
-int ShowRun(const v1::Run& run, bool open, const ServerClient& client,
+int ShowRun(v1::Run run, bool open, const ServerClient& client,
             const Globals& globals, Console& console) {
   const std::string url = StrCat(client.endpoint().url, "/runs/", run.run_id());
+  const auto moments = client.GetMoments(run.run_id());
+  // A server of before knows of none.
+  if (!moments.ok() && moments.status().code() != Code::kUnimplemented) {
+    return console.Error(moments.status());
+  }
   if (globals.json) {
+    if (moments.ok()) *run.mutable_moments() = moments->moments();
     console.Line(ProtoToJson(run));
   } else {
     std::string head = StrCat("run ", run.run_id());
@@ -122,6 +129,7 @@ int ShowRun(const v1::Run& run, bool open, const ServerClient& client,
     console.Line(StrCat(head, "  ", StateWord(run.state()), "  ", run.steps(),
                         " steps on ", run.host(), ", pid ", run.pid()));
     PrintVerdict(run.verdict(), console);
+    if (moments.ok()) PrintMoments(*moments, console);
     if (run.dropped() > 0 || run.lost_chunks() > 0) {
       console.Line(StrCat("  ", run.dropped(), " records dropped, ",
                           run.lost_chunks(), " chunks lost"));

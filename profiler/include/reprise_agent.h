@@ -105,6 +105,17 @@ void reprise_op_end(uint64_t op);
  * once a second) and sends what was queued. */
 void reprise_step(uint64_t step);
 
+/* Where the step is, for whoever asks after the job was killed: stores in
+ * shared memory, no records, so they are free to be made all the time.
+ * reprise_step forgets all three.
+ *
+ * `graph_id` and `plan_id` (0: none) are what the step runs under; then
+ * reprise_at(1 + op) says that op of that graph begins, 0 that it is not known
+ * any more. `phase` is 1 forward, 2 backward, 3 optimizer, 0 between steps. */
+void reprise_step_under(uint64_t graph_id, uint64_t plan_id);
+void reprise_phase(uint32_t phase);
+void reprise_at(uint64_t op_plus_one);
+
 enum {
   REPRISE_ALLOC = 0,
   REPRISE_FREE = 1,
@@ -121,8 +132,9 @@ void reprise_alloc(uint64_t ptr, int64_t bytes, int32_t device, uint64_t stream,
                    uint32_t what, uint64_t ts_or_0);
 void reprise_oom(int32_t device, uint64_t asked, uint64_t total,
                  uint64_t free_bytes);
-reprise_status reprise_snapshot(const void *pickle,
-                                size_t n);         /* copies n bytes */
+/* What is in memory: proto3 JSON of reprise.v1.Moment, at most 1 MiB (more is
+ * carried, but not read). Copies n bytes. */
+reprise_status reprise_snapshot(const void *json, size_t n);
 reprise_status reprise_flush(uint32_t timeout_ms); /* may block that long */
 int InitializeInjection(void);                     /* always returns 1 */
 
@@ -222,6 +234,8 @@ reprise_status reprise_python_bind(const reprise_python *python);
 void *reprise_python_op_begin(void *self, void *const *arguments, ptrdiff_t n);
 /* METH_O: op. */
 void *reprise_python_op_end(void *self, void *op);
+/* METH_O: 1 + op, as reprise_at. */
+void *reprise_python_at(void *self, void *op_plus_one);
 
 #ifdef __cplusplus
 }

@@ -52,6 +52,18 @@
 #define REPRISE_MAX_PLAN_BYTES (16u << 20)
 #define REPRISE_MAX_SNAPSHOT_BYTES (1u << 30)
 
+/* Where the job is, so that it is known when it is killed: plain stores into
+ * memory that outlives the process, no records. Zero is "nobody said", which is
+ * also what an agent leaves that knows nothing of this. The reader looks once
+ * the writer is gone, and checks what it finds. */
+typedef struct {
+  uint64_t step, step_ns;     /* of the newest STEP mark */
+  uint64_t graph_id, plan_id; /* what the step runs under */
+  uint64_t op;                /* 1 + the newest op of the graph that began */
+  uint64_t phase;             /* numbered as reprise.v1.Phase */
+  uint64_t pad[2];
+} reprise_place;
+
 /* Each on a cache line of its own: writers hammer head, the reader tail. */
 typedef struct {
   uint32_t magic, layout, slots, header_bytes;
@@ -63,6 +75,7 @@ typedef struct {
   uint64_t dropped; /* records that found the ring full, ever */
   uint64_t pushed;
   uint8_t pad3[48];
+  reprise_place place;
 } reprise_ring_header;
 
 /* Numbered as reprise.v1.RecordKind. */
@@ -196,7 +209,7 @@ enum {
   REPRISE_MSG_BYE = 4,   /* reprise_msg_bye */
   REPRISE_MSG_GRAPH =
       5, /* reprise_msg_graph, budget\0 capabilities\0; fd: memfd */
-  REPRISE_MSG_SNAPSHOT = 6, /* reprise_msg_bulk; fd: memfd */
+  REPRISE_MSG_SNAPSHOT = 6, /* reprise_msg_bulk; fd: memfd of JSON */
   /* down */
   REPRISE_MSG_WELCOME = 16,     /* reprise_msg_welcome */
   REPRISE_MSG_REFUSED = 17,     /* text: one sentence */
@@ -262,7 +275,7 @@ typedef struct {
 
 #if defined(__cplusplus)
 static_assert(sizeof(reprise_slot) == REPRISE_SLOT_BYTES, "a slot is 64 bytes");
-static_assert(sizeof(reprise_ring_header) == 256,
+static_assert(sizeof(reprise_ring_header) == 320,
               "the header's layout is fixed");
 static_assert(
     sizeof(reprise_body_kernel) == 40 && sizeof(reprise_body_api) == 40 &&

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/collect/moment.h"
+
 namespace reprise::server {
 
 namespace {
@@ -93,6 +95,7 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
                                      bool force, Clock::time_point now) {
   built_ = Built();
   positions_ = 0;
+  storing_moments_ = 0;
   if (ended()) return row_changed_;
   next_row_ = row_;
 
@@ -112,7 +115,8 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
       unread_since_ = now;
     }
     const bool due = force || ending() || row_changed_ ||
-                     !waiting_graphs_.empty() || backlog >= kWorthReading ||
+                     !waiting_graphs_.empty() || !waiting_moments_.empty() ||
+                     backlog >= kWorthReading ||
                      (unread_since_ && now - *unread_since_ >= kLongestWait);
     if (!due) return false;
     const bool all_published =
@@ -132,6 +136,13 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
     names_late_ = true;
   }
   const bool wait_for_names = !ending() && !names_late_;
+  std::vector<v1::Moment> moments = waiting_moments_;
+  storing_moments_ = moments.size();
+  if (at_end && !bye_ && ring_) {
+    // Nobody began a step: there is nothing to be told.
+    const reprise_place place = ring_->place();
+    if (place.step_ns != 0) moments.push_back(MomentOf(place));
+  }
   built_ =
       BuildChunks({.records = scratch.first(batch.records),
                    .pending = row_.pending,
@@ -139,6 +150,7 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
                    .join = &join_,
                    .wait_for_names = wait_for_names,
                    .last = at_end,
+                   .moments = moments,
                    .realtime_to_monotonic_ns = row_.realtime_to_monotonic_ns});
   if (!built_.waits_for_name) {
     name_wait_since_.reset();
@@ -148,7 +160,9 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
   // Positions and records differ only where torn ones were walked over, and
   // then nothing waits for a name.
   positions_ = built_.waits_for_name ? built_.used : batch.positions;
-  if (positions_ == 0 && !at_end && !row_changed_) return false;
+  if (positions_ == 0 && !at_end && !row_changed_ && moments.empty()) {
+    return false;
+  }
 
   next_row_.ring_position += positions_;
   next_row_.next_seq += built_.chunks.size();
@@ -200,6 +214,10 @@ AgentSession::Stored AgentSession::Committed() {
   for (const NewChunk& chunk : built_.chunks) {
     stored.bytes += static_cast<int64_t>(chunk.body.size());
   }
+  waiting_moments_.erase(
+      waiting_moments_.begin(),
+      waiting_moments_.begin() + static_cast<std::ptrdiff_t>(storing_moments_));
+  storing_moments_ = 0;
   joined_ -= std::min<uint64_t>(joined_, built_.used);
   row_ = std::move(next_row_);
   row_changed_ = false;
@@ -219,7 +237,8 @@ AgentSession::Stored AgentSession::Committed() {
 }
 
 bool AgentSession::Drained() const {
-  return !row_changed_ && (!ring_ || ring_->position() >= marked_head_);
+  return !row_changed_ && waiting_moments_.empty() &&
+         (!ring_ || ring_->position() >= marked_head_);
 }
 
 void AgentSession::StartEpoch(uint64_t epoch) {

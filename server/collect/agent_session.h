@@ -130,6 +130,8 @@ class AgentSession {
   void SendWaitingWindow();
   Status HandleBye(std::string_view body, Clock::time_point now);
   Status HandleGraph(Message& message, Clock::time_point now);
+  void HandleSnapshot(const Message& message);
+  void Note(std::string line);
   void Join(std::span<const reprise_slot> records);
   void AddName(uint32_t id, std::string_view text);
   void SendPlan(uint64_t graph_id, std::shared_ptr<const EncodedPlan> plan);
@@ -169,6 +171,11 @@ class AgentSession {
     Clock::time_point since;
   };
   std::vector<WaitingGraph> waiting_graphs_;
+  // Moments that are not stored yet, and how many of them the next transaction
+  // stores.
+  std::vector<v1::Moment> waiting_moments_;
+  size_t storing_moments_ = 0;
+  uint32_t moments_taken_ = 0;
   OpJoin join_;
   // So many records from the ring's position on are in join_ already.
   uint64_t joined_ = 0;

@@ -10,6 +10,7 @@
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/agent_session.h"
 #include "server/collect/capability_lines.h"
+#include "server/collect/moment.h"
 #include "server/convert/digest.h"
 
 namespace reprise::server {
@@ -53,7 +54,7 @@ Status AgentSession::Handle(Message message, Clock::time_point now) {
     case REPRISE_MSG_GRAPH:
       return HandleGraph(message, now);
     case REPRISE_MSG_SNAPSHOT:
-      // Taken and let go: snapshots come in through `reprise import`.
+      HandleSnapshot(message);
       return OkStatus();
     default:
       return InvalidArgument(
@@ -174,6 +175,38 @@ Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
   }
   SendPlanStatus(raw.graph_id, REPRISE_PLAN_SOLVING, 0, "solving");
   return OkStatus();
+}
+
+// One that cannot be read costs itself, not the session.
+void AgentSession::HandleSnapshot(const Message& message) {
+  reprise_msg_bulk raw;
+  if (message.body.size() < sizeof(raw) || message.fds.size() != 1) {
+    return Note("snapshot: is cut short or comes without its file");
+  }
+  std::memcpy(&raw, message.body.data(), sizeof(raw));
+  if (moments_taken_ >= kMaxMomentsEver ||
+      waiting_moments_.size() >= kMaxMomentsWaiting) {
+    return Note(StrCat("snapshot: no more than ", kMaxMomentsEver,
+                       " are kept of a session"));
+  }
+  const auto json =
+      MapSealed(message.fds[0], raw.bytes, kMaxMomentBytes, "snapshot");
+  if (!json.ok()) return Note(json.status().message());
+  auto moment = ParseMoment(json->text());
+  if (!moment.ok()) return Note(moment.status().message());
+  ++moments_taken_;
+  waiting_moments_.push_back(*std::move(moment));
+}
+
+// A line among the capabilities, once.
+void AgentSession::Note(std::string line) {
+  if (capabilities_.size() >= kMaxCapabilityLines ||
+      std::find(capabilities_.begin(), capabilities_.end(), line) !=
+          capabilities_.end()) {
+    return;
+  }
+  capabilities_.push_back(std::move(line));
+  capabilities_changed_ = true;
 }
 
 void AgentSession::SubmitGraphs(PlanRelay& relay, Clock::time_point now) {

@@ -46,6 +46,11 @@ class Builder {
       while (!built_.pending.empty()) EmitStep(0, nullptr);
     }
     if (!writer_.empty()) built_.chunks.push_back(writer_.Finish());
+    for (const v1::Moment& moment : input_.moments) {
+      *writer_.reports().add_moments() = moment;
+      writer_.AddedReport(static_cast<uint64_t>(moment.at_ns()));
+      built_.chunks.push_back(writer_.Finish());
+    }
     return std::move(built_);
   }
 

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "profiler/include/reprise_wire.h"
+#include "reprise/v1/ingest.pb.h"
 #include "server/collect/op_join.h"
 
 namespace reprise::server {
@@ -59,6 +60,8 @@ struct BuildInput {
   bool wait_for_names = false;
   // No record will follow: pending halves become reports by themselves.
   bool last = false;
+  // Go into a chunk of their own, behind the records.
+  std::span<const v1::Moment> moments = {};
   int64_t realtime_to_monotonic_ns = 0;
 };
 

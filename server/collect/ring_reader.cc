@@ -78,6 +78,18 @@ uint64_t RingReader::dropped() const {
   return std::min(Load(header()->dropped), kLargestCount);
 }
 
+reprise_place RingReader::place() const {
+  const reprise_place& shared = header()->place;
+  reprise_place copy{};
+  copy.step = Load(shared.step);
+  copy.step_ns = Load(shared.step_ns);
+  copy.graph_id = Load(shared.graph_id);
+  copy.plan_id = Load(shared.plan_id);
+  copy.op = Load(shared.op);
+  copy.phase = Load(shared.phase);
+  return copy;
+}
+
 StatusOr<uint64_t> RingReader::Backlog() const {
   const uint64_t backlog = Load(header()->head) - position_;
   if (backlog > slots_) {

@@ -61,6 +61,9 @@ class RingReader {
   uint64_t head() const;
   uint64_t dropped() const;
 
+  // Where the writer was, in its own words: nothing of it is checked.
+  reprise_place place() const;
+
  private:
   RingReader(MappedRing ring, uint32_t slots);
   reprise_ring_header* header() const;

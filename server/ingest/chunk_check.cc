@@ -14,6 +14,8 @@ namespace {
 constexpr int kMaxLabels = 64;
 constexpr int kMaxCapabilities = 64;
 constexpr size_t kMaxLabelBytes = 1024;
+constexpr int kMaxMoments = 8;
+constexpr int kMaxMomentStorages = 1024;
 // SQLite's integers are signed; a larger number is nobody's step or time.
 constexpr uint64_t kMaxNumber =
     static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
@@ -83,6 +85,48 @@ Status CheckOtherReports(const v1::Columns& columns) {
       return InvalidArgument(
           StrCat(at, "state: must be 1, 2 or 3, got ", state.state()));
     }
+  }
+  return OkStatus();
+}
+
+Status CheckMoment(const std::string& at, const v1::Moment& moment) {
+  if (moment.reason() != v1::MOMENT_REASON_KILLED &&
+      moment.reason() != v1::MOMENT_REASON_OUT_OF_MEMORY) {
+    return InvalidArgument(at + "reason: must be killed or out of memory");
+  }
+  RETURN_IF_ERROR(CheckNumber(at + "step", moment.step()));
+  RETURN_IF_ERROR(CheckNotNegative(at + "at_ns", moment.at_ns()));
+  RETURN_IF_ERROR(CheckPlanId(at + "graph_id", moment.graph_id()));
+  RETURN_IF_ERROR(CheckPlanId(at + "plan_id", moment.plan_id()));
+  RETURN_IF_ERROR(CheckNotNegative(at + "live_bytes", moment.live_bytes()));
+  RETURN_IF_ERROR(CheckNotNegative(at + "more_bytes", moment.more_bytes()));
+  RETURN_IF_ERROR(CheckNumber(at + "more_storages", moment.more_storages()));
+  RETURN_IF_ERROR(CheckNotNegative(at + "asked_bytes", moment.asked_bytes()));
+  RETURN_IF_ERROR(CheckText(at + "module", moment.module(), kMaxNameBytes));
+  if (moment.storages_size() > kMaxMomentStorages) {
+    return InvalidArgument(StrCat(at, "storages: at most ", kMaxMomentStorages,
+                                  ", got ", moment.storages_size()));
+  }
+  for (const v1::HeldStorage& held : moment.storages()) {
+    RETURN_IF_ERROR(CheckNotNegative(at + "storages.bytes", held.bytes()));
+    RETURN_IF_ERROR(
+        CheckText(at + "storages.made_by", held.made_by(), kMaxNameBytes));
+    RETURN_IF_ERROR(
+        CheckText(at + "storages.module", held.module(), kMaxNameBytes));
+    RETURN_IF_ERROR(
+        CheckText(at + "storages.name", held.name(), kMaxNameBytes));
+  }
+  return OkStatus();
+}
+
+Status CheckMoments(const v1::Columns& columns) {
+  if (columns.moments_size() > kMaxMoments) {
+    return InvalidArgument(StrCat("columns.moments: at most ", kMaxMoments,
+                                  ", got ", columns.moments_size()));
+  }
+  for (int i = 0; i < columns.moments_size(); ++i) {
+    RETURN_IF_ERROR(
+        CheckMoment(StrCat("columns.moments[", i, "]."), columns.moments(i)));
   }
   return OkStatus();
 }
@@ -173,13 +217,14 @@ StatusOr<v1::Columns> CheckChunk(const v1::Chunk& chunk) {
     return InvalidArgument("chunk.body: is not a serialized Columns");
   }
   RETURN_IF_ERROR(CheckColumns(columns, chunk.count()));
-  const int reports =
-      columns.steps_size() + columns.checks_size() + columns.states_size();
+  const int reports = columns.steps_size() + columns.checks_size() +
+                      columns.states_size() + columns.moments_size();
   if (chunk.count() == 0 && reports == 0) {
     return InvalidArgument("chunk.count: a chunk holds 1 to 4096 records");
   }
   RETURN_IF_ERROR(CheckSteps(columns));
   RETURN_IF_ERROR(CheckOtherReports(columns));
+  RETURN_IF_ERROR(CheckMoments(columns));
   return columns;
 }
 

@@ -294,6 +294,12 @@ class QueryService final : public v1::Query::CallbackService {
       const v1::ReadStepRequest* request) override {
     return adapter_.Streaming<v1::StepPart>("ReadStep", request);
   }
+  grpc::ServerUnaryReactor* GetMoments(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::GetMomentsRequest* request,
+      v1::GetMomentsResponse* response) override {
+    return adapter_.Unary("GetMoments", request, response);
+  }
   grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* /*context*/,
                                       const v1::StatusRequest* request,
                                       v1::ServerStatus* response) override {

@@ -64,6 +64,7 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));
   table.Add(Unary(services, query("GetTimeline"), &GetTimeline));
   table.Add(Streaming(services, query("ReadStep"), &StartReadStep));
+  table.Add(Unary(services, query("GetMoments"), &GetMoments));
   table.Add(Unary(services, query("GetStatus"), &GetStatus));
   table.Add(Unary(services, "/reprise.v1.Control/StartWindow", &StartWindow));
 }

@@ -70,6 +70,8 @@ StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
 StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request);
 StatusOr<v1::Timeline> GetTimeline(Services& services,
                                    const v1::TimelineRequest& request);
+StatusOr<v1::GetMomentsResponse> GetMoments(
+    Services& services, const v1::GetMomentsRequest& request);
 StatusOr<v1::ServerStatus> GetStatus(Services& services,
                                      const v1::StatusRequest& request);
 

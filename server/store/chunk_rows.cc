@@ -2,6 +2,7 @@
 #include "server/store/chunk_rows.h"
 
 #include "base/str_cat.h"
+#include "server/store/moment_rows.h"
 
 namespace reprise::server {
 
@@ -42,7 +43,7 @@ Status InsertReports(Database& db, const Producer& producer,
                                  state.at_ns()));
     }
   }
-  return OkStatus();
+  return InsertMoments(db, producer, columns);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rows of `chunks` and `lost`, and of the tables that are made from a chunk in
-// the same transaction: `steps`, `checks`, `plan_states`.
+// the same transaction: `steps`, `checks`, `plan_states`, `moments`
+// (moment_rows.h).
 //
 // The caller (server/ingest) has checked the chunk, and calls InsertChunk once
 // per seq and in order; the functions here only write and read.

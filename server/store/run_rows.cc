@@ -107,6 +107,36 @@ StatusOr<int64_t> CountRuns(Database& db) {
   return row ? count.Int(0) : 0;
 }
 
+Status RemoveRun(Database& db, std::string_view run_id) {
+  constexpr std::string_view kOfSessions[] = {"capabilities", "streams",
+                                              "chunks", "lost", "names"};
+  constexpr std::string_view kOfRun[] = {"steps",   "checks",  "plan_states",
+                                         "moments", "windows", "sessions"};
+  // Plans refer to graphs, so they go first.
+  constexpr std::string_view kGraph =
+      "graph_id = (SELECT graph_id FROM runs r WHERE r.run_id = ?1"
+      " AND NOT EXISTS (SELECT 1 FROM runs o WHERE o.graph_id = r.graph_id"
+      "  AND o.run_id <> ?1))";
+  std::vector<std::string> statements;
+  for (const std::string_view table : kOfSessions) {
+    statements.push_back(
+        StrCat("DELETE FROM ", table,
+               " WHERE session_id IN"
+               " (SELECT session_id FROM sessions WHERE run_id = ?1)"));
+  }
+  for (const std::string_view table : kOfRun) {
+    statements.push_back(StrCat("DELETE FROM ", table, " WHERE run_id = ?1"));
+  }
+  statements.push_back(StrCat("DELETE FROM plans WHERE ", kGraph));
+  statements.push_back(StrCat("DELETE FROM graphs WHERE ", kGraph));
+  statements.push_back("DELETE FROM runs WHERE run_id = ?1");
+  for (const std::string& text : statements) {
+    ASSIGN_OR_RETURN(Statement statement, db.Prepare(text));
+    RETURN_IF_ERROR(statement.Run(run_id));
+  }
+  return OkStatus();
+}
+
 Status SetRunGraph(Database& db, std::string_view run_id,
                    std::string_view graph_id) {
   ASSIGN_OR_RETURN(Statement update,

@@ -29,6 +29,10 @@ StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit);
 
 StatusOr<int64_t> CountRuns(Database& db);
 
+// Removes a run and all that was made from its records; and its newest step
+// graph with the plans of it, where no other run has the same.
+Status RemoveRun(Database& db, std::string_view run_id);
+
 Status SetRunGraph(Database& db, std::string_view run_id,
                    std::string_view graph_id);
 Status SetRunPlan(Database& db, std::string_view run_id,

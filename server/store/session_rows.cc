@@ -3,6 +3,7 @@
 
 #include "base/str_cat.h"
 #include "reprise/v1/query.pb.h"
+#include "server/store/run_rows.h"
 
 namespace reprise::server {
 
@@ -33,6 +34,26 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
                     info.host(), info.pid(), info.world(),
                     static_cast<int64_t>(v1::RUN_STATE_RUNNING),
                     info.realtime_ns() > 0 ? info.realtime_ns() : now_ns);
+}
+
+Status RemoveIfEphemeral(Database& db, std::string_view session_id) {
+  std::string run_id;
+  {
+    ASSIGN_OR_RETURN(
+        Statement select,
+        db.Prepare("SELECT r.run_id FROM runs r JOIN sessions s"
+                   " ON s.run_id = r.run_id WHERE s.session_id = ?1"
+                   " AND r.state <> ?2 AND NOT EXISTS"
+                   " (SELECT 1 FROM sessions o WHERE o.run_id = r.run_id"
+                   "  AND instr(char(10) || o.labels,"
+                   "            char(10) || ?3 || char(10)) = 0)"));
+    RETURN_IF_ERROR(select.BindAll(
+        session_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING), kEphemeral));
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return OkStatus();
+    run_id = select.Text(0);
+  }
+  return RemoveRun(db, run_id);
 }
 
 }  // namespace
@@ -105,8 +126,9 @@ Status CloseSession(Database& db, std::string_view session_id,
                  "  WHERE session_id = ?2)"
                  " AND NOT EXISTS (SELECT 1 FROM sessions s"
                  "  WHERE s.run_id = runs.run_id AND s.state = ?3)"));
-  return run.Run(now_ns, session_id,
-                 static_cast<int64_t>(v1::RUN_STATE_RUNNING));
+  RETURN_IF_ERROR(
+      run.Run(now_ns, session_id, static_cast<int64_t>(v1::RUN_STATE_RUNNING)));
+  return RemoveIfEphemeral(db, session_id);
 }
 
 Status SaveNames(Database& db, std::string_view session_id,

@@ -26,7 +26,10 @@ StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
 Status SaveCommitted(Database& db, std::string_view session_id,
                      uint64_t producer_epoch, uint64_t committed);
 
-// Ends the session, and its run when no other session of it is running.
+// Ends the session, and its run when no other session of it is running. A run
+// of which every session has the label kEphemeral is then removed with all that
+// is known of it: what `reprise doctor` sends.
+inline constexpr std::string_view kEphemeral = "reprise.ephemeral=yes";
 Status CloseSession(Database& db, std::string_view session_id,
                     const v1::Bye& bye, int64_t now_ns);
 

@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import signal
 import socket
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import pytest
 from cli_program import Reprise
+from serving import ask, until
 
 NAMES = {
     "reprise",
@@ -22,6 +30,8 @@ NAMES = {
     "python",
     "socket",
     "server",
+    "records",
+    "plan",
 }
 
 
@@ -123,3 +133,126 @@ def test_the_python_that_is_named_is_asked(reprise: Reprise) -> None:
     assert "torch" in found
     wrong = checks(reprise, "--python", "/bin/true", code=1)
     assert wrong["python"]["health"] == "problem"
+
+
+# ---- A round trip ---------------------------------------------------------------
+
+
+def temporary_folders() -> set[Path]:
+    return set(Path("/tmp").glob("reprise-doctor-*"))
+
+
+def test_without_a_daemon_records_and_a_plan_go_through_a_private_one(reprise: Reprise) -> None:
+    before = temporary_folders()
+
+    found = checks(reprise, TMPDIR="")
+
+    assert found["records"]["health"] == "ok"
+    assert "the store of a private daemon" in found["records"]["found"]
+    assert found["plan"]["health"] == "ok"
+    assert "a graph of 6 ops" in found["plan"]["found"]
+    assert "no daemon runs" in found["socket"]["found"]
+    # Neither its folder nor anything in the user's own.
+    assert temporary_folders() <= before
+    assert not (Path(reprise.environment["HOME"]) / "state").exists()
+
+
+def test_through_a_running_daemon_it_leaves_nothing_in_the_store(
+    reprise: Reprise, server: subprocess.Popen[str]
+) -> None:
+    found = checks(reprise)
+
+    assert found["records"]["health"] == "ok"
+    assert reprise.environment["REPRISE_SOCKET"] in found["records"]["found"]
+    assert found["plan"]["health"] == "ok"
+    # 2,000 ops begin and end; a step and a clock record.
+    assert int(found["records"]["found"].split()[0]) >= 4000
+    state = Path(reprise.environment["HOME"]) / "state" / "reprise"
+    for name in ("reprise.db", "spool.db"):
+        with sqlite3.connect(f"file:{state / name}?mode=ro", uri=True) as store:
+            tables = [row[0] for row in store.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+            )]  # fmt: skip
+            left = {t: store.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in tables}
+        assert not {t: n for t, n in left.items() if n and t != "migrations"}, name
+
+
+def test_a_daemon_that_stands_still_is_a_problem_and_its_process_is_named(
+    reprise: Reprise, server: subprocess.Popen[str]
+) -> None:
+    server.send_signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        found = checks(reprise, code=1)
+        took = time.monotonic() - began
+    finally:
+        server.send_signal(signal.SIGCONT)
+
+    assert found["records"]["health"] == "problem"
+    assert f"kill -CONT {server.pid}" in found["records"]["advice"]
+    assert found["server"]["health"] == "problem"
+    assert "plan" not in found  # what needs the records is not tried
+    assert took < 60  # bounded, on any machine
+
+
+def test_after_a_daemon_went_on_nothing_of_the_check_is_left(
+    reprise: Reprise, server: subprocess.Popen[str]
+) -> None:
+    server.send_signal(signal.SIGSTOP)
+    try:
+        checks(reprise, code=1)
+    finally:
+        server.send_signal(signal.SIGCONT)
+
+    # What the daemon finds in its queue then is a session whose process is gone.
+    until("the daemon answers again", 30, lambda: reprise("status").code == 0)
+    until("nothing is left", 30, lambda: not ask(reprise, "Query/ListRuns").get("runs"))
+
+
+def test_an_agent_that_is_none_is_a_problem(reprise: Reprise) -> None:
+    found = checks(reprise, code=1, REPRISE_AGENT="/nowhere/libreprise_agent.so")
+
+    assert found["records"]["health"] == "problem"
+    assert "/nowhere/libreprise_agent.so" in found["records"]["found"]
+
+
+def test_a_daemon_that_does_not_start_is_said_and_breaks_nothing(reprise: Reprise) -> None:
+    broken = reprise.folder / "reprised"
+    broken.write_text("#!/bin/sh\necho reprised: no room >&2\nexit 1\n")
+    broken.chmod(0o755)
+
+    found = checks(reprise, REPRISE_DAEMON=str(broken))
+
+    assert found["records"]["health"] == "warning"
+    assert "no room" in found["records"]["found"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="is another user than root already")
+def test_it_works_for_a_user_who_is_not_root(reprise: Reprise) -> None:
+    # Of nobody's own, on a path that nobody may read.
+    folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/rpXXXXXX"], text=True).strip())
+    try:
+        (folder / "lib").mkdir()
+        (folder / "bin").mkdir()
+        built = reprise.program.parent.parent
+        for name in ("bin/reprise", "bin/reprised", "lib/libreprise_agent.so"):
+            shutil.copy(built / name, folder / name)
+        shutil.chown(folder, "nobody")
+        folder.chmod(0o755)
+        done = subprocess.run(
+            [folder / "bin/reprise", "doctor", "--json"],
+            env={"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8"},
+            user="nobody",
+            group="nogroup",
+            extra_groups=[],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        said = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+        assert said["records"]["health"] == "ok", done.stdout
+        assert said["plan"]["health"] == "ok"
+    finally:
+        shutil.rmtree(folder)

@@ -220,6 +220,81 @@ TEST_F(CollectorTest, KeepsEverythingAKilledProcessHadPushed) {
   EXPECT_EQ(got.byes[0].torn(), 1u);
 }
 
+TEST_F(CollectorTest, TellsWhereAKilledProcessWas) {
+  RawAgent agent;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!agent.Connect(socket())) _exit(1);
+    agent.PushAllocs(0, 10);
+    agent.header()->place = {.step = 7,
+                             .step_ns = 1234,
+                             .graph_id = 0xa,
+                             .plan_id = 0xb,
+                             .op = 3,
+                             .phase = 2,
+                             .pad = {}};
+    kill(getpid(), SIGKILL);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+
+  ASSERT_TRUE(EventuallyEnded(agent));
+  const Received got = peer_.Of(agent.hello.session_id);
+  ASSERT_THAT(got.moments, SizeIs(1));
+  const v1::Moment& moment = got.moments[0];
+  EXPECT_EQ(moment.reason(), v1::MOMENT_REASON_KILLED);
+  EXPECT_EQ(moment.step(), 7u);
+  EXPECT_EQ(moment.at_ns(), 1234);
+  EXPECT_EQ(moment.phase(), v1::PHASE_BACKWARD);
+  EXPECT_EQ(moment.graph_id(), "000000000000000a");
+  EXPECT_EQ(moment.plan_id(), "000000000000000b");
+  EXPECT_EQ(moment.op(), 2u) << "the word is 1 + op";
+}
+
+TEST_F(CollectorTest, TellsNoMomentOfAJobThatEndedByItself) {
+  RawAgent agent;
+  ASSERT_TRUE(agent.Connect(socket()));
+  agent.header()->place.step_ns = 1234;
+
+  ASSERT_TRUE(agent.SendBye());
+  agent.Hang();
+
+  ASSERT_TRUE(EventuallyEnded(agent));
+  EXPECT_THAT(peer_.Of(agent.hello.session_id).moments, IsEmpty());
+}
+
+// ---- Snapshots ----
+
+TEST_F(CollectorTest, BringsWhatFilledTheMemoryToTheServer) {
+  RawAgent agent;
+  ASSERT_TRUE(agent.Connect(socket()));
+  const auto send = [&agent](std::string_view json) {
+    reprise_msg_bulk raw{.bytes = json.size()};
+    const int fd = TestMemfd(json, kAllSeals);
+    EXPECT_TRUE(agent.Send(REPRISE_MSG_SNAPSHOT,
+                           {reinterpret_cast<const char*>(&raw), sizeof(raw)},
+                           {fd}));
+    close(fd);
+  };
+
+  send("no json");
+  send(R"({"reason": 1, "step": "5"})");  // nobody says of itself: killed
+  send(R"({"reason": 2, "storages": [{"bytes": -1}]})");
+  send(R"({"reason": 2, "step": "5", "live_bytes": 48, "unknown": [],
+           "storages": [{"bytes": "32", "made_by": "aten.mm.default"}]})");
+
+  ASSERT_TRUE(Eventually(
+      [&] { return !peer_.Of(agent.hello.session_id).moments.empty(); }));
+  const Received got = peer_.Of(agent.hello.session_id);
+  ASSERT_THAT(got.moments, SizeIs(1));
+  EXPECT_EQ(got.moments[0].step(), 5u);
+  EXPECT_EQ(got.moments[0].live_bytes(), 48);
+  ASSERT_EQ(got.moments[0].storages_size(), 1);
+  EXPECT_EQ(got.moments[0].storages(0).made_by(), "aten.mm.default");
+  // The session is none the worse for what was wrong.
+  agent.PushAllocs(0, 10);
+  ExpectAllocs(agent, 10);
+}
+
 TEST_F(CollectorTest, WaitsForAnAgentThatOnlyLostItsConnection) {
   RawAgent agent;
   ASSERT_TRUE(agent.Connect(socket()));

@@ -164,6 +164,9 @@ grpc::Status IngestPeer::Take(const v1::Chunk& chunk, Received& session,
   for (const auto& step : columns.steps()) session.steps.push_back(step);
   for (const auto& check : columns.checks()) session.checks.push_back(check);
   for (const auto& state : columns.states()) session.states.push_back(state);
+  for (const auto& moment : columns.moments()) {
+    session.moments.push_back(moment);
+  }
   session.dropped_before += chunk.dropped_before();
   ++session.chunks;
   committed = chunk.seq();

@@ -34,6 +34,7 @@ struct Received {
   std::vector<v1::StepReport> steps;
   std::vector<v1::VerifyReport> checks;
   std::vector<v1::PlanState> states;
+  std::vector<v1::Moment> moments;
   std::map<uint32_t, std::string> names;
   uint64_t unnamed = 0;  // rows whose name was not known when they came
   uint64_t dropped_before = 0;

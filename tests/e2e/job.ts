@@ -7,11 +7,12 @@
 import {create, toBinary} from '@bufbuild/protobuf';
 import {createClient} from '@connectrpc/connect';
 import {createGrpcTransport} from '@connectrpc/connect-node';
-import {StepGraphSchema, type StepGraph} from '../../web/src/gen/reprise/v1/graph_pb';
+import {Phase, StepGraphSchema, type StepGraph} from '../../web/src/gen/reprise/v1/graph_pb';
 import {
   ChunkSchema,
   ColumnsSchema,
   Ingest,
+  MomentReason,
   RecordKind,
   UpSchema,
   type Columns,
@@ -147,6 +148,28 @@ export class Job {
   /** The job ends as it should. */
   bye(): void {
     this.#queue(create(UpSchema, {m: {case: 'bye', value: {}}}));
+    this.#closed = true;
+    this.#wake?.();
+  }
+
+  /** The process is killed in its next step, at this op of the planned backward. */
+  async killed(plan: Plan, op: number): Promise<void> {
+    const {graphId, planId} = plan;
+    const columns = create(ColumnsSchema, {
+      moments: [
+        {
+          reason: MomentReason.KILLED,
+          step: BigInt(this.#step + 1),
+          atNs: BigInt(this.#clockNs),
+          phase: Phase.BACKWARD,
+          graphId,
+          planId,
+          op,
+        },
+      ],
+    });
+    await this.#push(columns, this.#clockNs, this.#clockNs);
+    this.#queue(create(UpSchema, {m: {case: 'bye', value: {killed: true}}}));
     this.#closed = true;
     this.#wake?.();
   }

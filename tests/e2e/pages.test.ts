@@ -420,6 +420,36 @@ describe('runs that did not go well', () => {
   });
 });
 
+describe('a run that was killed', () => {
+  test('shows its last ops and what it held, when it is killed and later', async () => {
+    const {job, plan} = await wholeRun('killed', '0.7x');
+    const page = await open('/runs/killed');
+    await expect.poll(() => verdict(page)).toBe(await sentenceOf('killed'));
+    expect(await page.getByRole('region', {name: 'The last moment'}).count()).toBe(0);
+
+    const op = plan.schedule.filter((entry) => entry >= 0n).at(-6)!;
+    await job.killed(plan, Number(op));
+
+    const panel = page.getByRole('region', {name: 'The last moment'});
+    await panel.waitFor();
+    const {moments} = await clients(daemon.url).query.getMoments({runId: 'killed'});
+    const [shown] = moments;
+    expect(await panel.getByRole('status', {name: 'What happened'}).textContent()).toBe(
+      shown!.sentence,
+    );
+    expect(shown!.sentence).toMatch(/^Killed in step 6, in the backward, at op \d+ /);
+    const now = panel.locator('li[aria-current=step]');
+    expect(await now.textContent()).toContain(`op ${op} ${shown!.ops.at(-1)!.name}`);
+    const largest = shown!.moment!.storages[0]!;
+    const first = panel.getByRole('row').first();
+    expect(await first.textContent()).toContain(formatBytes(Number(largest.bytes)));
+    // The link to it says the same to somebody else.
+    await page.reload();
+    await panel.waitFor();
+    expect(await panel.getByRole('list', {name: 'The last ops'}).isVisible()).toBe(true);
+  });
+});
+
 describe('the server', () => {
   test('has a page of its own', async () => {
     const page = await open('/status');

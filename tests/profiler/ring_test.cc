@@ -1,4 +1,6 @@
 // The ring as its reader sees it.
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +13,47 @@ namespace reprise::profiler::testing {
 namespace {
 
 class RingTest : public AgentTest {};
+
+// The first page of this process's ring, as a collector maps it.
+const reprise_ring_header* MapOwnHeader() {
+  for (int fd = 0; fd < 1024; ++fd) {
+    char link[256] = {};
+    const std::string path = "/proc/self/fd/" + std::to_string(fd);
+    if (readlink(path.c_str(), link, sizeof link - 1) <= 0) continue;
+    if (strstr(link, "memfd:reprise-ring") == nullptr) continue;
+    void* page =
+        mmap(nullptr, REPRISE_RING_HEADER_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+    if (page != MAP_FAILED)
+      return static_cast<const reprise_ring_header*>(page);
+  }
+  return nullptr;
+}
+
+TEST_F(RingTest, SaysWhereTheJobIsWithoutARecord) {
+  Collector collector(socket_, shelf_);
+  Start();
+  const reprise_ring_header* header = MapOwnHeader();
+  ASSERT_NE(header, nullptr);
+
+  reprise_step(41);
+  const uint64_t pushed = header->head;
+  reprise_step_under(0xa, 0xb);
+  reprise_phase(2);
+  reprise_at(6);
+
+  EXPECT_EQ(header->place.step, 41u);
+  EXPECT_NE(header->place.step_ns, 0u);
+  EXPECT_EQ(header->place.graph_id, 0xau);
+  EXPECT_EQ(header->place.plan_id, 0xbu);
+  EXPECT_EQ(header->place.phase, 2u);
+  EXPECT_EQ(header->place.op, 6u);
+  EXPECT_EQ(header->head, pushed) << "stores, no records";
+  reprise_step(42);
+  EXPECT_EQ(header->place.step, 42u);
+  for (const uint64_t word : {header->place.graph_id, header->place.plan_id,
+                              header->place.phase, header->place.op})
+    EXPECT_EQ(word, 0u) << "of the step before";
+}
 
 TEST_F(RingTest, EveryKindArrivesWithItsFields) {
   Collector collector(socket_, shelf_);

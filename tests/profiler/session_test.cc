@@ -453,15 +453,15 @@ TEST_F(SessionTest, ASnapshotTravelsAsASealedMemfd) {
   Collector collector(socket_, shelf_);
   EXPECT_EQ(reprise_snapshot("x", 1), REPRISE_INERT);
   Start();
-  const std::string pickle(300000, 'p');
+  const std::string json(300000, 'p');
 
-  EXPECT_EQ(reprise_snapshot(pickle.data(), pickle.size()), REPRISE_OK);
+  EXPECT_EQ(reprise_snapshot(json.data(), json.size()), REPRISE_OK);
   EXPECT_EQ(reprise_snapshot(nullptr, 1), REPRISE_EINVAL);
-  EXPECT_EQ(reprise_snapshot(pickle.data(), (1u << 30) + 1), REPRISE_ETOOBIG);
+  EXPECT_EQ(reprise_snapshot(json.data(), (1u << 30) + 1), REPRISE_ETOOBIG);
 
   ASSERT_TRUE(collector.WaitForSession(
       [](const Session& session) { return session.snapshots.size() == 1; }));
-  EXPECT_EQ(collector.OnlySession().snapshots[0], pickle);
+  EXPECT_EQ(collector.OnlySession().snapshots[0], json);
 }
 
 TEST_F(SessionTest, AnInjectedLibraryAnnouncesItselfOnlyWithTheFirstStep) {

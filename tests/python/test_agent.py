@@ -140,9 +140,9 @@ import sys
 from reprise import abi, marks
 from reprise.agent import Agent
 a = Agent.start(run_id="r", sink="file:" + sys.argv[1])
-begin, end = a.op_begin, a.op_end
+begin, end, at = a.op_begin, a.op_end, a.at
 if sys.argv[2] == "ctypes":
-    begin, end = marks._checked(abi.load().quick)
+    begin, end, at = marks._checked(abi.load().quick)
 print(type(begin).__name__, end=" ")
 begin(2**64 - 1, 2**32 - 1, 2**32 - 2, 2**63 + 1, -2**63, 2**64 - 2)
 end(2**64 - 1)
@@ -153,7 +153,7 @@ for call, arguments in (
     (begin, (2**64 + 5,)), (begin, (-1,)), (begin, (1, 2**32)), (begin, (1, 0, 2**32 + 5)),
     (begin, (1, 0, 0, 2**64)), (begin, (1, 0, 0, 0, 2**63)), (begin, (1, 0, 0, 0, 0, 2**64)),
     (begin, (1.5,)), (begin, ("1",)), (begin, ()), (begin, (1,) * 7), (end, (2**64 + 5,)),
-    (end, (-1,)), (end, (None,)),
+    (end, (-1,)), (end, (None,)), (at, (2**64,)), (at, (-1,)), (at, (None,)),
 ):
     try:
         call(*arguments)
@@ -177,7 +177,7 @@ def test_ids_of_ops_arrive_whole_or_are_refused(script, tmp_path, read_sink, way
     whole = 2**64 - 1, 2**63 + 1, -(2**63), 2**64 - 2, 2**32 - 1, 2**32 - 2
     assert sink.begun == [whole, (2**32 + 5, 0, -1, 0, 0, 0)]
     assert sink.ended == [2**64 - 1, 2**32 + 5]
-    assert out.split() == [kind, "OOOOOOOTTTTOOT"]
+    assert out.split() == [kind, "OOOOOOOTTTTOOTOOT"]
 
 
 def test_a_mark_of_an_op_leaves_no_reference_behind(script, tmp_path):

@@ -30,7 +30,16 @@ class LocalAgent:
         self.ended: list[int] = []
         self.ooms = 0
 
+        self.moments: list[dict[str, Any]] = []
+
     def step(self, step: int) -> None: ...
+    def step_under(self, graph_id: int, plan_id: int) -> None: ...
+    def phase(self, phase: int) -> None: ...
+    def at(self, op_plus_one: int) -> None: ...
+
+    def at_function(self) -> int:
+        return 0
+
     def stop(self) -> None: ...
     def flush(self, timeout_s: float = 1.0) -> None: ...
     def alloc_function(self) -> None: ...
@@ -44,8 +53,11 @@ class LocalAgent:
     def op_end(self, op: int) -> None:
         self.ended.append(op)
 
-    def oom(self, device: int) -> None:
+    def oom(self, device: int, asked: int = 0, total: int = 0, free_bytes: int = 0) -> None:
         self.ooms += 1
+
+    def snapshot(self, moment: bytes) -> None:
+        self.moments.append(json.loads(moment))
 
     def intern(self, text: str) -> int:
         return len(text)

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from reprise.errors import RepriseError
-from reprise.marks import OpBegin, OpEnd, PythonCalls, bind
+from reprise.marks import At, OpBegin, OpEnd, PythonCalls, bind
 
 ABI = 1
 
@@ -170,6 +170,9 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_op_begin": (None, [c_uint64, c_uint32, c_uint32, c_uint64, c_int64, c_uint64]),
     "reprise_op_end": (None, [c_uint64]),
     "reprise_step": (None, [c_uint64]),
+    "reprise_step_under": (None, [c_uint64, c_uint64]),
+    "reprise_phase": (None, [c_uint32]),
+    "reprise_at": (None, [c_uint64]),
     "reprise_alloc": (None, [c_uint64, c_int64, c_int32, c_uint64, c_uint32, c_uint64]),
     "reprise_oom": (None, [c_int32, c_uint64, c_uint64, c_uint64]),
     "reprise_plan_poll": (_STATUS, [c_uint64, c_uint64, POINTER(PlanView)]),
@@ -183,6 +186,7 @@ _BLOCKING: dict[str, tuple[Any, list[Any]]] = {
     "reprise_start": (_STATUS, [POINTER(Config)]),
     "reprise_stop": (_STATUS, []),
     "reprise_flush": (_STATUS, [c_uint32]),
+    "reprise_snapshot": (_STATUS, [c_char_p, c_size_t]),
     "reprise_pause": (_STATUS, []),
     "reprise_resume": (_STATUS, []),
     "reprise_graph_submit": (_STATUS, [c_char_p, c_size_t, POINTER(Want), POINTER(c_uint64)]),
@@ -199,6 +203,7 @@ class Library:
     blocking: ctypes.CDLL
     op_begin: OpBegin
     op_end: OpEnd
+    at: At
 
 
 def candidates() -> list[Path]:

@@ -24,7 +24,7 @@ from typing import Literal
 
 from reprise import abi
 from reprise.errors import RepriseError
-from reprise.marks import OpBegin, OpEnd, ignore_begin, ignore_end
+from reprise.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.plan import Plan
 
 __all__ = ["Agent", "AgentCaps", "PlanReply"]
@@ -74,6 +74,7 @@ class Agent:
         # The agent's own functions, without a call of ours in between: marks.py.
         self.op_begin: OpBegin = library.op_begin if library else ignore_begin
         self.op_end: OpEnd = library.op_end if library else ignore_end
+        self.at: At = library.at if library else ignore_end
 
     @classmethod
     def start(
@@ -128,6 +129,22 @@ class Agent:
         """Marks the start of a step; also reads commands and reconnects when due."""
         if self._library is not None:
             self._library.quick.reprise_step(step)
+
+    def at_function(self) -> int:
+        """Address of `reprise_at`, for native code that calls it by itself; 0: no agent."""
+        if self._library is None:
+            return 0
+        return ctypes.cast(self._library.quick.reprise_at, ctypes.c_void_p).value or 0
+
+    def step_under(self, graph_id: int, plan_id: int) -> None:
+        """What the step that has begun runs under; then `at(1 + op)` says where it is."""
+        if self._library is not None:
+            self._library.quick.reprise_step_under(graph_id, plan_id)
+
+    def phase(self, phase: int) -> None:
+        """1 forward, 2 backward, 3 optimizer, 0 between steps."""
+        if self._library is not None:
+            self._library.quick.reprise_phase(phase)
 
     def intern(self, text: str) -> int:
         """The id of a text; the same text has the same id. 0: the table is full."""
@@ -208,6 +225,11 @@ class Agent:
         """Memory ran out; device -1 is the host's. Zero: not known."""
         if self._library is not None:
             self._library.quick.reprise_oom(device, asked, total, free_bytes)
+
+    def snapshot(self, moment: bytes) -> None:
+        """Sends what is in memory: proto3 JSON of reprise.v1.Moment."""
+        if self._library is not None:
+            self._library.blocking.reprise_snapshot(moment, len(moment))
 
     def flush(self, timeout_s: float = 1.0) -> None:
         """Waits until the collector has read what was pushed, at most that long."""
@@ -314,7 +336,7 @@ class Agent:
             self._library.blocking.reprise_stop()
             self._library = None
             self._why = "the session was stopped"
-            self.op_begin, self.op_end = ignore_begin, ignore_end
+            self.op_begin, self.op_end, self.at = ignore_begin, ignore_end, ignore_end
 
     def _read_caps(self) -> tuple[int, abi.Caps]:
         caps = abi.Caps(struct_size=ctypes.sizeof(abi.Caps))

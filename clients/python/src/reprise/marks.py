@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two calls that every op of a traced step makes, as cheap as Python allows.
+"""The calls that every op makes, as cheap as Python allows: two in a traced step, and one in a
+planned step that says where it is.
 
-    begin, end = bind(library)
+    begin, end, at = bind(library)
     begin(op, name); ...; end(op)
+    at(1 + op)
 
 A foreign-function call through ctypes costs several times what the agent does in it, so the agent
-has both calls in CPython's own calling convention too; `PyCFunction_NewEx` makes builtin functions
+has them in CPython's own calling convention too; `PyCFunction_NewEx` makes builtin functions
 of them. Where that is not to be had (another Python, an older agent), they go through ctypes.
 
 Ids are numbers of 64 bits and are never cut: ctypes would pass 2**64 + 5 as 5, and without declared
@@ -20,7 +22,7 @@ from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_int, c_void_p, py_object
 from typing import Any, Protocol
 
-__all__ = ["OpBegin", "OpEnd", "PythonCalls", "bind", "ignore_begin", "ignore_end"]
+__all__ = ["At", "OpBegin", "OpEnd", "PythonCalls", "bind", "ignore_begin", "ignore_end"]
 
 _FASTCALL = 0x0080
 _ONE_ARGUMENT = 0x0008
@@ -42,6 +44,8 @@ class OpBegin(Protocol):
 
 
 OpEnd = Callable[[int], None]
+# 1 + the op of the step graph that begins; 0: not known any more.
+At = Callable[[int], None]
 
 
 class PythonCalls(ctypes.Structure):
@@ -74,8 +78,8 @@ class _MethodDef(ctypes.Structure):
 _definitions: list[_MethodDef] = []
 
 
-def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
-    """The two calls of a loaded agent."""
+def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
+    """The calls of a loaded agent."""
     if sys.implementation.name == "cpython" and hasattr(quick, "reprise_python_bind"):
         calls = PythonCalls(
             struct_size=ctypes.sizeof(PythonCalls),
@@ -92,7 +96,8 @@ def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
         if quick.reprise_python_bind(ctypes.byref(calls)) == 0:
             begin = _builtin("op_begin", quick.reprise_python_op_begin, _FASTCALL)
             end = _builtin("op_end", quick.reprise_python_op_end, _ONE_ARGUMENT)
-            return begin, end
+            at = _builtin("at", quick.reprise_python_at, _ONE_ARGUMENT)
+            return begin, end, at
     return _checked(quick)
 
 
@@ -115,7 +120,7 @@ def _builtin(name: str, function: Any, flags: int) -> Any:
     return make(("PyCFunction_NewEx", ctypes.pythonapi))(ctypes.byref(definition), None, None)
 
 
-def _checked(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
+def _checked(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
     """Through ctypes, which keeps the low bits of what is too large."""
 
     def begin(
@@ -136,7 +141,11 @@ def _checked(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd]:
         _check(op, 0, 64)
         quick.reprise_op_end(op)
 
-    return begin, end
+    def at(op_plus_one: int, /) -> None:
+        _check(op_plus_one, 0, 64)
+        quick.reprise_at(op_plus_one)
+
+    return begin, end, at
 
 
 def _check(value: int, below_zero: int, bits: int) -> None:

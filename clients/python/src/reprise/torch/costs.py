@@ -94,6 +94,7 @@ def _program(func: object, *, saved: bool, again: int) -> Program:
         slots=slots,
         versions=tuple(1 for _ in slots),
         events=events,
+        event_ops=tuple(LENGTH - 1 for _ in events),
         bursts=tuple(replays if n == 0 else () for n in range(len(events))),
         replays=max(1, again),
     )

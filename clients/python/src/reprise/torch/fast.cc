@@ -81,6 +81,9 @@ struct Sheet {
   std::vector<char> given_up;                            // by slot
   std::vector<int64_t> events;                           // slots
   std::vector<char> quiet;  // by event: nothing is replayed before it
+  // By row and by event: the op of the step graph that begins.
+  std::vector<int64_t> row_ops;
+  std::vector<int64_t> event_ops;
   // By window: does it go through the hooks, and its first slot. Empty: all do.
   std::vector<char> hooked;
   std::vector<int64_t> first_slot;
@@ -98,11 +101,17 @@ struct Track {
   long long slot;
   long long cursor;
   long long task;
+  unsigned long long here;  // reprise_at of the agent; 0: nobody is told
   char armed;
   char safe;
 
   const Sheet& Page() const {
     return *reinterpret_cast<SheetObject*>(sheet)->sheet;
+  }
+  // Where the step is, for who asks after the job was killed.
+  void Say(int64_t op) const {
+    if (here != 0)
+      reinterpret_cast<void (*)(uint64_t)>(here)(static_cast<uint64_t>(op) + 1);
   }
   // Borrowed; nullptr: the run is gone, and with it everything it replays.
   PyObject* Run() const {
@@ -204,6 +213,7 @@ bool LetThrough(Track& track, const c10::OperatorHandle& op,
   const auto at = static_cast<size_t>(track.next);
   if (at < rows.size() && rows[at].has_value() && *rows[at] == op) {
     ++track.next;
+    track.Say(track.Page().row_ops[at]);
     return true;
   }
   return IsIgnored(op);
@@ -336,6 +346,7 @@ bool Advance(Track& track, long long slot) {
   if (at < page.events.size() && page.events[at] == slot && page.quiet[at] &&
       track.task == torch::autograd::get_current_graph_task_id()) {
     ++track.cursor;
+    if (track.armed) track.Say(page.event_ops[at]);
     return true;
   }
   PyObject* const run = track.Run();
@@ -383,14 +394,15 @@ std::optional<c10::OperatorHandle> OperatorOf(PyObject* row) {
   return found;
 }
 
-// Sheet(rows, given_up, events, quiet, hooked, first_slot): rows are a list of
-// (name, overload) or None; events and first_slot bytes of int64, the others of
-// 0 and 1.
+// Sheet(rows, given_up, events, quiet, hooked, first_slot, row_ops, event_ops):
+// rows are a list of (name, overload) or None; events, first_slot and both ops
+// bytes of int64, the others of 0 and 1.
 PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* rows = nullptr;
-  Py_buffer given_up, events, quiet, hooked, first_slot;
-  if (!PyArg_ParseTuple(args, "O!y*y*y*y*y*", &PyList_Type, &rows, &given_up,
-                        &events, &quiet, &hooked, &first_slot))
+  Py_buffer given_up, events, quiet, hooked, first_slot, row_ops, event_ops;
+  if (!PyArg_ParseTuple(args, "O!y*y*y*y*y*y*y*", &PyList_Type, &rows,
+                        &given_up, &events, &quiet, &hooked, &first_slot,
+                        &row_ops, &event_ops))
     return nullptr;
   auto* const sheet = new Sheet;
   const auto copy = [](Py_buffer& from, auto& to) {
@@ -403,7 +415,12 @@ PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   copy(quiet, sheet->quiet);
   copy(hooked, sheet->hooked);
   copy(first_slot, sheet->first_slot);
+  copy(row_ops, sheet->row_ops);
+  copy(event_ops, sheet->event_ops);
+  const auto count = static_cast<size_t>(PyList_GET_SIZE(rows));
   bool fine = sheet->quiet.size() == sheet->events.size() &&
+              sheet->event_ops.size() == sheet->events.size() &&
+              sheet->row_ops.size() == count &&
               sheet->hooked.size() == sheet->first_slot.size();
   if (!fine) PyErr_SetString(PyExc_ValueError, "lists of different lengths");
   for (Py_ssize_t i = 0; fine && i < PyList_GET_SIZE(rows); ++i) {
@@ -459,6 +476,7 @@ PyMemberDef track_members[] = {
     {"slot", T_LONGLONG, offsetof(Track, slot), 0, nullptr},
     {"cursor", T_LONGLONG, offsetof(Track, cursor), 0, nullptr},
     {"task", T_LONGLONG, offsetof(Track, task), 0, nullptr},
+    {"here", T_ULONGLONG, offsetof(Track, here), 0, nullptr},
     {"armed", T_BOOL, offsetof(Track, armed), 0, nullptr},
     {"safe", T_BOOL, offsetof(Track, safe), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr}};

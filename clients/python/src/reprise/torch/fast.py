@@ -156,13 +156,12 @@ def thin(program: Program) -> Program:
     if not program.windows:
         return program
     hooked = _hooked(program)
-    pairs = [
-        (slot, burst)
-        for slot, burst in zip(program.events, program.bursts, strict=True)
-        if program.windows[slot] in hooked
-    ]
+    kept = [n for n, slot in enumerate(program.events) if program.windows[slot] in hooked]
     return replace(
-        program, events=tuple(s for s, _ in pairs), bursts=tuple(burst for _, burst in pairs)
+        program,
+        events=tuple(program.events[n] for n in kept),
+        event_ops=tuple(program.event_ops[n] for n in kept),
+        bursts=tuple(program.bursts[n] for n in kept),
     )
 
 
@@ -184,7 +183,13 @@ def sheet_of(fast: Any, program: Program) -> Any:
     quiet = bytes(not burst for burst in program.bursts)
     try:
         return fast.Sheet(
-            rows, bytes(program.slots), array("q", program.events), quiet, *_windows(program)
+            rows,
+            bytes(program.slots),
+            array("q", program.events),
+            quiet,
+            *_windows(program),
+            array("q", (row.op for row in program.rows)),
+            array("q", program.event_ops),
         )
     except LookupError:
         return None
@@ -230,9 +235,11 @@ class Compiled:
         sheet = sheet_of(module, thinned)
         return None if sheet is None else cls(module, thinned, sheet)
 
-    def track(self, run: Any) -> Any:
+    def track(self, run: Any, here: int = 0) -> Any:
         """The state of a step, at its beginning."""
-        return self.module.Track(self._sheet, run)
+        made = self.module.Track(self._sheet, run)
+        made.here = here
+        return made
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ none of them can.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from typing import ClassVar, Protocol
 
@@ -26,6 +27,8 @@ from reprise.torch import probe
 from reprise.torch.storage_meter import StorageMeter
 
 __all__ = ["CudaMeter", "Meter", "ProbeMeter", "StorageMeter", "open_meter"]
+
+MOST_BLOCKS = 1 << 16
 
 
 class Meter(Protocol):
@@ -62,6 +65,10 @@ class Meter(Protocol):
 
     def reset_peak(self) -> None:
         """peak() starts again from live()."""
+
+    def blocks(self) -> list[tuple[int, int, int]]:
+        """What is alive now: address, bytes asked for, bytes set aside (0: not known). The largest
+        MOST_BLOCKS of them; none where the meter keeps no list."""
 
     def events_begin(self, agent: Agent) -> None:
         """From now on every allocation and free is also sent as a record, after one BASELINE
@@ -147,6 +154,11 @@ class ProbeMeter:
         self._probe.reprise_probe_reset_peak()
         self._kept = 0
 
+    def blocks(self) -> list[tuple[int, int, int]]:
+        table = (ctypes.c_uint64 * (2 * MOST_BLOCKS))()
+        count = int(self._probe.reprise_probe_blocks(table, MOST_BLOCKS))
+        return [(table[2 * i], table[2 * i + 1], 0) for i in range(count)]
+
     def events_begin(self, agent: Agent) -> None:
         address = agent.alloc_function()
         if address is not None:
@@ -198,6 +210,19 @@ class CudaMeter:
     def reserved(self) -> int:
         """Bytes of the segments taken from the driver."""
         return self._read("reserved_bytes.all.current")
+
+    def blocks(self) -> list[tuple[int, int, int]]:
+        found = []
+        for segment in torch.cuda.memory_snapshot():
+            if segment["device"] != (self._device.index or 0):
+                continue
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    size = block["size"]
+                    found.append((address, block.get("requested_size") or size, size))
+                address += block["size"]
+        return sorted(found, key=lambda one: -one[1])[:MOST_BLOCKS]
 
     def events_begin(self, agent: Agent) -> None:
         """The counters have no events."""

@@ -8,11 +8,18 @@
     in the backward                 nothing is tried again: gradients may have been added up
 
 Where nothing is tried again, a note (notes.py) makes the next start ask for less.
+
+Who wants to know is told by `watch`: on a GPU whenever the allocator gives up, in the backward and
+the optimizer too, whether or not the program catches it; elsewhere of what nobody catches. What a
+forward raises is seen where it is called (session.py).
 """
 
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,7 +27,7 @@ from torch import nn
 
 from reprise.torch.verify import Buffers, Generators
 
-__all__ = ["TIGHTER", "Before", "is_oom"]
+__all__ = ["TIGHTER", "Before", "Told", "is_oom", "room", "watch"]
 
 TIGHTER = 0.9
 
@@ -30,6 +37,71 @@ def is_oom(error: BaseException | None) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+
+
+# Called with the error, or where there is none yet, with the bytes that were asked for.
+Told = Callable[[BaseException | None, int], None]
+
+_observed: list[Told] = []  # by CUDA's allocator, which has no way to take an observer out
+
+
+class _Watch:
+    """Until `remove`."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._before = sys.excepthook
+        self._removed = False
+        sys.excepthook = self._uncaught
+
+    def observe(self) -> None:
+        """Also what CUDA's allocator says itself."""
+        if not _observed:
+            attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
+            attach(_observer)
+        _observed[:] = [self._told]
+
+    def remove(self) -> None:
+        """Nobody is told any more."""
+        self._removed = True
+        _observed[:] = [_ignore] if _observed else []
+        if sys.excepthook == self._uncaught:
+            sys.excepthook = self._before
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if not self._removed and is_oom(error):
+            self._told(error, 0)
+        self._before(kind, error, trace)
+
+
+def _observer(device: int, asked: int, total: int, free: int) -> None:
+    for told in _observed:
+        told(None, asked)
+
+
+def _ignore(error: BaseException | None, asked: int) -> None:
+    """After the last session."""
+
+
+def watch(device: torch.device, told: Told) -> _Watch:
+    """Tells whenever memory runs out. `remove()` of what is returned ends it."""
+    found = _Watch(told)
+    if device.type == "cuda":
+        found.observe()
+    return found
+
+
+def room(device: torch.device) -> tuple[int, int]:
+    """Free bytes and all bytes of the device; 0, 0 where nobody says."""
+    if device.type != "cuda":
+        return 0, 0
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        return 0, 0
+    return int(free), int(total)
 
 
 class Before:

@@ -25,10 +25,14 @@
 #include <c10/core/Allocator.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -115,6 +119,30 @@ class Probe final : public c10::Allocator {
     books_->peak = books_->live;
   }
 
+  // Writes address and bytes of the `most` largest blocks; returns how many.
+  // Nothing of it allocates but one list, and not while the lock is held.
+  int64_t Blocks(uint64_t* out, int64_t most) {
+    std::vector<std::pair<int64_t, uint64_t>> blocks;
+    for (size_t room = 1024;; room *= 2) {
+      blocks.reserve(room);
+      const std::lock_guard<std::mutex> lock(books_->mutex);
+      if (books_->sizes.size() > blocks.capacity()) {
+        room = books_->sizes.size();
+        continue;
+      }
+      for (const auto& [p, bytes] : books_->sizes)
+        blocks.emplace_back(bytes, reinterpret_cast<uint64_t>(p));
+      break;
+    }
+    std::sort(blocks.rbegin(), blocks.rend());
+    const auto count = std::min<int64_t>(most, blocks.size());
+    for (int64_t i = 0; i < count; ++i) {
+      out[2 * i] = blocks[i].second;
+      out[2 * i + 1] = static_cast<uint64_t>(blocks[i].first);
+    }
+    return count;
+  }
+
   // The first record says what is alive; none can come between it and the
   // first ALLOC.
   void EventsBegin(AllocRecord record, int64_t baseline) {
@@ -199,6 +227,13 @@ REPRISE_PROBE_API int reprise_probe_installed() {
 REPRISE_PROBE_API int64_t reprise_probe_live() { return TheProbe().Live(); }
 REPRISE_PROBE_API int64_t reprise_probe_peak() { return TheProbe().Peak(); }
 REPRISE_PROBE_API void reprise_probe_reset_peak() { TheProbe().ResetPeak(); }
+REPRISE_PROBE_API int64_t reprise_probe_blocks(void* out, int64_t most) {
+  try {
+    return TheProbe().Blocks(static_cast<uint64_t*>(out), most);
+  } catch (const std::bad_alloc&) {
+    return 0;  // this is asked when memory has run out
+  }
+}
 REPRISE_PROBE_API void reprise_probe_events_begin(void* record,
                                                   int64_t baseline) {
   TheProbe().EventsBegin(reinterpret_cast<AllocRecord>(record), baseline);

@@ -82,6 +82,7 @@ class Program:
     # was packed where another part of the storage was written in between (the gates of an LSTM).
     versions: tuple[int, ...]
     events: tuple[int, ...]  # slots in the order in which they are unpacked
+    event_ops: tuple[int, ...]  # by event: the op that it stands before
     bursts: tuple[Burst, ...]  # by event
     replays: int
     # By slot: the row before which it is packed, as an input of that call or an output of the one
@@ -282,6 +283,7 @@ class _Compiler:
             slots=tuple(dropped),
             versions=tuple(versions),
             events=tuple(unpack.slot for unpack in step.unpacks),
+            event_ops=tuple(min(unpack.op, len(self._ops) - 1) for unpack in step.unpacks),
             bursts=tuple(bursts),
             replays=len(useful),
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),

@@ -4,6 +4,7 @@
     step.py       the step under way          planning.py   graphs and plans
     first.py      while nothing is planned    judge.py      checks of gradients
     stage.py      the stages, drawn
+    whereabouts.py  where the step is, and what filled the memory when it ran out
 
 A step begins with the first forward of the model after the last one ended, and ends when its
 optimizers have stepped. Forwards that do not train (evaluation, no_grad) are not steps. Whatever
@@ -45,6 +46,7 @@ from reprise.torch.state import model_device
 from reprise.torch.step import Step
 from reprise.torch.step_graph import CapturedGraph
 from reprise.torch.watch import close_watches
+from reprise.torch.whereabouts import Whereabouts
 
 __all__ = ["Session"]
 
@@ -87,6 +89,7 @@ class Session:
         self.measured = Measured(budget)
         self.planning = Planning(self, wait_s)
         self.judge = Judge(self, verify_every)
+        self.where = Whereabouts(self)
         self.step = Step(self)
         self.first = FirstSteps(self, first)
         self._pid = os.getpid()
@@ -102,6 +105,7 @@ class Session:
         if not _hooks:
             _hooks.append(register_optimizer_step_pre_hook(_before_optimizers))
             _hooks.append(register_optimizer_step_post_hook(_after_optimizers))
+            _hooks.append(oom.watch(self.device, _ran_out))
 
     @property
     def model(self) -> nn.Module:
@@ -110,6 +114,11 @@ class Session:
         if model is None:
             raise RepriseError("the model of this session is gone")
         return model
+
+    @property
+    def alone(self) -> bool:
+        """No other model of this process is armed."""
+        return len(_open) == 1
 
     @property
     def ladder(self) -> Ladder:
@@ -190,6 +199,8 @@ class Session:
         try:
             return step.forward(call, args, kwargs)
         except BaseException as error:
+            if oom.is_oom(error):
+                self.where.ran_out(error)  # while all that filled the memory is still there
             step.abandon()
             if not oom.is_oom(error):
                 raise
@@ -205,8 +216,6 @@ class Session:
         return step.forward(call, args, kwargs)
 
     def _out_of_memory(self) -> None:
-        cuda = self.device.type == "cuda"
-        self.agent.oom(self.device.index or 0 if cuda else -1)
         self.step.out_of_memory = self._risky = True
         if self.first.plain:
             return  # there is no plan yet that could be too large
@@ -294,3 +303,11 @@ def _before_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _after_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for session in tuple(_open):
         session._safely(session.after_optimizer, optimizer)
+
+
+def _ran_out(error: BaseException | None, asked: int) -> None:
+    """Anywhere in a step: of the session whose step began last."""
+    for session in reversed(tuple(_open)):
+        if session.step.under_way and os.getpid() == session._pid:
+            session.where.ran_out(error, asked)
+            return

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from reprise import abi
-from reprise.torch.capture import Capture
+from reprise.torch.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
 from reprise.torch.cycle import Cycle
 from reprise.torch.ladder import Key, key_of
 from reprise.torch.stage import Stage
@@ -67,6 +67,11 @@ class Step:
         self._begin_ns = 0
         self._peak = 0
 
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that have been seen to step for this model."""
+        return self._cycle.optimizers
+
     # ---- It begins ------------------------------------------------------------------
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -85,6 +90,8 @@ class Step:
         if session.first.host is not None and self.capture is None and self.run is None:
             self._begin_capture(keep=False)  # never plainly
         session.agent.step(self.number)
+        session.where.begin(self.run)
+        session.where.enter(FORWARD)
         if session.agent.window_kinds() and not self.tracing.on:
             self.tracing.begin(self.run)  # the collector asked
         self._peak = 0
@@ -132,7 +139,8 @@ class Step:
         session.planning.rung = rung
         session.measured.show(rung.key, rung.number)
         # Until it has matched once: then its plan holds, and it may run as fast as it can.
-        self.run = rung.tape.begin(host=None if rung.matched else session.first.host)
+        host, where = None if rung.matched else session.first.host, session.where
+        self.run = rung.tape.begin(host=host, at=where.at(), here=where.here())
         self.check = session.judge.begin(rung, self.run)
 
     # ---- Its forwards ---------------------------------------------------------------
@@ -141,7 +149,9 @@ class Step:
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """One forward of the root."""
+        where = self._session.where
         self.in_forward = True
+        where.enter(FORWARD)
         try:
             if self.check is not None:
                 self.check.enter(args, kwargs)
@@ -156,6 +166,7 @@ class Step:
                     out = call(*args, **kwargs)
         finally:
             self.in_forward = False
+        where.enter(BACKWARD)
         if self.check is not None:
             self.check.leave(out)
         return out
@@ -176,7 +187,8 @@ class Step:
         assert rung.tape is not None
         if run.spent:
             # One more micro-batch than captured, or a step that was given up after its backward.
-            run = self.run = rung.tape.begin(run.counts, run.host)
+            where = self._session.where
+            run = self.run = rung.tape.begin(run.counts, run.host, where.at(), where.here())
         with rung.tape.region():
             return call(*args, **kwargs)
 
@@ -190,6 +202,7 @@ class Step:
         """An optimizer of the model is about to step."""
         judge, session = self._session.judge, self._session
         self.in_optimizer = True
+        session.where.enter(OPTIMIZER)
         if self.capture is not None:
             self.capture.enter_optimizer()
         if self.run is not None and self.run.audit is not None:
@@ -214,12 +227,13 @@ class Step:
         self.under_way = False
         if self.capture is not None:
             self._end_capture(self.capture)
-            return
-        peak = max(self._peak, self._session.meter.peak())
-        self.tracing.end_ops()
-        self._end(step_ns, peak)
-        self.tracing.end()
-        self._session.first.end()
+        else:
+            peak = max(self._peak, self._session.meter.peak())
+            self.tracing.end_ops()
+            self._end(step_ns, peak)
+            self.tracing.end()
+            self._session.first.end()
+        self._session.where.enter(0)
 
     def _end_capture(self, capture: Capture) -> None:
         self.capture = None

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from reprise.marks import At, ignore_end
 from reprise.torch import fast
 from reprise.torch.generator import GeneratorState, device_of
 from reprise.torch.host import HostSaved, HostSaves
@@ -75,6 +76,7 @@ class Run:
 
     __slots__ = (
         "__weakref__",
+        "at",
         "audit",
         "counts",
         "host",
@@ -87,11 +89,17 @@ class Run:
     )
 
     def __init__(
-        self, program: Program, counts: Counts | None = None, compiled: fast.Compiled | None = None
+        self,
+        program: Program,
+        counts: Counts | None = None,
+        compiled: fast.Compiled | None = None,
+        at: At = ignore_end,
+        here: int = 0,
     ) -> None:
         self.program = program
+        self.at = at  # is told where the step is, for who asks after the job was killed
         self.counts = counts or Counts()
-        self.track = fast.Track() if compiled is None else compiled.track(self)
+        self.track = fast.Track() if compiled is None else compiled.track(self, here)
         self.audit: Audit | None = None
         # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
         self.host: HostSaves | None = None
@@ -118,6 +126,7 @@ class Run:
     def mismatch(self, what: str) -> None:
         """From here on everything is kept."""
         self.track.armed = False
+        self.at(0)
         self.counts.mismatches += 1
         self.counts.first_mismatch = self.counts.first_mismatch or what
 
@@ -126,6 +135,7 @@ class Run:
         if why:
             self.mismatch(why)
         self.track.armed = False
+        self.at(0)
 
     @property
     def spent(self) -> bool:
@@ -133,6 +143,13 @@ class Run:
         program = self.program
         over = self.track.cursor >= len(program.events)
         return bool(program.replays) and over and self.region >= len(program.regions)
+
+    @property
+    def op(self) -> int | None:
+        """The newest op of the captured step that has begun, as far as the tape sees."""
+        if self.track.cursor:
+            return self.program.event_ops[self.track.cursor - 1]
+        return self.program.rows[self.track.next - 1].op if self.track.next else None
 
     def finish(self) -> None:
         """The step has ended."""
@@ -280,6 +297,8 @@ class Run:
             self._unplanned("the backward runs in another order than captured")
             return
         track.cursor = cursor + 1
+        if track.armed:
+            self.at(program.event_ops[cursor] + 1)
         burst = program.bursts[cursor]
         if burst and not self.replayer.run(burst):
             track.safe = True
@@ -346,13 +365,20 @@ class Tape(TorchDispatchMode):
         self._gate: Any = None  # while it is open
         self._run = self.begin()
 
-    def begin(self, counts: Counts | None = None, host: HostSaves | None = None) -> Run:
+    def begin(
+        self,
+        counts: Counts | None = None,
+        host: HostSaves | None = None,
+        at: At = ignore_end,
+        here: int = 0,
+    ) -> Run:
         """A step begins; what an unfinished one left is forgotten with its graph. With the counts
         of a run that is spent the step goes on. `host`: what a mismatch keeps is kept there; only
-        in Python."""
+        in Python. `at` is called with 1 + op, `here` is the address of the same in C, for ops that
+        never come to Python."""
         compiled = self._compiled if host is None else None
         program = self.program if compiled is None else compiled.program
-        self._run = Run(program, counts, compiled)
+        self._run = Run(program, counts, compiled, at, here)
         self._run.host = host
         return self._run
 
@@ -456,6 +482,7 @@ class Tape(TorchDispatchMode):
             if at < len(rows) and rows[at].func is func:
                 row = rows[at]
                 track.next = at + 1
+                run.at(row.op + 1)
                 if row.plain:
                     return func(*args, **kwargs) if kwargs else func(*args)
                 return run.special(row, func, args, kwargs or {})

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The job of `reprise doctor`: a few thousand records and one small step graph
+// through the real agent.
+#pragma once
+
+#include <string>
+
+namespace reprise::cli {
+
+// Runs in a child process that has no threads; never returns. Writes lines to
+// `out`:
+//
+//   start STATUS WHY
+//   push PUSHED DROPPED STATUS NANOSECONDS
+//   plan STATUS NANOSECONDS WHY
+//
+// then waits for `in` to be closed before it ends its session.
+[[noreturn]] void RunDoctorJob(const std::string& agent,
+                               const std::string& socket,
+                               const std::string& run_id, int out, int in);
+
+}  // namespace reprise::cli

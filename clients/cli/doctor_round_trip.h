@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a job does, done once: records through a ring into the daemon's store,
+// and a step graph up for a plan.
+//
+//   RoundTrip trip(agent library);   before gRPC: forks the job
+//   trip.Finish(server)              asks the server what arrived
+//
+// The job is a child process with the real agent, on the daemon that runs here,
+// or where none does on a private one in a temporary folder. Its run is marked
+// as ephemeral: the server removes it when it ends. Everything is bounded by
+// about twelve seconds, also when the daemon hangs.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "clients/cli/doctor.h"
+#include "clients/cli/scratch_daemon.h"
+
+namespace reprise::cli {
+
+class RoundTrip {
+ public:
+  // `agent`: path of libreprise_agent.so; empty: looked for beside this
+  // program.
+  explicit RoundTrip(std::string agent);
+  ~RoundTrip();
+  RoundTrip(const RoundTrip&) = delete;
+  RoundTrip& operator=(const RoundTrip&) = delete;
+
+  // The checks "records" and "plan". `server`: the --server flag, empty: the
+  // one beside the socket.
+  std::vector<Check> Finish(const std::string& server);
+
+ private:
+  // What the job says of itself: one line per part.
+  struct Said {
+    bool started = false, flushed = false, planned = false;
+    uint64_t pushed = 0, dropped = 0;
+    int64_t flush_ns = 0, plan_ns = 0;
+    std::string start_why, plan_why;
+  };
+
+  void StartJob();
+  Said Listen();
+  void EndJob();
+  Check Records(const Said& said, const std::string& server);
+  Check Plan(const Said& said) const;
+  std::string Where() const;
+  std::string HungAdvice() const;
+  // Until the store has so many records of the run, or none of it at all.
+  bool Stored(const std::string& server, uint64_t records, std::string& why);
+  bool Removed(const std::string& server);
+
+  std::string agent_;
+  std::string trouble_;  // why no job was started
+  std::string advice_;
+  std::string run_id_;
+  std::string socket_;
+  std::optional<ScratchDaemon> scratch_;
+  pid_t job_ = 0;
+  int from_job_ = -1;
+  int to_job_ = -1;
+};
+
+}  // namespace reprise::cli

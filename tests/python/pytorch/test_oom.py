@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is told when memory runs out, and what is found in it then."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from arming import arm, remove_all
+from local_agent import LocalAgent
+from torch import Tensor, nn
+
+from reprise.torch import oom
+from reprise.torch.moment import asked_bytes
+
+
+@pytest.fixture(autouse=True)
+def _removed() -> Any:
+    yield
+    remove_all()
+
+
+def test_the_observer_of_the_allocator_is_told_once_and_until_the_last_session_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    attached: list[Any] = []
+    monkeypatch.setattr(
+        torch._C, "_cuda_attach_out_of_memory_observer", attached.append, raising=False
+    )
+    monkeypatch.setattr(oom, "_observed", [])
+    told: list[tuple[Any, int]] = []
+    device = torch.device("cuda:0")
+
+    oom.watch(device, lambda error, asked: told.append((error, -asked))).remove()
+    second = oom.watch(device, lambda error, asked: told.append((error, asked)))
+    (observer,) = attached  # it cannot be taken out again, so there is one
+    observer(0, 4096, 8192, 16)
+    second.remove()
+    observer(0, 4096, 8192, 16)
+
+    assert told == [(None, 4096)]
+
+
+def test_the_hook_for_what_nobody_catches_goes_with_the_last_session() -> None:
+    before = sys.excepthook
+
+    watch = oom.watch(torch.device("cpu"), lambda error, asked: None)
+
+    assert sys.excepthook != before
+    watch.remove()
+    assert sys.excepthook == before
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total", 20 << 20),
+        ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 123 bytes.", 123),
+        ("Tried to allocate 1.50 GiB", 3 << 29),
+        ("no room", 0),
+    ],
+)
+def test_what_was_asked_for_is_read_from_the_allocators_sentence(text: str, expected: int) -> None:
+    assert asked_bytes(RuntimeError(text)) == expected
+
+
+class Hungry(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 32) for _ in range(4)])
+        self.fail = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            x = layer(x).tanh()
+            if self.fail and number == 2:
+                raise torch.OutOfMemoryError("Tried to allocate 2.00 KiB")
+        return x
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(16, 32)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("steps", [1, 7])  # plain, and under a plan
+def test_every_byte_that_is_alive_is_told_and_most_of_it_by_its_maker(steps: int) -> None:
+    agent, model = LocalAgent(), Hungry()
+    session = arm(model, agent, verify_every=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        step(model, optimizer)
+
+    model.fail = True
+    with pytest.raises(torch.OutOfMemoryError):
+        step(model, optimizer)
+
+    (moment,) = agent.moments
+    storages = moment["storages"]
+    assert sum(s["bytes"] for s in storages) + moment["more_bytes"] == moment["live_bytes"]
+    assert (moment["step"], moment["phase"], moment["asked_bytes"]) == (steps + 1, 1, 2048)
+    saved = [s for s in storages if s["made_by"] and not s["name"].endswith(("weight", "bias"))]
+    assert any("tanh" in s["made_by"] for s in saved)
+    assert any("layers." in s["module"] for s in saved)
+    if steps > 1:
+        assert session.plan is not None
+        assert moment["plan_id"] == session.plan.plan_id
+
+
+def test_nothing_is_unpacked_to_find_out() -> None:
+    def refuse(_: Any) -> Tensor:
+        raise AssertionError("unpacked")
+
+    agent, model = LocalAgent(), Hungry()
+    arm(model, agent, verify_every=0)
+    model.fail = True
+
+    # Hooks of the program: Reprise stands aside, and its look must not run them.
+    with (
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, refuse),
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        model(torch.randn(16, 32))
+
+    assert len(agent.moments) == 1
