@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/show_file.h"
 
+#include <cassert>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <vector>
 
 #include "base/str_cat.h"
 #include "base/units.h"
@@ -112,6 +114,19 @@ Status ShowGraph(const std::string& path, const Globals& globals,
 
 // ---- A plan ----------------------------------------------------------------
 
+// Bytes alive while each exec of the schedule runs, for whoever executes it.
+std::string MemoryJson(const CheckedPlan& checked) {
+  std::vector<planner::MemoryPoint> profile;
+  const StatusOr<planner::Evaluation> evaluation = planner::Evaluate(
+      checked.graph, checked.schedule, checked.capabilities, &profile);
+  assert(evaluation.ok() && "the schedule was checked before");
+  std::string text = "\"memory\": [";
+  for (size_t i = 0; i < profile.size(); ++i) {
+    text += StrCat(i == 0 ? "" : ", ", profile[i].bytes);
+  }
+  return text + "]";
+}
+
 Status ShowPlan(const std::string& path, const std::string& text,
                 const Globals& globals, Console& console) {
   StatusOr<server::PlanText> read = server::ReadPlanText(text);
@@ -129,8 +144,8 @@ Status ShowPlan(const std::string& path, const std::string& text,
     std::string json = server::WritePlanText(plan, read->graph);
     if (checked) {
       json.resize(json.rfind(" }"));
-      json +=
-          StrCat(",\n  ", PeakJson(checked->graph, checked->report), " }\n");
+      json += StrCat(",\n  ", PeakJson(checked->graph, checked->report),
+                     ",\n  ", MemoryJson(*checked), " }\n");
     }
     console.Raw(json);
     return OkStatus();

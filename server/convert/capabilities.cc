@@ -33,6 +33,7 @@ std::optional<v1::Capabilities> Preset(std::string_view name) {
   if (name == "graph") {
     preset.set_executor("graph");
     preset.set_seeded_ok(true);
+    preset.set_duplicate_outputs(true);
     preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
   }

@@ -9,7 +9,7 @@
 //
 //   preset   execution  backward only  seeded  collective  duplicates  frees
 //   tape     free       yes            no      no          yes         program
-//   graph    free       no             yes     no          no          eager
+//   graph    free       no             yes     no          yes         eager
 //   joint    once       yes            no      no          no          eager
 //   region   nested     yes            no      no          yes         program
 //   free     free       no             no      no          no          eager

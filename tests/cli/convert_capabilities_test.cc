@@ -28,6 +28,7 @@ TEST(Capabilities, TheFirstKnownExecutorIsTaken) {
   ASSERT_TRUE(chosen.ok()) << chosen.status().message();
   EXPECT_EQ(chosen->executor(), "graph");
   EXPECT_EQ(chosen->max_runs(), 2u);
+  EXPECT_TRUE(chosen->duplicate_outputs());
 }
 
 TEST(Capabilities, EmptyTextIsTheUnrestrictedSchedule) {

@@ -78,6 +78,8 @@ def test_show_tells_what_a_plan_does_and_checks_it(reprise: Reprise, graph_file:
     shown = reprise("show", "small.plan.json", "--json").json()
     assert shown["peak_bytes"] == 1324
     assert [s["bytes"] for s in shown["at_peak"]] == [100, 100, 100, 8]
+    assert len(shown["memory"]) == sum(what == "exec" for what, _ in shown["schedule"])
+    assert max(shown["memory"]) == 1324
 
 
 def test_show_says_when_the_graph_of_a_plan_is_gone(reprise: Reprise, graph_file: Path) -> None:

@@ -186,7 +186,7 @@ def random_plan(graph: Graph, seed: int, share: float = 0.6, again: float = 0.3)
     present: dict[int, int] = {}
     for o in range(len(ops)):
         if o >= backward:
-            _restore(o, graph, needed, makers, droppable, present, execs)
+            restore(o, graph, needed, makers, droppable, present, execs)
         execs.append(o)
         for s in ops[o]["writes"]:
             present[s] = 1
@@ -202,7 +202,7 @@ def random_plan(graph: Graph, seed: int, share: float = 0.6, again: float = 0.3)
     return with_frees(graph, execs)
 
 
-def _restore(
+def restore(
     o: int,
     graph: Graph,
     needed: list[dict[int, int]],

@@ -97,6 +97,8 @@ class Plan:
     # Storages kept across the end of the forward pass; ops that run again, with repeats.
     saved: tuple[int, ...]
     recomputed_ops: tuple[int, ...]
+    # What the evaluator says is alive while each op of the schedule runs.
+    predicted_bytes: tuple[int, ...]
     # The verdict in one sentence; printed verbatim.
     sentence: str
     # 0 for a first plan, n for the nth re-plan after a measured peak.
@@ -127,6 +129,7 @@ class Plan:
     @classmethod
     def _from_fields(cls, f: Fields) -> Plan:
         infeasible = f.message("infeasible")
+        predicted = f.message("predicted")
         plan = cls(
             plan_id=f.hex_id("plan_id"),
             graph_id=f.hex_id("graph_id"),
@@ -151,6 +154,7 @@ class Plan:
             decisions=f.enums("decisions", Decision, "DECISION_"),
             saved=f.integers("saved"),
             recomputed_ops=f.integers("recomputed_ops"),
+            predicted_bytes=() if predicted is None else predicted.integers("bytes"),
             sentence=f.text("sentence"),
             replan=f.size("replan"),
             interrupted=f.flag("interrupted"),
