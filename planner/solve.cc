@@ -13,6 +13,7 @@
 #include "planner/executor.h"
 #include "planner/greedy.h"
 #include "planner/local_search.h"
+#include "planner/neighbourhood.h"
 #include "planner/squeeze.h"
 #include "planner/strategy.h"
 #include "planner/tree_width.h"
@@ -33,6 +34,11 @@ constexpr int64_t kTightScales = 2;
 constexpr int kMostFarOps = 10'000;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostPolishedOps = 1500;
+// Rounds of annealing without a gain after which neighbourhoods are tried; in
+// steps above kMostPolishedOps they gain more than annealing, and come sooner.
+constexpr int kStalledRounds = 3;
+// They get the ticks of a round, or as little as this part of them.
+constexpr int64_t kMostParts = 32;
 // In smaller ones the search over lists of execs sees all there is.
 constexpr int kFewestBlockOps = 400;
 
@@ -425,6 +431,26 @@ class Search {
     }
   }
 
+  // Parts of the best schedule decided again, exactly. Their share of the
+  // effort grows where they gain something and shrinks where they do not.
+  void SearchAround(int64_t ticks) {
+    if (Best() == nullptr || Done() || !MipAvailable()) return;
+    if (blocks_ == nullptr) {
+      blocks_ = std::make_unique<Blocks>(FindBlocks(problem_));
+    }
+    std::vector<OpId> execs = Best()->execs;
+    const NeighbourhoodOptions options{.budget_bytes = request_.budget_bytes,
+                                       .ticks = ticks / around_part_,
+                                       .seed = request_.seed + ++around_,
+                                       .good_enough_ns = GoodEnough()};
+    const int64_t before = BestAdded();
+    SearchNeighbourhoods(problem_, *blocks_, options, execs, archive_, effort_);
+    around_part_ = BestAdded() < before
+                       ? std::max<int64_t>(1, around_part_ / 2)
+                       : std::min(kMostParts, 2 * around_part_);
+    Report();
+  }
+
   // A plan before the bounds take their time: whoever stops the search early
   // should have one.
   void FindAny() {
@@ -443,6 +469,7 @@ class Search {
   // schedule; now and then from what windows and cuts say to keep.
   void Improve() {
     int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
+    int stalled = 0;  // rounds without a gain
     for (int round = 0;; ++round) {
       if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
       effort_.Spend(1000);  // a round without a single candidate ends too
@@ -465,6 +492,7 @@ class Search {
         execs = Best()->execs;
         hot += 2;
       }
+      const int64_t before = BestAdded();
       const LocalSearchOptions options{
           .budget_bytes = request_.budget_bytes,
           .ticks = std::min(ticks, effort_.most_ticks() - effort_.ticks()),
@@ -474,6 +502,12 @@ class Search {
       };
       LocalSearch(problem_, options, execs, archive_, effort_);
       Report();
+      stalled = BestAdded() < before ? 0 : stalled + 1;
+      if (stalled >= kStalledRounds ||
+          (stalled > 0 && problem_.op_count > kMostPolishedOps)) {
+        SearchAround(ticks);
+        stalled = 0;
+      }
       if (!Done()) CertifyIncumbent();
       if (round % 2 == 1) {
         Sharpen(ticks / 4);
@@ -517,6 +551,9 @@ class Search {
   std::vector<std::vector<OpId>> starts_;
   bool squeezed_ = false;
   std::unique_ptr<BlockPlan> block_plan_;
+  std::unique_ptr<Blocks> blocks_;
+  uint64_t around_ = 0;      // runs of SearchAround
+  int64_t around_part_ = 4;  // its part of the ticks of a round
   bool unwound_ = false;
   std::unique_ptr<Pebbler> pebbler_;
   const int64_t scale_;  // shares of the effort are parts of this
