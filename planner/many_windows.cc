@@ -8,16 +8,6 @@
 namespace reprise::planner {
 namespace {
 
-// A power of two that brings `largest` into [1/2, 1): exact in double.
-double ScaleOf(int64_t largest) {
-  int exponent = 0;
-  std::frexp(static_cast<double>(std::max<int64_t>(1, largest)), &exponent);
-  return std::ldexp(1.0, -exponent);
-}
-
-// Costs are scaled so that the base time is about this: dual tolerances of
-// simplex are absolute.
-constexpr int kCostBits = 14;
 // CBC looks for solutions cheaper than a cutoff by at least this.
 constexpr double kCutoffStep = 1e-5;
 
@@ -32,8 +22,8 @@ ManyWindows::ManyWindows(const Problem& problem, std::vector<OpId> windows,
       windows_(windows.size()) {
   int64_t largest = 1;
   for (const int64_t bytes : problem.bytes) largest = std::max(largest, bytes);
-  byte_scale_ = ScaleOf(largest);
-  cost_scale_ = ScaleOf(problem.base.time_ns) * (1 << kCostBits);
+  byte_scale_ = MipScale(largest);
+  cost_scale_ = MipScale(problem.base.time_ns) * (1 << kMipCostBits);
   for (size_t k = 0; k < windows.size(); ++k) windows_[k].at = windows[k];
   FindPasts(scope);
   for (Window& window : windows_) {

@@ -74,6 +74,12 @@ struct MipAnswer {
 
 bool MipAvailable();
 
+// A power of two that brings `largest` into [1/2, 1).
+double MipScale(int64_t largest);
+// Costs are scaled so that the base time is about two to this: the dual
+// tolerances of simplex are absolute.
+inline constexpr int kMipCostBits = 14;
+
 // With integers relaxed: the LP. One simplex solve.
 MipAnswer SolveLp(const MipProgram& program,
                   const std::function<bool()>& should_stop);

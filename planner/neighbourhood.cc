@@ -2,22 +2,10 @@
 #include "planner/neighbourhood.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "planner/unread.h"
 
 namespace reprise::planner {
-namespace {
-
-double ScaleOf(int64_t largest) {
-  int exponent = 0;
-  std::frexp(static_cast<double>(std::max<int64_t>(1, largest)), &exponent);
-  return std::ldexp(1.0, -exponent);
-}
-
-constexpr int kCostBits = 14;
-
-}  // namespace
 
 bool Neighbourhood::MayFree(const Problem& problem, OpId o) {
   return problem.rules.may_rerun[o] != 0 && !problem.versions.Make(o).empty();
@@ -32,8 +20,8 @@ Neighbourhood::Neighbourhood(const Problem& problem, const ExecList& list,
       index_(problem.op_count, -1) {
   int64_t largest = 1;
   for (const int64_t bytes : problem.bytes) largest = std::max(largest, bytes);
-  byte_scale_ = ScaleOf(largest);
-  cost_scale_ = ScaleOf(problem.base.time_ns) * (1 << kCostBits);
+  byte_scale_ = MipScale(largest);
+  cost_scale_ = MipScale(problem.base.time_ns) * (1 << kMipCostBits);
   for (const OpId o : ops) {
     if (!MayFree(problem, o)) continue;
     is_free_[o] = 1;
