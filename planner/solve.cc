@@ -39,6 +39,8 @@ constexpr int kMostPolishedOps = 1500;
 constexpr int kStalledRounds = 3;
 // They get the ticks of a round, or as little as this part of them.
 constexpr int64_t kMostParts = 32;
+// With less a single one may take more than all that is left.
+constexpr int64_t kFewestAroundTicks = 1'000'000;
 // In smaller ones the search over lists of execs sees all there is.
 constexpr int kFewestBlockOps = 400;
 
@@ -435,6 +437,7 @@ class Search {
   // effort grows where they gain something and shrinks where they do not.
   void SearchAround(int64_t ticks) {
     if (Best() == nullptr || Done() || !MipAvailable()) return;
+    if (ticks / around_part_ < kFewestAroundTicks) return;
     if (blocks_ == nullptr) {
       blocks_ = std::make_unique<Blocks>(FindBlocks(problem_));
     }
