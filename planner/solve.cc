@@ -34,8 +34,7 @@ constexpr int64_t kTightScales = 2;
 constexpr int kMostFarOps = 10'000;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostPolishedOps = 1500;
-// Rounds of annealing without a gain after which neighbourhoods are tried; in
-// steps above kMostPolishedOps they gain more than annealing, and come sooner.
+// Rounds of annealing without a gain after which neighbourhoods are tried.
 constexpr int kStalledRounds = 3;
 // They get the ticks of a round, or as little as this part of them.
 constexpr int64_t kMostParts = 32;
@@ -506,8 +505,7 @@ class Search {
       LocalSearch(problem_, options, execs, archive_, effort_);
       Report();
       stalled = BestAdded() < before ? 0 : stalled + 1;
-      if (stalled >= kStalledRounds ||
-          (stalled > 0 && problem_.op_count > kMostPolishedOps)) {
+      if (stalled >= kStalledRounds) {
         SearchAround(ticks);
         stalled = 0;
       }
