@@ -42,3 +42,11 @@ def _one_thread() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_on() -> Iterator[None]:
+    """A dispatch mode that a test leaves behind would change what all later ones see."""
+    yield
+    left = torch._C._len_torch_dispatch_stack()
+    assert left == 0, f"this test left {left} dispatch modes on"

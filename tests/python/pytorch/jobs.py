@@ -73,15 +73,19 @@ def captured(
 ) -> CapturedGraph:
     job.begin(seed)
     capture = Capture(job.model, meter, host=host)
-    capture.begin(alive_tensors(torch.device("cpu")), {})
-    with capture.region() as pin:
-        out = job.model(*job.inputs)
-        pin(out)
-    loss = job.loss(out)
-    del out
-    loss.backward()
-    capture.enter_optimizer()
-    job.optimizer.step()
+    try:
+        capture.begin(alive_tensors(torch.device("cpu")), {})
+        with capture.region() as pin:
+            out = job.model(*job.inputs)
+            pin(out)
+        loss = job.loss(out)
+        del out
+        loss.backward()
+        capture.enter_optimizer()
+        job.optimizer.step()
+    except BaseException:
+        capture.leave()
+        raise
     step = capture.finish()
     return build(step, name=name, measured_peak_bytes=step.peak_bytes, measured_step_ns=0)
 
