@@ -10,6 +10,10 @@ import referee
 import torch
 from jobs import Job, captured, different, plain_step, start_meter
 from nets import Chain, Checkpointed, ConvNet, Custom, RandomNet, job
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from reprise.torch.state import alive_bytes, alive_tensors
 
 MODELS = {
     "convolutions": lambda: job(ConvNet(), 4, 3, 8, 8),
@@ -68,6 +72,19 @@ def test_two_captures_of_one_program_have_one_structure() -> None:
 
     assert first.structure == second.structure
     assert len(first.message()["ops"]) == len(second.message()["ops"])
+
+
+def test_fake_tensors_with_symbolic_sizes_are_not_alive_on_the_device_they_name() -> None:
+    compiled = torch.compile(nn.Linear(8, 8), backend="aot_eager", dynamic=True)
+    compiled(torch.ones(3, 8)).sum().backward()
+    fake = FakeTensorMode().from_tensor(torch.ones(1 << 20))
+    assert fake.device.type == "cpu"
+
+    device = torch.device("cpu")
+    assert all(type(t) is not FakeTensor for t in alive_tensors(device))
+    assert type(alive_bytes(device)) is int
+    captured(job(Chain(3)), start_meter(), seed=3)
+    torch._dynamo.reset()
 
 
 def test_batch_norm_may_run_again_and_its_counter_may_not() -> None:

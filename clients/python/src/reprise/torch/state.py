@@ -63,14 +63,17 @@ def alive_bytes(device: torch.device) -> int:
 
 def alive_tensors(device: torch.device) -> list[Tensor]:
     """Every tensor of the process on the device that Python knows of. `type()` and not
-    `isinstance`: asking a lazy proxy for its class could run it."""
+    `isinstance`: asking a lazy proxy for its class could run it. A fake tensor, as torch.compile
+    leaves them behind, is not on the device that it names: its storage says so."""
     # Garbage that waits for the collector would count as alive and die in the middle of a step.
     gc.collect()
     found = []
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor):
             try:
-                if thing.device.type == device.type and thing.layout == torch.strided:
+                if thing.device.type != device.type or thing.layout != torch.strided:
+                    continue
+                if thing.untyped_storage().device.type == device.type:
                     found.append(thing)
             except (RuntimeError, NotImplementedError):
                 continue
