@@ -46,7 +46,11 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_on() -> Iterator[None]:
-    """A dispatch mode that a test leaves behind would change what all later ones see."""
+    """A dispatch mode that a test leaves behind would change what all later ones see. One that
+    watches a graph that is kept is meant to stay."""
+    from reprise.torch.watch import close_watches
+
     yield
+    close_watches()
     left = torch._C._len_torch_dispatch_stack()
     assert left == 0, f"this test left {left} dispatch modes on"
