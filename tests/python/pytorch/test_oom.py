@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from local_agent import LocalAgent
 from torch import Tensor, nn
 
 from reprise.torch import oom
-from reprise.torch.moment import asked_bytes
+from reprise.torch.moment import asked_bytes, module_of
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +127,22 @@ def test_nothing_is_unpacked_to_find_out() -> None:
         model(torch.randn(16, 32))
 
     assert len(agent.moments) == 1
+
+
+def test_naming_the_module_that_ran_out_keeps_nothing_of_its_forward() -> None:
+    class Hungry(nn.Module):
+        def forward(self) -> None:
+            out = torch.ones(8)
+            made.append(weakref.ref(out))
+            raise torch.OutOfMemoryError
+
+    model = nn.Sequential(Hungry())
+    made: list[Any] = []
+    path = ""
+    try:
+        model[0]()
+    except torch.OutOfMemoryError as error:
+        path = module_of(model, error)
+
+    assert path == "0"
+    assert made[0]() is None

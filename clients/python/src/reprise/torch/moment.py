@@ -254,10 +254,19 @@ def asked_bytes(error: BaseException) -> int:
 
 
 def module_of(model: nn.Module, error: BaseException | None) -> str:
-    """The innermost module whose forward the error came through, or without one, that runs now."""
+    """The innermost module whose forward the error came through, or without one, that runs now.
+
+    Looking at the variables of a frame that still runs makes Python before 3.13 keep what they
+    hold until it ends; that would be the failed forward while it is tried once more. So of an
+    error the frames that have ended are looked at, and of none only where Python keeps nothing."""
     paths = {id(module): path for path, module in model.named_modules()}
+    running = list(_running())
+    if error is None:
+        frames = running if sys.version_info >= (3, 13) else []
+    else:
+        frames = [f for f in _frames(error.__traceback__) if all(f is not r for r in running)]
     found = ""
-    for frame in _running() if error is None else _frames(error.__traceback__):
+    for frame in frames:
         owner = frame.f_locals.get("self")
         if owner is not None and id(owner) in paths:
             found = paths[id(owner)] or found
