@@ -260,29 +260,28 @@ def module_of(model: nn.Module, error: BaseException | None) -> str:
     hold until it ends; that would be the failed forward while it is tried once more. So of an
     error the frames that have ended are looked at, and of none only where Python keeps nothing."""
     paths = {id(module): path for path, module in model.named_modules()}
-    running = list(_running())
-    if error is None:
-        frames = running if sys.version_info >= (3, 13) else []
-    else:
-        frames = [f for f in _frames(error.__traceback__) if all(f is not r for r in running)]
     found = ""
-    for frame in frames:
+    for frame in _running_here() if error is None else _ended(error.__traceback__):
         owner = frame.f_locals.get("self")
         if owner is not None and id(owner) in paths:
             found = paths[id(owner)] or found
     return found
 
 
-def _frames(trace: TracebackType | None) -> Iterable[FrameType]:
+def _running_here() -> Iterable[FrameType]:
+    return reversed(list(_running())) if sys.version_info >= (3, 13) else ()
+
+
+def _ended(trace: TracebackType | None) -> Iterator[FrameType]:
+    running = {id(frame) for frame in _running()}  # a frame in a variable of its own is a cycle
     while trace is not None:
-        yield trace.tb_frame
+        if id(trace.tb_frame) not in running:
+            yield trace.tb_frame
         trace = trace.tb_next
 
 
-def _running() -> Iterable[FrameType]:
-    frames = []
+def _running() -> Iterator[FrameType]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        frames.append(frame)
+        yield frame
         frame = frame.f_back
-    return reversed(frames)
