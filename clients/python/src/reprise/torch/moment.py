@@ -104,11 +104,12 @@ class Finder:
     def _add(self, tensor: Tensor, **facts: Any) -> None:
         try:
             storage = tensor.untyped_storage()
+            if storage.device.type != self._device.type:  # a fake tensor's is nowhere
+                return
             address, size = storage.data_ptr(), storage.nbytes()
-            here = tensor.device.type == self._device.type
         except (RuntimeError, NotImplementedError):
             return  # no memory of its own: sparse, fake, functional
-        if here and address and size and address not in self._found:
+        if address and size and address not in self._found:
             self._found[address] = _Found(size, **facts)
 
     def _named(self) -> None:
