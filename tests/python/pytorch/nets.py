@@ -98,6 +98,20 @@ class ConvNet(nn.Module):
         return x.mean(dim=(2, 3))
 
 
+class Leaky(nn.Module):
+    """Keeps a value that a recomputed op reads and autograd does not save."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.kept = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x)
+        self.kept = y.detach()
+        return (y + 1.0).sin().exp()
+
+
 class Chain(nn.Module):
     """One sine after the other."""
 

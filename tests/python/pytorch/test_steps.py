@@ -227,16 +227,12 @@ def test_two_ways_through_a_model_have_a_plan_each() -> None:
         model = TwoFaced()
         if armed:
             arm(model, agent)
-        losses = []
-        optimizer = sgd(model)
-        for step in range(30):
+
+        def batch(step: int) -> Tensor:
             model.changed = step % 2 == 1
-            optimizer.zero_grad()
-            loss = model(torch.randn(6, WIDTH)).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item().hex())
-        return losses
+            return torch.randn(6, WIDTH)
+
+        return train(model, 30, batch)
 
     curves(loop)
 
@@ -265,16 +261,12 @@ def test_three_ways_in_turn_have_a_plan_each() -> None:
         model = ManyFaced()
         if armed:
             arm(model, agent)
-        losses = []
-        optimizer = sgd(model)
-        for step in range(60):
+
+        def batch(step: int) -> Tensor:
             model.way = step % 3
-            optimizer.zero_grad()
-            loss = model(torch.randn(6, WIDTH)).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item().hex())
-        return losses
+            return torch.randn(6, WIDTH)
+
+        return train(model, 60, batch)
 
     curves(loop)
 

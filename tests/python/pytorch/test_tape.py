@@ -25,7 +25,7 @@ from jobs import (
     start_meter,
     sum_of,
 )
-from nets import WIDTH, Chain, Checkpointed, ConvNet, Custom, RandomNet, job
+from nets import WIDTH, Chain, Checkpointed, ConvNet, Custom, Leaky, RandomNet, job
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -319,20 +319,6 @@ def test_backward_in_another_order_is_equal() -> None:
         out = made.model(*made.inputs)
 
     assert different(expected, backward(out)) == []
-
-
-class Leaky(nn.Module):
-    """Keeps a value that a recomputed op reads and autograd does not save."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.kept = torch.zeros(())
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x)
-        self.kept = y.detach()
-        return (y + 1.0).sin().exp()
 
 
 class Counting(TorchDispatchMode):

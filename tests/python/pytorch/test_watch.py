@@ -12,25 +12,11 @@ import pytest
 import referee
 import torch
 from jobs import Job, Tape, captured, compile_plan, different, plain_step, start_meter, sum_of
-from nets import WIDTH, job
+from nets import WIDTH, Leaky, job
 from torch import Tensor, nn
 
 from reprise.torch.tape import Run
 from reprise.torch.watch import close_watches
-
-
-class Leaky(nn.Module):
-    """Keeps a value that a recomputed op reads and autograd does not save."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(WIDTH, WIDTH)
-        self.kept = torch.zeros(())
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.linear(x)
-        self.kept = y.detach()
-        return (y + 1.0).sin().exp()
 
 
 def tape_of(made: Job) -> Tape:

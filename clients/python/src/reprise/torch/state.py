@@ -71,9 +71,10 @@ def alive_tensors(device: torch.device) -> list[Tensor]:
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor):
             try:
-                if thing.device.type != device.type or thing.layout != torch.strided:
-                    continue
-                if thing.untyped_storage().device.type == device.type:
+                if (
+                    thing.layout == torch.strided
+                    and thing.untyped_storage().device.type == device.type
+                ):
                     found.append(thing)
             except (RuntimeError, NotImplementedError):
                 continue
