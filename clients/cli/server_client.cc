@@ -42,6 +42,20 @@ void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(system_clock::now() + seconds(10));
 }
 
+// A call with one answer, which comes soon.
+template <typename Stub, typename Request, typename Response>
+StatusOr<Response> Ask(Stub& stub,
+                       grpc::Status (Stub::*call)(grpc::ClientContext*,
+                                                  const Request&, Response*),
+                       const Request& request, const Endpoint& endpoint) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  Response response;
+  RETURN_IF_ERROR(
+      FromGrpc((stub.*call)(&context, request, &response), endpoint));
+  return response;
+}
+
 // On Ctrl-C asks the server to end the call with what it has; where it does not
 // answer that, cancels the call.
 class FinishOnInterrupt {
@@ -170,58 +184,33 @@ StatusOr<ServerClient> ServerClient::Connect(const std::string& flag) {
 }
 
 StatusOr<v1::ServerStatus> ServerClient::GetStatus() const {
-  grpc::ClientContext context;
-  SetDeadline(context);
-  v1::ServerStatus response;
-  RETURN_IF_ERROR(
-      FromGrpc(query_->GetStatus(&context, {}, &response), endpoint_));
-  return response;
+  return Ask(*query_, &v1::Query::Stub::GetStatus, {}, endpoint_);
 }
 
 StatusOr<v1::Run> ServerClient::GetRun(const std::string& run_id) const {
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::GetRunRequest request;
   request.set_run_id(run_id);
-  v1::Run response;
-  RETURN_IF_ERROR(
-      FromGrpc(query_->GetRun(&context, request, &response), endpoint_));
-  return response;
+  return Ask(*query_, &v1::Query::Stub::GetRun, request, endpoint_);
 }
 
 StatusOr<v1::GetMomentsResponse> ServerClient::GetMoments(
     const std::string& run_id) const {
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::GetMomentsRequest request;
   request.set_run_id(run_id);
-  v1::GetMomentsResponse response;
-  RETURN_IF_ERROR(
-      FromGrpc(query_->GetMoments(&context, request, &response), endpoint_));
-  return response;
+  return Ask(*query_, &v1::Query::Stub::GetMoments, request, endpoint_);
 }
 
 StatusOr<v1::Plan> ServerClient::GetPlan(const std::string& plan_id) const {
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::GetPlanRequest request;
   request.set_plan_id(plan_id);
-  v1::Plan response;
-  RETURN_IF_ERROR(
-      FromGrpc(planner_->GetPlan(&context, request, &response), endpoint_));
-  return response;
+  return Ask(*planner_, &v1::Planner::Stub::GetPlan, request, endpoint_);
 }
 
 StatusOr<v1::Explanation> ServerClient::Explain(
     const std::string& plan_id) const {
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::ExplainRequest request;
   request.set_plan_id(plan_id);
-  v1::Explanation response;
-  RETURN_IF_ERROR(
-      FromGrpc(planner_->Explain(&context, request, &response), endpoint_));
-  return response;
+  return Ask(*planner_, &v1::Planner::Stub::Explain, request, endpoint_);
 }
 
 StatusOr<v1::StepGraph> ServerClient::GetGraph(
@@ -243,17 +232,12 @@ StatusOr<v1::StepGraph> ServerClient::GetGraph(
 StatusOr<v1::WindowStatus> ServerClient::StartWindow(const std::string& run_id,
                                                      uint32_t steps,
                                                      uint64_t at_step) const {
-  grpc::ClientContext context;
-  SetDeadline(context);
   v1::StartWindowRequest request;
   request.set_run_id(run_id);
   request.set_steps(steps);
   request.set_at_step(at_step);
-  v1::WindowStatus response;
   const auto control = v1::Control::NewStub(channel_);
-  RETURN_IF_ERROR(
-      FromGrpc(control->StartWindow(&context, request, &response), endpoint_));
-  return response;
+  return Ask(*control, &v1::Control::Stub::StartWindow, request, endpoint_);
 }
 
 Status ServerClient::ReadStep(
