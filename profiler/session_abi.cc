@@ -71,6 +71,8 @@ REPRISE_EXPORT reprise_status reprise_start(const reprise_config *config) {
   if (agent == nullptr) return REPRISE_INERT;
   {
     Locked guard(&agent->control);
+    // From here on the program decides when a session begins.
+    __atomic_store_n(&agent->injected, 0u, __ATOMIC_RELAXED);
     // A raw clone() runs no fork handler: forget the parent's thread id.
     if (CurrentRing(agent) == nullptr) t_thread = {};
     const reprise_status status = StartSession(agent, copy);

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "base/str_cat.h"
+#include "profiler/include/reprise_wire.h"
 #include "server/collect/collector.h"
 #include "server/grpc_server.h"
+#include "server/ingest/chunk_check.h"
 #include "server/ingest/committer.h"
 #include "server/ingest/ingest_service.h"
 #include "server/lock_file.h"
@@ -45,6 +47,13 @@ constexpr auto kPrivatePatience = seconds(60);
 constexpr auto kCallGrace = seconds(2);
 
 std::string VersionText() { return REPRISE_VERSION; }
+
+// 0 where there is none.
+int64_t FileBytes(const std::string& path) {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path, error);
+  return error ? 0 : static_cast<int64_t>(bytes);
+}
 
 }  // namespace
 
@@ -280,6 +289,11 @@ void Daemon::Impl::FillStatus(v1::ServerStatus& status) const {
   status.set_listen(http_address().empty() ? grpc_address() : http_address());
   status.set_agent_socket(options_.agent_socket);
   status.set_data_dir(options_.data_dir);
+  status.set_wal_bytes(FileBytes(options_.data_dir + "/reprise.db-wal") +
+                       FileBytes(options_.data_dir + "/spool.db-wal"));
+  status.set_now_ns(RealtimeNs());
+  status.set_ring_layout(REPRISE_RING_LAYOUT);
+  status.set_proto_version(kProtoVersion);
   if (collector_ == nullptr) return;
   status.set_spool_bytes(collector_->spool_bytes());
   if (status.degraded().empty()) status.set_degraded(collector_->degraded());

@@ -5,6 +5,8 @@
 // there is said, and is a problem only where something is broken.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -39,12 +41,27 @@ PythonFacts AskPython(const std::string& python);
 
 // Driver, profiling permissions, namespaces, the ring's needs.
 std::vector<Check> CheckHost();
+// The newest CUDA that the driver runs, as 12080 for 12.8; 0: there is none.
+int DriverVersion();
+
+// GPUs, with what keeps CUPTI from tracing on them (MIG, vGPU, confidential
+// computing), and the processes that the driver has on them.
+struct DeviceFacts {
+  std::vector<Check> checks;
+  std::vector<pid_t> processes;
+};
+DeviceFacts CheckDevices();
 // libcupti, the injection slot. CUPTI is only touched in a child process.
 std::vector<Check> CheckCupti(const PythonFacts& python);
 // Package, agent and torch versions.
 std::vector<Check> CheckPython(const PythonFacts& python);
-// The socket, the server, its agents and who holds CUPTI in them.
-std::vector<Check> CheckDaemon(const Globals& globals);
+// The socket that agents of this user look at; `listening` is set where a
+// daemon answered.
+Check CheckSocket(bool& listening);
+// The socket, the server, its store and clock, its agents, who holds CUPTI in
+// them, and the processes that are not among them. `on_gpu`: of DeviceFacts.
+std::vector<Check> CheckDaemon(const Globals& globals,
+                               const std::vector<pid_t>& on_gpu);
 
 // What `work` writes, from a forked child; empty when it crashed or took
 // longer than ten seconds. For before any thread is there.

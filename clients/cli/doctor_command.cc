@@ -57,6 +57,8 @@ class DoctorCommand : public Command {
       for (Check& check : more) checks.push_back(std::move(check));
     };
     add(CheckHost());
+    const DeviceFacts devices = CheckDevices();
+    add(devices.checks);
     add(CheckCupti(python));
     if (named && python.path.empty()) {
       checks.push_back({Health::kProblem, "python",
@@ -65,7 +67,7 @@ class DoctorCommand : public Command {
     } else {
       add(CheckPython(python));
     }
-    add(CheckDaemon(globals));
+    add(CheckDaemon(globals, devices.processes));
     add(round_trip.Finish(globals.server));
     return globals.json ? PrintJson(checks, console) : Print(checks, console);
   }

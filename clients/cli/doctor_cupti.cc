@@ -69,7 +69,18 @@ std::string Release(int api) {
   return api >= kOldestApi ? "CUDA 11.8" : "older than CUDA 11.8";
 }
 
+// The CUDA that a CUPTI belongs to; 11.8 and 12.1 say the same API.
+int MajorOf(int api) {
+  if (api >= 130000) return api / 10000;
+  return api > 18 ? 12 : 11;
+}
+
+// A window's share of a device: four buffers of 3.2 MB (profiler/README.md).
+constexpr auto kDeviceMemory =
+    "; a window takes at most 12.8 MB of a device for it";
+
 std::vector<Check> Libraries(const PythonFacts& python) {
+  const int driver = DriverVersion();
   std::set<std::string> seen;
   std::vector<Check> found;
   for (const std::string& place : Places(python)) {
@@ -106,6 +117,16 @@ std::vector<Check> Libraries(const PythonFacts& python) {
       check.health = Health::kProblem;
       check.found += ", without " + missing;
       check.advice = "reinstall it: a function that tracing needs is missing";
+    } else if (driver > 0 && MajorOf(api) > driver / 1000) {
+      check.health = Health::kWarning;
+      check.found += StrCat(", newer than the driver, which is for CUDA ",
+                            driver / 1000, ".", driver % 1000 / 10);
+      check.advice = StrCat(
+          "no kernels are recorded with it: update the driver, or name a "
+          "libcupti of CUDA ",
+          driver / 1000, " in REPRISE_CUPTI_PATH");
+    } else if (driver > 0) {
+      check.found += kDeviceMemory;
     }
     found.push_back(std::move(check));
   }

@@ -1,92 +1,48 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon: its socket as an agent would find it, its server, its agents.
-#include <fcntl.h>
-#include <grp.h>
-#include <pwd.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
+// The daemon: its server, its store, its agents, and who is not among them.
 #include <sys/statvfs.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
 
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/doctor.h"
+#include "clients/cli/doctor_processes.h"
+#include "clients/cli/doctor_round_trip.h"
 #include "clients/cli/runtime_paths.h"
 #include "clients/cli/server_client.h"
 
 namespace reprise::cli {
 namespace {
 
-// Connects as an agent does and leaves again; 0, or errno.
-int Knock(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return ENAMETOOLONG;
-  std::memcpy(address.sun_path, path.c_str(), path.size());
-  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (fd < 0) return errno;
-  const int error = connect(fd, reinterpret_cast<const sockaddr*>(&address),
-                            sizeof address) == 0
-                        ? 0
-                        : errno;
-  close(fd);
-  return error;
-}
+constexpr int64_t kMuchLog = int64_t{256} << 20;
+constexpr int64_t kMuchOffset = 1'000'000'000;
+constexpr uint32_t kRunsToLookAt = 8;
 
-std::string Octal(mode_t mode) {
-  char text[8];
-  std::snprintf(text, sizeof text, "%03o", mode & 0777U);
-  return text;
-}
-
-std::string UserName(uid_t uid) {
-  const passwd* user = getpwuid(uid);
-  return user != nullptr ? user->pw_name : StrCat("uid ", uid);
-}
-
-// `listening` is set where a daemon answered.
-Check Socket(bool& listening) {
-  const std::string path = AgentSocket();
-  const char* named = std::getenv("REPRISE_SOCKET");
-  const std::string from =
-      named != nullptr && *named != '\0' ? " (REPRISE_SOCKET)" : "";
-  struct stat about {};
-  if (stat(path.c_str(), &about) != 0) {
-    const std::string folder = path.substr(0, path.rfind('/'));
-    if (!from.empty() && access(folder.c_str(), W_OK | X_OK) != 0) {
-      return {Health::kProblem, "socket",
-              StrCat(path, from,
-                     ": its folder cannot be used: ", std::strerror(errno)),
-              "make the folder, or unset REPRISE_SOCKET"};
+// What a session says of CUPTI, where it is worth a word.
+Check AgentCheck(const v1::AgentStatus& agent) {
+  Check check{Health::kOk, "agent",
+              StrCat("pid ", agent.pid(), ", run ", agent.run_id()), ""};
+  for (const std::string& line : agent.capabilities()) {
+    const size_t equals = std::min(line.find('='), line.size() - 1);
+    const std::string name = line.substr(0, equals);
+    const std::string value = line.substr(equals + 1);
+    if (name == "cupti_holder" && !value.empty()) {
+      check.health = Health::kWarning;
+      check.found += ": CUPTI is held by " + value;
+      check.advice = "stop that tool; the next window tries again";
     }
-    return {Health::kOk, "socket",
-            StrCat("no daemon runs; agents will look at ", path, from),
-            "`reprise run` and reprise.auto start a private one; `reprise "
-            "serve` one that stays"};
+    if (name == "cupti_device_bytes" && value != "0") {
+      check.found += StrCat(
+          ", CUPTI has ", FormatBytes(std::strtoll(value.c_str(), nullptr, 10)),
+          " of the device");
+    }
   }
-  const std::string whose = StrCat(path, from, ", mode ", Octal(about.st_mode),
-                                   ", of ", UserName(about.st_uid));
-  const int error = Knock(path);
-  if (error == 0) {
-    listening = true;
-    return {Health::kOk, "socket", StrCat(whose, ": a daemon listens"), ""};
-  }
-  if (error == ECONNREFUSED) {
-    return {Health::kProblem, "socket",
-            StrCat(whose, ": nobody listens, a daemon left it behind"),
-            StrCat("start `reprise serve`, which takes it over, or remove it")};
-  }
-  if (error == EACCES) {
-    return {Health::kProblem, "socket", StrCat(whose, ": permission denied"),
-            "join its group (reprise), or run as its owner"};
-  }
-  return {Health::kProblem, "socket", StrCat(whose, ": ", std::strerror(error)),
-          "remove it, and start `reprise serve`"};
+  return check;
 }
 
 void AddStatus(const v1::ServerStatus& status, const Endpoint& endpoint,
@@ -107,7 +63,8 @@ void AddStatus(const v1::ServerStatus& status, const Endpoint& endpoint,
     Check store{
         Health::kOk, "store",
         StrCat(FormatBytes(status.store_bytes()), " in ", status.data_dir(),
-               ", spool ", FormatBytes(status.spool_bytes())),
+               ", spool ", FormatBytes(status.spool_bytes()), ", logs of both ",
+               FormatBytes(status.wal_bytes())),
         ""};
     if (statvfs(status.data_dir().c_str(), &disk) == 0) {
       const auto free_bytes =
@@ -116,31 +73,80 @@ void AddStatus(const v1::ServerStatus& status, const Endpoint& endpoint,
       if (free_bytes < int64_t{1} << 30) {
         store.health = Health::kWarning;
         store.advice = "make room: below 1 GiB records may be lost";
+      } else if (status.wal_bytes() > kMuchLog) {
+        store.health = Health::kWarning;
+        store.advice =
+            "a reader keeps the logs from being folded in: close what has the "
+            "database open, or restart the daemon";
       }
     }
     checks.push_back(std::move(store));
   }
   for (const v1::AgentStatus& agent : status.agents()) {
-    if (!agent.connected()) continue;
-    Check check{Health::kOk, "agent",
-                StrCat("pid ", agent.pid(), ", run ", agent.run_id()), ""};
-    for (const std::string& line : agent.capabilities()) {
-      if (line.rfind("cupti_holder=", 0) == 0 && line.size() > 13) {
-        check.health = Health::kWarning;
-        check.found += ": CUPTI is held by " + line.substr(13);
-        check.advice = "stop that tool; the next window tries again";
-      }
-    }
-    checks.push_back(std::move(check));
+    // That of this very command is none of its jobs.
+    if (!agent.connected() || IsDoctorRun(agent.run_id())) continue;
+    checks.push_back(AgentCheck(agent));
   }
 }
 
-}  // namespace
+// Of the newest run: what did not fit into a ring, what a spool had to drop.
+Check Losses(const ServerClient& client) {
+  const auto runs = client.ListRuns(kRunsToLookAt);
+  const v1::Run* run = nullptr;
+  for (int i = 0; runs.ok() && run == nullptr && i < runs->runs_size(); ++i) {
+    if (!IsDoctorRun(runs->runs(i).run_id())) run = &runs->runs(i);
+  }
+  if (run == nullptr) {
+    return {Health::kOk, "losses", "no run was recorded yet", ""};
+  }
+  Check check{Health::kOk, "losses",
+              StrCat("none of ", run->records(), " records of the last run, ",
+                     run->run_id()),
+              ""};
+  if (run->dropped() > 0 || run->lost_chunks() > 0) {
+    check.health = Health::kWarning;
+    check.found =
+        StrCat("the last run, ", run->run_id(), ", lost ", run->dropped(),
+               " records that did not fit into its "
+               "ring, and ",
+               run->lost_chunks(), " chunks");
+    check.advice =
+        "its steps that miss some are marked as incomplete; was the daemon "
+        "stopped, the machine overloaded, or the disk full?";
+  }
+  return check;
+}
 
-std::vector<Check> CheckDaemon(const Globals& globals) {
-  std::vector<Check> checks;
-  bool listening = false;
-  checks.push_back(Socket(listening));
+int64_t NowNs() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
+}
+
+// How far the server's clock is from ours; half of the call is not known.
+Check ClockOffset(const v1::ServerStatus& status, int64_t asked_ns,
+                  int64_t answered_ns) {
+  if (status.now_ns() == 0) {
+    return {Health::kOk, "clock", "the server does not say its time", ""};
+  }
+  const int64_t offset = status.now_ns() - (asked_ns + answered_ns) / 2;
+  const int64_t distance = offset < 0 ? -offset : offset;
+  if (distance < kMuchOffset) {
+    return {Health::kOk, "clock",
+            StrCat("the server's differs by less than ",
+                   FormatDuration(
+                       std::max(distance, (answered_ns - asked_ns) / 2))),
+            ""};
+  }
+  return {Health::kWarning, "clock",
+          StrCat("the server's is ", FormatDuration(distance),
+                 offset > 0 ? " ahead" : " behind"),
+          "set both by NTP: dates of runs are those of the job's clock"};
+}
+
+// What the server says of itself; empty when none answers.
+v1::ServerStatus CheckServer(const Globals& globals, bool listening,
+                             std::vector<Check>& checks) {
   const bool asked =
       !globals.server.empty() || std::getenv("REPRISE_SERVER") != nullptr;
   const auto client = ServerClient::Connect(globals.server);
@@ -152,15 +158,41 @@ std::vector<Check> CheckDaemon(const Globals& globals) {
                 : std::string("none runs here; files can be "
                               "planned without one"),
          broken ? "is it still starting? see `reprise status`" : ""});
-    return checks;
+    return {};
   }
+  const int64_t asked_ns = NowNs();
   const auto status = client->GetStatus();
+  const int64_t answered_ns = NowNs();
   if (!status.ok()) {
     checks.push_back(
         {Health::kProblem, "server", status.status().message(), "restart it"});
-    return checks;
+  } else {
+    AddStatus(*status, client->endpoint(), checks);
+    checks.push_back(ClockOffset(*status, asked_ns, answered_ns));
+    checks.push_back(Losses(*client));
   }
-  AddStatus(*status, client->endpoint(), checks);
+  return status.ok() ? *status : v1::ServerStatus();
+}
+
+}  // namespace
+
+std::vector<Check> CheckDaemon(const Globals& globals,
+                               const std::vector<pid_t>& on_gpu) {
+  std::vector<Check> checks;
+  Sessions sessions;
+  checks.push_back(CheckSocket(sessions.daemon));
+  const v1::ServerStatus status = CheckServer(globals, sessions.daemon, checks);
+  for (const v1::AgentStatus& agent : status.agents()) {
+    if (agent.connected() && !IsDoctorRun(agent.run_id())) {
+      sessions.pids.insert(static_cast<pid_t>(agent.pid()));
+    }
+  }
+  const char* named = std::getenv("REPRISE_SOCKET");
+  sessions.socket = AgentSocket();
+  sessions.is_usual = named == nullptr || *named == '\0';
+  for (Check& check : CheckProcesses(sessions, on_gpu)) {
+    checks.push_back(std::move(check));
+  }
   return checks;
 }
 

@@ -234,6 +234,21 @@ std::vector<Check> ControlGroup() {
 
 }  // namespace
 
+int DriverVersion() {
+  const std::string text = InChild([]() -> std::string {
+    void* library = dlopen("libcuda.so.1", RTLD_LAZY);
+    using Version = int (*)(int*);
+    const auto version =
+        library == nullptr
+            ? nullptr
+            : reinterpret_cast<Version>(dlsym(library, "cuDriverGetVersion"));
+    int number = 0;
+    if (version != nullptr) version(&number);
+    return std::to_string(number);
+  });
+  return static_cast<int>(std::strtol(text.c_str(), nullptr, 10));
+}
+
 std::vector<Check> CheckHost() {
   std::vector<Check> checks = {Driver(), Permissions(), Namespaces(), Ring()};
   for (Check& check : ControlGroup()) checks.push_back(std::move(check));

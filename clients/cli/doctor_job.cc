@@ -25,6 +25,7 @@ constexpr int kWaitMs = 30'000;
 
 // Every function of the agent that the job calls, by name.
 struct Agent {
+  decltype(&reprise_abi_version) abi;
   decltype(&reprise_start) start;
   decltype(&reprise_capabilities) capabilities;
   decltype(&reprise_intern) intern;
@@ -49,7 +50,8 @@ bool Load(const std::string& path, Agent& agent, std::string& why) {
     why = dlerror();
     return false;
   }
-  const bool all = Find(library, "reprise_start", agent.start) &&
+  const bool all = Find(library, "reprise_abi_version", agent.abi) &&
+                   Find(library, "reprise_start", agent.start) &&
                    Find(library, "reprise_capabilities", agent.capabilities) &&
                    Find(library, "reprise_intern", agent.intern) &&
                    Find(library, "reprise_step", agent.step) &&
@@ -101,6 +103,7 @@ class Job {
   Job(const Agent& agent, int out) : agent_(agent), out_(out) {}
 
   bool Start(const std::string& socket, const std::string& run_id) {
+    Say(StrCat("abi ", agent_.abi()));
     reprise_config config{};
     config.struct_size = sizeof config;
     config.abi = REPRISE_ABI;

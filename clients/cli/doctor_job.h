@@ -11,6 +11,7 @@ namespace reprise::cli {
 // Runs in a child process that has no threads; never returns. Writes lines to
 // `out`:
 //
+//   abi VERSION
 //   start STATUS WHY
 //   push PUSHED DROPPED STATUS NANOSECONDS
 //   plan STATUS NANOSECONDS WHY

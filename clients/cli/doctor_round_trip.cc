@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
 #include <sstream>
 #include <thread>
 
@@ -25,7 +23,6 @@
 namespace reprise::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -36,17 +33,11 @@ constexpr auto kStorePatience = seconds(3);
 constexpr auto kEndPatience = seconds(5);
 constexpr size_t kMostSaid = 8 << 10;
 
+const std::string kRunPrefix = "doctor-";
+
 std::string FindAgent(const std::string& named) {
-  const char* environment = std::getenv("REPRISE_AGENT");
-  if (environment != nullptr && *environment != '\0') return environment;
-  std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  if (!error) {
-    const fs::path beside =
-        self.parent_path().parent_path() / "lib" / "libreprise_agent.so";
-    if (fs::is_regular_file(beside, error)) return beside.string();
-  }
-  return named;
+  const std::string found = AgentLibrary();
+  return found.empty() ? named : found;
 }
 
 void CloseEnd(int& fd) {
@@ -56,8 +47,12 @@ void CloseEnd(int& fd) {
 
 }  // namespace
 
+bool IsDoctorRun(const std::string& run_id) {
+  return run_id.rfind(kRunPrefix, 0) == 0;
+}
+
 RoundTrip::RoundTrip(std::string agent)
-    : agent_(FindAgent(agent)), run_id_("doctor-" + NewUuid()) {
+    : agent_(FindAgent(agent)), run_id_(kRunPrefix + NewUuid()) {
   if (agent_.empty()) {
     trouble_ =
         "libreprise_agent.so was not found, so no records were sent through it";
@@ -130,7 +125,9 @@ RoundTrip::Said RoundTrip::Listen() {
     std::string word;
     int status = REPRISE_INERT;
     words >> word;
-    if (word == "start") {
+    if (word == "abi") {
+      words >> said.abi;
+    } else if (word == "start") {
       words >> status >> std::ws;
       std::getline(words, said.start_why);
       said.started = status == REPRISE_OK || status == REPRISE_DEGRADED;
@@ -208,6 +205,29 @@ bool RoundTrip::Removed(const std::string& server) {
   return false;
 }
 
+// What agent, command and daemon say of what they speak. That rings are read
+// and streams are taken is for "records" to show.
+Check RoundTrip::Versions(const Said& said, const std::string& server) const {
+  Check check{Health::kOk, "versions",
+              StrCat("agent ABI ", said.abi, " (", agent_, ")"), ""};
+  const auto client = ServerClient::Connect(server);
+  const auto status = client.ok() ? client->GetStatus()
+                                  : StatusOr<v1::ServerStatus>(client.status());
+  if (status.ok()) check.found += ", daemon " + status->version();
+  if (status.ok() && status->ring_layout() != 0) {
+    check.found += StrCat(", ring layout ", status->ring_layout(),
+                          ", protocol ", status->proto_version());
+  }
+  if (said.abi != REPRISE_ABI ||
+      (status.ok() && status->version() != REPRISE_VERSION)) {
+    check.health = Health::kWarning;
+    check.found +=
+        StrCat(", this command " REPRISE_VERSION " with ABI ", REPRISE_ABI);
+    check.advice = "use agent, daemon and command of one release";
+  }
+  return check;
+}
+
 Check RoundTrip::Records(const Said& said, const std::string& server) {
   if (!said.started) {
     return {Health::kProblem, "records",
@@ -259,7 +279,9 @@ std::vector<Check> RoundTrip::Finish(const std::string& server) {
   }
   const Said said = Listen();
   const std::string where = scratch_ ? scratch_->server() : server;
-  std::vector<Check> checks = {Records(said, where)};
+  std::vector<Check> checks;
+  if (said.abi != 0) checks.push_back(Versions(said, where));
+  checks.push_back(Records(said, where));
   if (said.flushed) checks.push_back(Plan(said));
   EndJob();
   if (!scratch_ && said.flushed && !Removed(where)) {

@@ -23,6 +23,9 @@
 
 namespace reprise::cli {
 
+// The run of such a job, which is none of the user's.
+bool IsDoctorRun(const std::string& run_id);
+
 class RoundTrip {
  public:
   // `agent`: path of libreprise_agent.so; empty: looked for beside this
@@ -32,14 +35,15 @@ class RoundTrip {
   RoundTrip(const RoundTrip&) = delete;
   RoundTrip& operator=(const RoundTrip&) = delete;
 
-  // The checks "records" and "plan". `server`: the --server flag, empty: the
-  // one beside the socket.
+  // The checks "versions", "records" and "plan". `server`: the --server flag,
+  // empty: the one beside the socket.
   std::vector<Check> Finish(const std::string& server);
 
  private:
   // What the job says of itself: one line per part.
   struct Said {
     bool started = false, flushed = false, planned = false;
+    uint32_t abi = 0;
     uint64_t pushed = 0, dropped = 0;
     int64_t flush_ns = 0, plan_ns = 0;
     std::string start_why, plan_why;
@@ -48,6 +52,7 @@ class RoundTrip {
   void StartJob();
   Said Listen();
   void EndJob();
+  Check Versions(const Said& said, const std::string& server) const;
   Check Records(const Said& said, const std::string& server);
   Check Plan(const Said& said) const;
   std::string Where() const;

@@ -15,6 +15,7 @@
 #include "base/uuid.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/injection.h"
 #include "clients/cli/job.h"
 #include "clients/cli/moment_text.h"
 #include "clients/cli/private_daemon.h"
@@ -41,6 +42,8 @@ class RunCommand : public Command {
                     "REPRISE_BUDGET")
         ->envname("REPRISE_BUDGET");
     sub->add_option("--name", name_, "Name of the run, for people");
+    sub->add_flag("--keep-injection", keep_injection_,
+                  "Leave CUDA_INJECTION64_PATH as it is");
     sub->footer(
         "A PyTorch program needs no change: its models are found when they "
         "are trained.\nOne that calls reprise.auto(model) itself decides "
@@ -61,6 +64,7 @@ class RunCommand : public Command {
   std::vector<std::string> job_;
   std::string budget_;
   std::string name_;
+  bool keep_injection_ = false;
 };
 
 int RunCommand::Run(const Globals& globals, Console& console) {
@@ -73,12 +77,18 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     const StatusOr<Budget> budget = ParseBudget(budget_);
     if (!budget.ok()) return console.UsageError(budget.status().message());
   }
+  std::vector<std::pair<std::string, std::string>> environment;
+  if (!keep_injection_) {
+    auto slot = TakeInjectionSlot();
+    if (!slot.ok()) return console.Error(slot.status());
+    environment = *std::move(slot);
+  }
   const StatusOr<Daemon> daemon = EnsureDaemon();
   if (!daemon.ok()) return console.Error(daemon.status());
 
   const std::string run_id = NewUuid();
-  std::vector<std::pair<std::string, std::string>> environment = {
-      {"REPRISE_RUN_ID", run_id}, {"REPRISE_SOCKET", daemon->socket}};
+  environment.emplace_back("REPRISE_RUN_ID", run_id);
+  environment.emplace_back("REPRISE_SOCKET", daemon->socket);
   if (!budget_.empty()) environment.emplace_back("REPRISE_BUDGET", budget_);
   if (!name_.empty()) environment.emplace_back("REPRISE_NAME", name_);
   if (const std::string folder = LaunchFolder(); !folder.empty()) {

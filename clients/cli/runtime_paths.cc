@@ -26,6 +26,13 @@ bool IsUsableFolder(const std::string& path) {
          access(path.c_str(), W_OK | X_OK) == 0;
 }
 
+// The folder above the bin/ that this program is in; empty: not known.
+std::filesystem::path Root() {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::filesystem::path() : self.parent_path().parent_path();
+}
+
 }  // namespace
 
 std::string AgentSocket() {
@@ -54,14 +61,24 @@ std::string ServerFile() {
   return (socket.parent_path() / "server.json").string();
 }
 
+std::string AgentLibrary() {
+  if (std::string named = Environment("REPRISE_AGENT"); !named.empty()) {
+    return named;
+  }
+  std::error_code error;
+  const auto root = Root();
+  if (root.empty()) return "";
+  const auto beside = root / "lib" / "libreprise_agent.so";
+  return std::filesystem::is_regular_file(beside, error) ? beside.string() : "";
+}
+
 std::string LaunchFolder() {
   if (std::string named = Environment("REPRISE_LAUNCH"); !named.empty()) {
     return named;
   }
   std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return "";
-  const auto root = self.parent_path().parent_path();  // of bin/reprise
+  const auto root = Root();
+  if (root.empty()) return "";
   for (const auto& folder :
        {root.parent_path() / "clients/python/src/reprise/launch",
         root / "share/reprise/python/reprise/launch"}) {

@@ -20,6 +20,10 @@ std::string AgentSocket();
 std::string PrivateSocket();
 std::string ServerFile();
 
+// libreprise_agent.so: REPRISE_AGENT, else the one of the build or installation
+// that this command belongs to. Empty: none is there.
+std::string AgentLibrary();
+
 // The folder that attaches Reprise to a Python program when it is first on
 // PYTHONPATH: REPRISE_LAUNCH, or the one in the source tree or the installation
 // that this command belongs to. Empty: none is there.

@@ -193,6 +193,12 @@ StatusOr<v1::Run> ServerClient::GetRun(const std::string& run_id) const {
   return Ask(*query_, &v1::Query::Stub::GetRun, request, endpoint_);
 }
 
+StatusOr<v1::ListRunsResponse> ServerClient::ListRuns(uint32_t limit) const {
+  v1::ListRunsRequest request;
+  request.set_limit(limit);
+  return Ask(*query_, &v1::Query::Stub::ListRuns, request, endpoint_);
+}
+
 StatusOr<v1::GetMomentsResponse> ServerClient::GetMoments(
     const std::string& run_id) const {
   v1::GetMomentsRequest request;

@@ -44,6 +44,8 @@ class ServerClient {
   // Each waits at most ten seconds for its answer.
   StatusOr<v1::ServerStatus> GetStatus() const;
   StatusOr<v1::Run> GetRun(const std::string& run_id) const;
+  // The newest first, at most `limit`.
+  StatusOr<v1::ListRunsResponse> ListRuns(uint32_t limit) const;
   StatusOr<v1::GetMomentsResponse> GetMoments(const std::string& run_id) const;
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import sqlite3
@@ -16,12 +15,14 @@ from pathlib import Path
 
 import pytest
 from cli_program import Reprise
+from doctor_checks import checks, doctor_of_nobody, for_nobody
 from serving import ask, until
 
 NAMES = {
     "reprise",
     "driver",
     "permissions",
+    "gpu",
     "namespaces",
     "ring",
     "libcupti",
@@ -30,20 +31,11 @@ NAMES = {
     "python",
     "socket",
     "server",
+    "sessions",
+    "versions",
     "records",
     "plan",
 }
-
-
-def checks(reprise: Reprise, *arguments: str, code: int = 0, **environment: str) -> dict[str, dict]:
-    result = reprise("doctor", "--json", *arguments, **environment)
-    assert result.code == code, result
-    said = result.json()
-    assert said["broken"] == (code == 1)
-    # The worst line of each name: a part may have several.
-    order = ("problem", "warning", "ok")
-    worst = sorted(said["checks"], key=lambda check: order.index(check["health"]), reverse=True)
-    return {check["check"]: check for check in worst}
 
 
 def test_a_machine_without_anything_is_not_broken(reprise: Reprise) -> None:
@@ -229,30 +221,9 @@ def test_a_daemon_that_does_not_start_is_said_and_breaks_nothing(reprise: Repris
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="is another user than root already")
 def test_it_works_for_a_user_who_is_not_root(reprise: Reprise) -> None:
-    # Of nobody's own, on a path that nobody may read.
-    folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/rpXXXXXX"], text=True).strip())
-    try:
-        (folder / "lib").mkdir()
-        (folder / "bin").mkdir()
-        built = reprise.program.parent.parent
-        for name in ("bin/reprise", "bin/reprised", "lib/libreprise_agent.so"):
-            shutil.copy(built / name, folder / name)
-        shutil.chown(folder, "nobody")
-        folder.chmod(0o755)
-        done = subprocess.run(
-            [folder / "bin/reprise", "doctor", "--json"],
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8"},
-            user="nobody",
-            group="nogroup",
-            extra_groups=[],
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        said = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
-        assert said["records"]["health"] == "ok", done.stdout
-        assert said["plan"]["health"] == "ok"
-    finally:
-        shutil.rmtree(folder)
+    with for_nobody(reprise, "bin/reprised", "lib/libreprise_agent.so") as folder:
+        done = doctor_of_nobody(folder, "--json")
+
+    said = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert said["records"]["health"] == "ok", done.stdout
+    assert said["plan"]["health"] == "ok"

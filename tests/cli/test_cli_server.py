@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -71,6 +72,108 @@ def test_run_passes_the_surroundings_on(jobs: Reprise, server: subprocess.Popen[
     assert seen["REPRISE_NAME"] == "mine"
     assert seen["REPRISE_SOCKET"] == jobs.environment["REPRISE_SOCKET"]
     assert seen["REPRISE_RUN_ID"] in result.err
+
+
+# What the CUDA driver does when a program first uses CUDA; then one step.
+DRIVER = """
+import ctypes, os
+library = ctypes.CDLL(os.environ["CUDA_INJECTION64_PATH"])
+assert library.InitializeInjection() == 1
+library.reprise_step(ctypes.c_uint64(1))
+library.reprise_flush(2000)
+library.reprise_stop()
+"""
+
+
+def test_run_has_the_driver_load_the_agent(jobs: Reprise, server: subprocess.Popen[str]) -> None:
+    result = jobs("run", "--json", "--", sys.executable, "-c", DRIVER)
+
+    assert result.code == 0, result
+    assert result.json()["state"] == "RUN_STATE_FINISHED"
+    assert result.json()["records"] >= 2  # a clock and a step
+
+
+def test_run_refuses_when_another_tool_has_the_slot(
+    jobs: Reprise, server: subprocess.Popen[str]
+) -> None:
+    nsys = "/opt/nsys/libToolsInjection64.so"
+
+    said = jobs.fails(1, "run", "--", "touch", "started", CUDA_INJECTION64_PATH=nsys)
+
+    assert f"CUDA_INJECTION64_PATH is held by {nsys}" in said
+    assert "--keep-injection" in said
+    assert not (jobs.folder / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "slot"), [(["--keep-injection"], "/opt/nsys/libTools.so"), ([], "none")]
+)
+def test_run_leaves_the_slot_to_others_where_it_is_told_to(
+    jobs: Reprise, server: subprocess.Popen[str], flags: list[str], slot: str
+) -> None:
+    script = "import os; print(os.environ['CUDA_INJECTION64_PATH'])"
+
+    result = jobs("run", *flags, "--", sys.executable, "-c", script, CUDA_INJECTION64_PATH=slot)
+
+    assert (result.code, result.out) == (0, slot + "\n")
+
+
+def test_run_puts_nothing_into_the_slot_that_does_not_load(
+    jobs: Reprise, server: subprocess.Popen[str]
+) -> None:
+    broken = jobs.folder / "libreprise_agent.so"
+    broken.write_text("no library")
+    script = "import os; print(os.environ.get('CUDA_INJECTION64_PATH'))"
+
+    result = jobs("run", "--", sys.executable, "-c", script, REPRISE_AGENT=str(broken))
+
+    assert (result.code, result.out) == (0, "None\n")
+
+
+# A job that says that it stepped, and is killed.
+KILLED = """
+import ctypes, os, signal
+library = ctypes.CDLL(os.environ["REPRISE_AGENT"])
+library.reprise_start(None)
+library.reprise_step(ctypes.c_uint64(1))
+library.reprise_flush(2000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def may_unshare() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not may_unshare(), reason="process namespaces may not be made here")
+def test_a_daemon_in_a_process_namespace_of_its_own_sees_jobs_outside(
+    jobs: Reprise, tmp_path: Path
+) -> None:
+    # Whose pids it cannot see: the kernel tells it 0, the agent its own.
+    apart = ("unshare", "--pid", "--fork", "--kill-child=SIGTERM")
+    daemon = subprocess.Popen(
+        [*apart, jobs.program, "serve", "--listen", "127.0.0.1:0"],
+        env=jobs.environment,
+        stderr=(tmp_path / "serve.log").open("w"),
+    )
+    try:
+        until("the server listens", 30, lambda: jobs("status").code == 0)
+        job = subprocess.Popen([sys.executable, "-c", KILLED], env=jobs.environment)
+
+        assert job.wait(timeout=30) == -signal.SIGKILL
+
+        def run() -> dict[str, object]:
+            result = jobs("show", "latest", "--json")
+            return dict(result.json()) if result.code == 0 else {}
+
+        until("the run has ended", 30, lambda: run().get("state") == "RUN_STATE_KILLED")
+        assert run()["pid"] == job.pid
+        assert int(str(run()["records"])) > 0
+    finally:
+        daemon.kill()
+        daemon.wait(timeout=30)
 
 
 def test_run_exits_with_the_jobs_own_code_and_says_it_never_attached(

@@ -475,6 +475,19 @@ TEST_F(SessionTest, AnInjectedLibraryAnnouncesItselfOnlyWithTheFirstStep) {
       [](const Session& session) { return session.hellos == 1; }));
 }
 
+TEST_F(SessionTest, AnInjectedLibraryThatWasStartedByHandStaysStopped) {
+  Collector collector(socket_, shelf_);
+  EXPECT_EQ(InitializeInjection(), 1);
+  Start();
+  reprise_stop();
+
+  for (uint64_t step = 0; step < 3; ++step) reprise_step(step);
+
+  EXPECT_EQ(reprise_stop(), REPRISE_INERT);
+  ASSERT_TRUE(collector.WaitFor(
+      [](const Shelf& shelf) { return shelf.sessions.size() == 1; }));
+}
+
 TEST_F(SessionTest, ThreadsMayStartStopStepAndPushAtTheSameTime) {
   Collector collector(socket_, shelf_);
   std::atomic<bool> stop{false};

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent from Python: without a library, into a file, and across forks."""
 
+import ctypes.util
 import json
 import re
 import signal
@@ -94,6 +95,73 @@ def test_without_a_collector_the_real_agent_is_inert(script, home):
 
     assert re.match(r"inert \| .+", first)
     assert second == "None inert"
+
+
+BESIDE_GRPC = """
+import ctypes, os, sys
+from reprise.agent import Agent
+
+sink, first, protobuf, grpc, grpcpp = sys.argv[1:]
+
+def others():
+    for name in (protobuf, grpc, grpcpp):
+        library = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        if name == grpc:
+            library.grpc_init()  # its threads live from here on
+
+if first == "grpc":
+    others()
+agent = Agent.start(sink=f"file:{sink}")
+if first == "agent":
+    others()
+name = agent.intern("op")
+for turn in range(20):
+    agent.op_begin(turn, name)
+    child = os.fork()
+    if child == 0:
+        agent.op_begin(1000 + turn, name)  # inert: leaves no record
+        agent.op_end(1000 + turn)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    agent.op_end(turn)
+agent.stop()
+print(len(os.listdir("/proc/self/task")) > 1)
+"""
+
+
+@pytest.mark.parametrize("first", ["grpc", "agent"])
+def test_grpc_and_protobuf_in_the_process_disturb_nothing_in_either_order(
+    script, tmp_path, read_sink, first
+):
+    names = [ctypes.util.find_library(name) for name in ("protobuf", "grpc", "grpc++")]
+    if None in names:
+        pytest.skip("libprotobuf, libgrpc or libgrpc++ is not on this machine")
+
+    out = script(BESIDE_GRPC, tmp_path / "sink", first, *names)
+
+    assert out.strip() == "True"  # there were threads of gRPC's to fork beside
+    sink = read_sink(tmp_path / "sink")
+    assert [kind for kind in sink.kinds if kind in (6, 7)] == [6, 7] * 20
+    assert sink.clean_end
+
+
+STOPPED = """
+import socket, sys
+from reprise.agent import Agent
+# Accepts, and never answers: a daemon that is stopped.
+listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listener.bind(sys.argv[1])
+listener.listen()
+agent = Agent.start(socket=sys.argv[1])
+agent.stop()
+print(agent.why)
+"""
+
+
+def test_why_there_was_no_session_is_still_known_after_the_end(script, tmp_path):
+    path = tmp_path / "agent.sock"
+
+    assert script(STOPPED, path).strip() == f"the collector at {path} has not answered yet"
 
 
 RECORDS = """

@@ -333,9 +333,11 @@ class Agent:
     def stop(self) -> None:
         """Drains (at most about a second) and closes the session."""
         if self._library is not None:
+            # What kept it from ever having a session is still the reason afterwards.
+            trouble = self.why if self.status == "inert" else ""
             self._library.blocking.reprise_stop()
             self._library = None
-            self._why = "the session was stopped"
+            self._why = trouble or "the session was stopped"
             self.op_begin, self.op_end, self.at = ignore_begin, ignore_end, ignore_end
 
     def _read_caps(self) -> tuple[int, abi.Caps]:

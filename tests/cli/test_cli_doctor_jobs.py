@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""reprise doctor: GPUs, jobs that are seen and those that are not, and what a daemon lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cli_program import Reprise
+from doctor_checks import Check, checks, doctor_of_nobody, for_nobody, lines
+from serving import until
+
+HERE = Path(__file__).parent
+
+# Loads a library, does what it is told to with the agent, says that it has, and waits.
+JOB = """
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1])
+if "start" in sys.argv:
+    library.reprise_start(None)
+    library.reprise_step(ctypes.c_uint64(1))
+if "fork" in sys.argv:
+    child = os.fork()
+    print(child or os.getpid(), flush=True)
+else:
+    print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(reprise: Reprise) -> Iterator[Start]:
+    """Starts a job with a library loaded; it ends with the test."""
+    jobs: list[subprocess.Popen[str]] = []
+
+    def begin(library: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, str(library), *words],
+            env={**reprise.environment, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        jobs.append(job)
+        return job
+
+    yield begin
+    for job in jobs:
+        assert job.stdin is not None
+        job.stdin.close()
+        job.wait(timeout=30)
+
+
+def agent(reprise: Reprise) -> Path:
+    return reprise.program.parent.parent / "lib" / "libreprise_agent.so"
+
+
+def says(job: subprocess.Popen[str]) -> int:
+    assert job.stdout is not None
+    return int(job.stdout.readline())
+
+
+def of(found: list[Check], pid: int) -> list[Check]:
+    return [line for line in found if line["found"].startswith(f"pid {pid} ")]
+
+
+def compiled(source: Path, to: Path) -> Path:
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(to)], check=True)
+    return to
+
+
+# ---- Jobs -----------------------------------------------------------------------
+
+
+def test_a_job_that_is_connected_is_counted_and_has_no_line(
+    reprise: Reprise, server: subprocess.Popen[str], start: Start
+) -> None:
+    pid = says(start(agent(reprise), "start"))
+
+    found = lines(reprise)
+
+    (count,) = [line for line in found if line["check"] == "sessions"]
+    assert count["found"].startswith("1 job connected")
+    assert of(found, pid) == []
+    assert any(line["check"] == "agent" and f"pid {pid}, run " in line["found"] for line in found)
+
+
+def test_a_job_that_never_stepped_is_named_with_what_to_do(reprise: Reprise, start: Start) -> None:
+    pid = says(start(agent(reprise)))
+
+    (line,) = of(lines(reprise), pid)
+
+    assert line["health"] == "warning"
+    assert "has loaded the agent and never stepped" in line["found"]
+    assert "first step" in line["advice"]
+
+
+def test_a_job_without_a_daemon_keeps_its_records(reprise: Reprise, start: Start) -> None:
+    pid = says(start(agent(reprise), "start"))
+
+    (line,) = of(lines(reprise), pid)
+
+    assert "keeps its newest records in its ring: no daemon runs here" in line["found"]
+    assert "reprise serve" in line["advice"]
+
+
+def test_a_job_at_another_socket_is_named_with_that_socket(
+    reprise: Reprise, server: subprocess.Popen[str], start: Start, tmp_path: Path
+) -> None:
+    other = str(tmp_path / "agent.sock")
+    pid = says(start(agent(reprise), "start", REPRISE_SOCKET=other))
+
+    (line,) = of(lines(reprise), pid)
+
+    assert f"looks at another socket, {other}, and not at" in line["found"]
+    assert f"REPRISE_SOCKET={other} reprise doctor" in line["advice"]
+
+
+def test_a_job_that_writes_a_file_is_said_to(
+    reprise: Reprise, start: Start, tmp_path: Path
+) -> None:
+    sink = f"file:{tmp_path / 'sink'}"
+    pid = says(start(agent(reprise), "start", REPRISE_SINK=sink))
+
+    (line,) = of(lines(reprise), pid)
+
+    assert line["health"] == "ok"
+    assert f"writes its records to {sink}" in line["found"]
+
+
+def test_a_forked_child_is_inert_and_nobodys_fault(
+    reprise: Reprise, server: subprocess.Popen[str], start: Start
+) -> None:
+    job = start(agent(reprise), "start", "fork")
+    child = max({says(job), says(job)} - {job.pid})
+
+    (line,) = of(lines(reprise), child)
+
+    assert line["health"] == "ok"
+    assert f"was forked from pid {job.pid} and is inert" in line["found"]
+
+
+def test_a_process_that_uses_cuda_without_the_agent_is_named(
+    reprise: Reprise, start: Start, tmp_path: Path
+) -> None:
+    source = tmp_path / "cuda.c"
+    source.write_text("int cuInit(unsigned flags) { return flags != 0; }\n")
+    pid = says(start(compiled(source, tmp_path / "libcuda.so.1")))
+
+    (line,) = of(lines(reprise), pid)
+
+    assert "uses CUDA and has not loaded the agent" in line["found"]
+    assert "reprise run" in line["advice"]
+
+
+# ---- Devices --------------------------------------------------------------------
+
+
+@pytest.fixture
+def nvml(tmp_path: Path) -> str:
+    folder = tmp_path / "nvml"
+    folder.mkdir()
+    compiled(HERE / "fake_nvml.c", folder / "libnvidia-ml.so.1")
+    return str(folder)
+
+
+def test_a_gpu_without_anything_special_is_fine(reprise: Reprise, nvml: str) -> None:
+    gpu = checks(reprise, LD_LIBRARY_PATH=nvml)["gpu"]
+
+    assert (gpu["health"], gpu["found"], gpu["advice"]) == ("ok", "Fake H100", "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("FAKE_MIG", "MIG is on"),
+        ("FAKE_VGPU", "a vGPU: CUPTI may refuse"),
+        ("FAKE_CC", "confidential computing is on"),
+    ],
+)
+def test_what_may_keep_cupti_from_tracing_is_said(
+    reprise: Reprise, nvml: str, setting: str, words: str
+) -> None:
+    gpu = checks(reprise, LD_LIBRARY_PATH=nvml, **{setting: "1"})["gpu"]
+
+    assert gpu["health"] == "warning"
+    assert words in gpu["found"]
+    assert "timed by the host" in gpu["advice"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody's view of others is tried as root")
+def test_anothers_process_on_the_gpu_is_named_with_its_user(reprise: Reprise, nvml: str) -> None:
+    with for_nobody(reprise) as folder:
+        shutil.copy(Path(nvml) / "libnvidia-ml.so.1", folder)
+        done = doctor_of_nobody(folder, LD_LIBRARY_PATH=str(folder), FAKE_PID=str(os.getpid()))
+
+    (line,) = [line for line in done.stdout.splitlines() if f"pid {os.getpid()} (" in line]
+    assert "is on a GPU and belongs to root" in line
+
+
+def test_a_libcupti_that_is_newer_than_the_driver_is_a_warning(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    source = tmp_path / "driver.c"
+    source.write_text(
+        "int cuDriverGetVersion(int *v) { *v = 12040; return 0; }\n"
+        "int cuInit(unsigned f) { return f; }\n"
+        "int cuDeviceGetCount(int *n) { *n = 1; return 0; }\n"
+    )
+    compiled(source, tmp_path / "libcuda.so.1")
+    fake = reprise.program.parent.parent / "lib" / "libfake_cupti_130.so"
+    assert fake.exists(), f"{fake}: not built; run scripts/build --tests"
+
+    found = lines(reprise, LD_LIBRARY_PATH=str(tmp_path), REPRISE_CUPTI_PATH=str(fake))
+
+    (line,) = [line for line in found if str(fake) in line["found"]]
+    assert line["health"] == "warning"
+    assert "newer than the driver, which is for CUDA 12.4" in line["found"]
+    assert "REPRISE_CUPTI_PATH" in line["advice"]
+
+
+# ---- The daemon -----------------------------------------------------------------
+
+
+def test_a_daemon_says_who_listens_what_it_speaks_and_its_time(
+    reprise: Reprise, server: subprocess.Popen[str]
+) -> None:
+    found = checks(reprise)
+
+    assert f"a daemon listens, process {server.pid} of " in found["socket"]["found"]
+    versions = found["versions"]
+    assert versions["health"] == "ok"
+    assert versions["found"].startswith("agent ABI 1 (")
+    assert "daemon 0.1.0, ring layout 1, protocol 1" in versions["found"]
+    assert found["clock"]["found"].startswith("the server's differs by less than")
+    assert ", logs of both " in found["store"]["found"]
+    assert found["losses"]["found"] == "no run was recorded yet"
+
+
+def test_records_that_the_last_run_lost_are_a_warning(
+    reprise: Reprise, server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    # 4,096 slots, and 50,000 marks before anybody looks at them.
+    script = tmp_path / "flood.py"
+    script.write_text(
+        "import ctypes, struct, sys\n"
+        "library = ctypes.CDLL(sys.argv[1])\n"
+        "class Config(ctypes.Structure):\n"
+        "    _fields_ = [(n, ctypes.c_uint32) for n in ('size', 'abi', 'slots', 'flags')] + [\n"
+        "        (n, ctypes.c_char_p) for n in ('socket', 'sink', 'cupti', 'run', 'labels')]\n"
+        "library.reprise_start(ctypes.byref(Config(ctypes.sizeof(Config), 1, 4096)))\n"
+        "import os, signal\n"
+        f"os.kill({server.pid}, signal.SIGSTOP)\n"
+        "for i in range(50000): library.reprise_op_end(ctypes.c_uint64(i))\n"
+        f"os.kill({server.pid}, signal.SIGCONT)\n"
+        "library.reprise_flush(5000)\n"
+        "library.reprise_step(ctypes.c_uint64(1))\n"
+        "library.reprise_stop()\n"
+    )
+    subprocess.run(
+        [sys.executable, script, agent(reprise)], env=reprise.environment, timeout=60, check=True
+    )
+
+    def losses() -> Check:
+        return checks(reprise)["losses"]
+
+    until("the run is stored", 30, lambda: "no run" not in losses()["found"])
+    found = losses()
+    assert found["health"] == "warning"
+    assert " records that did not fit into its ring, and 0 chunks" in found["found"]
+    assert "marked as incomplete" in found["advice"]
+
+
+def test_a_socket_left_behind_says_whether_its_lock_is_stale(reprise: Reprise) -> None:
+    path = Path(reprise.environment["REPRISE_SOCKET"])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
+        left.bind(str(path))  # nobody listens
+    (path.parent / "reprised.lock").write_text("1\n")
+
+    stale = checks(reprise, code=1)["socket"]["found"]
+    holder = subprocess.Popen(
+        ["flock", path.parent / "reprised.lock", "sh", "-c", "echo held; read end"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        held = checks(reprise, code=1)["socket"]["found"]
+    finally:
+        holder.communicate("\n", timeout=30)
+
+    assert stale.endswith("its lock is stale, nobody holds it")
+    assert f"process {holder.pid} holds its lock" in held
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may use any socket: nobody tries one of its")
+def test_a_socket_that_may_not_be_used_says_which_group_may(reprise: Reprise) -> None:
+    with (
+        for_nobody(reprise) as folder,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+    ):
+        path = folder / "agent.sock"
+        listener.bind(str(path))
+        listener.listen()
+        path.chmod(0o660)
+        done = doctor_of_nobody(folder, REPRISE_SOCKET=str(path))
+
+    assert done.returncode == 1
+    assert f"{path} (REPRISE_SOCKET), mode 660, of root: permission denied" in done.stdout
+    assert "-> join its group root and log in again, or run as its owner" in done.stdout
