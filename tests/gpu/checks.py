@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import platform
@@ -601,7 +602,9 @@ def run_one(
     return {**skipped, "result": result, "seconds": round(time.time() - begin, 1)}
 
 
+@functools.cache
 def machine(fake: bool) -> Result:
+    """Asked once, after the first check: the clock runs."""
     facts: Result = {
         "cpu": platform.processor() or platform.machine(),
         "kernel": platform.release(),
@@ -611,17 +614,21 @@ def machine(fake: bool) -> Result:
     if fake:
         return {**facts, "gpu": "none: fake CUPTI"}
     code = "import torch; print(torch.__version__, torch.version.cuda)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    facts["torch"] = run.stdout.strip()
     try:
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=10, check=False
+        )
+        facts["torch"] = run.stdout.strip()
         query = "--query-gpu=name,driver_version,memory.total"
         run = subprocess.run(
             ["nvidia-smi", query, "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=20, check=False,
+            capture_output=True, text=True, timeout=5, check=False,
         )  # fmt: skip
         facts["gpu"] = run.stdout.strip()
     except OSError:
         facts["gpu"] = "nvidia-smi is not here"
+    except subprocess.TimeoutExpired as late:
+        facts["gpu"] = f"{late.cmd[0]} gave no answer in {late.timeout:.0f} s"
     return facts
 
 

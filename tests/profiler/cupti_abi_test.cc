@@ -1,10 +1,16 @@
-// profiler/cupti_abi.h against NVIDIA's own headers, and our decoder behind the
-// real library's iterator, which walks any memory without a driver. Built only
-// where the toolkit is; CMake says so where it is not.
+// profiler/cupti_abi.h against NVIDIA's own headers, from CUDA 11.8 on, and our
+// decoder behind the real library's iterator, which walks any memory without a
+// driver. Built only where the toolkit is; elsewhere it is a skipped test.
+//
+// A header names the structs of its library and of those before; CMake defines
+// REPRISE_CUPTI_HAS_x for each struct x that it finds. A library fills, and
+// walks, the newest of each.
 #include "profiler/cupti_abi.h"
 
 #include <cupti.h>
+#if __has_include(<cupti_activity_deprecated.h>)
 #include <cupti_activity_deprecated.h>
+#endif
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -32,10 +38,20 @@ namespace {
 
 // Of 11.8, 12.0 and 13.0.
 SAME_KERNEL(CUpti_ActivityKernel8);
-SAME_KERNEL(CUpti_ActivityKernel9);
-SAME_KERNEL(CUpti_ActivityKernel10);
 static_assert(sizeof(CUpti_ActivityKernel8) == 200);
+#ifdef REPRISE_CUPTI_HAS_Kernel9
+SAME_KERNEL(CUpti_ActivityKernel9);
+static_assert(sizeof(CUpti_ActivityKernel9) == 208);
+#endif
+#ifdef REPRISE_CUPTI_HAS_Kernel10
+SAME_KERNEL(CUpti_ActivityKernel10);
 static_assert(sizeof(CUpti_ActivityKernel10) == 216);
+using NewestKernel = CUpti_ActivityKernel10;
+#elif defined(REPRISE_CUPTI_HAS_Kernel9)
+using NewestKernel = CUpti_ActivityKernel9;
+#else
+using NewestKernel = CUpti_ActivityKernel8;
+#endif
 
 #define SAME_COPY(layout, type)                   \
   SAME(layout, start, type, start);               \
@@ -49,20 +65,30 @@ static_assert(sizeof(CUpti_ActivityKernel10) == 216);
   SAME(layout, graph, type, graphId)
 
 SAME_COPY(cupti::kMemcpyLayout, CUpti_ActivityMemcpy5);
+SAME(cupti::kMemcpyLayout, copy_kind, CUpti_ActivityMemcpy5, copyKind);
+#ifdef REPRISE_CUPTI_HAS_Memcpy6
 SAME_COPY(cupti::kMemcpyLayout, CUpti_ActivityMemcpy6);
 SAME(cupti::kMemcpyLayout, copy_kind, CUpti_ActivityMemcpy6, copyKind);
+using NewestMemcpy = CUpti_ActivityMemcpy6;
+#else
+using NewestMemcpy = CUpti_ActivityMemcpy5;
+#endif
 SAME_COPY(cupti::kMemcpyPeerLayout, CUpti_ActivityMemcpyPtoP4);
 SAME(cupti::kMemcpyPeerLayout, copy_kind, CUpti_ActivityMemcpyPtoP4, copyKind);
 SAME_COPY(cupti::kMemsetLayout, CUpti_ActivityMemset4);
 
-SAME(cupti::kGraphTraceLayout, start, CUpti_ActivityGraphTrace2, start);
-SAME(cupti::kGraphTraceLayout, end, CUpti_ActivityGraphTrace2, end);
-SAME(cupti::kGraphTraceLayout, device, CUpti_ActivityGraphTrace2, deviceId);
-SAME(cupti::kGraphTraceLayout, graph, CUpti_ActivityGraphTrace2, graphId);
-SAME(cupti::kGraphTraceLayout, context, CUpti_ActivityGraphTrace2, contextId);
-SAME(cupti::kGraphTraceLayout, stream, CUpti_ActivityGraphTrace2, streamId);
-SAME(cupti::kGraphTraceLayout, correlation, CUpti_ActivityGraphTrace2,
-     correlationId);
+#define SAME_GRAPH(type)                                    \
+  SAME(cupti::kGraphTraceLayout, start, type, start);       \
+  SAME(cupti::kGraphTraceLayout, end, type, end);           \
+  SAME(cupti::kGraphTraceLayout, device, type, deviceId);   \
+  SAME(cupti::kGraphTraceLayout, graph, type, graphId);     \
+  SAME(cupti::kGraphTraceLayout, context, type, contextId); \
+  SAME(cupti::kGraphTraceLayout, stream, type, streamId);   \
+  SAME(cupti::kGraphTraceLayout, correlation, type, correlationId)
+SAME_GRAPH(CUpti_ActivityGraphTrace);
+#ifdef REPRISE_CUPTI_HAS_GraphTrace2
+SAME_GRAPH(CUpti_ActivityGraphTrace2);
+#endif
 
 #define AT(constant, type, member) \
   static_assert((constant) == offsetof(type, member), #type "." #member)
@@ -87,7 +113,12 @@ AT(cupti::api::kCorrelation, CUpti_ActivityAPI, correlationId);
   AT(cupti::memory::kDevice, type, deviceId);               \
   AT(cupti::memory::kStream, type, streamId)
 SAME_MEMORY(CUpti_ActivityMemory3);
+#ifdef REPRISE_CUPTI_HAS_Memory4
 SAME_MEMORY(CUpti_ActivityMemory4);
+using NewestMemory = CUpti_ActivityMemory4;
+#else
+using NewestMemory = CUpti_ActivityMemory3;
+#endif
 
 #define SAME_POOL(type)                                       \
   AT(cupti::pool::kOperation, type, memoryPoolOperationType); \
@@ -97,11 +128,24 @@ SAME_MEMORY(CUpti_ActivityMemory4);
   AT(cupti::pool::kSize, type, size);                         \
   AT(cupti::pool::kTimestamp, type, timestamp)
 SAME_POOL(CUpti_ActivityMemoryPool2);
+#ifdef REPRISE_CUPTI_HAS_MemoryPool3
 SAME_POOL(CUpti_ActivityMemoryPool3);
+using NewestPool = CUpti_ActivityMemoryPool3;
+#else
+using NewestPool = CUpti_ActivityMemoryPool2;
+#endif
 
+#ifdef REPRISE_CUPTI_HAS_Overhead3
 AT(cupti::overhead::kStart, CUpti_ActivityOverhead3, start);
 AT(cupti::overhead::kEnd, CUpti_ActivityOverhead3, end);
 AT(cupti::overhead::kData, CUpti_ActivityOverhead3, overheadData);
+using NewestOverhead = CUpti_ActivityOverhead3;
+#endif
+#ifdef REPRISE_CUPTI_HAS_Synchronization2
+using NewestSynchronization = CUpti_ActivitySynchronization2;
+#else
+using NewestSynchronization = CUpti_ActivitySynchronization;
+#endif
 
 #define VALUE(ours, theirs) \
   static_assert(static_cast<uint32_t>(ours) == static_cast<uint32_t>(theirs))
@@ -124,7 +168,9 @@ VALUE(cupti::kDeviceBufferPoolLimit,
 VALUE(cupti::kZeroedOutBuffer, CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER);
 VALUE(cupti::kPreAllocate,
       CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_PRE_ALLOCATE_VALUE);
+#if CUDA_VERSION >= 12080  // 12.1 does not have it
 VALUE(cupti::kPerThreadBuffer, CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER);
+#endif
 VALUE(cupti::kThreadIdSystem, CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
 VALUE(cupti::kMaxLimitReached, CUPTI_ERROR_MAX_LIMIT_REACHED);
 VALUE(cupti::kNotCompatible, CUPTI_ERROR_NOT_COMPATIBLE);
@@ -133,11 +179,13 @@ VALUE(cupti::kInsufficientPrivileges, CUPTI_ERROR_INSUFFICIENT_PRIVILEGES);
 VALUE(cupti::kMultipleSubscribers,
       CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED);
 VALUE(cupti::kUnknown, CUPTI_ERROR_UNKNOWN);
+#ifdef CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN  // cuptiSubscribe_v2, from 13.0 on
 static_assert(sizeof(cupti::SubscriberParams) ==
               sizeof(CUpti_SubscriberParams));
 static_assert(offsetof(cupti::SubscriberParams, holder) ==
               offsetof(CUpti_SubscriberParams, oldSubscriberName));
 static_assert(cupti::kHolderBytes >= CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN);
+#endif
 VALUE(cupti::memory::kPinned, CUPTI_ACTIVITY_MEMORY_KIND_PINNED);
 VALUE(cupti::memory::kRelease, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE);
 VALUE(cupti::pool::kDestroyed,
@@ -160,7 +208,9 @@ RUNTIME(cudaLaunchKernel_ptsz_v7000);
 RUNTIME(cudaLaunchKernelExC_v11060);
 RUNTIME(cudaLaunchCooperativeKernel_v9000);
 RUNTIME(cudaGraphLaunch_v10000);
+#if CUDA_VERSION >= 13000
 RUNTIME(__cudaLaunchKernel_v13000);
+#endif
 RUNTIME(cudaMemcpy_v3020);
 RUNTIME(cudaMemcpyAsync_v3020);
 RUNTIME(cudaMemcpyAsync_ptsz_v7000);
@@ -232,8 +282,7 @@ class CuptiAbiTest : public ::testing::Test {
 TEST_F(CuptiAbiTest, TheRealIteratorAndOurDecoderAgreeOnEveryField) {
   ASSERT_NE(Library(), nullptr) << dlerror();
   for (uint32_t i = 0; i < 1000; ++i) {
-    auto* kernel =
-        Append<CUpti_ActivityKernel10>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
+    auto* kernel = Append<NewestKernel>(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
     kernel->start = 1000 + i;
     kernel->end = 2000 + 2 * i;
     kernel->deviceId = 3;
@@ -256,7 +305,7 @@ TEST_F(CuptiAbiTest, TheRealIteratorAndOurDecoderAgreeOnEveryField) {
     call->end = 10 * i + 3;
     call->threadId = 99;
     call->correlationId = i;
-    auto* copy = Append<CUpti_ActivityMemcpy6>(CUPTI_ACTIVITY_KIND_MEMCPY);
+    auto* copy = Append<NewestMemcpy>(CUPTI_ACTIVITY_KIND_MEMCPY);
     copy->copyKind = CUPTI_ACTIVITY_MEMCPY_KIND_DTOH;
     copy->bytes = uint64_t{i} << 20;
     copy->start = 1;
@@ -273,7 +322,7 @@ TEST_F(CuptiAbiTest, TheRealIteratorAndOurDecoderAgreeOnEveryField) {
   set->bytes = 13;
   set->start = 1;
   set->end = 2;
-  auto* memory = Append<CUpti_ActivityMemory4>(CUPTI_ACTIVITY_KIND_MEMORY2);
+  auto* memory = Append<NewestMemory>(CUPTI_ACTIVITY_KIND_MEMORY2);
   memory->memoryOperationType = CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE;
   memory->memoryKind = CUPTI_ACTIVITY_MEMORY_KIND_DEVICE;
   memory->address = 0x1000;
@@ -281,22 +330,22 @@ TEST_F(CuptiAbiTest, TheRealIteratorAndOurDecoderAgreeOnEveryField) {
   memory->timestamp = 77;
   memory->deviceId = 2;
   memory->streamId = 8;
-  auto* pool =
-      Append<CUpti_ActivityMemoryPool3>(CUPTI_ACTIVITY_KIND_MEMORY_POOL);
+  auto* pool = Append<NewestPool>(CUPTI_ACTIVITY_KIND_MEMORY_POOL);
   pool->memoryPoolOperationType =
       CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_CREATED;
   pool->address = 0x3000;
   pool->size = 0x4000;
   pool->timestamp = 88;
   pool->deviceId = 1;
-  auto* sync = Append<CUpti_ActivitySynchronization2>(
-      CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
+  auto* sync =
+      Append<NewestSynchronization>(CUPTI_ACTIVITY_KIND_SYNCHRONIZATION);
   sync->start = 1;
-  auto* overhead =
-      Append<CUpti_ActivityOverhead3>(CUPTI_ACTIVITY_KIND_OVERHEAD);
+#ifdef REPRISE_CUPTI_HAS_Overhead3
+  auto* overhead = Append<NewestOverhead>(CUPTI_ACTIVITY_KIND_OVERHEAD);
   overhead->start = 100;
   overhead->end = 350;
   overhead->overheadData = malloc(16);
+#endif
 
   const std::vector<reprise_slot> slots = Walk();
 
@@ -337,7 +386,9 @@ TEST_F(CuptiAbiTest, TheRealIteratorAndOurDecoderAgreeOnEveryField) {
   EXPECT_EQ(allocs[0]->ts_ns, 77u);
   EXPECT_EQ(allocs[1]->body.alloc.bytes, 0x4000);
   EXPECT_EQ(decoder_.unknown, 1u);  // the synchronization
+#ifdef REPRISE_CUPTI_HAS_Overhead3
   EXPECT_EQ(decoder_.overhead_ns, 250u);
+#endif
 }
 
 }  // namespace

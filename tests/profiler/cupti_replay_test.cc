@@ -114,7 +114,8 @@ TEST_F(CuptiReplayTest, RecordingsOfAGpuAreStillUnderstood) {
   if (!std::filesystem::exists(folder))
     GTEST_SKIP() << "no buffer was recorded on a GPU yet (tests/gpu/run "
                     "records some)";
-  void* library = dlopen(REPRISE_REAL_CUPTI, RTLD_NOW | RTLD_LOCAL);
+  void* library =
+      dlopen(RealCupti(REPRISE_REAL_CUPTI).c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     GTEST_SKIP() << "recordings need a libcupti to walk them: none found";
   const auto next =

@@ -26,6 +26,13 @@ inline std::string FakeCuptiPath(Layout layout) {
          ".so";
 }
 
+// NVIDIA's own library: the one that the environment names (REPRISE_REAL_CUPTI,
+// to try several versions), else the one that CMake `found`; empty: none.
+inline std::string RealCupti(const char* found) {
+  const char* named = getenv("REPRISE_REAL_CUPTI");
+  return named != nullptr && *named != 0 ? named : found;
+}
+
 class CuptiTest : public AgentTest {
  protected:
   // Runs `body` in a child; its failures are the test's.

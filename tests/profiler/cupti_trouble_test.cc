@@ -64,11 +64,12 @@ TEST_F(CuptiTroubleTest, ADriverThatDoesNotWorkMakesItInertForGood) {
 
 // NVIDIA's own library, where it is, behind a driver that has no device.
 TEST_F(CuptiTroubleTest, TheRealLibraryWithoutADeviceLeavesTheJobAlone) {
-  if (*REPRISE_REAL_CUPTI == 0)
+  const std::string real = RealCupti(REPRISE_REAL_CUPTI);
+  if (real.empty())
     GTEST_SKIP() << "no libcupti of a CUDA toolkit on this machine";
   Apart([&] {
     LoadDriver();
-    setenv("REPRISE_CUPTI_PATH", REPRISE_REAL_CUPTI, 1);
+    setenv("REPRISE_CUPTI_PATH", real.c_str(), 1);
     Collector collector(socket_, shelf_);
     Start();
     EXPECT_GE(Capabilities().cupti_version, 18u);
