@@ -20,6 +20,7 @@ computed, so that every number is the same.
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections import Counter
@@ -32,10 +33,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from reprise.torch.host import HostSaved, HostSaves
 from reprise.torch.meter import Meter
+from reprise.torch.open_hooks import Hooks, close
 from reprise.torch.ops import (
     IGNORED,
     PLAIN_TYPES,
@@ -224,6 +226,7 @@ class Capture(TorchDispatchMode):
         self._calls: Counter[str] = Counter()
         self._ordinals: Counter[tuple[str, int, str]] = Counter()
         self._handles: list[Any] = []
+        self.thread = 0
         self._begin_ns = 0
         self._live_begin = 0
         self._peak = 0
@@ -250,9 +253,10 @@ class Capture(TorchDispatchMode):
         self._meter.reset_peak()
         self._live_begin = self._meter.live()
         self._peak = self._live_begin
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        self._hooks = Hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         self.__enter__()
+        self.thread = threading.get_ident()
         self._begin_clock = self._clock()
         self._begin_ns = now_ns(self._device)
 
@@ -275,11 +279,24 @@ class Capture(TorchDispatchMode):
     def leave(self) -> None:
         """Takes every hook out again; the capture may be thrown away."""
         if self._handles:
-            self.__exit__(None, None, None)
-            self._hooks.__exit__(None, None, None)
+            self._over()
+            close(self)
+
+    def _over(self) -> None:
+        """What the program does from here on is nothing to us."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def on_top(self) -> bool:
+        """Neither a mode nor hooks of somebody else were put on after ours."""
+        stack = _get_current_dispatch_mode_stack()
+        return bool(stack) and stack[-1] is self and self._hooks.on_top
+
+    def take_off(self) -> None:
+        """The mode and the hooks."""
+        self.__exit__(None, None, None)
+        self._hooks.__exit__(None, None, None)
 
     def finish(self) -> CapturedStep:
         """Ends the step."""
@@ -328,6 +345,8 @@ class Capture(TorchDispatchMode):
         if not _CAPTURED_TYPES.issuperset(types):
             return NotImplemented  # a subclass: it takes its call apart, we see the inner ones
         kwargs = kwargs or {}
+        if not self._handles:
+            return func(*args, **kwargs)
         if func in IGNORED:
             out = func(*args, **kwargs)
             if not self._packing:

@@ -17,16 +17,17 @@ With several ranks nothing is tried again: they begin alike, on the host if any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from reprise.errors import RepriseError
+from reprise.torch.again import Again, Kept
 from reprise.torch.host import HostSaves
 from reprise.torch.notes import Notes
+from reprise.torch.open_hooks import Hooks
 from reprise.torch.ranks import Ranks
 from reprise.torch.room import Room, room_on
 from reprise.torch.sketch import sketched
@@ -58,6 +59,8 @@ class FirstSteps:
         self._over = session.budget is None
         self._begun = False
         self._watches: tuple[Room, int] | None = None  # and what is alive when it begins
+        self._again: Again | None = None
+        self._failed = ""  # the error of its backward, which the program has caught
         self.notes = Notes(session.model, session.device)
         # Not None: the job does not fit without a plan, and no step is taken without either.
         self.host: HostSaves | None = None
@@ -70,6 +73,13 @@ class FirstSteps:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A step begins."""
         if self._over or self._begun:
+            if self._failed and self.plain:
+                self._careful(
+                    self._elsewhere(),
+                    f"memory ran out in the backward ({self._failed})",
+                    args,
+                    kwargs,
+                )
             return
         self._begun = True
         session, way, why = self._session, self._asked, "as asked for"
@@ -86,6 +96,17 @@ class FirstSteps:
         elif way == "auto" and ranks is None:
             room = room_on(session.device)
             self._watches = None if room is None else (room, session.meter.live())
+            self._again = Again(session)
+            self._again.open()
+
+    def failed(self, why: str) -> None:
+        """Memory ran out in its backward, which cannot be taken again."""
+        self._failed = why
+        self._session.step.abandon()
+
+    def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Memory ran out in its backward: another way from its forward on."""
+        self._careful(self._elsewhere(), f"the plain one does not fit ({why})", args, kwargs)
 
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """The first forward ran out of memory; is there another way to take it?"""
@@ -100,6 +121,7 @@ class FirstSteps:
         """A step has ended: the first one, if it was that."""
         if self._begun and not self._over:
             self._over, self._watches = True, None
+            self.let_go()
             self.notes.fits()
             if self.host is not None and self._session.stage in (Stage.WARMUP, Stage.PLANNED):
                 self._session.stage = Stage.CAPTURE  # PLANNED: from shapes alone
@@ -110,6 +132,7 @@ class FirstSteps:
 
     def _careful(self, way: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session = self._session
+        self.let_go()
         self._watches, self.host = None, HostSaves(session.model)
         if way == "shapes":
             failed = self._plan_from_shapes(args, kwargs)
@@ -134,44 +157,48 @@ class FirstSteps:
 
     # ---- While the plain first step runs ------------------------------------------------
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Around a plain forward: `DoesNotFit` when what autograd saves comes near the limit."""
-        if self._watches is None or not self.plain or blocked():
-            yield
-            return
+    def let_go(self) -> None:
+        """It is over, or taken in another way."""
+        if self._again is not None:
+            self._again.close()
+            self._again = None
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A plain forward: `DoesNotFit` when what autograd saves of the first comes near the limit,
+        or what its backward makes of that."""
+        again = self._again
+        if self._watches is None or again is None or not self.plain or blocked():
+            return call(*args, **kwargs)
         room, before = self._watches
         session = self._session
         meter = session.meter
         gradients = sum(
-            p.nbytes for p in session.model.parameters() if p.requires_grad and p.grad is None
+            p.nbytes
+            for p in session.model.parameters()
+            if p.is_leaf and p.requires_grad and p.grad is None
         )
-        most = before + int(room.bytes * (1 - LEFT_FREE)) - gradients
+        most = before + int(room.bytes * (1 - LEFT_FREE))
 
-        def pack(tensor: Tensor) -> _Kept:
-            if meter.live() > most:
+        def pack(tensor: Tensor) -> Kept:
+            if meter.live() > most - gradients:
                 raise DoesNotFit(f"it comes near {room.what}")
-            return _Kept(tensor)
+            kept = Kept(tensor)
+            again.keep(kept)
+            return kept
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, _unpack):
-            yield
+        def unpack(kept: Kept) -> Tensor:
+            if kept.alias is None:
+                raise RuntimeError(
+                    "Trying to backward through the graph a second time: its saved tensors were "
+                    "let go when memory ran out in the first backward"
+                )
+            if kept.alias._version != kept.version:
+                raise RuntimeError(stale_message(kept.alias, kept.version))
+            if meter.live() > most and again.would_help:
+                raise DoesNotFit(f"its backward comes near {room.what}")
+            return kept.alias
 
-
-class _Kept:
-    """A tensor that stays where it is."""
-
-    __slots__ = ("alias", "version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            self.alias = tensor.detach()
-        finally:
-            del guard
-        self.version = self.alias._version
-
-
-def _unpack(kept: _Kept) -> Tensor:
-    if kept.alias._version != kept.version:
-        raise RuntimeError(stale_message(kept.alias, kept.version))
-    return kept.alias
+        with Hooks(pack, unpack):
+            return again.forward(call, args, kwargs)

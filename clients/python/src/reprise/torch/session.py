@@ -19,6 +19,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -40,11 +41,13 @@ from reprise.torch.judge import Judge
 from reprise.torch.ladder import Ladder
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
+from reprise.torch.open_hooks import sweep
 from reprise.torch.planning import Planning
 from reprise.torch.stage import Stage
 from reprise.torch.state import model_device
 from reprise.torch.step import Step
 from reprise.torch.step_graph import CapturedGraph
+from reprise.torch.verify import Autocast
 from reprise.torch.watch import close_watches
 from reprise.torch.whereabouts import Whereabouts
 
@@ -53,6 +56,7 @@ __all__ = ["Session"]
 # Sessions of this process: they share one agent, and one captures at a time.
 _open: dict[Session, None] = {}
 _hooks: list[Any] = []
+_OPTIMIZER = Optimizer.profile_hook_step.__code__.co_filename
 
 
 class Session:
@@ -166,6 +170,7 @@ class Session:
         _open.pop(self, None)
         if self.step.under_way and oom.is_oom(getattr(sys, "last_value", None)):
             self.first.notes.ran_out()  # that was the end of the program
+        self.first.let_go()
         self.step.let_go()
         atexit.unregister(self.close)
         if not _open and os.getpid() == self._pid:
@@ -188,6 +193,7 @@ class Session:
     def _around(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        sweep()
         close_watches()
         if not self._trains():
             return call(*args, **kwargs)
@@ -214,6 +220,21 @@ class Session:
         if not step.under_way:
             step.begin(args, kwargs)
         return step.forward(call, args, kwargs)
+
+    def forward_again(
+        self,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: Autocast,
+        why: str,
+    ) -> Any:
+        """The plain first forward, whose backward does not fit, in another way."""
+        self.step.abandon()
+        self.first.gave_up_late(why, args, kwargs)
+        self.step.begin(args, kwargs)
+        with torch.enable_grad(), autocast.as_it_was():
+            return self.step.forward(call, args, kwargs)
 
     def _out_of_memory(self) -> None:
         self.step.out_of_memory = self._risky = True
@@ -247,10 +268,11 @@ class Session:
             self.step.in_forward
             or self._broken
             or self.busy
-            or self.step.in_optimizer
+            or (self.step.in_optimizer and _stepping())
             or not torch.is_grad_enabled()
             or os.getpid() != self._pid
             or torch.compiler.is_compiling()
+            or torch._C._functorch.peek_interpreter_stack() is not None
             or any(s.step.in_forward or s.busy for s in _open)  # a part of another armed model
         ):
             return False
@@ -266,6 +288,7 @@ class Session:
         """An optimizer of the process is about to step."""
         if not self._owns(optimizer):
             return
+        sweep()
         close_watches()
         if self.step.under_way:
             self.step.before_optimizer()
@@ -293,6 +316,14 @@ class Session:
                     return True
         self._foreign.add(optimizer)
         return False
+
+
+def _stepping() -> bool:
+    """Is this called from an optimizer's step (a closure)? One that has raised said nothing."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _OPTIMIZER:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _before_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:

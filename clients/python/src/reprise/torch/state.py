@@ -86,7 +86,7 @@ def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str,
     names: dict[int, tuple[str, int]] = {}
     paths = {id(p): n for n, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
+        if parameter.is_leaf and parameter.grad is not None:
             names[parameter.grad.untyped_storage()._cdata] = (f"{name}.grad", _GRADIENT)
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():

@@ -12,9 +12,11 @@ choice (ladder.py), made when it begins.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.optim import Optimizer
 
 from reprise import abi
@@ -64,6 +66,11 @@ class Step:
         self._cycle = Cycle()
         self._kernel_window = KernelWindow(session.agent, session.device)  # around a captured step
         self._tried = 0  # captures given up
+        # Of the step under way: its thread, whether all of it runs there, and whether that was not
+        # so the last time. Modes and hooks that lie over a whole step are of one thread.
+        self._thread = threading.get_ident()
+        self._one_thread = True
+        self._scattered = False
         self._begin_ns = 0
         self._peak = 0
 
@@ -78,6 +85,10 @@ class Step:
         """The first forward of a step is about to run."""
         session = self._session
         self.number += 1
+        here = threading.get_ident()
+        self._scattered = not (self._one_thread and self._thread == here)
+        self._thread, self._one_thread = here, True
+        self.tracing.ops = not self._scattered
         self._cycle.restart()
         self.key = key_of(args, kwargs)
         session.planning.ask()
@@ -114,6 +125,8 @@ class Step:
         """False: the program is in the way. Not kept: for the sake of the host's memory alone."""
         session = self._session
         why = blocked()
+        if self._scattered:
+            why = "parts of its steps run in different threads"
         if why:
             self._tried += keep
             if self._tried > 3 and session.stage is Stage.CAPTURE:
@@ -151,6 +164,7 @@ class Step:
         """One forward of the root."""
         where = self._session.where
         self.in_forward = True
+        self._one_thread &= threading.get_ident() == self._thread
         where.enter(FORWARD)
         try:
             if self.check is not None:
@@ -162,8 +176,7 @@ class Step:
             elif self.run is not None:
                 out = self._planned(self.run, call, args, kwargs)
             else:
-                with self._session.first.watched():
-                    out = call(*args, **kwargs)
+                out = self._session.first.forward(call, args, kwargs)
         finally:
             self.in_forward = False
         where.enter(BACKWARD)
@@ -178,9 +191,7 @@ class Step:
         if why:
             # A capture of another model of ours is nothing this program has done.
             run.stand_aside("" if _capturing else why)
-            if self.check is not None:
-                self.check.stop()
-                self.check = None
+            self._stop_check()
             return call(*args, **kwargs)
         rung = self._session.planning.rung
         assert rung is not None
@@ -202,13 +213,18 @@ class Step:
         """An optimizer of the model is about to step."""
         judge, session = self._session.judge, self._session
         self.in_optimizer = True
+        self._one_thread &= threading.get_ident() == self._thread
         session.where.enter(OPTIMIZER)
         if self.capture is not None:
             self.capture.enter_optimizer()
-        if self.run is not None and self.run.audit is not None:
-            audit, self.run.audit = self.run.audit, None
-            judge.checked = True
-            judge.judge(audit.result())
+        if torch._C._current_graph_task_id() != -1:
+            # It steps in a hook of the backward, which is not over: values are compared, as far as
+            # they have been made again when the step ends.
+            if self.check is not None and session.planning.rung is not None:
+                session.planning.rung.leaks = True
+                self._stop_check()
+            return
+        self._judge_audit()
         if self.check is not None:
             began = now_ns(session.device)
             self._peak = max(self._peak, session.meter.peak())
@@ -218,11 +234,24 @@ class Step:
             session.meter.reset_peak()
             self._begin_ns += now_ns(session.device) - began
 
+    def _judge_audit(self) -> None:
+        run, judge = self.run, self._session.judge
+        if run is not None and run.audit is not None:
+            audit, run.audit = run.audit, None
+            judge.checked = True
+            judge.judge(audit.result())
+
+    def _stop_check(self) -> None:
+        if self.check is not None:
+            self.check.stop()
+            self.check = None
+
     def after_optimizer(self, optimizer: Optimizer) -> None:
         """It has stepped: the step may be over."""
         self.in_optimizer = False
         if not self._cycle.ends(optimizer):
             return
+        self._judge_audit()
         step_ns = now_ns(self._session.device) - self._begin_ns
         self.under_way = False
         if self.capture is not None:
@@ -243,7 +272,7 @@ class Step:
         self._session.agent.step_done(
             self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
-        if self._keeps_capture:
+        if self._keeps_capture and self._one_thread:
             self._session.planning.captured(step)
         self.tracing.end()
         self._session.first.end()
@@ -298,9 +327,7 @@ class Step:
             self.capture = None
             self._kernel_window.drop()
             _capturing.remove(self)
-        if self.check is not None:
-            self.check.stop()
-            self.check = None
+        self._stop_check()
         if self.run is not None and self.run.armed:
             self.run.mismatch("the forward failed")
         self.tracing.end()

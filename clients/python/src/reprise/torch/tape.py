@@ -38,6 +38,7 @@ from reprise.marks import At, ignore_end
 from reprise.torch import fast
 from reprise.torch.generator import GeneratorState, device_of
 from reprise.torch.host import HostSaved, HostSaves
+from reprise.torch.open_hooks import Hooks
 from reprise.torch.ops import IGNORED, PLAIN_TYPES, mutated_positions, tensors_in
 from reprise.torch.program import Program, Row
 from reprise.torch.records import (
@@ -315,8 +316,9 @@ def _unpacked(packed: Any) -> Tensor:
     if type(packed) is Ref:
         packed.run.advance(packed.slot)
         made = packed.run.replayer.take(packed, packed.run)
-        if packed.copy is not None:
-            packed.run.audit.compare(packed.slot, made, packed.copy)
+        audit = packed.run.audit
+        if packed.copy is not None and audit is not None:  # None: it has been judged
+            audit.compare(packed.slot, made, packed.copy)
         return made  # type: ignore[no-any-return]
     if type(packed) is HostSaved:
         return packed.copy.owner.unpack(packed)
@@ -423,11 +425,10 @@ class Tape(TorchDispatchMode):
             watch(run)
 
     def _hooks(self, run: Run) -> Any:
-        hooks = torch.autograd.graph.saved_tensors_hooks
         if isinstance(run.track, fast.Track):
-            return hooks(run.pack, unpack)
+            return Hooks(run.pack, unpack)
         assert self._compiled is not None
-        return hooks(run.track.pack, self._compiled.module.unpack)
+        return Hooks(run.track.pack, self._compiled.module.unpack)
 
     @staticmethod
     def _ground(track: Any) -> Any:

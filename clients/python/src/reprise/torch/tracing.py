@@ -20,11 +20,12 @@ class Tracing:
         self._meter = meter
         self._op_window: OpWindow | None = None
         self.on = False  # in this step; stays until the next begins
+        self.ops = True  # may be recorded
 
     def begin(self, run: Run | None) -> None:
         """From now on; the replays of the run too."""
         self.events()
-        if self._op_window is None and not blocked():
+        if self._op_window is None and self.ops and not blocked():
             self._op_window = OpWindow(self._agent)
             self._op_window.open()
             if run is not None:

@@ -11,7 +11,9 @@ once more without a plan from that state, compares every parameter's gradient, a
 and buffers back. So nothing that happens outside the model (loss, loader, logging) happens twice.
 What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
 
-A model that hands more to the outside than its outputs is checked in another way: see `Audit`.
+A model that hands more to the outside than its outputs is checked in another way: see `Audit`. So
+is one whose forward cannot run once more unnoticed (repeatable.py), whose parameters are moved or
+swapped within the step, or whose gradients are differentiated again: `compare` then checks nothing.
 
 Left out: parameters that something other than the model's forward reads too, and those whose
 gradients were changed between backward and optimizer (clipping); their gradients are not the
@@ -32,8 +34,9 @@ from torch import Tensor, nn
 
 from reprise.torch.ops import tensors_in
 from reprise.torch.outside import OutsideCopy, copied, restored
+from reprise.torch.repeatable import Parameters, Remembered, hooked
 
-__all__ = ["Audit", "Buffers", "Check", "CheckResult", "Generators"]
+__all__ = ["Audit", "Autocast", "Buffers", "Check", "CheckResult", "Generators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class Buffers:
                 module._buffers[name] = buffer
 
 
-class _Autocast:
+class Autocast:
     """What is cast, on the host and on a GPU."""
 
     def __init__(self) -> None:
@@ -114,7 +117,7 @@ class _Forward:
     bytes: int
     generators: Generators
     buffers: Buffers
-    autocast: _Autocast
+    autocast: Autocast
     # By backward pass (autograd's graph task), then by output.
     grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
 
@@ -139,6 +142,9 @@ class Check:
         self._since: dict[str, int] = {}
         self._touched: set[str] = set()
         self._handles: list[Any] = []
+        self._now = Parameters(model)
+        self._kept: Remembered | None = None
+        self._once = hooked(model)  # nothing of the step may happen once more
         for name, parameter in self._parameters.items():
             self._handles.append(parameter.register_hook(self._first_gradient(name, parameter)))
             self._handles.append(
@@ -173,6 +179,10 @@ class Check:
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a forward of the root."""
+        self._once = self._once or self._now.differs(Parameters(self._model))
+        if self._once:
+            return
+        self._kept = Remembered(self._model)
         copies: list[OutsideCopy] = []
         arguments = copied((args, kwargs), copies)
         self._forwards.append(
@@ -181,16 +191,33 @@ class Check:
                 sum(c.nbytes for c in copies),
                 Generators(),
                 Buffers(self._model),
-                _Autocast(),
+                Autocast(),
             )
         )
 
     def leave(self, outputs: Any) -> None:
         """After it."""
+        if self._kept is not None:
+            self._once = self._once or self._kept.differs(Remembered(self._model))
+            self._kept = None
+        if self._once:
+            return
         forward = self._forwards[-1]
         for position, output in enumerate(tensors_in(outputs)):
             if output.requires_grad:
-                self._handles.append(output.register_hook(_keep(forward, position)))
+                self._handles.append(output.register_hook(self._keep(forward, position)))
+
+    def _keep(self, forward: _Forward, position: int) -> Callable[[Tensor], None]:
+        def hook(grad: Tensor) -> None:
+            if torch.is_grad_enabled():
+                self._once = True  # of this backward another one follows
+                return
+            of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
+            known = of_task.get(position)
+            total = grad if known is None else known.tensor() + grad
+            of_task[position] = OutsideCopy(total.detach())
+
+        return hook
 
     def stop(self) -> None:
         """Takes the hooks out."""
@@ -203,6 +230,8 @@ class Check:
     def compare(self, call: Callable[..., Any]) -> CheckResult:
         """Runs the reference through `call` (the root's forward) and compares."""
         self.stop()
+        if self._once or self._now.differs(Parameters(self._model)):
+            return CheckResult(0, (), len(self._parameters) + self._left_out, 0)
         extra = sum(
             g.nbytes for f in self._forwards for of in f.grads.values() for g in of.values()
         )
@@ -249,10 +278,14 @@ class Check:
         for task in tasks:
             heads: list[Tensor] = []
             grads: list[Tensor] = []
+            handles: list[Any] = []
             for forward, produced in zip(group, outputs, strict=True):
                 for position, copy in forward.grads.get(task, {}).items():
-                    heads.append(produced[position])
+                    head = produced[position]
+                    heads.append(head)
                     grads.append(copy.tensor())
+                    # Of an output that another one was made from, that is part of it already.
+                    handles.append(head.register_hook(lambda _, copy=copy: copy.tensor()))
             found = torch.autograd.grad(
                 heads,
                 [self._parameters[n] for n in names],
@@ -260,6 +293,8 @@ class Check:
                 retain_graph=task != tasks[-1],
                 allow_unused=True,
             )
+            for handle in handles:
+                handle.remove()
             for name, grad in zip(names, found, strict=True):
                 if grad is not None and task >= self._since.get(name, task):
                     total[name] = total[name] + grad if name in total else grad
@@ -304,19 +339,12 @@ class Audit:
         return CheckResult(self.checked, tuple(self.differing), 0, self.bytes)
 
 
-def _keep(forward: _Forward, position: int) -> Callable[[Tensor], None]:
-    def hook(grad: Tensor) -> None:
-        of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
-        known = of_task.get(position)
-        total = grad if known is None else known.tensor() + grad
-        of_task[position] = OutsideCopy(total.detach())
-
-    return hook
-
-
 def _same(left: Tensor, right: Tensor | None) -> bool:
-    if right is None:
+    if right is None or left.layout != right.layout:
         return False
+    if left.is_sparse:  # of an embedding: rows, in the order autograd found them
+        left, right = left.coalesce(), right.coalesce()
+        return _same(left.indices(), right.indices()) and _same(left.values(), right.values())
     if torch.equal(left, right):
         return True
     same = (left == right) | (left.isnan() & right.isnan())

@@ -17,15 +17,17 @@ that launches its kernels.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from reprise import abi
 from reprise.agent import Agent
+from reprise.torch.open_hooks import close
 
 __all__ = ["KernelWindow", "OpRecorder", "OpWindow", "open_windows", "runs_kernels"]
 
@@ -79,15 +81,28 @@ class OpWindow(TorchDispatchMode):
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.recorder = OpRecorder(agent)
+        self.thread = 0
+        self._over = False
 
     def open(self) -> None:
         """From now on."""
         global _open
+        self.thread = threading.get_ident()
         self.__enter__()
         _open += 1
 
     def close(self) -> None:
         """No longer."""
+        self._over = True
+        close(self)
+
+    def on_top(self) -> bool:
+        """No mode was put on after it."""
+        stack = _get_current_dispatch_mode_stack()
+        return bool(stack) and stack[-1] is self
+
+    def take_off(self) -> None:
+        """The mode."""
         global _open
         self.__exit__(None, None, None)
         _open -= 1
@@ -95,6 +110,8 @@ class OpWindow(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if self._over:
+            return func(*args, **(kwargs or {}))
         number = self.recorder.begin(str(func))
         try:
             return func(*args, **(kwargs or {}))

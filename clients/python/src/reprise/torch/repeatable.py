@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a forward can run once more for a comparison, and nobody would notice.
+
+    before = Remembered(model)           # before a forward
+    before.differs(Remembered(model))    # after it: it left something behind in Python
+
+A check of gradients (verify.py) runs the forward a second time. That is no business of a program
+whose forward counts its calls, carries a hidden state or a generator of its own from one step to
+the next, or is watched by hooks: there, what is made again is compared instead (Audit). Looked at
+are the attributes of every module, and what is in them, a few levels deep; variables elsewhere
+cannot be seen. O(attributes), in checked steps only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+
+__all__ = ["Parameters", "Remembered", "hooked"]
+
+LEVELS = 4
+MOST = 20_000  # leaves
+_TORCH = frozenset(nn.Module().__dict__)  # attributes every module has
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_GLOBAL = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def hooked(model: nn.Module) -> bool:
+    """Is somebody told of its forwards and backwards?"""
+    own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(modules, name, None) for name in _GLOBAL) or any(
+        getattr(module, name, None) for module in model.modules() for name in own
+    )
+
+
+class _Object:
+    """This one and no other; of a tensor, its content too."""
+
+    __slots__ = ("_id", "_version", "_weak")
+
+    def __init__(self, value: Any) -> None:
+        self._id = id(value)
+        self._version = -1
+        if isinstance(value, Tensor) and not value.is_inference():
+            self._version = value._version
+        self._weak: weakref.ref[Any] | None = None
+        with contextlib.suppress(TypeError):
+            self._weak = weakref.ref(value)
+
+    def same(self, other: _Object) -> bool:
+        """A new object may live where one has died."""
+        alive = self._weak is None or self._weak() is not None
+        return alive and self._id == other._id and self._version == other._version
+
+
+class Remembered:
+    """What the modules of a model hold in Python."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._leaves: list[tuple[int, Any]] = []
+        for module in model.modules():
+            for name, value in module.__dict__.items():
+                if name not in _TORCH and name != "forward":
+                    for leaf in _leaves(value, LEVELS):
+                        if len(self._leaves) >= MOST:
+                            return
+                        self._leaves.append((id(module), leaf))
+
+    def differs(self, now: Remembered) -> bool:
+        """Is anything another one?"""
+        return len(self._leaves) != len(now._leaves) or any(
+            a[0] != b[0] or not _same(a[1], b[1])
+            for a, b in zip(self._leaves, now._leaves, strict=True)
+        )
+
+
+class Parameters:
+    """Which they are, and at which version: swapped (functional_call) or moved (SAM), the gradients
+    are those of others."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._found = [_Object(p) for p in model.parameters()]
+
+    def differs(self, now: Parameters) -> bool:
+        """Is one of them another, or written since?"""
+        return len(self._found) != len(now._found) or not all(
+            a.same(b) for a, b in zip(self._found, now._found, strict=True)
+        )
+
+
+def _leaves(value: Any, levels: int) -> Iterator[Any]:
+    if isinstance(value, _PLAIN):
+        yield value
+    elif isinstance(value, torch.Generator):
+        yield bytes(value.get_state().tolist()) if value.device.type == "cpu" else _Object(value)
+    elif isinstance(value, random.Random):
+        yield value.getstate()
+    elif isinstance(value, (Tensor, nn.Module, type)) or callable(value) or not levels:
+        yield _Object(value)
+    elif isinstance(value, dict):
+        yield len(value)
+        for key in list(value):
+            yield key if isinstance(key, _PLAIN) else _Object(key)
+            yield from _leaves(value[key], levels - 1)
+    elif isinstance(value, (list, tuple, deque, set, frozenset)):
+        yield len(value)
+        for item in list(value):
+            yield from _leaves(item, levels - 1)
+    else:
+        yield from _of_object(value, levels)
+
+
+def _of_object(value: Any, levels: int) -> Iterator[Any]:
+    yield _Object(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        yield repr(value.bit_generator.state)
+    elif numpy is not None and isinstance(value, numpy.ndarray) and value.nbytes <= 1 << 16:
+        yield value.tobytes()
+    else:
+        yield from _leaves(getattr(value, "__dict__", None), levels - 1)
+
+
+def _same(left: Any, right: Any) -> bool:
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, _Object):
+        return left.same(right)
+    return bool(left == right) or (left != left and right != right)
