@@ -18,7 +18,9 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
+from reprise.agent import PlanReply
 from reprise.torch import first as first_steps
+from reprise.torch import planning
 from reprise.torch.notes import Notes
 from reprise.torch.room import Room, room_on
 from reprise.torch.stage import Stage
@@ -245,6 +247,67 @@ def test_a_refused_budget_leaves_a_job_that_does_not_fit_on_the_host(expected: A
     assert same(model, losses, expected)
     assert session.stage is Stage.PLAIN
     assert session.measured.plain_steps == 0
+
+
+class Strict(LocalAgent):
+    """No plan within what the program asks for; the smallest one needs `least`."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+        self.asked: list[str] = []
+
+    def submit_graph(self, text: bytes, budget: str, capabilities: str, static_bytes: int) -> int:
+        self.asked.append(budget)
+        return super().submit_graph(text, budget, capabilities, static_bytes)
+
+    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+        asked = self.asked[graph_id - 1]
+        if not asked.isdigit() or int(asked) < self.least:
+            why = f"Nothing fits in {asked}."
+            return PlanReply("refused", why=why, smallest_budget=min(self.least, 600_000))
+        return super().poll_plan(graph_id, have)
+
+
+def test_where_no_plan_fits_and_nothing_fits_without_one_the_smallest_plan_is_taken(
+    expected: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, model = Strict(700_000), made()  # not ruled out below 600,000, and 1.1^2 of it is enough
+    session = arm(model, agent, first="host", budget="300kB")
+
+    losses = train(model, 20)
+
+    assert same(model, losses, expected)
+    assert agent.asked[1:] == ["600000", "660000", "726000"]
+    assert session.stage is Stage.PLANNED
+    assert session.measured.failed_checks == 0
+    said = capsys.readouterr().err
+    assert (
+        "Nothing fits in 300kB. The job does not fit without a plan either: asks for the one"
+        in said
+    )
+
+
+def test_where_there_is_no_room_for_the_smallest_plan_what_would_fit_is_said(
+    expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "room_on", lambda _: Room(1000, "the test's memory", True))
+    agent, model = Strict(1 << 40), made()
+    session = arm(model, agent, first="host", budget="300kB")
+
+    losses = train(model, 20)
+
+    assert same(model, losses, expected)
+    assert session.stage is Stage.PLAIN
+    assert session.measured.plain_steps == 0  # none without the host's help
+    graph = agent.graphs[0]
+    fits = int(256 * (300_000 - graph["static_bytes"]) / (600_000 - graph["static_bytes"]))
+    assert 0 < fits < 256
+    said = (
+        "Nothing fits in 300kB. Saved tensors stay in host memory, and steps are slow. What would "
+    )
+    said += f"fit: a budget of 585.9 KiB or more, or a batch of about {fits} instead of 256"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_a_start_that_died_in_its_first_step_is_remembered() -> None:

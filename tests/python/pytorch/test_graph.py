@@ -21,7 +21,7 @@ import torch
 from jobs import start_meter, sum_of
 from nets import WIDTH, Chain, ConvNet, Custom, RandomNet
 from torch import Tensor, nn
-from zoo import GPT, CellLSTM, ResNet, ViT
+from zoo import GPT, CellLSTM, Experts, ResNet, ViT
 
 from reprise.errors import RepriseError
 from reprise.torch.calls import Traced
@@ -29,7 +29,8 @@ from reprise.torch.graph import Execution, agreement, execute, first_difference
 from reprise.torch.meter import Meter
 from reprise.torch.trace import trace, untouched
 
-# Random programs, and schedules for each. REPRISE_PROGRAMS=504 looks longer.
+# Random programs, and schedules for each. REPRISE_PROGRAMS=504 makes it 504 programs,
+# 6,048 schedules.
 PROGRAMS = int(os.environ.get("REPRISE_PROGRAMS", "42"))
 SCHEDULES = 12
 BUNDLES = 6
@@ -195,6 +196,7 @@ MODELS: dict[str, Callable[[], Case]] = {
     "custom function": lambda: case_of(Custom(), torch.randn(64, WIDTH)),
     "gpt": lambda: text(GPT(2)),
     "lstm-cell": lambda: text(CellLSTM()),
+    "moe": lambda: text(GPT(2, mlp=Experts)),
     "resnet": lambda: images(ResNet()),
     "vit": lambda: images(ViT()),
 }

@@ -111,6 +111,7 @@ class Rung:
     # Bytes its graph was made larger by, and how often, because a plan peaked higher on the tape.
     extra_bytes: int = 0
     tightened: int = 0
+    least: int = 0  # plans asked for above the budget
     used: int = 0  # the last step it ran
     matched: bool = False  # a step was as captured
 

@@ -23,11 +23,12 @@ from reprise.torch.capture import FORWARD, CapturedStep
 from reprise.torch.ladder import Ladder, Rung
 from reprise.torch.placement import peak_of, place
 from reprise.torch.program import Program, compile_plan
+from reprise.torch.room import room_on
 from reprise.torch.stage import Stage
 from reprise.torch.step_graph import CapturedGraph, build
 from reprise.torch.tape import Tape
 from reprise.torch.together import Together
-from reprise.units import format_percent, scaled_budget
+from reprise.units import format_bytes, format_percent, parse_bytes, scaled_budget
 
 if TYPE_CHECKING:
     from reprise.torch.session import Session
@@ -36,6 +37,9 @@ __all__ = ["Planning", "graph_bytes"]
 
 # So many plans in a row may peak above the budget on the tape before one is taken as it is.
 TIGHTENED_AT_MOST = 3
+# So often a plan is asked for above the budget, each time within so much more, where nothing fits.
+LEAST_AT_MOST, LEAST_STEPS = 4, 1.1
+ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
 
 
 class Planning:
@@ -193,11 +197,38 @@ class Planning:
         if reply.kind == "refused" and rung.plan is None:
             session.measured.smallest_budget = reply.smallest_budget
             rung.refused = reply.why or "the server refused to plan this step"
+            if session.first.host is not None and reply.smallest_budget:
+                return self._least(rung, reply.smallest_budget)
             if session.stage is not Stage.WAITING and not rung.sketch and self.together is None:
                 session.say(rung.refused)
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"trains without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
+
+    def _least(self, rung: Rung, smallest: int) -> bool:
+        """No plan fits, and the job does not without one. Asks for the plan that needs least, where
+        there is room for it; else saved tensors stay in host memory, and what would fit is said."""
+        session = self._session
+        room = room_on(session.device)
+        there = None if room is None else session.meter.live() + room.bytes
+        why = rung.refused
+        if (
+            rung.sketch
+            or self.together is not None
+            or rung.least >= LEAST_AT_MOST
+            or (there is not None and smallest > there)
+        ):
+            if not rung.sketch:
+                rung.refused = f"{why} {on_the_host(rung, session.budget or '', smallest)}"
+            return False
+        budget = int(smallest * LEAST_STEPS**rung.least)
+        rung.least += 1
+        session.say(
+            f"{why} The job does not fit without a plan either: asks for the one that needs least, "
+            f"within {format_bytes(budget)}"
+        )
+        self._submit(rung, rung.graph.message(), str(budget))
+        return False
 
     def _nothing_left(self) -> None:
         """No rung has a plan, and none will come."""
@@ -262,8 +293,26 @@ class Planning:
         """No plan from here on."""
         for rung in self.ladder.rungs:
             rung.tape, rung.graph_id = None, None
+        if self._session.first.host is not None and ON_THE_HOST not in why:
+            why = f"{why}. {ON_THE_HOST}"
         self._session.stage, self._session.why = Stage.PLAIN, why
         self._session.say(why)
+
+
+def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
+    """What a job is told that neither fits nor has a plan."""
+    graph = rung.graph
+    text = f"{ON_THE_HOST}. What would fit: a budget of {format_bytes(smallest)} or more"
+    batch = next((shape[0] for shape in rung.key.shapes if shape), 0)
+    try:
+        allowed = parse_bytes(budget)
+    except RepriseError:  # a share of what the step needs
+        return text
+    dynamic = smallest - graph.static_bytes
+    fits = int(batch * (allowed - graph.static_bytes) / dynamic) if dynamic > 0 else 0
+    if 0 < fits < batch:
+        text += f", or a batch of about {fits} instead of {batch}"
+    return text
 
 
 def _placed(rung: Rung, plan: Plan) -> tuple[Plan, Program]:
