@@ -54,3 +54,15 @@ def _nothing_is_left_on() -> Iterator[None]:
     close_watches()
     left = torch._C._len_torch_dispatch_stack()
     assert left == 0, f"this test left {left} dispatch modes on"
+
+
+@pytest.fixture
+def compiles_afresh(
+    home: Path, agent_library: Path, daemon_binary: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Nothing that was compiled before is known, and a private daemon can be started."""
+    monkeypatch.setenv("REPRISE_AGENT", str(agent_library))
+    monkeypatch.setenv("REPRISE_DAEMON", str(daemon_binary))
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

@@ -98,7 +98,7 @@ def main() -> None:
         f"given up           {program.replays} replays, +{extra:.0f} ns each (record, replay, "
         f"the op itself {plain[0] / length:.0f})"
     )
-    print(f"announced          {measured_costs()}")
+    print(f"announced          {measured_costs(8 * 8)}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from reprise.torch import costs
@@ -12,43 +13,54 @@ from reprise.torch.costs import Costs
 from reprise.torch.tape import Tape
 
 
-def test_the_chains_that_are_timed_run_as_written_by_hand() -> None:
-    program = costs._program(torch.ops.aten.sin.default, saved=True, again=costs.LENGTH - 1)
+@pytest.mark.parametrize("bursts", [0, 1, 5])
+def test_what_is_timed_runs_as_its_program_is_written_by_hand(bursts: int) -> None:
+    cold = costs._Cold(4096)
+    job = costs._Saves(5, bursts)
+    program = job.program(cold)
     tape = Tape(program)
-    x = torch.ones(1, requires_grad=True)
-    expected = torch.ones(1, requires_grad=True)
-    costs._chain(torch.Tensor.sin, expected).backward()
 
     run = tape.begin()
     with tape.region():
-        y = costs._chain(torch.Tensor.sin, x)
-    y.backward()
+        made = job.forward(cold)
+    torch.autograd.backward(made, [torch.ones_like(y) for y in made])
+    run.finish()
 
-    assert x.grad is not None
-    assert expected.grad is not None
-    assert torch.equal(x.grad, expected.grad)
-    assert run.counts.replayed == costs.LENGTH - 1
-    assert run.counts.dropped == costs.LENGTH - 1
+    again = 5 if bursts else 0
+    assert sum(map(bool, program.bursts)) == bursts
+    assert (run.counts.dropped, run.counts.replayed) == (again, again)
     assert (run.counts.mismatches, run.counts.on_demand) == (0, 0)
+    # atan2(1, 1) changes with its first argument by 1/2, and there are 5 of them.
+    assert job.x.grad is not None
+    assert job.x.grad.item() == 2.5
 
 
 def test_measuring_leaves_no_trace() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
 
-    found = costs.measured_costs()
+    found = costs.measured_costs(3000)
 
-    assert found is costs.measured_costs()
-    assert min(found.op_ns, found.saved_ns, found.replay_ns) >= 0
+    assert found is costs.measured_costs(4096)
+    assert min(found.op_ns, found.saved_ns, found.replay_ns, found.write_ns, found.enter_ns) >= 0
+    assert found.replay_ns > found.op_ns
     assert torch.equal(before, torch.get_rng_state())
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
 def test_a_plan_that_gives_nothing_up_costs_nothing() -> None:
-    sin = torch.ops.aten.sin.default
-    armed = costs._program(sin, saved=True, again=1)
+    armed = costs._Saves(4, 4).program(costs._Cold(4096))
     idle = replace(armed, replays=0)
 
-    # 32 ops and 32 saved tensors: 32 * 3 + 32 * 2.
-    assert Costs(3, 2, 9).armed_ns(Tape(armed)) == 160
-    assert Costs(3, 2, 9).armed_ns(Tape(idle)) == 0
+    # One forward of 4 pairs and what is between them, 4 * 2 * 4 = 32 ops; 12 saved tensors that the
+    # compiled tape, where it is there, may leave alone; the replays are 4 in 4 bursts.
+    tape = Tape(armed)
+    assert Costs(3, 2, 9, 5, 7, 4).armed_ns(tape) == 7 + 32 * 3 + tape.hooked * 2 + 4 * 4
+    assert Costs(3, 2, 9, 5, 7, 4).armed_ns(Tape(idle)) == 0
+
+
+def test_an_op_that_writes_in_place_costs_more_than_any_op() -> None:
+    writing = Tape(costs._Writes(6).program(costs._Cold(4096)))
+
+    # One forward of 6 ops, each of which writes, and the 3 after each of them.
+    assert Costs(3, 2, 9, 5, 7, 4).armed_ns(writing) == 7 + 6 * 4 * 3 + 6 * 5

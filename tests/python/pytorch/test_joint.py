@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,23 +22,13 @@ from zoo import GPT
 import reprise
 from reprise.errors import RepriseError
 from reprise.plan import Plan
+from reprise.torch.forward import ArmedForward
 from reprise.torch.joint import JointPass, install, joint_graph
 from reprise.torch.joint_hooks import FunctorchHook, InductorHook, find_hooks, hooks_of
 from reprise.torch.joint_peak import peak_under
 from reprise.torch.meter import open_meter
 
-pytestmark = pytest.mark.e2e
-
-
-@pytest.fixture(autouse=True)
-def _machine(
-    home: Path, agent_library: Path, daemon_binary: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    monkeypatch.setenv("REPRISE_AGENT", str(agent_library))
-    monkeypatch.setenv("REPRISE_DAEMON", str(daemon_binary))
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
 
 
 def mlp() -> nn.Module:
@@ -71,7 +59,8 @@ def gradients(model: nn.Module, backend: str, x: torch.Tensor) -> tuple[dict[str
 def test_a_compiled_model_saves_less_and_its_gradients_are_equal(backend: str) -> None:
     x = torch.randn(256, 64)
     model = mlp()
-    plain, before = gradients(copy.deepcopy(model), "aot_eager", x)
+    plain, _ = gradients(copy.deepcopy(model), backend, x)
+    _, before = gradients(copy.deepcopy(model), "aot_eager", x)
     torch._dynamo.reset()
     joint = install("0.7x")
     try:
@@ -82,10 +71,7 @@ def test_a_compiled_model_saves_less_and_its_gradients_are_equal(backend: str) -
     (plan,) = joint.plans
     assert plan.recomputed_ops
     assert after < before
-    if backend == "aot_eager":
-        assert all(torch.equal(plain[n], planned[n]) for n in plain)
-    else:  # decomposed or fused into other kernels
-        assert all(torch.allclose(plain[n], planned[n], atol=1e-5) for n in plain)
+    assert all(torch.equal(plain[n], planned[n]) for n in plain)
 
 
 def test_a_budget_that_no_plan_meets_leaves_the_graph_as_it_is(
@@ -124,6 +110,7 @@ def test_auto_plans_a_compiled_model_where_it_is_compiled(
     assert "It fits in" in capsys.readouterr().err
     assert all(torch.equal(plain[n], p.grad) for n, p in model._orig_mod.named_parameters())
     assert config.joint_custom_pass is None
+    assert not isinstance(model.forward, ArmedForward)
 
 
 # ---- Hooks ------------------------------------------------------------------------------
@@ -323,7 +310,9 @@ def test_a_compiled_step_peaks_where_the_tags_say(
     assert predicted <= plan.budget_bytes
     assert predicted == plan.peak_bytes or plan.executor != "joint"
     if meter.exact:
-        assert measured + message["static_bytes"] <= 1.05 * predicted
+        # What the loss takes is assumed, and its value is some bytes.
+        found = measured + message["static_bytes"]
+        assert 0.98 * predicted <= found <= predicted + 64
 
 
 def test_ops_are_measured_as_they_stand_in_the_graph() -> None:
@@ -402,7 +391,7 @@ def test_a_graph_with_random_ops_has_the_gradients_of_the_same_graph_without_a_p
     assert joint.plans[0].recomputed_ops
     if backend == "aot_eager":
         assert all(torch.equal(plain[n], planned[n]) for n in plain)
-    else:  # other fusions
+    else:  # it may fuse what is recomputed with other ops: a job checks that (joint_job.py)
         assert all(torch.allclose(plain[n], planned[n], atol=1e-5) for n in plain)
 
 

@@ -21,13 +21,12 @@ computed, so that every number is the same.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from time import thread_time_ns
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ from reprise.torch.ops import (
 )
 from reprise.torch.sizes import Chosen, chosen_by, follow
 from reprise.torch.stale import stale_message
-from reprise.torch.state import model_device, now_ns
+from reprise.torch.state import model_device, now_ns, work_clock
 from reprise.torch.windows import OpRecorder
 
 __all__ = [
@@ -155,8 +154,16 @@ class CapturedStep:
     live_end: int
     peak_bytes: int
     step_ns: int
-    # Time on the wall by CPU time, of a step computed by one thread: how busy the machine was.
+    # Time on the wall by CPU time, of a step computed by one thread: how busy the machine was. The
+    # times of the ops are stretched by it.
     stretched: float = 1.0
+    worked: bool = False  # they are of CPU times
+
+    def stretch(self, by: float) -> None:
+        """As if the machine had been that busy."""
+        for op in self.ops:
+            op.time_ns = int(op.time_ns * by / self.stretched)
+        self.stretched = by
 
 
 class _Packed:
@@ -197,10 +204,10 @@ class Capture(TorchDispatchMode):
         self._root = root
         self._meter = meter
         self._device = model_device(root)
-        # Times of ops: where one thread computes, its CPU time, which a busy machine does not
-        # stretch here and there; then all of them are stretched alike (finish).
-        one = self._device.type == "cpu" and torch.get_num_threads() == 1
-        self._clock = time.thread_time_ns if one else partial(now_ns, self._device)
+        # Times of ops. CPU times are all stretched alike to those on the wall (finish). Looking at
+        # the clock takes time that is no op's.
+        self._clock = work_clock(self._device)
+        self._look_ns = 0
         self._begin_clock = 0
         self._ops: list[CapturedOp] = []
         self._storages: list[CapturedStorage] = []
@@ -257,6 +264,7 @@ class Capture(TorchDispatchMode):
         self._hooks.__enter__()
         self.__enter__()
         self.thread = threading.get_ident()
+        self._look_ns = min(-self._clock() + self._clock() for _ in range(8))
         self._begin_clock = self._clock()
         self._begin_ns = now_ns(self._device)
 
@@ -302,8 +310,6 @@ class Capture(TorchDispatchMode):
         """Ends the step."""
         step_ns = now_ns(self._device) - self._begin_ns
         stretched = max(1.0, step_ns / max(1, self._clock() - self._begin_clock))
-        for op in self._ops:
-            op.time_ns = int(op.time_ns * stretched)
         self.leave()
         self._peak = max(self._peak, self._meter.peak())
         live_end = self._meter.live()
@@ -320,7 +326,7 @@ class Capture(TorchDispatchMode):
         self._objects.clear()
         self._unpacked_objects.clear()
         self._alive_unpacked.clear()
-        return CapturedStep(
+        step = CapturedStep(
             ops=self._ops,
             storages=self._storages,
             slots=[self._whose(number, slot) for number, slot in enumerate(self._slots)],
@@ -330,8 +336,10 @@ class Capture(TorchDispatchMode):
             live_end=live_end,
             peak_bytes=self._peak,
             step_ns=step_ns,
-            stretched=stretched,
+            worked=self._clock is thread_time_ns,
         )
+        step.stretch(stretched)
+        return step
 
     # ---- Ops ----------------------------------------------------------------
 
@@ -362,7 +370,7 @@ class Capture(TorchDispatchMode):
         record = self._recorder.begin(str(func)) if self._recorder is not None else 0
         begin = self._clock()
         out = func(*args, **kwargs)
-        took = self._clock() - begin
+        took = max(0, self._clock() - begin - self._look_ns)
         if self._recorder is not None:
             self._recorder.end(record)
         peak = meter.peak()

@@ -1,130 +1,264 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tape itself costs on this machine: measured, not assumed.
+"""What the tape itself costs in this job, on this machine: measured, not assumed.
 
-    costs = measured_costs()
-    costs.replay_ns                    # per recorded and replayed call, beyond the call itself
-    costs.armed_ns(tape)               # per step, for looking at every op and every saved tensor
+    costs = measured_costs(touched_bytes)   # what an op of the job's forward reads and writes
+    costs.replay_ns                         # per recorded and replayed call, beyond the call itself
+    costs.armed_ns(tape)                    # per step, for looking at ops and saved tensors
 
-Runs chains of the smallest op there is, plainly and under programs written by hand, in some fifty
-milliseconds. CPU time of this thread, so that a busy machine is not taken for a slow one; on a GPU
-it is what the host does, which hides behind the device when that is the bottleneck.
+Runs rows of the smallest ops there are, plainly and under programs written by hand, with the tape
+that planned steps run on. In a job the ops in between throw Python, the tape and its data out of
+the caches, and a call costs several times what it does alone; so between the ops others are
+computed that touch as many bytes as one of the job, and the time of those is left out.
+
+Of every difference to the plain run the median over some rounds: some 200 ms once per process and
+size. CPU time of this thread, so that a busy machine is not taken for a slow one; on a GPU it is
+what the host does, which hides behind the device when that is the bottleneck.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 
 import torch
 from torch import Tensor
 
-from reprise.torch.program import Burst, Program, Replay, Row
+from reprise.torch.program import Program, Replay, Row
 from reprise.torch.tape import Tape
 
 __all__ = ["Costs", "measured_costs"]
 
-# In a chain Python and its data stay in the caches; in a step the ops in between throw them out.
-# Measured in the networks of the zoo and the headline on a busy machine, an op costs three times
-# what it does in a chain, a replay five.
-COLD, COLD_PYTHON = 3, 5
-LENGTH = 32
-ROUNDS = 24
+SHORT, LENGTH = 3, 12
+ROUNDS = 10
+# More than a core's own caches hold makes nothing colder.
+MOST_BYTES = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Of one op of a planned forward, of one saved tensor that goes through the hooks, of one
-    replay."""
+    replay; of an op that writes in place, beyond any op; of every forward; of every burst of
+    replays."""
 
     op_ns: int
     saved_ns: int
     replay_ns: int
+    write_ns: int = 0
+    enter_ns: int = 0
+    burst_ns: int = 0
 
     def armed_ns(self, tape: Tape) -> int:
-        """What a step under this tape pays whatever it replays."""
+        """What a step under this tape pays beyond its replays."""
         program = tape.program
         if not program.replays:
             return 0
-        return self.op_ns * len(program.rows) + self.saved_ns * tape.hooked
+        writes = sum(row.writes and not row.replays for row in program.rows)
+        return (
+            self.enter_ns * len(program.regions)
+            + self.op_ns * len(program.rows)
+            + self.write_ns * writes
+            + self.saved_ns * tape.hooked
+            + self.burst_ns * sum(map(bool, program.bursts))
+        )
+
+
+def measured_costs(touched_bytes: int) -> Costs:
+    """Once per process and power of two."""
+    size = 1 << max(0, touched_bytes - 1).bit_length()
+    return _measured(min(size, MOST_BYTES))
 
 
 @cache
-def measured_costs() -> Costs:
-    """Once per process."""
+def _measured(touched_bytes: int) -> Costs:
     if torch.is_inference_mode_enabled():
         return Costs(0, 0, 0)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        saves, saves_nothing = torch.ops.aten.sin.default, torch.ops.aten.neg.default
-        unseen, looked_at, plain, kept, given_up = _best(
-            (Tensor.neg, None),
-            (Tensor.neg, _program(saves_nothing, saved=False, again=0)),
-            (Tensor.sin, None),
-            (Tensor.sin, _program(saves, saved=True, again=1)),
-            (Tensor.sin, _program(saves, saved=True, again=LENGTH - 1)),
-        )
-    op = max(0, looked_at - unseen)
-    # The forward of the chain is about a third of it: that much is the call itself.
-    replay = (given_up - kept) / (LENGTH - 2) - plain / LENGTH / 3
+        jobs: list[_Job] = [_Looks(SHORT), _Looks(2 * LENGTH), _Writes(2 * LENGTH)]
+        jobs += [_Saves(SHORT, 0), _Saves(LENGTH, 0), _Saves(LENGTH, 1), _Saves(LENGTH, LENGTH)]
+        short, looks, writes, few, kept, together, apart = _extra(jobs, touched_bytes)
+    more = LENGTH - SHORT
+    op = max(0.0, (looks - short) / (more + LENGTH))
+    pair = max(2 * op, (kept - few) / more)  # two ops, three saved tensors
+    call = median(jobs[-1].call_ns)
     return Costs(
-        op_ns=COLD * op // LENGTH,
-        saved_ns=COLD * max(0, kept - plain - op) // LENGTH,
-        replay_ns=COLD_PYTHON * max(op // LENGTH, int(replay)),
+        op_ns=int(op),
+        saved_ns=int((pair - 2 * op) / 3),
+        replay_ns=int(max(op, (together - kept) / LENGTH - call)),
+        write_ns=int(max(0.0, (writes - looks) / LENGTH / 2)),
+        enter_ns=int(max(0.0, few - SHORT * pair)),
+        burst_ns=int(max(0.0, (apart - together) / (LENGTH - 1))),
     )
 
 
-def _program(func: object, *, saved: bool, again: int) -> Program:
-    """A chain of LENGTH calls of which the first `again` are given up and run once more, at the
-    first unpack. With `saved` each call saves its input."""
-    rows = []
-    for op in range(LENGTH):
-        row = Row(func, op)
-        if op < again:
-            row.plain, row.replays, row.cells = False, 1, (op,)
-            row.first_life_reads = (0 if op else -1,)
-        rows.append(row)
-    # What call n saves is what call n - 1 made: given up if that one runs again.
-    slots = tuple(0 < n <= again for n in range(LENGTH)) if saved else ()
-    replays: Burst = tuple(Replay(op, {op: 2 if op + 1 < again else 1}) for op in range(again))
-    events = tuple(reversed(range(len(slots))))
-    return Program(
-        rows=tuple(rows),
-        regions=((0, LENGTH),),
-        slots=slots,
-        versions=tuple(1 for _ in slots),
-        events=events,
-        event_ops=tuple(LENGTH - 1 for _ in events),
-        bursts=tuple(replays if n == 0 else () for n in range(len(events))),
-        replays=max(1, again),
+class _Cold:
+    """A clock that stands still while something else is computed, as between the ops of a job."""
+
+    ROWS = (
+        torch.ops.aten.mm.default,
+        torch.ops.aten.native_layer_norm.default,
+        torch.ops.aten.exp.default,
     )
 
+    def __init__(self, nbytes: int) -> None:
+        self._square = torch.full((64, 64), 0.5)
+        # Read and written twice.
+        self._x = torch.full((max(1, nbytes // 16 // 64), 64), 0.5)
+        self._lost = 0
 
-def _best(*chains: tuple[Callable[[Tensor], Tensor], Program | None]) -> list[int]:
-    """CPU time of a forward and backward of each chain, taken in turns."""
-    best = [1 << 62] * len(chains)
-    tapes = [None if program is None else Tape(program) for _, program in chains]
-    x = torch.ones(1, requires_grad=True)
-    for _ in range(ROUNDS):
-        for number, (call, _) in enumerate(chains):
-            best[number] = min(best[number], _once(call, tapes[number], x))
-    return best
+    def now(self) -> int:
+        return time.thread_time_ns() - self._lost
 
-
-def _once(call: Callable[[Tensor], Tensor], tape: Tape | None, x: Tensor) -> int:
-    begin = time.thread_time_ns()
-    if tape is None:
-        _chain(call, x).backward()
-        return time.thread_time_ns() - begin
-    run = tape.begin()
-    with tape.region():
-        y = _chain(call, x)
-    y.backward()
-    run.finish()
-    return time.thread_time_ns() - begin
+    def between(self, _: object = None) -> None:
+        begin = time.thread_time_ns()
+        torch.mm(self._square, self._square)
+        torch.native_layer_norm(self._x, (64,), None, None, 1e-5)
+        self._x.exp()
+        self._lost += time.thread_time_ns() - begin
 
 
-def _chain(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    for _ in range(LENGTH):
-        x = call(x)
-    return x
+class _Job:
+    """A forward of a few calls, and its backward, plainly and under a program."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.extra_ns: list[int] = []  # by round
+        self.call_ns: list[float] = []  # of the first call of a plain forward
+        self.x = torch.ones(1)
+
+    def forward(self, cold: _Cold) -> list[Tensor]:
+        raise NotImplementedError
+
+    def program(self, cold: _Cold) -> Program:
+        raise NotImplementedError
+
+    def round(self, cold: _Cold, tape: Tape) -> None:
+        """One of each. Not timed is one before them, or the first would pay for coming after
+        another job."""
+        self._backward(self.forward(cold))
+        cold.between()
+        begin = cold.now()
+        self._backward(self.forward(cold))
+        plain = cold.now() - begin
+        cold.between()
+        begin = cold.now()
+        run = tape.begin()
+        with tape.region():
+            made = self.forward(cold)
+        self._backward(made)
+        run.finish()
+        self.extra_ns.append(cold.now() - begin - plain)
+
+    def _backward(self, made: list[Tensor]) -> None:
+        if made:
+            torch.autograd.backward(made, [torch.ones_like(y) for y in made])
+            self.x.grad = None
+
+
+class _Looks(_Job):
+    """Calls that save nothing."""
+
+    row = Row(torch.ops.aten.neg.default, 0)
+
+    def forward(self, cold: _Cold) -> list[Tensor]:
+        for _ in range(self.length):
+            self.row.func(self.x)
+            cold.between()
+        return []
+
+    def program(self, cold: _Cold) -> Program:
+        rows = (self.row, *(Row(func, 0) for func in cold.ROWS)) * self.length
+        return Program(rows, ((0, len(rows)),), (), (), (), (), (), replays=1)
+
+
+class _Writes(_Looks):
+    """Calls that write in place."""
+
+    row = Row(torch.ops.aten.neg_.default, 0, plain=False, writes=True)
+
+
+class _Saves(_Job):
+    """Pairs of calls of which the second one saves what the first one made: that is given up and
+    made again, of all pairs in so many bursts. 0: it is kept."""
+
+    def __init__(self, length: int, bursts: int) -> None:
+        super().__init__(length)
+        self.x.requires_grad_()
+        self.bursts = bursts
+        self._other = torch.ones(1)
+
+    def forward(self, cold: _Cold) -> list[Tensor]:
+        made = []
+        for _ in range(self.length):
+            begin = cold.now()
+            z = torch.atan2(self.x, self._other)
+            self.call_ns.append(cold.now() - begin)
+            cold.between()
+            y = z.abs()
+            y.register_hook(cold.between)
+            cold.between()
+            made.append(y)
+        return made
+
+    def program(self, cold: _Cold) -> Program:
+        saved, events = self._order(cold)
+        again = bool(self.bursts)
+        rows: list[Row] = []
+        for op in range(self.length):
+            row = Row(torch.ops.aten.atan2.default, op)
+            if again:
+                row.plain, row.replays, row.cells = False, 1, (op,)
+                row.first_life_reads = (-1, -1)
+            for call in (row, Row(torch.ops.aten.abs.default, self.length)):
+                rows += [call, *(Row(func, self.length) for func in cold.ROWS)]
+        # Of a pair the slots are x and the other of atan2, in some order, and then z.
+        slots = tuple(again and n % 3 == 2 for n in range(saved))
+        bursts: list[tuple[Replay, ...]] = [()] * len(events)
+        wanted = [at for at, slot in enumerate(events) if slots[slot]]
+        replays = [Replay(events[at] // 3, {events[at] // 3: 1}) for at in wanted]
+        for at, replay in zip(wanted, replays, strict=True):
+            bursts[at] = (replay,)
+        if self.bursts == 1:
+            bursts = [tuple(replays) if wanted[0] == at else () for at in range(len(events))]
+        return Program(
+            rows=tuple(rows),
+            regions=((0, len(rows)),),
+            slots=slots,
+            versions=(1,) * saved,
+            events=tuple(events),
+            event_ops=(self.length,) * len(events),
+            bursts=tuple(bursts),
+            replays=max(1, len(replays)),
+        )
+
+    def _order(self, cold: _Cold) -> tuple[int, list[int]]:
+        """How many tensors autograd saves, and the order in which it wants them back."""
+        kept: list[Tensor] = []
+        events: list[int] = []
+
+        def pack(tensor: Tensor) -> int:
+            kept.append(tensor.detach())
+            return len(kept) - 1
+
+        def unpack(slot: int) -> Tensor:
+            events.append(slot)
+            return kept[slot]
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            made = self.forward(cold)
+        self._backward(made)
+        return len(kept), events
+
+
+def _extra(jobs: list[_Job], touched_bytes: int) -> list[float]:
+    """What each job costs more under its program."""
+    cold = _Cold(touched_bytes)
+    tapes = [Tape(job.program(cold)) for job in jobs]
+    for number in range(ROUNDS + 1):
+        for job, tape in zip(jobs, tapes, strict=True):
+            job.round(cold, tape)
+            if number == 0:  # warms up
+                job.extra_ns.clear()
+                job.call_ns.clear()
+    return [median(job.extra_ns) for job in jobs]

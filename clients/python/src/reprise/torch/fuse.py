@@ -65,6 +65,7 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         peak_bytes=step.peak_bytes,
         step_ns=step.step_ns,
         stretched=step.stretched,
+        worked=step.worked,
     )
 
 

@@ -15,15 +15,18 @@ those the installed torch has (joint_hooks.py).
 The graph is functional, so statistics are updated once, and random ops are never tagged for
 recomputation. No plan, no hook in this torch, no answer in time: the graph is left as it is.
 
-A budget is that of one graph: its inputs (parameters among them) and what it makes.
+A share as 0.5x is of one graph: its inputs (parameters among them), what it makes, and what the
+program makes of its outputs before the backward (`OUTSIDE`, assumed). Bytes are for the whole
+process: what else is alive when a graph is compiled counts. What neither shows is measured when the
+job runs (joint_job.py).
 """
 
 from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import torch
@@ -31,18 +34,25 @@ from torch import Tensor
 
 from reprise.errors import RepriseError
 from reprise.plan import Decision, Plan
+from reprise.torch import quarantine
 from reprise.torch.estimate import ask
 from reprise.torch.joint_costs import JointCosts, hint
 from reprise.torch.joint_hooks import find_hooks
 from reprise.torch.joint_peak import peak_under
 from reprise.torch.ops import tensors_in
+from reprise.torch.state import alive_bytes
 from reprise.units import check_budget
 
-__all__ = ["JointPass", "install", "joint_graph", "supported"]
+__all__ = ["JointPass", "install", "joint_graph", "supported", "with_loss"]
 
 # Random ops keep their masks. The second one can do more than a partitioner does; its plans are
 # checked (joint_peak.py).
 CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")
+# Between forward and backward stands the loss. By the bytes of the gradients it hands back: what
+# else is alive when it does. A cross entropy takes twice as much, squares and their mean three
+# times.
+OUTSIDE = 3
+_LOSS = "reprise.outside"
 # Any one constant: a larger id on a user would turn its input into a saved one.
 _GROUP = 0
 
@@ -68,7 +78,7 @@ def install(budget: str | int, planner: Ask | None = None) -> JointPass:
     why = supported()
     if why:
         raise RepriseError(why)
-    made = JointPass(check_budget(budget), planner or _ask)
+    made = JointPass(check_budget(budget), planner)
     made.install()
     return made
 
@@ -76,12 +86,47 @@ def install(budget: str | int, planner: Ask | None = None) -> JointPass:
 class JointPass:
     """Plans the joint graphs that its hooks show it."""
 
-    def __init__(self, budget: str, planner: Ask) -> None:
+    def __init__(
+        self, budget: str, planner: Ask | None = None, *, only_when_told: bool = False
+    ) -> None:
         self.budget = budget
         self.plans: list[Plan] = []
+        self.planned: list[dict[str, Any]] = []  # graphs, one per plan
         self.why: list[str] = []
-        self._ask = planner
+        self.seen = 0  # graphs, planned or not
+        self.inputs_bytes = 0  # of the graphs that are planned
+        self._budget_bytes = 0
+        self._reserve = 0
+        self._told = not only_when_told
+        self._ask = planner or _ask
         self._hooks = find_hooks()
+
+    @property
+    def absolute(self) -> bool:
+        """The budget is that of the process, and no share of a graph's memory."""
+        return not self.budget.endswith("x")
+
+    @property
+    def budget_bytes(self) -> int:
+        """Of the first plan, whatever was held back later."""
+        return self._budget_bytes
+
+    @contextmanager
+    def told(self, on: bool) -> Iterator[None]:
+        """What is compiled meanwhile is planned, or is not."""
+        before, self._told = self._told, on
+        try:
+            yield
+        finally:
+            self._told = before
+
+    def reserve(self, more_bytes: int) -> None:
+        """So much of the budget is not for the graphs."""
+        self._reserve += more_bytes
+
+    def forget(self) -> None:
+        """The graphs are about to be compiled again."""
+        self.plans, self.planned, self.inputs_bytes = [], [], 0
 
     def install(self) -> None:
         """Other passes that are there run first."""
@@ -95,21 +140,41 @@ class JointPass:
 
     def visit(self, graph: Any) -> None:
         """Plans one graph. Whatever happens, it can be compiled."""
+        self.seen += 1
+        if not self._told:
+            return
         try:
             message, made = joint_graph(graph)
             if not any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"]):
                 return  # Inductor shows its hook the graphs of inference too
-            plan, why = self._ask(message, self.budget)
+            inputs = message["static_bytes"]
+            message["static_bytes"] += self._reserve + self._elsewhere(graph, inputs)
+            again = self._budget_bytes and not self.absolute
+            plan, why = self._ask(message, str(self._budget_bytes) if again else self.budget)
+            if plan is not None and quarantine.holds(plan):
+                why = f"plan {plan.plan_id} was found to change gradients before"
+                plan = None
             if plan is None:
                 self.why.append(why)
                 _say(f"a graph is compiled without a plan: {why}")
             else:
                 tag(made, message, plan)
                 self.plans.append(plan)
+                self.planned.append(message)
+                self.inputs_bytes += inputs
+                self._budget_bytes = self._budget_bytes or plan.budget_bytes
                 _say(plan.sentence)
         except Exception as error:
             self.why.append(str(error))
             _say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
+
+    def _elsewhere(self, graph: Any, inputs_bytes: int) -> int:
+        """What is alive beside the inputs of a graph, where that counts."""
+        if not self.absolute:
+            return 0
+        found = (v for node in graph.nodes for v in tensors_in(node.meta.get("val")))
+        device = next((v.device for v in found), torch.device("cpu"))
+        return max(0, alive_bytes(device) - inputs_bytes)
 
 
 def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
@@ -124,41 +189,46 @@ def _joint_graph(graph: Any, costs: JointCosts) -> tuple[dict[str, Any], list[tu
     known: dict[int, int] = {}  # fake storage -> id; -1: an input of the graph
     backward: set[Any] = set()
     made: list[tuple[Any, int]] = []
+    tangents: list[int] = []
+    loss: dict[str, Any] | None = None
     static = 0
     output: list[int] = []
     for node in graph.nodes:
         values = list(tensors_in(node.meta.get("val")))
         reads = sorted({i for arg in node.all_input_nodes for i in _ids(arg, known) if i >= 0})
         if node.op == "placeholder":
-            if "tangents" in str(node.target):
+            tangent = "tangents" in str(node.target)
+            if tangent:
                 backward.add(node)
             for value in values:
                 key = value.untyped_storage()._cdata
-                static += 0 if key in known else _bytes(value)
-                known[key] = -1
+                if key in known:
+                    continue
+                known[key] = len(storages) if tangent else -1
+                if tangent:
+                    tangents.append(known[key])
+                    storages.append(_storage(known[key], value, node.name, 0))
+                else:
+                    static += _bytes(value)
             continue
         if node.op == "output":
             output = reads
             continue
         if any(arg in backward for arg in node.all_input_nodes):
             backward.add(node)
+            if loss is None:
+                loss = _op(_LOSS, False, "ONCE", 0, [], tangents)
+                loss["workspace_bytes"] = OUTSIDE * sum(storages[i]["bytes"] for i in tangents)
+                for i in tangents:
+                    storages[i]["release_op"] = len(ops)
+                ops.append(loss)
         writes = []
         for value in values:
             key = value.untyped_storage()._cdata
             if key not in known:
                 known[key] = len(storages)
                 writes.append(known[key])
-                storages.append(
-                    {
-                        "id": known[key],
-                        "bytes": _bytes(value),
-                        "name": node.name,
-                        "category": 4,
-                        "saved_for_backward": False,
-                        "release_op": len(ops),
-                        "pinned": False,
-                    }
-                )
+                storages.append(_storage(known[key], value, node.name, len(ops)))
         forward = node not in backward
         if not forward:
             for i in reads:
@@ -180,6 +250,9 @@ def _joint_graph(graph: Any, costs: JointCosts) -> tuple[dict[str, Any], list[tu
         op["id"] = number
     for i in output:
         storages[i]["pinned"] = True
+    if loss is not None:
+        made_forward = {i for op in ops if op["phase"] == "PHASE_FORWARD" for i in op["writes"]}
+        loss["reads"] = [i for i in output if i in made_forward]
     total = sum(op["time_ns"] for op in ops)
     message = {
         "name": "joint graph",
@@ -194,6 +267,17 @@ def _joint_graph(graph: Any, costs: JointCosts) -> tuple[dict[str, Any], list[tu
     return message, made
 
 
+def with_loss(message: dict[str, Any], takes_bytes: int, is_last: bool) -> dict[str, Any]:
+    """The same graph, with what the loss is known to take beside the gradients it hands back. Is
+    it the last one to hold what it reads?"""
+    ops = [
+        {**op, "workspace_bytes": takes_bytes} if op["name"] == _LOSS else op
+        for op in message["ops"]
+    ]
+    read = {i for op in ops if op["name"] == _LOSS and is_last for i in op["reads"]}
+    return {**message, "ops": ops, "required": [i for i in message["required"] if i not in read]}
+
+
 def tag(made: list[tuple[Any, int]], message: dict[str, Any], plan: Plan) -> int:
     """Writes a plan into the nodes; how many are recomputed. Every storage that crosses, or that
     what is recomputed reads, is decided here: the partitioner decides nothing."""
@@ -203,7 +287,12 @@ def tag(made: list[tuple[Any, int]], message: dict[str, Any], plan: Plan) -> int
     ops = message["ops"]
     again = {i for o in plan.recomputed_ops for i in ops[o]["writes"]}
     needed = {i for o in plan.recomputed_ops for i in ops[o]["reads"]}
-    needed |= {i for op in ops if op["phase"] == "PHASE_BACKWARD" for i in op["reads"]}
+    needed |= {
+        i
+        for op in ops
+        if op["phase"] == "PHASE_BACKWARD" and op["name"] != _LOSS
+        for i in op["reads"]
+    }
     for node, storage in made:
         if storage in again:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
@@ -214,6 +303,18 @@ def tag(made: list[tuple[Any, int]], message: dict[str, Any], plan: Plan) -> int
             continue
         node.meta["ac_graph_id"] = _GROUP
     return recomputed
+
+
+def _storage(number: int, value: Tensor, name: str, made_by: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "bytes": _bytes(value),
+        "name": name,
+        "category": 4,
+        "saved_for_backward": False,
+        "release_op": made_by,
+        "pinned": False,
+    }
 
 
 def _ids(node: Any, known: dict[int, int]) -> list[int]:

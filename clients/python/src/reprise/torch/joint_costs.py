@@ -31,8 +31,8 @@ __all__ = ["JointCosts", "hint"]
 # For all measurements of a graph; and no op is measured that touches more than this.
 BUDGET_NS = 2_000_000_000
 MOST_BYTES = 1 << 30
-# Draw numbers, or communicate.
-_NOT_RUN = ("rand", "dropout", "bernoulli", "seed", "c10d", "higher_order")
+# Draw from another place than a generator, or communicate.
+_NOT_RUN = ("seed", "inductor", "c10d", "higher_order")
 
 
 def hint(size: Any) -> int:
@@ -82,7 +82,7 @@ class JointCosts:
         from torch.utils._python_dispatch import _disable_current_modes
 
         begin = time.perf_counter_ns()
-        with _disable_current_modes(), torch.no_grad():
+        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng():
             args = _real(node.args)
             kwargs = dict(_real(node.kwargs))
             out = node.target(*args, **kwargs)

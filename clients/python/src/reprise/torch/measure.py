@@ -21,18 +21,26 @@ class _Steps:
     peak_bytes: int = 0
     over_budget: int = 0
     times_ns: list[int] = field(default_factory=list)
+    work_ns: list[int] = field(default_factory=list)
 
-    def add(self, step_ns: int, peak: int, representative: bool) -> None:
+    def add(self, step_ns: int, peak: int, representative: bool, work_ns: int = 0) -> None:
         self.count += 1
         self.peak_bytes = max(self.peak_bytes, peak)
         if representative:
             self.times_ns.append(step_ns)
+            self.work_ns.append(work_ns or step_ns)
             if len(self.times_ns) > 101:
-                del self.times_ns[0]
+                del self.times_ns[0], self.work_ns[0]
 
     @property
     def step_ns(self) -> int:
         return int(median(self.times_ns)) if self.times_ns else 0
+
+    @property
+    def stretched(self) -> float:
+        """Time on the wall by the time that was worked: nothing but others makes the latter longer,
+        so its least."""
+        return max(1.0, self.step_ns / max(1, min(self.work_ns))) if self.work_ns else 0.0
 
 
 @dataclass(slots=True)
@@ -54,14 +62,14 @@ class Measured:
     _key: Hashable = None
     _rung: int = 0
 
-    def plain(self, key: Hashable, step_ns: int, peak: int) -> None:
-        """A step without a plan. The first one pays for what is set up once, and has no optimizer
-        state yet: it tells nothing about the time of a step."""
+    def plain(self, key: Hashable, step_ns: int, peak: int, work_ns: int = 0) -> None:
+        """A step without a plan; `work_ns`: by `work_clock`. The first one pays for what is set up
+        once, and has no optimizer state yet: it tells nothing about the time of a step."""
         self.plain_steps += 1
         if len(self._plain) >= 64 and key not in self._plain:
             return
         steps = self._plain.setdefault(key, _Steps())
-        steps.add(step_ns, peak, representative=self.plain_steps > 1)
+        steps.add(step_ns, peak, self.plain_steps > 1, work_ns)
         if not self._planned:
             self._key = key
 
@@ -92,6 +100,11 @@ class Measured:
         """Peak and time of plain steps with this input; zeros: none was seen."""
         steps = self._plain.get(key)
         return (steps.peak_bytes, steps.step_ns) if steps else (0, 0)
+
+    def stretched(self, key: Hashable) -> float:
+        """How busy the machine was in plain steps with this input; 0: not known."""
+        steps = self._plain.get(key)
+        return steps.stretched if steps else 0.0
 
     def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
         """What is known of plain steps with an input of which no plain step was measured."""

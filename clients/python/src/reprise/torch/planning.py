@@ -20,7 +20,9 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch import oom, quarantine
 from reprise.torch.capture import FORWARD, CapturedStep
+from reprise.torch.costs import measured_costs
 from reprise.torch.ladder import Ladder, Rung
+from reprise.torch.ops import OpKind
 from reprise.torch.placement import peak_of, place
 from reprise.torch.program import Program, compile_plan
 from reprise.torch.room import room_on
@@ -59,6 +61,8 @@ class Planning:
     def captured(self, step: CapturedStep) -> None:
         """A whole step was watched: its graph becomes a rung."""
         session, key = self._session, self._session.step.key
+        # The op times are to be of the same machine as the plain steps they are compared with.
+        step.stretch(session.measured.stretched(key) or step.stretched)
         ops_ns = sum(op.time_ns for op in step.ops)
         on_host = session.first.host is not None
         peak, plain_ns = session.measured.base(key)
@@ -127,6 +131,8 @@ class Planning:
 
     def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> None:
         text = graph_bytes(message, rung.number, budget)
+        if self._session.costs is None:
+            self._session.costs = measured_costs(_touched_bytes(rung.graph.step))
         # Of the same busy machine as the times of the graph's ops.
         replay_ns = int(self._session.costs.replay_ns * rung.graph.step.stretched)
         capabilities = f"tape:seeded_ok=1:ns_per_op={replay_ns}"
@@ -329,6 +335,13 @@ def _placed(rung: Rung, plan: Plan) -> tuple[Plan, Program]:
         except RepriseError:
             placed = place(rung.graph, plan.schedule, plan.peak_bytes, late=True)
     return replace(plan, peak_bytes=placed.peak_bytes + reserve), program
+
+
+def _touched_bytes(step: CapturedStep) -> int:
+    """What an op of the model's forward reads and writes: the mean of those that compute."""
+    ops = [op for op in step.ops if op.in_region and op.kind != OpKind.VIEW]
+    total = sum(s.bytes for op in ops for s in {*op.arguments, *op.writes})
+    return total // max(1, len(ops))
 
 
 def graph_bytes(message: dict[str, Any], rung: int, budget: str) -> bytes:

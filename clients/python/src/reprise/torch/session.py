@@ -73,7 +73,7 @@ class Session:
         warmup: int,
         wait_s: float,
         name: str,
-        costs: Costs,
+        costs: Costs | None = None,
         first: str = "auto",
     ) -> None:
         # Weak: an armed model dies with its last user, not with the process.
@@ -84,7 +84,7 @@ class Session:
         self.budget = budget
         self.name = name
         self.warmup = max(1, warmup)
-        self.costs = costs
+        self.costs = costs  # None: measured when the first graph is there
         self.device = model_device(model)
         self.stage = Stage.WARMUP
         self.why = ""
@@ -139,7 +139,7 @@ class Session:
     def armed_ns(self) -> int:
         """What the last planned step's plan costs per step beyond the ops it runs again."""
         rung = self.planning.rung
-        if rung is None or rung.tape is None:
+        if rung is None or rung.tape is None or self.costs is None:
             return 0
         return int(self.costs.armed_ns(rung.tape) * rung.graph.step.stretched)
 

@@ -17,9 +17,9 @@ from torch import nn
 from reprise import abi, daemon
 from reprise.agent import Agent
 from reprise.errors import RepriseError
-from reprise.torch.costs import measured_costs
 from reprise.torch.fast import prepare
-from reprise.torch.joint import JointPass, install, supported
+from reprise.torch.joint import supported
+from reprise.torch.joint_job import CompiledJob
 from reprise.torch.meter import open_meter
 from reprise.torch.session import Session
 from reprise.torch.state import alive_bytes, model_device
@@ -28,8 +28,8 @@ __all__ = ["compiled", "start"]
 
 DEFAULT_WAIT_S = 60.0
 
-# Models that torch.compile has wrapped, and the pass that plans their graphs.
-compiled: weakref.WeakKeyDictionary[nn.Module, JointPass] = weakref.WeakKeyDictionary()
+# Models that torch.compile has wrapped.
+compiled: weakref.WeakKeyDictionary[nn.Module, CompiledJob] = weakref.WeakKeyDictionary()
 
 
 def start(
@@ -44,7 +44,7 @@ def start(
     """A session, or None when this model cannot be watched; the reason is said."""
     if hasattr(model, "_orig_mod") and budget is not None and not supported():
         # Planned graph by graph, when it is compiled.
-        compiled[model] = install(budget)
+        compiled[model] = CompiledJob(model, budget, verify_every)
         return None
     why = _unsupported(model)
     if why:
@@ -78,7 +78,6 @@ def start(
         warmup=warmup,
         wait_s=_wait_s(),
         name=name,
-        costs=measured_costs(),
         first=first,
     )
     if collector.socket is None or agent.status == "inert":

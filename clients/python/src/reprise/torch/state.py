@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +16,15 @@ from reprise.torch.storage_meter import open_modes
 from reprise.torch.watch import open_watches
 from reprise.torch.windows import open_windows
 
-__all__ = ["alive_bytes", "alive_tensors", "blocked", "known_names", "model_device", "now_ns"]
+__all__ = [
+    "alive_bytes",
+    "alive_tensors",
+    "blocked",
+    "known_names",
+    "model_device",
+    "now_ns",
+    "work_clock",
+]
 
 _GRADIENT, _STATE = 2, 3  # reprise.v1.Category
 
@@ -50,6 +60,13 @@ def now_ns(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter_ns()
+
+
+def work_clock(device: torch.device) -> Callable[[], int]:
+    """The CPU time of this thread where it is the only one that computes: a busy machine stretches
+    the time on the wall, here more and there less. Elsewhere the clock on the wall."""
+    one = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time_ns if one else partial(now_ns, device)
 
 
 def alive_bytes(device: torch.device) -> int:

@@ -24,7 +24,7 @@ from reprise.torch.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
 from reprise.torch.cycle import Cycle
 from reprise.torch.ladder import Key, key_of
 from reprise.torch.stage import Stage
-from reprise.torch.state import alive_tensors, blocked, known_names, now_ns
+from reprise.torch.state import alive_tensors, blocked, known_names, now_ns, work_clock
 from reprise.torch.tape import Run
 from reprise.torch.tracing import Tracing
 from reprise.torch.verify import Check
@@ -72,6 +72,8 @@ class Step:
         self._one_thread = True
         self._scattered = False
         self._begin_ns = 0
+        self._clock = work_clock(session.device)
+        self._begin_work = 0
         self._peak = 0
 
     @property
@@ -108,7 +110,8 @@ class Step:
         self._peak = 0
         if self.capture is None:
             session.meter.reset_peak()
-        self._begin_ns = now_ns(session.device)
+        self._clock = work_clock(session.device)
+        self._begin_ns, self._begin_work = now_ns(session.device), self._clock()
 
     def _wants_capture(self) -> bool:
         session = self._session
@@ -253,13 +256,14 @@ class Step:
             return
         self._judge_audit()
         step_ns = now_ns(self._session.device) - self._begin_ns
+        work_ns = self._clock() - self._begin_work
         self.under_way = False
         if self.capture is not None:
             self._end_capture(self.capture)
         else:
             peak = max(self._peak, self._session.meter.peak())
             self.tracing.end_ops()
-            self._end(step_ns, peak)
+            self._end(step_ns, peak, work_ns)
             self.tracing.end()
             self._session.first.end()
         self._session.where.enter(0)
@@ -277,7 +281,7 @@ class Step:
         self.tracing.end()
         self._session.first.end()
 
-    def _end(self, step_ns: int, peak: int) -> None:
+    def _end(self, step_ns: int, peak: int, work_ns: int) -> None:
         session, ladder = self._session, self._session.ladder
         run, self.run = self.run, None
         checked, session.judge.checked = session.judge.checked, False
@@ -296,7 +300,7 @@ class Step:
                 session.measured.mismatched_steps += bool(mismatches)
                 ladder.after(rung, matched=not mismatches)
         elif not self.out_of_memory:
-            session.measured.plain(self.key, step_ns, peak)
+            session.measured.plain(self.key, step_ns, peak, work_ns)
         flags |= (abi.STEP_WINDOW if self.tracing.on else 0) | (
             abi.STEP_OOM if self.out_of_memory else 0
         )

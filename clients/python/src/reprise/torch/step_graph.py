@@ -190,15 +190,22 @@ def _freeze_readers_of_changing_state(step: CapturedStep) -> None:
 
 
 def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:
-    """Op 0 carries what no op accounts for, so that the times sum to the measured step. When a
-    slow moment of the machine made the captured ops longer than a whole step, they are scaled."""
-    total = sum(op.time_ns for op in step.ops)
+    """Op 0 carries what no op accounts for, so that the times sum to the measured step. Ops may sum
+    to more: in a capture each of them is called from Python. So is a replay, so of CPU times those
+    of ops that may be replayed stay as they are; on the wall all are scaled, a slow moment of the
+    machine made them longer."""
     whole = measured_step_ns or step.step_ns
-    if total > whole > 0:
-        for op in step.ops:
-            op.time_ns = op.time_ns * whole // total
-        total = sum(op.time_ns for op in step.ops)
-    step.ops[0].time_ns = max(0, whole - total)
+    others = [op for op in step.ops if not (step.worked and _may_run_again(op))]
+    for ops in (others, step.ops):
+        excess, total = sum(op.time_ns for op in step.ops) - whole, sum(op.time_ns for op in ops)
+        if excess > 0 and total > 0:
+            for op in ops:
+                op.time_ns = op.time_ns * max(0, total - excess) // total
+    step.ops[0].time_ns = max(0, whole - sum(op.time_ns for op in step.ops))
+
+
+def _may_run_again(op: CapturedOp) -> bool:
+    return op.in_region and op.kind in (OpKind.PURE, OpKind.SEEDED)
 
 
 def _add_unseen(ops: list[CapturedOp], ends: dict[CapturedStorage, int], static: int) -> None:

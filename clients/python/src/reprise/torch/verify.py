@@ -141,6 +141,8 @@ class Check:
         self._tasks: dict[str, int] = {}
         self._since: dict[str, int] = {}
         self._touched: set[str] = set()
+        # By name of a parameter whose gradient differs: the reference's.
+        self.expected: dict[str, Tensor | None] = {}
         self._handles: list[Any] = []
         self._now = Parameters(model)
         self._kept: Remembered | None = None
@@ -219,6 +221,10 @@ class Check:
 
         return hook
 
+    def parameter(self, name: str) -> nn.Parameter:
+        """By its name in the model."""
+        return self._parameters[name]
+
     def stop(self) -> None:
         """Takes the hooks out."""
         for handle in self._handles:
@@ -254,6 +260,7 @@ class Check:
             checked += 1
             if not _same(grad, expected.get(name)):
                 differing.append(name)
+                self.expected[name] = expected.get(name)
         return CheckResult(checked, tuple(differing), left_out, extra)
 
     def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled model that trains under plans: its real peak against the budget, its gradients against
+those of the same model compiled without a plan.
+
+    job = CompiledJob(torch.compile(model), "0.7x", verify_every=50)
+    ...the training loop...
+    job.remove()
+
+The model is compiled with plans (joint.py) and, for a reference, once more without: by the same
+backend, with the same settings. Inductor fuses what is recomputed with other ops than what is
+saved, so whether the bits are the same is found out and not assumed: the first planned step and
+every n-th are checked, as those of the tape are (verify.py). Where a bit differs, the step gets the
+reference's gradients, the plan is never used again and training goes on without one.
+
+What a graph does not show is measured: the optimizer's state, gradients, what the program makes
+between forward and backward. A step that peaks above the budget has the graphs compiled again with
+that much less to spend; where no plan is left in it, training goes on without one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from reprise.errors import RepriseError
+from reprise.torch import quarantine
+from reprise.torch.cycle import Cycle
+from reprise.torch.forward import ArmedForward
+from reprise.torch.joint import Ask, JointPass, with_loss
+from reprise.torch.joint_peak import peak_under
+from reprise.torch.meter import Meter, open_meter
+from reprise.torch.ops import tensors_in
+from reprise.torch.state import alive_bytes, model_device
+from reprise.torch.verify import Check, CheckResult
+from reprise.units import check_budget, format_bytes, format_percent
+
+__all__ = ["CompiledJob"]
+
+# So often are graphs compiled again because a step peaked above the budget.
+TRIES = 4
+# Of what a step was above: the next plan has other peaks, and is not to be just as close.
+AND_A_BIT = 1.02
+
+
+class CompiledJob:
+    """One model that `torch.compile` has wrapped."""
+
+    def __init__(
+        self, model: nn.Module, budget: str | int, verify_every: int, planner: Ask | None = None
+    ) -> None:
+        self._model = weakref.ref(model)
+        self._parameters = {id(p) for p in model.parameters()}
+        self._device = model_device(model)
+        self._meter = _exact_meter(self._device)
+        self.joint = JointPass(check_budget(budget), planner, only_when_told=True)
+        self._settings = _settings(model)
+        self._every = verify_every
+        self._plain = self._compiled(planned=False)
+        self._call = self._compiled(planned=True)
+        self._cycle = Cycle()
+        self._check: Check | None = None
+        self._under_way = self._busy = False
+        self._began_live = self._graphs = self._tries = self._steps = 0
+        self._judged = False
+        self._outputs: list[weakref.ref[Any]] = []
+        self._outputs_die = False  # before the backward reaches the graph
+        self._forward_peak = self._outside_bytes = 0
+        self.measured_peak_bytes = self.predicted_peak_bytes = self.checks = 0
+        self.why = ""  # there is no plan any more
+        self.joint.install()
+        self._forward = ArmedForward(model, self._around)
+        self._hooks = [
+            register_optimizer_step_pre_hook(lambda o, *_: self._before_optimizer(o)),
+            register_optimizer_step_post_hook(lambda o, *_: self._after_optimizer(o)),
+        ]
+
+    def remove(self) -> None:
+        """The model is as it was. Idempotent."""
+        self.joint.remove()
+        self._forward.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if self._check is not None:
+            self._check.stop()
+        if self._meter is not None:
+            self._meter.stop()
+
+    # ---- The step -------------------------------------------------------------------
+
+    def _around(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        model = self._model()
+        if self.why or self._busy or model is None or not torch.is_grad_enabled():
+            return self._plain(*args, **kwargs) if self.why else self._call(*args, **kwargs)
+        if not self._under_way:
+            self._begin(model._orig_mod)  # type: ignore[arg-type]
+        if self._check is not None:
+            self._check.enter(args, kwargs)
+        out = self._call(*args, **kwargs)
+        if self._check is not None:
+            self._check.leave(out)
+        outputs = list(tensors_in(out))
+        self._outputs = [weakref.ref(t.untyped_storage()) for t in outputs]
+        if self._meter is not None and not self.measured_peak_bytes:
+            self._watch_loss(self._meter, outputs)
+        return out
+
+    def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
+        """What the program makes between the forward and its first gradient, which no graph
+        shows."""
+        self._forward_peak, live = meter.peak(), meter.live()
+        meter.reset_peak()
+        own = sum(t.untyped_storage().nbytes() for t in outputs if t.requires_grad)
+
+        def arrived(_: Tensor) -> None:
+            if not self._outside_bytes:
+                self._outside_bytes = max(1, meter.peak() - live - own)
+                self._outputs_die = all(known() is None for known in self._outputs)
+
+        self._outside_bytes = 0
+        for tensor in outputs:
+            if tensor.requires_grad:
+                tensor.register_hook(arrived)
+
+    def _begin(self, model: nn.Module) -> None:
+        self._under_way = True
+        self._steps += 1
+        self._graphs = self.joint.seen
+        if self._every and (self._steps == 1 or self._steps % self._every == 0):
+            self._check = Check(model, frozenset())
+        if self._meter is not None:
+            # The program may still hold what the last forward returned, and drops it in this step.
+            old = [storage for known in self._outputs if (storage := known()) is not None]
+            self._began_live = self._meter.live() - sum(storage.nbytes() for storage in old)
+            del old
+            self._meter.reset_peak()
+            self._forward_peak = 0
+
+    def _before_optimizer(self, optimizer: Optimizer) -> None:
+        check, self._check = self._check, None
+        if not self._under_way or not self._owns(optimizer):
+            self._check = check
+            return
+        self._judged = check is None and self.joint.seen == self._graphs
+        if check is None or not self.joint.plans or self.why:
+            return
+        self._busy = True
+        try:
+            result = check.compare(self._plain)
+        except Exception as error:  # the reference is ours: out of memory, mostly
+            _say(f"a compiled step could not be verified: {error}")
+        else:
+            self._judge(check, result)
+        finally:
+            self._busy = False
+
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
+        if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
+            return
+        self._under_way = False
+        # What is compiled or checked in a step takes memory that no other step takes.
+        if self._meter is not None and self._judged and self.joint.plans and not self.why:
+            self._judge_peak(max(self._forward_peak, self._meter.peak()))
+
+    def _owns(self, optimizer: Optimizer) -> bool:
+        return any(id(p) in self._parameters for g in optimizer.param_groups for p in g["params"])
+
+    # ---- What follows ---------------------------------------------------------------
+
+    def _judge(self, check: Check, result: CheckResult) -> None:
+        self.checks += bool(result.checked)
+        if not result.differing:
+            return
+        for name, grad in check.expected.items():
+            own = check.parameter(name).grad
+            if own is not None and grad is not None:
+                own.copy_(grad)
+        report = {"differing": result.differing, "torch": torch.__version__, "compiled": True}
+        for plan, message in zip(self.joint.plans, self.joint.planned, strict=True):
+            quarantine.put(plan, json.dumps(message).encode(), report)
+        self._stop(
+            f"{len(result.differing)} of {result.checked} gradients of a compiled step differ "
+            f"from those of the model compiled without a plan ({result.differing[0]} first); the "
+            "plan is removed and training goes on without one"
+        )
+
+    def _judge_peak(self, peak: int) -> None:
+        budget = self.joint.budget_bytes
+        if not self.joint.absolute:
+            # A share of one graph's memory: what else is alive when a step begins is beside it.
+            peak -= max(0, self._began_live - self.joint.inputs_bytes)
+        if len(self.joint.plans) > 1 and not self.joint.absolute:
+            return  # a share of each, but of no sum
+        first, self.measured_peak_bytes = not self.measured_peak_bytes, peak
+        if peak <= budget:
+            if first:
+                self._say_status(peak, budget)
+            return
+        self.measured_peak_bytes = 0
+        self._tries += 1
+        if self._tries > TRIES:
+            self._stop(
+                f"compiled steps still peak at {format_bytes(peak)}, above the budget of "
+                f"{format_bytes(budget)}, after {TRIES} plans; training goes on without one"
+            )
+            return
+        self.joint.reserve(int((peak - budget) * AND_A_BIT))
+        _say(
+            f"a compiled step peaks at {format_bytes(peak)}, above {format_bytes(budget)}: outside "
+            "its graphs more is alive than was known; they are planned and compiled again"
+        )
+        self._call = self._compiled(planned=True)
+
+    def _say_status(self, peak: int, budget: int) -> None:
+        off = ""
+        if len(self.joint.plans) == 1:
+            (plan,), (message,) = self.joint.plans, self.joint.planned
+            message = with_loss(message, self._outside_bytes, self._outputs_die)
+            self.predicted_peak_bytes = peak_under(message, set(plan.recomputed_ops))
+            over = peak / self.predicted_peak_bytes - 1
+            off = f" ({format_percent(over, sign=True)} of predicted)"
+        equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
+        _say(f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}{equal}")
+
+    def _stop(self, why: str) -> None:
+        self.why = why
+        _say(why)
+
+    # ---- Compiling --------------------------------------------------------------------
+
+    def _compiled(self, planned: bool) -> Callable[..., Any]:
+        """Compiles at its first call. A backend of its own: nothing is shared with another."""
+        model = self._model()
+        assert model is not None
+        backend, options = self._settings
+
+        def flavour(gm: Any, inputs: Any, **more: Any) -> Any:
+            with self.joint.told(planned and not self.why):
+                return backend(gm, inputs, **more)
+
+        if self.joint.plans and planned:
+            self.joint.forget()
+        made: Callable[..., Any] = torch.compile(model._orig_mod, backend=flavour, **options)  # type: ignore[arg-type]
+        return made
+
+
+def _settings(model: nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Backend and options that a model was compiled with."""
+    context: Any = getattr(model, "dynamo_ctx", None)
+    backend: Any = getattr(context, "callback", None)
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    if not callable(backend):
+        raise RepriseError("this torch does not tell by which backend a model is compiled")
+    options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
+    return backend, options
+
+
+def _exact_meter(device: torch.device) -> Meter | None:
+    try:
+        meter = open_meter(device)
+        if not meter.exact:
+            return None  # one that looks at every op would be compiled, too
+        meter.start(alive_bytes(device))
+    except RepriseError as error:
+        _say(f"the peak of compiled steps is not measured: {error}")
+        return None
+    return meter
+
+
+def _say(text: str) -> None:
+    print(f"reprise: {text}", file=sys.stderr, flush=True)
