@@ -2,7 +2,10 @@
 #include "planner/chain_plan.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <optional>
 
 #include "planner/unread.h"
 
@@ -297,78 +300,126 @@ int64_t SlotsFor(const Chain& chain, const Effort& effort) {
   return effort.most_ticks() / 8 / (1 + stages * stages * stages / 6);
 }
 
-void AddRotor(const Problem& problem, const Chain& chain, int64_t budget_bytes,
-              Generator& generator, Effort& effort,
-              std::vector<ChainSchedule>& schedules) {
-  const ChainModel model(problem, chain);
-  int64_t bytes = budget_bytes - model.FixedBytes();
-  if (bytes <= 0) return;
-  // Slots as fine as the table may be; whole where the bytes allow it.
-  int64_t slot = 0;
-  for (const RotorStage& stage : model.rotor().stages) {
-    slot = std::gcd(slot, stage.output_bytes);
-    slot = std::gcd(slot, stage.gradient_bytes);
-    for (const RotorOption& option : stage.options) {
-      slot = std::gcd(slot, option.kept_bytes);
-    }
-  }
-  const int64_t slots = std::min<int64_t>(kMostSlots, SlotsFor(chain, effort));
-  slot = std::max({slot, int64_t{1}, (bytes + slots - 1) / slots});
-  const Rotor rotor(model.rotor(), slot, static_cast<int>(bytes / slot));
-  effort.Spend(rotor.ticks());
-  int64_t within = bytes;
-  for (int round = 0; round < kMostRounds && !effort.Over(); ++round) {
-    if (rotor.TimeNs(within) == Rotor::kImpossible) return;
-    ChainSchedule schedule{.solver = "rotor"};
-    if (!Replay(problem, model.Execs(rotor.Steps(within)), generator, effort,
-                schedule)) {
-      return;
-    }
-    const int64_t over = schedule.peak_bytes - budget_bytes;
-    schedules.push_back(std::move(schedule));
-    if (over <= 0) return;
-    within -= over;
-  }
-}
-
-void AddRevolve(const Problem& problem, const Chain& chain,
-                int64_t budget_bytes, Generator& generator, Effort& effort,
-                std::vector<ChainSchedule>& schedules) {
-  const ChainModel model(problem, chain);
-  const int length = chain.stage_count();
-  // The most slots that fit: by bisection.
-  int low = 1, high = length;
-  while (low <= high && !effort.Over()) {
-    const int slots = low + (high - low) / 2;
-    ChainSchedule schedule{.solver = "revolve"};
-    const bool ran = RevolveForwardSteps(length, slots) <=
-                         int64_t{kMostExecsPerOp} * length &&
-                     Replay(problem, model.Execs(RevolveSteps(length, slots)),
-                            generator, effort, schedule);
-    const bool fits = ran && schedule.peak_bytes <= budget_bytes;
-    if (ran) schedules.push_back(std::move(schedule));
-    if (fits || !ran) {
-      low = slots + 1;
-    } else {
-      high = slots - 1;
-    }
-  }
-}
-
 }  // namespace
 
-std::vector<ChainSchedule> ChainSchedules(const Problem& problem,
-                                          int64_t budget_bytes,
-                                          Generator& generator,
-                                          Effort& effort) {
+// Joined: a chain of few enough stages for a table, and the last table made.
+struct Joined {
+  Joined(const Problem& problem, const Chain& whole, int stages)
+      : chain(JoinStages(problem, whole, stages)), model(problem, chain) {}
+
+  const Chain chain;
+  const ChainModel model;
+  std::unique_ptr<Rotor> rotor;
+  int64_t slot_bytes = 0;  // of the table
+  int64_t bytes = 0;       // that it has slots for
+};
+
+struct ChainSchedules::State {
+  // What a run of Revolve's schedule came to.
+  struct Ran {
+    bool ok = false;
+    int64_t peak_bytes = 0;
+  };
+
+  explicit State(const Problem& p) : problem(p) {}
+
+  // The most slots that fit: by bisection.
+  void AddRevolve(int64_t budget_bytes, Generator& generator, Effort& effort,
+                  std::vector<ChainSchedule>& schedules) {
+    if (model == nullptr) model = std::make_unique<ChainModel>(problem, *chain);
+    const int length = chain->stage_count();
+    int low = 1, high = length;
+    while (low <= high && !effort.Over()) {
+      const int slots = low + (high - low) / 2;
+      auto known = revolved.find(slots);
+      if (known == revolved.end()) {
+        ChainSchedule schedule{.solver = "revolve"};
+        const bool ran =
+            RevolveForwardSteps(length, slots) <=
+                int64_t{kMostExecsPerOp} * length &&
+            Replay(problem, model->Execs(RevolveSteps(length, slots)),
+                   generator, effort, schedule);
+        known = revolved.emplace(slots, Ran{ran, schedule.peak_bytes}).first;
+        if (ran) schedules.push_back(std::move(schedule));
+      }
+      const Ran& ran = known->second;
+      if (!ran.ok || ran.peak_bytes <= budget_bytes) {
+        low = slots + 1;
+      } else {
+        high = slots - 1;
+      }
+    }
+  }
+
+  // Slots as fine as the table may be; whole where the bytes allow it.
+  void MakeTable(Joined& at, int64_t bytes, Effort& effort) const {
+    int64_t slot = 0;
+    for (const RotorStage& stage : at.model.rotor().stages) {
+      slot = std::gcd(slot, stage.output_bytes);
+      slot = std::gcd(slot, stage.gradient_bytes);
+      for (const RotorOption& option : stage.options) {
+        slot = std::gcd(slot, option.kept_bytes);
+      }
+    }
+    const int64_t slots =
+        std::min<int64_t>(kMostSlots, SlotsFor(at.chain, effort));
+    slot = std::max({slot, int64_t{1}, (bytes + slots - 1) / slots});
+    if (at.rotor != nullptr && at.bytes >= bytes && at.slot_bytes <= 2 * slot) {
+      return;
+    }
+    at.rotor = std::make_unique<Rotor>(at.model.rotor(), slot,
+                                       static_cast<int>(bytes / slot));
+    at.slot_bytes = slot;
+    at.bytes = bytes;
+    effort.Spend(at.rotor->ticks());
+  }
+
+  void AddRotor(Joined& at, int64_t budget_bytes, Generator& generator,
+                Effort& effort, std::vector<ChainSchedule>& schedules) const {
+    const int64_t bytes = budget_bytes - at.model.FixedBytes();
+    if (bytes <= 0) return;
+    MakeTable(at, bytes, effort);
+    int64_t within = bytes;
+    for (int round = 0; round < kMostRounds && !effort.Over(); ++round) {
+      if (at.rotor->TimeNs(within) == Rotor::kImpossible) return;
+      ChainSchedule schedule{.solver = "rotor"};
+      if (!Replay(problem, at.model.Execs(at.rotor->Steps(within)), generator,
+                  effort, schedule)) {
+        return;
+      }
+      const int64_t over = schedule.peak_bytes - budget_bytes;
+      schedules.push_back(std::move(schedule));
+      if (over <= 0) return;
+      within -= over;
+    }
+  }
+
+  const Problem& problem;
+  std::optional<Chain> chain;                     // found when first asked for
+  std::unique_ptr<ChainModel> model;              // of the whole chain
+  std::map<int, Ran> revolved;                    // by slots
+  std::map<int, std::unique_ptr<Joined>> joined;  // by the most stages
+};
+
+ChainSchedules::ChainSchedules(const Problem& problem)
+    : state_(std::make_unique<State>(problem)) {}
+ChainSchedules::~ChainSchedules() = default;
+
+std::vector<ChainSchedule> ChainSchedules::For(int64_t budget_bytes,
+                                               Generator& generator,
+                                               Effort& effort) {
   std::vector<ChainSchedule> schedules;
-  const Chain chain = FindChain(problem);
-  if (chain.stage_count() < 2) return schedules;
-  AddRevolve(problem, chain, budget_bytes, generator, effort, schedules);
+  State& state = *state_;
+  if (!state.chain) state.chain = FindChain(state.problem);
+  if (state.chain->stage_count() < 2) return schedules;
+  state.AddRevolve(budget_bytes, generator, effort, schedules);
   for (int stages = kMostStages; stages >= 8 && !effort.Over(); stages /= 2) {
-    const Chain joined = JoinStages(problem, chain, stages);
-    if (SlotsFor(joined, effort) < kFewestSlots) continue;
-    AddRotor(problem, joined, budget_bytes, generator, effort, schedules);
+    std::unique_ptr<Joined>& joined = state.joined[stages];
+    if (joined == nullptr) {
+      joined = std::make_unique<Joined>(state.problem, *state.chain, stages);
+    }
+    if (SlotsFor(joined->chain, effort) < kFewestSlots) continue;
+    state.AddRotor(*joined, budget_bytes, generator, effort, schedules);
     break;
   }
   return schedules;

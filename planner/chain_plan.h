@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,23 @@ struct ChainSchedule {
   std::string solver = {};
 };
 
-// The schedules tried for this budget; empty where the graph is no chain of at
-// least two stages or none can be run. O(stages^2 slots) ticks.
-std::vector<ChainSchedule> ChainSchedules(const Problem& problem,
-                                          int64_t budget_bytes,
-                                          Generator& generator, Effort& effort);
+// ChainSchedules: those of one problem, at any number of budgets. Models and
+// tables are made once; a table of a larger budget answers smaller ones while
+// its slots are at most twice as large as theirs would be.
+class ChainSchedules {
+ public:
+  explicit ChainSchedules(const Problem& problem);
+  ~ChainSchedules();
+
+  // The schedules tried for this budget, without those returned before; empty
+  // where the graph is no chain of at least two stages or none can be run.
+  // O(stages^2 slots) ticks for a table, O(ops) for a schedule.
+  std::vector<ChainSchedule> For(int64_t budget_bytes, Generator& generator,
+                                 Effort& effort);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace reprise::planner

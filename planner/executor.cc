@@ -379,12 +379,13 @@ void SearchRegions(const Problem& problem, int64_t budget_bytes,
   for (const Archive::Point* point : {any.Best(budget_bytes), any.Smallest()}) {
     if (point != nullptr) nested.Add(PlanLike(problem, point->execs));
   }
+  ChainSchedules chains(problem);
   for (const int percent : {100, 95, 85, 70}) {
     if (search.Done()) return;
     Effort part(std::max<int64_t>(1, left / 8), effort.should_stop());
     const int64_t room = (budget_bytes - problem.static_bytes) / 100 * percent;
-    for (const ChainSchedule& schedule : ChainSchedules(
-             problem, problem.static_bytes + room, generator, part)) {
+    for (const ChainSchedule& schedule :
+         chains.For(problem.static_bytes + room, generator, part)) {
       nested.Add(PlanLike(problem, schedule.execs));
     }
     effort.Spend(part.ticks());

@@ -49,13 +49,11 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
                       const Request& request, Archive& archive,
                       Effort& effort) {
   const Problem smaller = MakeProblem(reduction.graph(), problem.capabilities);
-  Generator generator(smaller);
-  Archive found;
-  AddBase(smaller, found);
-  Solution solution = Solve(smaller, request, generator, found, effort);
+  Known found(smaller);
+  Solution solution = Solve(smaller, request, found, effort);
   solution.infeasible = reduction.Expand(solution.infeasible);
   for (const Archive::Point* point :
-       {found.Best(request.budget_bytes), found.Smallest()}) {
+       {found.archive.Best(request.budget_bytes), found.archive.Smallest()}) {
     if (point == nullptr) continue;
     const std::vector<OpId> execs = reduction.Expand(point->execs);
     const StatusOr<Evaluation> evaluation = Evaluate(
@@ -76,17 +74,15 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
   return solution;
 }
 
-Solution SolveAuto(const Problem& problem, const Request& request,
-                   Archive& archive, Effort& effort) {
-  Generator generator(problem);
-  AddBase(problem, archive);
+Solution SolveAuto(const Problem& problem, const Request& request, Known& known,
+                   Effort& effort) {
   if (MayReduce(request) && problem.base.peak_bytes > request.budget_bytes) {
     const Reduction reduction(problem);
     if (reduction.IsWorthIt()) {
-      return SolveReduced(problem, reduction, request, archive, effort);
+      return SolveReduced(problem, reduction, request, known.archive, effort);
     }
   }
-  return Solve(problem, request, generator, archive, effort);
+  return Solve(problem, request, known, effort);
 }
 
 }  // namespace
@@ -98,12 +94,14 @@ StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
   Effort effort(
       request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem),
       request.should_stop);
-  Archive archive;
-  const Solution solution = request.strategy == Strategy::kAuto
-                                ? SolveAuto(problem, request, archive, effort)
-                                : SolveNamed(problem, request, archive, effort);
-  ASSIGN_OR_RETURN(Plan plan,
-                   PlanFrom(problem, request.budget_bytes, solution, archive));
+  Known known(problem);
+  if (request.strategy != Strategy::kAuto) known.archive = {};
+  const Solution solution =
+      request.strategy == Strategy::kAuto
+          ? SolveAuto(problem, request, known, effort)
+          : SolveNamed(problem, request, known.archive, effort);
+  ASSIGN_OR_RETURN(Plan plan, PlanFrom(problem, request.budget_bytes, solution,
+                                       known.archive));
   plan.interrupted = effort.interrupted();
   plan.ticks = effort.ticks();
   return plan;

@@ -37,7 +37,7 @@ Status CheckRequest(const Request& request) {
   return OkStatus();
 }
 
-void AddBase(const Problem& problem, Archive& archive) {
+Known::Known(const Problem& problem) : generator(problem), chains(problem) {
   std::vector<OpId> execs(problem.op_count);
   for (OpId o = 0; o < problem.op_count; ++o) execs[o] = o;
   RegionPlan regions;

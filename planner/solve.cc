@@ -7,7 +7,6 @@
 #include "base/str_cat.h"
 #include "planner/block_plan.h"
 #include "planner/burst.h"
-#include "planner/chain_plan.h"
 #include "planner/construct.h"
 #include "planner/exec_list.h"
 #include "planner/executor.h"
@@ -46,12 +45,13 @@ constexpr int kFewestBlockOps = 400;
 // Search: the state of one solve.
 class Search {
  public:
-  Search(const Problem& problem, const Request& request, Generator& generator,
-         Archive& archive, Effort& effort)
+  Search(const Problem& problem, const Request& request, Known& known,
+         Effort& effort)
       : problem_(problem),
         request_(request),
-        generator_(generator),
-        archive_(archive),
+        known_(known),
+        generator_(known.generator),
+        archive_(known.archive),
         effort_(effort),
         certificate_(problem, request.budget_bytes, effort),
         random_(request.seed),
@@ -183,16 +183,18 @@ class Search {
 
   // What people know by name: the answer is never worse than any of it.
   void AddStrategies() {
-    const int64_t before = generator_.ticks();
-    for (const Candidate& candidate :
-         StrategyCandidates(problem_, Strategy::kAuto, generator_)) {
-      archive_.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
-                   std::string(NameOf(candidate.strategy)));
+    if (!known_.has_strategies) {
+      const int64_t before = generator_.ticks();
+      for (const Candidate& candidate :
+           StrategyCandidates(problem_, Strategy::kAuto, generator_)) {
+        archive_.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                     std::string(NameOf(candidate.strategy)));
+      }
+      effort_.Spend(generator_.ticks() - before);
+      known_.has_strategies = true;
     }
-    effort_.Spend(generator_.ticks() - before);
-    const std::vector<ChainSchedule> schedules =
-        ChainSchedules(problem_, request_.budget_bytes, generator_, effort_);
-    for (const ChainSchedule& schedule : schedules) {
+    for (const ChainSchedule& schedule :
+         known_.chains.For(request_.budget_bytes, generator_, effort_)) {
       archive_.Add(schedule.peak_bytes, schedule.time_ns, schedule.execs,
                    schedule.solver);
     }
@@ -544,6 +546,7 @@ class Search {
 
   const Problem& problem_;
   const Request& request_;
+  Known& known_;
   Generator& generator_;
   Archive& archive_;
   Effort& effort_;
@@ -562,22 +565,21 @@ class Search {
 
 }  // namespace
 
-Solution Solve(const Problem& problem, const Request& request,
-               Generator& generator, Archive& archive, Effort& effort) {
+Solution Solve(const Problem& problem, const Request& request, Known& known,
+               Effort& effort) {
   if (problem.capabilities.execution == Execution::kFree) {
-    return Search(problem, request, generator, archive, effort).Run();
+    return Search(problem, request, known, effort).Run();
   }
   // Any schedule under the same rules: its bound holds for the executor, and
   // its plans are where the executor's own begin.
-  Archive any;
-  AddBase(problem, any);
+  Known any(problem);
   const int64_t half = effort.most_ticks() / 2;
   Effort first(half, effort.should_stop());
-  Solution solution = Search(problem, request, generator, any, first).Run();
+  Solution solution = Search(problem, request, any, first).Run();
   effort.Spend(first.ticks());
   if (!solution.impossible) {
     SearchRegions(problem, request.budget_bytes, solution.added_ns, request,
-                  any, generator, archive, effort);
+                  any.archive, known.generator, known.archive, effort);
   }
   return solution;
 }

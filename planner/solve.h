@@ -7,11 +7,12 @@
 //   cuts -> schedules      -> restore -> local search, from several starts
 //   windows where the incumbent touches the budget -> better bound
 //
-// The archive and the effort outlive a solve: a sweep shares both.
+// What is known outlives a solve: a sweep shares it.
 #pragma once
 
 #include "planner/archive.h"
 #include "planner/certificate.h"
+#include "planner/chain_plan.h"
 #include "planner/flags.h"
 #include "planner/planner.h"
 #include "planner/problem.h"
@@ -33,8 +34,16 @@ inline double Overhead(int64_t added_ns, int64_t base_time_ns) {
 // INVALID_ARGUMENT where a field of the request cannot be meant.
 Status CheckRequest(const Request& request);
 
-// The base order is in every archive: what fits without a plan fits.
-void AddBase(const Problem& problem, Archive& archive);
+// What solves of one problem share: nothing in it depends on a budget.
+struct Known {
+  // Begins with the base order: what fits without a plan fits.
+  explicit Known(const Problem& problem);
+
+  Generator generator;
+  Archive archive;
+  ChainSchedules chains;
+  bool has_strategies = false;  // the named ones are in the archive
+};
 
 // Ticks where the request does not say: about three seconds of one core,
 // and for 100,000 ops about 20.
@@ -52,8 +61,8 @@ Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
 
 // Searches until the gap is at most `target_gap` or the effort is over. What
 // it finds is in the archive.
-Solution Solve(const Problem& problem, const Request& request,
-               Generator& generator, Archive& archive, Effort& effort);
+Solution Solve(const Problem& problem, const Request& request, Known& known,
+               Effort& effort);
 
 // The plan for a budget out of the archive, replayed by the evaluator.
 StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,

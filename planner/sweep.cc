@@ -4,10 +4,10 @@
 // monotone by construction, and a bound proven at a larger budget holds at
 // every smaller one.
 //
-//   ascending    every budget briefly, smallest first: what fits in less fits
-//                too, and bad starts are paid for once
-//   descending   every budget again, largest first; each point is streamed as
-//                soon as it is searched
+//   descending   every budget, largest first; each point is streamed as soon
+//                as it is searched
+//   ascending    those not settled again, smallest first, for up to
+//                twice the ticks: what fits in less fits too
 //   again        longer, while the caller gives time (until_stopped)
 //
 // A later search may find something better for a point that is out already.
@@ -47,30 +47,35 @@ class Curve {
   // The problem may be that of a reduction.
   Curve(const Problem& problem, const Reduction* reduction,
         const Request& request, const std::vector<int64_t>& budgets,
-        Generator& generator, Archive& archive,
-        const std::function<void(const CurvePoint&)>& on_point)
+        Known& known, const std::function<void(const CurvePoint&)>& on_point)
       : problem_(problem),
         reduction_(reduction),
         request_(request),
         budgets_(budgets),
-        generator_(generator),
-        archive_(archive),
+        known_(known),
         on_point_(on_point),
-        solutions_(budgets.size()) {}
+        solutions_(budgets.size()),
+        searched_(budgets.size()) {}
 
   StatusOr<std::vector<CurvePoint>> Run() {
     const int64_t all =
         request_.max_ticks > 0 ? request_.max_ticks : DefaultTicks(problem_);
     const int64_t share =
         std::max<int64_t>(1, all / static_cast<int64_t>(budgets_.size()));
-    for (size_t i = budgets_.size(); i-- > 0;) Search(i, share / 2);
     for (size_t i = 0; i < budgets_.size(); ++i) {
-      Search(i, share * 3 / 2);
+      Search(i, share);
       RETURN_IF_ERROR(Stream(i + 1));
     }
+    int64_t unsettled = 0;
+    for (size_t i = 0; i < budgets_.size(); ++i) unsettled += !Settled(i);
+    for (size_t i = budgets_.size(); i-- > 0 && unsettled > 0;) {
+      if (Settled(i)) continue;
+      const int64_t left = (2 * all - ticks_) / unsettled--;
+      Search(i, std::clamp<int64_t>(left, 1, 2 * share));
+      RETURN_IF_ERROR(Stream(budgets_.size()));
+    }
     for (int64_t ticks = share * 3;
-         request_.until_stopped && !interrupted_ && !AllWithinTheGap();
-         ticks *= 2) {
+         request_.until_stopped && !interrupted_ && !AllSettled(); ticks *= 2) {
       for (size_t i = 0; i < budgets_.size(); ++i) {
         Search(i, ticks);
         RETURN_IF_ERROR(Stream(budgets_.size()));
@@ -81,19 +86,40 @@ class Curve {
 
  private:
   void Search(size_t i, int64_t ticks) {
-    if (interrupted_) return;
+    if (interrupted_ || Settled(i)) return;
     Request at = request_;
     at.budget_bytes = budgets_[i];
     at.until_stopped = false;
     at.max_ticks = std::max<int64_t>(1, ticks);
     at.on_progress = {};
     Effort effort(at.max_ticks, request_.should_stop);
-    const Solution solution = Solve(problem_, at, generator_, archive_, effort);
+    const Solution solution = Solve(problem_, at, known_, effort);
     interrupted_ = effort.interrupted();
+    ticks_ += effort.ticks();
+    searched_[i] = true;
     Solution& known = solutions_[i];
     const int64_t added_ns = std::max(known.added_ns, solution.added_ns);
     if (!known.impossible) known = solution;
     known.added_ns = added_ns;
+    if (solution.impossible && solution.infeasible.smallest_budget_bytes >
+                                   least_.smallest_budget_bytes) {
+      least_ = solution.infeasible;
+    }
+  }
+
+  // Whether other searches say all that one more would: nothing fits in so
+  // little, or the gap is reached.
+  bool Settled(size_t i) {
+    Solution& known = solutions_[i];
+    if (budgets_[i] < least_.smallest_budget_bytes) {
+      known.impossible = true;
+      known.infeasible = least_;
+    }
+    if (known.impossible) return true;
+    const Archive::Point* best = known_.archive.Best(budgets_[i]);
+    return searched_[i] && best != nullptr &&
+           Overhead(best->time_ns - problem_.base.time_ns - known.added_ns,
+                    problem_.base.time_ns) <= request_.target_gap;
   }
 
   // The point as it is known now: a bound of a larger budget counts too.
@@ -102,8 +128,8 @@ class Curve {
       solutions_[i].added_ns =
           std::max(solutions_[i].added_ns, solutions_[i - 1].added_ns);
     }
-    ASSIGN_OR_RETURN(const Plan plan,
-                     PlanFrom(problem_, budgets_[i], solutions_[i], archive_));
+    ASSIGN_OR_RETURN(const Plan plan, PlanFrom(problem_, budgets_[i],
+                                               solutions_[i], known_.archive));
     CurvePoint point{.budget_bytes = budgets_[i],
                      .feasible = plan.feasible,
                      .bound = plan.bound,
@@ -121,7 +147,7 @@ class Curve {
 
   bool IsKnown(size_t i) const {
     if (i >= sent_.size()) return false;
-    const Archive::Point* best = archive_.Best(budgets_[i]);
+    const Archive::Point* best = known_.archive.Best(budgets_[i]);
     const int64_t added_ns =
         std::max(solutions_[i].added_ns,
                  i > 0 ? solutions_[i - 1].added_ns : int64_t{0});
@@ -146,22 +172,24 @@ class Curve {
     return OkStatus();
   }
 
-  bool AllWithinTheGap() const {
-    return std::all_of(sent_.begin(), sent_.end(), [&](const CurvePoint& p) {
-      return !p.feasible ? p.infeasible.smallest_budget_bytes > p.budget_bytes
-                         : p.overhead - p.bound <= request_.target_gap;
-    });
+  bool AllSettled() {
+    for (size_t i = 0; i < budgets_.size(); ++i) {
+      if (!Settled(i)) return false;
+    }
+    return true;
   }
 
   const Problem& problem_;
   const Reduction* reduction_;
   const Request& request_;
   const std::vector<int64_t>& budgets_;
-  Generator& generator_;
-  Archive& archive_;
+  Known& known_;
   const std::function<void(const CurvePoint&)>& on_point_;
   std::vector<Solution> solutions_;
+  std::vector<bool> searched_;
+  Infeasible least_;  // the largest proof that nothing fits
   std::vector<CurvePoint> sent_;
+  int64_t ticks_ = 0;  // of all searches
   bool interrupted_ = false;
 };
 
@@ -186,15 +214,13 @@ StatusOr<std::vector<CurvePoint>> Sweep(
     smaller.emplace(MakeProblem(reduction->graph(), request.capabilities));
   }
   const Problem& problem = smaller ? *smaller : original;
-  Generator generator(problem);
-  Archive archive;
-  AddBase(problem, archive);
+  Known known(problem);
   const std::vector<int64_t> budgets =
       Budgets(problem.base.peak_bytes,
               LargestWorkingSet(problem).smallest_budget_bytes, points);
 
   return Curve(problem, reduction ? &*reduction : nullptr, request, budgets,
-               generator, archive, on_point)
+               known, on_point)
       .Run();
 }
 

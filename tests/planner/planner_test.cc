@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/archive.h"
+#include "planner/generate.h"
 #include "planner/random.h"
 #include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
@@ -196,6 +198,29 @@ TEST(SweepTest, PointsComeWhileTheCurveIsBeingMade) {
   // Work goes on between the points.
   EXPECT_LT(asked_at[1], asked_at[3]);
   EXPECT_LT(asked_at[3], asked_at.back());
+}
+
+// How often it is asked whether to stop is a measure of work that is the same
+// on every machine.
+TEST(SweepTest, TwentyOneBudgetsCostAtMostThreeTimesTheCostliest) {
+  const auto graph = Generate({.kind = GraphKind::kTransformer, .ops = 400});
+  ASSERT_TRUE(graph.ok());
+  int64_t asked = 0;
+  Request request;
+  request.should_stop = [&] { return ++asked < 0; };
+
+  const auto curve = Sweep(*graph, request, 21);
+  const int64_t sweep = std::exchange(asked, 0);
+  ASSERT_TRUE(curve.ok());
+  int64_t costliest = 0;
+  for (const size_t i : {4, 8, 12}) {
+    request.budget_bytes = (*curve)[i].budget_bytes;
+    ASSERT_TRUE(MakePlan(*graph, request).ok());
+    costliest = std::max(costliest, std::exchange(asked, 0));
+  }
+
+  EXPECT_GT(costliest, 0);
+  EXPECT_LE(sweep, 3 * costliest);
 }
 
 TEST(ArchiveTest, KeepsTheParetoSetOnly) {

@@ -221,7 +221,7 @@ TEST(ChainPlanTest, EqualsRevolveOnUniformChains) {
 
     int64_t best = Rotor::kImpossible;
     for (const ChainSchedule& schedule :
-         ChainSchedules(problem, budget, generator, effort)) {
+         ChainSchedules(problem).For(budget, generator, effort)) {
       if (schedule.peak_bytes > budget) continue;
       best = std::min(best, schedule.time_ns - problem.base.time_ns);
     }
