@@ -14,9 +14,11 @@ machine does falls on all of them, first as copies of each other, then as
 
 A round's cost is the median over turns of one child's time over another's, after over before:
 what differs from child to child divides out. Times are CPU times of the whole process, so a
-thread of the agent's would count. Printed are medians over rounds with bootstrap intervals of
-95 %, threads, and the memory of the device that CUPTI has for us. CUPTI is the fake one of
-tests/profiler: what a real one leaves behind is for tests/gpu/run to say. Asserts nothing.
+thread of the agent's would count. What little the agent does in a step is one call: that is timed
+by itself too, where it is made, because whole steps differ by percents on a busy machine. Printed
+are medians over rounds with bootstrap intervals of 95 %, threads, and the memory of the device
+that CUPTI has for us. CUPTI is the fake one of tests/profiler: what a real one leaves behind is
+for tests/gpu/run to say. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ PAIRS = (("loaded", "absent"), ("window", "absent"), ("window", "loaded"))
 STEPS = 4  # timed in a turn
 ROOT = Path(__file__).resolve().parents[2]
 Facts = dict[str, int]
+Times = dict[str, int]
+Row = dict[str, Times]  # of one turn, by condition
 
 
 class Work:
@@ -63,15 +67,21 @@ class Work:
         self.optimizer.step()
 
 
-def timed(work: Work, steps: int, tell: Callable[[int], None] | None) -> float:
+def nobody(step: int) -> None:
+    """Told of a step where the agent is not loaded."""
+
+
+def timed(work: Work, steps: int, tell: Callable[[int], None]) -> Times:
     """Nanoseconds of CPU time of a few steps, after one that warms the caches."""
     work.step()
+    told = 0
     begin = time.process_time_ns()
     for number in range(steps):
-        if tell is not None:
-            tell(number)
+        before = time.thread_time_ns()
+        tell(number)
+        told += time.thread_time_ns() - before
         work.step()
-    return time.process_time_ns() - begin
+    return {"steps": time.process_time_ns() - begin, "told": told}
 
 
 def threads() -> int:
@@ -115,12 +125,12 @@ def record_a_window(library: abi.Library, build: Path, work: Work) -> int:
 def serve(condition: str, work: Work, ask: int, say: int, build: Path, socket: Path) -> None:
     """A child's life: "t" times a turn, "c" makes the condition, "f" says the facts, and ends."""
     facts: Facts = {"threads_before": threads()}
-    tell: Callable[[int], None] | None = None
+    tell: Callable[[int], None] = nobody
     library: abi.Library | None = None
     command = b""
     while command != b"f":
         command = os.read(ask, 1)
-        answer: Facts | float = 0
+        answer: Facts | Times = {}
         if command == b"t":
             answer = timed(work, STEPS, tell)
         elif command == b"c" and condition != "absent":
@@ -179,24 +189,11 @@ class Child:
         return facts
 
 
-def interval(costs: list[float]) -> dict[str, float]:
-    """The median in percent, and the bootstrap interval of 95 %."""
+def interval(values: list[float]) -> dict[str, float]:
+    """The median, and the bootstrap interval of 95 %."""
     source = random.Random(0)
-    medians = sorted(statistics.median(source.choices(costs, k=len(costs))) for _ in range(2000))
-    return {
-        "median_percent": 100 * statistics.median(costs),
-        "low_percent": 100 * medians[50],
-        "high_percent": 100 * medians[1949],
-    }
-
-
-def tell_cost(steps: int) -> float:
-    """Nanoseconds of CPU of `reprise_step` itself, from Python, in this process's session."""
-    library = abi.load()
-    begin = time.process_time_ns()
-    for number in range(steps):
-        library.quick.reprise_step(number)
-    return (time.process_time_ns() - begin) / steps
+    medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(2000))
+    return {"median": statistics.median(values), "low": medians[50], "high": medians[1949]}
 
 
 def daemon(build: Path, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
@@ -217,7 +214,7 @@ def one_round(first: int, turns: int, work: Work, build: Path, socket: Path) -> 
     """Three children step in turn, before and after they become what they are."""
     order = CONDITIONS[first:] + CONDITIONS[:first]
     children = {name: Child(name, work, build, socket) for name in order}
-    times: dict[str, list[dict[str, float]]] = {"before": [], "after": []}
+    times: dict[str, list[Row]] = {"before": [], "after": []}
     for phase, rows in times.items():
         if phase == "after":
             for child in children.values():
@@ -234,26 +231,32 @@ def one_round(first: int, turns: int, work: Work, build: Path, socket: Path) -> 
 class Round:
     """Times of each turn by condition, and what each child said at its end."""
 
-    before: list[dict[str, float]]
-    after: list[dict[str, float]]
+    before: list[Row]
+    after: list[Row]
     facts: dict[str, Facts]
 
     def cost(self, of: str, against: str) -> float:
-        """By how much more `of` grew than `against`, turn by turn."""
+        """By how many percent more `of` grew than `against`, turn by turn."""
 
-        def ratio(rows: list[dict[str, float]]) -> float:
-            return statistics.median(row[of] / row[against] for row in rows)
+        def ratio(rows: list[Row]) -> float:
+            return statistics.median(row[of]["steps"] / row[against]["steps"] for row in rows)
 
-        return ratio(self.after) / ratio(self.before) - 1
+        return 100 * (ratio(self.after) / ratio(self.before) - 1)
+
+    def call(self) -> float:
+        """Microseconds that telling the agent of a step takes there and then."""
+        told = [row["loaded"]["told"] - row["absent"]["told"] for row in self.after]
+        return statistics.median(told) / (1000 * STEPS)
 
 
 def report(found: list[Round]) -> dict[str, Any]:
     said: dict[str, Any] = {
-        "step_us": statistics.median(row["absent"] for one in found for row in one.before)
-        / (1000 * STEPS)
+        "step_us": statistics.median(row["absent"]["steps"] for one in found for row in one.before)
+        / (1000 * STEPS),
+        "call_us": interval([one.call() for one in found]),
     }
     for of, against in PAIRS:
-        said[f"{of}_against_{against}"] = interval([one.cost(of, against) for one in found])
+        said[f"{of}_against_{against}_percent"] = interval([one.cost(of, against) for one in found])
     with_agent = [one.facts[name] for one in found for name in ("loaded", "window")]
     said["threads_added"] = max(f["threads_after"] - f["threads_before"] for f in with_agent)
     said["device_bytes_outside"] = max(f["device_bytes"] for f in with_agent)
@@ -268,8 +271,8 @@ def report(found: list[Round]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build")
-    parser.add_argument("--rounds", type=int, default=24)
-    parser.add_argument("--turns", type=int, default=40, help="of each child, before and after")
+    parser.add_argument("--seconds", type=float, default=80, help="no round begins after them")
+    parser.add_argument("--turns", type=int, default=20, help="of each child, before, after")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     build = options.build.resolve()
@@ -282,15 +285,13 @@ def main() -> None:
         try:
             work = Work()
             for _ in range(20):
-                timed(work, STEPS, None)
-            said = report(
-                [
-                    one_round(number % len(CONDITIONS), options.turns, work, build, socket)
-                    for number in range(options.rounds)
-                ]
-            )
-            start(socket)
-            said["step_call_us"] = tell_cost(20_000) / 1000
+                timed(work, STEPS, nobody)
+            rounds: list[Round] = []
+            until = time.monotonic() + options.seconds
+            while not rounds or time.monotonic() < until:
+                first = len(rounds) % len(CONDITIONS)
+                rounds.append(one_round(first, options.turns, work, build, socket))
+            said = report(rounds)
         finally:
             process.terminate()
             process.wait(10)
@@ -298,15 +299,13 @@ def main() -> None:
     if options.json:
         print(json.dumps(said))
         return
-    print(
-        f"a step {said['step_us']:.0f} us of CPU; in it reprise_step {said['step_call_us']:.2f} us"
-    )
+    print(f"a step {said['step_us']:.0f} us of CPU")
+    rows = {"reprise_step in it": (said["call_us"], "us")}
     for of, against in PAIRS:
-        row = said[f"{of}_against_{against}"]
-        print(
-            f"{of:6s} against {against:6s}  {row['median_percent']:+.3f} % "
-            f"[{row['low_percent']:+.3f}, {row['high_percent']:+.3f}]"
-        )
+        rows[f"{of} against {against}"] = (said[f"{of}_against_{against}_percent"], "%")
+    for what, (row, unit) in rows.items():
+        print(f"{what:22s} {row['median']:+.2f} {unit} [{row['low']:+.2f}, {row['high']:+.2f}]")
+    print(f"a thousandth of a step from {said['call_us']['median']:.0f} ms on")
     print(
         f"threads added {said['threads_added']}; bytes of the device {said['device_bytes_outside']}"
         f" ({said['device_bytes_in_window']} inside a window); {said['rounds']} rounds; "
