@@ -169,8 +169,8 @@ std::vector<Check> CheckProcesses(const Sessions& sessions,
   std::map<pid_t, Process> processes;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
-    auto process = ReadProcess(entry.path().filename().string());
-    if (process) processes[process->pid] = *std::move(process);
+    const auto process = ReadProcess(entry.path().filename().string());
+    if (process) processes.emplace(process->pid, *process);
   }
   std::vector<Check> unseen;
   for (const auto& [pid, process] : processes) {

@@ -127,6 +127,9 @@ bool Statement::IsNull(int column) const {
 
 // ---- Database ----
 
+// What PRAGMA auto_vacuum says.
+constexpr int64_t kIncremental = 2;
+
 StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
   sqlite3* raw = nullptr;
   const int result = sqlite3_open_v2(
@@ -141,10 +144,21 @@ StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
   }
   sqlite3_extended_result_codes(raw, 1);
   sqlite3_busy_timeout(raw, 2000);
-  RETURN_IF_ERROR(database.Execute(
-      StrCat("PRAGMA page_size=", page_bytes,
-             "; PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL;"
-             "PRAGMA synchronous=NORMAL; PRAGMA foreign_keys=ON")));
+  // Setting it writes to the file, also when nothing changes: a reader would
+  // wait for whoever writes, and find no room on a full disk.
+  int64_t vacuum = 0;
+  {
+    ASSIGN_OR_RETURN(Statement mode, database.Prepare("PRAGMA auto_vacuum"));
+    ASSIGN_OR_RETURN(const bool row, mode.Step());
+    if (row) vacuum = mode.Int(0);
+  }
+  if (vacuum != kIncremental) {
+    RETURN_IF_ERROR(database.Execute(StrCat(
+        "PRAGMA page_size=", page_bytes, "; PRAGMA auto_vacuum=INCREMENTAL")));
+  }
+  RETURN_IF_ERROR(
+      database.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+                       "PRAGMA foreign_keys=ON"));
   return database;
 }
 

@@ -102,6 +102,25 @@ TEST(StoreTest, KeepsServingWhenTheDiskIsFullAndRecovers) {
   EXPECT_EQ(store.degraded(), "");
 }
 
+TEST(StoreTest, AReaderOpensWhileSomebodyWrites) {
+  const TemporaryFolder folder;
+  auto opened = Store::Open({.path = folder.path() + "/a.db"});
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  Store& store = **opened;
+
+  // The first reader is opened in here, where the write lock is held.
+  const Status status = store.Write([&](Database& db) -> Status {
+    RETURN_IF_ERROR(EnsureRun(db, "abc", 1));
+    return store.Read([](Database& reader) -> Status {
+      ASSIGN_OR_RETURN(const int64_t runs, CountRuns(reader));
+      EXPECT_EQ(runs, 0);
+      return OkStatus();
+    });
+  });
+
+  EXPECT_TRUE(status.ok()) << status.message();
+}
+
 TEST(StoreTest, FindsARunByItsBeginningButNotByAnAmbiguousOne) {
   const TemporaryFolder folder;
   auto store = Store::Open({.path = folder.path() + "/a.db"});
