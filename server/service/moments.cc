@@ -120,9 +120,8 @@ std::string Sentence(const v1::ShownMoment& shown, bool finished) {
 
 std::string GraphSource(const Walk& walk, const MomentView& view) {
   if (view.finished) return "what a step leaves behind, from its step graph";
-  const std::string along = walk.planned
-                                ? "from the step graph, along the plan"
-                                : "from the captured step, without a plan";
+  std::string along = walk.planned ? "from the step graph, along the plan"
+                                   : "from the captured step, without a plan";
   if (!view.guessed) return along;
   return along +
          "; which op was under way is not known: shown is where most is alive";
