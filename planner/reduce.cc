@@ -53,6 +53,7 @@ class Reducer {
       // Names stay where they are.
       ops_.push_back({.time_ns = op.time_ns,
                       .workspace_bytes = op.workspace_bytes,
+                      .again_ns = op.again_ns,
                       .state_bytes = op.state_bytes,
                       .launches = op.launches,
                       .phase = op.phase,
@@ -257,6 +258,7 @@ class Reducer {
   void Join(OpId before, OpId o) {
     Op& op = ops_[before];
     if (op.kind == OpKind::kView) op.kind = OpKind::kPure;
+    op.again_ns = RerunNs(op) + RerunNs(ops_[o]);
     op.time_ns += ops_[o].time_ns;
     op.launches += ops_[o].launches;
     --mutators_[op.writes[0]];

@@ -49,7 +49,7 @@ Rules MakeRules(const StepGraph& graph, const Versions& versions,
         static_cast<__int128>(std::max<int64_t>(0, capabilities.ns_per_op)) *
         op.launches;
     rules.rerun_ns.push_back(
-        op.time_ns +
+        RerunNs(op) +
         static_cast<int64_t>(std::min<__int128>(launch_ns, int64_t{1} << 61)));
   }
   rules.may_trigger.push_back(!backward_only);

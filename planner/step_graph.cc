@@ -65,7 +65,9 @@ Status CheckTimes(const StepGraph& graph) {
   for (OpId o = 0; o < graph.op_count(); ++o) {
     RETURN_IF_ERROR(
         CheckNotNegative(NameOf(graph, o) + ".time_ns", graph.ops[o].time_ns));
-    if (!time.Add(graph.ops[o].time_ns)) {
+    RETURN_IF_ERROR(CheckNotNegative(NameOf(graph, o) + ".again_ns",
+                                     graph.ops[o].again_ns));
+    if (!time.Add(std::max(graph.ops[o].time_ns, graph.ops[o].again_ns))) {
       return InvalidArgument("ops: their time_ns sum to more than 2^62");
     }
   }

@@ -65,6 +65,7 @@ struct Storage {
 struct Op {
   int64_t time_ns = 0;
   int64_t workspace_bytes = 0;
+  int64_t again_ns = 0;     // time of a re-run; 0: as that of the first run
   int64_t state_bytes = 0;  // generator state, charged when a seeded op re-runs
   int32_t launches = 1;     // times the executor's ns_per_op per re-run
   Phase phase = Phase::kForward;
@@ -75,6 +76,11 @@ struct Op {
   std::string name = {};
   std::string module = {};
 };
+
+// Without the executor's part.
+constexpr int64_t RerunNs(const Op& op) {
+  return op.again_ns > 0 ? op.again_ns : op.time_ns;
+}
 
 struct StepGraph {
   std::string name = {};

@@ -76,6 +76,7 @@ std::string OpText(const v1::Op& op) {
       ",\"mutates\":", List(op.mutates()), ",\"kind\":\"",
       WordOf(kKindNames, op.kind()), "\"", MaybeText("module", op.module()),
       MaybeNumber("call", op.call()), MaybeNumber("ordinal", op.ordinal()),
+      MaybeNumber("again_ns", op.again_ns()),
       MaybeNumber("state_bytes", op.state_bytes()),
       MaybeText("source", op.source()), "}");
 }

@@ -62,6 +62,7 @@ inline constexpr Key kKeys[] = {
     {Place::kOp, "kind", Type::kKind, true},
     {Place::kOp, "time_ns", Type::kBytes, true},
     {Place::kOp, "workspace_bytes", Type::kBytes, true},
+    {Place::kOp, "again_ns", Type::kBytes, false},
     {Place::kOp, "state_bytes", Type::kBytes, false},
     {Place::kOp, "call", Type::kId, false},
     {Place::kOp, "ordinal", Type::kId, false},

@@ -111,6 +111,7 @@ StatusOr<planner::Op> ConvertOp(const v1::Op& from, int id, int storages) {
   }
   to.time_ns = from.time_ns();
   to.workspace_bytes = from.workspace_bytes();
+  to.again_ns = from.again_ns();
   to.state_bytes = from.state_bytes();
   to.name = from.name();
   to.module = from.module();
@@ -197,6 +198,7 @@ v1::StepGraph ToProto(const planner::StepGraph& graph) {
     to.set_kind(kKinds[static_cast<int>(from.kind)]);
     to.set_time_ns(from.time_ns);
     to.set_workspace_bytes(from.workspace_bytes);
+    to.set_again_ns(from.again_ns);
     to.set_state_bytes(from.state_bytes);
     to.mutable_reads()->Assign(from.reads.begin(), from.reads.end());
     to.mutable_writes()->Assign(from.writes.begin(), from.writes.end());

@@ -41,6 +41,7 @@ TEST(GraphJson, WhatIsWrittenIsReadBackEqual) {
   graph.mutable_storages(1)->set_saved_for_backward(true);
   graph.mutable_ops(1)->set_kind(v1::OP_KIND_SEEDED);
   graph.mutable_ops(1)->set_state_bytes(16);
+  graph.mutable_ops(1)->set_again_ns(5);
   graph.mutable_ops(1)->set_call(2);
   graph.mutable_ops(1)->set_ordinal(3);
   graph.mutable_ops(1)->set_source("model.py:212");

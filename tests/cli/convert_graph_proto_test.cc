@@ -30,6 +30,7 @@ TEST(GraphProto, WhatThePlannerKnowsComesBack) {
   proto.mutable_storages(1)->set_saved_for_backward(true);
   proto.mutable_ops(1)->set_kind(v1::OP_KIND_SEEDED);
   proto.mutable_ops(1)->set_state_bytes(16);
+  proto.mutable_ops(1)->set_again_ns(5);
 
   const auto graph = ToPlanner(proto);
 

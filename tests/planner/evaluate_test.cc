@@ -58,6 +58,19 @@ TEST(EvaluateTest, AReRunCostsItsTimeAndTheExecutorsPrice) {
   EXPECT_EQ(evaluation->time_ns, 15 + 2 + 4 + 2 * 10);
 }
 
+TEST(EvaluateTest, AReRunMayTakeLessThanTheFirstRun) {
+  StepGraph graph = Small();
+  graph.ops[1].time_ns = 50;
+  graph.ops[1].again_ns = 7;
+  const Schedule schedule = {Exec(0), Exec(1), Exec(2), Free(1),
+                             Exec(1), Exec(2), Exec(3)};
+
+  const auto evaluation = Evaluate(graph, schedule, {.ns_per_op = 10});
+
+  ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
+  EXPECT_EQ(evaluation->time_ns, 1 + 50 + 4 + 8 + (7 + 10) + (4 + 10));
+}
+
 TEST(EvaluateTest, NamesOpStorageAndVersionsOfTheFirstError) {
   EXPECT_THAT(ErrorOf(Small(), {Exec(0), Exec(1), Exec(3)}),
               HasSubstr("op 3 runs for the first time before op 2"));

@@ -165,7 +165,8 @@ class Oracle {
       if (next.stored[p] != 0) bytes += graph_.ops[p].state_bytes;
     }
     const int64_t after =
-        time + op.time_ns + (again ? caps_.ns_per_op * op.launches : 0);
+        time +
+        (again ? RerunNs(op) + caps_.ns_per_op * op.launches : op.time_ns);
     if (bytes <= budget_) Reach(next, after, index, Exec(o));
     const bool may_store = !again && op.kind == OpKind::kSeeded &&
                            caps_.seeded_ok && op.state_bytes > 0;

@@ -29,6 +29,7 @@ StepGraph RandomGraph(Random& random, int most_ops) {
           .kind = RandomKind(random)};
     if (random.Percent(3)) op.phase = Phase::kBackward;
     if (op.kind == OpKind::kSeeded) op.state_bytes = random.Below(3);
+    if ((o + op.time_ns) % 4 == 0) op.again_ns = 1 + op.time_ns / 2;
     for (StorageId s = 0; s < graph.storage_count(); ++s) {
       const bool near = s + 3 >= graph.storage_count();
       if (!random.Percent(near ? 40 : 20)) continue;

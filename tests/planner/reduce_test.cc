@@ -208,6 +208,7 @@ TEST(ReduceTest, TakesOutWhatNeedsNoDecision) {
   ASSERT_EQ(smaller.op_count(), 4);
   EXPECT_EQ(smaller.ops[0].time_ns, 3);
   EXPECT_EQ(smaller.ops[0].launches, 2);
+  EXPECT_EQ(RerunNs(smaller.ops[0]), 3);
   EXPECT_EQ(smaller.ops[2].workspace_bytes, 3);
   EXPECT_EQ(smaller.ops[3].time_ns, 3);
   ASSERT_EQ(smaller.storage_count(), 3);

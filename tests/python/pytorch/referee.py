@@ -92,7 +92,7 @@ def evaluate(graph: Graph, schedule: list[int]) -> tuple[int, int, list[int]]:
         profile.append(live + extra)
         if ran[entry] == total[entry] and total[entry] > 1:
             live -= state
-        time += op["time_ns"]
+        time += op.get("again_ns", op["time_ns"]) if ran[entry] > 1 else op["time_ns"]
     if base != len(ops):
         raise Invalid("not every op ran")
     for storage in graph["required"]:
@@ -131,7 +131,7 @@ def with_frees(graph: Graph, execs: list[int], drop: set[int] | None = None) -> 
         merged = [lives[0]]
         hold = max(lives[0][1], release)
         for life in lives[1:]:
-            if len(merged) == 1 and life[0] <= hold:
+            if storages[s]["pinned"] or (len(merged) == 1 and life[0] <= hold):
                 hold = max(hold, life[1])
                 merged[0] = (merged[0][0], hold)
             else:

@@ -78,7 +78,9 @@ def check(job: Job, graph: CapturedGraph, made: Tape) -> Any:
     return counts
 
 
-def test_only_recorded_calls_come_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_call_comes_to_python_as_long_as_all_is_as_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     job = job_of(Net())
     graph = graph_of(job)
     made = tape_of(graph, share=0.4)
@@ -92,9 +94,9 @@ def test_only_recorded_calls_come_to_python(monkeypatch: pytest.MonkeyPatch) -> 
 
     counts = check(job, graph, made)
 
-    special = [row.func for row in made.program.rows if not row.plain]
-    assert 0 < len(special) < len(made.program.rows)
-    assert seen == special
+    assert any(not row.plain for row in made.program.rows)
+    assert seen == []
+    assert (counts.dropped, counts.replayed) == (made.program.dropped, made.program.replays)
     assert counts.mismatches == counts.on_demand == 0
 
 

@@ -46,6 +46,7 @@ from reprise.torch.ops import (
     mutated_positions,
     tensors_in,
 )
+from reprise.torch.shortcut import has_shortcut, prepare, shortcut
 from reprise.torch.sizes import Chosen, chosen_by, follow
 from reprise.torch.stale import stale_message
 from reprise.torch.state import model_device, now_ns, work_clock
@@ -103,6 +104,8 @@ class CapturedOp:
     call: int = 0
     ordinal: int = 0
     time_ns: int = 0
+    again_ns: int = 0  # what a replay takes, where there is a shortcut to it (shortcut.py)
+    kept_bytes: int = 0  # and what is kept for that
     workspace_bytes: int = 0
     node: int = -1  # number of the autograd node whose saved tensors are unpacked
     live_before: int = 0  # what the meter saw before it
@@ -257,6 +260,7 @@ class Capture(TorchDispatchMode):
                 storage.name, storage.category = names.get(cdata, (storage.name, storage.category))
                 self._hold(tensor, storage)
         del prior
+        prepare()
         self._meter.reset_peak()
         self._live_begin = self._meter.live()
         self._peak = self._live_begin
@@ -368,6 +372,7 @@ class Capture(TorchDispatchMode):
         self._peak = max(self._peak, meter.peak())
         meter.reset_peak()
         record = self._recorder.begin(str(func)) if self._recorder is not None else 0
+        shortens = phase == FORWARD and self._in_region and has_shortcut(func, args)
         begin = self._clock()
         out = func(*args, **kwargs)
         took = max(0, self._clock() - begin - self._look_ns)
@@ -415,7 +420,31 @@ class Capture(TorchDispatchMode):
                 storage.mutated_by.append(number)
                 op.reads.remove(storage)  # a replay neither reads nor writes them
         op.kind = self._kind(op, args, kwargs, out, arguments)
+        if shortens and op.kind in (OpKind.PURE, OpKind.SEEDED):
+            self._try_shortcut(op, args, out)
         return out
+
+    def _try_shortcut(self, op: CapturedOp, args: tuple[Any, ...], out: Any) -> None:
+        """What a replay of the op will cost; in no time and no memory of the step."""
+        began, clock = now_ns(self._device), self._clock()
+        made = shortcut(op.func, args, out)
+        self._meter.reset_peak()
+        live = self._meter.live()
+        begin = self._clock()
+        again = made(args)
+        op.again_ns = max(1, self._clock() - begin - self._look_ns)
+        op.kept_bytes = made.bytes
+        results = {t.untyped_storage()._cdata: t for t in tensors_in(again)}
+        kept = {t.untyped_storage()._cdata for t in (*tensors_in(out), *tensors_in(args))}
+        new = sum(t.untyped_storage().nbytes() for c, t in results.items() if c not in kept)
+        op.workspace_bytes = max(op.workspace_bytes, self._meter.peak() - live - new)
+        for storage in op.writes:
+            # What it is made from; autograd saves it anyway.
+            storage.pinned |= storage is not op.outputs[0]
+        del made, again, results
+        self._meter.reset_peak()
+        self._begin_ns += now_ns(self._device) - began
+        self._begin_clock += self._clock() - clock
 
     def _phase(self) -> int:
         if torch._C._current_graph_task_id() != -1:

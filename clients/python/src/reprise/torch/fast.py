@@ -24,16 +24,18 @@ from dataclasses import replace
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.native import Native
-from reprise.torch.ops import IGNORED, PLAIN_TYPES
-from reprise.torch.program import Program
+from reprise.torch.ops import IGNORED, PLAIN_TYPES, statistics_of, trains_at
 
-__all__ = ["FAST", "Compiled", "Ground", "Track", "alone", "load", "prepare"]
+if TYPE_CHECKING:
+    from reprise.torch.program import Program, Row
+
+__all__ = ["FAST", "Compiled", "Ground", "Track", "alone", "library", "load", "prepare"]
 
 FAST = Native(
     "fast",
@@ -42,6 +44,9 @@ FAST = Native(
     ("c10", "torch_cpu", "torch_python"),
     "to run plans with less overhead",
     python=True,
+    parts=tuple(
+        Path(__file__).with_name(f"fast_{part}.h") for part in ("handover", "records", "shortcut")
+    ),
 )
 
 _KEY = "Fake"
@@ -55,11 +60,12 @@ _operators = 0  # higher-order ones that know of the gate's key
 class Track:
     """How far a step has come; what fast.cc has under the same name."""
 
-    __slots__ = ("armed", "cursor", "next", "safe", "slot", "task")
+    __slots__ = ("armed", "cursor", "handed", "next", "safe", "slot", "task")
 
     def __init__(self) -> None:
         self.armed = True
         self.safe = False
+        self.handed = True  # records are in Python
         self.next = 0  # row
         self.slot = 0
         self.cursor = 0  # event
@@ -90,7 +96,7 @@ def prepare() -> None:
         )
 
 
-def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
+def library() -> Any:
     """The module, if it is built; None: not here, or not yet."""
     global _module, _failed
     if not _wanted():
@@ -101,23 +107,27 @@ def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
         if path is None:
             return None
         try:
-            _module = _open(path, unpack, stale)
+            _module = _open(path)
         except Exception:
-            _module = None
-        _failed = _module is None
-    if _module is not None and not _teach_higher_order_operators():
-        return None
+            _failed = True
     return _module
 
 
-def _open(path: Path, unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
+def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
+    """The same with the gate in place; None: it has none here."""
+    module = library()
+    if module is None or not module.setup(unpack, stale, [_name(func) for func in IGNORED]):
+        return None
+    return module if _teach_higher_order_operators() else None
+
+
+def _open(path: Path) -> Any:
     loader = ExtensionFileLoader("reprise_fast", str(path))
     spec = spec_from_file_location("reprise_fast", path, loader=loader)
     assert spec is not None
     module = module_from_spec(spec)
     loader.exec_module(module)
-    ignored = [_name(func) for func in IGNORED]
-    return module if module.setup(unpack, stale, ignored) else None
+    return module
 
 
 def _teach_higher_order_operators() -> bool:
@@ -179,20 +189,44 @@ def sheet_of(fast: Any, program: Program) -> Any:
     """The program as the gate reads it."""
     if any(not isinstance(row.func, torch._ops.OpOverload) for row in program.rows):
         return None
-    rows = [_name(row.func) if row.plain else None for row in program.rows]
+    rows = [_name(row.func) for row in program.rows]
+    specials = [None if row.plain else _special(row) for row in program.rows]
+    bursts = [
+        tuple((replay.op, tuple(replay.keep.items())) for replay in burst)
+        for burst in program.bursts
+    ]
     quiet = bytes(not burst for burst in program.bursts)
     try:
         return fast.Sheet(
             rows,
+            specials,
+            bursts,
             bytes(program.slots),
             array("q", program.events),
             quiet,
             *_windows(program),
             array("q", (row.op for row in program.rows)),
             array("q", program.event_ops),
+            array("q", program.versions),
         )
     except LookupError:
         return None
+
+
+def _special(row: Row) -> tuple[Any, ...]:
+    """A row that is recorded, or writes."""
+    statistics, without = statistics_of(row.func)
+    return (
+        row.replays,
+        row.writes,
+        row.seeded,
+        row.short,
+        trains_at(row.func),
+        statistics,
+        None if without is None else _name(without),
+        row.cells,
+        row.first_life_reads,
+    )
 
 
 def alone() -> bool:

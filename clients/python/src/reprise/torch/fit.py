@@ -42,8 +42,9 @@ def fitted(points: list[Point], size: int) -> dict[str, Any] | None:
     for number, storage in enumerate(made["storages"]):
         storage["bytes"] = at([m["storages"][number]["bytes"] for m in messages])
     for number, op in enumerate(made["ops"]):
-        for key in ("time_ns", "workspace_bytes"):
-            op[key] = at([m["ops"][number][key] for m in messages])
+        for key in ("time_ns", "workspace_bytes", "again_ns", "state_bytes"):
+            if all(key in m["ops"][number] for m in messages):
+                op[key] = at([m["ops"][number][key] for m in messages])
         op.pop("agent_ops", None)  # its kernels are those of another input
     made["name"] = f"{made['name']}, {size} elements"
     made.pop("tensors")  # their shapes are those of another input

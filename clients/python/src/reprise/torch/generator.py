@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from reprise.torch.ops import tensors_in
 
@@ -27,10 +28,13 @@ class GeneratorState:
 
     __slots__ = ("_device", "_state")
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, state: Tensor | None = None) -> None:
+        """`state`: as it was when somebody else took it."""
         self._device = device
-        cuda = device.type == "cuda"
-        self._state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
+        if state is None:
+            cuda = device.type == "cuda"
+            state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
+        self._state = state
 
     def restore(self) -> None:
         """The generator goes on from here."""

@@ -28,7 +28,7 @@ from reprise.errors import RepriseError
 
 __all__ = ["Native"]
 
-COMPILE_TIMEOUT_S = 120
+COMPILE_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Native:
     libraries: tuple[str, ...]
     why: str = ""  # somebody would want it built
     python: bool = False  # an extension module of this Python
+    parts: tuple[Path, ...] = ()  # what the source includes
 
     def cache_folder(self) -> Path | None:
         """Where builds are kept; None where no folder of this user's can be had."""
@@ -135,7 +136,8 @@ class Native:
         facts += [sys.implementation.cache_tag or ""] if self.python else []
         for fact in facts:
             digest.update(fact.encode() + b"\0")
-        digest.update(self.source.read_bytes())
+        for file in (self.source, *self.parts):
+            digest.update(file.read_bytes())
         version = "".join(c if c.isalnum() or c in ".+" else "_" for c in torch.__version__)
         return f"{self.name}-{version}-{digest.hexdigest()[:16]}"
 

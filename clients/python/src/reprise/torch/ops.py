@@ -8,7 +8,7 @@ exceptions. An overload nobody knows is `once`: it is never run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -20,10 +20,14 @@ __all__ = [
     "PLAIN_TYPES",
     "OpKind",
     "chooses_rows",
+    "computes_statistics",
     "first_kind",
     "hidden_writes",
     "mutated_positions",
+    "overloads",
+    "statistics_of",
     "tensors_in",
+    "trains_at",
     "without_statistics",
 ]
 
@@ -42,7 +46,7 @@ class OpKind(IntEnum):
     VIEW = 5
 
 
-def _overloads(*names: str) -> frozenset[Any]:
+def overloads(*names: str) -> frozenset[Any]:
     """The overloads of these names that exist in this torch ("aten.detach.default")."""
     found = set()
     for name in names:
@@ -56,7 +60,7 @@ def _overloads(*names: str) -> frozenset[Any]:
 
 # Occur a different number of times with saved-tensor hooks than without: neither counted nor
 # planned. They make no storage.
-IGNORED = _overloads(
+IGNORED = overloads(
     "aten.detach.default",
     "aten.alias.default",
     "prim.device.default",
@@ -71,7 +75,7 @@ IGNORED = _overloads(
 # that says whether this call updates them. All but the last do not declare it. Replayed without
 # statistics the outputs are the same bits and nothing is updated twice.
 _STATISTICS: dict[Any, tuple[int, int, int]] = dict.fromkeys(
-    _overloads(
+    overloads(
         "aten.native_batch_norm.default",
         "aten.cudnn_batch_norm.default",
         "aten.miopen_batch_norm.default",
@@ -80,11 +84,16 @@ _STATISTICS: dict[Any, tuple[int, int, int]] = dict.fromkeys(
     (3, 4, 5),
 )
 # Refuses a call without statistics: the plain overload computes the same bits.
-_STATISTICS_REQUIRED = _overloads("aten._native_batch_norm_legit.default")
+_STATISTICS_REQUIRED = overloads("aten._native_batch_norm_legit.default")
+
+# Those of the CPU, and where they say whether they compute statistics.
+_TRAINS: dict[Any, int] = dict.fromkeys(
+    overloads("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default"), 5
+) | dict.fromkeys(overloads("aten._native_batch_norm_legit.no_stats"), 3)
 
 # Attention with dropout is tagged as random; without dropout it draws nothing.
 _DROPOUT_POSITION: dict[Any, int] = dict.fromkeys(
-    _overloads(
+    overloads(
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
         "aten._scaled_dot_product_flash_attention.default",
     ),
@@ -92,7 +101,7 @@ _DROPOUT_POSITION: dict[Any, int] = dict.fromkeys(
 )
 
 # Tagged as if their sizes came from the data, which is so with a mask only.
-_INDEXING = _overloads("aten.index.Tensor")
+_INDEXING = overloads("aten.index.Tensor")
 
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
@@ -120,6 +129,28 @@ def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     if at is None or not args[at[2]]:
         return ()
     return tuple(args[i] for i in at[:2] if isinstance(args[i], Tensor))
+
+
+def computes_statistics(func: Any, args: Sequence[Any]) -> bool:
+    """Is it a batch norm of a batch, one that `without_statistics` is for?"""
+    at = _STATISTICS.get(func)
+    return at is not None and bool(args[at[2]])
+
+
+def trains_at(func: Any) -> int:
+    """The argument that says whether a batch norm computes statistics; -1: it is none, or not one
+    of the CPU."""
+    return _TRAINS.get(func, -1)
+
+
+def statistics_of(func: Any) -> tuple[int, Any]:
+    """Where the running statistics of a batch norm stand among its arguments (-1: it is none), and
+    what computes the same without them, where that is another overload."""
+    at = _STATISTICS.get(func)
+    if at is None:
+        return -1, None
+    plain = torch.ops.aten.native_batch_norm.default
+    return at[0], plain if func in _STATISTICS_REQUIRED else None
 
 
 def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -27,8 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from reprise.torch.ops import OpKind
-from reprise.torch.step_graph import RNG_STATE_BYTES, CapturedGraph
+from reprise.torch.step_graph import CapturedGraph, state_bytes
 
 __all__ = ["Placed", "place"]
 
@@ -182,7 +181,7 @@ class _Walk:
         self._reads = [[s.id for s in op.reads if s.id >= 0] for op in ops]
         self._writes = [[s.id for s in op.writes if s.id >= 0] for op in ops]
         self._workspace = [op.workspace_bytes for op in ops]
-        self._state = [RNG_STATE_BYTES if op.kind == OpKind.SEEDED else 0 for op in ops]
+        self._state = [state_bytes(op) for op in ops]
         self._bytes = [s.bytes for s in graph.storages]
         self._pinned = [s.pinned for s in graph.storages]
         self._release = graph.release

@@ -52,6 +52,7 @@ class Row:
     plain: bool = True  # nothing to do but to run it
     writes: bool = False  # its schema writes an argument
     seeded: bool = False
+    short: bool = False  # a replay takes the shortcut there is (shortcut.py)
     replays: int = 0  # 0: not recorded
     # By position among the outputs: the storage that becomes a cell, or -1.
     cells: tuple[int, ...] = ()
@@ -250,6 +251,9 @@ class _Compiler:
         useful = self._useful(unpacked)
         uses: Counter[Life] = Counter(life for _, life in unpacked)
         uses.update(read for again in useful for read in again.reads)
+        for storage, life in uses:
+            if life > 0 and self._graph.storages[storage].pinned:
+                raise PlanRejected(f"plan: storage {storage} is pinned, and read when made again")
 
         begins: defaultdict[int, list[int]] = defaultdict(list)  # op -> storages made again
         bursts: list[Burst] = []
@@ -312,6 +316,7 @@ class _Compiler:
         row.replays = replays
         if replays:
             row.seeded = op.kind == OpKind.SEEDED
+            row.short = op.again_ns > 0
             row.cells = tuple(
                 s.id if s is not None and s in op.writes and s.id in again else -1
                 for s in op.outputs

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from reprise.torch.generator import GeneratorState
 from reprise.torch.ops import hidden_writes, without_statistics
+from reprise.torch.shortcut import Shortcut
 
 __all__ = [
     "Cell",
@@ -39,6 +40,7 @@ __all__ = [
     "alias_below",
     "cell_of",
     "geometry_of",
+    "mark_storage",
     "record",
     "unmark",
 ]
@@ -138,6 +140,7 @@ class Node:
         "kwargs",
         "outputs",
         "replays",
+        "short",
         "state",
     )
 
@@ -153,6 +156,7 @@ class Node:
         # Some kernels make less without it (the workspace of mkldnn_rnn_layer, for one).
         self.grad = torch.is_grad_enabled()
         self.state: GeneratorState | None = None  # of the generator, before the call
+        self.short: Shortcut | None = None  # instead of the call
         # Cells it makes, by output; of a call that writes in place, the one cell it writes.
         self.outputs: list[weakref.ref[Cell] | None] = []
 
@@ -161,7 +165,8 @@ class Node:
         for held in self.held:
             if held.cell is not None:
                 held.cell.waited(held.version)
-        self.args, self.kwargs, self.held, self.flat, self.state = None, _NOTHING, (), None, None
+        self.args, self.kwargs, self.held, self.flat = None, _NOTHING, (), None
+        self.state = self.short = None
 
 
 class Ref:
@@ -202,7 +207,12 @@ def cell_of(tensor: Tensor, run: object) -> Cell | None:
 
 def mark(tensor: Tensor, cell: Cell) -> None:
     """Makes a cell known by the storage of a tensor."""
-    setattr(tensor.untyped_storage(), _CELL, cell)
+    mark_storage(tensor.untyped_storage(), cell)
+
+
+def mark_storage(storage: torch.UntypedStorage, cell: Cell) -> None:
+    """The same for the storage itself."""
+    setattr(storage, _CELL, cell)
 
 
 def unmark(tensor: Tensor) -> None:

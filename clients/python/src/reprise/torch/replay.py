@@ -313,6 +313,8 @@ def _done_with(node: Node) -> None:
 
 
 def _call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if node.short is not None:
+        return node.short(args)
     torch._C._set_grad_enabled(node.grad)
     if node.state is None:
         return node.func(*args, **kwargs) if kwargs else node.func(*args)

@@ -27,7 +27,7 @@ from reprise.torch.capture import BACKWARD, FORWARD, CapturedOp, CapturedStep, C
 from reprise.torch.fuse import fuse_nodes
 from reprise.torch.ops import OpKind
 
-__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build"]
+__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "state_bytes"]
 
 # torch.get_rng_state() of the CPU generator.
 RNG_STATE_BYTES = 5056
@@ -146,11 +146,20 @@ def _op_message(number: int, op: CapturedOp) -> dict[str, Any]:
         "call": op.call,
         "ordinal": op.ordinal,
     }
+    if op.again_ns:
+        message["again_ns"] = op.again_ns
     if op.kind == OpKind.SEEDED:
-        message["state_bytes"] = RNG_STATE_BYTES
+        message["state_bytes"] = state_bytes(op)
     if op.agent_ops:
         message["agent_ops"] = op.agent_ops
     return message
+
+
+def state_bytes(op: CapturedOp) -> int:
+    """What a record of the op keeps beside its arguments."""
+    if op.kind != OpKind.SEEDED:
+        return 0
+    return op.kept_bytes if op.again_ns else RNG_STATE_BYTES
 
 
 def _release(storage: CapturedStorage, last_read: int, last: int) -> int:
@@ -201,6 +210,7 @@ def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:
         if excess > 0 and total > 0:
             for op in ops:
                 op.time_ns = op.time_ns * max(0, total - excess) // total
+                op.again_ns = op.again_ns and max(1, op.again_ns * max(0, total - excess) // total)
     step.ops[0].time_ns = max(0, whole - sum(op.time_ns for op in step.ops))
 
 

@@ -37,6 +37,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reprise.marks import At, ignore_end
 from reprise.torch import fast
 from reprise.torch.generator import GeneratorState, device_of
+from reprise.torch.handover import adopt
 from reprise.torch.host import HostSaved, HostSaves
 from reprise.torch.open_hooks import Hooks
 from reprise.torch.ops import IGNORED, PLAIN_TYPES, mutated_positions, tensors_in
@@ -54,9 +55,11 @@ from reprise.torch.records import (
     unmark,
 )
 from reprise.torch.replay import Replayer
+from reprise.torch.shortcut import has_shortcut, prepare, shortcut
 from reprise.torch.stale import stale_message
 from reprise.torch.verify import Audit
 from reprise.torch.watch import close_watches, watch
+from reprise.torch.windows import OpRecorder
 
 __all__ = ["Counts", "Run", "Tape", "unpack"]
 
@@ -77,8 +80,8 @@ class Run:
 
     __slots__ = (
         "__weakref__",
+        "_audit",
         "at",
-        "audit",
         "counts",
         "host",
         "leaves",
@@ -100,8 +103,9 @@ class Run:
         self.program = program
         self.at = at  # is told where the step is, for who asks after the job was killed
         self.counts = counts or Counts()
-        self.track = fast.Track() if compiled is None else compiled.track(self, here)
-        self.audit: Audit | None = None
+        # A Track of Python, or one of fast.cc.
+        self.track: Any = fast.Track() if compiled is None else compiled.track(self, here)
+        self._audit: Audit | None = None
         # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
         self.host: HostSaves | None = None
         self.region = 0
@@ -122,10 +126,55 @@ class Run:
 
     @safe.setter
     def safe(self, on: bool) -> None:
+        self.in_python()
         self.track.safe = on
+
+    @property
+    def audit(self) -> Audit | None:
+        """Compares what is made again with what was given up."""
+        return self._audit
+
+    @audit.setter
+    def audit(self, audit: Audit | None) -> None:
+        if audit is not None:
+            self.in_python()
+        self._audit = audit
+
+    def trace(self, recorder: OpRecorder) -> None:
+        """Replays are recorded, one by one."""
+        self.in_python()
+        self.replayer.recorder = recorder
+
+    # ---- Records in fast.cc -------------------------------------------------------
+
+    def in_python(self) -> None:
+        """What fast.cc has recorded is from here on with us, and more of it comes here."""
+        if not self.track.handed:
+            self.track.hand_over(adopt)
+
+    def count(self, dropped: int, replayed: int) -> None:
+        """What fast.cc has done."""
+        self.counts.dropped += dropped
+        self.counts.replayed += replayed
+
+    def remember(self, op: int, node: Node) -> None:
+        """A call of this number has been recorded."""
+        self.nodes[op] = reference = weakref.ref(node)
+        leaves = self.leaves
+        for held in node.held:
+            if held.tensor is not None:
+                key = held.tensor.untyped_storage()._cdata
+                known = leaves.get(key)
+                if known is None:
+                    leaves[key] = [reference]
+                else:
+                    known.append(reference)
+
+    # ---- How it goes --------------------------------------------------------------
 
     def mismatch(self, what: str) -> None:
         """From here on everything is kept."""
+        self.in_python()
         self.track.armed = False
         self.at(0)
         self.counts.mismatches += 1
@@ -148,9 +197,11 @@ class Run:
     @property
     def op(self) -> int | None:
         """The newest op of the captured step that has begun, as far as the tape sees."""
-        if self.track.cursor:
-            return self.program.event_ops[self.track.cursor - 1]
-        return self.program.rows[self.track.next - 1].op if self.track.next else None
+        cursor: int = self.track.cursor
+        row: int = self.track.next
+        if cursor:
+            return self.program.event_ops[cursor - 1]
+        return self.program.rows[row - 1].op if row else None
 
     def finish(self) -> None:
         """The step has ended."""
@@ -169,6 +220,7 @@ class Run:
 
     def special(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op that is recorded, or that writes."""
+        self.in_python()
         targets = self.before_write(func, args, kwargs) if row.writes else []
         if not row.replays:
             out = func(*args, **kwargs)
@@ -177,24 +229,18 @@ class Run:
             return out
         target = targets[-1][0] if targets else None
         node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
-        if row.seeded:
+        short = row.short and has_shortcut(func, args)
+        if row.seeded and not short:
             node.state = GeneratorState(device_of(args, kwargs))
         out = func(*args, **kwargs)
+        if short:
+            node.short = shortcut(func, args, out)
         if target is not None:
             node.outputs.append(weakref.ref(target))
             target.chain.append(node)
         else:
             self._make_cells(row, node, out)
-        self.nodes[row.op] = reference = weakref.ref(node)
-        leaves = self.leaves
-        for held in node.held:
-            if held.tensor is not None:
-                key = held.tensor.untyped_storage()._cdata
-                known = leaves.get(key)
-                if known is None:
-                    leaves[key] = [reference]
-                else:
-                    known.append(reference)
+        self.remember(row.op, node)
         return out
 
     def _make_cells(self, row: Row, node: Node, out: Any) -> None:
@@ -210,6 +256,7 @@ class Run:
 
     def written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op that writes, after a disarm."""
+        self.in_python()
         targets = self.before_write(func, args, kwargs)
         out = func(*args, **kwargs)
         for cell, tensor in targets:
@@ -228,8 +275,15 @@ class Run:
         """Gives records that still need the old content a copy of it. What is written, of what is
         given up."""
         targets = []
-        for at in mutated_positions(func):
-            value = kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+        written = [
+            kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+            for at in mutated_positions(func)
+        ]
+        if not self.track.handed:
+            if not self.track.holds([t.untyped_storage()._cdata for t in tensors_in(*written)]):
+                return []
+            self.in_python()
+        for value in written:
             for tensor in tensors_in(value):
                 key = tensor.untyped_storage()._cdata
                 for reference in self.leaves.pop(key, ()):
@@ -246,10 +300,14 @@ class Run:
 
     def holds(self, storages: Iterable[int]) -> bool:
         """Does a record hold a tensor on one of these storages?"""
+        if not self.track.handed:
+            return bool(self.track.holds(storages))
         return any(storage in self.leaves for storage in storages)
 
     def waits(self) -> bool:
         """Is there still a record that may be replayed, and holds something?"""
+        if not self.track.handed:
+            return bool(self.track.waits())
         nodes = (reference() for held in self.leaves.values() for reference in held)
         return any(node is not None and node.args is not None for node in nodes)
 
@@ -260,6 +318,7 @@ class Run:
         track.slot = slot + 1
         slots = self.program.slots
         if track.armed and slot < len(slots) and slots[slot]:
+            self.in_python()
             cell = cell_of(tensor, self)
             if cell is None or cell.dtype != tensor.dtype or None in cell.chain:
                 self.mismatch(f"saved tensor {slot} is not the one of the captured step")
@@ -301,8 +360,8 @@ class Run:
         if track.armed:
             self.at(program.event_ops[cursor] + 1)
         burst = program.bursts[cursor]
-        if burst and not self.replayer.run(burst):
-            track.safe = True
+        if burst and not (self.replayer.run(burst) if track.handed else track.burst(cursor)):
+            self.safe = True
 
 
 def unpack(packed: Any) -> Tensor:
@@ -363,6 +422,7 @@ class Tape(TorchDispatchMode):
     def __init__(self, program: Program) -> None:
         super().__init__()
         self.program = program
+        prepare()
         self._compiled = fast.Compiled.of(program, unpack, _stale)
         self._gate: Any = None  # while it is open
         self._run = self.begin()
@@ -421,7 +481,7 @@ class Tape(TorchDispatchMode):
             raise
         if run.armed and track.next != end:
             run.mismatch(f"the forward ended after {track.next - first} of {end - first} ops")
-        if run.leaves:
+        if run.waits():
             watch(run)
 
     def _hooks(self, run: Run) -> Any:

@@ -29,7 +29,7 @@ class Tracing:
             self._op_window = OpWindow(self._agent)
             self._op_window.open()
             if run is not None:
-                run.replayer.recorder = self._op_window.recorder
+                run.trace(self._op_window.recorder)
 
     def events(self) -> None:
         """Allocator events alone: a capture sends op records itself."""
