@@ -389,10 +389,7 @@ def test_a_graph_with_random_ops_has_the_gradients_of_the_same_graph_without_a_p
 
     assert joint.plans
     assert joint.plans[0].recomputed_ops
-    if backend == "aot_eager":
-        assert all(torch.equal(plain[n], planned[n]) for n in plain)
-    else:  # it may fuse what is recomputed with other ops: a job checks that (joint_job.py)
-        assert all(torch.allclose(plain[n], planned[n], atol=1e-5) for n in plain)
+    assert all(torch.equal(plain[n], planned[n]) for n in plain)
 
 
 def test_a_joint_graph_is_a_step_graph_that_runs() -> None:
