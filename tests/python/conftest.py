@@ -167,8 +167,11 @@ class ScriptedCollector(threading.Thread):
     """Welcomes an agent and answers every graph with `answer`: a plan's bytes, a sentence with
     the smallest budget, or nothing."""
 
-    def __init__(self, path: Path, answer: bytes | tuple[str, int] | None) -> None:
+    def __init__(
+        self, path: Path, answer: bytes | tuple[str, int] | None, layout: int = _LAYOUT
+    ) -> None:
         super().__init__(daemon=True)
+        self._layout = layout
         self.path = path
         self._answer = answer
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -191,7 +194,9 @@ class ScriptedCollector(threading.Thread):
             return False
         _, kind, _, _, request = _MESSAGE.unpack_from(data)
         if kind == _HELLO:
-            self._send(connection, _WELCOME, struct.pack("<II32s", _LAYOUT, 0, b"test"), request)
+            self._send(
+                connection, _WELCOME, struct.pack("<II32s", self._layout, 0, b"test"), request
+            )
         elif kind == _GRAPH:
             (graph,) = struct.unpack_from("<Q", data, _MESSAGE.size)
             self.graphs.append(graph)
@@ -209,15 +214,15 @@ class ScriptedCollector(threading.Thread):
             body = struct.pack("<QQII", graph, smallest, infeasible, len(text)) + text
             self._send(connection, _PLAN_STATUS, body, request)
 
-    @staticmethod
     def _send(
+        self,
         connection: socket.socket,
         kind: int,
         body: bytes,
         request: int,
         fds: list[int] | None = None,
     ) -> None:
-        message = _MESSAGE.pack(_MAGIC, kind, _LAYOUT, len(body), request) + body
+        message = _MESSAGE.pack(_MAGIC, kind, self._layout, len(body), request) + body
         socket.send_fds(connection, [message], fds or [])
         for fd in fds or []:
             os.close(fd)
@@ -232,9 +237,9 @@ def _sealed(content: bytes) -> int:
 
 
 @pytest.fixture
-def collector(home: Path) -> Callable[[bytes | tuple[str, int] | None], ScriptedCollector]:
-    def start(answer: bytes | tuple[str, int] | None) -> ScriptedCollector:
-        made = ScriptedCollector(home / "c.sock", answer)
+def collector(home: Path) -> Callable[..., ScriptedCollector]:
+    def start(answer: bytes | tuple[str, int] | None, layout: int = _LAYOUT) -> ScriptedCollector:
+        made = ScriptedCollector(home / "c.sock", answer, layout)
         made.start()
         return made
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from reprise import abi
+from reprise import abi, daemon
 from reprise.errors import RepriseError
 from reprise.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.plan import Plan
@@ -31,6 +31,8 @@ __all__ = ["Agent", "AgentCaps", "PlanReply"]
 
 # Ctrl-C is seen between slices: the C call returns PENDING on a signal.
 WAIT_SLICE_S = 0.2
+# A daemon that does not answer for so long is not only being started again.
+GONE_S = 3.0
 
 Status = Literal["ok", "degraded", "inert"]
 
@@ -70,6 +72,7 @@ class Agent:
     def __init__(self, library: abi.Library | None, why: str, run_id: str) -> None:
         self._library = library
         self._why = why
+        self._socket: Path | None = None
         self.run_id = run_id
         # The agent's own functions, without a call of ours in between: marks.py.
         self.op_begin: OpBegin = library.op_begin if library else ignore_begin
@@ -106,7 +109,9 @@ class Agent:
         code = int(library.blocking.reprise_start(ctypes.byref(config)))
         if code < 0:
             return cls(None, f"{library.path}: {_CODES.get(code, code)}", run)
-        return cls(library, "", run)
+        made = cls(library, "", run)
+        made._socket = Path(socket) if socket else None
+        return made
 
     @property
     def loaded(self) -> bool:
@@ -278,10 +283,11 @@ class Agent:
         return self._reply(code, view)
 
     def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
-        """The same, waiting up to `timeout_s`; Ctrl-C works meanwhile."""
+        """The same, waiting up to `timeout_s` or until the daemon is gone. Ctrl-C works."""
         if self._library is None:
             return PlanReply("inert", why=self.why)
-        deadline = time.monotonic() + timeout_s
+        answered = time.monotonic()
+        deadline = answered + timeout_s
         while True:
             left = deadline - time.monotonic()
             milliseconds = max(0, int(min(left, WAIT_SLICE_S) * 1000))
@@ -294,6 +300,11 @@ class Agent:
             reply = self._reply(code, view)
             if reply.kind != "pending" or left <= 0:
                 return reply
+            now = time.monotonic()
+            if self._socket is None or daemon.answers(self._socket):
+                answered = now
+            elif now - answered > GONE_S:
+                return PlanReply("pending", why="the daemon is gone")
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
         """Tells what became of a plan: `abi.PLAN_APPLIED`, `PLAN_REFUSED`, `PLAN_STOPPED`."""

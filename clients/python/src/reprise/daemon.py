@@ -80,7 +80,7 @@ def socket_paths() -> list[Path]:
 
 def find() -> Path | None:
     """The socket of a collector that answers now."""
-    return next((path for path in socket_paths() if _answers(path)), None)
+    return next((path for path in socket_paths() if answers(path)), None)
 
 
 def ensure(timeout_s: float = START_TIMEOUT_S) -> Collector:
@@ -93,7 +93,7 @@ def ensure(timeout_s: float = START_TIMEOUT_S) -> Collector:
         with _start_lock(path.parent, timeout_s):
             # Another rank may have started it while this one waited.
             deadline = time.monotonic() + timeout_s
-            while not _answers(path):
+            while not answers(path):
                 try:
                     _start(path, timeout_s)
                     return Collector(path, started=True)
@@ -141,7 +141,7 @@ def _private_socket() -> Path:
     return path
 
 
-def _answers(path: Path) -> bool:
+def answers(path: Path) -> bool:
     """Something listens there. Connecting and going away again is no session."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         s.settimeout(1.0)
@@ -219,7 +219,7 @@ def _start(path: Path, timeout_s: float) -> None:
             raise RepriseError(f"{binary}: cannot be started ({error.strerror})") from None
         _children.append(child)
         deadline = time.monotonic() + timeout_s
-        while not _answers(path):
+        while not answers(path):
             code = child.poll()
             if code is not None:
                 # The daemon says in its last line why it cannot run.

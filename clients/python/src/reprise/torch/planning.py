@@ -123,7 +123,7 @@ class Planning:
         rung = self.ladder.sketched(session.step.key, graph)
         self._submit(rung, graph.message(), self._budget(share))
         while rung.open and rung.tape is None:
-            if self._ask(rung, waits=True) == "pending":
+            if self._ask(rung, waits=True).kind == "pending":
                 break
         if rung.tape is None:
             self.ladder.rungs.remove(rung)
@@ -168,18 +168,18 @@ class Planning:
             return
         for rung in [r for r in self.ladder.rungs if r.open]:
             waits = self._session.stage is Stage.WAITING and rung.plan is None
-            if self._ask(rung, waits) == "pending" and waits:
-                self._session.say(
-                    f"no plan after {self._wait_s:.0f} s; trains without one until it comes"
-                )
+            reply = self._ask(rung, waits)
+            if reply.kind == "pending" and waits:
+                why = reply.why or f"no plan after {self._wait_s:.0f} s"
+                self._session.say(f"{why}; trains without a plan until one comes")
                 self._session.stage = Stage.PLANNED
         self._nothing_left()
 
-    def _ask(self, rung: Rung, waits: bool) -> str:
+    def _ask(self, rung: Rung, waits: bool) -> PlanReply:
         """What there is for one rung: installed, refused, or still pending."""
         reply = self.reply(rung, waits)
         self.take(rung, reply)
-        return reply.kind
+        return reply
 
     def reply(self, rung: Rung, waits: bool) -> PlanReply:
         """What the server has for a rung that this process asked for."""

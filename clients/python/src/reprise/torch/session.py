@@ -172,6 +172,11 @@ class Session:
             self.first.notes.ran_out()  # that was the end of the program
         self.first.let_go()
         self.step.let_go()
+        if self.budget is not None and self.step.number and not self.step.ended:
+            self.say(
+                "no plan was made: no optimizer of torch.optim has stepped for this model, and a "
+                "step ends when its optimizer has stepped"
+            )
         atexit.unregister(self.close)
         if not _open and os.getpid() == self._pid:
             self.agent.stop()

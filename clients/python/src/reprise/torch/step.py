@@ -53,6 +53,7 @@ class Step:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.number = 0
+        self.ended = 0
         self.key = Key((), ())
         self.under_way = False
         self.in_forward = False
@@ -258,6 +259,7 @@ class Step:
         step_ns = now_ns(self._session.device) - self._begin_ns
         work_ns = self._clock() - self._begin_work
         self.under_way = False
+        self.ended += 1
         if self.capture is not None:
             self._end_capture(self.capture)
         else:

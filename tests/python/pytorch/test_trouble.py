@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever happens to the daemon, the job trains on, says so once, and no bit changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+PROGRAM = """
+import json, os, signal, sys, torch, reprise
+from torch import nn
+torch.manual_seed(0); torch.set_num_threads(1)
+def mlp(): return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.Dropout(.1))
+model = nn.Sequential(*[mlp() for _ in range(4)])
+reprise.auto(model, budget="0.75x", verify_every=4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(24):
+    if str(step) == sys.argv[1]:
+        about = os.path.join(os.environ["XDG_RUNTIME_DIR"], "reprise", "server.json")
+        os.kill(json.load(open(about))["pid"], signal.SIGKILL)
+    optimizer.zero_grad()
+    loss = model(torch.randn(128 if step < 12 else 160, 64)).square().mean()
+    loss.backward()
+    optimizer.step()
+    print(loss.item().hex())
+print(reprise.report(model).planned_steps, reprise.report(model).failed_checks, file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def job(
+    python: Callable[..., Any], home: Path, agent_library: Path, daemon_binary: Path
+) -> Callable[..., tuple[list[str], list[str], int]]:
+    """Losses, what was said, and planned steps; none of them was wrong."""
+
+    def run(killed_at: int = -1, **environment: str) -> tuple[list[str], list[str], int]:
+        built = {"REPRISE_AGENT": str(agent_library), "REPRISE_DAEMON": str(daemon_binary)}
+        done = python("-c", PROGRAM, str(killed_at), **(built | environment))
+        assert done.returncode == 0, done.stderr
+        *said, counts = done.stderr.splitlines()
+        planned, failed = map(int, counts.split())
+        assert failed == 0
+        return done.stdout.split(), said, planned
+
+    return run
+
+
+def test_a_server_that_is_killed_takes_nothing_with_it(job: Any) -> None:
+    plain, _, _ = job(REPRISE_DISABLE="1")
+
+    for killed_at, least in ((2, 0), (9, 6)):  # before there is a plan, and under one
+        losses, said, planned = job(killed_at)
+
+        assert losses == plain
+        assert planned >= least
+        assert len(said) == len(set(said)), said
+        if not planned:
+            assert (
+                said.count("reprise: the daemon is gone; trains without a plan until one comes")
+                == 1
+            )
+
+
+def test_a_disk_that_is_full_stops_no_job(job: Any, daemon_binary: Path, tmp_path: Path) -> None:
+    plain, _, _ = job(REPRISE_DISABLE="1")
+    # No file of the daemon's may grow beyond 8 KiB; writing more is an error, not a signal.
+    full = tmp_path / "reprised"
+    full.write_text(f'#!/bin/bash\ntrap \'\' XFSZ\nulimit -f 8\nexec "{daemon_binary}" "$@"\n')
+    full.chmod(0o755)
+
+    losses, said, _ = job(REPRISE_DAEMON=str(full))
+
+    assert losses == plain
+    assert sum("without a plan" in line for line in said) == 1, said
+
+
+def test_a_daemon_that_speaks_another_version_is_left_alone(
+    job: Any, collector: Callable[..., Any]
+) -> None:
+    plain, _, _ = job(REPRISE_DISABLE="1")
+    later = collector(None, layout=99)
+
+    losses, said, planned = job(REPRISE_SOCKET=str(later.path), REPRISE_PLAN_TIMEOUT="5")
+
+    assert losses == plain
+    assert planned == 0
+    assert sum("without a plan" in line for line in said) == 1, said
+    assert any("what answers at the socket is no collector" in line for line in said), said
