@@ -224,8 +224,9 @@ void ServiceConnection(Agent *agent, uint64_t now_ns) {
   if (connection.link == Link::kNone && now_ns >= connection.next_attempt_ns)
     Connect(agent, now_ns);
   Receive(agent, now_ns);
+  // A turn's time may be from before the connection: of the step that began it.
   if (connection.link == Link::kGreeting &&
-      now_ns - connection.connected_ns > kGreetingTimeout)
+      now_ns > connection.connected_ns + kGreetingTimeout)
     Disconnect(agent, "the collector does not answer", now_ns);
   if (connection.link == Link::kReady && !SendWaiting(agent))
     Disconnect(agent, "the collector closed the connection", now_ns);

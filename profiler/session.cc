@@ -211,6 +211,9 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
   uint64_t wanted = PushedRecords(ring);
   bool losses = HasLosses(ring);
   bool closing = true;  // kernels of a window that has just ended
+  // Goodbye is only said to a collector that has answered: a session that the
+  // driver's injection began may be over before it did.
+  bool greeting = !wait_for_reader;
   for (;;) {
     const uint64_t now = NowNs();
     int socket;
@@ -222,6 +225,7 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
         closing = false;
         wanted = PushedRecords(ring);
       }
+      greeting = greeting && agent->connection.link == Link::kGreeting;
       socket = agent->connection.socket.fd();
       if (!wait_for_reader && socket < 0 && !agent->sink.file.open())
         return REPRISE_PENDING;
@@ -231,7 +235,7 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
       losses = false;
       wanted = PushedRecords(ring);
     }
-    if (!losses && !closing && CommittedRecords(ring) >= wanted)
+    if (!losses && !closing && !greeting && CommittedRecords(ring) >= wanted)
       return REPRISE_OK;
     if (now >= deadline) return REPRISE_PENDING;
     SleepOn(socket, deadline - now);

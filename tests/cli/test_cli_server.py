@@ -89,8 +89,14 @@ def test_run_has_the_driver_load_the_agent(jobs: Reprise, server: subprocess.Pop
     result = jobs("run", "--json", "--", sys.executable, "-c", DRIVER)
 
     assert result.code == 0, result
-    assert result.json()["state"] == "RUN_STATE_FINISHED"
-    assert result.json()["records"] >= 2  # a clock and a step
+    run_id = result.json()["run_id"]
+
+    def is_stored() -> bool:
+        run = jobs("show", run_id, "--json").json()
+        # A clock and a step.
+        return run["state"] == "RUN_STATE_FINISHED" and int(run["records"]) >= 2
+
+    until("the run is stored", 30, is_stored)
 
 
 def test_run_refuses_when_another_tool_has_the_slot(

@@ -475,6 +475,15 @@ TEST_F(SessionTest, AnInjectedLibraryAnnouncesItselfOnlyWithTheFirstStep) {
       [](const Session& session) { return session.hellos == 1; }));
 }
 
+TEST_F(SessionTest, AnInjectedLibraryGivesACollectorTimeToAnswer) {
+  Collector collector(socket_, shelf_, {.silent = true});
+  EXPECT_EQ(InitializeInjection(), 1);
+
+  reprise_step(1);
+
+  EXPECT_THAT(Capabilities().why, HasSubstr("has not answered yet"));
+}
+
 TEST_F(SessionTest, AnInjectedLibraryThatWasStartedByHandStaysStopped) {
   Collector collector(socket_, shelf_);
   EXPECT_EQ(InitializeInjection(), 1);
