@@ -356,8 +356,9 @@ bool Daemon::Impl::Tick() {
   }
   if (!options_.private_daemon) return false;
   if (!collector_->EverHadAgent()) return now - started_ >= kPrivatePatience;
-  // An agent that is gone stays listed until the server knows its end.
-  if (!collector_->Agents().empty()) {
+  // An agent that is gone stays listed until the server knows its end. A parent
+  // that is gone is not this process's parent any more.
+  if (!collector_->Agents().empty() || getppid() == options_.with_parent) {
     idle_since_.reset();
     return false;
   }

@@ -42,6 +42,9 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
                  "$XDG_RUNTIME_DIR/reprise/agent.sock)");
   app.add_flag("--private", options.private_daemon,
                "Listen on any free port and end with the last job");
+  app.add_option(
+      "--with-parent", options.with_parent,
+      "With --private: end no sooner than this process, if it is the parent");
   app.add_option("--log-level", log_level, "debug, info, warning, error or off")
       ->capture_default_str();
   app.add_flag("--version", version, "Print the version");

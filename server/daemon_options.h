@@ -19,6 +19,9 @@ struct DaemonOptions {
   std::string agent_socket;
   // Ends by itself when the last agent is gone.
   bool private_daemon = false;
+  // A private daemon does not end before its parent, when that is this process:
+  // who started it has questions once the job is gone. 0: nobody has.
+  int64_t with_parent = 0;
   LogLevel log_level = LogLevel::kInfo;
   // Largest database file in pages of 4 KiB; 0: as large as the disk.
   int64_t max_store_pages = 0;

@@ -235,7 +235,8 @@ StatusOr<Daemon> EnsureDaemon() {
   StartLock lock;
   RETURN_IF_ERROR(lock.Take(folder + "/start.lock"));
   if (DaemonAnswers(daemon.socket)) return daemon;
-  return StartDaemon(daemon.socket, {});
+  return StartDaemon(daemon.socket,
+                     {"--with-parent", std::to_string(getpid())});
 }
 
 void StopDaemon(const Daemon& daemon) {

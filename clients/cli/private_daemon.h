@@ -21,7 +21,8 @@ struct Daemon {
   pid_t pid = 0;       // 0: it was there already
 };
 
-// A daemon that answers, started if need be. FAILED_PRECONDITION: it cannot be
+// A daemon that answers, started if need be; one that is started outlives this
+// process. FAILED_PRECONDITION: it cannot be
 // found or started; the message has the daemon's own last line.
 StatusOr<Daemon> EnsureDaemon();
 

@@ -99,7 +99,8 @@ int RunCommand::Run(const Globals& globals, Console& console) {
         alone ? folder : StrCat(folder, ":", std::string(before)));
   }
 
-  // Connected before the job starts: a private daemon is gone soon after it.
+  // Connected before the job starts: a private daemon that somebody else
+  // started is gone soon after it.
   setenv("REPRISE_SOCKET", daemon->socket.c_str(), 1);
   const auto client = ServerClient::Connect(globals.server);
   if (!client.ok()) {
@@ -131,14 +132,14 @@ int RunCommand::Run(const Globals& globals, Console& console) {
 
 StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
                                        const std::string& run_id) {
-  const auto deadline = steady_clock::now() + seconds(5);
+  const auto deadline = steady_clock::now() + seconds(15);
   while (true) {
     StatusOr<v1::Run> run = client.GetRun(run_id);
     const bool over = run.ok() && run->state() != v1::RUN_STATE_RUNNING;
     // A job that never attached is not coming any more: a short wait covers
     // a hello that is still on its way to the store.
     const bool absent = !run.ok() && run.status().code() == Code::kNotFound;
-    const auto limit = absent ? deadline - seconds(4) : deadline;
+    const auto limit = absent ? deadline - seconds(14) : deadline;
     const bool failed = !run.ok() && !absent;
     if (over || failed || steady_clock::now() > limit) return run;
     std::this_thread::sleep_for(milliseconds(50));
@@ -147,7 +148,7 @@ StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
 
 void RunCommand::Report(v1::Run run, const ServerClient& client,
                         const Globals& globals, Console& console) {
-  // Now: a private daemon is gone soon after the job.
+  // Now: a private daemon may be gone soon after the job.
   const auto moments = client.GetMoments(run.run_id());
   if (globals.json) {
     if (moments.ok()) *run.mutable_moments() = moments->moments();

@@ -199,6 +199,16 @@ def test_run_starts_a_private_daemon_that_ends_by_itself(jobs: Reprise) -> None:
     assert "ended after 5 steps without a plan" in result.out
 
 
+def test_a_program_that_ends_long_after_its_training_still_hears_how_it_went(
+    jobs: Reprise,
+) -> None:
+    # Longer than a private daemon waits for the next job.
+    result = jobs("run", "--", "sh", "-c", '"$@"; sleep 4', "sh", *JOB, "plain", "5")
+
+    assert result.code == 0, result
+    assert "ended after 5 steps without a plan" in result.out
+
+
 def test_run_ends_a_private_daemon_no_job_came_to(jobs: Reprise) -> None:
     result = jobs("run", "--", "true")
 
