@@ -60,9 +60,9 @@
 #include <utility>
 #include <vector>
 
-#include "fast_shortcut.h"
 #include "fast_handover.h"
 #include "fast_records.h"
+#include "fast_shortcut.h"
 
 namespace torch::autograd {
 int get_current_graph_task_id();
@@ -540,7 +540,8 @@ void KeptDealloc(PyObject* self) {
 
 PyTypeObject kept_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// ---- Ops made again in less than their time (fast_shortcut.h, shortcut.py) --------
+// ---- Ops made again in less than their time (fast_shortcut.h, shortcut.py)
+// --------
 
 // A tensor, or nothing for None.
 std::optional<at::Tensor> TensorOf(PyObject* value) {
