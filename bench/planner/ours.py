@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,12 @@ class Answer:
     error: str = ""
 
 
-def run(command: list[str], limit_s: float, environment: dict[str, str] | None = None) -> Answer:
+def run(
+    command: list[str],
+    limit_s: float,
+    environment: dict[str, str] | None = None,
+    read: Callable[[bytes], dict[str, Any]] = json.loads,
+) -> Answer:
     """One object of JSON on stdout is expected. Killed at `limit_s`."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.monotonic()
@@ -49,7 +55,7 @@ def run(command: list[str], limit_s: float, environment: dict[str, str] | None =
         if killed:
             return Answer(None, seconds, cpu, rss, f"nothing within {limit_s:.0f} s")
         try:
-            return Answer(json.loads(out.read()), seconds, cpu, rss)
+            return Answer(read(out.read()), seconds, cpu, rss)
         except json.JSONDecodeError:
             lines = err.read().decode(errors="replace").strip().splitlines()
             return Answer(None, seconds, cpu, rss, lines[-1] if lines else "no answer")
@@ -57,3 +63,13 @@ def run(command: list[str], limit_s: float, environment: dict[str, str] | None =
 
 def plan(reprise: str, graph: str, budget: str, *flags: str, limit_s: float = 600) -> Answer:
     return run([reprise, "plan", graph, "--budget", budget, "--json", *flags], limit_s)
+
+
+def sweep(reprise: str, graph: str, limit_s: float = 600) -> Answer:
+    """`json` has the last of each budget's points under the budget, as text."""
+
+    def points(out: bytes) -> dict[str, Any]:
+        found = [json.loads(line) for line in out.splitlines()]
+        return {str(point["budget_bytes"]): point for point in found}
+
+    return run([reprise, "sweep", graph, "--json"], limit_s, read=points)

@@ -60,7 +60,8 @@ TRACE_BUDGETS = {
 }
 TRACES: list[Cell] = [(f"trace_{n}", str(b)) for n, all_b in TRACE_BUDGETS.items() for b in all_b]
 CHAINS = [(16, 4), (64, 4), (64, 8), (256, 8), (1000, 10), (1000, 30), (10000, 100)]
-TABLES = ["checkmate", "layered", "traces", "chains", "scale", "blocks"]
+TABLES = ["checkmate", "layered", "traces", "chains", "scale", "blocks", "sweep"]
+SWEPT = [(kind, n) for n in (1000, 10_000) for kind in ("transformer", "resnet", "unet", "moe")]
 BLOCKS = [(kind, b) for kind in ("transformer", "resnet", "unet", "moe") for b in ("0.3x", "0.2x")]
 
 
@@ -209,6 +210,24 @@ class Bench:
                 found = [kind, str(size), budget, *self.ours(path, budget, *limit)]
                 row(found + [self.by_name(path, budget, strategy) for strategy in NAMED])
 
+    def sweep(self, cells: list[tuple[str, int]], folder: Path) -> None:
+        heading("sweep: 21 budgets beside one plan, seconds of the processor")
+        table(["kind", "ops", "fit", "cheapest", "costliest", "sweep", "x costliest"])
+        for kind, size in cells:
+            path = self.made(kind, size, folder)
+            swept = ours.sweep(self.reprise, str(path))
+            if swept.json is None:
+                row([kind, str(size), swept.error])
+                continue
+            # Not the largest, at which nothing has to be planned.
+            plans = [
+                ours.plan(self.reprise, str(path), budget).cpu_seconds
+                for budget in list(swept.json)[1::3]
+            ]
+            fit = sum(point["feasible"] for point in swept.json.values())
+            times = [f"{s:.2f}" for s in (min(plans), max(plans), swept.cpu_seconds)]
+            row([kind, str(size), str(fit), *times, f"{swept.cpu_seconds / max(plans):.1f}"])
+
 
 def exponent(times: list[tuple[int, float]]) -> float:
     """Slope of log time over log ops, least squares."""
@@ -333,6 +352,8 @@ def tell(arguments: argparse.Namespace, tables: list[str], folder: Path) -> None
         bench.scale(SIZES[:first], folder)
     if "blocks" in tables:
         bench.blocks(BLOCKS[:first], TIGHT_SIZES[: 3 if arguments.full else 2][:first], folder)
+    if "sweep" in tables:
+        bench.sweep(SWEPT[:first], folder)
     say(f"\nat the end {load()}")
 
 
