@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from reprise.torch import fast
 from reprise.torch.ops import overloads, trains_at
@@ -112,19 +113,24 @@ def prepare() -> None:
 def _fused(dtype: torch.dtype) -> bool | None:
     """Does this torch round once in what the shortcut of batch norm computes beforehand, or twice?
     None: neither gives the bits of the kernel."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 512, 5, 3, dtype=dtype, generator=generator)
-    weight, bias, shift, scale = torch.randn(4, 512, dtype=dtype, generator=generator)
-    x = x * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
-    normalized = fast.library().normalized
-    for fused in (True, False):
-        same = True
-        for laid in (x, x.contiguous(memory_format=torch.channels_last)):
-            made, mean, deviation = torch.ops.aten.native_batch_norm.default(
-                laid, weight, bias, None, None, True, 0.1, 1e-5
-            )
-            again = normalized(laid, weight, bias, mean, deviation, fused)
-            same = same and torch.equal(made, again)
-        if same:
-            return fused
-    return None
+    # Asked for while a step is captured, also one of fake tensors.
+    with _disable_current_modes(), torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(3, 512, 5, 3, dtype=dtype, generator=generator, device="cpu")
+        weight, bias, shift, scale = torch.randn(
+            4, 512, dtype=dtype, generator=generator, device="cpu"
+        )
+        x = x * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
+        layouts = (x, x.contiguous(memory_format=torch.channels_last))
+        return next((fused for fused in (True, False) if _same(fused, layouts, weight, bias)), None)
+
+
+def _same(fused: bool, layouts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> bool:
+    for x in layouts:
+        made, mean, deviation = torch.ops.aten.native_batch_norm.default(
+            x, weight, bias, None, None, True, 0.1, 1e-5
+        )
+        again = fast.library().normalized(x, weight, bias, mean, deviation, fused)
+        if not torch.equal(made, again):
+            return False
+    return True

@@ -200,10 +200,15 @@ class Together:
         if not rungs:
             return
         fine = [planning.take(rung, new[rung.number]) for rung in rungs]
-        everywhere = self._ranks.gather(fine)
+        # Why not, where a rank does not run it; empty where it does.
+        whys = ["" if ok else r.refused or "no plan" for r, ok in zip(rungs, fine, strict=True)]
+        everywhere: list[list[str]] = self._ranks.gather(whys)
         for at, rung in enumerate(rungs):
-            if not all(word[at] for word in everywhere):
-                rung.tape, rung.refused = None, rung.refused or "another rank cannot run the plan"
+            others = [(rank, said[at]) for rank, said in enumerate(everywhere) if said[at]]
+            if others:
+                rank, why = others[0]
+                rung.tape = None
+                rung.refused = rung.refused or f"rank {rank} does not run the plan: {why}"
                 self._asked.discard(rung.number)
         if not any(rung.tape is not None for rung in planning.ladder.rungs):
             self._end(rungs[-1].refused)
