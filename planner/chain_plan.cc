@@ -300,8 +300,6 @@ int64_t SlotsFor(const Chain& chain, const Effort& effort) {
   return effort.most_ticks() / 8 / (1 + stages * stages * stages / 6);
 }
 
-}  // namespace
-
 // Joined: a chain of few enough stages for a table, and the last table made.
 struct Joined {
   Joined(const Problem& problem, const Chain& whole, int stages)
@@ -313,6 +311,8 @@ struct Joined {
   int64_t slot_bytes = 0;  // of the table
   int64_t bytes = 0;       // that it has slots for
 };
+
+}  // namespace
 
 struct ChainSchedules::State {
   // What a run of Revolve's schedule came to.

@@ -132,14 +132,14 @@ int RunCommand::Run(const Globals& globals, Console& console) {
 
 StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
                                        const std::string& run_id) {
-  const auto deadline = steady_clock::now() + seconds(15);
+  const auto begin = steady_clock::now();
   while (true) {
     StatusOr<v1::Run> run = client.GetRun(run_id);
     const bool over = run.ok() && run->state() != v1::RUN_STATE_RUNNING;
     // A job that never attached is not coming any more: a short wait covers
     // a hello that is still on its way to the store.
     const bool absent = !run.ok() && run.status().code() == Code::kNotFound;
-    const auto limit = absent ? deadline - seconds(14) : deadline;
+    const auto limit = begin + seconds(absent ? 1 : 15);
     const bool failed = !run.ok() && !absent;
     if (over || failed || steady_clock::now() > limit) return run;
     std::this_thread::sleep_for(milliseconds(50));
