@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and loads the compiled half of the tape (fast.cc).
+"""Builds and loads the compiled half of the tape (compiled/fast.cc).
 
     python -m reprise.torch.fast build        # ahead of time; prints where it is
 
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reprise.torch.native import Native
+from reprise.torch.native import SOURCES, Native
 from reprise.torch.ops import IGNORED, PLAIN_TYPES, statistics_of, trains_at
 
 if TYPE_CHECKING:
@@ -39,14 +39,12 @@ __all__ = ["FAST", "Compiled", "Ground", "Track", "alone", "library", "load", "p
 
 FAST = Native(
     "fast",
-    Path(__file__).with_name("fast.cc"),
+    SOURCES / "fast.cc",
     "the compiled tape",
     ("c10", "torch_cpu", "torch_python"),
     "to run plans with less overhead",
     python=True,
-    parts=tuple(
-        Path(__file__).with_name(f"fast_{part}.h") for part in ("handover", "records", "shortcut")
-    ),
+    parts=tuple(sorted(SOURCES.glob("*.h"))),
 )
 
 _KEY = "Fake"
@@ -58,7 +56,7 @@ _operators = 0  # higher-order ones that know of the gate's key
 
 
 class Track:
-    """How far a step has come; what fast.cc has under the same name."""
+    """How far a step has come; what compiled/track.h has under the same name."""
 
     __slots__ = ("armed", "cursor", "handed", "next", "safe", "slot", "task")
 
@@ -237,7 +235,7 @@ def alone() -> bool:
 
 
 class Ground(TorchDispatchMode):
-    """Lies below the tape while its gate is open (fast.cc). No op comes here."""
+    """Lies below the tape while its gate is open (compiled/fast.cc). No op comes here."""
 
     supports_higher_order_operators = True
 

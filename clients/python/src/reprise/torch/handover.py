@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The records of a step that began in fast.cc, as those of Python, where it goes on.
 
-    track.hand_over(adopt)               # what fast.cc has, in the tuples of fast_handover.h
+    track.hand_over(adopt)               # what fast.cc has, in the tuples of compiled/handover.h
 
 Happens when something is not as planned, and before a step whose values are compared or whose
 replays are drawn. Afterwards everything is as if the step had been in Python from its beginning.

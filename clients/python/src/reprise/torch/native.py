@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the C++ that is compiled against the installed torch, and keeps it.
 
-    part = Native("probe", Path("probe.cc"), "the memory probe", libraries=("c10",))
+    part = Native("probe", SOURCES / "probe.cc", "the memory probe", libraries=("c10",))
     path = part.build(part.cache_folder())
 
 A build lands in a cache folder under a name made of torch's version and the source, so that another
@@ -26,7 +26,9 @@ import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["Native"]
+__all__ = ["SOURCES", "Native"]
+
+SOURCES = Path(__file__).with_name("compiled")
 
 COMPILE_TIMEOUT_S = 300
 
@@ -41,7 +43,7 @@ class Native:
     libraries: tuple[str, ...]
     why: str = ""  # somebody would want it built
     python: bool = False  # an extension module of this Python
-    parts: tuple[Path, ...] = ()  # what the source includes
+    parts: tuple[Path, ...] = ()  # headers of ours that it includes
 
     def cache_folder(self) -> Path | None:
         """Where builds are kept; None where no folder of this user's can be had."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and loads the probe (probe.cc), the exact meter of the CPU's memory.
+"""Builds and loads the probe (compiled/probe.cc), the exact meter of the CPU's memory.
 
     python -m reprise.torch.probe build       # ahead of time; prints where it is
 
@@ -16,13 +16,13 @@ from functools import cache
 from pathlib import Path
 
 from reprise.errors import RepriseError
-from reprise.torch.native import Native
+from reprise.torch.native import SOURCES, Native
 
 __all__ = ["PROBE", "build", "load"]
 
 PROBE = Native(
     "probe",
-    Path(__file__).with_name("probe.cc"),
+    SOURCES / "probe.cc",
     "the memory probe",
     ("c10",),
     "to measure memory exactly",

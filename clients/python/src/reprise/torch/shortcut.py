@@ -7,8 +7,8 @@
 
 A batch norm in training spends its time on the statistics of its input, and the first call has left
 them. A mask is drawn one number after the other, and takes a bit per element to keep. How it is
-done, and why the bits are the same, is in fast_shortcut.h; without the compiled half of the tape
-the calls themselves are replayed. On the CPU alone: elsewhere random numbers cost nothing, and
+done, and why the bits are the same, is in compiled/shortcut.h; without the compiled half of the
+tape the calls themselves are replayed. On the CPU alone: elsewhere random numbers cost nothing, and
 batch norm is another kernel.
 
 The statistics are those that autograd saves for the same op. A step graph that counts on a shortcut

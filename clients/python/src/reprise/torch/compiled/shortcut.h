@@ -15,8 +15,8 @@
 // A mask of bernoulli_ is zeros and ones: 256 elements for 32 bytes. Drawing
 // them takes a generator that knows no shortcut; spreading them takes next to
 // nothing.
-#ifndef REPRISE_TORCH_FAST_SHORTCUT_H_
-#define REPRISE_TORCH_FAST_SHORTCUT_H_
+#ifndef REPRISE_TORCH_COMPILED_SHORTCUT_H_
+#define REPRISE_TORCH_COMPILED_SHORTCUT_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -184,4 +184,4 @@ inline void SpreadBits(const at::Tensor& bits, const at::Tensor& mask) {
 
 }  // namespace reprise_fast
 
-#endif  // REPRISE_TORCH_FAST_SHORTCUT_H_
+#endif  // REPRISE_TORCH_COMPILED_SHORTCUT_H_

@@ -2,8 +2,8 @@
 //
 // Hands the records of a step to Python, where it goes on when something is not
 // as planned: as tuples, from which handover.py makes cells, nodes and refs.
-#ifndef REPRISE_TORCH_FAST_HANDOVER_H_
-#define REPRISE_TORCH_FAST_HANDOVER_H_
+#ifndef REPRISE_TORCH_COMPILED_HANDOVER_H_
+#define REPRISE_TORCH_COMPILED_HANDOVER_H_
 
 #include <torch/csrc/Device.h>
 #include <torch/csrc/Dtype.h>
@@ -15,7 +15,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fast_records.h"
+#include "cells.h"
+#include "records.h"
 
 namespace reprise_fast {
 
@@ -110,7 +111,8 @@ class Handover {
     for (const auto& [op, weak] : records.nodes) {
       if (const NodePtr node = weak.lock()) AddNode(node);
     }
-    for (const auto& [storage, mark] : records.marks()) AddCell(mark.cell);
+    for (const auto& [storage, mark] : records.marks().all())
+      AddCell(mark.cell);
   }
   void AddRef(const CellPtr& cell) { AddCell(cell); }
 
@@ -199,7 +201,7 @@ class Handover {
     const Object dtype(Py_NewRef(
         reinterpret_cast<PyObject*>(torch::getTHPDtype(cell->dtype))));
     Object storage = Nothing();
-    for (const auto& [address, mark] : records_.marks()) {
+    for (const auto& [address, mark] : records_.marks().all()) {
       if (mark.cell != cell) continue;
       if (auto alive = mark.storage.lock())
         storage = Object(THPStorage_Wrap(c10::Storage(std::move(alive))));
@@ -218,4 +220,4 @@ class Handover {
 
 }  // namespace reprise_fast
 
-#endif  // REPRISE_TORCH_FAST_HANDOVER_H_
+#endif  // REPRISE_TORCH_COMPILED_HANDOVER_H_

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The compiled half of the tape: a planned step as long as it is as planned.
+//
+// Most ops of a planned forward are only looked at, and most saved tensors are
+// only kept. In Python each costs microseconds, and tens of them in a step
+// whose tensors throw the interpreter out of the caches. Here
+//
+//   gate.h         sees every op, below autograd
+//     records.h    remembers those that are made again
+//   saved.h        the saved-tensor hooks: keeps, gives up, hands out
+//     replay.h     makes a remembered op again
+//
+// and everything else is handed to the Python of tape.py, which is complete
+// without this, with what has been recorded so far (handover.h): ops out of
+// step, graphs that are kept, replays on demand, compared copies.
+//
+// While the gate is open the tape's dispatch mode is on torch's stack as
+// always, but the Python key is not in the thread's set, so that ops do not
+// come to the mode. For an op it does not let through the gate puts things
+// back as they are without it:
+//
+//   gate open      keys: Gate              stack: ground, tape
+//   one op aside   keys: Python, Snapshot  stack: ground, tape  (no Gate)
+//
+// so nothing of the mode's semantics is written twice: another mode that the
+// program pushes, a tensor subclass, a nested call all meet the mode itself.
+// The ground is a mode that does nothing: torch takes the Python key in when
+// the first mode comes and out when the last one goes, and it goes and comes
+// around every call of a mode. The key is not excluded either: torch chooses
+// other ops where no mode can see them, and the captured step had one.
+//
+// Runs without the interpreter's lock but where autograd's hooks hold it.
+//
+// This file is the module that Python loads, and the one that is compiled: what
+// runs for every op lies in headers that belong to it alone, so that one
+// compiler sees all of it, and torch's headers are read once.
+
+// clang-format off
+#include <torch/csrc/python_headers.h>  // before all others
+// clang-format on
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <utility>
+#include <vector>
+
+#include "below.h"
+#include "gate.h"
+#include "saved.h"
+#include "sheet_reader.h"
+#include "shortcut_functions.h"
+#include "track.h"
+#include "track_methods.h"
+
+namespace reprise_fast {
+namespace {
+
+// setup(unpack, stale, ignored) -> bool: once per process. False: something
+// else is at the gate's key here.
+PyObject* Setup(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *unpack = nullptr, *stale = nullptr, *names = nullptr;
+  if (!PyArg_ParseTuple(args, "OOO!", &unpack, &stale, &PyList_Type, &names))
+    return nullptr;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  if (ignored != nullptr) Py_RETURN_TRUE;
+  if (dispatcher.hasBackendFallbackForDispatchKey(kGate)) Py_RETURN_FALSE;
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (op.has_value() && op->hasKernelForDispatchKey(kGate)) Py_RETURN_FALSE;
+  }
+  auto found = std::vector<c10::OperatorHandle>();
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(names); ++i) {
+    const auto op = OperatorOf(PyList_GET_ITEM(names, i));
+    if (op.has_value()) found.push_back(*op);
+    PyErr_Clear();  // one that only TorchScript knows never comes here
+  }
+  // Never taken back: a graph may still hold what was packed through it.
+  static auto registration = dispatcher.registerFallback(
+      kGate, c10::KernelFunction::makeFromBoxedFunction<&Gate>(), "reprise");
+  ignored = new std::vector<c10::OperatorHandle>(std::move(found));
+  Py_INCREF(unpack);
+  Py_INCREF(stale);
+  python_unpack = unpack;
+  python_stale = stale;
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef functions[] = {
+    {"setup", Setup, METH_VARARGS, "Puts the gate in place."},
+    {"open", Open, METH_O, "Ops come to the gate."},
+    {"close", Close, METH_NOARGS, "They come to the mode."},
+    {"aside", SetAside, METH_O, "Takes the gate out of the way, or back."},
+    {"follow", Follow, METH_NOARGS, "Behind an op that was aside."},
+    {"unpack", Unpack, METH_O, "The unpack hook."},
+    {"normalized", PyNormalized, METH_VARARGS, "A batch norm once more."},
+    {"normalizes", PyNormalizes, METH_VARARGS, "May it be made so?"},
+    {"round_once", RoundOnce, METH_VARARGS, "How it is rounded."},
+    {"is_mask", PyIsMask, METH_O, "Can it be kept as bits?"},
+    {"bits_of", PyBitsOf, METH_O, "What a mask holds."},
+    {"spread_bits", PySpreadBits, METH_VARARGS, "A mask once more."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                          "reprise_fast",
+                          "The compiled half of the tape.",
+                          -1,
+                          functions,
+                          nullptr,
+                          nullptr,
+                          nullptr,
+                          nullptr};
+
+void Describe(PyTypeObject& type, const char* name, Py_ssize_t bytes,
+              destructor dealloc) {
+  type.tp_name = name;
+  type.tp_basicsize = bytes;
+  type.tp_flags = Py_TPFLAGS_DEFAULT;
+  type.tp_dealloc = dealloc;
+}
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit_reprise_fast() {
+  Describe(sheet_type, "reprise_fast.Sheet", sizeof(SheetObject), SheetDealloc);
+  sheet_type.tp_new = SheetNew;
+  Describe(track_type, "reprise_fast.Track", sizeof(Track), TrackDealloc);
+  track_type.tp_new = TrackNew;
+  track_type.tp_members = track_members;
+  track_type.tp_methods = track_methods;
+  Describe(kept_type, "reprise_fast.Kept", sizeof(Kept), KeptDealloc);
+  Describe(ref_type, "reprise_fast.Ref", sizeof(Ref), RefDealloc);
+  for (PyTypeObject* type : {&sheet_type, &track_type, &kept_type, &ref_type})
+    if (PyType_Ready(type) < 0) return nullptr;
+  PyObject* const module = PyModule_Create(&definition);
+  if (module == nullptr) return nullptr;
+  if (PyModule_AddObjectRef(module, "Sheet", (PyObject*)&sheet_type) < 0 ||
+      PyModule_AddObjectRef(module, "Track", (PyObject*)&track_type) < 0) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  return module;
+}
+
+}  // namespace reprise_fast

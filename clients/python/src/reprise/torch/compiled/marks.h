@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which cell stands for a storage, for as long as the storage lives.
+#ifndef REPRISE_TORCH_COMPILED_MARKS_H_
+#define REPRISE_TORCH_COMPILED_MARKS_H_
+
+#include <ATen/core/Tensor.h>
+
+#include <unordered_map>
+#include <utility>
+
+#include "cells.h"
+
+namespace reprise_fast {
+
+class Marks {
+ public:
+  struct Mark {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    CellPtr cell;
+  };
+
+  // The cell of the storage behind a tensor.
+  CellPtr CellOf(const at::Tensor& t) const {
+    if (marks_.empty() || !t.defined() || !t.has_storage()) return nullptr;
+    const auto found = marks_.find(t.storage().unsafeGetStorageImpl());
+    // The weak reference keeps the address from being used again.
+    if (found == marks_.end() || found->second.storage.expired())
+      return nullptr;
+    return found->second.cell;
+  }
+
+  // From now on `cell` stands for the storage of t, which was just made.
+  void Put(const at::Tensor& t, CellPtr cell) {
+    marks_.insert_or_assign(
+        t.storage().unsafeGetStorageImpl(),
+        Mark{t.storage().getWeakStorageImpl(), std::move(cell)});
+  }
+
+  // The forward is over: a cell that nobody has taken is let go with its
+  // storage.
+  void Sweep(bool all) {
+    if (!all && ++since_sweep_ < kSweepEvery) return;
+    since_sweep_ = 0;
+    for (auto it = marks_.begin(); it != marks_.end();) {
+      if (it->second.storage.expired()) {
+        Bury(std::move(it->second.cell));
+        it = marks_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+
+  // The step is over.
+  void Drop() {
+    for (auto& [storage, mark] : marks_) Bury(std::move(mark.cell));
+    marks_.clear();
+  }
+
+  const std::unordered_map<const void*, Mark>& all() const { return marks_; }
+
+ private:
+  static constexpr int kSweepEvery = 32;
+
+  std::unordered_map<const void*, Mark> marks_;
+  int since_sweep_ = 0;
+};
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_MARKS_H_

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Makes a recorded call again: replay.py for as long as everything is as
+// planned.
+//
+// It runs on what the call held and on the copies of the cells that it reads;
+// where the call drew random numbers, from the state that its generator had,
+// which is put back; where it has a shortcut (shortcut.h), without the call
+// itself. The caller is alone (below.h). What is not as planned is said (false)
+// before anything has changed.
+#ifndef REPRISE_TORCH_COMPILED_REPLAY_H_
+#define REPRISE_TORCH_COMPILED_REPLAY_H_
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/as_strided.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "arguments.h"
+#include "cells.h"
+#include "sheet.h"
+#include "shortcut.h"
+
+namespace reprise_fast {
+
+inline at::Tensor View(const at::Tensor& t, const Geometry& g) {
+  return LiesAs(t, g) ? t : t.as_strided(g.sizes, g.strides, g.offset);
+}
+
+// The cell that a call writes in place.
+inline CellPtr OwnerOf(const Node& node) {
+  if (node.outputs.size() != 1) return nullptr;
+  CellPtr cell = node.outputs[0].lock();
+  return cell && cell->chain[0].get() != &node ? cell : nullptr;
+}
+
+// Its last planned replay has run.
+inline void DoneWith(Node& node) {
+  for (const auto& weak : node.outputs) {
+    const CellPtr cell = weak.lock();
+    // One of several outputs that it alone can make.
+    if (cell && !cell->waiting.empty() && !cell->tensor.defined()) return;
+  }
+  node.Forget();
+}
+
+// Runs it, or its shortcut, on a stack; what it made.
+inline void Call(const Node& node, Stack& stack,
+                 std::vector<at::Tensor>& made) {
+  const c10::AutoGradMode grad(node.grad);
+  if (node.bits.defined()) {
+    SpreadBits(node.bits, stack[0].toTensor());
+    return;
+  }
+  if (node.mean.defined()) {
+    const auto optional = [&](size_t i) -> std::optional<at::Tensor> {
+      if (!stack[i].isTensor()) return std::nullopt;
+      return stack[i].toTensor();
+    };
+    const at::Tensor x = stack[0].toTensor();
+    made = {Normalized(x, optional(1), optional(2), node.mean, node.deviation,
+                       *Rounding(x.scalar_type())),
+            node.mean, node.deviation};
+    stack.clear();
+    return;
+  }
+  if (!node.state.defined()) {
+    node.op.callBoxed(stack);
+  } else {
+    at::Generator generator = *node.generator;
+    at::Tensor before;
+    const auto put = [&](const at::Tensor& state) {
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      generator.set_state(state);
+    };
+    {
+      const std::lock_guard<std::mutex> lock(generator.mutex());
+      before = generator.get_state();
+    }
+    put(node.state);
+    try {
+      node.op.callBoxed(stack);
+    } catch (...) {
+      put(before);
+      throw;
+    }
+    put(before);
+  }
+  for (const IValue& v : stack) Flatten(v, made);
+  stack.clear();
+}
+
+// One replay that a burst asks for. False: not everything is there.
+inline bool Again(Node& node, const Replay& replay) {
+  if (node.gone) return false;
+  const CellPtr owner = OwnerOf(node);
+  at::Tensor own;
+  if (owner) {
+    own = owner->tensor;
+    if (!own.defined() || owner->version >= owner->Length()) return false;
+    if (owner->chain[static_cast<size_t>(owner->version)].get() != &node)
+      return false;
+  } else {
+    for (const auto& weak : node.outputs) {
+      const CellPtr cell = weak.lock();
+      if (cell && cell->OnlyWayBack()) return false;
+    }
+  }
+  for (const Held& h : node.held) {
+    if (h.tensor.defined()) {
+      if (h.tensor._version() != h.stale) return false;  // Python raises
+    } else if (!h.cell || !h.cell->tensor.defined() ||
+               h.cell->version != h.version) {
+      return false;
+    }
+  }
+  Stack stack = node.arguments;
+  const auto put = [&](const Place& place, at::Tensor t) {
+    IValue& v = stack[place.argument];
+    if (place.item < 0) {
+      v = IValue(std::move(t));
+      return;
+    }
+    auto list = v.toList();
+    list.set(static_cast<size_t>(place.item), IValue(std::move(t)));
+  };
+  // Lists are shared with the record: theirs are copied before they are
+  // filled.
+  for (IValue& v : stack) {
+    if (v.isList() && !v.isIntList() && !v.isDoubleList() && !v.isBoolList())
+      v = IValue(v.toList().copy());
+  }
+  for (const Own& o : node.own) put(o.place, View(own, o.geometry));
+  for (const Held& h : node.held) {
+    put(h.place,
+        h.tensor.defined() ? h.tensor : View(h.cell->tensor, h.geometry));
+  }
+  std::vector<CellPtr> used;
+  for (Held& h : node.held) {
+    if (!h.tensor.defined()) {
+      if (std::find(used.begin(), used.end(), h.cell) == used.end())
+        used.push_back(h.cell);
+    } else if (h.reads > 0) {
+      --h.reads;
+      const bool elsewhere = h.cell && (h.cell->tensor.defined() ||
+                                        h.cell->Recorded(0, h.version));
+      if (h.reads == 0 && elsewhere) h.tensor.reset();
+    }
+  }
+  --node.replays;
+  own.reset();
+  std::vector<at::Tensor> made;
+  Call(node, stack, made);
+  if (owner) {
+    ++owner->version;
+    used.push_back(owner);
+  } else {
+    const size_t count = std::min(made.size(), node.outputs.size());
+    for (size_t i = 0; i < count; ++i) {
+      const CellPtr cell = node.outputs[i].lock();
+      if (!cell) continue;
+      for (const auto& [id, uses] : replay.keep) {
+        if (id != cell->id) continue;
+        cell->tensor = std::move(made[i]);
+        cell->version = 1;
+        cell->uses = uses;
+        break;
+      }
+    }
+  }
+  made.clear();
+  if (node.replays == 0) DoneWith(node);
+  for (const CellPtr& cell : used) cell->Use();
+  return true;
+}
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_REPLAY_H_

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The saved-tensor hooks of a step.
+//
+//   pack     keeps a tensor that the plan keeps (Kept), gives up one that it
+//   does
+//            not (Ref)
+//   unpack   replays what stands before it, hands the tensor out
+//
+// What is not as planned is handed to the hooks of tape.py.
+#ifndef REPRISE_TORCH_COMPILED_SAVED_H_
+#define REPRISE_TORCH_COMPILED_SAVED_H_
+
+// clang-format off
+#include <torch/csrc/python_headers.h>  // before all others
+// clang-format on
+
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <pybind11/gil.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "below.h"
+#include "cells.h"
+#include "records.h"
+#include "sheet.h"
+#include "track.h"
+
+namespace torch::autograd {
+int get_current_graph_task_id();
+}
+
+namespace reprise_fast {
+
+inline PyObject* python_unpack = nullptr;  // of what is not a Kept of ours
+inline PyObject* python_stale = nullptr;   // raises for (tensor, version)
+
+inline PyTypeObject kept_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
+inline PyTypeObject ref_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
+
+// nullptr without an error: it is not the tensor of the captured step.
+inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
+  Records& records = track.book->records;
+  CellPtr cell = records.marks().CellOf(tensor);
+  if (!cell || cell->dtype != tensor.scalar_type() || !cell->IsWhole())
+    return nullptr;
+  auto* const ref = PyObject_New(Ref, &ref_type);
+  if (ref == nullptr) return nullptr;
+  new (&ref->cell) CellPtr(std::move(cell));
+  new (&ref->geometry) Geometry(GeometryOf(tensor));
+  new (&ref->made) at::Tensor();
+  ref->track =
+      reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
+  ref->run = Py_NewRef(run);
+  ref->twin = nullptr;
+  ref->slot = track.slot;
+  ref->version =
+      std::max<int64_t>(ref->cell->Length(),
+                        track.Page().versions[static_cast<size_t>(track.slot)]);
+  ref->cell->Wait(ref->version);
+  track.book->refs.insert(ref);
+  ++track.slot;
+  ++records.dropped;
+  return reinterpret_cast<PyObject*>(ref);
+}
+
+inline void RefDealloc(PyObject* self) {
+  auto* const ref = reinterpret_cast<Ref*>(self);
+  Book& book = *ref->track->book;
+  book.refs.erase(ref);
+  ref->made.~Tensor();
+  if (ref->cell) Bury(std::move(ref->cell));
+  ref->cell.~CellPtr();
+  ref->geometry.~Geometry();
+  // What nobody took and whose storage is gone.
+  if (book.refs.empty()) book.records.Sweep(true);
+  Py_XDECREF(ref->twin);
+  Py_DECREF(ref->run);
+  Py_DECREF(ref->track);
+  Py_TYPE(self)->tp_free(self);
+}
+
+inline PyObject* Pack(PyObject* self, PyObject* value) {
+  HANDLE_TH_ERRORS
+  auto* const track = reinterpret_cast<Track*>(self);
+  const Sheet& page = track->Page();
+  const auto slot = static_cast<size_t>(track->slot);
+  const bool gives_up =
+      track->armed && slot < page.given_up.size() && page.given_up[slot];
+  PyObject* const run = track->Run();
+  if (gives_up && !track->handed && run != nullptr &&
+      THPVariable_Check(value)) {
+    PyObject* const ref = GiveUp(*track, run, THPVariable_Unpack(value));
+    if (ref != nullptr || PyErr_Occurred()) return ref;
+  }
+  if (gives_up || !THPVariable_CheckExact(value)) {
+    if (run == nullptr) {
+      PyErr_SetString(PyExc_RuntimeError, "a step that is over saves a tensor");
+      return nullptr;
+    }
+    return PyObject_CallMethod(run, "pack", "O", value);
+  }
+  auto* const kept = PyObject_New(Kept, &kept_type);
+  if (kept == nullptr) return nullptr;
+  new (&kept->tensor) at::Tensor();
+  Py_INCREF(self);
+  kept->track = track;
+  kept->slot = track->armed ? track->slot : -1;
+  ++track->slot;
+  {
+    const c10::impl::ExcludeDispatchKeyGuard unseen(
+        DispatchKeySet(DispatchKey::Python) |
+        DispatchKeySet(DispatchKey::PythonTLSSnapshot) | DispatchKeySet(kGate));
+    try {
+      kept->tensor = THPVariable_Unpack(value).detach();
+      kept->version = kept->tensor._version();
+    } catch (...) {
+      Py_DECREF(kept);
+      throw;
+    }
+  }
+  return reinterpret_cast<PyObject*>(kept);
+  END_HANDLE_TH_ERRORS
+}
+
+// Replays what stands before an event. false: not to its end.
+inline bool RunBurst(Track& track, size_t event) {
+  bool done = false;
+  {
+    const pybind11::gil_scoped_release released;
+    done = track.book->records.Run(track.Page().bursts[event]);
+  }
+  return done;
+}
+
+// The unpack of a saved tensor: replays what stands before it. The backward may
+// be a new one, or out of order: the run sees to that.
+inline bool Advance(Track& track, long long slot) {
+  if (track.safe) return true;
+  const Sheet& page = track.Page();
+  const auto at = static_cast<size_t>(track.cursor);
+  if (at < page.events.size() && page.events[at] == slot &&
+      (page.quiet[at] || !track.handed) &&
+      track.task == torch::autograd::get_current_graph_task_id()) {
+    ++track.cursor;
+    if (track.armed) track.Say(page.event_ops[at]);
+    if (page.quiet[at]) return true;
+    const bool done = RunBurst(track, at);
+    if (!CountUp(track)) return false;
+    PyObject* const run = track.Run();
+    return done || run == nullptr ||
+           PyObject_SetAttrString(run, "safe", Py_True) == 0;
+  }
+  PyObject* const run = track.Run();
+  if (run == nullptr) return true;
+  PyObject* const done = PyObject_CallMethod(run, "advance", "L", slot);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
+// A tensor that was given up.
+inline PyObject* Take(Ref& ref) {
+  const auto in_python = [&] {
+    return PyObject_CallFunctionObjArgs(python_unpack, ref.twin, nullptr);
+  };
+  if (ref.twin != nullptr) return in_python();
+  if (!Advance(*ref.track, ref.slot)) return nullptr;
+  if (ref.twin != nullptr) return in_python();
+  if (ref.made.defined()) {
+    ref.cell->Use();
+    return THPVariable_Wrap(ref.made);
+  }
+  Cell& cell = *ref.cell;
+  const int64_t version = std::min(ref.version, cell.Length());
+  if (!cell.tensor.defined() || cell.version != version) {
+    if (PyObject_SetAttrString(ref.run, "safe", Py_True) < 0) return nullptr;
+    return in_python();
+  }
+  ref.made = ref.track->book->records.ViewAlone(cell.tensor, ref.geometry);
+  cell.Waited(ref.version);
+  cell.Use();
+  return THPVariable_Wrap(ref.made);
+}
+
+inline PyObject* Unpack(PyObject*, PyObject* packed) {
+  HANDLE_TH_ERRORS
+  if (Py_TYPE(packed) == &ref_type)
+    return Take(*reinterpret_cast<Ref*>(packed));
+  if (Py_TYPE(packed) != &kept_type)
+    return PyObject_CallFunctionObjArgs(python_unpack, packed, nullptr);
+  auto* const kept = reinterpret_cast<Kept*>(packed);
+  if (!Advance(*kept->track, kept->slot)) return nullptr;
+  PyObject* const tensor = THPVariable_Wrap(kept->tensor);
+  if (tensor == nullptr || kept->tensor._version() == kept->version)
+    return tensor;
+  PyObject* const said =
+      PyObject_CallFunction(python_stale, "OI", tensor, kept->version);
+  Py_XDECREF(said);
+  Py_DECREF(tensor);
+  return nullptr;
+  END_HANDLE_TH_ERRORS
+}
+
+inline void KeptDealloc(PyObject* self) {
+  auto* const kept = reinterpret_cast<Kept*>(self);
+  kept->tensor.~Tensor();
+  Py_DECREF(kept->track);
+  Py_TYPE(self)->tp_free(self);
+}
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_SAVED_H_

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shortcuts (shortcut.h) as functions of the module, for shortcut.py: what
+// Python replays takes them as well. Arguments that they are not for are
+// refused (TypeError).
+#ifndef REPRISE_TORCH_COMPILED_SHORTCUT_FUNCTIONS_H_
+#define REPRISE_TORCH_COMPILED_SHORTCUT_FUNCTIONS_H_
+
+// clang-format off
+#include <torch/csrc/python_headers.h>  // before all others
+// clang-format on
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <optional>
+#include <utility>
+
+#include "shortcut.h"
+
+namespace reprise_fast {
+
+// A tensor, or nothing for None.
+inline std::optional<at::Tensor> TensorOf(PyObject* value) {
+  if (value == Py_None) return std::nullopt;
+  if (!THPVariable_Check(value)) throw torch::TypeError("not a tensor");
+  return THPVariable_Unpack(value);
+}
+
+// normalizes(x, weight, bias) -> bool: may `normalized` be called with them?
+inline PyObject* PyNormalizes(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *x, *weight, *bias;
+  if (!PyArg_ParseTuple(args, "OOO", &x, &weight, &bias)) return nullptr;
+  const auto input = TensorOf(x);
+  return PyBool_FromLong(input.has_value() &&
+                         Normalizes(*input, TensorOf(weight), TensorOf(bias)));
+  END_HANDLE_TH_ERRORS
+}
+
+// normalized(x, weight, bias, mean, invstd, fused) -> tensor.
+inline PyObject* PyNormalized(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *x, *weight, *bias, *mean, *invstd;
+  int fused = 0;
+  if (!PyArg_ParseTuple(args, "OOOOOp", &x, &weight, &bias, &mean, &invstd,
+                        &fused))
+    return nullptr;
+  const auto input = TensorOf(x), m = TensorOf(mean), v = TensorOf(invstd);
+  const auto w = TensorOf(weight), b = TensorOf(bias);
+  if (!input || !m || !v || !Normalizes(*input, w, b) ||
+      !AreStatistics(*input, *m) || !AreStatistics(*input, *v))
+    throw torch::TypeError("no batch norm that can be made from these");
+  return THPVariable_Wrap(Normalized(*input, w, b, *m, *v, fused != 0));
+  END_HANDLE_TH_ERRORS
+}
+
+// is_mask(tensor) -> bool: can bits be taken of it, once it is filled?
+inline PyObject* PyIsMask(PyObject*, PyObject* value) {
+  HANDLE_TH_ERRORS
+  const auto mask = TensorOf(value);
+  return PyBool_FromLong(mask.has_value() && IsMask(*mask));
+  END_HANDLE_TH_ERRORS
+}
+
+// bits_of(mask) -> bytes in a tensor.
+inline PyObject* PyBitsOf(PyObject*, PyObject* value) {
+  HANDLE_TH_ERRORS
+  const auto mask = TensorOf(value);
+  at::Tensor bits;
+  if (mask && IsMask(*mask)) bits = BitsOf(*mask);
+  if (!bits.defined()) throw torch::TypeError("not zeros and ones");
+  return THPVariable_Wrap(std::move(bits));
+  END_HANDLE_TH_ERRORS
+}
+
+// spread_bits(bits, mask): writes them there.
+inline PyObject* PySpreadBits(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *bits, *value;
+  if (!PyArg_ParseTuple(args, "OO", &bits, &value)) return nullptr;
+  const auto from = TensorOf(bits), mask = TensorOf(value);
+  if (!from || !mask || !IsMask(*mask) || from->scalar_type() != at::kByte ||
+      !from->is_contiguous() || from->numel() != (mask->numel() + 7) / 8)
+    throw torch::TypeError("these bits are not of this tensor");
+  SpreadBits(*from, *mask);
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// round_once(double, once): how this torch rounds in what a shortcut of batch
+// norm computes beforehand, for one of the two types it is there for.
+inline PyObject* RoundOnce(PyObject*, PyObject* args) {
+  int is_double = 0, once = 0;
+  if (!PyArg_ParseTuple(args, "pp", &is_double, &once)) return nullptr;
+  rounds_once[is_double] = once != 0;
+  Py_RETURN_NONE;
+}
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_SHORTCUT_FUNCTIONS_H_

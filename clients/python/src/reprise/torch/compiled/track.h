@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Python objects of a step: how far it has come, its records, and what
+// autograd keeps of the tensors that it has saved.
+#ifndef REPRISE_TORCH_COMPILED_TRACK_H_
+#define REPRISE_TORCH_COMPILED_TRACK_H_
+
+// clang-format off
+#include <torch/csrc/python_headers.h>  // before all others
+// clang-format on
+
+#include <ATen/core/Tensor.h>
+
+#include <unordered_set>
+#include <utility>
+
+#include "cells.h"
+#include "records.h"
+#include "sheet.h"
+
+namespace reprise_fast {
+
+struct SheetObject {
+  PyObject_HEAD Sheet* sheet;
+};
+
+struct Ref;
+
+// The records of a step, and what autograd keeps of it.
+struct Book {
+  Records records;
+  std::unordered_set<Ref*> refs;
+};
+
+// How far a step has come: the part of tape.Run that both sides change.
+struct Track {
+  PyObject_HEAD PyObject* sheet;
+  PyObject* run;  // weak reference
+  long long next;
+  long long slot;
+  long long cursor;
+  long long task;
+  unsigned long long here;  // reprise_at of the agent; 0: nobody is told
+  char armed;
+  char safe;
+  char handed;  // the records are in Python, and more of them are made there
+  Book* book;
+
+  const Sheet& Page() const {
+    return *reinterpret_cast<SheetObject*>(sheet)->sheet;
+  }
+  // Where the step is, for who asks after the job was killed.
+  void Say(int64_t op) const {
+    if (here != 0)
+      reinterpret_cast<void (*)(uint64_t)>(here)(static_cast<uint64_t>(op) + 1);
+  }
+  // Borrowed; nullptr: the run is gone, and with it everything it replays.
+  PyObject* Run() const {
+    PyObject* const alive = PyWeakref_GetObject(run);
+    return alive == Py_None ? nullptr : alive;
+  }
+};
+
+// What autograd keeps of a tensor that stays.
+struct Kept {
+  PyObject_HEAD Track* track;
+  long long slot;
+  uint32_t version;
+  at::Tensor tensor;
+};
+
+// What autograd keeps instead of a tensor that is given up.
+struct Ref {
+  PyObject_HEAD Track* track;
+  PyObject* run;
+  PyObject* twin;  // a ref of records.py, once the records are handed over
+  long long slot;
+  int64_t version;
+  CellPtr cell;
+  Geometry geometry;
+  at::Tensor made;
+};
+
+// Adds what has been counted here to the counts of the run.
+inline bool CountUp(Track& track) {
+  Records& records = track.book->records;
+  PyObject* const run = track.Run();
+  const auto dropped = std::exchange(records.dropped, 0);
+  const auto replayed = std::exchange(records.replayed, 0);
+  if (run == nullptr || (dropped == 0 && replayed == 0)) return true;
+  PyObject* const done =
+      PyObject_CallMethod(run, "count", "LL", static_cast<long long>(dropped),
+                          static_cast<long long>(replayed));
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_TRACK_H_
