@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <memory>
+
+#include "planner/construct.h"
+#include "planner/local_search.h"
+#include "planner/search.h"
+#include "planner/strategy.h"
+
+namespace reprise::planner {
+namespace {
+
+// In smaller ones the search over lists of execs sees all there is.
+constexpr int kFewestBlockOps = 400;
+
+}  // namespace
+
+void Search::AddStart(const Flags& flags) {
+  if (generator_.Generate(flags).valid) {
+    starts_.push_back(generator_.execs());
+  }
+  effort_.Spend(problem_.op_count);
+}
+
+void Search::AddStrategies() {
+  if (!known_.has_strategies) {
+    const int64_t before = generator_.ticks();
+    for (const Candidate& candidate :
+         StrategyCandidates(problem_, Strategy::kAuto, generator_)) {
+      archive_.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                   std::string(NameOf(candidate.strategy)));
+    }
+    effort_.Spend(generator_.ticks() - before);
+    known_.has_strategies = true;
+  }
+  for (const ChainSchedule& schedule :
+       known_.chains.For(request_.budget_bytes, generator_, effort_)) {
+    archive_.Add(schedule.peak_bytes, schedule.time_ns, schedule.execs,
+                 schedule.solver);
+  }
+  Report();
+}
+
+void Search::Construct() {
+  const Score score{.budget_bytes = request_.budget_bytes,
+                    .base_time_ns = problem_.base.time_ns,
+                    .base_peak_bytes = problem_.base.peak_bytes};
+  for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
+    if (Done()) break;
+    ConstructOptions options{.budget_bytes = request_.budget_bytes,
+                             .tail = tail};
+    Flags flags = FromCuts(problem_, options, certificate_, generator_,
+                           archive_, effort_);
+    if (!Done()) {
+      Restore(problem_, score, scale_ / 16, generator_, flags, archive_,
+              effort_);
+    }
+    AddStart(flags);
+    Report();
+  }
+  // What fits in less fits too, and is sometimes better.
+  for (const int percent : {90, 80, 70}) {
+    if (Done() || Best() == nullptr) break;
+    const int64_t before = BestAdded();
+    ConstructOptions options{
+        .budget_bytes =
+            problem_.static_bytes +
+            (request_.budget_bytes - problem_.static_bytes) / 100 * percent};
+    Flags flags = FromCuts(problem_, options, certificate_, generator_,
+                           archive_, effort_);
+    if (BestAdded() < before) AddStart(flags);
+    Report();
+  }
+}
+
+void Search::ConstructBlocks() {
+  if (problem_.op_count < kFewestBlockOps) return;
+  if (Done() || certificate_.tried().empty()) return;
+  OpId at = certificate_.tried().begin()->first;
+  for (const auto& [op, window] : certificate_.tried()) {
+    if (window.added_ns > certificate_.tried().at(at).added_ns) at = op;
+  }
+  block_plan_ = std::make_unique<BlockPlan>(problem_, FindBlocks(problem_), at);
+  effort_.Spend(problem_.op_count);
+  if (!block_plan_->empty()) {
+    block_plan_->Fit(request_.budget_bytes, certificate_, generator_, archive_,
+                     effort_);
+    Report();
+    ImproveBlocks(scale_ / 4);
+  }
+  if (!block_plan_->empty()) AddStart(block_plan_->MakeFlags());
+}
+
+void Search::FindAny() {
+  std::vector<OpId> execs = BaseExecs();
+  const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                   .ticks = scale_ / 16,
+                                   .seed = random_.Next(),
+                                   .good_enough_ns = GoodEnough(),
+                                   .hot = kHot};
+  LocalSearch(problem_, options, execs, archive_, effort_);
+  Report();
+}
+
+}  // namespace reprise::planner
