@@ -4,236 +4,10 @@
 #include <algorithm>
 
 #include "base/str_cat.h"
-#include "planner/unread.h"
+#include "planner/region_tree.h"
 
 namespace reprise::planner {
 namespace {
-
-// Regions as a tree; indices are places in the sorted list, -1 is no region.
-struct Tree {
-  std::vector<int32_t> parent, depth;  // depth counts from 1
-  std::vector<int32_t> subtree_end;    // the regions inside r: [r, end)
-  std::vector<int32_t> innermost;      // by forward op
-
-  bool IsLeaf(int32_t region) const {
-    return subtree_end[region] == region + 1;
-  }
-};
-
-Tree MakeTree(std::span<const Region> regions, OpId forward_ops) {
-  Tree tree;
-  tree.innermost.assign(forward_ops, -1);
-  std::vector<int32_t> open;
-  const auto close = [&] {
-    tree.subtree_end[open.back()] = static_cast<int32_t>(tree.parent.size());
-    open.pop_back();
-  };
-  for (const Region& region : regions) {
-    while (!open.empty() && regions[open.back()].end <= region.begin) close();
-    const auto index = static_cast<int32_t>(tree.parent.size());
-    tree.parent.push_back(open.empty() ? -1 : open.back());
-    open.push_back(index);
-    tree.depth.push_back(static_cast<int32_t>(open.size()));
-    tree.subtree_end.push_back(index + 1);
-  }
-  while (!open.empty()) close();
-  // One walk with the regions that are open at each op.
-  size_t next = 0;
-  for (OpId o = 0; o < forward_ops; ++o) {
-    while (!open.empty() && regions[open.back()].end <= o) open.pop_back();
-    while (next < regions.size() && regions[next].begin <= o) {
-      open.push_back(static_cast<int32_t>(next++));
-    }
-    if (!open.empty()) tree.innermost[o] = open.back();
-  }
-  return tree;
-}
-
-// Whether the executor may drop what the forward leaves of a storage.
-bool MayDrop(const Problem& problem, StorageId s) {
-  const Versions& versions = problem.versions;
-  ValueId left = kNoValue;
-  for (ValueId v = versions.first_value[s]; v <= versions.Last(s); ++v) {
-    if (versions.maker[v] < problem.first_backward) left = v;
-  }
-  // What the program holds into the backward stays.
-  const OpId held = problem.rules.held_until[s];
-  return left != kNoValue && problem.rules.may_remake[left] != 0 &&
-         (held == kNoOp || held < problem.first_backward);
-}
-
-// By storage: its home, -1 where it has none or may not be dropped.
-std::vector<int32_t> Homes(const Problem& problem, const Tree& tree) {
-  constexpr int32_t kUntouched = -2;
-  std::vector<int32_t> home(problem.bytes.size(), kUntouched);
-  const auto touch = [&](StorageId s, OpId o) {
-    if (o >= problem.first_backward || home[s] == -1) return;
-    int32_t region = tree.innermost[o];
-    int32_t& now = home[s];
-    if (now == kUntouched) {
-      now = region;
-      return;
-    }
-    // The innermost around both.
-    while (now != region) {
-      if (now == -1 || region == -1) {
-        now = -1;
-        return;
-      }
-      int32_t& deeper = tree.depth[now] >= tree.depth[region] ? now : region;
-      deeper = tree.parent[deeper];
-    }
-  };
-  for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
-    const StorageId s = problem.versions.storage[v];
-    touch(s, problem.versions.maker[v]);
-    for (const OpId use : problem.Uses(v)) touch(s, use);
-  }
-  for (StorageId s = 0; s < static_cast<StorageId>(home.size()); ++s) {
-    if (home[s] < 0 || !MayDrop(problem, s)) home[s] = -1;
-  }
-  return home;
-}
-
-// Replay: the walk over the step that runs regions again as they are needed.
-class Replay {
- public:
-  Replay(const Problem& problem, const RegionPlan& plan)
-      : problem_(problem),
-        plan_(plan),
-        tree_(MakeTree(plan.regions, problem.first_backward)),
-        home_(Homes(problem, tree_)),
-        present_(problem.bytes.size(), kNoValue),
-        last_(problem.bytes.size(), kNoValue),
-        wanted_(problem.op_count, 0),
-        replayed_(plan.regions.size(), 0),
-        at_home_(plan.regions.size()) {
-    for (StorageId s = 0; s < static_cast<StorageId>(home_.size()); ++s) {
-      if (home_[s] >= 0) at_home_[home_[s]].push_back(s);
-    }
-  }
-
-  std::vector<OpId> Run() {
-    for (OpId o = 0; o < problem_.first_backward; ++o) Exec(o);
-    last_ = present_;
-    for (StorageId s = 0; s < static_cast<StorageId>(home_.size()); ++s) {
-      if (Level(s) > 0) present_[s] = kNoValue;
-    }
-    for (OpId o = problem_.first_backward; o < problem_.op_count; ++o) {
-      const auto need = problem_.versions.Need(o);
-      for (const ValueId v : need) {
-        if (IsMissing(v) && !Restore(v, need)) return {};
-      }
-      Exec(o);
-    }
-    for (const ValueId v : problem_.end_need) {
-      if (IsMissing(v)) return {};
-    }
-    return WithoutUnread(problem_, execs_);
-  }
-
- private:
-  bool IsMissing(ValueId v) const {
-    return present_[problem_.versions.storage[v]] != v;
-  }
-
-  int32_t Level(StorageId s) const {
-    return home_[s] < 0 ? 0 : std::min(plan_.levels[s], tree_.depth[home_[s]]);
-  }
-
-  void Exec(OpId o) {
-    execs_.push_back(o);
-    for (const ValueId v : problem_.versions.Make(o)) {
-      present_[problem_.versions.storage[v]] = v;
-    }
-  }
-
-  bool Restore(ValueId v, std::span<const ValueId> need) {
-    const StorageId s = problem_.versions.storage[v];
-    if (problem_.versions.maker[v] >= problem_.first_backward) return false;
-    if (home_[s] < 0) return false;
-    // One that another version took the place of is made again at home.
-    const int32_t level = Level(s) > 0 ? Level(s) : tree_.depth[home_[s]];
-    std::vector<int32_t> around;
-    for (int32_t r = home_[s]; r >= 0; r = tree_.parent[r]) around.push_back(r);
-    for (int32_t depth = 1; depth <= level && IsMissing(v); ++depth) {
-      const int32_t region = around[around.size() - depth];
-      const bool lazy =
-          problem_.capabilities.lazy_region && tree_.IsLeaf(region);
-      if (!(lazy ? RunLazily(region, need) : RunWhole(region))) return false;
-    }
-    return !IsMissing(v);
-  }
-
-  bool RunLazily(int32_t region, std::span<const ValueId> need) {
-    std::vector<ValueId> restored;
-    for (const ValueId v : need) {
-      const OpId maker = problem_.versions.maker[v];
-      const Region& ops = plan_.regions[region];
-      if (maker >= ops.begin && maker < ops.end) restored.push_back(v);
-    }
-    return RunAgain(region, restored);
-  }
-
-  bool RunWhole(int32_t region) {
-    if (replayed_[region] != 0) return true;
-    replayed_[region] = 1;
-    const int32_t depth = tree_.depth[region];
-    std::vector<ValueId> restored;
-    std::vector<StorageId> dropped;
-    for (int32_t r = region; r < tree_.subtree_end[region]; ++r) {
-      for (const StorageId s : at_home_[r]) {
-        if (Level(s) <= depth) {
-          restored.push_back(last_[s]);
-        } else {
-          dropped.push_back(s);
-        }
-      }
-    }
-    if (!RunAgain(region, restored)) return false;
-    for (const StorageId s : dropped) present_[s] = kNoValue;
-    return true;
-  }
-
-  // Makes what is missing of these values, and what that needs, in base order.
-  bool RunAgain(int32_t region, const std::vector<ValueId>& restored) {
-    const Versions& versions = problem_.versions;
-    const Region& ops = plan_.regions[region];
-    bool possible = true;
-    std::vector<OpId> again;
-    const auto want = [&](ValueId v) {
-      const OpId maker = versions.maker[v];
-      if (!IsMissing(v)) return;
-      if (maker < ops.begin || maker >= ops.end ||
-          problem_.rules.may_rerun[maker] == 0) {
-        possible = false;
-      } else if (wanted_[maker] == 0) {
-        wanted_[maker] = 1;
-        again.push_back(maker);
-      }
-    };
-    for (const ValueId v : restored) want(v);
-    for (size_t i = 0; i < again.size(); ++i) {
-      for (const ValueId u : versions.Need(again[i])) want(u);
-    }
-    std::sort(again.begin(), again.end());
-    for (const OpId o : again) {
-      wanted_[o] = 0;
-      if (possible) Exec(o);
-    }
-    return possible;
-  }
-
-  const Problem& problem_;
-  const RegionPlan& plan_;
-  const Tree tree_;
-  const std::vector<int32_t> home_;      // by storage
-  std::vector<ValueId> present_, last_;  // by storage; last_: of the forward
-  std::vector<uint8_t> wanted_;          // by op: scratch of RunAgain
-  std::vector<uint8_t> replayed_;        // by region
-  std::vector<std::vector<StorageId>> at_home_;  // by region
-  std::vector<OpId> execs_;
-};
 
 bool OuterFirst(const Region& a, const Region& b) {
   return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
@@ -320,14 +94,10 @@ std::vector<Region> Nested(std::vector<Region> regions, int most_depth) {
 
 std::vector<int32_t> HomeDepths(const Problem& problem,
                                 std::span<const Region> regions) {
-  const Tree tree = MakeTree(regions, problem.first_backward);
+  const RegionTree tree = MakeTree(regions, problem.first_backward);
   std::vector<int32_t> depths = Homes(problem, tree);
   for (int32_t& home : depths) home = home < 0 ? 0 : tree.depth[home];
   return depths;
-}
-
-std::vector<OpId> RegionExecs(const Problem& problem, const RegionPlan& plan) {
-  return Replay(problem, plan).Run();
 }
 
 RegionPlan RegionsOfExecs(const Problem& problem,
@@ -387,7 +157,7 @@ RegionPlan RegionsOfExecs(const Problem& problem,
       read[versions.storage[v]] = 1;
     }
   }
-  const Tree tree = MakeTree(plan.regions, problem.first_backward);
+  const RegionTree tree = MakeTree(plan.regions, problem.first_backward);
   plan.levels = HomeDepths(problem, plan.regions);
   for (StorageId s = 0; s < static_cast<StorageId>(read.size()); ++s) {
     int32_t& level = plan.levels[s];
