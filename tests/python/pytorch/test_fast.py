@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reprise.errors import RepriseError
 from reprise.torch import fast, tape
 from reprise.torch.native import Native
+from reprise.torch.stale import refuse_stale
 
 GATE = torch._C._parse_dispatch_key("Fake")
 
@@ -309,7 +310,7 @@ def test_what_cannot_be_built_is_done_without(
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(fast, "_module", None)
 
-    assert fast.load(tape.unpack, tape._stale) is None
+    assert fast.load(tape.unpack, refuse_stale) is None
     with pytest.raises(RepriseError, match="no-such-compiler"):
         fast.FAST.build(tmp_path)
 

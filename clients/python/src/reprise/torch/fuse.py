@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 
-from reprise.torch.capture import CapturedOp, CapturedStep, CapturedStorage, Unpack
+from reprise.torch.captured import CapturedOp, CapturedStep, CapturedStorage, Unpack
 from reprise.torch.ops import OpKind
 
 __all__ = ["fuse_nodes"]

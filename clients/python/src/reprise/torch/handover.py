@@ -22,7 +22,7 @@ from reprise.torch.records import Cell, Geometry, Held, Node, Own, Ref, mark_sto
 from reprise.torch.shortcut import shortcut_from
 
 if TYPE_CHECKING:
-    from reprise.torch.tape import Run
+    from reprise.torch.tape_run import Run
 
 __all__ = ["adopt"]
 

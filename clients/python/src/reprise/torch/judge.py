@@ -14,7 +14,7 @@ import torch
 from reprise import abi
 from reprise.torch import quarantine
 from reprise.torch.ladder import Rung
-from reprise.torch.tape import Run
+from reprise.torch.tape_run import Run
 from reprise.torch.verify import Audit, Check, CheckResult
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from reprise.torch.capture import CapturedOp, CapturedStep
+from reprise.torch.captured import CapturedOp, CapturedStep
 
 if TYPE_CHECKING:
     from reprise.torch.program import Program, Replay

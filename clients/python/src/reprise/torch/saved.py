@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from reprise.torch.capture import BACKWARD
+from reprise.torch.captured import BACKWARD
 from reprise.torch.once import capture_step
 from reprise.units import format_bytes
 

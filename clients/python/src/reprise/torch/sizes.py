@@ -22,7 +22,7 @@ from torch import Tensor
 from reprise.torch.ops import chooses_rows, tensors_in
 
 if TYPE_CHECKING:
-    from reprise.torch.capture import CapturedStorage
+    from reprise.torch.captured import CapturedStorage
 
 __all__ = ["Chosen", "chosen_by", "follow"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["stale_message"]
+__all__ = ["refuse_stale", "stale_message"]
 
 
 def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = None) -> str:
@@ -18,3 +18,8 @@ def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = No
         f"operation: [{tensor.type()} {size}] is at version {tensor._version}; "
         f"expected version {version} instead."
     )
+
+
+def refuse_stale(tensor: Tensor, version: int) -> None:
+    """Raises what autograd raises."""
+    raise RuntimeError(stale_message(tensor, version))

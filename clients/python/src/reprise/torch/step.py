@@ -25,7 +25,7 @@ from reprise.torch.cycle import Cycle
 from reprise.torch.ladder import Key, key_of
 from reprise.torch.stage import Stage
 from reprise.torch.state import alive_tensors, blocked, known_names, now_ns, work_clock
-from reprise.torch.tape import Run
+from reprise.torch.tape_run import Run
 from reprise.torch.tracing import Tracing
 from reprise.torch.verify import Check
 from reprise.torch.watch import close_watches

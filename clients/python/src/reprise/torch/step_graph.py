@@ -23,7 +23,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from reprise.torch.capture import BACKWARD, FORWARD, CapturedOp, CapturedStep, CapturedStorage
+from reprise.torch.captured import BACKWARD, FORWARD, CapturedOp, CapturedStep, CapturedStorage
 from reprise.torch.fuse import fuse_nodes
 from reprise.torch.ops import OpKind
 

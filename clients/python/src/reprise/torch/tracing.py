@@ -6,7 +6,7 @@ from __future__ import annotations
 from reprise.agent import Agent
 from reprise.torch.meter import Meter
 from reprise.torch.state import blocked
-from reprise.torch.tape import Run
+from reprise.torch.tape_run import Run
 from reprise.torch.windows import OpWindow
 
 __all__ = ["Tracing"]

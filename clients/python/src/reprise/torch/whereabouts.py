@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from reprise.marks import At, ignore_end
 from reprise.torch import moment, oom
-from reprise.torch.tape import Run
+from reprise.torch.tape_run import Run
 
 if TYPE_CHECKING:
     from reprise.torch.session import Session

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is the graph of the backward under way kept for another one?"""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+__all__ = ["graph_is_kept"]
+
+
+def graph_is_kept() -> bool:
+    """Was this backward called with retain_graph? Unknown counts as yes.
+
+    Autograd does not tell its hooks, so look at the call that is under way: on this thread, or,
+    when this is a device's thread, on the one that waits for it."""
+    own = _keeps(sys._getframe(1))
+    if own is not None:
+        return own
+    others = [_keeps(frame) for frame in sys._current_frames().values()]
+    known = [kept for kept in others if kept is not None]
+    return any(known) if known else True
+
+
+def _keeps(frame: FrameType | None) -> bool | None:
+    """The retain_graph of the innermost backward on a stack; None: there is none."""
+    while frame is not None:
+        if frame.f_code.co_name == "_engine_run_backward":
+            args = frame.f_locals.get("args", ())
+            return bool(args[1]) if len(args) > 1 else True
+        frame = frame.f_back
+    return None
