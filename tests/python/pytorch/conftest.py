@@ -66,3 +66,18 @@ def compiles_afresh(
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def removed() -> Iterator[None]:
+    """What a test arms is taken off again."""
+    from arming import remove_all
+
+    yield
+    remove_all()
+
+
+@pytest.fixture(params=["compiled", "python"])
+def half(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without the compiled half of the tape."""
+    monkeypatch.setenv("REPRISE_FAST", str(int(request.param == "compiled")))

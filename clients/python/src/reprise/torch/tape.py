@@ -17,7 +17,7 @@ What must stay true: gradients are those of the plain program, whatever the plan
 what really ran; the program only says what to hold and when to let go. At the first op out of step
 the run *disarms*: from there on everything is kept. At the first unpack out of step, or when the
 graph is to be kept for another backward, the run turns *safe*: nothing more is let go and what is
-missing is made on demand. tests/python/pytorch/test_tape.py holds it to that.
+missing is made on demand. test_tape.py and test_out_of_step.py hold it to that.
 """
 
 from __future__ import annotations

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that change, that keep what they compute, that others take apart: they train on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from arming import arm, sessions
+from local_agent import LocalAgent
+from loops import curves, deep, sgd, train
+from nets import WIDTH
+from torch import Tensor, nn
+
+from reprise.torch.stage import Stage
+
+pytestmark = pytest.mark.usefixtures("removed")
+
+
+def test_a_model_that_changes_its_type_trains_on_to_the_bit() -> None:
+    def loop(armed: bool) -> list[str]:
+        model = deep()
+        if armed:
+            arm(model)
+        losses = train(model, 6)
+        model.double()
+        return losses + train(model, 10, lambda step: torch.randn(6, WIDTH).double())
+
+    curves(loop)
+
+    assert sessions[0].stage is Stage.PLANNED
+
+
+def test_a_new_head_is_trained_and_captured() -> None:
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        model = nn.Sequential(deep(), nn.Linear(WIDTH, 4))
+        if armed:
+            arm(model, agent)
+        losses = train(model, 6)
+        model[1] = nn.Sequential(
+            nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, 2)
+        )
+        model[0].requires_grad_(False)
+        optimizer = torch.optim.SGD(model[1].parameters(), lr=0.05)
+        for _ in range(10):
+            optimizer.zero_grad()
+            loss = model(torch.randn(6, WIDTH)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        return losses
+
+    curves(loop)
+
+    assert sessions[0].stage is Stage.PLANNED
+    assert agent.steps[-1]["mismatches"] == 0
+
+
+def test_hidden_states_the_program_keeps_are_there_and_right() -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(deep() for _ in range(3))
+            self.hidden: list[Tensor] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.hidden = []
+            for layer in self.layers:
+                x = layer(x)
+                self.hidden.append(x)
+            return x
+
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        model = Keeping()
+        if armed:
+            arm(model, agent)
+        optimizer = sgd(model)
+        losses = []
+        for _ in range(9):
+            optimizer.zero_grad()
+            out = model(torch.randn(6, WIDTH))
+            loss = out.mean() + sum(h.square().mean() for h in model.hidden)
+            loss.backward()
+            optimizer.step()
+            losses += [loss.item().hex(), *(h.sum().item().hex() for h in model.hidden)]
+        return losses
+
+    curves(loop)
+
+    assert sessions[0].stage is Stage.PLANNED
+    assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+    assert all(c["checked"] > 3 and c["differing"] == 0 for c in agent.checks)
+
+
+class Scaled(Tensor):
+    """A tensor subclass that goes through every op."""
+
+
+def test_tensor_subclasses_pass_through() -> None:
+    def loop(armed: bool) -> list[str]:
+        model = deep()
+        if armed:
+            arm(model, verify_every=0)
+        return train(model, 8, lambda step: torch.randn(6, WIDTH).as_subclass(Scaled))
+
+    curves(loop)
+
+
+@pytest.mark.parametrize("first", ["armed", "compiled"])
+def test_a_compiled_model_trains_on_and_is_left_alone(first: str) -> None:
+    def loop(armed: bool) -> list[str]:
+        torch._dynamo.reset()
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        if armed and first == "armed":
+            arm(model)
+        call = torch.compile(model, backend="aot_eager")
+        if armed and first == "compiled":
+            arm(model)
+        optimizer = sgd(model)
+        losses = []
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss = call(torch.randn(6, WIDTH)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        return losses
+
+    curves(loop)
