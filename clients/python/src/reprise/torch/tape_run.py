@@ -29,6 +29,7 @@ from reprise.torch.generator import GeneratorState, device_of
 from reprise.torch.handover import adopt
 from reprise.torch.host import HostSaved, HostSaves
 from reprise.torch.ops import mutated_positions, tensors_in
+from reprise.torch.passes import graph_is_kept
 from reprise.torch.program import Program, Row
 from reprise.torch.records import (
     Cell,
@@ -43,7 +44,6 @@ from reprise.torch.records import (
     unmark,
 )
 from reprise.torch.replay import Replayer
-from reprise.torch.retained import graph_is_kept
 from reprise.torch.shortcut import has_shortcut, shortcut
 from reprise.torch.stale import refuse_stale
 from reprise.torch.verify import Audit

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is the graph of the backward under way kept for another one?"""
+"""Does the backward under way keep its graph for another one?
+
+Autograd does not tell its hooks, so look at the call that is under way: on this thread, or, when
+this is a device's thread, on the one that waits for it.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,7 @@ __all__ = ["graph_is_kept"]
 
 
 def graph_is_kept() -> bool:
-    """Was this backward called with retain_graph? Unknown counts as yes.
-
-    Autograd does not tell its hooks, so look at the call that is under way: on this thread, or,
-    when this is a device's thread, on the one that waits for it."""
+    """Was this backward called with retain_graph? Unknown counts as yes."""
     own = _keeps(sys._getframe(1))
     if own is not None:
         return own
