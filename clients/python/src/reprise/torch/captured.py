@@ -125,4 +125,5 @@ class CapturedStep:
         """As if the machine had been that busy."""
         for op in self.ops:
             op.time_ns = int(op.time_ns * by / self.stretched)
+            op.again_ns = int(op.again_ns * by / self.stretched)
         self.stretched = by

@@ -63,6 +63,7 @@ class Planning:
         session, key = self._session, self._session.step.key
         # The op times are to be of the same machine as the plain steps they are compared with.
         step.stretch(session.measured.stretched(key) or step.stretched)
+        session.op_times.apply(step, key)
         ops_ns = sum(op.time_ns for op in step.ops)
         on_host = session.first.host is not None
         peak, plain_ns = session.measured.base(key)

@@ -41,6 +41,7 @@ from reprise.torch.judge import Judge
 from reprise.torch.ladder import Ladder
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
+from reprise.torch.op_times import OpTimes
 from reprise.torch.open_hooks import sweep
 from reprise.torch.planning import Planning
 from reprise.torch.stage import Stage
@@ -96,6 +97,7 @@ class Session:
         self.where = Whereabouts(self)
         self.step = Step(self)
         self.first = FirstSteps(self, first)
+        self.op_times = OpTimes(self)
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()

@@ -180,7 +180,8 @@ class Step:
             elif self.run is not None:
                 out = self._planned(self.run, call, args, kwargs)
             else:
-                out = self._session.first.forward(call, args, kwargs)
+                with self._session.op_times.around():
+                    out = self._session.first.forward(call, args, kwargs)
         finally:
             self.in_forward = False
         where.enter(BACKWARD)
@@ -256,8 +257,9 @@ class Step:
         if not self._cycle.ends(optimizer):
             return
         self._judge_audit()
-        step_ns = now_ns(self._session.device) - self._begin_ns
-        work_ns = self._clock() - self._begin_work
+        looks_ns = self._session.op_times.spent_ns()
+        step_ns = now_ns(self._session.device) - self._begin_ns - looks_ns
+        work_ns = self._clock() - self._begin_work - looks_ns
         self.under_way = False
         self.ended += 1
         if self.capture is not None:
@@ -328,6 +330,7 @@ class Step:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
         nothing."""
         close_watches()
+        self._session.op_times.forget()
         if self.capture is not None:
             self.capture.leave()
             self.capture = None

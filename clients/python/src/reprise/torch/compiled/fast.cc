@@ -95,6 +95,8 @@ PyMethodDef functions[] = {
     {"close", Close, METH_NOARGS, "They come to the mode."},
     {"aside", SetAside, METH_O, "Takes the gate out of the way, or back."},
     {"follow", Follow, METH_NOARGS, "Behind an op that was aside."},
+    {"clock", Clock, METH_O, "Ops are timed."},
+    {"clocked", Clocked, METH_NOARGS, "They were, and are no longer."},
     {"unpack", Unpack, METH_O, "The unpack hook."},
     {"normalized", PyNormalized, METH_VARARGS, "A batch norm once more."},
     {"normalizes", PyNormalizes, METH_VARARGS, "May it be made so?"},

@@ -31,6 +31,7 @@
 
 #include "arguments.h"
 #include "below.h"
+#include "op_clock.h"
 #include "records.h"
 #include "sheet.h"
 #include "track.h"
@@ -139,10 +140,16 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   const DispatchKeySet below =
       keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGate);
   Track* const track = open_track;
-  // Another thread that inherited our keys, or a caller that wants no mode.
+  // Another thread that inherited our keys, a caller that wants no mode, or a
+  // plain forward that is timed.
   if (track == nullptr || tls_is_dispatch_key_excluded(DispatchKey::Python)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
-    op.redispatchBoxed(below, stack);
+    const auto run = [&] { op.redispatchBoxed(below, stack); };
+    if (op_clock) {
+      op_clock->Time(op, run);
+    } else {
+      run();
+    }
     return;
   }
   const auto before = track->next;
