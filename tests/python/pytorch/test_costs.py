@@ -52,8 +52,8 @@ def test_a_plan_that_gives_nothing_up_costs_nothing() -> None:
     armed = costs._Saves(4, 4).program(costs._Cold(4096))
     idle = replace(armed, replays=0)
 
-    # One forward of 4 pairs and what is between them, 4 * 2 * 4 + 1 = 33 ops; 12 saved tensors that the
-    # compiled tape, where it is there, may leave alone; the replays are 4 in 4 bursts.
+    # One forward of 4 pairs and what is between them, 4 * 2 * 4 + 1 = 33 ops; 12 saved tensors that
+    # the compiled tape, where it is there, may leave alone; the replays are 4 in 4 bursts.
     tape = Tape(armed)
     assert Costs(3, 2, 9, 5, 7, 4).armed_ns(tape) == 7 + 33 * 3 + tape.hooked * 2 + 4 * 4
     assert Costs(3, 2, 9, 5, 7, 4).armed_ns(Tape(idle)) == 0

@@ -8,7 +8,7 @@
 
 A capture looks at every op from Python, which throws what the next op reads out of the caches: it
 finds convolutions a third slower than they are in a step, and small ops several times. An op that
-is made again takes what it takes in a plain step, so its time is taken there (compiled/op_clock.h): in all
+is made again takes what it takes in a plain step, so its time is taken there (op_clock.h): in all
 of the warm-up but its first step, which pays for what is set up once. Of several times the least:
 nothing makes an op quicker than it is.
 
