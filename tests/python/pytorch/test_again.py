@@ -208,3 +208,21 @@ def test_gradients_that_are_there_already_are_not_added_twice() -> None:
 
     with pytest.raises(torch.OutOfMemoryError):
         model(torch.randn(16, W))[0].backward()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_models_whose_first_steps_overlap_leave_the_engine_as_it_was(
+    order: tuple[int, int],
+) -> None:
+    models = (deep(), deep())
+    armed = [arm(model) for model in models]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    outs = [model(torch.ones(2, W)) for model in models]
+    assert torch.autograd._engine_run_backward is not torch.autograd.graph._engine_run_backward
+
+    for number in order:
+        outs[number].sum().backward()
+        optimizers[number].step()
+
+    assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
+    assert [session.measured.plain_steps for session in armed] == [1, 1]

@@ -42,6 +42,8 @@ __all__ = ["Again", "Kept"]
 
 _ENGINE = "_engine_run_backward"
 
+_opened: list[Again] = []  # each calls the one before it, the first one autograd's engine
+
 
 class Kept:
     """A saved tensor that stays where it is, until it is let go."""
@@ -121,9 +123,15 @@ class Again:
         if self._engine is not None:
             self._open = True
             setattr(torch.autograd, _ENGINE, self._run)
+            _opened.append(self)
 
     def close(self) -> None:
         """No longer. Idempotent; lets everything go."""
+        if self._open:
+            _opened.remove(self)
+            for later in _opened:
+                if later._engine == self._run:
+                    later._engine = self._engine
         if self._open and getattr(torch.autograd, _ENGINE, None) == self._run:
             setattr(torch.autograd, _ENGINE, self._engine)
         self._open = self._possible = False
