@@ -5,6 +5,7 @@
 // exit code is the job's own.
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "clients/cli/exit_code.h"
 #include "clients/cli/injection.h"
 #include "clients/cli/job.h"
+#include "clients/cli/launcher.h"
 #include "clients/cli/moment_text.h"
 #include "clients/cli/private_daemon.h"
 #include "clients/cli/proto_json.h"
@@ -86,7 +88,10 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   const StatusOr<Daemon> daemon = EnsureDaemon();
   if (!daemon.ok()) return console.Error(daemon.status());
 
-  const std::string run_id = NewUuid();
+  // Of several ranks that were started side by side the first one speaks.
+  const std::optional<Launched> launched = LaunchedTogether();
+  const std::string run_id = launched ? launched->run_id : NewUuid();
+  const bool speaks = !launched || launched->rank == 0;
   environment.emplace_back("REPRISE_RUN_ID", run_id);
   environment.emplace_back("REPRISE_SOCKET", daemon->socket);
   if (!budget_.empty()) environment.emplace_back("REPRISE_BUDGET", budget_);
@@ -107,13 +112,16 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     StopDaemon(*daemon);
     return console.Error(client.status());
   }
-  console.Note(
-      StrCat("run ", run_id, "  ", client->endpoint().url, "/runs/", run_id));
+  if (speaks) {
+    console.Note(
+        StrCat("run ", run_id, "  ", client->endpoint().url, "/runs/", run_id));
+  }
   const StatusOr<JobResult> result = RunJob(job_, environment);
   if (!result.ok()) {
     StopDaemon(*daemon);
     return console.Error(result.status());
   }
+  if (!speaks) return result->exit_code;
   const StatusOr<v1::Run> run = AwaitEnd(*client, run_id);
   if (run.ok()) {
     Report(*run, *client, globals, console);

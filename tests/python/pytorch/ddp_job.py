@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ from zoo import ResNet
 
 import reprise
 from reprise import api
+from reprise.torch import ranks
+from reprise.torch.ladder import Ladder
 
 
 class Odd(nn.Module):
@@ -33,7 +36,16 @@ class Odd(nn.Module):
 
 
 def _runs_out(*_: object) -> None:
+    print("memory runs out", file=sys.stderr)
     raise torch.OutOfMemoryError("too much")
+
+
+def rows_of(mode: str, step: int, rank: int) -> int:
+    """In "shapes" each rank has its own: only from the eighth step on a large one, and later also
+    some that are larger than any before."""
+    if mode != "shapes" or step < 7:
+        return 8
+    return (20, 12, 24, 16)[(step + rank) % 4] if step > 32 else 8 + 8 * ((step + rank) % 2)
 
 
 def main() -> None:
@@ -43,25 +55,38 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model: nn.Module = Odd(rank) if mode == "odd" else ResNet((1, 1))
-    if budget != "none":
+    if mode == "alone":
+        ranks.TIMEOUT = timedelta(seconds=3)
+    if budget != "none" and not (mode == "alone" and rank == 1):
         reprise.auto(model, budget=budget, warmup=2, verify_every=3)
-    parallel = DistributedDataParallel(model)
+    alone = mode in ("alone", "leaves")  # they do not wait for each other's gradients
+    parallel = model if alone else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(rank)
     losses = []
-    for step in range(24 if mode in ("shapes", "drop") else 12):
+    # What only one rank has: static memory; the batch of the step before, to the middle of a step.
+    ballast = [torch.ones(64 << 10)] if mode == "heavy" and rank == 1 else []
+    for step in range({"shapes": 40, "drop": 24, "leaves": 24}.get(mode, 12)):
         optimizer.zero_grad()
-        # "shapes": each rank has its own, and only in the eighth step a large one.
-        rows = 8 if mode != "shapes" or step < 7 else 8 + 8 * ((step + rank) % 2)
+        rows = rows_of(mode, step, rank)
         if mode == "drop" and step == 6 and rank == 1 and budget != "none":
             api._sessions[model].planning.drop("rank 1 has had enough")
+        if mode == "leaves" and step == 10 and rank == 1:
+            break
         if mode == "oom" and step == 6 and rank == 1:
             model.layers[0].register_forward_pre_hook(_runs_out)
-        loss = parallel(torch.randn(rows, 3, 32, 32)).square().mean()
+        batch = torch.randn(rows, 3, 32, 32)
+        loss = parallel(batch).square().mean()
+        if mode == "keeps" and rank == 1:
+            ballast[:] = [batch]
+        if mode == "oom-backward" and step == 6 and rank == 1:
+            loss.register_hook(_runs_out)
         loss.backward()
         optimizer.step()
         losses.append(loss.item().hex())
     report = reprise.report(model)
+    ladder = api._sessions[model].ladder if model in api._sessions else Ladder()
+    graph = ladder.rungs[0].graph if ladder.rungs else None
     total = sum(p.double().sum() for p in model.parameters())
     print(
         json.dumps(
@@ -73,9 +98,13 @@ def main() -> None:
                 "mismatched": report.mismatched_steps,
                 "rungs": report.rungs,
                 "budget": report.budget_bytes,
-                "sizes": [r.size for r in api._sessions[model].ladder.rungs]
-                if model in api._sessions
-                else [],
+                "sizes": [rung.size for rung in ladder.rungs],
+                "used": [rung.used for rung in ladder.rungs],
+                "captures": ladder.captures,
+                "storages": len(graph.storages) if graph else 0,
+                "shortcuts": len(graph.shortcuts) if graph else 0,
+                "predicted": report.predicted_peak_bytes,
+                "measured": report.measured_peak_bytes,
                 "checks": report.checks,
                 "failed": report.failed_checks,
                 "held": report.measured_peak_bytes <= report.budget_bytes,
@@ -84,6 +113,8 @@ def main() -> None:
         )
     )
     reprise.remove(model)
+    if mode == "alone":
+        distributed.barrier(distributed.new_group())  # the job's own: of one number on both
     distributed.destroy_process_group()
     # Whoever has used DistributedDataParallel keeps Gloo's threads to the end of the process. One
     # that still lets go of a tensor while the interpreter is taken down aborts it, also in a job

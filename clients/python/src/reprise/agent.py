@@ -24,6 +24,7 @@ from typing import Literal
 
 from reprise import abi, daemon
 from reprise.errors import RepriseError
+from reprise.launched import shared_run_id, uuid7_of
 from reprise.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
 from reprise.plan import Plan
 
@@ -91,7 +92,7 @@ class Agent:
     ) -> Agent:
         """Loads the library and connects (at most about a second). Never raises for a
         missing collector or library: the agent is then inert and `why` tells."""
-        run = run_id or os.environ.get("REPRISE_RUN_ID") or uuid7()
+        run = run_id or os.environ.get("REPRISE_RUN_ID") or shared_run_id() or uuid7()
         try:
             library = abi.load()
         except RepriseError as error:
@@ -396,9 +397,4 @@ def _line(text: str) -> str:
 
 def uuid7() -> str:
     """A UUID version 7: sorts by the time it was made."""
-    milliseconds = time.time_ns() // 1_000_000
-    value = (milliseconds & (2**48 - 1)) << 80 | secrets.randbits(80)
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    h = f"{value:032x}"
-    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+    return uuid7_of(time.time_ns() // 1_000_000, secrets.randbits(80))

@@ -331,12 +331,16 @@ class Capture(TorchDispatchMode):
     # ---- Storages and tensor objects ----------------------------------------
 
     def _see(self, tensor: Tensor) -> CapturedStorage | None:
-        """An argument. A storage nobody has seen made is written by an op of its own."""
+        """An argument. A storage nobody has seen made is written by an op of its own, unless it was
+        there before the step."""
         known = len(self._storages.all)
         storage = self._storages.of(tensor)
         if storage is None:
             return None
-        if len(self._storages.all) > known and not storage.prior:
+        new = len(self._storages.all) > known and not storage.prior
+        if new and not self._made_unseen(storage):
+            storage.birth, storage.prior = 0, True
+        elif new:
             storage.birth = len(self._ops)
             external = CapturedOp(None, "reprise.external", self._phase(), OpKind.ONCE, False)
             external.writes.append(storage)
@@ -345,6 +349,21 @@ class Capture(TorchDispatchMode):
         if not self._storages.lends(tensor):
             self._storages.hold(tensor, storage)
         return storage
+
+    def _made_unseen(self, storage: CapturedStorage) -> bool:
+        """Was it made in C++ in this step, or before, where Python never saw it (buckets of
+        DistributedDataParallel)? Then nothing that is alive is left unexplained without it."""
+        if not self._meter.exact:
+            return True
+        live = self._live_begin
+        for seen in self._storages.all:
+            if seen is storage:
+                continue
+            if seen.prior:
+                live -= 0 if seen.death is None else seen.bytes
+            else:
+                live += seen.bytes if seen.death is None else 0
+        return self._meter.live() - live >= storage.bytes
 
     def _see_outputs(
         self,

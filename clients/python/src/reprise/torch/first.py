@@ -85,10 +85,16 @@ class FirstSteps:
         session, way, why = self._session, self._asked, "as asked for"
         if way == "auto" and self.notes.died:
             way, why = self._elsewhere(), "the last start of this job died in its first step"
-        ranks = Ranks.here()
+        try:
+            ranks = Ranks.here()
+            ways = [] if ranks is None else ranks.gather(way)
+        except RepriseError as error:
+            self._over = True
+            session.stop_planning(f"trains without a plan: {error}")
+            return
         if ranks is not None:
             session.planning.together = Together(session, ranks)
-        if ranks is not None and any(w not in ("auto", "plain") for w in ranks.gather(way)):
+        if any(other not in ("auto", "plain") for other in ways):
             way = "host"  # shapes are those of one rank
         self.notes.begins()
         if way in ("host", "shapes"):

@@ -44,6 +44,8 @@ MISMATCHES_BEFORE_CAPTURE = 3
 WATCHED_STEPS = 24
 # A much smaller input than its rung's is worth a rung of its own when it comes this often.
 SMALL, OFTEN = 0.6, 5
+# So many plans in a row may peak above the budget on the tape before one is taken as it is.
+TIGHTENED_AT_MOST = 3
 AHEAD = 1.5
 
 
@@ -98,10 +100,11 @@ class Rung:
 
     number: int
     key: Key
-    size: int
+    size: int  # elements of the largest input it is planned for
     graph: CapturedGraph
     left_out: frozenset[str]
     leaks: bool = False  # the model hands more to the outside than its outputs
+    own_size: int = 0  # of the input its graph was captured with, of several ranks on this one
     fitted: bool = False
     sketch: bool = False  # from shapes alone; fitted too
     graph_id: int | None = None
@@ -111,6 +114,8 @@ class Rung:
     # Bytes its graph was made larger by, and how often, because a plan peaked higher on the tape.
     extra_bytes: int = 0
     tightened: int = 0
+    # Bytes that the rank with the most static memory has more of it than this one.
+    beside_bytes: int = 0
     least: int = 0  # plans asked for above the budget
     used: int = 0  # the last step it ran
     matched: bool = False  # a step was as captured
@@ -119,6 +124,11 @@ class Rung:
     def open(self) -> bool:
         """A plan may still come."""
         return self.graph_id is not None and not self.refused
+
+    @property
+    def may_tighten(self) -> bool:
+        """A plan that leaves more may be asked for. Not of a size that nobody has seen."""
+        return (self.sketch or not self.fitted) and self.tightened < TIGHTENED_AT_MOST
 
 
 @dataclass(slots=True)
@@ -154,43 +164,84 @@ class Ladder:
             if same and not rung.fitted:
                 self._wasted += 1
                 return None
-        # What was fitted for this size is known better now.
-        self.rungs = [
-            r for r in self.rungs
-            if not (r.fitted and r.key.kind == key.kind and r.size <= key.size)
-        ]  # fmt: skip
-        return self._append(Rung(self._next_number, key, key.size, graph, left_out, leaks))
+        self._known_better(key)
+        return self._append(
+            Rung(self._next_number, key, key.size, graph, left_out, leaks, key.size)
+        )
 
-    def share(self, key: Key, graph: CapturedGraph, left_out: frozenset[str], leaks: bool) -> Rung:
+    def share(
+        self,
+        key: Key,
+        own_size: int,
+        graph: CapturedGraph,
+        left_out: frozenset[str],
+        leaks: bool,
+    ) -> Rung:
         """A step that all ranks captured: the same rung on each of them, for the largest of their
-        inputs."""
+        inputs. Which ones go for it is the same everywhere too."""
         self.captures += 1
         self._mismatches = self._in_a_row = 0
         self._saw(graph.structure)
-        return self._append(Rung(self._next_number, key, key.size, graph, left_out, leaks))
+        self._known_better(key)
+        if len(self.rungs) >= MAX_RUNGS:
+            self.rungs.remove(next(rung for rung in self.rungs if rung.fitted))
+        return self._append(
+            Rung(self._next_number, key, key.size, graph, left_out, leaks, own_size)
+        )
 
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
         """A step of which only the shapes are known. The first one captured takes its place."""
         return self._append(
-            Rung(self._next_number, key, key.size, graph, frozenset(), True, True, True)
+            Rung(
+                self._next_number,
+                key,
+                key.size,
+                graph,
+                frozenset(),
+                leaks=True,
+                fitted=True,
+                sketch=True,
+            )
         )
 
-    def ahead(self, rung: Rung) -> tuple[Rung, dict[str, Any]] | None:
-        """The rung of a larger size, fitted from those of this one's program, and its graph."""
-        of_program = [
-            (r.size, r.graph)
-            for r in self.rungs
+    def ahead(self, rung: Rung) -> tuple[int, dict[str, Any]] | None:
+        """A larger size, and its graph as fitted from those of this rung's program."""
+        points: dict[int, CapturedGraph] = {}
+        for r in self._of_program(rung):
+            known = points.setdefault(r.own_size, r.graph)
+            if [s.bytes for s in known.storages] != [s.bytes for s in r.graph.storages]:
+                return None  # another shape of as many elements: they do not say what it needs
+        size = int(max(points) * AHEAD)
+        if any(r.fitted and r.size >= size for r in self.rungs):
+            return None
+        message = fitted(list(points.items()), size)
+        return None if message is None else (size, message)
+
+    def fit(self, rung: Rung, size: int) -> Rung:
+        """The rung of a size that is fitted."""
+        graph = max(self._of_program(rung), key=lambda r: r.own_size).graph
+        made = Rung(self._next_number, rung.key, size, graph, rung.left_out, rung.leaks)
+        made.fitted, made.beside_bytes = True, rung.beside_bytes
+        return self._append(made)
+
+    @property
+    def room(self) -> bool:
+        """For one more rung that is captured."""
+        return sum(not rung.fitted for rung in self.rungs) < MAX_RUNGS
+
+    def _of_program(self, rung: Rung) -> list[Rung]:
+        return [
+            r for r in self.rungs
             if not r.fitted and r.key.kind == rung.key.kind
             and r.graph.structure == rung.graph.structure
         ]  # fmt: skip
-        largest = max(size for size, _ in of_program)
-        size = int(largest * AHEAD)
-        message = fitted(of_program, size)
-        if message is None or any(r.fitted and r.size >= size for r in self.rungs):
-            return None
-        graph = max(of_program, key=lambda point: point[0])[1]
-        made = Rung(self._next_number, rung.key, size, graph, rung.left_out, rung.leaks, True)
-        return self._append(made), message
+
+    def _known_better(self, key: Key) -> None:
+        """What was fitted for sizes up to this one."""
+        self.rungs = [
+            r for r in self.rungs
+            if not (r.fitted and r.key.kind == key.kind and r.size <= key.size)
+        ]  # fmt: skip
 
     def _append(self, rung: Rung) -> Rung:
         self._next_number += 1

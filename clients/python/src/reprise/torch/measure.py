@@ -22,6 +22,7 @@ class _Steps:
     over_budget: int = 0
     times_ns: list[int] = field(default_factory=list)
     work_ns: list[int] = field(default_factory=list)
+    covered_peak_bytes: int = 0  # with inputs that the plan is for
 
     def add(self, step_ns: int, peak: int, representative: bool, work_ns: int = 0) -> None:
         self.count += 1
@@ -74,16 +75,31 @@ class Measured:
             self._key = key
 
     def planned(
-        self, rung: int, step_ns: int, peak: int, budget: int, representative: bool
+        self,
+        rung: int,
+        step_ns: int,
+        peak: int,
+        budget: int,
+        *,
+        representative: bool,
+        covered: bool,
     ) -> None:
-        """A step under a plan; `representative`: nothing else was going on that takes time."""
+        """A step under a plan; `representative`: nothing else was going on that takes time;
+        `covered`: the plan is for an input as large."""
         steps = self._planned.setdefault(rung, _Steps())
         steps.add(step_ns, peak, representative)
+        if covered:
+            steps.covered_peak_bytes = max(steps.covered_peak_bytes, peak)
         steps.over_budget += peak > budget
 
     def show(self, key: Hashable, rung: int) -> None:
         """What the figures without an argument are about."""
         self._key, self._rung = key, rung
+
+    def peak_under(self, rung: int) -> int:
+        """The highest of its present plan's steps, of those it is for; 0: there was none."""
+        steps = self._planned.get(rung)
+        return steps.covered_peak_bytes if steps else 0
 
     def new_plan(self, rung: int) -> None:
         """Figures of the plan before are not those of this one."""

@@ -29,7 +29,7 @@ from itertools import accumulate
 
 from reprise.torch.step_graph import CapturedGraph, state_bytes
 
-__all__ = ["Placed", "place"]
+__all__ = ["Placed", "own_frees", "peak_of", "place"]
 
 # Tries per stretch, and walks in all: a plan is installed between two steps.
 MAX_CUTS = 16
@@ -84,6 +84,15 @@ def place(
     execs = _execs(fixed, stretches)
     early = sum(stretch.early for stretch in stretches)
     return Placed(tuple(walk.with_frees(execs)), max(best.bytes), early)
+
+
+def own_frees(graph: CapturedGraph, schedule: Sequence[int]) -> list[int]:
+    """The runs of a schedule, with frees as this capture has them. Of another rank's capture the
+    ops are the same, by their structure; its storages have other numbers where something else was
+    alive before the step, or is let go in it. What is no op here is left for the compiler."""
+    if any(entry >= len(graph.step.ops) for entry in schedule):
+        return list(schedule)
+    return _Walk(graph).with_frees([entry for entry in schedule if entry >= 0])
 
 
 def peak_of(graph: CapturedGraph, schedule: Sequence[int]) -> int:

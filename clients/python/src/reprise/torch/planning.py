@@ -11,6 +11,7 @@ No call to the server is made inside a step. What is refused is said once, and t
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from reprise.torch.capture import FORWARD, CapturedStep
 from reprise.torch.costs import measured_costs
 from reprise.torch.ladder import Ladder, Rung
 from reprise.torch.ops import OpKind
-from reprise.torch.placement import peak_of, place
+from reprise.torch.placement import own_frees, peak_of, place
 from reprise.torch.program import Program, compile_plan
 from reprise.torch.room import room_on
 from reprise.torch.stage import Stage
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Planning", "graph_bytes"]
 
-# So many plans in a row may peak above the budget on the tape before one is taken as it is.
-TIGHTENED_AT_MOST = 3
 # So often a plan is asked for above the budget, each time within so much more, where nothing fits.
 LEAST_AT_MOST, LEAST_STEPS = 4, 1.1
 ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
@@ -100,7 +99,8 @@ class Planning:
         self.submit(rung)
         ahead = self.ladder.ahead(rung)
         if ahead is not None:
-            self._submit(*ahead, self._budget())
+            size, message = ahead
+            self.submit_fitted(self.ladder.fit(rung, size), message)
 
     def _budget(self, share: float = 1.0) -> str:
         """What is asked for: less after a start that ran out of memory."""
@@ -115,7 +115,11 @@ class Planning:
 
     def submit(self, rung: Rung) -> None:
         """Asks for a plan of a captured step."""
-        self._submit(rung, rung.graph.message(), self._budget())
+        self._submit(rung, _enlarged(rung, rung.graph.message()), self._budget())
+
+    def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
+        """Asks for a plan of a step that nobody has seen."""
+        self._submit(rung, _enlarged(rung, message), self._budget())
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
         """A step of which only the shapes are known, and that is about to run: its plan is waited
@@ -246,26 +250,35 @@ class Planning:
             self.stop(rungs[-1].refused)
 
     def _install(self, rung: Rung, plan: Plan) -> None:
-        why = ""
         if not plan.feasible:
             self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
             return
-        if quarantine.holds(plan):
-            why = f"plan {plan.plan_id} was found to change gradients before"
-        tape = None
-        try:
-            if not why:
-                plan, program = _placed(rung, plan)
-                tape = Tape(program)
-        except RepriseError as error:
-            why = str(error)
-        if tape is not None and plan.peak_bytes > plan.budget_bytes and self._tighten(rung, plan):
-            return
-        if why:
-            self._session.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
+        found = self.prepared(rung, plan)
+        if isinstance(found, str):
+            self.reject(plan, found)
             if rung.tape is None:
-                rung.refused = f"trains without a plan: {why}"
+                rung.refused = f"trains without a plan: {found}"
             return
+        plan, tape = found
+        if plan.peak_bytes > plan.budget_bytes and self._tighten(rung, plan):
+            return
+        self.apply(rung, plan, tape)
+
+    def prepared(self, rung: Rung, plan: Plan) -> tuple[Plan, Tape] | str:
+        """A plan as this process runs it, with what it peaks at here; or why it does not."""
+        if quarantine.holds(plan):
+            return f"plan {plan.plan_id} was found to change gradients before"
+        schedule = plan.schedule
+        if self.together is not None:
+            schedule = tuple(own_frees(rung.graph, schedule))
+        try:
+            plan, program = _placed(rung, plan, schedule)
+            return plan, Tape(program)
+        except RepriseError as error:
+            return str(error)
+
+    def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
+        """The next steps run under it."""
         rung.tape, rung.plan = tape, plan
         self._session.stage = Stage.PLANNED
         self._session.measured.new_plan(rung.number)
@@ -273,17 +286,22 @@ class Planning:
         if plan.sentence:
             self._session.say(plan.sentence)
 
+    def reject(self, plan: Plan, why: str) -> None:
+        """They do not."""
+        self._session.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
+
     def _tighten(self, rung: Rung, plan: Plan) -> bool:
         """Asks for a plan that has room for what this one is above the budget on the tape."""
-        if self.together is not None or rung.tightened >= TIGHTENED_AT_MOST:
+        if not rung.may_tighten:
             return False
-        rung.tightened += 1
-        rung.extra_bytes += plan.peak_bytes - plan.budget_bytes
-        message = rung.graph.message()
-        for figure in ("static_bytes", "measured_peak_bytes"):
-            message[figure] += rung.extra_bytes
-        self._submit(rung, message, str(plan.budget_bytes))
+        self.submit_tighter(rung, plan.peak_bytes - plan.budget_bytes, plan.budget_bytes)
         return rung.open
+
+    def submit_tighter(self, rung: Rung, bytes_over: int, budget_bytes: int) -> None:
+        """Asks again, for a plan that leaves so much more."""
+        rung.tightened += 1
+        rung.extra_bytes += bytes_over
+        self._submit(rung, _enlarged(rung, rung.graph.message()), str(budget_bytes))
 
     def stopped(self, why: str) -> None:
         for rung in self.ladder.rungs:
@@ -322,19 +340,26 @@ def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
     return text
 
 
-def _placed(rung: Rung, plan: Plan) -> tuple[Plan, Program]:
-    """The plan as the tape runs it: its program, and what that peaks at."""
-    program = compile_plan(rung.graph, plan.schedule)
-    if rung.fitted and not rung.sketch:
-        return plan, program  # for sizes that nobody has seen
-    stands = peak_of(rung.graph, plan.schedule)
-    reserve = max(0, plan.peak_bytes - stands - rung.extra_bytes)
-    placed = place(rung.graph, plan.schedule, plan.peak_bytes - reserve)
+def _enlarged(rung: Rung, message: dict[str, Any]) -> dict[str, Any]:
+    """By what the step needs beyond what this process saw of it."""
+    for figure in ("static_bytes", "measured_peak_bytes"):
+        message[figure] += rung.extra_bytes + rung.beside_bytes
+    return message
+
+
+def _placed(rung: Rung, plan: Plan, schedule: Sequence[int]) -> tuple[Plan, Program]:
+    """The plan as the tape runs it: its program, and what that peaks at here."""
+    program = compile_plan(rung.graph, schedule)
+    if rung.fitted and not rung.sketch:  # for sizes that nobody has seen
+        return replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes), program
+    stands = peak_of(rung.graph, schedule)
+    reserve = max(0, plan.peak_bytes - stands - rung.extra_bytes - rung.beside_bytes)
+    placed = place(rung.graph, schedule, plan.peak_bytes - rung.beside_bytes - reserve)
     if placed.early:
         try:
             program = compile_plan(rung.graph, placed.schedule)
         except RepriseError:
-            placed = place(rung.graph, plan.schedule, plan.peak_bytes, late=True)
+            placed = place(rung.graph, schedule, plan.peak_bytes, late=True)
     return replace(plan, peak_bytes=placed.peak_bytes + reserve), program
 
 

@@ -2,7 +2,7 @@
 """The other processes that train the model.
 
     ranks = Ranks.here()                       # None: this process trains alone
-    words = ranks.gather(word)                 # everybody's, in order
+    words = ranks.gather(word)                 # everybody's, in order; RepriseError: one is missing
 
 Solvers are not reproducible to the bit, so one rank asks and all apply what it got, or none does.
 Every call is a collective over a group of our own (gloo, with a timeout): the job's collectives
@@ -17,9 +17,13 @@ from typing import Any
 
 import torch
 
+from reprise.errors import RepriseError
+
 __all__ = ["Ranks"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
+
+_groups = 0  # that this process wanted
 
 
 class Ranks:
@@ -29,7 +33,11 @@ class Ranks:
         self._distributed = distributed
         self.rank: int = distributed.get_rank()
         self.count: int = distributed.get_world_size()
-        self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
+        self._await_all()
+        try:
+            self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
+        except RuntimeError as error:
+            raise RepriseError(f"the ranks have no group of their own ({_fact(error)})") from error
 
     @classmethod
     def here(cls) -> Ranks | None:
@@ -42,5 +50,39 @@ class Ranks:
     def gather(self, value: Any) -> list[Any]:
         """What every rank has."""
         found: list[Any] = [None] * self.count
-        self._distributed.all_gather_object(found, value, group=self._group)
+        try:
+            self._distributed.all_gather_object(found, value, group=self._group)
+        except RuntimeError as error:
+            raise RepriseError(
+                f"another of the {self.count} ranks has ended, or did not come to the same step "
+                f"within {TIMEOUT.total_seconds():.0f} s ({_fact(error)})"
+            ) from error
         return found
+
+    def _await_all(self) -> None:
+        """Groups are numbered as they are made: one that only some ranks made would be in the way
+        of the job's own. So first all say, in the store that the ranks met at, that they come."""
+        global _groups
+        _groups += 1
+        default_store = getattr(self._distributed.distributed_c10d, "_get_default_store", None)
+        if default_store is None:
+            return
+        store = default_store()
+        keys = [f"reprise/{_groups}/{rank}" for rank in range(self.count)]
+        store.set(keys[self.rank], "here")
+        try:
+            store.wait(keys, TIMEOUT)
+        except RuntimeError as error:
+            store.delete_key(keys[self.rank])
+            raise RepriseError(
+                f"not all of the {self.count} ranks came to the first step of this model within "
+                f"{TIMEOUT.total_seconds():.0f} s; it is to be armed on all of them"
+            ) from error
+
+
+def _fact(error: RuntimeError) -> str:
+    """The first sentence, without the place in the source where gloo says it."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if text.startswith("["):
+        text = text.partition("] ")[2] or text
+    return text.split(". ")[0][:160]

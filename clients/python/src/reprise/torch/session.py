@@ -187,7 +187,9 @@ class Session:
         """One line to the person who trains, once."""
         if text not in self._said:
             self._said.add(text)
-            print(f"reprise: {text}", file=sys.stderr, flush=True)
+            ranks = self.planning.together
+            who = f"rank {ranks.rank}: " if ranks is not None and ranks.rank else ""
+            print(f"reprise: {who}{text}", file=sys.stderr, flush=True)
 
     def say_status(self) -> None:
         """Predicted against measured."""
@@ -247,9 +249,9 @@ class Session:
         self.step.out_of_memory = self._risky = True
         if self.first.plain:
             return  # there is no plan yet that could be too large
-        self.say(
-            f"step {self.step.number}: out of memory in the forward; plans get tighter from here"
-        )
+        alone = self.planning.together is None
+        what = "plans get tighter from here" if alone else "the next start asks for a tighter plan"
+        self.say(f"step {self.step.number}: out of memory in the forward; {what}")
         self.planning.tighten()
 
     def _safely(self, do: Callable[..., None], *args: Any) -> bool:

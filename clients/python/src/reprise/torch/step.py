@@ -295,11 +295,20 @@ class Step:
         if run is not None and rung is not None and plan is not None:
             run.finish()
             counts = run.counts
-            plan_id, replayed = plan.plan_number, counts.replayed + counts.on_demand
+            # What a larger input needs than the plan is for says nothing about the plan.
+            covered = self.key.size <= rung.size
+            plan_id, replayed = plan.plan_number * covered, counts.replayed + counts.on_demand
             mismatches = counts.mismatches
             flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
             quiet = not (self.tracing.on or checked or mismatches)
-            session.measured.planned(rung.number, step_ns, peak, plan.budget_bytes, quiet)
+            session.measured.planned(
+                rung.number,
+                step_ns,
+                peak,
+                plan.budget_bytes,
+                representative=quiet,
+                covered=covered,
+            )
             if run.armed or mismatches:
                 session.measured.mismatched_steps += bool(mismatches)
                 ladder.after(rung, matched=not mismatches)

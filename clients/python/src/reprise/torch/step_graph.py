@@ -88,6 +88,16 @@ class CapturedGraph:
             ],
         }
 
+    @property
+    def shortcuts(self) -> frozenset[int]:
+        """Ops that a replay has a shortcut to (shortcut.py)."""
+        return frozenset(number for number, op in enumerate(self.step.ops) if op.again_ns)
+
+    def only_shortcuts(self, numbers: frozenset[int]) -> None:
+        """The others are made again as they were made: another rank has no shortcut to them."""
+        for number in self.shortcuts - numbers:
+            self.step.ops[number].again_ns = 0
+
     def to_json(self) -> bytes:
         """What `Agent.submit_graph` takes."""
         return json.dumps(self.message(), separators=(",", ":")).encode()
@@ -233,10 +243,11 @@ def _add_unseen(ops: list[CapturedOp], ends: dict[CapturedStorage, int], static:
 
 
 def _structure(ops: list[CapturedOp]) -> str:
-    """SHA-256 over op keys, signatures and producers, without sizes."""
+    """SHA-256 over op keys, signatures and producers, without sizes. What was there before the step
+    is alike whether the program lets go of it in this step or not."""
     digest = hashlib.sha256()
     for op in ops:
-        producers = ",".join(str(s.birth if s.id >= 0 else -1) for s in op.arguments)
+        producers = ",".join(str(-1 if s.prior or s.id < 0 else s.birth) for s in op.arguments)
         key = (op.module, op.call, op.name, op.ordinal, op.signature, producers)
         digest.update(repr(key).encode())
     return digest.hexdigest()

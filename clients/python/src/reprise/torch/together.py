@@ -8,14 +8,19 @@
 
 Ranks meet at the beginning of a step, at points that all of them compute from what they have in
 common: until the first plan, in the step after a capture, every MEET_EVERY steps, and in each of
-the next so many steps when one of them has seen an input that its ladder does not cover. What a
-rank has to say is in one message, so a meeting is one collective, and nobody waits for a server but
-the rank that asked it.
+the next so many steps when one of them has seen an input that its ladder does not cover, or while
+a plan is under way. What a rank has to say is in one message, so a meeting is one
+collective, and nobody waits for a server but the rank that asked it.
 
 A capture is of the same step on all ranks, whatever their inputs: structures leave sizes out. The
-rank with the largest input asks for the plan, and all run it or none does. Which rung a step runs
-under every rank decides alone, from its own input: a plan repeats no collective and changes no
-order of gradients, so ranks under different plans never wait for each other.
+rank with the largest input asks for the plan, and all run it or none does. It asks for what all
+need: with the static memory of the rank that has most, with shortcuts that all have; and when it
+knows two sizes of the program, for a rung of a larger one (ladder.py). A plan that peaks above the
+budget on any rank is asked for again, with that much less.
+
+Which rung a step runs under every rank decides alone, from its own input: a plan repeats no
+collective and changes no order of gradients, so ranks under different plans never wait for each
+other. Its schedule names ops, which are the same on all; what is freed when, each rank knows.
 
 Ranks with different programs do not train under plans. A rank that stops says so at the next
 meeting, and all stop; one that does not come ends the others' planning after the group's timeout.
@@ -27,10 +32,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reprise.agent import PlanReply
-from reprise.torch.ladder import MAX_RUNGS, Key
+from reprise.errors import RepriseError
+from reprise.plan import Plan
+from reprise.torch.ladder import MAX_RUNGS, Key, Rung
 from reprise.torch.ranks import Ranks
 from reprise.torch.stage import Stage
 from reprise.torch.step_graph import CapturedGraph
+from reprise.torch.tape import Tape
 
 if TYPE_CHECKING:
     from reprise.torch.session import Session
@@ -51,8 +59,12 @@ class _Word:
     wants: bool  # the step that begins, captured
     seen: bool  # an input since the last meeting that no rung covers
     tighter: float
+    over: dict[int, int]  # by rung: bytes that were measured above the budget
+    run: str  # of the server's, which ranks may share
     structure: str | None = None  # of the step that was captured
     key: Key | None = None
+    static_bytes: int = 0
+    shortcuts: frozenset[int] = frozenset()
     replies: dict[int, PlanReply] = field(default_factory=dict)  # by rung, of those it asked for
 
 
@@ -75,12 +87,18 @@ class Together:
         self._ranks = ranks
         self.captures = False
         self._after_capture = False
-        self._watched_until = 0
+        self._watched_until = self._awaited_until = 0
         self._lost = 0
-        self._over = False
-        self._asked: set[int] = set()  # local: rungs this rank asked for
+        self._ended = False
+        self._asks: dict[int, int] = {}  # by rung: the rank that asks for its plans
+        self._awaited: set[int] = set()  # rungs whose next plan is under way
         self._fresh: _Fresh | None = None  # local
         self._seen = False  # local
+
+    @property
+    def rank(self) -> int:
+        """This one's number."""
+        return self._ranks.rank
 
     # ---- Local ----------------------------------------------------------------------
 
@@ -90,29 +108,45 @@ class Together:
 
     def _wants(self) -> bool:
         session, ladder = self._session, self._planning.ladder
-        room = len(ladder.rungs) < MAX_RUNGS and self._lost < LOST_AT_MOST
+        room = ladder.room and self._lost < LOST_AT_MOST
         return room and session.stage is Stage.PLANNED and ladder.wants(session.step.key)
 
     def _replies(self, waits: bool = False) -> dict[int, PlanReply]:
         """For the rungs this rank asked for."""
-        rungs = [r for r in self._planning.ladder.rungs if r.number in self._asked]
+        rungs = [r for r in self._planning.ladder.rungs if self._asks_for(r)]
         return {rung.number: self._planning.reply(rung, waits) for rung in rungs}
+
+    def _asks_for(self, rung: Rung) -> bool:
+        return self._asks.get(rung.number) == self._ranks.rank
+
+    def _over_budget(self) -> dict[int, int]:
+        """By rung: how far its plan's steps were above the budget on this rank."""
+        measured, found = self._session.measured, {}
+        for rung in self._planning.ladder.rungs:
+            if rung.tape is not None and rung.plan is not None:
+                found[rung.number] = measured.peak_under(rung.number) - rung.plan.budget_bytes
+        return {number: bytes_over for number, bytes_over in found.items() if bytes_over > 0}
 
     # ---- Common ---------------------------------------------------------------------
 
     def meet(self) -> None:
         """A step begins."""
         self.captures = False
-        if self._over:
-            return
+        try:
+            if not self._ended:
+                self._meet()
+        except RepriseError as error:
+            self.captures = False
+            self._end(f"trains without a plan: {error}")
+
+    def _meet(self) -> None:
         session, ladder = self._session, self._planning.ladder
         number = session.step.number
         wants = self._wants()
         self._seen |= wants
-        first = not ladder.rungs
-        if not (first or self._after_capture or number <= self._watched_until) and (
-            number % MEET_EVERY
-        ):
+        awaits = bool(self._awaited) and number <= self._awaited_until
+        watches = number <= self._watched_until or number % MEET_EVERY == 0
+        if ladder.rungs and not (self._after_capture or awaits or watches):
             return
         fresh = self._fresh
         words: list[_Word] = self._ranks.gather(
@@ -122,8 +156,12 @@ class Together:
                 wants=wants,
                 seen=self._seen,
                 tighter=session.first.notes.tighter,
+                over=self._over_budget(),
+                run=session.agent.run_id,
                 structure=fresh.graph.structure if fresh else None,
                 key=fresh.key if fresh else None,
+                static_bytes=fresh.graph.static_bytes if fresh else 0,
+                shortcuts=fresh.graph.shortcuts if fresh else frozenset(),
                 replies=self._replies(),
             )
         )
@@ -137,16 +175,19 @@ class Together:
             self._after_capture = False
             self._settle(fresh, words)
             return
-        self._install({n: r for word in words for n, r in word.replies.items()})
+        replies = {n: r for word in words for n, r in word.replies.items()}
+        if any(reply.kind != "pending" for reply in replies.values()):
+            self._install(replies)
+        self._hold(words)
         if any(word.seen for word in words):
             self._watched_until = number + MEET_EVERY
         ready = all(word.ready for word in words)
-        self.captures = self._after_capture = not self._over and (
+        self.captures = self._after_capture = not self._ended and (
             any(word.wants for word in words) if ladder.rungs else ready
         )
 
     def _end(self, why: str) -> None:
-        self._over = True
+        self._ended = True
         self._planning.drop(why)
 
     def _settle(self, fresh: _Fresh | None, words: list[_Word]) -> None:
@@ -177,38 +218,107 @@ class Together:
         sizes = [word.key.size if word.key is not None else 0 for word in words]
         owner = sizes.index(max(sizes))
         key = words[owner].key or fresh.key
-        rung = planning.ladder.share(key, fresh.graph, fresh.left_out, fresh.leaks)
-        if owner == self._ranks.rank:
+        fresh.graph.only_shortcuts(frozenset.intersection(*(word.shortcuts for word in words)))
+        rung = planning.ladder.share(key, fresh.key.size, fresh.graph, fresh.left_out, fresh.leaks)
+        rung.beside_bytes = max(word.static_bytes for word in words) - fresh.graph.static_bytes
+        self._asked(rung, owner)
+        if self._asks_for(rung):
             session.first.notes.tighter = min(word.tighter for word in words)
-            self._asked.add(rung.number)
             planning.submit(rung)
-        if session.stage is not Stage.CAPTURE:
+        self._fit_ahead(rung, owner)
+        if session.stage is Stage.CAPTURE:
+            session.stage = Stage.WAITING
+            self._await_first()
+
+    def _fit_ahead(self, rung: Rung, owner: int) -> None:
+        """A rung for a larger input than any so far, where its program is known in two sizes."""
+        planning, ladder = self._planning, self._planning.ladder
+        if len(ladder.rungs) >= MAX_RUNGS or sum(not r.fitted for r in ladder.rungs) < 2:
             return
-        session.stage = Stage.WAITING
-        every = self._ranks.gather(self._replies(waits=True))
-        replies = {n: r for found in every for n, r in found.items()}
-        if all(reply.kind == "pending" for reply in replies.values()):
-            self._end("trains without a plan: none came in time")
-        else:
+        ahead = ladder.ahead(rung) if self._asks_for(rung) else None
+        size = max(self._ranks.gather(0 if ahead is None else ahead[0]))
+        if not size:
+            return
+        made = ladder.fit(rung, size)
+        self._asked(made, owner)
+        if ahead is not None:
+            planning.submit_fitted(made, ahead[1])
+
+    def _asked(self, rung: Rung, owner: int) -> None:
+        """One rank asks the server, all wait at their meetings."""
+        self._asks[rung.number] = owner
+        self._awaited.add(rung.number)
+        self._awaited_until = self._session.step.number + MEET_EVERY
+
+    def _await_first(self) -> None:
+        """Also what is asked for instead, where a plan leaves too little."""
+        while self._awaited and not self._ended:
+            every = self._ranks.gather(self._replies(waits=True))
+            replies = {n: r for found in every for n, r in found.items()}
+            if all(reply.kind == "pending" for reply in replies.values()):
+                break
             self._install(replies)
+        if not self._ended and all(r.tape is None for r in self._planning.ladder.rungs):
+            self._end("trains without a plan: none came in time")
 
     def _install(self, replies: dict[int, PlanReply]) -> None:
         """Plans that have come, on all ranks or on none."""
         planning = self._planning
-        new = {n: reply for n, reply in replies.items() if reply.kind != "pending"}
-        rungs = [rung for rung in planning.ladder.rungs if rung.number in new]
-        if not rungs:
-            return
-        fine = [planning.take(rung, new[rung.number]) for rung in rungs]
-        # Why not, where a rank does not run it; empty where it does.
-        whys = ["" if ok else r.refused or "no plan" for r, ok in zip(rungs, fine, strict=True)]
-        everywhere: list[list[str]] = self._ranks.gather(whys)
-        for at, rung in enumerate(rungs):
-            others = [(rank, said[at]) for rank, said in enumerate(everywhere) if said[at]]
-            if others:
-                rank, why = others[0]
-                rung.tape = None
-                rung.refused = rung.refused or f"rank {rank} does not run the plan: {why}"
-                self._asked.discard(rung.number)
-        if not any(rung.tape is not None for rung in planning.ladder.rungs):
+        rungs = [rung for rung in planning.ladder.rungs if rung.number in replies]
+        made: dict[int, tuple[Plan, Tape] | str] = {}
+        for rung in rungs:
+            reply = replies[rung.number]
+            if reply.kind == "plan" and reply.plan is not None and reply.plan.feasible:
+                made[rung.number] = planning.prepared(rung, reply.plan)
+            elif reply.kind != "pending":
+                planning.take(rung, reply)
+            if reply.kind != "pending":
+                self._awaited.discard(rung.number)
+        said = {number: _said(found) for number, found in made.items()}
+        everywhere = self._ranks.gather(said) if said else []
+        for rung in rungs:
+            plan, found = replies[rung.number].plan, made.get(rung.number)
+            if plan is None or found is None:
+                continue
+            whys = [(rank, said[rung.number][0]) for rank, said in enumerate(everywhere)]
+            others = [f"rank {rank} cannot run it ({why})" for rank, why in whys if why]
+            if others or isinstance(found, str):
+                planning.reject(plan, others[0])
+                rung.refused = f"trains without a plan: {others[0]}"
+                self._asks.pop(rung.number)  # the same would come again
+                continue
+            planning.apply(rung, *found)
+            self._tighten(rung, max(said[rung.number][1] for said in everywhere))
+        if rungs and not (self._awaited or any(r.tape is not None for r in planning.ladder.rungs)):
             self._end(rungs[-1].refused)
+
+    def _tighten(self, rung: Rung, over: int) -> None:
+        """Asks for a plan that leaves so much more; until it is there this one is better than
+        none."""
+        plan = rung.plan
+        if over <= 0 or plan is None or not rung.may_tighten or rung.number in self._awaited:
+            return
+        self._asked(rung, self._asks[rung.number])
+        if self._asks_for(rung):
+            self._planning.submit_tighter(rung, over, plan.budget_bytes)
+        else:
+            rung.tightened += 1
+            rung.extra_bytes += over
+
+    def _hold(self, words: list[_Word]) -> None:
+        """The budget on every rank. What the server sees, in the run of the rank that asked, it
+        plans again by itself."""
+        for rung in self._planning.ladder.rungs:
+            owner = self._asks.get(rung.number)
+            if owner is None:
+                continue
+            seen = [w.over.get(rung.number, 0) for w in words if w.run == words[owner].run]
+            most = max(word.over.get(rung.number, 0) for word in words)
+            self._tighten(rung, most - max(seen))
+
+
+def _said(found: tuple[Plan, Tape] | str) -> tuple[str, int]:
+    """Why not, and by how much it is above the budget here."""
+    if isinstance(found, str):
+        return found, 0
+    return "", found[0].peak_bytes - found[0].budget_bytes
