@@ -48,7 +48,7 @@ class Planning:
 
     def __init__(self, session: Session, wait_s: float) -> None:
         self._session = session
-        self._wait_s = wait_s
+        self.wait_s = wait_s
         self.ladder = Ladder()
         self.rung: Rung | None = None  # of the last planned step
         self.together: Together | None = None  # known when the first step has begun
@@ -175,26 +175,26 @@ class Planning:
             waits = self._session.stage is Stage.WAITING and rung.plan is None
             reply = self._ask(rung, waits)
             if reply.kind == "pending" and waits:
-                why = reply.why or f"no plan after {self._wait_s:.0f} s"
+                why = reply.why or f"no plan after {self.wait_s:.0f} s"
                 self._session.say(f"{why}; trains without a plan until one comes")
                 self._session.stage = Stage.PLANNED
         self._nothing_left()
 
     def _ask(self, rung: Rung, waits: bool) -> PlanReply:
         """What there is for one rung: installed, refused, or still pending."""
-        reply = self.reply(rung, waits)
+        reply = self.reply(rung, self.wait_s if waits else 0)
         self.take(rung, reply)
         return reply
 
-    def reply(self, rung: Rung, waits: bool) -> PlanReply:
-        """What the server has for a rung that this process asked for."""
+    def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
+        """What the server has for a rung that this process asked for, after so long at most."""
         agent = self._session.agent
         have = 0 if rung.plan is None else rung.plan.plan_number
         if rung.graph_id is None:
             return PlanReply("refused", why=rung.refused or agent.why)
         try:
-            if waits:
-                return agent.wait_plan(rung.graph_id, have, self._wait_s)
+            if wait_s:
+                return agent.wait_plan(rung.graph_id, have, wait_s)
             return agent.poll_plan(rung.graph_id, have)
         except RepriseError as error:
             return PlanReply("refused", why=f"trains without a plan: {error}")

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["Together"]
 
 MEET_EVERY = 16
+# The others are told so often that the rank that asked still waits: less than their patience.
+WAIT_S = 30.0
 # Captures in which the ranks did not see the same, before they stop trying.
 LOST_AT_MOST = 4
 
@@ -111,10 +113,10 @@ class Together:
         room = ladder.room and self._lost < LOST_AT_MOST
         return room and session.stage is Stage.PLANNED and ladder.wants(session.step.key)
 
-    def _replies(self, waits: bool = False) -> dict[int, PlanReply]:
+    def _replies(self, wait_s: float = 0) -> dict[int, PlanReply]:
         """For the rungs this rank asked for."""
         rungs = [r for r in self._planning.ladder.rungs if self._asks_for(r)]
-        return {rung.number: self._planning.reply(rung, waits) for rung in rungs}
+        return {rung.number: self._planning.reply(rung, wait_s) for rung in rungs}
 
     def _asks_for(self, rung: Rung) -> bool:
         return self._asks.get(rung.number) == self._ranks.rank
@@ -252,12 +254,16 @@ class Together:
 
     def _await_first(self) -> None:
         """Also what is asked for instead, where a plan leaves too little."""
+        left = self._planning.wait_s
         while self._awaited and not self._ended:
-            every = self._ranks.gather(self._replies(waits=True))
-            replies = {n: r for found in every for n, r in found.items()}
-            if all(reply.kind == "pending" for reply in replies.values()):
+            found = self._replies(min(left, WAIT_S))
+            left = max(0.0, left - WAIT_S)
+            every = self._ranks.gather((found, bool(found) and left > 0))
+            replies = {n: r for said, _ in every for n, r in said.items()}
+            if any(reply.kind != "pending" for reply in replies.values()):
+                self._install(replies)
+            elif not any(waits for _, waits in every):
                 break
-            self._install(replies)
         if not self._ended and all(r.tape is None for r in self._planning.ladder.rungs):
             self._end("trains without a plan: none came in time")
 
