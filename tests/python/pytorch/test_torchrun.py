@@ -28,7 +28,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 torch.manual_seed(rank)
 for step in range(12):
     optimizer.zero_grad()
-    loss = model(torch.randn(128, 128)).square().mean()
+    loss = model(torch.randn(256, 128)).square().mean()
     if ends == "killed" and rank == 1 and step == 9:
         os.kill(os.getpid(), 9)
     loss.backward()
