@@ -305,7 +305,7 @@ class Agent:
             if self._socket is None or daemon.answers(self._socket):
                 answered = now
             elif now - answered > GONE_S:
-                return PlanReply("pending", why="the daemon is gone")
+                return PlanReply("pending", why=daemon.why_gone(self._socket))
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
         """Tells what became of a plan: `abi.PLAN_APPLIED`, `PLAN_REFUSED`, `PLAN_STOPPED`."""

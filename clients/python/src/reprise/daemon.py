@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from reprise import abi
 from reprise.errors import RepriseError
@@ -42,6 +43,8 @@ POLL_S = 0.02
 # Kept for the life of the process: a Popen that is collected while its child
 # runs would complain.
 _children: list[subprocess.Popen[bytes]] = []
+# By socket: the daemon started there, and what it prints.
+_listening: dict[Path, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,17 @@ def answers(path: Path) -> bool:
         return True
 
 
+def why_gone(path: Path) -> str:
+    """In a sentence; what there is to say when this process started the daemon."""
+    child, log = _listening.get(path, (None, None))
+    code = None if child is None else child.poll()
+    if code is None or log is None:
+        return "the daemon is gone"
+    if code < 0:
+        return f"the daemon is gone: signal {-code} ended it"
+    return f"the daemon is gone: it ended with code {code} ({_last_line(log.fileno())})"
+
+
 @contextlib.contextmanager
 def _start_lock(folder: Path, timeout_s: float) -> Iterator[None]:
     """One rank at a time. Not the daemon's own lock, which it holds while it runs."""
@@ -206,7 +220,8 @@ def _binary() -> Path:
 def _start(path: Path, timeout_s: float) -> None:
     """Starts `reprised --private` and waits until it answers at `path`."""
     binary = _binary()
-    with tempfile.TemporaryFile() as log:
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(tempfile.TemporaryFile())
         try:
             child = subprocess.Popen(
                 [str(binary), "--private", "--agent-socket", str(path)],
@@ -230,6 +245,8 @@ def _start(path: Path, timeout_s: float) -> None:
                     f"{binary}: did not listen on {path} within {timeout_s:.0f} s, stopped"
                 )
             time.sleep(POLL_S)
+        _listening[path] = (child, log)
+        stack.pop_all()
 
 
 def _last_line(handle: int) -> str:

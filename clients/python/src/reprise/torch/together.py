@@ -254,7 +254,7 @@ class Together:
 
     def _await_first(self) -> None:
         """Also what is asked for instead, where a plan leaves too little."""
-        left = self._planning.wait_s
+        left, why = self._planning.wait_s, "none came in time"
         while self._awaited and not self._ended:
             found = self._replies(min(left, WAIT_S))
             left = max(0.0, left - WAIT_S)
@@ -263,9 +263,10 @@ class Together:
             if any(reply.kind != "pending" for reply in replies.values()):
                 self._install(replies)
             elif not any(waits for _, waits in every):
+                why = next((r.why for r in replies.values() if r.why), why)
                 break
         if not self._ended and all(r.tape is None for r in self._planning.ladder.rungs):
-            self._end("trains without a plan: none came in time")
+            self._end(f"trains without a plan: {why}")
 
     def _install(self, replies: dict[int, PlanReply]) -> None:
         """Plans that have come, on all ranks or on none."""
