@@ -222,7 +222,11 @@ StatusOr<Daemon> StartDaemon(const std::string& socket,
 
 StatusOr<Daemon> EnsureDaemon() {
   Daemon daemon{.socket = AgentSocket()};
-  if (DaemonAnswers(daemon.socket)) return daemon;
+  // One of our own that is only being started has not said yet where its server
+  // is: whoever starts it holds the lock until it has.
+  const bool ours = daemon.socket == PrivateSocket();
+  const bool up = !ours || access(ServerFile().c_str(), R_OK) == 0;
+  if (up && DaemonAnswers(daemon.socket)) return daemon;
   // The service's folder is not ours: a private daemon listens in our own.
   daemon.socket = PrivateSocket();
   if (daemon.socket.size() >= sizeof(sockaddr_un::sun_path)) {

@@ -32,6 +32,28 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
+constexpr auto kFirstRankPatience = seconds(10);
+
+// A private daemon ends no sooner than the command that started it: that is to
+// be the one that asks it, in the end, how it went.
+void AwaitFirstRank() {
+  const auto limit = steady_clock::now() + kFirstRankPatience;
+  while (!DaemonAnswers(AgentSocket()) && !DaemonAnswers(PrivateSocket()) &&
+         steady_clock::now() < limit) {
+    std::this_thread::sleep_for(milliseconds(20));
+  }
+}
+
+// One that is about to end still holds its folder for a moment.
+StatusOr<Daemon> DaemonAfter() {
+  const auto limit = steady_clock::now() + seconds(5);
+  while (true) {
+    StatusOr<Daemon> daemon = EnsureDaemon();
+    if (daemon.ok() || steady_clock::now() > limit) return daemon;
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+}
+
 class RunCommand : public Command {
  public:
   explicit RunCommand(std::vector<std::string> job) : job_(std::move(job)) {}
@@ -85,13 +107,14 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     if (!slot.ok()) return console.Error(slot.status());
     environment = *std::move(slot);
   }
-  const StatusOr<Daemon> daemon = EnsureDaemon();
-  if (!daemon.ok()) return console.Error(daemon.status());
-
   // Of several ranks that were started side by side the first one speaks.
   const std::optional<Launched> launched = LaunchedTogether();
   const std::string run_id = launched ? launched->run_id : NewUuid();
   const bool speaks = !launched || launched->rank == 0;
+  if (!speaks) AwaitFirstRank();
+  const StatusOr<Daemon> daemon = EnsureDaemon();
+  if (!daemon.ok()) return console.Error(daemon.status());
+
   environment.emplace_back("REPRISE_RUN_ID", run_id);
   environment.emplace_back("REPRISE_SOCKET", daemon->socket);
   if (!budget_.empty()) environment.emplace_back("REPRISE_BUDGET", budget_);
@@ -107,7 +130,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   // Connected before the job starts: a private daemon that somebody else
   // started is gone soon after it.
   setenv("REPRISE_SOCKET", daemon->socket.c_str(), 1);
-  const auto client = ServerClient::Connect(globals.server);
+  StatusOr<ServerClient> client = ServerClient::Connect(globals.server);
   if (!client.ok()) {
     StopDaemon(*daemon);
     return console.Error(client.status());
@@ -122,7 +145,15 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     return console.Error(result.status());
   }
   if (!speaks) return result->exit_code;
-  const StatusOr<v1::Run> run = AwaitEnd(*client, run_id);
+  StatusOr<v1::Run> run = AwaitEnd(*client, run_id);
+  StatusOr<Daemon> next = Daemon{};
+  if (run.status().code() == Code::kUnavailable) {
+    // It was started by a job before this one, and has gone after this one's
+    // last record: what it stored another one tells.
+    next = DaemonAfter();
+    if (next.ok()) client = ServerClient::Connect(globals.server);
+    if (next.ok() && client.ok()) run = AwaitEnd(*client, run_id);
+  }
   if (run.ok()) {
     Report(*run, *client, globals, console);
   } else if (run.status().code() == Code::kNotFound) {
@@ -135,6 +166,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   } else {
     console.Error(run.status());
   }
+  if (next.ok()) StopDaemon(*next);
   return result->exit_code;
 }
 

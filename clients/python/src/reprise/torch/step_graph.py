@@ -89,6 +89,13 @@ class CapturedGraph:
         }
 
     @property
+    def idle_bytes(self) -> int:
+        """Static memory that the model's forward does not read. The batch, which is larger where
+        the input is, and the parameters are not of it."""
+        read = {s for op in self.step.ops if op.in_region for s in op.arguments if s.id < 0}
+        return self.static_bytes - sum(storage.bytes for storage in read)
+
+    @property
     def shortcuts(self) -> frozenset[int]:
         """Ops that a replay has a shortcut to (shortcut.py)."""
         return frozenset(number for number, op in enumerate(self.step.ops) if op.again_ns)

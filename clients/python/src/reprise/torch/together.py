@@ -65,7 +65,7 @@ class _Word:
     run: str  # of the server's, which ranks may share
     structure: str | None = None  # of the step that was captured
     key: Key | None = None
-    static_bytes: int = 0
+    idle_bytes: int = 0
     shortcuts: frozenset[int] = frozenset()
     replies: dict[int, PlanReply] = field(default_factory=dict)  # by rung, of those it asked for
 
@@ -162,7 +162,7 @@ class Together:
                 run=session.agent.run_id,
                 structure=fresh.graph.structure if fresh else None,
                 key=fresh.key if fresh else None,
-                static_bytes=fresh.graph.static_bytes if fresh else 0,
+                idle_bytes=fresh.graph.idle_bytes if fresh else 0,
                 shortcuts=fresh.graph.shortcuts if fresh else frozenset(),
                 replies=self._replies(),
             )
@@ -222,7 +222,7 @@ class Together:
         key = words[owner].key or fresh.key
         fresh.graph.only_shortcuts(frozenset.intersection(*(word.shortcuts for word in words)))
         rung = planning.ladder.share(key, fresh.key.size, fresh.graph, fresh.left_out, fresh.leaks)
-        rung.beside_bytes = max(word.static_bytes for word in words) - fresh.graph.static_bytes
+        rung.beside_bytes = max(word.idle_bytes for word in words) - fresh.graph.idle_bytes
         self._asked(rung, owner)
         if self._asks_for(rung):
             session.first.notes.tighter = min(word.tighter for word in words)
