@@ -53,14 +53,14 @@ def test_a_plan_that_gives_nothing_up_costs_nothing() -> None:
     idle = replace(armed, replays=0)
 
     # One forward of 4 pairs and what is between them, 4 * 2 * 4 + 1 = 33 ops; 12 saved tensors that
-    # the compiled tape, where it is there, may leave alone; the replays are 4 in 4 bursts.
+    # the compiled tape, where it is there, may leave alone.
     tape = Tape(armed)
-    assert Costs(3, 2, 9, 5, 7, 4).armed_ns(tape) == 7 + 33 * 3 + tape.hooked * 2 + 4 * 4
-    assert Costs(3, 2, 9, 5, 7, 4).armed_ns(Tape(idle)) == 0
+    assert Costs(3, 2, 9, 5, 7).armed_ns(tape) == 7 + 33 * 3 + tape.hooked * 2
+    assert Costs(3, 2, 9, 5, 7).armed_ns(Tape(idle)) == 0
 
 
 def test_an_op_that_writes_in_place_costs_more_than_any_op() -> None:
     writing = Tape(costs._Writes(6).program(costs._Cold(4096)))
 
     # One forward of 6 ops, each of which writes, and the 3 after each of them.
-    assert Costs(3, 2, 9, 5, 7, 4).armed_ns(writing) == 7 + 6 * 4 * 3 + 6 * 5
+    assert Costs(3, 2, 9, 5, 7).armed_ns(writing) == 7 + 6 * 4 * 3 + 6 * 5
