@@ -10,7 +10,8 @@
 // one and inputs of the other, is window i: all of a window goes through the
 // hooks or nothing of it.
 //
-// Costs about 1 us per op that is let through.
+// Costs some 0.1 us per op that is let through, and 0.8 us more for each tensor
+// that goes through the hooks.
 #ifndef REPRISE_TORCH_COMPILED_GATE_H_
 #define REPRISE_TORCH_COMPILED_GATE_H_
 
