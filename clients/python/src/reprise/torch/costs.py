@@ -36,7 +36,7 @@ ROUNDS = 12
 # More than a core's own caches hold makes nothing colder.
 MOST_BYTES = 1 << 18
 # And between what happens once in a step and the same in the next one nothing stays there.
-STEP_BYTES = 1 << 23
+STEP_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,10 @@ def _measured(touched_bytes: int) -> Costs:
         jobs: list[_Job] = [_Looks(SHORT), _Looks(2 * LENGTH), _Writes(2 * LENGTH)]
         jobs += [_Saves(length, 0) for length in (SHORT, LENGTH)]
         jobs += [_Saves(length, length) for length in (SHORT, LENGTH)]
-        short, looks, writes, few, kept, few_again, again = _extra(jobs, touched_bytes)
-        call = _call_ns(jobs[-1], _Cold(touched_bytes))
+        cold = _Cold(touched_bytes)
+        short, looks, writes, few, kept, few_again, again = _extra(jobs, cold)
+        call = _call_ns(jobs[-1], cold)
+        cold.let_go()
     more = LENGTH - SHORT
     op = max(0.0, (looks - short) / (more + LENGTH))
     pair = max(2 * op, (kept - few) / more)  # two ops, three saved tensors
@@ -113,6 +115,10 @@ class _Cold:
     def long_before(self) -> None:
         """A step that does this for the first time comes to it."""
         self._step.add_(1)
+
+    def let_go(self) -> None:
+        """Its memory, whoever still knows of it: the job may need every byte."""
+        self._step = self._square = self._x = torch.empty(0)
 
     def now(self) -> int:
         return time.thread_time_ns() - self._lost
@@ -262,9 +268,8 @@ class _Saves(_Job):
         return len(kept), events
 
 
-def _extra(jobs: list[_Job], touched_bytes: int) -> list[float]:
+def _extra(jobs: list[_Job], cold: _Cold) -> list[float]:
     """What each job costs more under its program."""
-    cold = _Cold(touched_bytes)
     tapes = [Tape(job.program(cold)) for job in jobs]
     for number in range(ROUNDS + 1):
         for job, tape in zip(jobs, tapes, strict=True):
