@@ -86,6 +86,40 @@ def test_what_was_alive_before_the_start_is_never_taken_away():
     meter.stop()
 
 
+def test_tensors_from_before_the_start_are_seen_to_go_when_they_are_told():
+    before = torch.empty(FLOATS)
+    parameter = nn.Parameter(torch.empty(FLOATS))
+    meter = ProbeMeter()
+    meter.start(8000, [before, before[1:], parameter])
+    begin = meter.live()
+
+    del before
+    assert meter.live() - begin == -4000
+    parameter.data = torch.empty(2 * FLOATS)
+    assert meter.live() - begin == 0
+    del parameter
+    gc.collect()
+    assert meter.live() - begin == -8000
+    meter.stop()
+
+
+def test_what_an_earlier_meter_counted_and_no_tensor_shows_counts_in_the_next():
+    first = ProbeMeter()
+    leaf = torch.zeros(FLOATS, requires_grad=True)
+    first.start(4000, [leaf])
+    others = first.live() - 4000  # of tests before this one
+    loss = leaf.exp().sum()  # the graph holds 4,000 bytes that nobody else has
+    first.stop()
+
+    second = ProbeMeter()
+    second.start(4004, [leaf, loss])
+
+    assert second.live() - others == 8004
+    del loss
+    assert second.live() - others == 4000
+    second.stop()
+
+
 def test_a_tensor_freed_by_another_thread_is_seen(meter):
     meter.start(0)
     held = [torch.empty(FLOATS)]

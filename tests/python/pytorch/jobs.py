@@ -21,7 +21,7 @@ from reprise.torch.capture import Capture  # noqa: E402
 from reprise.torch.host import HostSaves  # noqa: E402
 from reprise.torch.meter import Meter, open_meter  # noqa: E402
 from reprise.torch.program import compile_plan  # noqa: E402
-from reprise.torch.state import alive_bytes, alive_tensors  # noqa: E402
+from reprise.torch.state import alive_tensors, start_counting  # noqa: E402
 from reprise.torch.step_graph import CapturedGraph, build  # noqa: E402
 from reprise.torch.tape import Counts, Tape  # noqa: E402
 
@@ -55,7 +55,7 @@ def sum_of(out: Any) -> Tensor:
 
 def start_meter() -> Meter:
     meter = open_meter("cpu")
-    meter.start(alive_bytes(torch.device("cpu")))
+    start_counting(meter, torch.device("cpu"))
     return meter
 
 

@@ -70,7 +70,7 @@ class LocalAgent:
     def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
         if self.refuse:
             return PlanReply("refused", why=self.refuse, smallest_budget=7)
-        if have:
+        if have == graph_id:
             return PlanReply("pending")
         return PlanReply("plan", plan=self.make(self.graphs[graph_id - 1], graph_id))
 
@@ -90,7 +90,8 @@ class LocalAgent:
                     "plan_id": f"{number:016x}",
                     "graph_id": f"{number:016x}",
                     "budget": "local",
-                    "budget_bytes": peak + 4096,
+                    # The state of the generator is read where a check begins: 5 kB.
+                    "budget_bytes": peak + 8192,
                     "feasible": True,
                     "peak_bytes": peak,
                     "time_ns": time,

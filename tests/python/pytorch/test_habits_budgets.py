@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripts around one habit each (habits.py) with the real daemon and planner: the budget holds in
 every step that is as captured, or is refused, and no bit changes. REPRISE_HABITS=all runs each of
-them under three budgets."""
+them under three budgets (six minutes)."""
 
 from __future__ import annotations
 
@@ -14,18 +14,40 @@ from test_zoo import machine  # noqa: F401
 
 import reprise
 from reprise import api
+from reprise.torch.measure import Measured
 
 pytestmark = pytest.mark.e2e
 
-SOME = ("sharpness_aware", "spectral_norm", "tied_weights")
-CASES = [(n, b) for n in HABITS for b in ("0.9x", "0.7x", "0.5x")] if ALL else [
-    (n, "0.7x") for n in SOME
-]  # fmt: skip
+BUDGETS = ("0.9x", "0.7x", "0.5x")
+# Of those that were above their budget once: another data type, other sizes, parameters from before
+# the meter, gradients that a check held, a graph that is kept for another backward.
+SOME = [
+    ("sharpness_aware", "0.9x"),
+    ("spectral_norm", "0.7x"),
+    ("tied_weights", "0.7x"),
+    ("another_type", "0.7x"),
+    ("batches_of_any_size", "0.9x"),
+    ("half_precision_scaler", "0.9x"),
+    ("several_losses", "0.9x"),
+    ("parameters_swapped", "0.9x"),
+    ("gan", "0.9x"),
+]
+CASES = [(name, budget) for name in HABITS for budget in BUDGETS] if ALL else SOME
 
 
 @pytest.mark.parametrize(("name", "budget"), CASES)
-def test_the_budget_holds_and_no_bit_changes(name: str, budget: str) -> None:
+def test_the_budget_holds_and_no_bit_changes(
+    name: str, budget: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     models: list[Any] = []
+    steps: dict[int, list[tuple[int, int]]] = {}  # of each model: peak and budget
+    planned = Measured.planned
+
+    def noted(self: Measured, rung: int, ns: int, peak: int, budget: int, **how: bool) -> None:
+        steps.setdefault(id(self), []).append((peak, budget))
+        planned(self, rung, ns, peak, budget, **how)
+
+    monkeypatch.setattr(Measured, "planned", noted)
 
     def armed(model: Any) -> Any:
         models.append(model)
@@ -38,8 +60,9 @@ def test_the_budget_holds_and_no_bit_changes(name: str, budget: str) -> None:
             report = reprise.report(model)
             assert report.failed_checks == 0, report.why
             assert "fault of its own" not in report.why
-            if len(session.ladder.rungs) == 1:  # one program all the time
-                assert session.measured.over_budget_steps <= report.mismatched_steps
+            # Of whatever rung. A step that has left its plan keeps everything, and is counted.
+            above = [step for step in steps.get(id(session.measured), ()) if step[0] > step[1]]
+            assert len(above) <= report.mismatched_steps, above
             if not report.planned_steps:
                 assert report.why or session.step.number <= session.warmup + 2
     finally:

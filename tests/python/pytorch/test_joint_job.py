@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from jobs import start_meter
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from zoo import GPT
 
 from reprise.torch.joint_job import CompiledJob
+from reprise.torch.joint_whole import Whole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
 
@@ -167,6 +169,125 @@ def test_what_is_armed_is_taken_out_again() -> None:
     assert functorch.joint_custom_pass is before
 
 
+class Broken(nn.Module):
+    """Graph breaks in its forward; the last part is the first one's weights once more."""
+
+    def __init__(self, breaks: int, tied: bool = False) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([self._part() for _ in range(breaks + (not tied))])
+        self.breaks = breaks
+
+    @staticmethod
+    def _part() -> nn.Sequential:
+        layers = [m for _ in range(3) for m in (nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))]
+        return nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.parts[0](x)
+        torch._dynamo.graph_break()
+        x = self.parts[1 % len(self.parts)](x)
+        if self.breaks > 1:
+            torch._dynamo.graph_break()
+            x = self.parts[2 % len(self.parts)](x.sin())
+        return x
+
+
+def in_pieces(
+    breaks: int, tied: bool, budget: str | None, steps: int = 8, every: int = 0
+) -> tuple[list[float], list[tuple[int, int]], CompiledJob | None]:
+    """Losses; what is alive when each step begins, and its peak, by a meter of the test's own."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = Broken(breaks, tied), torch.randn(256, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    compiled: nn.Module = torch.compile(model, backend="aot_eager")
+    job = None if budget is None else CompiledJob(compiled, budget, verify_every=every)
+    meter = start_meter()
+    losses, peaks = [], []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        begin = meter.live()
+        meter.reset_peak()
+        loss = compiled(x).square().mean()
+        loss.backward()
+        peaks.append((begin, meter.peak()))
+        optimizer.step()
+        losses.append(loss.item())
+        del loss
+    meter.stop()
+    if job is not None:
+        job.remove()
+    return losses, peaks, job
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+@pytest.mark.parametrize(("breaks", "tied"), [(1, False), (2, False), (2, True)])
+def test_a_share_is_of_the_whole_job_where_graph_breaks_make_several_graphs(
+    breaks: int, tied: bool, share: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, plain, _ = in_pieces(breaks, tied, None)
+
+    found, peaks, job = in_pieces(breaks, tied, f"{share}x")
+
+    assert job is not None
+    assert found == expected
+    assert len(job.joint.graphs) == breaks + 1
+    assert len(job.joint.plans) == 1, job.why
+    if job._meter is None:
+        pytest.skip("needs the exact meter")
+    begin, base = plain[-1]
+    allowed = share * (base - begin)
+    # The first step is planned graph by graph, the next show what the job needs; then it is held to
+    # that, each graph to its part.
+    for start, peak in peaks[4:]:
+        assert peak - start <= allowed
+    assert abs(job.measured_peak_bytes / job.predicted_peak_bytes - 1) <= 0.02
+    assert "graphs are compiled" not in capsys.readouterr().err
+
+
+def test_gradients_of_several_graphs_under_one_plan_are_checked() -> None:
+    expected, _, _ = in_pieces(2, False, None)
+
+    found, _, job = in_pieces(2, False, "0.6x", every=3)
+
+    assert job is not None
+    assert found == expected
+    assert job.checks >= 3
+    assert not job.why
+
+
+def test_a_share_that_no_plan_for_several_graphs_meets_is_said_and_the_job_trains_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected, _, _ = in_pieces(1, False, None)
+
+    found, _, job = in_pieces(1, False, "0.05x")
+
+    assert job is not None
+    assert found == expected
+    assert "trains without a plan" in job.why
+    assert capsys.readouterr().err.count("trains without a plan") == 1
+
+
+def test_a_graph_that_is_called_twice_runs_the_same_ops_again_in_both_calls() -> None:
+    _, _, job = in_pieces(1, False, "0.6x", steps=2)
+    assert job is not None
+    graphs = job.joint.graphs
+    whole = Whole(graphs, [0, 1, 0])
+    message = whole.message(1000, 0)
+
+    forward = [o["id"] for o in message["ops"] if o["phase"] == "PHASE_FORWARD" and o["id"]]
+    decided = whole.split((forward[0],))  # an op of the first call
+    again = whole.all_of(decided)
+
+    assert [len(ops) for ops in decided] == [1, 0]
+    assert len(again) == 2
+    assert len({message["ops"][op]["name"] for op in again}) == 1
+    # What the first call hands on and gets back is there once.
+    writes = [s for op in message["ops"] for s in op["writes"]]
+    assert sorted(writes) == list(range(len(message["storages"])))
+
+
 def test_inductor_gives_the_bits_of_inductor_or_stops(capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     layers = [m for _ in range(4) for m in (nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))]
@@ -200,3 +321,53 @@ def test_inductor_gives_the_bits_of_inductor_or_stops(capsys: pytest.CaptureFixt
     assert job.checks >= 1
     assert job.why or job.joint.plans[0].recomputed_ops
     assert found == expected
+
+
+def small_conv() -> tuple[nn.Module, Tensor]:
+    def part(before: int) -> list[nn.Module]:
+        return [nn.Conv2d(before, 8, 3, padding=1), nn.BatchNorm2d(8), nn.GELU()]
+
+    return nn.Sequential(*part(3), *part(8), *part(8)), torch.randn(8, 3, 16, 16)
+
+
+def small_gpt() -> tuple[nn.Module, Tensor]:
+    return GPT(2).train(), torch.randint(0, 64, (4, 32))
+
+
+# Mostly g++, and a header of torch's that is compiled once per machine.
+@pytest.mark.parametrize("made", [small_conv, small_gpt])
+def test_inductor_gives_a_gpt_and_a_conv_net_the_gradients_of_inductor(
+    made: Callable[[], tuple[nn.Module, Tensor]],
+) -> None:
+    torch.manual_seed(0)
+    model, x = made()
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def gradients(budget: str | None) -> tuple[list[dict[str, Tensor]], CompiledJob | None]:
+        torch._dynamo.reset()
+        model.load_state_dict(start)
+        compiled: nn.Module = torch.compile(model, backend="inductor")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        job = None if budget is None else CompiledJob(compiled, budget, verify_every=1)
+        found = []
+        torch.manual_seed(7)
+        for _ in range(2):
+            optimizer.zero_grad()
+            compiled(x).square().mean().backward()
+            optimizer.step()
+            found.append({n: p.grad.clone() for n, p in model.named_parameters()})  # type: ignore[union-attr]
+        if job is not None:
+            job.remove()
+        return found, job
+
+    found, job = gradients("0.8x")
+    expected, _ = gradients(None)
+
+    assert job is not None
+    assert job.joint.plans, job.joint.why
+    assert job.joint.plans[0].recomputed_ops
+    # Inductor fuses what is recomputed with other ops: where that moves a bit, the first check has
+    # seen it, and the step got the gradients of the model without a plan.
+    assert job.checks >= 1
+    assert job.checks == 2 or "differ from those of the model compiled without" in job.why
+    assert all(same(a, b) for a, b in zip(expected, found, strict=True))

@@ -99,7 +99,9 @@ def test_every_byte_that_is_alive_is_told_and_most_of_it_by_its_maker(steps: int
     with pytest.raises(torch.OutOfMemoryError):
         step(model, optimizer)
 
-    (moment,) = agent.moments
+    # A planned forward is taken again, under a tighter plan, and fails again.
+    assert len(agent.moments) == (2 if steps > 1 else 1)
+    moment = agent.moments[0]
     storages = moment["storages"]
     assert sum(s["bytes"] for s in storages) + moment["more_bytes"] == moment["live_bytes"]
     assert (moment["step"], moment["phase"], moment["asked_bytes"]) == (steps + 1, 1, 2048)
@@ -108,7 +110,7 @@ def test_every_byte_that_is_alive_is_told_and_most_of_it_by_its_maker(steps: int
     assert any("layers." in s["module"] for s in saved)
     if steps > 1:
         assert session.plan is not None
-        assert moment["plan_id"] == session.plan.plan_id
+        assert moment["plan_id"] == f"{1:016x}"
 
 
 def test_nothing_is_unpacked_to_find_out() -> None:

@@ -151,11 +151,12 @@ def test_each_size_has_one_plan_for_both_ranks_and_a_larger_one_has_its_plan_rea
         # Step 8 has a larger input on one rank: the ranks meet in step 16, and capture the next
         # step in which one of them sees it. Then two sizes are known, and a third is fitted. Inputs
         # of 12, 20 and 24 rows, of which each rank sees another one in each step, come later: none
-        # is captured, or runs without a plan.
+        # is captured, or runs without a plan. Before, four large ones of each rank peak above the
+        # budget of a plan that is not for them, which is no step of that plan.
         assert after["sizes"] == [rows * 3 * 32 * 32 for rows in (8, 16, 24)], after["errors"]
         assert after["captures"] == 2
-        assert after["planned"] == 40 - 2 - 2
-        assert after["failed"] == after["mismatched"] == 0
+        assert after["planned"] == 40 - 2 - 2 - 4
+        assert (after["failed"], after["mismatched"]) == (0, 4)
         assert after["used"][2] > 30
         assert after["held"]
 

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from reprise.torch.engine import around, no_longer
 from reprise.torch.oom import is_oom
 from reprise.torch.ops import tensors_in
 from reprise.torch.outside import OutsideCopy
@@ -38,11 +39,7 @@ from reprise.torch.verify import Autocast, Buffers, Generators
 if TYPE_CHECKING:
     from reprise.torch.session import Session
 
-__all__ = ["Again", "Kept"]
-
-_ENGINE = "_engine_run_backward"
-
-_opened: list[Again] = []  # each calls the one before it, the first one autograd's engine
+__all__ = ["Again", "Kept", "told"]
 
 
 class Kept:
@@ -72,7 +69,6 @@ class Again:
         self._forwards = 0
         self._called: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
         self._possible = True
-        self._engine: Any = None
         self._open = self._running = False
 
     # ---- The forward ----------------------------------------------------------------
@@ -98,7 +94,7 @@ class Again:
             and not before.differs(Remembered(model))
             and not any(t.requires_grad for t in tensors_in(args, kwargs))
             and all(p.is_leaf and p.grad is None for p in model.parameters())
-            and not any(_told(p) for p in model.parameters())
+            and not any(told(p) for p in model.parameters())
         )
         for position, tensor in enumerate(tensors_in(out) if self._possible else ()):
             self._outputs.append(tensor.grad_fn)
@@ -119,21 +115,12 @@ class Again:
 
     def open(self) -> None:
         """Calls of the engine come here from now on."""
-        self._engine = getattr(torch.autograd, _ENGINE, None)
-        if self._engine is not None:
-            self._open = True
-            setattr(torch.autograd, _ENGINE, self._run)
-            _opened.append(self)
+        self._open = True
+        around(self._run)
 
     def close(self) -> None:
         """No longer. Idempotent; lets everything go."""
-        if self._open:
-            _opened.remove(self)
-            for later in _opened:
-                if later._engine == self._run:
-                    later._engine = self._engine
-        if self._open and getattr(torch.autograd, _ENGINE, None) == self._run:
-            setattr(torch.autograd, _ENGINE, self._engine)
+        no_longer(self._run)
         self._open = self._possible = False
         for handle in self._handles:
             handle.remove()
@@ -145,8 +132,7 @@ class Again:
         """Were memory to run out now, the backward could be taken again."""
         return self._running and self._can()
 
-    def _run(self, heads: Any, *rest: Any, **options: Any) -> Any:
-        engine = self._engine
+    def _run(self, engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
         if not self._open or self._running or not options.get("accumulate_grad"):
             return engine(heads, *rest, **options)
         self._running = True
@@ -233,7 +219,7 @@ class Again:
             handle.remove()
 
 
-def _told(parameter: Tensor) -> bool:
+def told(parameter: Tensor) -> bool:
     """Does somebody hear of its gradients?"""
     return bool(parameter._backward_hooks) or bool(
         getattr(parameter, "_post_accumulate_grad_hooks", None)

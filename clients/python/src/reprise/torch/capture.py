@@ -13,6 +13,8 @@ Storages and tensor objects are followed by identity (identity.py). Saved-tensor
 autograd saves and at which backward op it is unpacked (unpacked.py): their packed aliases are the
 one thing that is not counted as the program's.
 
+Ops on a side stream are never run again, and what they touch is never given up (not run on a GPU).
+
 No tensor is held across ops, so that every life is as long as without the capture, and nothing is
 computed, so that every number is the same.
 """
@@ -50,7 +52,7 @@ from reprise.torch.ops import IGNORED, OpKind, hidden_writes, tensors_in
 from reprise.torch.shortcut import has_shortcut, prepare, shortcut
 from reprise.torch.sizes import Chosen, chosen_by, follow
 from reprise.torch.stale import stale_message
-from reprise.torch.state import model_device, now_ns, work_clock
+from reprise.torch.state import model_device, now_ns, stream_of, work_clock
 from reprise.torch.unpacked import Unpacked, reads
 from reprise.torch.windows import OpRecorder
 
@@ -106,6 +108,8 @@ class Capture(TorchDispatchMode):
         # Times of ops. CPU times are all stretched alike to those on the wall (finish). Looking at
         # the clock takes time that is no op's.
         self._clock = work_clock(self._device)
+        self._stream = stream_of(self._device)
+        self._home: Any = None  # the stream on which the step began
         self._look_ns = 0
         self._begin_clock = 0
         self._ops: list[CapturedOp] = []
@@ -154,6 +158,7 @@ class Capture(TorchDispatchMode):
         self._hooks.__enter__()
         self.__enter__()
         self.thread = threading.get_ident()
+        self._home = self._stream()
         self._look_ns = min(-self._clock() + self._clock() for _ in range(8))
         self._begin_clock = self._clock()
         self._begin_ns = now_ns(self._device)
@@ -292,9 +297,20 @@ class Capture(TorchDispatchMode):
                 storage.mutated_by.append(number)
                 op.reads.remove(storage)  # a replay neither reads nor writes them
         op.kind = kind_of(op, args, kwargs, out, arguments)
+        if self._stream() != self._home:
+            self._stays(op)
         if shortens and op.kind in (OpKind.PURE, OpKind.SEEDED):
             self._try_shortcut(op, args, out)
         return out
+
+    @staticmethod
+    def _stays(op: CapturedOp) -> None:
+        """On a side stream. A replay runs where autograd asks for it and waits for nobody, so
+        nothing that such an op makes or reads is given up."""
+        if op.kind in (OpKind.PURE, OpKind.SEEDED):
+            op.kind = OpKind.ONCE
+        for storage in (*op.reads, *op.writes, *op.mutates):
+            storage.pinned = True
 
     def _try_shortcut(self, op: CapturedOp, args: tuple[Any, ...], out: Any) -> None:
         """What a replay of the op will cost; in no time and no memory of the step."""

@@ -95,10 +95,12 @@ class SavedTensor:
 
 @dataclass(slots=True, frozen=True)
 class Unpack:
-    """Autograd unpacked a saved tensor just before `op` ran."""
+    """Autograd unpacked a saved tensor just before `op` ran; `kept`: in a backward that keeps its
+    graph for another one."""
 
     slot: int
     op: int
+    kept: bool = False
 
 
 @dataclass(slots=True)

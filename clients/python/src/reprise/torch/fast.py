@@ -170,6 +170,7 @@ def thin(program: Program) -> Program:
         events=tuple(program.events[n] for n in kept),
         event_ops=tuple(program.event_ops[n] for n in kept),
         bursts=tuple(program.bursts[n] for n in kept),
+        kept=tuple(program.kept[n] for n in kept if program.kept),
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 
-from reprise.torch.captured import CapturedOp, CapturedStep, CapturedStorage, Unpack
+from reprise.torch.captured import CapturedOp, CapturedStep, CapturedStorage
 from reprise.torch.ops import OpKind
 
 __all__ = ["fuse_nodes"]
@@ -58,7 +58,7 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         ops=ops,
         storages=storages,
         slots=[replace(s, op=moved(s.op) if s.op < last else len(ops)) for s in step.slots],
-        unpacks=[Unpack(u.slot, moved(u.op) if u.op < last else len(ops)) for u in step.unpacks],
+        unpacks=[replace(u, op=moved(u.op) if u.op < last else len(ops)) for u in step.unpacks],
         regions=[(moved(a), moved(b) if b < last else len(ops)) for a, b in step.regions],
         live_begin=step.live_begin,
         live_end=step.live_end,

@@ -46,7 +46,7 @@ class _Copy:
         self.owner = owner
         self.bytes = storage.nbytes()
         self.device = storage.device
-        self.host = _host_bytes(self.bytes, self.device)
+        self.host = host_bytes(self.bytes, self.device)
         self.lives_at(storage)
         self.refresh(storage)
         owner._holds(self.bytes)
@@ -145,7 +145,7 @@ def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 
 
-def _host_bytes(count: int, device: torch.device) -> Tensor:
+def host_bytes(count: int, device: torch.device) -> Tensor:
     """Memory on the host that the allocator of the device does not count."""
     if device.type != "cpu":
         try:

@@ -16,9 +16,10 @@ The graph is functional, so statistics are updated once, and random ops are neve
 recomputation. No plan, no hook in this torch, no answer in time: the graph is left as it is.
 
 A share as 0.5x is of one graph: its inputs (parameters among them), what it makes, and what the
-program makes of its outputs before the backward (`OUTSIDE`, assumed). Bytes are for the whole
-process: what else is alive when a graph is compiled counts. What neither shows is measured when the
-job runs (joint_job.py).
+program makes of its outputs before the backward (`OUTSIDE`, assumed). Where graph breaks make
+several of them, a job measures what they need together and plans them as one (joint_whole.py).
+Bytes are for the whole process: what else is alive when a graph is compiled counts. What neither
+shows is measured when the job runs (joint_job.py).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from reprise.torch.estimate import ask
 from reprise.torch.joint_costs import JointCosts, hint
 from reprise.torch.joint_hooks import find_hooks
 from reprise.torch.joint_peak import peak_under
+from reprise.torch.joint_whole import LOSS
 from reprise.torch.ops import tensors_in
 from reprise.torch.state import alive_bytes
 from reprise.units import check_budget
@@ -52,7 +54,6 @@ CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicat
 # else is alive when it does. A cross entropy takes twice as much, squares and their mean three
 # times.
 OUTSIDE = 3
-_LOSS = "reprise.outside"
 # Any one constant: a larger id on a user would turn its input into a saved one.
 _GROUP = 0
 
@@ -94,6 +95,10 @@ class JointPass:
         self.planned: list[dict[str, Any]] = []  # graphs, one per plan
         self.why: list[str] = []
         self.seen = 0  # graphs, planned or not
+        self.graphs: list[dict[str, Any]] = []  # those with a backward, in order
+        # By graph: which of its ops run again, where that was decided for all of them at once.
+        self._decided: list[set[int]] | None = None
+        self._next = 0
         self.inputs_bytes = 0  # of the graphs that are planned
         self._budget_bytes = 0
         self._reserve = 0
@@ -127,6 +132,24 @@ class JointPass:
     def forget(self) -> None:
         """The graphs are about to be compiled again."""
         self.plans, self.planned, self.inputs_bytes = [], [], 0
+        self._next = 0
+        if self._decided is None:
+            self.graphs.clear()
+
+    def ask(self, message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+        """A plan for any graph that this can carry out, or why there is none."""
+        plan, why = self._ask(message, budget)
+        if plan is not None and quarantine.holds(plan):
+            return None, f"plan {plan.plan_id} was found to change gradients before"
+        return plan, why
+
+    def decide(
+        self, plan: Plan, message: dict[str, Any], decided: list[set[int]], budget_bytes: int
+    ) -> None:
+        """One plan for all graphs, which are about to be compiled again, in the same order."""
+        self._decided = decided
+        self.forget()
+        self.plans, self.planned, self._budget_bytes = [plan], [message], budget_bytes
 
     def install(self) -> None:
         """Other passes that are there run first."""
@@ -144,21 +167,23 @@ class JointPass:
         if not self._told:
             return
         try:
+            if self._decided is not None:
+                self._carry_out(graph, self._decided)
+                return
             message, made = joint_graph(graph)
-            if not any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"]):
+            if not _has_backward(message):
                 return  # Inductor shows its hook the graphs of inference too
+            self.graphs.append({**message})
             inputs = message["static_bytes"]
             message["static_bytes"] += self._reserve + self._elsewhere(graph, inputs)
             again = self._budget_bytes and not self.absolute
-            plan, why = self._ask(message, str(self._budget_bytes) if again else self.budget)
-            if plan is not None and quarantine.holds(plan):
-                why = f"plan {plan.plan_id} was found to change gradients before"
-                plan = None
+            plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
             if plan is None:
                 self.why.append(why)
                 _say(f"a graph is compiled without a plan: {why}")
             else:
-                tag(made, message, plan)
+                kept = {i for i, how in enumerate(plan.decisions) if how is Decision.SAVE}
+                tag(made, message, set(plan.recomputed_ops), kept)
                 self.plans.append(plan)
                 self.planned.append(message)
                 self.inputs_bytes += inputs
@@ -167,6 +192,21 @@ class JointPass:
         except Exception as error:
             self.why.append(str(error))
             _say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
+
+    def _carry_out(self, graph: Any, decided: list[set[int]]) -> None:
+        """What was decided for the next graph, if it is the one that this was decided for."""
+        message, made = _joint_graph(graph, None)
+        if not _has_backward(message):
+            return
+        number, self._next = self._next, self._next + 1
+        if number >= len(decided) or not _alike(message, self.graphs[number]):
+            why = "it is not one of those that were planned together"
+            self.why.append(why)
+            _say(f"a graph is compiled without a plan: {why}")
+            return
+        again = decided[number]
+        dropped = {i for op in again for i in message["ops"][op]["writes"]}
+        tag(made, message, again, {s["id"] for s in message["storages"]} - dropped)
 
     def _elsewhere(self, graph: Any, inputs_bytes: int) -> int:
         """What is alive beside the inputs of a graph, where that counts."""
@@ -183,7 +223,21 @@ def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
         return _joint_graph(graph, costs)
 
 
-def _joint_graph(graph: Any, costs: JointCosts) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
+def _has_backward(message: dict[str, Any]) -> bool:
+    return any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"])
+
+
+def _alike(message: dict[str, Any], other: dict[str, Any]) -> bool:
+    """The same ops on the same storages?"""
+    return (
+        [(o["name"], o["reads"], o["writes"]) for o in message["ops"]]
+        == [(o["name"], o["reads"], o["writes"]) for o in other["ops"]]
+    )  # fmt: skip
+
+
+def _joint_graph(
+    graph: Any, costs: JointCosts | None
+) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
     storages: list[dict[str, Any]] = []
     ops: list[dict[str, Any]] = [_op("reprise.step_begin", True, "ONCE", 0, [], [])]
     known: dict[int, int] = {}  # fake storage -> id; -1: an input of the graph
@@ -217,7 +271,7 @@ def _joint_graph(graph: Any, costs: JointCosts) -> tuple[dict[str, Any], list[tu
         if any(arg in backward for arg in node.all_input_nodes):
             backward.add(node)
             if loss is None:
-                loss = _op(_LOSS, False, "ONCE", 0, [], tangents)
+                loss = _op(LOSS, False, "ONCE", 0, [], tangents)
                 loss["workspace_bytes"] = OUTSIDE * sum(storages[i]["bytes"] for i in tangents)
                 for i in tangents:
                     storages[i]["release_op"] = len(ops)
@@ -243,7 +297,7 @@ def _joint_graph(graph: Any, costs: JointCosts) -> tuple[dict[str, Any], list[tu
         touched = sum(storages[i]["bytes"] for i in (*reads, *writes))
         kind = "VIEW" if not writes else "ONCE" if _random(node) or not forward else "PURE"
         name = str(node.target)
-        took, workspace = costs.of(node, touched) if writes else (0, 0)
+        took, workspace = costs.of(node, touched) if writes and costs is not None else (0, 0)
         ops.append(_op(name, forward, kind, took, reads, writes))
         ops[-1]["workspace_bytes"] = workspace
     for number, op in enumerate(ops):
@@ -271,33 +325,35 @@ def with_loss(message: dict[str, Any], takes_bytes: int, is_last: bool) -> dict[
     """The same graph, with what the loss is known to take beside the gradients it hands back. Is
     it the last one to hold what it reads?"""
     ops = [
-        {**op, "workspace_bytes": takes_bytes} if op["name"] == _LOSS else op
+        {**op, "workspace_bytes": takes_bytes} if op["name"] == LOSS else op
         for op in message["ops"]
     ]
-    read = {i for op in ops if op["name"] == _LOSS and is_last for i in op["reads"]}
+    read = {i for op in ops if op["name"] == LOSS and is_last for i in op["reads"]}
     return {**message, "ops": ops, "required": [i for i in message["required"] if i not in read]}
 
 
-def tag(made: list[tuple[Any, int]], message: dict[str, Any], plan: Plan) -> int:
+def tag(
+    made: list[tuple[Any, int]], message: dict[str, Any], run_again: set[int], saved: set[int]
+) -> int:
     """Writes a plan into the nodes; how many are recomputed. Every storage that crosses, or that
     what is recomputed reads, is decided here: the partitioner decides nothing."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     recomputed = 0
     ops = message["ops"]
-    again = {i for o in plan.recomputed_ops for i in ops[o]["writes"]}
-    needed = {i for o in plan.recomputed_ops for i in ops[o]["reads"]}
+    again = {i for o in run_again for i in ops[o]["writes"]}
+    needed = {i for o in run_again for i in ops[o]["reads"]}
     needed |= {
         i
         for op in ops
-        if op["phase"] == "PHASE_BACKWARD" and op["name"] != _LOSS
+        if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS
         for i in op["reads"]
     }
     for node, storage in made:
         if storage in again:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
             recomputed += node.target is not operator.getitem
-        elif storage in needed and plan.decisions[storage] is Decision.SAVE:
+        elif storage in needed and storage in saved:
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         else:
             continue

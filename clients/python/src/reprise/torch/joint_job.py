@@ -15,6 +15,10 @@ reference's gradients, the plan is never used again and training goes on without
 What a graph does not show is measured: the optimizer's state, gradients, what the program makes
 between forward and backward. A step that peaks above the budget has the graphs compiled again with
 that much less to spend; where no plan is left in it, training goes on without one.
+
+A share is of one graph's memory. Where graph breaks make several of them, that is of no use: the
+step after the first runs without a plan, and is measured; then all graphs get one plan within that
+share of it (joint_whole.py), and are compiled again.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import json
 import sys
 import weakref
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -39,9 +44,10 @@ from reprise.torch.cycle import Cycle
 from reprise.torch.forward import ArmedForward
 from reprise.torch.joint import Ask, JointPass, with_loss
 from reprise.torch.joint_peak import peak_under
+from reprise.torch.joint_whole import Whole
 from reprise.torch.meter import Meter, open_meter
 from reprise.torch.ops import tensors_in
-from reprise.torch.state import alive_bytes, model_device
+from reprise.torch.state import model_device, start_counting
 from reprise.torch.verify import Check, CheckResult
 from reprise.units import check_budget, format_bytes, format_percent
 
@@ -72,7 +78,14 @@ class CompiledJob:
         self._check: Check | None = None
         self._under_way = self._busy = False
         self._began_live = self._graphs = self._tries = self._steps = 0
+        self._calls: list[int] = []  # graphs that the last forward has called, in order
+        self._measures = False  # what the job needs without a plan
+        self._whole: Whole | None = None  # several graphs, planned as one
+        self._static_bytes = self._base_bytes = 0  # of a step without a plan, where that is known
+        self._again: set[int] = set()  # ops of the whole that run again
+        self._beside_bytes = 0  # by which steps have been above what was predicted
         self._judged = False
+        self._unchecked = True  # the plan there is
         self._outputs: list[weakref.ref[Any]] = []
         self._outputs_die = False  # before the backward reaches the graph
         self._forward_peak = self._outside_bytes = 0
@@ -109,7 +122,8 @@ class CompiledJob:
             self._begin(model._orig_mod)  # type: ignore[arg-type]
         if self._check is not None:
             self._check.enter(args, kwargs)
-        out = self._call(*args, **kwargs)
+        self._calls = []
+        out = (self._plain if self._measures else self._call)(*args, **kwargs)
         if self._check is not None:
             self._check.leave(out)
         outputs = list(tensors_in(out))
@@ -139,7 +153,9 @@ class CompiledJob:
         self._under_way = True
         self._steps += 1
         self._graphs = self.joint.seen
-        if self._every and (self._steps == 1 or self._steps % self._every == 0):
+        due = self._every and (self._unchecked or self._steps % self._every == 0)
+        if due and not self._measures:
+            self._unchecked = False
             self._check = Check(model, frozenset())
         if self._meter is not None:
             # The program may still hold what the last forward returned, and drops it in this step.
@@ -171,9 +187,24 @@ class CompiledJob:
         if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
             return
         self._under_way = False
+        if self._meter is None or self.why:
+            return
+        peak = max(self._forward_peak, self._meter.peak())
         # What is compiled or checked in a step takes memory that no other step takes.
-        if self._meter is not None and self._judged and self.joint.plans and not self.why:
-            self._judge_peak(max(self._forward_peak, self._meter.peak()))
+        if self._measures and self._judged:
+            self._plan_whole(peak)
+        elif self._needs_whole():
+            self._measures = True
+        elif self._judged and self.joint.plans:
+            self._judge_peak(peak)
+
+    def _needs_whole(self) -> bool:
+        """A share is of the memory of the whole job. Of several graphs, that is of no one's, and
+        has to be measured first."""
+        if self.joint.absolute or self._whole is not None or len(self._calls) < 2:
+            return False
+        self._whole = Whole(self.joint.graphs, self._calls)
+        return True
 
     def _owns(self, optimizer: Optimizer) -> bool:
         return any(id(p) in self._parameters for g in optimizer.param_groups for p in g["params"])
@@ -199,11 +230,11 @@ class CompiledJob:
 
     def _judge_peak(self, peak: int) -> None:
         budget = self.joint.budget_bytes
-        if not self.joint.absolute:
+        if self._whole is not None:
+            peak -= max(0, self._began_live - self._static_bytes)
+        elif not self.joint.absolute:
             # A share of one graph's memory: what else is alive when a step begins is beside it.
             peak -= max(0, self._began_live - self.joint.inputs_bytes)
-        if len(self.joint.plans) > 1 and not self.joint.absolute:
-            return  # a share of each, but of no sum
         first, self.measured_peak_bytes = not self.measured_peak_bytes, peak
         if peak <= budget:
             if first:
@@ -217,6 +248,10 @@ class CompiledJob:
                 f"{format_bytes(budget)}, after {TRIES} plans; training goes on without one"
             )
             return
+        if self._whole is not None:
+            self._beside_bytes += int((peak - self.predicted_peak_bytes) * AND_A_BIT)
+            self._plan_again(str(budget))
+            return
         self.joint.reserve(int((peak - budget) * AND_A_BIT))
         _say(
             f"a compiled step peaks at {format_bytes(peak)}, above {format_bytes(budget)}: outside "
@@ -224,12 +259,47 @@ class CompiledJob:
         )
         self._call = self._compiled(planned=True)
 
+    def _plan_whole(self, peak: int) -> None:
+        """A step without a plan has shown what the whole job needs."""
+        self._measures = False
+        self._static_bytes, self._base_bytes = self._began_live, peak
+        self._plan_again(self.joint.budget)
+
+    def _plan_again(self, budget: str) -> None:
+        """All graphs under one plan."""
+        whole = self._whole
+        assert whole is not None
+        more = self._beside_bytes
+        message = whole.message(self._static_bytes + more, self._base_bytes + more)
+        plan, why = self.joint.ask(message, budget)
+        budget_bytes = plan.budget_bytes if plan is not None else 0
+        for _ in range(TRIES):
+            if plan is None:
+                break
+            decided = whole.split(plan.recomputed_ops)
+            all_calls = whole.all_of(decided)
+            held = max(0, self._base_bytes + more - peak_under(message, set()))
+            predicted = peak_under(message, all_calls) + held
+            if predicted <= budget_bytes:
+                self.predicted_peak_bytes, self._again = predicted, all_calls
+                self.joint.decide(plan, message, decided, budget_bytes)
+                self._unchecked = True
+                self._call = self._compiled(planned=True)
+                _say(plan.sentence)
+                return
+            # What one call of a graph runs again, all of them do, and that was not planned.
+            tighter = plan.budget_bytes - int((predicted - budget_bytes) * AND_A_BIT)
+            plan, why = self.joint.ask(message, str(tighter))
+        self._stop(f"{why or 'no plan is one for all calls of a graph'}; trains without a plan")
+
     def _say_status(self, peak: int, budget: int) -> None:
         off = ""
         if len(self.joint.plans) == 1:
             (plan,), (message,) = self.joint.plans, self.joint.planned
             message = with_loss(message, self._outside_bytes, self._outputs_die)
-            self.predicted_peak_bytes = peak_under(message, set(plan.recomputed_ops))
+            again = self._again or set(plan.recomputed_ops)
+            held = max(0, message.get("measured_peak_bytes", 0) - peak_under(message, set()))
+            self.predicted_peak_bytes = peak_under(message, again) + held
             over = peak / self.predicted_peak_bytes - 1
             off = f" ({format_percent(over, sign=True)} of predicted)"
         equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
@@ -248,13 +318,25 @@ class CompiledJob:
         backend, options = self._settings
 
         def flavour(gm: Any, inputs: Any, **more: Any) -> Any:
+            before = len(self.joint.graphs)
             with self.joint.told(planned and not self.why):
-                return backend(gm, inputs, **more)
+                found = backend(gm, inputs, **more)
+            return self._counted(found, before) if len(self.joint.graphs) == before + 1 else found
 
-        if self.joint.plans and planned:
+        if self.joint.plans and planned and self._whole is None:
             self.joint.forget()
         made: Callable[..., Any] = torch.compile(model._orig_mod, backend=flavour, **options)  # type: ignore[arg-type]
         return made
+
+    def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
+        """The same, and which graph of the step it is."""
+
+        @wraps(compiled)
+        def called(*args: Any) -> Any:
+            self._calls.append(graph)
+            return compiled(*args)
+
+        return called
 
 
 def _settings(model: nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
@@ -274,7 +356,7 @@ def _exact_meter(device: torch.device) -> Meter | None:
         meter = open_meter(device)
         if not meter.exact:
             return None  # one that looks at every op would be compiled, too
-        meter.start(alive_bytes(device))
+        start_counting(meter, device)
     except RepriseError as error:
         _say(f"the peak of compiled steps is not measured: {error}")
         return None

@@ -6,10 +6,16 @@
     rung = ladder.pick(key)             # the rung whose plan this step runs under, or None
     ladder.after(rung, matched)         # how it went
 
-Rungs of one *kind* take inputs of the same data types and ranks. A step runs under the smallest
-rung that is at least as large as its input, so a batch that is cut short runs under the plan of a
-full one. A larger input than any before is captured, up to MAX_RUNGS times; when two sizes of one
-program are known, the rung of a size half as large again is fitted and asked for ahead of time.
+Rungs of one *kind* take inputs of the same data types and ranks, under the same autocast. A step
+runs under the smallest rung that *covers* its input, at least as large in every dimension (among
+several ranks, in all): a batch that is cut short runs under the plan of a full one. An input that
+none covers is captured, up to MAX_RUNGS times; when two sizes of one program are known, the rung of
+a size half as large again is fitted and asked for ahead of time.
+
+What a plan peaks at says nothing of an input it does not cover: where its rung is still being
+planned, the step waits for it (planning.py). Where no plan will come, it runs under that of the
+largest input of its kind, which saves memory though nobody has promised how much; a step of another
+kind runs without one.
 
 Steps of one size that are different programs are *variants*. Which one comes cannot be known before
 it runs: the guess is the one that followed the last one last time. A wrong guess costs memory in
@@ -23,8 +29,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from reprise.plan import Plan
@@ -67,10 +75,26 @@ class Key:
             total += elements
         return total
 
+    def within(self, other: Key) -> bool:
+        """No larger than another input of its kind, in any dimension."""
+        return self.kind == other.kind and all(
+            mine <= its
+            for own, theirs in zip(self.shapes, other.shapes, strict=True)
+            for mine, its in zip(own, theirs, strict=True)
+        )
 
-def key_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Key:
-    """Types, ranks and flags make the kind; numbers do not: they may count steps."""
-    kind: list[Any] = []
+
+def key_of(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: str = "cpu",
+    parameters: torch.dtype | None = None,
+) -> Key:
+    """Types, ranks, flags, the type of the parameters and what autocast casts to make the kind;
+    numbers do not: they may count steps."""
+    kind: list[Any] = [] if parameters is None else [("parameters", str(parameters))]
+    if torch.is_autocast_enabled(device):
+        kind.append(("autocast", str(torch.get_autocast_dtype(device))))
     shapes: list[tuple[int, ...]] = []
     for name, leaf in _leaves("", (args, kwargs)):
         if isinstance(leaf, Tensor):
@@ -105,6 +129,7 @@ class Rung:
     left_out: frozenset[str]
     leaks: bool = False  # the model hands more to the outside than its outputs
     own_size: int = 0  # of the input its graph was captured with, of several ranks on this one
+    shared: bool = False  # by several ranks, each with an input of its own
     fitted: bool = False
     sketch: bool = False  # from shapes alone; fitted too
     graph_id: int | None = None
@@ -117,6 +142,12 @@ class Rung:
     # Bytes that the rank with the most static memory has more of it than this one.
     beside_bytes: int = 0
     least: int = 0  # plans asked for above the budget
+    # What was alive beside its steps when they peaked above the budget, and how often they did.
+    grown_bytes: int = 0
+    above: int = 0
+    repeats: bool | None = None  # its forward can run again unnoticed; None: not known
+    awaited: bool = False  # its next plan is waited for, before its next step
+    late: bool = False  # has been waited for, in vain
     used: int = 0  # the last step it ran
     matched: bool = False  # a step was as captured
 
@@ -124,6 +155,12 @@ class Rung:
     def open(self) -> bool:
         """A plan may still come."""
         return self.graph_id is not None and not self.refused
+
+    def covers(self, key: Key) -> bool:
+        """Is its plan's peak that of such a step, or more?"""
+        if self.shared:
+            return key.kind == self.key.kind and key.size <= self.size
+        return key.within(self.key)
 
     @property
     def may_tighten(self) -> bool:
@@ -146,6 +183,7 @@ class Ladder:
     _wasted: int = 0
     _waits: int = 0
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED_STEPS))
+    _too_large: list[Key] = field(default_factory=list)
     _small: Counter[Key] = field(default_factory=Counter)
     _last: str = ""  # structure of the step before
     _follows: dict[str, str] = field(default_factory=dict)
@@ -186,7 +224,7 @@ class Ladder:
         if len(self.rungs) >= MAX_RUNGS:
             self.rungs.remove(next(rung for rung in self.rungs if rung.fitted))
         return self._append(
-            Rung(self._next_number, key, key.size, graph, left_out, leaks, own_size)
+            Rung(self._next_number, key, key.size, graph, left_out, leaks, own_size, shared=True)
         )
 
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
@@ -211,8 +249,9 @@ class Ladder:
             known = points.setdefault(r.own_size, r.graph)
             if [s.bytes for s in known.storages] != [s.bytes for s in r.graph.storages]:
                 return None  # another shape of as many elements: they do not say what it needs
-        size = int(max(points) * AHEAD)
-        if any(r.fitted and r.size >= size for r in self.rungs):
+        key = self._ahead(rung)
+        size = int(max(points) * AHEAD) if rung.shared else 0 if key is None else key.size
+        if not size or any(r.fitted and r.size >= size for r in self.rungs):
             return None
         message = fitted(list(points.items()), size)
         return None if message is None else (size, message)
@@ -220,7 +259,9 @@ class Ladder:
     def fit(self, rung: Rung, size: int) -> Rung:
         """The rung of a size that is fitted."""
         graph = max(self._of_program(rung), key=lambda r: r.own_size).graph
-        made = Rung(self._next_number, rung.key, size, graph, rung.left_out, rung.leaks)
+        key = self._ahead(rung) or rung.key
+        made = Rung(self._next_number, key, size, graph, rung.left_out, rung.leaks)
+        made.shared = rung.shared
         made.fitted, made.beside_bytes = True, rung.beside_bytes
         return self._append(made)
 
@@ -236,11 +277,25 @@ class Ladder:
             and r.graph.structure == rung.graph.structure
         ]  # fmt: skip
 
+    def _ahead(self, rung: Rung) -> Key | None:
+        """Half as large again as the largest input of its program, along the way from each to the
+        next; None: a single one, ways apart, or of several ranks."""
+        keys = [r.key for r in sorted(self._of_program(rung), key=lambda r: r.size)]
+        if rung.shared or len(keys) < 2 or any(not a.within(b) for a, b in pairwise(keys)):
+            return None
+        shapes = []
+        for small, large in zip(keys[0].shapes, keys[-1].shapes, strict=True):
+            grew = [mine < its for mine, its in zip(small, large, strict=True)]
+            by = AHEAD ** (1 / max(1, sum(grew)))
+            shapes.append(tuple(int(n * by) if g else n for n, g in zip(large, grew, strict=True)))
+        return Key(keys[-1].kind, tuple(shapes))
+
     def _known_better(self, key: Key) -> None:
         """What was fitted for sizes up to this one."""
         self.rungs = [
             r for r in self.rungs
-            if not (r.fitted and r.key.kind == key.kind and r.size <= key.size)
+            if not (r.fitted and r.key.kind == key.kind and r.size <= key.size
+                    and (r.shared or r.key.within(key)))
         ]  # fmt: skip
 
     def _append(self, rung: Rung) -> Rung:
@@ -254,7 +309,7 @@ class Ladder:
 
     def wants(self, key: Key) -> bool:
         """Is this step worth a capture?"""
-        if self.captures >= MAX_CAPTURES:
+        if self.captures >= MAX_CAPTURES or any(k.within(key) for k in self._too_large):
             return False
         kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
         if not kin:
@@ -265,7 +320,7 @@ class Ladder:
                 self._waits = 0
                 return True
             return False
-        covering = [rung for rung in kin if rung.size >= key.size]
+        covering = [rung for rung in kin if rung.covers(key)]
         if not covering:
             return True
         if key.size < SMALL * min(rung.size for rung in covering):
@@ -273,16 +328,25 @@ class Ladder:
             return self._small[key] == OFTEN
         return False
 
+    def too_large(self, key: Key) -> None:
+        """An input whose capture ran out of memory: neither it nor a larger one is captured."""
+        self._too_large.append(key)
+
+    def lacks(self, key: Key) -> list[Rung]:
+        """Rungs that would cover this input once they have a plan, where none that has one does."""
+        if any(rung.tape is not None and rung.covers(key) for rung in self.rungs):
+            return []
+        return [r for r in self.rungs if r.open and r.tape is None and r.covers(key)]
+
     def pick(self, key: Key) -> Rung | None:
         """The rung this step should run under."""
         self._step += 1
-        ready = [rung for rung in self.rungs if rung.tape is not None]
-        ready = [rung for rung in ready if rung.key.kind == key.kind] or ready
+        ready = [r for r in self.rungs if r.tape is not None and r.key.kind == key.kind]
         if not ready:
             return None
         expected = self._follows.get(self._last, self._last)
         ready = [rung for rung in ready if rung.graph.structure == expected] or ready
-        covering = [rung for rung in ready if rung.size >= key.size]
+        covering = [rung for rung in ready if rung.covers(key)]
         found = (
             min(covering, key=lambda rung: rung.size)
             if covering

@@ -8,15 +8,16 @@
     meter.stop()
 
 Bytes are those asked of the allocator, without its rounding, so that they are
-the sizes of the step graph. What was alive before `start` is the baseline and
-counts as alive for ever. docs/measuring.md says what each meter sees and what
-none of them can.
+the sizes of the step graph. What was alive before `start` is the baseline, which
+stays, but for tensors that the meter is told of. docs/measuring.md says what each
+meter sees and what none of them can.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Callable, Iterable
 from typing import ClassVar, Protocol
 
 import torch
@@ -51,8 +52,9 @@ class Meter(Protocol):
     def has_events(self) -> bool:
         """events_begin sends records; without, only peaks are known."""
 
-    def start(self, baseline_bytes: int) -> None:
-        """Starts counting: live() is `baseline_bytes` now."""
+    def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
+        """Starts counting: live() is `baseline_bytes` now. `alive`: the tensors which that is of;
+        a meter that is told them sees them go."""
 
     def stop(self) -> None:
         """Stops counting and leaves the process as it was. Idempotent."""
@@ -108,6 +110,8 @@ class ProbeMeter:
         self._running = False
         # live() minus what the probe has counted since it was loaded.
         self._offset = 0
+        # Storages from before the probe, whose end it does not see.
+        self._before: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     @property
     def exact(self) -> bool:
@@ -119,7 +123,7 @@ class ProbeMeter:
             return "another allocator was registered for the CPU while this one was measured"
         return ""
 
-    def start(self, baseline_bytes: int) -> None:
+    def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
         code = int(self._probe.reprise_probe_install())
         if code == 1:
             raise RepriseError(
@@ -131,12 +135,35 @@ class ProbeMeter:
         self._running = True
         self._all.add(self)
         self._offset = baseline_bytes - int(self._probe.reprise_probe_live())
+        self._before.clear()
+        storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in alive}
+        if storages:
+            self._follow(storages)
         self.reset_peak()
+
+    def _follow(self, alive: dict[int, torch.UntypedStorage]) -> None:
+        """Not all that is alive is the probe's, and not all of the probe's is a tensor in Python:
+        autograd and caches of torch may hold blocks that an earlier meter has counted."""
+        blocks = {address: size for address, size, _ in self.blocks()}
+        if len(blocks) == MOST_BLOCKS:
+            return  # not all of them
+        for key, storage in alive.items():
+            if blocks.pop(storage.data_ptr(), None) is None:
+                self._before[key] = weakref.ref(storage, self._gone(key, storage.nbytes()))
+        self._offset += sum(blocks.values())
+
+    def _gone(self, key: int, size: int) -> Callable[[object], None]:
+        def gone(_: object) -> None:
+            if self._before.pop(key, None) is not None:
+                self._offset -= size
+
+        return gone
 
     def stop(self) -> None:
         if self._running:
             self.events_end()
             self._running = False
+            self._before.clear()
             self._all.discard(self)
             if not self._all:
                 self._probe.reprise_probe_uninstall()
@@ -187,7 +214,7 @@ class CudaMeter:
         self._device = device
         self._offset = 0
 
-    def start(self, baseline_bytes: int) -> None:
+    def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
         self._offset = baseline_bytes - self._read("requested_bytes.all.current")
         self.reset_peak()
 

@@ -156,7 +156,8 @@ class Finder:
                 if not storage.prior:
                     facts["made_by"], facts["module"] = op.name, op.module
                 facts["name"] = storage.name
-        self._add(kept.tensor, **facts)
+        if kept.tensor is not None:
+            self._add(kept.tensor, **facts)
 
     def _saved(self, nodes: list[Any]) -> None:
         """What autograd holds, from these functions down."""

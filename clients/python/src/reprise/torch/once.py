@@ -19,7 +19,7 @@ from reprise.errors import RepriseError
 from reprise.torch.capture import Capture
 from reprise.torch.forward import ArmedForward
 from reprise.torch.meter import Meter, open_meter
-from reprise.torch.state import alive_bytes, alive_tensors, known_names, model_device
+from reprise.torch.state import alive_tensors, known_names, model_device, start_counting
 from reprise.torch.step_graph import CapturedGraph, build
 
 __all__ = ["capture_step"]
@@ -39,7 +39,7 @@ def capture_step(
     own_meter = meter is None
     if meter is None:
         meter = open_meter(device)
-        meter.start(alive_bytes(device))
+        start_counting(meter, device)
     capture = Capture(model, meter)
 
     def around(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens when memory runs out.
 
-    in the forward, one process     the graph is dropped, the cache emptied, and the forward tried
-                                    once more from the same generator state; the next plan is asked
-                                    for `TIGHTER` of the budget so far
-    in the forward, several ranks   nothing is tried again: collectives would be out of step
-    in the backward                 nothing is tried again: gradients may have been added up
-
-Where nothing is tried again, a note (notes.py) makes the next start ask for less.
+    in the first step               it is taken in another way (first.py, again.py)
+    in a planned forward            the graph is dropped, the cache emptied, a plan asked for within
+                                    `TIGHTER` of what the last one takes, and the forward tried once
+                                    more under it from the same state (later.py)
+    in a planned backward           the same, from the forward on; gradients that have been added to
+                                    stay as they are (later.py)
+    where that would show           the error is the program's; the next step waits for that plan
+    several ranks                   nothing is tried again: collectives would be out of step; a note
+                                    (notes.py) makes the next start ask for less
 
 Who wants to know is told by `watch`: on a GPU whenever the allocator gives up, in the backward and
 the optimizer too, whether or not the program catches it; elsewhere of what nobody catches. What a
@@ -27,7 +29,7 @@ from torch import nn
 
 from reprise.torch.verify import Buffers, Generators
 
-__all__ = ["TIGHTER", "Before", "Told", "is_oom", "room", "watch"]
+__all__ = ["TIGHTER", "Before", "Told", "is_oom", "make_room", "room", "several_ranks", "watch"]
 
 TIGHTER = 0.9
 
@@ -112,19 +114,25 @@ class Before:
         self._buffers = Buffers(model) if buffers else None
         # Statistics would be updated twice, and a copy of all of them in every step is dear.
         still = buffers or not any(True for _ in model.buffers())
-        self.again = still and not _several_ranks()
+        self.again = still and not several_ranks()
 
     def restore(self) -> None:
         """Ready for a second try."""
-        gc.collect()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+        make_room()
         self._generators.restore()
         if self._buffers is not None:
             self._buffers.restore()
 
 
-def _several_ranks() -> bool:
+def make_room() -> None:
+    """What nobody needs goes back to the device."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def several_ranks() -> bool:
+    """Do others wait for the collectives of this process?"""
     distributed: Any = torch.distributed
     return bool(
         distributed.is_available()

@@ -22,13 +22,13 @@ from reprise.plan import Plan
 from reprise.torch import oom, quarantine
 from reprise.torch.capture import FORWARD, CapturedStep
 from reprise.torch.costs import measured_costs
-from reprise.torch.ladder import Ladder, Rung
+from reprise.torch.ladder import TIGHTENED_AT_MOST, Ladder, Rung
 from reprise.torch.ops import OpKind
 from reprise.torch.placement import own_frees, peak_of, place
 from reprise.torch.program import Program, compile_plan
 from reprise.torch.room import room_on
 from reprise.torch.stage import Stage
-from reprise.torch.step_graph import CapturedGraph, build
+from reprise.torch.step_graph import CapturedGraph, build, settle
 from reprise.torch.tape import Tape
 from reprise.torch.together import Together
 from reprise.units import format_bytes, format_percent, parse_bytes, scaled_budget
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Planning", "graph_bytes"]
 
+# So often is a rung planned again because its steps peaked above the budget.
+ABOVE_AT_MOST = 4
 # So often a plan is asked for above the budget, each time within so much more, where nothing fits.
 LEAST_AT_MOST, LEAST_STEPS = 4, 1.1
 ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
@@ -63,6 +65,7 @@ class Planning:
         # The op times are to be of the same machine as the plain steps they are compared with.
         step.stretch(session.measured.stretched(key) or step.stretched)
         session.op_times.apply(step, key)
+        settle(step)
         ops_ns = sum(op.time_ns for op in step.ops)
         on_host = session.first.host is not None
         peak, plain_ns = session.measured.base(key)
@@ -134,7 +137,8 @@ class Planning:
             self.ladder.rungs.remove(rung)
         return "" if rung.tape is not None else rung.refused or "none came in time"
 
-    def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> None:
+    def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
+        """Is it on its way?"""
         text = graph_bytes(message, rung.number, budget)
         if self._session.costs is None:
             self._session.costs = measured_costs(_touched_bytes(rung.graph.step))
@@ -153,32 +157,95 @@ class Planning:
         elif rung.tape is None:
             rung.refused = f"trains without a plan: {why}"
             self._nothing_left()
+        return graph_id is not None
 
     def tighten(self) -> None:
-        """Memory ran out under the plan of the last step: asks for one in less."""
+        """Memory ran out under the plan of the last step: asks for one in less, which its next
+        step waits for."""
         rung = self.rung
         if self.together is not None:
             # No rank decides alone; the next start asks for less.
             self._session.first.notes.ran_out()
         elif rung is not None and rung.plan is not None:
-            tighter = int(rung.plan.budget_bytes * oom.TIGHTER)
-            self._submit(rung, rung.graph.message(), str(tighter))
+            tighter = int(min(rung.plan.budget_bytes, rung.plan.peak_bytes) * oom.TIGHTER)
+            rung.awaited = self._submit(rung, _enlarged(rung, rung.graph.message()), str(tighter))
+
+    # ---- Peaks above the budget -----------------------------------------------------
+
+    def own_peak(self, rung: Rung, peak: int) -> int:
+        """The peak of a step, as its budget counts it. A share, as 0.5x, is of the memory of the
+        step that was captured: what is alive beside it by now is beside the budget, too."""
+        plan, budget = rung.plan, self._session.budget or ""
+        if plan is None or peak <= plan.budget_bytes or not budget.endswith("x"):
+            return peak
+        return peak - self._beside(rung)
+
+    def above(self, rung: Rung, peak: int) -> None:
+        """A step as captured has peaked above the budget: asks for a plan that has room for what
+        that was more, which the next step waits for."""
+        session, plan = self._session, rung.plan
+        assert plan is not None
+        text = (
+            f"step {session.step.number} peaked at {format_bytes(peak)}, above "
+            f"{format_bytes(plan.budget_bytes)}: more is alive than when it was captured"
+        )
+        rung.above += 1
+        if self.together is not None:
+            return  # which sees it at the ranks' next meeting
+        if rung.above > ABOVE_AT_MOST:
+            if rung.above == ABOVE_AT_MOST + 1:
+                session.say(text)
+            return
+        session.say(f"{text}; asks for a plan with room for it")
+        rung.grown_bytes += peak - plan.peak_bytes
+        rung.awaited = self._submit(
+            rung, _enlarged(rung, rung.graph.message()), str(plan.budget_bytes)
+        )
+
+    def uncovered(self, rung: Rung) -> None:
+        """A step whose input no plan is for has peaked above the budget."""
+        self._session.say(
+            "steps peak above the budget whose input is larger than any that has a plan"
+        )
+
+    def _beside(self, rung: Rung) -> int:
+        """What was alive when the step under way began or is alive when it ends, and was not when
+        it was captured."""
+        session, captured = self._session, rung.graph.step
+        begin = session.step.live_begin - captured.live_begin
+        return max(0, begin, session.meter.live() - captured.live_end)
 
     # ---- Plans --------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Between steps: waits for the first plan, takes any other when it is there."""
+        """Between steps: waits for the first plan, and for one that the step which begins cannot
+        do without if it is to keep its budget; takes any other when it is there."""
         if self.together is not None:
             self.together.meet()
             return
+        session = self._session
+        needed = self.ladder.lacks(session.step.key)
         for rung in [r for r in self.ladder.rungs if r.open]:
-            waits = self._session.stage is Stage.WAITING and rung.plan is None
-            reply = self._ask(rung, waits)
+            first = session.stage is Stage.WAITING and rung.plan is None
+            waits = first or rung.awaited or (rung in needed and not rung.late)
+            reply = self._await(rung) if waits else self._ask(rung, waits=False)
             if reply.kind == "pending" and waits:
                 why = reply.why or f"no plan after {self.wait_s:.0f} s"
-                self._session.say(f"{why}; trains without a plan until one comes")
-                self._session.stage = Stage.PLANNED
+                goes_on = "without a plan" if rung.plan is None else "under the one before"
+                session.say(f"{why}; trains {goes_on} until one comes")
+                session.stage = Stage.PLANNED
+                rung.late = True
+            rung.awaited = False
         self._nothing_left()
+
+    def _await(self, rung: Rung) -> PlanReply:
+        """Waits for a plan; where what comes leads to another being asked for, for that."""
+        for _ in range(TIGHTENED_AT_MOST):
+            plan, asked = rung.plan, rung.graph_id
+            reply = self._ask(rung, waits=True)
+            if rung.plan is not plan or rung.graph_id == asked:
+                break
+        return reply
 
     def _ask(self, rung: Rung, waits: bool) -> PlanReply:
         """What there is for one rung: installed, refused, or still pending."""
@@ -212,9 +279,21 @@ class Planning:
                 return self._least(rung, reply.smallest_budget)
             if session.stage is not Stage.WAITING and not rung.sketch and self.together is None:
                 session.say(rung.refused)
+        elif reply.kind == "refused" and rung.awaited:
+            self._tightest(rung, reply)
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"trains without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
+
+    def _tightest(self, rung: Rung, reply: PlanReply) -> None:
+        """Nothing fits in what was asked for after steps in which memory was short: asks for the
+        plan that needs least, where that is less than the one there is."""
+        plan, least = rung.plan, reply.smallest_budget or 0
+        assert plan is not None
+        if not 0 < least < plan.peak_bytes:
+            self._session.say(f"{reply.why} The plan before it stays")
+            return
+        self._submit(rung, _enlarged(rung, rung.graph.message()), str(least))
 
     def _least(self, rung: Rung, smallest: int) -> bool:
         """No plan fits, and the job does not without one. Asks for the plan that needs least, where
@@ -343,7 +422,7 @@ def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
 def _enlarged(rung: Rung, message: dict[str, Any]) -> dict[str, Any]:
     """By what the step needs beyond what this process saw of it."""
     for figure in ("static_bytes", "measured_peak_bytes"):
-        message[figure] += rung.extra_bytes + rung.beside_bytes
+        message[figure] += rung.extra_bytes + rung.beside_bytes + rung.grown_bytes
     return message
 
 
@@ -352,15 +431,15 @@ def _placed(rung: Rung, plan: Plan, schedule: Sequence[int]) -> tuple[Plan, Prog
     program = compile_plan(rung.graph, schedule)
     if rung.fitted and not rung.sketch:  # for sizes that nobody has seen
         return replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes), program
-    stands = peak_of(rung.graph, schedule)
-    reserve = max(0, plan.peak_bytes - stands - rung.extra_bytes - rung.beside_bytes)
-    placed = place(rung.graph, schedule, plan.peak_bytes - rung.beside_bytes - reserve)
+    here = plan.peak_bytes - rung.beside_bytes - rung.grown_bytes
+    reserve = max(0, here - peak_of(rung.graph, schedule) - rung.extra_bytes)
+    placed = place(rung.graph, program.execs, here - reserve)
     if placed.early:
         try:
             program = compile_plan(rung.graph, placed.schedule)
         except RepriseError:
-            placed = place(rung.graph, schedule, plan.peak_bytes, late=True)
-    return replace(plan, peak_bytes=placed.peak_bytes + reserve), program
+            placed = place(rung.graph, program.execs, plan.peak_bytes - rung.grown_bytes, late=True)
+    return replace(plan, peak_bytes=placed.peak_bytes + reserve + rung.grown_bytes), program
 
 
 def _touched_bytes(step: CapturedStep) -> int:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,6 +90,8 @@ class Program:
     # before it. Not known, in a program written by hand: empty.
     windows: tuple[int, ...] = ()
     outputs: frozenset[int] = frozenset()  # slots that are outputs of the call before
+    kept: tuple[bool, ...] = ()  # by event: its pass of backward keeps the graph for another
+    execs: tuple[int, ...] = ()  # ops in the order in which the tape runs them
 
     @property
     def dropped(self) -> int:
@@ -292,7 +294,17 @@ class _Compiler:
             replays=len(useful),
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
+            kept=tuple(unpack.kept for unpack in step.unpacks),
+            execs=tuple(self._execs(useful)),
         )
+
+    def _execs(self, useful: Sequence[_Again]) -> Iterator[int]:
+        at = 0
+        for number in range(len(self._ops)):
+            while at < len(useful) and useful[at].before <= number:
+                yield useful[at].op
+                at += 1
+            yield number
 
     def _useful(self, unpacked: Sequence[tuple[int, Life]]) -> list[_Again]:
         """The replays that lead to an unpack, found from the last one backwards."""

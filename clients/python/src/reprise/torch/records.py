@@ -182,9 +182,13 @@ class Ref:
         self.copy: Any = None  # of the tensor, in a step whose values are compared
         self.run = run
         self.slot = slot
-        self.cell = cell
+        self.cell: Cell | None = cell
         self.version = version
         self.geometry = geometry
+
+    def let_go(self) -> None:
+        """Its backward will not be."""
+        self.cell = self.made = self.copy = None
 
 
 class Kept:
@@ -195,8 +199,12 @@ class Kept:
     def __init__(self, run: Any, slot: int, tensor: Tensor) -> None:
         self.run = run
         self.slot = slot
-        self.tensor = tensor
+        self.tensor: Tensor | None = tensor
         self.version = tensor._version
+
+    def let_go(self) -> None:
+        """Its backward will not be."""
+        self.tensor = None
 
 
 def cell_of(tensor: Tensor, run: object) -> Cell | None:

@@ -169,6 +169,7 @@ class Replayer:
 
     def _take(self, ref: Ref, run: Any) -> Tensor:
         cell, geometry = ref.cell, ref.geometry
+        assert cell is not None
         if ref.made is not None:
             if not run.safe:
                 _use(cell)

@@ -18,7 +18,8 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -39,6 +40,7 @@ from reprise.torch.first import FirstSteps
 from reprise.torch.forward import ArmedForward
 from reprise.torch.judge import Judge
 from reprise.torch.ladder import Ladder
+from reprise.torch.later import Forward, Later
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
 from reprise.torch.op_times import OpTimes
@@ -98,11 +100,12 @@ class Session:
         self.step = Step(self)
         self.first = FirstSteps(self, first)
         self.op_times = OpTimes(self)
+        self.later = Later(self)
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._eval_forward = self._eval_trains = False
-        self._risky = False  # memory has run out before
+        self.short_of_memory = False  # it has run out before
         self._broken = False
         self._said: set[str] = set()
         self.forward = ArmedForward(model, self._around)
@@ -159,6 +162,7 @@ class Session:
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Idempotent."""
         self.step.abandon()
+        self.later.close()
         self.planning.stopped("removed")
         self.forward.remove()
         self._gone()
@@ -173,6 +177,7 @@ class Session:
         if self.step.under_way and oom.is_oom(getattr(sys, "last_value", None)):
             self.first.notes.ran_out()  # that was the end of the program
         self.first.let_go()
+        self.later.close()
         self.step.let_go()
         if self.budget is not None and self.step.number and not self.step.ended:
             self.say(
@@ -210,25 +215,66 @@ class Session:
         if not step.under_way and not self._safely(step.begin, args, kwargs):
             return call(*args, **kwargs)
         first = self.first.plain
-        before = oom.Before(self.model, first) if self._risky or first else None
+        rare = first or step.capture is not None
+        before = oom.Before(self.model, rare) if self.short_of_memory or rare else None
+        planned = None
         try:
             return step.forward(call, args, kwargs)
         except BaseException as error:
-            if oom.is_oom(error):
-                self.where.ran_out(error)  # while all that filled the memory is still there
-            step.abandon()
             if not oom.is_oom(error):
+                step.abandon()
                 raise
-            self._out_of_memory()
-            if before is None or not before.again:
-                raise
-            if first and not self.first.gave_up(error, args, kwargs):
-                raise
+            self.where.ran_out(error)  # while all that filled the memory is still there
+            planned = self.later.failed()
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            if planned is None:
+                self._out_of_memory()
+                step.drop()
+                if before is None or not before.again:
+                    raise
+                if first and not self.first.gave_up(error, args, kwargs):
+                    raise
         # Outside the handler: its traceback would keep the failed forward's tensors.
+        if planned is not None:
+            return self.retake(*planned, f"out of memory in the forward ({text})")
+        assert before is not None
         before.restore()
-        if not step.under_way:
-            step.begin(args, kwargs)
+        step.begin(args, kwargs, again=True)
         return step.forward(call, args, kwargs)
+
+    def retake(self, forward: Forward, arguments: tuple[Any, Any], why: str) -> Any:
+        """A planned forward once more, under a tighter plan, from the state it ran from."""
+        step = self.step
+        self.say(f"step {step.number}: {why}; it is taken again under a tighter plan")
+        self._tighten()
+        step.drop()
+        oom.make_room()
+        forward.generators.restore()
+        forward.state.restore()
+        step.begin(*arguments, again=True)
+        step.out_of_memory = True
+        try:
+            with torch.enable_grad(), forward.autocast.as_it_was():
+                return step.forward(forward.call, *arguments)
+        except BaseException as error:
+            if oom.is_oom(error):
+                self.where.ran_out(error)
+                self.gave_up("out of memory once more", "it was taken again already")
+            raise
+
+    def gave_up(self, what: str, why: str) -> None:
+        """Memory ran out where nothing can be taken again: the next step asks for less."""
+        alone = self.planning.together is None
+        follows = (
+            "the next step runs under a tighter plan" if alone else "the next start asks for less"
+        )
+        self.say(f"step {self.step.number}: {what}, which cannot be taken again: {why}; {follows}")
+        self._tighten()
+        self.step.drop()
+
+    def _tighten(self) -> None:
+        self.step.out_of_memory = self.short_of_memory = True
+        self.planning.tighten()
 
     def forward_again(
         self,
@@ -245,10 +291,27 @@ class Session:
         with torch.enable_grad(), autocast.as_it_was():
             return self.step.forward(call, args, kwargs)
 
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """What a check needs is in no step's peak, of this model or another one."""
+        sessions = [session for session in _open if session.step.under_way]
+        for session in sessions:
+            session.step.keep_peak()
+        try:
+            yield
+        finally:
+            for session in sessions:
+                session.meter.reset_peak()
+
     def _out_of_memory(self) -> None:
-        self.step.out_of_memory = self._risky = True
+        self.step.out_of_memory = self.short_of_memory = True
         if self.first.plain:
             return  # there is no plan yet that could be too large
+        if self.step.capture is not None and self.stage is Stage.PLANNED:
+            # Without a plan, and that was ours: it runs under one of those there are.
+            self.ladder.too_large(self.step.key)
+            self.say(f"step {self.step.number}: out of memory while an input of its size is new")
+            return
         alone = self.planning.together is None
         what = "plans get tighter from here" if alone else "the next start asks for a tighter plan"
         self.say(f"step {self.step.number}: out of memory in the forward; {what}")

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-__all__ = ["refuse_stale", "stale_message"]
+__all__ = ["GONE", "refuse_stale", "stale_message"]
+
+GONE = (
+    "Trying to backward through the graph a second time: its saved tensors were let go when memory "
+    "ran out in its backward"
+)
 
 
 def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = None) -> str:

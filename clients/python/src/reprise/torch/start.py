@@ -22,7 +22,7 @@ from reprise.torch.joint import supported
 from reprise.torch.joint_job import CompiledJob
 from reprise.torch.meter import open_meter
 from reprise.torch.session import Session
-from reprise.torch.state import alive_bytes, model_device
+from reprise.torch.state import model_device, start_counting
 
 __all__ = ["compiled", "start"]
 
@@ -52,7 +52,7 @@ def start(
         return None
     try:
         meter = open_meter(model_device(model))
-        meter.start(alive_bytes(model_device(model)))
+        start_counting(meter, model_device(model))
     except RepriseError as error:
         _say(f"trains without Reprise: {error}")
         return None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reprise.torch.meter import Meter
 from reprise.torch.storage_meter import open_modes
 from reprise.torch.watch import open_watches
 from reprise.torch.windows import open_windows
@@ -23,6 +24,8 @@ __all__ = [
     "known_names",
     "model_device",
     "now_ns",
+    "start_counting",
+    "stream_of",
     "work_clock",
 ]
 
@@ -62,6 +65,15 @@ def now_ns(device: torch.device) -> int:
     return time.perf_counter_ns()
 
 
+def stream_of(device: torch.device) -> Callable[[], Any]:
+    """Tells the stream that ops of this thread go to, in a word to compare."""
+    if device.type == "cuda":
+        raw: Any = torch._C._cuda_getCurrentRawStream
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return partial(raw, index)
+    return torch.cpu.current_stream  # has no queue; a program may name one all the same
+
+
 def work_clock(device: torch.device) -> Callable[[], int]:
     """The CPU time of this thread where it is the only one that computes: a busy machine stretches
     the time on the wall, here more and there less. Elsewhere the clock on the wall."""
@@ -71,11 +83,21 @@ def work_clock(device: torch.device) -> Callable[[], int]:
 
 def alive_bytes(device: torch.device) -> int:
     """Bytes of every tensor that is alive on the device, every storage once."""
+    return _bytes_of(alive_tensors(device))
+
+
+def _bytes_of(tensors: list[Tensor]) -> int:
     sizes: dict[int, int] = {}
-    for tensor in alive_tensors(device):
+    for tensor in tensors:
         storage = tensor.untyped_storage()
         sizes[storage._cdata] = storage.nbytes()
     return sum(sizes.values())
+
+
+def start_counting(meter: Meter, device: torch.device) -> None:
+    """Starts a meter with all that is alive now."""
+    alive = alive_tensors(device)
+    meter.start(_bytes_of(alive), alive)
 
 
 def alive_tensors(device: torch.device) -> list[Tensor]:

@@ -76,6 +76,7 @@ class Step:
         self._clock = work_clock(session.device)
         self._begin_work = 0
         self._peak = 0
+        self.live_begin = 0
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -84,8 +85,8 @@ class Step:
 
     # ---- It begins ------------------------------------------------------------------
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The first forward of a step is about to run."""
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
+        """The first forward of a step is about to run. `again`: one that has run out of memory."""
         session = self._session
         self.number += 1
         here = threading.get_ident()
@@ -93,11 +94,13 @@ class Step:
         self._thread, self._one_thread = here, True
         self.tracing.ops = not self._scattered
         self._cycle.restart()
-        self.key = key_of(args, kwargs)
+        dtype = next((p.dtype for p in session.model.parameters()), None)
+        self.key = key_of(args, kwargs, session.device.type, dtype)
+        session.later.forget()
         session.planning.ask()
         session.first.begin(args, kwargs)
         self.under_way, self.tracing.on, self.run = True, False, None
-        if not (self._wants_capture() and self._begin_capture()) and (
+        if not (not again and self._wants_capture() and self._begin_capture()) and (
             session.stage is Stage.PLANNED
         ):
             self._begin_planned()
@@ -112,6 +115,7 @@ class Step:
         if self.capture is None:
             session.meter.reset_peak()
         self._clock = work_clock(session.device)
+        self.live_begin = session.meter.live()
         self._begin_ns, self._begin_work = now_ns(session.device), self._clock()
 
     def _wants_capture(self) -> bool:
@@ -196,7 +200,7 @@ class Step:
         if why:
             # A capture of another model of ours is nothing this program has done.
             run.stand_aside("" if _capturing else why)
-            self._stop_check()
+            self.stop_check()
             return call(*args, **kwargs)
         rung = self._session.planning.rung
         assert rung is not None
@@ -205,8 +209,12 @@ class Step:
             # One more micro-batch than captured, or a step that was given up after its backward.
             where = self._session.where
             run = self.run = rung.tape.begin(run.counts, run.host, where.at(), where.here())
+        later = self._session.later
+        later.before(call, args, kwargs)
         with rung.tape.region():
-            return call(*args, **kwargs)
+            out = call(*args, **kwargs)
+        later.after(out)
+        return out
 
     # ---- It ends --------------------------------------------------------------------
 
@@ -227,17 +235,20 @@ class Step:
             # they have been made again when the step ends.
             if self.check is not None and session.planning.rung is not None:
                 session.planning.rung.leaks = True
-                self._stop_check()
+                self.stop_check()
             return
         self._judge_audit()
         if self.check is not None:
             began = now_ns(session.device)
-            self._peak = max(self._peak, session.meter.peak())
             check, self.check = self.check, None
-            judge.compare(check)
-            del check
-            session.meter.reset_peak()
+            with session.unmeasured():
+                judge.compare(check)
+                del check
             self._begin_ns += now_ns(session.device) - began
+
+    def keep_peak(self) -> None:
+        """What comes next is no part of the step."""
+        self._peak = max(self._peak, self._session.meter.peak())
 
     def _judge_audit(self) -> None:
         run, judge = self.run, self._session.judge
@@ -246,7 +257,8 @@ class Step:
             judge.checked = True
             judge.judge(audit.result())
 
-    def _stop_check(self) -> None:
+    def stop_check(self) -> None:
+        """Nothing is compared after this step."""
         if self.check is not None:
             self.check.stop()
             self.check = None
@@ -296,22 +308,32 @@ class Step:
             run.finish()
             counts = run.counts
             # What a larger input needs than the plan is for says nothing about the plan.
-            covered = self.key.size <= rung.size
+            covered = rung.covers(self.key)
             plan_id, replayed = plan.plan_number * covered, counts.replayed + counts.on_demand
             mismatches = counts.mismatches
             flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
             quiet = not (self.tracing.on or checked or mismatches)
-            session.measured.planned(
-                rung.number,
-                step_ns,
-                peak,
-                plan.budget_bytes,
-                representative=quiet,
-                covered=covered,
-            )
+            peak = session.planning.own_peak(rung, peak)
+            over = peak > plan.budget_bytes and not self.out_of_memory
             if run.armed or mismatches:
-                session.measured.mismatched_steps += bool(mismatches)
                 ladder.after(rung, matched=not mismatches)
+            if not run.armed and not mismatches:
+                pass  # of another model of ours, which was in the way: no plan was tried
+            elif over and not mismatches and not covered:
+                session.planning.uncovered(rung)
+                flags, mismatches = abi.STEP_KEPT_ALL, 1
+            else:
+                session.measured.planned(
+                    rung.number,
+                    step_ns,
+                    peak,
+                    plan.budget_bytes,
+                    representative=quiet,
+                    covered=covered,
+                )
+                if over and not mismatches:
+                    session.planning.above(rung, peak)
+            session.measured.mismatched_steps += bool(mismatches)
         elif not self.out_of_memory:
             session.measured.plain(self.key, step_ns, peak, work_ns)
         flags |= (abi.STEP_WINDOW if self.tracing.on else 0) | (
@@ -345,17 +367,17 @@ class Step:
             self.capture = None
             self._kernel_window.drop()
             _capturing.remove(self)
-        self._stop_check()
+        self.stop_check()
         if self.run is not None and self.run.armed:
             self.run.mismatch("the forward failed")
         self.tracing.end()
         self.under_way = self.under_way and self.run is not None
 
     def drop(self) -> None:
-        """Reprise is out of the way: nothing of the step is left."""
+        """Nothing of the step is left: the next forward begins another one."""
         self.under_way = self.in_optimizer = False
-        self.abandon()
         self.run = None
+        self.abandon()
 
     def let_go(self) -> None:
         """The session ends."""

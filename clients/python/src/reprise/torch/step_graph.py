@@ -23,11 +23,18 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from reprise.torch.captured import BACKWARD, FORWARD, CapturedOp, CapturedStep, CapturedStorage
+from reprise.torch.captured import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    CapturedOp,
+    CapturedStep,
+    CapturedStorage,
+)
 from reprise.torch.fuse import fuse_nodes
 from reprise.torch.ops import OpKind
 
-__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "state_bytes"]
+__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "settle", "state_bytes"]
 
 # torch.get_rng_state() of the CPU generator.
 RNG_STATE_BYTES = 5056
@@ -146,6 +153,26 @@ def build(
         measured_peak_bytes=measured_peak_bytes,
         measured_step_ns=measured_step_ns or step.step_ns,
     )
+
+
+def settle(step: CapturedStep) -> None:
+    """The first step of an optimizer makes its state, which all later ones find: so it is made
+    static. Nothing else about such a step is special."""
+    grew = step.live_end - step.live_begin
+    made = [
+        s
+        for s in step.storages
+        if not s.prior and s.death is None and step.ops[s.birth].phase == OPTIMIZER
+    ]
+    state = sum(s.bytes for s in made)
+    if not 0 < state <= grew:
+        return
+    for storage in made:
+        maker = step.ops[storage.birth]
+        maker.writes.remove(storage)
+        storage.prior, storage.birth = True, 0
+    step.live_begin += state
+    step.peak_bytes += state
 
 
 def _op_message(number: int, op: CapturedOp) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -48,10 +48,13 @@ class StorageMeter:
         self._peak = 0
         self._agent: Agent | None = None
 
-    def start(self, baseline_bytes: int) -> None:
+    def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
         global _open_modes
         self.stop()
         self._alive = {}
+        self._live = 0
+        for tensor in alive:
+            self.saw(tensor.untyped_storage())
         self._live = self._peak = baseline_bytes
         self._mode = _Watch(self)
         self._mode.__enter__()

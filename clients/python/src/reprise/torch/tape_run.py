@@ -45,7 +45,7 @@ from reprise.torch.records import (
 )
 from reprise.torch.replay import Replayer
 from reprise.torch.shortcut import has_shortcut, shortcut
-from reprise.torch.stale import refuse_stale
+from reprise.torch.stale import GONE, refuse_stale
 from reprise.torch.verify import Audit
 from reprise.torch.watch import close_watches
 from reprise.torch.windows import OpRecorder
@@ -338,7 +338,7 @@ class Run:
         task = torch._C._current_graph_task_id()
         if task != track.task:
             track.task = task
-            if graph_is_kept():
+            if graph_is_kept() and not self._expects_to_keep():
                 self._unplanned("the graph is kept for another backward")
                 return
         cursor, program = track.cursor, self.program
@@ -352,6 +352,12 @@ class Run:
         if burst and not (self.replayer.run(burst) if track.handed else track.burst(cursor)):
             self.safe = True
 
+    def _expects_to_keep(self) -> bool:
+        """Was the graph kept in the captured step, too, in the pass that begins here? Nothing is
+        given up then of what that pass needs."""
+        cursor, kept = self.track.cursor, self.program.kept
+        return bool(cursor < len(kept) and kept[cursor])
+
 
 def unpack(packed: Any) -> Tensor:
     """The unpack hook of every run. Out of sight of function modes: what the tape does is not what
@@ -362,6 +368,8 @@ def unpack(packed: Any) -> Tensor:
 
 def _unpacked(packed: Any) -> Tensor:
     if type(packed) is Ref:
+        if packed.cell is None:
+            raise RuntimeError(GONE)
         packed.run.advance(packed.slot)
         made = packed.run.replayer.take(packed, packed.run)
         audit = packed.run.audit
@@ -370,7 +378,10 @@ def _unpacked(packed: Any) -> Tensor:
         return made  # type: ignore[no-any-return]
     if type(packed) is HostSaved:
         return packed.copy.owner.unpack(packed)
+    kept = packed.tensor
+    if kept is None:
+        raise RuntimeError(GONE)
     packed.run.advance(packed.slot)
-    if packed.tensor._version != packed.version:
-        refuse_stale(packed.tensor, packed.version)
-    return packed.tensor  # type: ignore[no-any-return]
+    if kept._version != packed.version:
+        refuse_stale(kept, packed.version)
+    return kept  # type: ignore[no-any-return]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.captured import CapturedOp, CapturedStorage, SavedTensor, Unpack
+from reprise.torch.passes import graph_is_kept
 
 __all__ = ["Unpacked", "reads"]
 
@@ -39,6 +40,7 @@ class Unpacked:
         self.module = ""  # of what was unpacked last
         self._ops = ops
         self._saved_by: dict[int, str] = {}  # slot -> autograd node
+        self._task, self._kept = -1, False  # the backward under way: does it keep its graph?
         self._node: tuple[str, int] | None = None
         self._number = 0
         self._of_node: list[CapturedStorage] = []
@@ -65,7 +67,11 @@ class Unpacked:
         self._pending.append(storage)
         self.module = module
         if slot >= 0:
-            self.unpacks.append(Unpack(slot, len(self._ops)))
+            task = torch._C._current_graph_task_id()
+            if task != self._task:
+                self._task, self._kept = task, graph_is_kept()
+            self.unpacks.append(Unpack(slot, len(self._ops), self._kept))
+            storage.pinned |= self._kept  # it may come once more
             if self._node is not None:
                 self._saved_by.setdefault(slot, self._node[0])
         self._alive.append(weakref.ref(alias, self._released(storage)))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import random
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -135,7 +136,8 @@ class Check:
         self._left_out = len(left_out & {n for n, _ in model.named_parameters()})
         self._forwards: list[_Forward] = []
         self._before: dict[str, OutsideCopy | None] = {}
-        self._after: dict[str, tuple[Tensor, int]] = {}
+        # The gradient itself would live longer than the program lets it.
+        self._after: dict[str, tuple[Callable[[], Any], int]] = {}
         # By parameter: the last backward pass, the first one that counts, and whether anybody
         # changed the gradient in between.
         self._tasks: dict[str, int] = {}
@@ -160,7 +162,7 @@ class Check:
                 return
             self._tasks[name] = task
             before, last = parameter.grad, self._after.get(name)
-            if last is not None and before is last[0] and before._version == last[1]:
+            if last is not None and _is(before, *last):
                 return
             kept = before is not None and bool(before.any())
             if last is not None and kept:
@@ -175,7 +177,7 @@ class Check:
         def hook(parameter: Tensor) -> None:
             grad = parameter.grad
             if grad is not None:
-                self._after[name] = (grad, grad._version)
+                self._after[name] = (_seen(grad), grad._version)
 
         return hook
 
@@ -251,10 +253,9 @@ class Check:
             generators.restore()
         checked, left_out = 0, self._left_out
         differing = []
-        for name, (grad, version) in self._after.items():
-            parameter = self._parameters[name]
-            changed = parameter.grad is not grad or grad._version != version
-            if changed or name in self._touched:
+        for name, seen in self._after.items():
+            grad = self._parameters[name].grad
+            if grad is None or not _is(grad, *seen) or name in self._touched:
                 left_out += 1
                 continue
             checked += 1
@@ -344,6 +345,18 @@ class Audit:
     def result(self) -> CheckResult:
         """After the backward."""
         return CheckResult(self.checked, tuple(self.differing), 0, self.bytes)
+
+
+def _seen(grad: Tensor) -> Callable[[], Any]:
+    """What tells a gradient from the next one."""
+    return weakref.ref(grad.untyped_storage()) if grad.layout == torch.strided else lambda: grad
+
+
+def _is(grad: Tensor | None, seen: Callable[[], Any], version: int) -> bool:
+    """Is it the gradient that was seen, as it was then?"""
+    if grad is None or grad._version != version:
+        return False
+    return seen() is (grad.untyped_storage() if grad.layout == torch.strided else grad)
 
 
 def _same(left: Tensor, right: Tensor | None) -> bool:

@@ -31,16 +31,14 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from reprise.torch.engine import around, no_longer
 from reprise.torch.ops import PLAIN_TYPES, mutated_positions, tensors_in
 
 __all__ = ["close_watches", "open_watches", "watch"]
-
-_ENGINE = "_engine_run_backward"
 
 
 class Watched(Protocol):
@@ -88,9 +86,8 @@ def _waiting() -> list[Watched]:
 def _open_between() -> None:
     close_watches()
     runs = _waiting()
-    engine = getattr(torch.autograd, _ENGINE, None)
-    if runs and engine is not None:
-        _Between(runs, engine).open()
+    if runs:
+        _Between(runs).open()
 
 
 class _Writes(TorchDispatchMode):
@@ -121,43 +118,41 @@ class _Writes(TorchDispatchMode):
 class _Between(_Writes):
     """One stretch outside forwards and backwards."""
 
-    def __init__(self, runs: list[Watched], engine: Any) -> None:
+    def __init__(self, runs: list[Watched]) -> None:
         super().__init__(runs)
-
-        def nested(*args: Any, **kwargs: Any) -> Any:
-            with _During(_waiting()):
-                return engine(*args, **kwargs)
-
-        def running(*args: Any, **kwargs: Any) -> Any:
-            close_watches()
-            # A hook that runs a backward of its own calls it below the mode.
-            setattr(torch.autograd, _ENGINE, nested)
-            try:
-                out = nested(*args, **kwargs)
-            finally:
-                if getattr(torch.autograd, _ENGINE, None) is nested:
-                    setattr(torch.autograd, _ENGINE, engine)
-            _open_between()  # a graph that is kept
-            return out
-
-        self._engine, self._running = engine, running
         self._thread = threading.get_ident()
 
     def open(self) -> None:
-        setattr(torch.autograd, _ENGINE, self._running)
-        self.__enter__()
-        _open.append(self)
+        if around(self._run):
+            self.__enter__()
+            _open.append(self)
+
+    @staticmethod
+    def _run(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        close_watches()
+        # A hook that runs a backward of its own calls it below the mode.
+        around(_nested)
+        try:
+            out = _nested(engine, *args, **kwargs)
+        finally:
+            no_longer(_nested)
+        _open_between()  # a graph that is kept
+        return out
 
     def close(self) -> None:
         """No more. Under a mode of the program's, or on another thread, it stays where it is, does
         nothing, and goes at the next occasion."""
         self._runs = []
-        if getattr(torch.autograd, _ENGINE, None) is self._running:
-            setattr(torch.autograd, _ENGINE, self._engine)
+        no_longer(self._run)
         stack = _get_current_dispatch_mode_stack()
         if threading.get_ident() == self._thread and stack and stack[-1] is self:
             self.__exit__(None, None, None)
             _open.remove(self)
+
+
+def _nested(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    with _During(_waiting()):
+        return engine(*args, **kwargs)
 
 
 class _During(TorchFunctionMode):

@@ -48,6 +48,7 @@
 
 #include "below.h"
 #include "gate.h"
+#include "let_go.h"
 #include "saved.h"
 #include "sheet_reader.h"
 #include "shortcut_functions.h"
@@ -98,6 +99,7 @@ PyMethodDef functions[] = {
     {"clock", Clock, METH_O, "Ops are timed."},
     {"clocked", Clocked, METH_NOARGS, "They were, and are no longer."},
     {"unpack", Unpack, METH_O, "The unpack hook."},
+    {"let_go", LetGo, METH_O, "A graph's backward will not be."},
     {"normalized", PyNormalized, METH_VARARGS, "A batch norm once more."},
     {"normalizes", PyNormalizes, METH_VARARGS, "May it be made so?"},
     {"round_once", RoundOnce, METH_VARARGS, "How it is rounded."},

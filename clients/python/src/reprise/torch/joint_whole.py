@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several graphs of one compiled step as one: what graph breaks leave of a model.
+
+    whole = Whole(graphs, calls)        # joint graphs, and which of them a forward calls, in order
+    message = whole.message(static_bytes, peak_bytes)
+    decided = whole.split(again)        # by graph: its ops among those that run again
+
+The forwards run one after the other, then the backwards in the other order. What one of them hands
+to the next, and the next one's backward back, is one storage: told by its bytes, which is all that
+a graph says about it. Parameters and whatever else is alive when the step begins are static, as
+measured. What the program does between the graphs is in none of them. By how much the measured peak
+of a plain step is above the predicted one, the planner holds back of the budget.
+
+A graph that is called more than once is compiled once: an op of it runs again in all of its calls
+or in none. Linear in the graphs, but for what is handed back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["LOSS", "Whole"]
+
+LOSS = "reprise.outside"
+_BETWEEN = "reprise.between"
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call of a graph: its numbers in the whole."""
+
+    graph: int
+    storages: list[int] = field(default_factory=list)
+    ops: dict[int, int] = field(default_factory=dict)
+
+
+class Whole:
+    """The graphs of one forward and its backward."""
+
+    def __init__(self, graphs: list[dict[str, Any]], calls: list[int]) -> None:
+        self._graphs = graphs
+        self._calls = [_Call(graph) for graph in calls]
+        self._storages: list[dict[str, Any]] = []
+        self._required: list[int] = []
+        self._ops: list[dict[str, Any]] = [{**graphs[calls[0]]["ops"][0], "id": 0}]
+        for call in self._calls:
+            self._number(call)
+        handed = {id(call): self._handed_back(at) for at, call in enumerate(self._calls)}
+        for call in self._calls:
+            for number, op in enumerate(graphs[call.graph]["ops"]):
+                if number and op["phase"] == "PHASE_FORWARD":
+                    self._add(call, number, op)
+        for call in reversed(self._calls):
+            last = call is self._calls[-1]
+            for number, op in enumerate(graphs[call.graph]["ops"]):
+                if op["phase"] == "PHASE_BACKWARD":
+                    self._add(call, number, op, handed[id(call)], last)
+        made = {s for op in self._ops for s in op["writes"]}
+        self._release(made)
+
+    def message(self, static_bytes: int, peak_bytes: int) -> dict[str, Any]:
+        """The step graph that the planner reads; its peak without a plan, as measured."""
+        return {
+            "name": f"{len(self._calls)} joint graphs",
+            "source": "torch, compiled",
+            "static_bytes": static_bytes,
+            "flavour": "aot-joint",
+            "measured_peak_bytes": peak_bytes,
+            "measured_step_ns": sum(op["time_ns"] for op in self._ops),
+            "required": sorted(set(self._required)),
+            "storages": self._storages,
+            "ops": self._ops,
+        }
+
+    def split(self, again: tuple[int, ...]) -> list[set[int]]:
+        """By graph: its ops that run again, in one of its calls at least."""
+        wanted = set(again)
+        decided: list[set[int]] = [set() for _ in self._graphs]
+        for call in self._calls:
+            decided[call.graph] |= {own for own, number in call.ops.items() if number in wanted}
+        return decided
+
+    def all_of(self, decided: list[set[int]]) -> set[int]:
+        """The ops of the whole that run again then."""
+        return {
+            number
+            for call in self._calls
+            for own, number in call.ops.items()
+            if own in decided[call.graph]
+        }
+
+    # ---- Putting together -----------------------------------------------------------
+
+    def _number(self, call: _Call) -> None:
+        graph = self._graphs[call.graph]
+        for storage in graph["storages"]:
+            call.storages.append(len(self._storages))
+            self._storages.append({**storage, "id": len(self._storages)})
+        self._required += [call.storages[i] for i in graph["required"]]
+
+    def _handed_back(self, at: int) -> set[int]:
+        """Gradients of its outputs that the backward of a later call makes: they are those."""
+        if at == len(self._calls) - 1:
+            return set()
+        call = self._calls[at]
+        graph = self._graphs[call.graph]
+        tangents = [i for op in graph["ops"] if op["name"] == LOSS for i in op["writes"]]
+        found = set()
+        for tangent in tangents:
+            size = graph["storages"][tangent]["bytes"]
+            made = self._made_later(at, size)
+            if made is not None:
+                self._required.remove(made)
+                self._storages[made]["pinned"] = False
+                self._storages[call.storages[tangent]]["bytes"] = 0
+                call.storages[tangent] = made
+                found.add(tangent)
+        return found
+
+    def _made_later(self, at: int, size: int) -> int | None:
+        for later in self._calls[at + 1 :]:
+            graph = self._graphs[later.graph]
+            for op in graph["ops"]:
+                if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS:
+                    for own in op["writes"]:
+                        number: int = later.storages[own]
+                        if number in self._required and self._storages[number]["bytes"] == size:
+                            return number
+        return None
+
+    def _add(
+        self,
+        call: _Call,
+        number: int,
+        op: dict[str, Any],
+        handed: set[int] = frozenset(),  # type: ignore[assignment]
+        last: bool = True,
+    ) -> None:
+        made = {**op, "id": len(self._ops)}
+        made["reads"] = sorted({call.storages[i] for i in op["reads"]})
+        made["writes"] = [call.storages[i] for i in op["writes"] if i not in handed]
+        if op["name"] == LOSS and not last:
+            # Not the loss: only what the graphs after this one do not account for.
+            made["name"], made["reads"], made["workspace_bytes"] = _BETWEEN, [], 0
+        call.ops[number] = len(self._ops)
+        self._ops.append(made)
+
+    def _release(self, made: set[int]) -> None:
+        """Every storage is written by an op, and lives until its last reader."""
+        first: dict[int, int] = {}
+        for number, op in enumerate(self._ops):
+            for storage in op["writes"]:
+                first.setdefault(storage, number)
+        for storage in self._storages:
+            storage["release_op"] = first.get(storage["id"], 0)
+            if storage["id"] not in made:
+                self._ops[0]["writes"] = [*self._ops[0]["writes"], storage["id"]]
+                storage["bytes"] = 0

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan's peak is that of the step it was made for: what a step of another kind or size runs
+under, what happens when one peaks above the budget, and what is never given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from arming import arm, sessions
+from local_agent import LocalAgent
+from loops import curves, deep, sgd, train
+from nets import WIDTH, RandomNet
+from torch import Tensor, nn
+
+import reprise
+from reprise.agent import PlanReply
+from reprise.torch.ladder import Key, key_of
+from reprise.torch.step import capturing
+
+pytestmark = pytest.mark.usefixtures("removed")
+
+
+class Unhurried(LocalAgent):
+    """A plan is there for who waits for it, not for who asks in passing."""
+
+    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+        return PlanReply("pending")
+
+    def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
+        return super().poll_plan(graph_id, have)
+
+
+def test_a_step_of_another_data_type_waits_for_a_plan_of_its_own() -> None:
+    agent = Unhurried()
+
+    def loop(armed: bool) -> list[str]:
+        model = RandomNet(3)
+        if armed:
+            arm(model, agent)
+        losses = train(model, 6)
+        model.double()
+        return losses + train(model, 6, lambda _: torch.randn(6, WIDTH).double())
+
+    curves(loop)
+
+    plans = [s.get("plan_id", 0) for s in agent.steps]
+    # Two plain, a captured one, three under its plan; the first in double is captured.
+    assert plans == [0, 0, 0, 1, 1, 1, 0, 2, 2, 2, 2, 2]
+    if sessions[0].meter.exact:
+        assert sessions[0].measured.over_budget_steps == 0
+
+
+def test_parameters_of_another_type_and_another_autocast_are_other_kinds_of_step() -> None:
+    agent = Unhurried()
+
+    def loop(armed: bool) -> list[str]:
+        model = nn.Sequential(nn.Embedding(9, WIDTH), deep())
+        if armed:
+            arm(model, agent)
+
+        def ids(_: int) -> Tensor:
+            return torch.randint(0, 9, (6,))
+
+        losses = train(model, 5, ids)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            losses += train(model, 3, ids)
+        model.double()  # the input is what it was
+        return losses + train(model, 3, ids)
+
+    curves(loop)
+
+    assert [s.get("plan_id", 0) for s in agent.steps] == [0, 0, 0, 1, 1, 0, 2, 2, 0, 3, 3]
+
+
+def test_an_input_that_is_longer_and_thinner_is_not_covered() -> None:
+    def key(*shape: int) -> Key:
+        return key_of((torch.empty(shape),), {})
+
+    assert key(4, 8).within(key(4, 8))
+    assert key(4, 8).within(key(5, 8))
+    assert not key(2, 9).within(key(4, 8))  # fewer elements, and more in a row
+    assert not key_of((torch.empty(4, 8).double(),), {}).within(key(4, 8))
+
+
+def test_what_no_plan_covers_runs_under_the_largest_and_is_said_when_it_peaks_above(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Once(LocalAgent):
+        def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+            if graph_id > 1:
+                return PlanReply("refused", why="Nothing fits.")
+            return super().poll_plan(graph_id, have)
+
+    agent = Once()
+
+    def loop(armed: bool) -> list[str]:
+        model = nn.Sequential(deep(64), deep(64), deep(64))
+        if armed:
+            arm(model, agent)
+        return train(model, 10, lambda step: torch.randn(64 if step < 5 else 256, 64))
+
+    curves(loop)
+
+    session = sessions[0]
+    if session.meter.exact:
+        assert session.measured.over_budget_steps == 0  # of the plan: they are none of its steps
+        assert session.measured.mismatched_steps == 4
+        assert not reprise.report(session.model).validated
+        assert capsys.readouterr().err.count("larger than any that has a plan") == 1
+    assert [s.get("plan_id", 0) for s in agent.steps] == [0, 0, 0, 1, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("budget", ["0.5x", "1GiB"])
+def test_what_is_alive_beside_the_job_takes_from_bytes_and_not_from_a_share(
+    budget: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent, beside = Unhurried(), []
+
+    def loop(armed: bool) -> list[str]:
+        beside.clear()
+        model = RandomNet(3)
+        if armed:
+            arm(model, agent, budget=budget)
+        losses = train(model, 6)
+        beside.append(torch.ones(1 << 14))
+        return losses + train(model, 3)
+
+    curves(loop)
+
+    session = sessions[0]
+    if not session.meter.exact:
+        pytest.skip("needs the exact meter")
+    assert len(agent.graphs) == (1 if budget == "0.5x" else 2)
+    if budget == "1GiB":
+        first, second = (graph["static_bytes"] for graph in agent.graphs)
+        assert (1 << 16) - 2048 <= second - first <= 1 << 16
+        plans = [s["plan_id"] for s in agent.steps[5:]]
+        assert plans == [1, 1, 2, 2]  # one step was above; the next one has room
+        assert capsys.readouterr().err.count("asks for a plan with room for it") == 1
+    assert session.measured.over_budget_steps == 0
+
+
+def test_a_check_of_one_model_is_in_no_peak_of_another() -> None:
+    agent = LocalAgent()
+    first, second = deep(), deep(256)
+    arm(first, agent), arm(second, agent, verify_every=1)
+    of_first, of_second = sgd(first), sgd(second)
+    for _ in range(10):
+        loss = first(torch.randn(6, WIDTH)).square().mean()
+        of_second.zero_grad()
+        second(torch.randn(512, 256)).square().mean().backward()
+        of_second.step()
+        of_first.zero_grad()
+        loss.backward()
+        of_first.step()
+
+    if not sessions[0].meter.exact:
+        pytest.skip("needs the exact meter")
+    own = next(s for s in sessions if s.model is first)
+    assert sessions[1].measured.checks > 3
+    rung = own.planning.rung
+    assert rung is not None
+    assert rung.plan is not None
+    assert own.measured.over_budget_steps == 0
+
+
+def test_of_a_graph_that_is_kept_as_when_it_was_captured_nothing_is_given_up() -> None:
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        body, last = nn.Sequential(deep(), deep()), deep()
+        model = nn.Sequential(body, last)
+        if armed:
+            arm(model, agent)
+        optimizer = sgd(model)
+        losses = []
+        for _ in range(9):
+            optimizer.zero_grad()
+            out = model(torch.randn(6, WIDTH))
+            kept = torch.autograd.grad(out.sum(), last[3].weight, retain_graph=True)
+            out.square().mean().backward()
+            optimizer.step()
+            losses.append(kept[0].sum().item().hex())
+        return losses
+
+    curves(loop)
+
+    # What only the last backward needs is given up, and every step is as planned.
+    assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+    assert agent.steps[-1]["recomputed"] > 0
+    assert all(c["differing"] == 0 for c in agent.checks)
+
+
+def test_an_input_too_large_to_be_captured_runs_under_the_largest_plan_there_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Tight(nn.Module):
+        """With a large input it fits only under a plan."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = deep(), deep()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            if len(x) > 6 and capturing() is not None:
+                raise torch.OutOfMemoryError("too much")
+            return self.last(x)
+
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        model = Tight()
+        if armed:
+            arm(model, agent, verify_every=0)
+        return train(model, 10, lambda step: torch.randn(6 if step < 5 else 9, WIDTH))
+
+    curves(loop)
+
+    assert len(agent.graphs) == 1
+    assert all(s["recomputed"] for s in agent.steps[3:])
+    assert capsys.readouterr().err.count("while an input of its size is new") == 1
+
+
+class OnTheSide(nn.Module):
+    """A branch on a stream of its own. On the CPU it has no queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.main, self.side, self.last = deep(), deep(), deep()
+        self.stream = torch.cpu.Stream()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.main(x)
+        with torch.cpu.stream(self.stream):
+            aside = self.side(h).sin()
+        return self.last(h.cos() + aside)
+
+
+def test_what_is_on_a_side_stream_stays_and_the_rest_is_planned() -> None:
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        model = OnTheSide()
+        if armed:
+            arm(model, agent)
+        return train(model, 9)
+
+    curves(loop)
+
+    graph = agent.graphs[0]
+    kinds = {
+        at: {op["kind"] for op in graph["ops"] if op["module"].startswith(at) and op["writes"]
+             and op["phase"] == "PHASE_FORWARD"}
+        for at in ("main", "side", "last")
+    }  # fmt: skip
+    assert kinds["side"] == {"OP_KIND_ONCE"}
+    assert "OP_KIND_PURE" in kinds["main"] & kinds["last"]
+    touched = {
+        s for op in graph["ops"] if op["module"].startswith("side") for s in op["reads"] if op["id"]
+    }
+    assert all(graph["storages"][s]["pinned"] for s in touched if op_of(graph, s) == "forward")
+    assert sessions[0].measured.planned_steps == 6
+    assert agent.steps[-1]["recomputed"] > 0
+    assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+    assert all(c["differing"] == 0 and c["checked"] for c in agent.checks)
+
+
+def op_of(graph: dict[str, Any], storage: int) -> str:
+    """The phase in which a storage is made."""
+    made = next(op for op in graph["ops"] if storage in op["writes"])
+    return "forward" if made["phase"] == "PHASE_FORWARD" and made["id"] else "elsewhere"
