@@ -40,11 +40,12 @@ from reprise.torch.first import FirstSteps
 from reprise.torch.forward import ArmedForward
 from reprise.torch.judge import Judge
 from reprise.torch.ladder import Ladder
-from reprise.torch.later import Forward, Later
+from reprise.torch.later import Later
 from reprise.torch.measure import Measured
 from reprise.torch.meter import Meter
 from reprise.torch.op_times import OpTimes
 from reprise.torch.open_hooks import sweep
+from reprise.torch.origin import Forward
 from reprise.torch.planning import Planning
 from reprise.torch.stage import Stage
 from reprise.torch.state import model_device
@@ -146,7 +147,9 @@ class Session:
         rung = self.planning.rung
         if rung is None or rung.tape is None or self.costs is None:
             return 0
-        return int(self.costs.armed_ns(rung.tape) * rung.graph.step.stretched)
+        forwards = len(rung.tape.program.regions)
+        own_ns = self.costs.armed_ns(rung.tape) + self.later.costs_ns * forwards
+        return int(own_ns * rung.graph.step.stretched)
 
     @property
     def graph(self) -> CapturedGraph | None:

@@ -49,6 +49,7 @@
 #include "below.h"
 #include "gate.h"
 #include "let_go.h"
+#include "remembered.h"
 #include "saved.h"
 #include "sheet_reader.h"
 #include "shortcut_functions.h"
@@ -100,6 +101,10 @@ PyMethodDef functions[] = {
     {"clocked", Clocked, METH_NOARGS, "They were, and are no longer."},
     {"unpack", Unpack, METH_O, "The unpack hook."},
     {"let_go", LetGo, METH_O, "A graph's backward will not be."},
+    {"versions", Versions, METH_O, "Of tensors, to know them by."},
+    {"copy_all", CopyAll, METH_VARARGS, "Into memory of ours."},
+    {"gradients", TakeGradients, METH_O, "To know them by."},
+    {"untouched", Untouched, METH_VARARGS, "Which of them are as they were."},
     {"normalized", PyNormalized, METH_VARARGS, "A batch norm once more."},
     {"normalizes", PyNormalizes, METH_VARARGS, "May it be made so?"},
     {"round_once", RoundOnce, METH_VARARGS, "How it is rounded."},

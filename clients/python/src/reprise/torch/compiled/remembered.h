@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a planned step remembers of a model's parameters and buffers, in case
+// memory runs out in it (later.py): asked for in every step, so it is a few
+// nanoseconds a tensor here, and some hundred in Python.
+#ifndef REPRISE_TORCH_COMPILED_REMEMBERED_H_
+#define REPRISE_TORCH_COMPILED_REMEMBERED_H_
+
+// clang-format off
+#include <torch/csrc/python_headers.h>  // before all others
+// clang-format on
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+namespace reprise_fast {
+
+// versions(tensors: list) -> bytes: eight of each.
+inline PyObject* Versions(PyObject*, PyObject* tensors) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(tensors), "versions: not a list");
+  std::vector<std::int64_t> found;
+  found.reserve(static_cast<std::size_t>(PyList_GET_SIZE(tensors)));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(tensors); ++i)
+    found.push_back(THPVariable_Unpack(PyList_GET_ITEM(tensors, i))._version());
+  return PyBytes_FromStringAndSize(
+      reinterpret_cast<const char*>(found.data()),
+      static_cast<Py_ssize_t>(found.size() * sizeof(std::int64_t)));
+  END_HANDLE_TH_ERRORS
+}
+
+// copy_all(targets: list, sources: list): on the CPU, of equal types and sizes.
+// Nobody's version changes: the targets are ours.
+inline PyObject* CopyAll(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *targets = nullptr, *sources = nullptr;
+  if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &targets, &PyList_Type,
+                        &sources))
+    return nullptr;
+  const Py_ssize_t count = PyList_GET_SIZE(targets);
+  TORCH_CHECK_VALUE(count == PyList_GET_SIZE(sources), "copy_all: lengths");
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    const auto& to = THPVariable_Unpack(PyList_GET_ITEM(targets, i));
+    const auto& from = THPVariable_Unpack(PyList_GET_ITEM(sources, i));
+    if (to.is_cpu() && from.is_cpu() && to.dtype() == from.dtype() &&
+        to.nbytes() == from.nbytes() && to.is_contiguous() &&
+        from.is_contiguous() && !from.is_neg() && !from.is_conj() &&
+        !from.key_set().has(c10::DispatchKey::Python)) {
+      std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
+    } else {
+      const at::NoGradGuard plainly;
+      to.copy_(from);
+    }
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// The gradients there are, without keeping one.
+struct Gradients {
+  struct One {
+    c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+    std::int64_t version;  // -1: there is none
+  };
+  std::vector<One> all;
+  static constexpr const char* kName = "reprise.gradients";
+};
+
+// gradients(parameters: list): to know them by; None: there is none.
+inline PyObject* TakeGradients(PyObject*, PyObject* parameters) {
+  HANDLE_TH_ERRORS
+  TORCH_CHECK_TYPE(PyList_CheckExact(parameters), "gradients: not a list");
+  auto found = std::make_unique<Gradients>();
+  found->all.reserve(static_cast<std::size_t>(PyList_GET_SIZE(parameters)));
+  bool any = false;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(parameters); ++i) {
+    const auto& grad =
+        THPVariable_Unpack(PyList_GET_ITEM(parameters, i)).grad();
+    const std::int64_t version = grad.defined() ? grad._version() : -1;
+    found->all.push_back(Gradients::One{
+        decltype(Gradients::One::tensor)(grad.getIntrusivePtr()), version});
+    any = any || grad.defined();
+  }
+  if (!any) Py_RETURN_NONE;
+  return PyCapsule_New(found.release(), Gradients::kName, [](PyObject* self) {
+    delete static_cast<Gradients*>(
+        PyCapsule_GetPointer(self, Gradients::kName));
+  });
+  END_HANDLE_TH_ERRORS
+}
+
+// untouched(parameters: list, gradients) -> list: which still have the gradient
+// that they had, as it was.
+inline PyObject* Untouched(PyObject*, PyObject* args) {
+  HANDLE_TH_ERRORS
+  PyObject *parameters = nullptr, *capsule = nullptr;
+  if (!PyArg_ParseTuple(args, "O!O", &PyList_Type, &parameters, &capsule))
+    return nullptr;
+  const auto* const before = static_cast<const Gradients*>(
+      PyCapsule_GetPointer(capsule, Gradients::kName));
+  if (before == nullptr) return nullptr;
+  const Py_ssize_t count = PyList_GET_SIZE(parameters);
+  TORCH_CHECK_VALUE(static_cast<std::size_t>(count) == before->all.size(),
+                    "untouched: other parameters");
+  PyObject* const result = PyList_New(count);
+  for (Py_ssize_t i = 0; result != nullptr && i < count; ++i) {
+    const auto& grad =
+        THPVariable_Unpack(PyList_GET_ITEM(parameters, i)).grad();
+    const auto& [tensor, version] = before->all[static_cast<std::size_t>(i)];
+    const bool same =
+        grad.defined() ? version == grad._version() &&
+                             tensor.lock().get() == grad.unsafeGetTensorImpl()
+                       : version < 0;
+    PyList_SET_ITEM(result, i, PyBool_FromLong(same));
+  }
+  return result;
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_REMEMBERED_H_
