@@ -59,8 +59,8 @@ def measure(name: str, way: str, blocks: int, batch: int, steps: int) -> dict[st
 
     import reprise
     import reprise.api
-    from reprise.torch.meter import open_meter
-    from reprise.torch.state import alive_bytes
+    from reprise.torch.meter.meter import open_meter
+    from reprise.torch.meter.state import alive_bytes
 
     def step(network: Network, call: Callable[..., Any]) -> tuple[torch.Tensor, int]:
         began = time.process_time_ns()

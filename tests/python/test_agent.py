@@ -303,7 +303,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from reprise import abi
 from reprise.agent import Agent
-from reprise.torch.meter import ProbeMeter
+from reprise.torch.meter.meter import ProbeMeter
 
 STEPS = 24
 sink = None if sys.argv[1] == "-" else "file:" + sys.argv[1]

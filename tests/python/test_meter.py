@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from reprise.errors import RepriseError  # noqa: E402
-from reprise.torch import probe  # noqa: E402
-from reprise.torch.meter import CudaMeter, ProbeMeter, StorageMeter, open_meter  # noqa: E402
-from reprise.torch.storage_meter import open_modes  # noqa: E402
+from reprise.torch.meter import probe  # noqa: E402
+from reprise.torch.meter.meter import CudaMeter, ProbeMeter, StorageMeter, open_meter  # noqa: E402
+from reprise.torch.meter.storage_meter import open_modes  # noqa: E402
 
 FLOATS = 1000  # 4,000 bytes
 
@@ -264,7 +264,7 @@ def test_a_library_that_others_can_write_to_is_built_again(tmp_path):
 
 
 def test_building_ahead_of_time_prints_where_it_is(python, tmp_path):
-    done = python("-m", "reprise.torch.probe", "build", XDG_CACHE_HOME=str(tmp_path))
+    done = python("-m", "reprise.torch.meter.probe", "build", XDG_CACHE_HOME=str(tmp_path))
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip().startswith(str(tmp_path))
@@ -286,7 +286,7 @@ import json, sys, torch
 from torch import nn
 from torch.profiler import profile
 from reprise.agent import Agent
-from reprise.torch.meter import ProbeMeter
+from reprise.torch.meter.meter import ProbeMeter
 
 torch.set_num_threads(2)
 agent = Agent.start(sink="file:" + sys.argv[1])
@@ -359,7 +359,7 @@ def test_a_forked_child_counts_nothing_and_works(meter):
 
 FORK_STORM = """
 import os, threading, torch
-from reprise.torch.meter import ProbeMeter
+from reprise.torch.meter.meter import ProbeMeter
 
 meter = ProbeMeter()
 meter.start(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,34 @@ ALLOWED: dict[str, set[str]] = {
 }
 # The one header of the agent that the server may see: the wire format.
 AGENT_HEADERS = {"reprise_wire.h", "reprise_agent.h"}
+
+# Folder of the PyTorch adapter -> those it may import from. Imports for the sake of types alone, as
+# a part has them of the session it belongs to, are no arrows.
+TORCH = "clients/python/src/reprise/torch"
+BELOW: dict[str, set[str]] = {
+    "ground": set(),
+    "meter": {"ground"},
+    "compiled": {"ground"},
+    "check": {"ground"},
+    "capture": {"ground", "meter", "compiled"},
+    "tape": {"ground", "meter", "compiled", "check", "capture"},
+    "ask": {"ground", "meter", "capture"},
+    "joint": {"ground", "meter", "check", "ask"},
+    "oracle": {"ground", "meter", "check", "capture", "ask"},
+    "ladder": {"capture", "tape"},
+    "shortage": {"ground", "meter", "compiled", "check", "capture", "tape", "ask", "ladder"},
+    "session": {
+        "ground",
+        "meter",
+        "compiled",
+        "check",
+        "capture",
+        "tape",
+        "joint",
+        "ladder",
+        "shortage",
+    },
+}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
@@ -45,6 +74,38 @@ def folder_of(include: str) -> str | None:
         if include.startswith(folder + "/"):
             return folder
     return None
+
+
+def imports(node: ast.AST) -> Iterator[str]:
+    """Modules that it imports when it runs."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        if isinstance(child, ast.ImportFrom) and child.module:
+            yield child.module
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        yield from imports(child)
+
+
+@pytest.mark.parametrize("folder", BELOW)
+def test_a_folder_of_the_adapter_imports_only_from_those_below_it(folder: str) -> None:
+    prefix = "reprise.torch."
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in sorted((ROOT / TORCH / folder).glob("*.py"))
+        for name in imports(ast.parse(path.read_text()))
+        if name.startswith(prefix)
+        if name[len(prefix) :].split(".")[0] not in {folder} | BELOW[folder]
+    ]
+    assert wrong == []
+
+
+def test_every_file_of_the_adapter_is_in_one_of_its_folders() -> None:
+    folders = {path.parent.name for path in (ROOT / TORCH).glob("*/*.py")}
+    assert folders == set(BELOW)
+    assert [path.name for path in (ROOT / TORCH).glob("*.py")] == ["__init__.py"]
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
@@ -139,7 +200,7 @@ def test_frameworks_are_imported_only_by_their_adapters() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path, name in python_imports("clients/python/src")
         if name in {"torch", "jax", "keras", "tensorflow"}
-        and path.parent.name != name
+        and name not in path.relative_to(ROOT).parts
         and not re.search(rf"^(?:    |\t)+(?:from|import) {name}", path.read_text(), re.MULTILINE)
     ]
     assert wrong == []

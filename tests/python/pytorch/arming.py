@@ -10,8 +10,8 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise import api
-from reprise.torch.costs import Costs
-from reprise.torch.session import Session
+from reprise.torch.session.session import Session
+from reprise.torch.tape.costs import Costs
 
 __all__ = ["arm", "remove_all", "sessions"]
 

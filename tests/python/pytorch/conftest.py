@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_tape() -> None:
     """Jobs do not wait for it; tests do."""
-    from reprise.torch.fast import FAST
+    from reprise.torch.compiled.fast import FAST
 
     folder = FAST.cache_folder()
     assert folder is not None
@@ -48,7 +48,7 @@ def _one_thread() -> Iterator[None]:
 def _nothing_is_left_on() -> Iterator[None]:
     """A dispatch mode that a test leaves behind would change what all later ones see. One that
     watches a graph that is kept is meant to stay."""
-    from reprise.torch.watch import close_watches
+    from reprise.torch.ground.watch import close_watches
 
     yield
     close_watches()

@@ -19,8 +19,8 @@ from zoo import ResNet
 
 import reprise
 from reprise import api
-from reprise.torch import ranks
-from reprise.torch.ladder import Ladder
+from reprise.torch.ladder import ranks
+from reprise.torch.ladder.ladder import Ladder
 
 
 class Odd(nn.Module):

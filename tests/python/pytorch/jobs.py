@@ -17,13 +17,13 @@ for folder in (ROOT / "clients/python/src", ROOT / "examples"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from reprise.torch.capture import Capture  # noqa: E402
-from reprise.torch.host import HostSaves  # noqa: E402
-from reprise.torch.meter import Meter, open_meter  # noqa: E402
-from reprise.torch.program import compile_plan  # noqa: E402
-from reprise.torch.state import alive_tensors, start_counting  # noqa: E402
-from reprise.torch.step_graph import CapturedGraph, build  # noqa: E402
-from reprise.torch.tape import Counts, Tape  # noqa: E402
+from reprise.torch.capture.capture import Capture  # noqa: E402
+from reprise.torch.capture.step_graph import CapturedGraph, build  # noqa: E402
+from reprise.torch.ground.host import HostSaves  # noqa: E402
+from reprise.torch.meter.meter import Meter, open_meter  # noqa: E402
+from reprise.torch.meter.state import alive_tensors, start_counting  # noqa: E402
+from reprise.torch.tape.program import compile_plan  # noqa: E402
+from reprise.torch.tape.tape import Counts, Tape  # noqa: E402
 
 Loss = Callable[[Any], Tensor]
 

@@ -11,8 +11,8 @@ import torch
 from jobs import Job, captured, compile_plan, start_meter, sum_of
 from torch import nn
 
-from reprise.torch.costs import measured_costs
-from reprise.torch.tape import Tape
+from reprise.torch.tape.costs import measured_costs
+from reprise.torch.tape.tape import Tape
 
 
 class Chain(nn.Module):

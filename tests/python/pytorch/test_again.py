@@ -14,9 +14,9 @@ from habits import W, deep, differing, evidence
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
-from reprise.torch import first as first_steps
-from reprise.torch.room import Room
-from reprise.torch.stage import Stage
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.shortage import first as first_steps
+from reprise.torch.shortage.room import Room
 
 
 @pytest.fixture(autouse=True)

@@ -20,13 +20,13 @@ from torch.nn import functional as F
 from zoo import GPT, ResNet
 
 import reprise
-from reprise.torch import ab
-from reprise.torch import estimate as estimating
-from reprise.torch import start as starting
-from reprise.torch.capture import BACKWARD
-from reprise.torch.costs import Costs
-from reprise.torch.once import capture_step
-from reprise.torch.session import Session
+from reprise.torch.ask import estimate as estimating
+from reprise.torch.ask.once import capture_step
+from reprise.torch.capture.capture import BACKWARD
+from reprise.torch.session import ab
+from reprise.torch.session import start as starting
+from reprise.torch.session.session import Session
+from reprise.torch.tape.costs import Costs
 
 
 def classify(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

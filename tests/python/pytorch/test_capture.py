@@ -13,7 +13,7 @@ from nets import Chain, Checkpointed, ConvNet, Custom, RandomNet, job
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from reprise.torch.state import alive_bytes, alive_tensors
+from reprise.torch.meter.state import alive_bytes, alive_tensors
 
 MODELS = {
     "convolutions": lambda: job(ConvNet(), 4, 3, 8, 8),

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from reprise.torch import costs
-from reprise.torch.costs import Costs
-from reprise.torch.tape import Tape
+from reprise.torch.tape import costs
+from reprise.torch.tape.costs import Costs
+from reprise.torch.tape.tape import Tape
 
 
 @pytest.mark.parametrize("bursts", [0, 1, 5])

@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.errors import RepriseError
-from reprise.torch import fast, tape
-from reprise.torch.native import Native
-from reprise.torch.stale import refuse_stale
+from reprise.torch.compiled import fast
+from reprise.torch.ground.native import Native
+from reprise.torch.ground.stale import refuse_stale
+from reprise.torch.tape import tape
 
 GATE = torch._C._parse_dispatch_key("Fake")
 

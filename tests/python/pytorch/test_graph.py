@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from zoo import GPT, CellLSTM, Experts, ResNet, ViT
 
 from reprise.errors import RepriseError
-from reprise.torch.calls import Traced
-from reprise.torch.graph import Execution, agreement, execute, first_difference
-from reprise.torch.meter import Meter
-from reprise.torch.trace import trace, untouched
+from reprise.torch.meter.meter import Meter
+from reprise.torch.oracle.calls import Traced
+from reprise.torch.oracle.graph import Execution, agreement, execute, first_difference
+from reprise.torch.oracle.trace import trace, untouched
 
 # Random programs, and schedules for each. REPRISE_PROGRAMS=504 makes it 504 programs,
 # 6,048 schedules.
@@ -297,7 +297,7 @@ def test_versions_that_are_not_counted_are_noticed(meter: Meter) -> None:
 def test_a_random_op_that_draws_other_numbers_is_noticed(
     meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reprise.torch.generator import GeneratorState
+    from reprise.torch.ground.generator import GeneratorState
 
     case = case_of(ConvNet(), torch.randn(2, 3, 8, 8), step=lambda m, x: noisy(m, x))
     message = case.traced.message()

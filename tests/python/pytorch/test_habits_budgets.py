@@ -14,7 +14,7 @@ from test_zoo import machine  # noqa: F401
 
 import reprise
 from reprise import api
-from reprise.torch.measure import Measured
+from reprise.torch.session.measure import Measured
 
 pytestmark = pytest.mark.e2e
 

@@ -22,11 +22,11 @@ from zoo import GPT
 import reprise
 from reprise.errors import RepriseError
 from reprise.plan import Plan
-from reprise.torch.forward import ArmedForward
-from reprise.torch.joint import JointPass, install, joint_graph
-from reprise.torch.joint_hooks import FunctorchHook, InductorHook, find_hooks, hooks_of
-from reprise.torch.joint_peak import peak_under
-from reprise.torch.meter import open_meter
+from reprise.torch.ground.forward import ArmedForward
+from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks, hooks_of
+from reprise.torch.joint.joint_pass import JointPass, install, joint_graph
+from reprise.torch.joint.peak import peak_under
+from reprise.torch.meter.meter import open_meter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
 
@@ -167,7 +167,7 @@ def test_every_joint_graph_is_seen_once_through_the_hooks_there_are(
     hooks = [h for h in find_hooks() if type(h) is not hidden]
     if hidden is InductorHook:
         hooks[0]._leave_inductor = False  # as hooks_of has it where there is no other
-    monkeypatch.setattr("reprise.torch.joint.find_hooks", lambda: hooks)
+    monkeypatch.setattr("reprise.torch.joint.joint_pass.find_hooks", lambda: hooks)
     joint = install("0.5x", planner)
     try:
         gradients(nn.Linear(64, 64), backend, torch.randn(16, 64))
@@ -179,7 +179,7 @@ def test_every_joint_graph_is_seen_once_through_the_hooks_there_are(
 
 
 def test_a_torch_without_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reprise.torch.joint.find_hooks", list)
+    monkeypatch.setattr("reprise.torch.joint.joint_pass.find_hooks", list)
 
     with pytest.raises(RepriseError, match="neither"):
         install("0.5x")
@@ -244,7 +244,8 @@ def test_what_the_plan_says_of_every_op_is_what_the_partitioner_does(
     make, batch, budget = JOBS[name]
     seen: list[Any] = []
     monkeypatch.setattr(
-        "reprise.torch.joint.joint_graph", lambda graph: seen.append(joint_graph(graph)) or seen[-1]
+        "reprise.torch.joint.joint_pass.joint_graph",
+        lambda graph: seen.append(joint_graph(graph)) or seen[-1],
     )
     joint = install(budget)
     try:
@@ -286,7 +287,8 @@ def test_a_compiled_step_peaks_where_the_tags_say(
 ) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
-        "reprise.torch.joint.joint_graph", lambda graph: seen.append(joint_graph(graph)) or seen[-1]
+        "reprise.torch.joint.joint_pass.joint_graph",
+        lambda graph: seen.append(joint_graph(graph)) or seen[-1],
     )
     model, x = GPT(3).train(), torch.randint(0, 64, (8, 64))
     meter = open_meter("cpu")

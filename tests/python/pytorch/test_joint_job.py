@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from zoo import GPT
 
-from reprise.torch.joint_job import CompiledJob
-from reprise.torch.joint_whole import Whole
+from reprise.torch.joint.job import CompiledJob
+from reprise.torch.joint.whole import Whole
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
 

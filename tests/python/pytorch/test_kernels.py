@@ -20,7 +20,7 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise import abi
-from reprise.torch import windows
+from reprise.torch.meter import windows
 
 # A tool of the checks on GPUs.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "gpu"))
@@ -154,7 +154,7 @@ JOB = """
 import ctypes, os, sys
 import torch
 from torch import nn
-from reprise.torch import windows
+from reprise.torch.meter import windows
 import reprise
 
 torch.set_num_threads(1)

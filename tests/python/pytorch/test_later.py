@@ -14,8 +14,8 @@ from habits import W, deep, differing, evidence
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
-from reprise.torch import later
-from reprise.torch.stage import Stage
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.shortage import later
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import reprise
-from reprise.torch.stage import Stage
+from reprise.torch.ladder.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 

@@ -14,12 +14,12 @@ from nets import ConvNet
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reprise.torch.captured import CapturedOp, CapturedStep
-from reprise.torch.ladder import Key
-from reprise.torch.op_times import OpTimes
-from reprise.torch.session import Session
-from reprise.torch.stage import Stage
-from reprise.torch.tape import compiled_half
+from reprise.torch.capture.captured import CapturedOp, CapturedStep
+from reprise.torch.ladder.ladder import Key
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.session.op_times import OpTimes
+from reprise.torch.session.session import Session
+from reprise.torch.tape.tape import compiled_half
 
 FAKE = torch._C._parse_dispatch_key("Fake")
 

@@ -14,7 +14,7 @@ from jobs import CapturedGraph, captured, different, plain_step, planned_step, s
 from nets import ConvNet, RandomNet, job
 from torch import Tensor, nn
 
-from reprise.torch.capture import (
+from reprise.torch.capture.capture import (
     BACKWARD,
     FORWARD,
     CapturedOp,
@@ -23,9 +23,9 @@ from reprise.torch.capture import (
     SavedTensor,
     Unpack,
 )
-from reprise.torch.ops import OpKind
-from reprise.torch.placement import Placed, peak_of, place
-from reprise.torch.sizes import Chosen, chosen_by
+from reprise.torch.capture.sizes import Chosen, chosen_by
+from reprise.torch.ground.ops import OpKind
+from reprise.torch.tape.placement import Placed, peak_of, place
 
 EARLY, ANYWHERE = 1, 1 << 60
 

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import CellLSTM
 
-from reprise.torch.program import Program, Replay
-from reprise.torch.rehearsal import rehearse
+from reprise.torch.tape.program import Program, Replay
+from reprise.torch.tape.rehearsal import rehearse
 
 
 @dataclasses.dataclass

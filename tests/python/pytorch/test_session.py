@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import reprise
 from reprise.agent import PlanReply
-from reprise.torch.stage import Stage
+from reprise.torch.ladder.stage import Stage
 
 
 @pytest.fixture(autouse=True)

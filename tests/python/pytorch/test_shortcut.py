@@ -22,11 +22,11 @@ from jobs import (
 )
 from torch import Tensor, nn
 
-from reprise.torch import fast
-from reprise.torch import shortcut as shortcuts
-from reprise.torch.shortcut import has_shortcut, shortcut
-from reprise.torch.step_graph import RNG_STATE_BYTES
-from reprise.torch.tape import Tape
+from reprise.torch.capture.step_graph import RNG_STATE_BYTES
+from reprise.torch.compiled import fast
+from reprise.torch.compiled import shortcut as shortcuts
+from reprise.torch.compiled.shortcut import has_shortcut, shortcut
+from reprise.torch.tape.tape import Tape
 
 NORM = torch.ops.aten.native_batch_norm.default
 MASK = torch.ops.aten.bernoulli_.float

@@ -12,8 +12,8 @@ from nets import WIDTH, ConvNet, RandomNet
 from test_session import TwoFaced
 from torch import Tensor, nn
 
-from reprise.torch.session import Session
-from reprise.torch.stage import Stage
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("removed")
 

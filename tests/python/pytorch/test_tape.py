@@ -24,8 +24,8 @@ from nets import WIDTH, Chain, Checkpointed, ConvNet, Custom, RandomNet, job
 from tapes import plan, prepared, tape_for
 from torch import Tensor, nn
 
-from reprise.torch.records import Node
-from reprise.torch.tape import unpack
+from reprise.torch.tape.records import Node
+from reprise.torch.tape.tape import unpack
 
 pytestmark = pytest.mark.usefixtures("half")  # with and without the compiled half of the tape
 

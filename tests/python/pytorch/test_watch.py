@@ -15,8 +15,8 @@ from jobs import Job, Tape, captured, compile_plan, different, plain_step, start
 from nets import WIDTH, Leaky, job
 from torch import Tensor, nn
 
-from reprise.torch.tape import Run
-from reprise.torch.watch import close_watches
+from reprise.torch.ground.watch import close_watches
+from reprise.torch.tape.tape import Run
 
 
 def tape_of(made: Job) -> Tape:
@@ -208,7 +208,7 @@ def test_a_backward_that_fails_leaves_no_mode_behind() -> None:
 
 def test_replays_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("reprise.torch.watch._may_write", lambda func, _: seen.append(func))
+    monkeypatch.setattr("reprise.torch.ground.watch._may_write", lambda func, _: seen.append(func))
     made = job(Leaky())
     tape = tape_of(made)
     tape.begin()

@@ -19,10 +19,10 @@ from reprise.plan import Plan
 if TYPE_CHECKING:
     from reprise.api import auto, remove, report
     from reprise.pausing import pause
-    from reprise.torch.ab import check
-    from reprise.torch.estimate import estimate
-    from reprise.torch.keep import keep
-    from reprise.torch.saved import saved
+    from reprise.torch.ask.estimate import estimate
+    from reprise.torch.ask.saved import saved
+    from reprise.torch.session.ab import check
+    from reprise.torch.session.keep import keep
 
 __version__ = "0.1.0"
 
@@ -45,13 +45,13 @@ __all__ = [
 # Where the names are that need a framework or the agent.
 _LATER = {
     "auto": "reprise.api",
-    "check": "reprise.torch.ab",
-    "estimate": "reprise.torch.estimate",
-    "keep": "reprise.torch.keep",
+    "check": "reprise.torch.session.ab",
+    "estimate": "reprise.torch.ask.estimate",
+    "keep": "reprise.torch.session.keep",
     "pause": "reprise.pausing",
     "remove": "reprise.api",
     "report": "reprise.api",
-    "saved": "reprise.torch.saved",
+    "saved": "reprise.torch.ask.saved",
 }
 
 

@@ -24,7 +24,7 @@ from reprise.units import check_budget, format_bytes, format_duration, format_pe
 if TYPE_CHECKING:
     from torch import nn
 
-    from reprise.torch.session import Session
+    from reprise.torch.session.session import Session
 
     M = TypeVar("M", bound=nn.Module)
 
@@ -112,7 +112,7 @@ def auto(
                 "call reprise.remove(model) first"
             )
         return model
-    from reprise.torch.start import start
+    from reprise.torch.session.start import start
 
     session = start(
         model,
@@ -140,7 +140,7 @@ def remove(model: nn.Module) -> None:
     session = _sessions.pop(model, None)
     if session is not None:
         session.remove()
-    started = sys.modules.get("reprise.torch.start")
+    started = sys.modules.get("reprise.torch.session.start")
     joint = None if started is None else started.compiled.pop(model, None)
     if joint is not None:
         joint.remove()

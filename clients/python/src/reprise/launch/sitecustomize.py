@@ -54,7 +54,7 @@ def _attach():
     source = os.path.dirname(os.path.dirname(_HERE))
     if importlib.util.find_spec("reprise") is None:
         sys.path.append(source)  # not installed where the program runs: the one beside this file
-    from reprise.torch.attach import attach
+    from reprise.torch.session.attach import attach
 
     attach()
 

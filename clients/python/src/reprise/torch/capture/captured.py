@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step as it was captured: ops in execution order, the storages they touch, what
+autograd saved and where it took it back.
+
+Written by capture.py while the step runs, and by nobody afterwards. Everything that reads a step
+(fuse.py, sizes.py, step_graph.py, placement.py, rehearsal.py) reads this.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from reprise.torch.capture.sizes import Chosen
+from reprise.torch.ground.ops import OpKind
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "OPTIMIZER",
+    "CapturedOp",
+    "CapturedStep",
+    "CapturedStorage",
+    "SavedTensor",
+    "Unpack",
+]
+
+FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3  # numbered as reprise.v1.Phase
+
+
+@dataclass(slots=True, eq=False)
+class CapturedStorage:
+    """One allocation. Op numbers are positions in `CapturedStep.ops`."""
+
+    bytes: int
+    birth: int  # the op that made it; 0 also for what was alive before the step
+    prior: bool  # alive before the step
+    name: str = ""
+    category: int = 4
+    death: int | None = None  # the last op that had run when the memory went
+    release: int = 0  # the last op that had run when the program let go
+    holders: int = 0  # tensor objects of the program that are alive
+    saved: bool = False
+    pinned: bool = False
+    in_region: bool = False
+    chosen: Chosen | None = None  # its size depends on the data
+    mutated_by: list[int] = field(default_factory=list)
+    id: int = -1  # in the step graph; -1: static, not listed
+    watch: weakref.ref[Any] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class CapturedOp:
+    """One operator call."""
+
+    func: Any  # None for the synthetic ones
+    name: str
+    phase: int
+    kind: OpKind
+    in_region: bool
+    module: str = ""
+    call: int = 0
+    ordinal: int = 0
+    time_ns: int = 0
+    again_ns: int = 0  # what a replay takes, where there is a shortcut to it (shortcut.py)
+    kept_bytes: int = 0  # and what is kept for that
+    workspace_bytes: int = 0
+    node: int = -1  # number of the autograd node whose saved tensors are unpacked
+    live_before: int = 0  # what the meter saw before it
+    live_bytes: int = 0  # after it
+    peak_bytes: int = 0  # what the meter saw while it ran
+    # Storage of each tensor argument and output, in the order of `tensors_in`.
+    arguments: tuple[CapturedStorage, ...] = ()
+    outputs: tuple[CapturedStorage | None, ...] = ()
+    reads: list[CapturedStorage] = field(default_factory=list)
+    writes: list[CapturedStorage] = field(default_factory=list)
+    mutates: list[CapturedStorage] = field(default_factory=list)
+    signature: str = ""
+    # Under which it was reported to the agent, where kernels are traced.
+    agent_ops: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, frozen=True)
+class SavedTensor:
+    """A tensor as autograd packed it."""
+
+    storage: CapturedStorage
+    version: int  # 1 after the op that made the storage, +1 after each op that mutates it
+    shape: tuple[int, ...]
+    dtype: str
+    op: int = 0  # the one that runs next
+    output: bool = False  # of the call before it, and not an input of the next one
+
+
+@dataclass(slots=True, frozen=True)
+class Unpack:
+    """Autograd unpacked a saved tensor just before `op` ran; `kept`: in a backward that keeps its
+    graph for another one."""
+
+    slot: int
+    op: int
+    kept: bool = False
+
+
+@dataclass(slots=True)
+class CapturedStep:
+    """What one step did. `ops[0]` is the synthetic `reprise.step_begin`."""
+
+    ops: list[CapturedOp]
+    storages: list[CapturedStorage]
+    # Every tensor that autograd packed inside the root's forward, in that order.
+    slots: list[SavedTensor]
+    unpacks: list[Unpack]
+    # First and one-past-last op of every forward call of the root.
+    regions: list[tuple[int, int]]
+    live_begin: int
+    live_end: int
+    peak_bytes: int
+    step_ns: int
+    # Time on the wall by CPU time, of a step computed by one thread: how busy the machine was. The
+    # times of the ops are stretched by it.
+    stretched: float = 1.0
+    worked: bool = False  # they are of CPU times
+
+    def stretch(self, by: float) -> None:
+        """As if the machine had been that busy."""
+        for op in self.ops:
+            op.time_ns = int(op.time_ns * by / self.stretched)
+            op.again_ns = int(op.again_ns * by / self.stretched)
+        self.stretched = by

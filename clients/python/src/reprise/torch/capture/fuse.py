@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the ops of one autograd node one op of the step graph.
+
+A backward node unpacks all its saved tensors before its first op and holds them until it returns.
+A plan must not drop such a tensor between two ops of the node: no executor could. As one op the
+node needs them all at once, which is what happens.
+
+    node of addmm:   unpack input, weight | t, mm, t, mm, sum | returns
+
+Storages that live and die inside the node are its workspace: measured peak inside, minus what was
+alive before, minus what it leaves behind. The name is that of the member at its peak.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+
+from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage
+from reprise.torch.ground.ops import OpKind
+
+__all__ = ["fuse_nodes"]
+
+
+def fuse_nodes(step: CapturedStep) -> CapturedStep:
+    """The same step, one op per autograd node that unpacks something."""
+    groups: list[list[int]] = []
+    for number, op in enumerate(step.ops):
+        before = step.ops[number - 1] if number else None
+        if op.node >= 0 and before is not None and before.node == op.node:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    if len(groups) == len(step.ops):
+        return step
+    starts = [group[0] for group in groups]
+
+    def moved(number: int) -> int:
+        return bisect_right(starts, number) - 1
+
+    storages = []
+    for storage in step.storages:
+        born, gone = moved(storage.birth), storage.death
+        inside = gone is not None and moved(gone) == born and len(groups[born]) > 1
+        storage.birth = born
+        storage.death = None if gone is None else moved(gone)
+        storage.release = moved(storage.release)
+        storage.mutated_by = sorted({moved(at) for at in storage.mutated_by} - {born})
+        if not inside or storage.prior or storage in (s.storage for s in step.slots):
+            storages.append(storage)
+    alive = set(storages)
+    ops = [
+        step.ops[group[0]] if len(group) == 1 else _fused([step.ops[i] for i in group], alive)
+        for group in groups
+    ]
+    last = len(step.ops)
+    return CapturedStep(
+        ops=ops,
+        storages=storages,
+        slots=[replace(s, op=moved(s.op) if s.op < last else len(ops)) for s in step.slots],
+        unpacks=[replace(u, op=moved(u.op) if u.op < last else len(ops)) for u in step.unpacks],
+        regions=[(moved(a), moved(b) if b < last else len(ops)) for a, b in step.regions],
+        live_begin=step.live_begin,
+        live_end=step.live_end,
+        peak_bytes=step.peak_bytes,
+        step_ns=step.step_ns,
+        stretched=step.stretched,
+        worked=step.worked,
+    )
+
+
+def _fused(members: list[CapturedOp], alive: set[CapturedStorage]) -> CapturedOp:
+    top = max(members, key=lambda op: op.peak_bytes)
+    first = members[0]
+    kind = OpKind.ONCE if any(m.kind == OpKind.ONCE for m in members) else OpKind.PURE
+    fused = CapturedOp(top.func, top.name, first.phase, kind, in_region=False)
+    fused.module, fused.call, fused.ordinal = top.module, top.call, top.ordinal
+    fused.signature = ";".join(f"{m.name}({m.signature})" for m in members)
+    fused.node = first.node
+    for member in members:
+        fused.time_ns += member.time_ns
+        fused.agent_ops += member.agent_ops
+        fused.writes += [s for s in member.writes if s in alive]
+    made = {s for member in members for s in member.writes}
+    for member in members:
+        for s in member.reads:
+            if s not in made and s not in fused.reads:
+                fused.reads.append(s)
+        for s in member.mutates:
+            if s not in made and s not in fused.mutates:
+                fused.mutates.append(s)
+    fused.arguments = tuple(fused.reads)
+    fused.live_before, fused.live_bytes = first.live_before, members[-1].live_bytes
+    fused.peak_bytes = top.peak_bytes
+    left = sum(s.bytes for s in fused.writes)
+    fused.workspace_bytes = max(0, top.peak_bytes - first.live_before - left)
+    return fused

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which storage and which tensor object is which in a captured step, and when it goes.
+
+    storages = Storages(ops, parameters)
+    storage = storages.of(tensor)           # the one behind a tensor, first seen now or known
+    storages.hold(tensor, storage)          # an object of the program
+    storages.lend(alias)                    # an object of autograd's
+
+Followed by weak references: that of the storage object tells when the memory goes, those of tensor
+objects when the program itself, and not autograd, lets go. Moments are numbers of the last op that
+has run. No tensor is held.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from reprise.torch.capture.captured import CapturedOp, CapturedStorage
+
+__all__ = ["Storages"]
+
+
+class Storages:
+    """Those of one step. `parameters`: names, by storage."""
+
+    def __init__(self, ops: list[CapturedOp], parameters: dict[int, str]) -> None:
+        self.all: list[CapturedStorage] = []
+        self._ops = ops
+        self._parameters = parameters
+        self._by_cdata: dict[int, CapturedStorage] = {}
+        self._objects: dict[int, weakref.ref[Tensor]] = {}
+        self._lent: dict[int, weakref.ref[Tensor]] = {}
+        # Copies on the host stand for storages that would be alive as long as they are.
+        self._copies: dict[int, tuple[weakref.ref[Any], CapturedStorage]] = {}
+
+    def of(self, tensor: Tensor) -> CapturedStorage | None:
+        """The storage behind a tensor, first seen now if it is not known; None: it has none."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
+        cdata = storage._cdata
+        known = self._by_cdata.get(cdata)
+        if known is not None and known.watch is not None and known.watch() is storage:
+            return known
+        at = len(self._ops) - 1
+        prior = at == 0
+        seen = CapturedStorage(bytes=storage.nbytes(), birth=max(at, 0), prior=prior)
+        if cdata in self._parameters:
+            seen.name, seen.category, seen.prior = self._parameters[cdata], 1, True
+
+        seen.watch = weakref.ref(storage, self._died(seen))
+        self._by_cdata[cdata] = seen
+        self.all.append(seen)
+        return seen
+
+    def back(self, seen: CapturedStorage, tensor: Tensor) -> None:
+        """A storage that comes back from the host is the one that went."""
+        storage = tensor.untyped_storage()
+        if seen.watch is None or seen.watch() is not storage:
+            seen.watch = weakref.ref(storage, self._died(seen))
+            self._by_cdata[storage._cdata] = seen
+
+    def _died(self, seen: CapturedStorage) -> Callable[[Any], None]:
+        def died(_: Any) -> None:
+            seen.death = len(self._ops) - 1
+
+        return died
+
+    def copied(self, seen: CapturedStorage, copy: Any) -> None:
+        """A copy on the host lives for a storage that is gone."""
+        if id(copy) in self._copies:
+            return
+
+        def gone(_: Any) -> None:
+            if seen.death is not None:
+                seen.death = len(self._ops) - 1
+
+        self._copies[id(copy)] = (weakref.ref(copy, gone), seen)
+
+    def hold(self, tensor: Tensor, storage: CapturedStorage) -> None:
+        """Counts a tensor object as the program's until it dies."""
+        key = id(tensor)
+        if key in self._objects:
+            return
+        storage.holders += 1
+
+        def gone(_: Any) -> None:
+            if self._objects.pop(key, None) is not None:
+                storage.holders -= 1
+                if storage.holders == 0:
+                    storage.release = len(self._ops) - 1
+
+        self._objects[key] = weakref.ref(tensor, gone)
+
+    def lend(self, tensor: Tensor) -> None:
+        """Counts a tensor object as autograd's until it dies."""
+        key = id(tensor)
+
+        def gone(_: Any) -> None:
+            self._lent.pop(key, None)
+
+        self._lent[key] = weakref.ref(tensor, gone)
+
+    def lends(self, tensor: Tensor) -> bool:
+        """Is this object autograd's?"""
+        return id(tensor) in self._lent
+
+    def finish(self) -> None:
+        """The step has ended; what is alive now outlives it."""
+        last = len(self._ops) - 1
+        for copy, storage in self._copies.values():
+            if copy() is not None:
+                storage.death = None
+        for storage in self.all:
+            storage.watch = None
+            if storage.holders > 0:
+                storage.release = last
+        self._objects.clear()
+        self._lent.clear()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a captured call is: may it run again, what does it write, how does it look.
+
+    op.kind = kind_of(op, args, kwargs, out, arguments)     # once op's storages are known
+
+Decided from the call and from what was seen of its storages; single operators are in ops.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from reprise.torch.capture.captured import FORWARD, CapturedOp
+from reprise.torch.ground.ops import PLAIN_TYPES, OpKind, first_kind, mutated_positions, tensors_in
+
+__all__ = ["CAPTURED_TYPES", "is_plain", "kind_of", "signature_of", "written_by"]
+
+# A step that is only estimated runs on fake tensors (estimate.py).
+CAPTURED_TYPES = PLAIN_TYPES | {FakeTensor}
+
+
+def kind_of(
+    op: CapturedOp,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    out: Any,
+    arguments: tuple[Tensor, ...],
+) -> OpKind:
+    """May this call run again? Decided by what was seen, not by the schema alone."""
+    outputs = tuple(tensors_in(out))
+    aliases = {s for s in op.outputs if s is not None} - set(op.writes)
+    if outputs and not op.writes and not op.mutates and aliases <= set(op.arguments):
+        return OpKind.VIEW
+    kind = first_kind(op.func, args, kwargs)
+    if kind in (OpKind.ONCE, OpKind.COLLECTIVE):
+        return kind
+    if op.phase != FORWARD:
+        return OpKind.ONCE if op.mutates else kind
+    simple = all(is_plain(t) for t in (*arguments, *outputs))
+    if not op.in_region or not outputs or not simple:
+        return OpKind.ONCE
+    if op.mutates:
+        # A follower of the op that made the storage, replayed on a private copy with it.
+        (*others, target) = op.mutates
+        alone = not others and not op.writes and target.in_region and not target.prior
+        return kind if alone and aliases <= {target} else OpKind.ONCE
+    return OpKind.ONCE if aliases else kind
+
+
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """The tensors that a call writes in place, as its schema says."""
+    found = []
+    for at in mutated_positions(func):
+        if isinstance(at, str):
+            found.append(kwargs.get(at))
+        else:
+            found.append(args[at] if at < len(args) else None)
+    return list(tensors_in(*found))
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Strided, its bits are its values: can be made again from its storage and strides."""
+    return (
+        type(tensor) in CAPTURED_TYPES
+        and tensor.layout == torch.strided
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.is_quantized
+    )
+
+
+def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Data types, ranks and argument kinds; no sizes."""
+
+    def of(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return f"{value.dtype}:{value.dim()}:{value.device.type}"
+        if isinstance(value, (list, tuple)):
+            if all(isinstance(v, int) for v in value):
+                return f"ints:{len(value)}"
+            return "[" + ",".join(of(v) for v in value) + "]"
+        return type(value).__name__
+
+    return ",".join([*(of(v) for v in args), *(f"{k}={of(v)}" for k, v in kwargs.items())])

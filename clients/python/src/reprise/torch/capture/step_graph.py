@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns a captured step into the step graph the planner reads (`reprise.v1.StepGraph`).
+
+    graph = build(step, name="resnet", measured_peak_bytes=..., measured_step_ns=...)
+    agent.submit_graph(graph.to_json(), ...)
+
+Listed are the storages that come or go during the step; what stays is one number, `static_bytes`.
+The evaluator frees a storage after its last reader and not before `release_op`, so the numbers
+written here must make it replay the measured live bytes op by op:
+
+    made by the step, gone in it     writer op, readers, release_op
+    alive before, gone in the step   written by op 0, `reprise.step_begin`
+    alive at the end                 `required`
+    alive before and after           part of static_bytes
+
+The ops of one autograd node are one op (fuse.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from reprise.torch.capture.captured import (
+    BACKWARD,
+    FORWARD,
+    OPTIMIZER,
+    CapturedOp,
+    CapturedStep,
+    CapturedStorage,
+)
+from reprise.torch.capture.fuse import fuse_nodes
+from reprise.torch.ground.ops import OpKind
+
+__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "settle", "state_bytes"]
+
+# torch.get_rng_state() of the CPU generator.
+RNG_STATE_BYTES = 5056
+
+_KIND_NAMES = {kind: f"OP_KIND_{kind.name}" for kind in OpKind}
+_PHASE_NAMES = ("", "PHASE_FORWARD", "PHASE_BACKWARD", "PHASE_OPTIMIZER")
+_INPUT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedGraph:
+    """A captured step with its storages numbered as in the step graph."""
+
+    name: str
+    step: CapturedStep
+    storages: tuple[CapturedStorage, ...]  # by id
+    required: tuple[int, ...]
+    release: tuple[int, ...]  # by storage id
+    static_bytes: int
+    structure: str
+    measured_peak_bytes: int
+    measured_step_ns: int
+
+    def message(self) -> dict[str, Any]:
+        """The step graph as proto3 JSON, names as in the proto."""
+        return {
+            "name": self.name,
+            "source": "torch, eager",
+            "static_bytes": self.static_bytes,
+            "flavour": "eager-dispatch",
+            "structure": self.structure,
+            "measured_peak_bytes": self.measured_peak_bytes,
+            "measured_step_ns": self.measured_step_ns,
+            "required": list(self.required),
+            "storages": [
+                {
+                    "id": storage.id,
+                    "bytes": storage.bytes,
+                    "name": storage.name,
+                    "category": storage.category,
+                    "saved_for_backward": storage.saved,
+                    "release_op": self.release[storage.id],
+                    "pinned": storage.pinned,
+                }
+                for storage in self.storages
+            ],
+            "ops": [_op_message(i, op) for i, op in enumerate(self.step.ops)],
+            "tensors": [
+                {
+                    "storage": saved.storage.id,
+                    "version": saved.version,
+                    "shape": list(saved.shape),
+                    "dtype": saved.dtype,
+                    "saved_for_backward": True,
+                }
+                for saved in self.step.slots
+                if saved.storage.id >= 0
+            ],
+        }
+
+    @property
+    def idle_bytes(self) -> int:
+        """Static memory that the model's forward does not read. The batch, which is larger where
+        the input is, and the parameters are not of it."""
+        read = {s for op in self.step.ops if op.in_region for s in op.arguments if s.id < 0}
+        return self.static_bytes - sum(storage.bytes for storage in read)
+
+    @property
+    def shortcuts(self) -> frozenset[int]:
+        """Ops that a replay has a shortcut to (shortcut.py)."""
+        return frozenset(number for number, op in enumerate(self.step.ops) if op.again_ns)
+
+    def only_shortcuts(self, numbers: frozenset[int]) -> None:
+        """The others are made again as they were made: another rank has no shortcut to them."""
+        for number in self.shortcuts - numbers:
+            self.step.ops[number].again_ns = 0
+
+    def to_json(self) -> bytes:
+        """What `Agent.submit_graph` takes."""
+        return json.dumps(self.message(), separators=(",", ":")).encode()
+
+
+def build(
+    step: CapturedStep, *, name: str, measured_peak_bytes: int, measured_step_ns: int
+) -> CapturedGraph:
+    """Numbers the storages, settles the kinds that need the whole step, fits the times."""
+    step = fuse_nodes(step)
+    begin = step.ops[0]
+    listed = [s for s in step.storages if not (s.prior and s.death is None)]
+    for number, storage in enumerate(listed):
+        storage.id = number
+        if storage.prior:
+            storage.birth = 0
+            if storage.category == 4:
+                storage.category = _INPUT
+            storage.name = storage.name or "before the step"
+            begin.writes.append(storage)
+    _freeze_readers_of_changing_state(step)
+    _expect_the_most_rows(listed)
+    _fit_times(step, measured_step_ns)
+    last = len(step.ops) - 1
+    required = tuple(s.id for s in listed if s.death is None)
+    last_read = {s: i for i, op in enumerate(step.ops) for s in op.reads}
+    release = tuple(_release(s, last_read.get(s, s.birth), last) for s in listed)
+    static = max(0, step.live_begin - sum(s.bytes for s in listed if s.prior))
+    ends = {s: last if s.death is None else max(last_read.get(s, 0), release[s.id]) for s in listed}
+    _add_unseen(step.ops, ends, static)
+    return CapturedGraph(
+        name=name,
+        step=step,
+        storages=tuple(listed),
+        required=required,
+        release=release,
+        static_bytes=static,
+        structure=_structure(step.ops),
+        measured_peak_bytes=measured_peak_bytes,
+        measured_step_ns=measured_step_ns or step.step_ns,
+    )
+
+
+def settle(step: CapturedStep) -> None:
+    """The first step of an optimizer makes its state, which all later ones find: so it is made
+    static. Nothing else about such a step is special."""
+    grew = step.live_end - step.live_begin
+    made = [
+        s
+        for s in step.storages
+        if not s.prior and s.death is None and step.ops[s.birth].phase == OPTIMIZER
+    ]
+    state = sum(s.bytes for s in made)
+    if not 0 < state <= grew:
+        return
+    for storage in made:
+        maker = step.ops[storage.birth]
+        maker.writes.remove(storage)
+        storage.prior, storage.birth = True, 0
+    step.live_begin += state
+    step.peak_bytes += state
+
+
+def _op_message(number: int, op: CapturedOp) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "id": number,
+        "name": op.name,
+        "phase": _PHASE_NAMES[op.phase],
+        "kind": _KIND_NAMES[op.kind],
+        "time_ns": op.time_ns,
+        "workspace_bytes": op.workspace_bytes,
+        "reads": [s.id for s in op.reads if s.id >= 0],
+        "writes": [s.id for s in op.writes],
+        "mutates": [s.id for s in op.mutates if s.id >= 0],
+        "module": op.module,
+        "call": op.call,
+        "ordinal": op.ordinal,
+    }
+    if op.again_ns:
+        message["again_ns"] = op.again_ns
+    if op.kind == OpKind.SEEDED:
+        message["state_bytes"] = state_bytes(op)
+    if op.agent_ops:
+        message["agent_ops"] = op.agent_ops
+    return message
+
+
+def state_bytes(op: CapturedOp) -> int:
+    """What a record of the op keeps beside its arguments."""
+    if op.kind != OpKind.SEEDED:
+        return 0
+    return op.kept_bytes if op.again_ns else RNG_STATE_BYTES
+
+
+def _release(storage: CapturedStorage, last_read: int, last: int) -> int:
+    """The op after which the program lets go of the storage."""
+    if storage.death is None:
+        return last
+    release = max(storage.release, storage.birth)
+    if storage.death > max(release, last_read):
+        # Somebody we did not see holds it: autograd's graph, or C++.
+        release = storage.death
+    return release
+
+
+def _expect_the_most_rows(storages: list[CapturedStorage]) -> None:
+    """A size that the data decides is another one in every step (sizes.py)."""
+    for storage in storages:
+        if storage.chosen is not None:
+            storage.bytes = storage.chosen.largest(storage.bytes)
+
+
+def _freeze_readers_of_changing_state(step: CapturedStep) -> None:
+    """Static memory has no versions in the step graph. What reads a parameter or buffer that is
+    written later, while a replay may still come, is never replayed."""
+    last_backward = max((i for i, op in enumerate(step.ops) if op.phase == BACKWARD), default=0)
+    changed: dict[int, int] = {}
+    for storage in step.storages:
+        if storage.id < 0:
+            writes = [at for at in storage.mutated_by if at <= last_backward]
+            if writes:
+                changed[id(storage)] = writes[-1]
+    if not changed:
+        return
+    for number, op in enumerate(step.ops):
+        again = op.phase == FORWARD and op.kind in (OpKind.PURE, OpKind.SEEDED)
+        if again and any(changed.get(id(s), -1) > number for s in op.reads):
+            op.kind = OpKind.ONCE
+
+
+def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:
+    """Op 0 carries what no op accounts for, so that the times sum to the measured step. Ops may sum
+    to more: in a capture each of them is called from Python. So is a replay, so of CPU times those
+    of ops that may be replayed stay as they are; on the wall all are scaled, a slow moment of the
+    machine made them longer."""
+    whole = measured_step_ns or step.step_ns
+    others = [op for op in step.ops if not (step.worked and _may_run_again(op))]
+    for ops in (others, step.ops):
+        excess, total = sum(op.time_ns for op in step.ops) - whole, sum(op.time_ns for op in ops)
+        if excess > 0 and total > 0:
+            for op in ops:
+                op.time_ns = op.time_ns * max(0, total - excess) // total
+                op.again_ns = op.again_ns and max(1, op.again_ns * max(0, total - excess) // total)
+    step.ops[0].time_ns = max(0, whole - sum(op.time_ns for op in step.ops))
+
+
+def _may_run_again(op: CapturedOp) -> bool:
+    return op.in_region and op.kind in (OpKind.PURE, OpKind.SEEDED)
+
+
+def _add_unseen(ops: list[CapturedOp], ends: dict[CapturedStorage, int], static: int) -> None:
+    """What the meter saw and no storage accounts for (made in C++, past the dispatcher) becomes
+    workspace of the ops during which it was alive."""
+    change = [0] * (len(ops) + 1)
+    for storage, end in ends.items():
+        change[storage.birth] += storage.bytes
+        change[end + 1] -= storage.bytes
+    live = static
+    for number, op in enumerate(ops):
+        live += change[number]
+        if op.func is not None:
+            op.workspace_bytes = max(op.workspace_bytes, op.peak_bytes - live)
+
+
+def _structure(ops: list[CapturedOp]) -> str:
+    """SHA-256 over op keys, signatures and producers, without sizes. What was there before the step
+    is alike whether the program lets go of it in this step or not."""
+    digest = hashlib.sha256()
+    for op in ops:
+        producers = ",".join(str(-1 if s.prior or s.id < 0 else s.birth) for s in op.arguments)
+        key = (op.module, op.call, op.name, op.ordinal, op.signature, producers)
+        digest.update(repr(key).encode())
+    return digest.hexdigest()

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the gradients of a planned step, bit for bit, against the same step without a plan.
+
+    check = Check(model)                     # before the step
+    check.forward(args, kwargs, outputs)     # after every forward of the root
+    result = check.compare(call)             # after the backward, before the optimizer
+
+The planned step is the real one: it trains. Kept from it are the generator states, the buffers and
+the inputs, and the gradients of the outputs as they arrive. `compare` runs forward and backward
+once more without a plan from that state, compares every parameter's gradient, and puts generators
+and buffers back. So nothing that happens outside the model (loss, loader, logging) happens twice.
+What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
+
+A model that hands more to the outside than its outputs is checked in another way: see `Audit`. So
+is one whose forward cannot run once more unnoticed (repeatable.py), whose parameters are moved or
+swapped within the step, or whose gradients are differentiated again: `compare` then checks nothing.
+
+Left out: parameters that something other than the model's forward reads too, and those whose
+gradients were changed between backward and optimizer (clipping); their gradients are not the
+model's own.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprise.torch.check.repeatable import Parameters, Remembered, hooked
+from reprise.torch.ground.ops import tensors_in
+from reprise.torch.ground.outside import OutsideCopy, copied, restored
+
+__all__ = ["Audit", "Autocast", "Buffers", "Check", "CheckResult", "Generators"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found. `extra_bytes`: what the check itself held during the step."""
+
+    checked: int
+    differing: tuple[str, ...]
+    left_out: int
+    extra_bytes: int
+
+
+class Generators:
+    """Every generator a forward may draw from."""
+
+    def __init__(self) -> None:
+        self._cpu = OutsideCopy(torch.get_rng_state())
+        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        self._cuda = torch.cuda.get_rng_state_all() if cuda else None
+        self._python = random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy is not None else None
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._cpu.tensor())
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+
+class Buffers:
+    """The buffers of a model: the tensors and what stood in them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._saved = [
+            (module, name, buffer, OutsideCopy(buffer))
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self.bytes = sum(b.nbytes for *_, b in self._saved)
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for module, name, buffer, content in self._saved:
+                buffer.copy_(content.tensor())
+                module._buffers[name] = buffer
+
+
+class Autocast:
+    """What is cast, on the host and on a GPU."""
+
+    def __init__(self) -> None:
+        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        self._kinds = [
+            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+            for kind in kinds
+        ]
+        self._cache = torch.is_autocast_cache_enabled()
+
+    @contextmanager
+    def as_it_was(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for kind, dtype, enabled in self._kinds:
+                stack.enter_context(
+                    torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self._cache)
+                )
+            yield
+
+
+@dataclass(slots=True)
+class _Forward:
+    """One forward of the root."""
+
+    arguments: tuple[Any, Any]  # args and kwargs with copies for tensors
+    bytes: int
+    generators: Generators
+    buffers: Buffers
+    autocast: Autocast
+    # By backward pass (autograd's graph task), then by output.
+    grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
+
+
+class Check:
+    """One sampled step."""
+
+    def __init__(self, model: nn.Module, left_out: frozenset[str]) -> None:
+        self._model = model
+        self._parameters = {
+            name: p
+            for name, p in model.named_parameters()
+            if p.requires_grad and name not in left_out
+        }
+        self._left_out = len(left_out & {n for n, _ in model.named_parameters()})
+        self._forwards: list[_Forward] = []
+        self._before: dict[str, OutsideCopy | None] = {}
+        # The gradient itself would live longer than the program lets it.
+        self._after: dict[str, tuple[Callable[[], Any], int]] = {}
+        # By parameter: the last backward pass, the first one that counts, and whether anybody
+        # changed the gradient in between.
+        self._tasks: dict[str, int] = {}
+        self._since: dict[str, int] = {}
+        self._touched: set[str] = set()
+        # By name of a parameter whose gradient differs: the reference's.
+        self.expected: dict[str, Tensor | None] = {}
+        self._handles: list[Any] = []
+        self._now = Parameters(model)
+        self._kept: Remembered | None = None
+        self._once = hooked(model)  # nothing of the step may happen once more
+        for name, parameter in self._parameters.items():
+            self._handles.append(parameter.register_hook(self._first_gradient(name, parameter)))
+            self._handles.append(
+                parameter.register_post_accumulate_grad_hook(self._accumulated(name))
+            )
+
+    def _first_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
+        def hook(_: Tensor) -> None:
+            task = torch._C._current_graph_task_id()
+            if self._tasks.get(name) == task:
+                return
+            self._tasks[name] = task
+            before, last = parameter.grad, self._after.get(name)
+            if last is not None and _is(before, *last):
+                return
+            kept = before is not None and bool(before.any())
+            if last is not None and kept:
+                self._touched.add(name)
+            # None or zero: gradients of earlier passes were thrown away (zero_grad).
+            self._since[name] = task
+            self._before[name] = OutsideCopy(before) if kept and before is not None else None
+
+        return hook
+
+    def _accumulated(self, name: str) -> Callable[[Tensor], None]:
+        def hook(parameter: Tensor) -> None:
+            grad = parameter.grad
+            if grad is not None:
+                self._after[name] = (_seen(grad), grad._version)
+
+        return hook
+
+    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Before a forward of the root."""
+        self._once = self._once or self._now.differs(Parameters(self._model))
+        if self._once:
+            return
+        self._kept = Remembered(self._model)
+        copies: list[OutsideCopy] = []
+        arguments = copied((args, kwargs), copies)
+        self._forwards.append(
+            _Forward(
+                arguments,
+                sum(c.nbytes for c in copies),
+                Generators(),
+                Buffers(self._model),
+                Autocast(),
+            )
+        )
+
+    def leave(self, outputs: Any) -> None:
+        """After it."""
+        if self._kept is not None:
+            self._once = self._once or self._kept.differs(Remembered(self._model))
+            self._kept = None
+        if self._once:
+            return
+        forward = self._forwards[-1]
+        for position, output in enumerate(tensors_in(outputs)):
+            if output.requires_grad:
+                self._handles.append(output.register_hook(self._keep(forward, position)))
+
+    def _keep(self, forward: _Forward, position: int) -> Callable[[Tensor], None]:
+        def hook(grad: Tensor) -> None:
+            if torch.is_grad_enabled():
+                self._once = True  # of this backward another one follows
+                return
+            of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
+            known = of_task.get(position)
+            total = grad if known is None else known.tensor() + grad
+            of_task[position] = OutsideCopy(total.detach())
+
+        return hook
+
+    def parameter(self, name: str) -> nn.Parameter:
+        """By its name in the model."""
+        return self._parameters[name]
+
+    def stop(self) -> None:
+        """Takes the hooks out."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # ---- The reference ------------------------------------------------------------
+
+    def compare(self, call: Callable[..., Any]) -> CheckResult:
+        """Runs the reference through `call` (the root's forward) and compares."""
+        self.stop()
+        if self._once or self._now.differs(Parameters(self._model)):
+            return CheckResult(0, (), len(self._parameters) + self._left_out, 0)
+        extra = sum(
+            g.nbytes for f in self._forwards for of in f.grads.values() for g in of.values()
+        )
+        extra += sum(f.buffers.bytes + f.bytes for f in self._forwards)
+        extra += sum(b.nbytes for b in self._before.values() if b is not None)
+        generators, buffers = Generators(), Buffers(self._model)
+        try:
+            expected = self._reference(call)
+        finally:
+            buffers.restore()
+            generators.restore()
+        checked, left_out = 0, self._left_out
+        differing = []
+        for name, seen in self._after.items():
+            grad = self._parameters[name].grad
+            if grad is None or not _is(grad, *seen) or name in self._touched:
+                left_out += 1
+                continue
+            checked += 1
+            if not _same(grad, expected.get(name)):
+                differing.append(name)
+                self.expected[name] = expected.get(name)
+        return CheckResult(checked, tuple(differing), left_out, extra)
+
+    def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:
+        """Gradients without a plan, added up as autograd adds them."""
+        total = {n: b.tensor() for n, b in self._before.items() if b is not None}
+        # Forwards whose outputs met in one backward are one graph.
+        todo = list(self._forwards)
+        while todo:
+            group = [todo.pop(0)]
+            while todo and group[-1].grads.keys() & todo[0].grads.keys():
+                group.append(todo.pop(0))
+            self._add_gradients(total, group, call)
+        return total
+
+    def _add_gradients(
+        self, total: dict[str, Tensor], group: list[_Forward], call: Callable[..., Any]
+    ) -> None:
+        """One pass of backward for every one there was: sums depend on the order."""
+        outputs = [self._again(forward, call) for forward in group]
+        names = list(self._parameters)
+        tasks = sorted({task for forward in group for task in forward.grads})
+        for task in tasks:
+            heads: list[Tensor] = []
+            grads: list[Tensor] = []
+            handles: list[Any] = []
+            for forward, produced in zip(group, outputs, strict=True):
+                for position, copy in forward.grads.get(task, {}).items():
+                    head = produced[position]
+                    heads.append(head)
+                    grads.append(copy.tensor())
+                    # Of an output that another one was made from, that is part of it already.
+                    handles.append(head.register_hook(lambda _, copy=copy: copy.tensor()))
+            found = torch.autograd.grad(
+                heads,
+                [self._parameters[n] for n in names],
+                grads,
+                retain_graph=task != tasks[-1],
+                allow_unused=True,
+            )
+            for handle in handles:
+                handle.remove()
+            for name, grad in zip(names, found, strict=True):
+                if grad is not None and task >= self._since.get(name, task):
+                    total[name] = total[name] + grad if name in total else grad
+
+    def _again(self, forward: _Forward, call: Callable[..., Any]) -> tuple[Tensor, ...]:
+        """The outputs of a forward that runs once more, from the state it ran from."""
+        forward.buffers.restore()
+        forward.generators.restore()
+        with torch.enable_grad(), forward.autocast.as_it_was():
+            args, kwargs = restored(forward.arguments)
+            return tuple(tensors_in(call(*args, **kwargs)))
+
+
+class Audit:
+    """The other way to check a step: every tensor that is made again against a copy of the one that
+    was given up. For models that hand intermediate values to the outside (hidden states in a loss),
+    whose gradients no second run of the model alone could give."""
+
+    def __init__(self) -> None:
+        self.checked = 0
+        self.differing: list[str] = []
+        self.bytes = 0
+
+    def keep(self, tensor: Tensor) -> OutsideCopy:
+        """At pack. Out of sight of the dispatch mode, which counts ops."""
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            copy = OutsideCopy(tensor)
+        finally:
+            del guard
+        self.bytes += copy.nbytes
+        return copy
+
+    def compare(self, slot: int, made: Tensor, copy: OutsideCopy) -> None:
+        """At unpack."""
+        self.checked += 1
+        if not _same(made, copy.tensor()):
+            self.differing.append(f"saved tensor {slot}")
+
+    def result(self) -> CheckResult:
+        """After the backward."""
+        return CheckResult(self.checked, tuple(self.differing), 0, self.bytes)
+
+
+def _seen(grad: Tensor) -> Callable[[], Any]:
+    """What tells a gradient from the next one."""
+    return weakref.ref(grad.untyped_storage()) if grad.layout == torch.strided else lambda: grad
+
+
+def _is(grad: Tensor | None, seen: Callable[[], Any], version: int) -> bool:
+    """Is it the gradient that was seen, as it was then?"""
+    if grad is None or grad._version != version:
+        return False
+    return seen() is (grad.untyped_storage() if grad.layout == torch.strided else grad)
+
+
+def _same(left: Tensor, right: Tensor | None) -> bool:
+    if right is None or left.layout != right.layout:
+        return False
+    if left.is_sparse:  # of an embedding: rows, in the order autograd found them
+        left, right = left.coalesce(), right.coalesce()
+        return _same(left.indices(), right.indices()) and _same(left.values(), right.values())
+    if torch.equal(left, right):
+        return True
+    same = (left == right) | (left.isnan() & right.isnan())
+    return left.shape == right.shape and bool(same.all())

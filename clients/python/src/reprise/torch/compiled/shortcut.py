@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two ops that are made again in a tenth of their time: batch norm, and the masks of dropout.
+
+    if has_shortcut(func, args):         # before a call
+        made = shortcut(func, args, out)     # and after it
+        made(args)                           # what it made, bit for bit
+
+A batch norm in training spends its time on the statistics of its input, and the first call has left
+them. A mask is drawn one number after the other, and takes a bit per element to keep. How it is
+done, and why the bits are the same, is in compiled/shortcut.h; without the compiled half of the
+tape the calls themselves are replayed. On the CPU alone: elsewhere random numbers cost nothing, and
+batch norm is another kernel.
+
+The statistics are those that autograd saves for the same op. A step graph that counts on a shortcut
+says that they stay.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from reprise.torch.compiled import fast
+from reprise.torch.ground.ops import overloads, trains_at
+
+__all__ = ["Shortcut", "has_shortcut", "prepare", "shortcut", "shortcut_from"]
+
+_MASKS = overloads("aten.bernoulli_.float")
+
+
+class _Norm:
+    """A batch norm whose statistics are there."""
+
+    __slots__ = ("_deviation", "_fused", "_mean")
+
+    bytes = 0  # beside what autograd keeps
+
+    def __init__(self, fused: bool, mean: Tensor, deviation: Tensor) -> None:
+        self._fused, self._mean, self._deviation = fused, mean.detach(), deviation.detach()
+
+    def __call__(self, args: Any) -> Any:
+        mean, deviation = self._mean, self._deviation
+        out = fast.library().normalized(*args[:3], mean, deviation, self._fused)
+        return out, mean, deviation
+
+
+class _Mask:
+    """A mask that has been drawn."""
+
+    __slots__ = ("_bits", "bytes")
+
+    def __init__(self, bits: Tensor) -> None:
+        self._bits = bits
+        self.bytes = bits.untyped_storage().nbytes()
+
+    def __call__(self, args: Any) -> Any:
+        fast.library().spread_bits(self._bits, args[0])
+        return args[0]
+
+
+Shortcut = _Norm | _Mask
+
+
+def has_shortcut(func: Any, args: Any) -> bool:
+    """Will there be one, once this call has run?"""
+    at = trains_at(func)
+    if at < 0 and func not in _MASKS:
+        return False
+    library = fast.library()
+    if library is None or type(args[0]) is not Tensor:
+        return False
+    if at < 0:
+        return bool(library.is_mask(args[0]))
+    if not args[at] or not library.normalizes(*args[:3]):
+        return False
+    return _fused(args[0].dtype) is not None
+
+
+def shortcut(func: Any, args: Any, out: Any) -> Shortcut:
+    """Of a call that `has_shortcut`, and has run."""
+    if func in _MASKS:
+        return _Mask(fast.library().bits_of(args[0]))
+    fused = _fused(args[0].dtype)
+    assert fused is not None
+    return _Norm(fused, out[1], out[2])
+
+
+def shortcut_from(mean: Any, deviation: Any, bits: Any) -> Shortcut | None:
+    """The one that fast.cc has taken, if it has."""
+    if bits is not None:
+        return _Mask(bits)
+    if mean is None:
+        return None
+    fused = _fused(mean.dtype)
+    assert fused is not None
+    return _Norm(fused, mean, deviation)
+
+
+def prepare() -> None:
+    """Lets fast.cc know what there is a shortcut to."""
+    library = fast.library()
+    for dtype in (torch.float32, torch.float64):
+        fused = None if library is None else _fused(dtype)
+        if fused is not None:
+            library.round_once(dtype is torch.float64, fused)
+
+
+@cache
+def _fused(dtype: torch.dtype) -> bool | None:
+    """Does this torch round once in what the shortcut of batch norm computes beforehand, or twice?
+    None: neither gives the bits of the kernel."""
+    # Asked for while a step is captured, also one of fake tensors.
+    with _disable_current_modes(), torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(3, 512, 5, 3, dtype=dtype, generator=generator, device="cpu")
+        weight, bias, shift, scale = torch.randn(
+            4, 512, dtype=dtype, generator=generator, device="cpu"
+        )
+        x = x * scale.view(1, -1, 1, 1) + shift.view(1, -1, 1, 1)
+        layouts = (x, x.contiguous(memory_format=torch.channels_last))
+        return next((fused for fused in (True, False) if _same(fused, layouts, weight, bias)), None)
+
+
+def _same(fused: bool, layouts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> bool:
+    for x in layouts:
+        made, mean, deviation = torch.ops.aten.native_batch_norm.default(
+            x, weight, bias, None, None, True, 0.1, 1e-5
+        )
+        again = fast.library().normalized(x, weight, bias, mean, deviation, fused)
+        if not torch.equal(made, again):
+            return False
+    return True

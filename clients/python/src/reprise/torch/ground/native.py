@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the C++ that is compiled against the installed torch, and keeps it.
+
+    part = Native("probe", SOURCES / "probe.cc", "the memory probe", libraries=("c10",))
+    path = part.build(part.cache_folder())
+
+A build lands in a cache folder under a name made of torch's version and the source, so that another
+torch never loads this one's. Everything that can go wrong is a `RepriseError` with one sentence;
+whoever asks goes on without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from reprise.errors import RepriseError
+
+__all__ = ["SOURCES", "Native"]
+
+SOURCES = Path(__file__).parents[1] / "compiled"
+
+COMPILE_TIMEOUT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """One C++ file, and what it is built into."""
+
+    name: str
+    source: Path
+    what: str  # in sentences
+    libraries: tuple[str, ...]
+    why: str = ""  # somebody would want it built
+    python: bool = False  # an extension module of this Python
+    parts: tuple[Path, ...] = ()  # headers of ours that it includes
+
+    def cache_folder(self) -> Path | None:
+        """Where builds are kept; None where no folder of this user's can be had."""
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        folder = Path(base) / "reprise" / self.name
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return folder if _is_ours(folder) and os.access(folder, os.W_OK) else None
+        except OSError:
+            return None
+
+    def built(self, folder: Path) -> Path | None:
+        """What is there already, for the installed torch."""
+        target = folder / f"{self._fingerprint()}.so"
+        # Code that somebody else may have put there is not loaded.
+        return target if target.is_file() and _is_ours(target) else None
+
+    def build(self, folder: Path) -> Path:
+        """The library for the installed torch in `folder`; compiled when it is not there."""
+        found = self.built(folder)
+        if found is not None:
+            return found
+        target = folder / f"{self._fingerprint()}.so"
+        compiler = self._compiler()
+        handle, temporary = tempfile.mkstemp(prefix=f"{self.name}-", suffix=".so", dir=folder)
+        os.close(handle)
+        try:
+            self._compile(compiler, Path(temporary))
+            os.chmod(temporary, 0o700)
+            # Atomic, so that ranks that build at the same time do not see half a file.
+            os.replace(temporary, target)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        return target
+
+    def _compiler(self) -> str:
+        named = os.environ.get("CXX")
+        for name in [named] if named else ["c++", "g++", "clang++"]:
+            found = shutil.which(name)
+            if found:
+                return found
+        raise RepriseError(
+            f"no C++ compiler found ({named or 'c++, g++, clang++'}); "
+            f"install g++ or name one with CXX {self.why}"
+        )
+
+    def _compile(self, compiler: str, target: Path) -> None:
+        root = Path(torch.__file__).parent
+        command = [
+            compiler,
+            "-O2",
+            "-DNDEBUG",
+            "-shared",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-std=gnu++20",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+            "-isystem",
+            str(root / "include"),
+            *(["-isystem", sysconfig.get_path("include")] if self.python else []),
+            str(self.source),
+            "-o",
+            str(target),
+            f"-L{root / 'lib'}",
+            *(f"-l{library}" for library in self.libraries),
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMPILE_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise RepriseError(
+                f"{compiler}: did not finish {self.what} in {COMPILE_TIMEOUT_S} s"
+            ) from None
+        except OSError as error:
+            raise RepriseError(f"{compiler}: cannot be run ({error.strerror})") from None
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "error" in line]
+            said = (lines or ["no message"])[0].strip()[:200]
+            raise RepriseError(f"{compiler}: cannot build {self.what} ({said})")
+
+    def _fingerprint(self) -> str:
+        """Changes with anything that changes the binary: torch's build, our source, Python."""
+        digest = hashlib.sha256()
+        facts = [torch.__version__, str(torch.version.git_version), os.uname().machine]
+        facts += [sys.implementation.cache_tag or ""] if self.python else []
+        for fact in facts:
+            digest.update(fact.encode() + b"\0")
+        for file in (self.source, *self.parts):
+            digest.update(file.read_bytes())
+        version = "".join(c if c.isalnum() or c in ".+" else "_" for c in torch.__version__)
+        return f"{self.name}-{version}-{digest.hexdigest()[:16]}"
+
+    def main(self, arguments: list[str]) -> int:
+        """Builds ahead of time and prints where it is."""
+        if arguments != ["build"]:
+            print(f"usage: python -m reprise.torch.{self.name} build", file=sys.stderr)
+            return 2
+        folder = self.cache_folder()
+        if folder is None:
+            print("the cache folder cannot be written; set XDG_CACHE_HOME", file=sys.stderr)
+            return 1
+        try:
+            print(self.build(folder))
+        except RepriseError as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+
+
+def _is_ours(path: Path) -> bool:
+    """Belongs to this user, and nobody else can write to it."""
+    status = path.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

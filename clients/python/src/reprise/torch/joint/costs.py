@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ops of a joint graph cost, measured on this device while it is compiled.
+
+    costs = JointCosts()
+    costs.of(node, touched_bytes)        # ns, and bytes taken inside beyond inputs and outputs
+    costs.close()
+
+A graph that is being compiled holds sizes only. Each distinct call (op, sizes, types) is run on
+tensors made for it, the first time to warm up; a transformer has some fifty. What cannot be run
+(indices that would be out of range, no memory, kernels with side effects) and what comes after the
+time is used up gets a roofline (estimate.py) and no workspace. Inductor fuses what stands alone
+here, so its elementwise ops are faster than measured.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.torch.ask.estimate import roofline_ns
+from reprise.torch.ground.ops import tensors_in
+from reprise.torch.meter.meter import Meter, open_meter
+from reprise.torch.meter.state import now_ns
+
+__all__ = ["JointCosts", "hint"]
+
+# For all measurements of a graph; and no op is measured that touches more than this.
+BUDGET_NS = 2_000_000_000
+MOST_BYTES = 1 << 30
+# Draw from another place than a generator, or communicate.
+_NOT_RUN = ("seed", "inductor", "c10d", "higher_order")
+
+
+def hint(size: Any) -> int:
+    """A size of a graph with symbols, as it was when the graph was traced; asking for the size
+    itself would fix it for ever."""
+    if type(size) is int:
+        return size
+    known = getattr(getattr(size, "node", None), "hint", None)
+    if known is None:
+        raise ValueError("a size is known only when the graph runs")
+    return int(known)
+
+
+class JointCosts:
+    """Measured once per distinct call."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, tuple[int, int]] = {}
+        self._meters: dict[torch.device, Meter | None] = {}
+        self._left = BUDGET_NS
+        self.measured = 0
+
+    def of(self, node: Any, touched_bytes: int) -> tuple[int, int]:
+        """Time and workspace of a node."""
+        name = str(node.target)
+        found = None
+        plain = isinstance(node.target, torch._ops.OpOverload) and touched_bytes <= MOST_BYTES
+        if plain and not any(word in name for word in _NOT_RUN):
+            try:
+                key = (name, *_shapes((node.args, node.kwargs)))
+                found = self._known.get(key)
+                if found is None and self._left > 0:
+                    found = self._known[key] = self._measure(node)
+                    self.measured += 1
+            except Exception:
+                found = None
+        return (roofline_ns(name, touched_bytes), 0) if found is None else found
+
+    def close(self) -> None:
+        """Stops the meters."""
+        for meter in self._meters.values():
+            if meter is not None:
+                meter.stop()
+        self._meters.clear()
+
+    def _measure(self, node: Any) -> tuple[int, int]:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        begin = time.perf_counter_ns()
+        with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng():
+            args = _real(node.args)
+            kwargs = dict(_real(node.kwargs))
+            out = node.target(*args, **kwargs)
+            device = next((t.device for t in tensors_in(args, out)), torch.device("cpu"))
+            meter = self._meter(device)
+            del out
+            live = meter.live() if meter is not None else 0
+            if meter is not None:
+                meter.reset_peak()
+            out = node.target(*args, **kwargs)
+            workspace = max(0, meter.peak() - max(live, meter.live())) if meter is not None else 0
+            times = []
+            for _ in range(3):
+                before = now_ns(device)
+                out = node.target(*args, **kwargs)
+                times.append(now_ns(device) - before)
+            del out
+        self._left -= time.perf_counter_ns() - begin
+        return min(times), workspace
+
+    def _meter(self, device: torch.device) -> Meter | None:
+        """One that sees inside an op; None: there is none here."""
+        if device not in self._meters:
+            try:
+                meter: Meter | None = open_meter(device)
+                if meter is not None and meter.exact:
+                    meter.start(0)
+                else:
+                    meter = None
+            except RepriseError:
+                meter = None
+            self._meters[device] = meter
+        return self._meters[device]
+
+
+def _shapes(tree: Any) -> list[Any]:
+    """Sizes, types and plain arguments of a call."""
+    value = _value(tree)
+    if isinstance(value, Tensor):
+        sizes = tuple(hint(n) for n in value.size())
+        return [(sizes, tuple(hint(n) for n in value.stride()), value.dtype, value.device)]
+    if isinstance(value, dict):
+        return [part for key in value for part in (key, *_shapes(value[key]))]
+    if isinstance(value, (list, tuple)):
+        return [part for v in value for part in _shapes(v)]
+    return [str(value)]
+
+
+def _real(tree: Any) -> Any:
+    """The same arguments with memory behind them."""
+    value = _value(tree)
+    if isinstance(value, Tensor):
+        sizes, strides = [[hint(n) for n in of] for of in (value.size(), value.stride())]
+        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
+        return made.zero_() if not value.is_floating_point() else made.fill_(0.5)
+    if isinstance(value, dict):
+        return {key: _real(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_real(v) for v in value]
+    if isinstance(value, torch.SymInt):
+        return hint(value)
+    return value
+
+
+def _value(of: Any) -> Any:
+    return of.meta.get("val") if isinstance(of, torch.fx.Node) else of

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled model that trains under plans: its real peak against the budget, its gradients against
+those of the same model compiled without a plan.
+
+    job = CompiledJob(torch.compile(model), "0.7x", verify_every=50)
+    ...the training loop...
+    job.remove()
+
+The model is compiled with plans (joint.py) and, for a reference, once more without: by the same
+backend, with the same settings. Inductor fuses what is recomputed with other ops than what is
+saved, so whether the bits are the same is found out and not assumed: the first planned step and
+every n-th are checked, as those of the tape are (verify.py). Where a bit differs, the step gets the
+reference's gradients, the plan is never used again and training goes on without one.
+
+What a graph does not show is measured: the optimizer's state, gradients, what the program makes
+between forward and backward. A step that peaks above the budget has the graphs compiled again with
+that much less to spend; where no plan is left in it, training goes on without one.
+
+A share is of one graph's memory. Where graph breaks make several of them, that is of no use: the
+step after the first runs without a plan, and is measured; then all graphs get one plan within that
+share of it (whole.py), and are compiled again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from reprise.errors import RepriseError
+from reprise.torch.check import quarantine
+from reprise.torch.check.verify import Check, CheckResult
+from reprise.torch.ground.cycle import Cycle
+from reprise.torch.ground.forward import ArmedForward
+from reprise.torch.ground.ops import tensors_in
+from reprise.torch.joint.joint_pass import Ask, JointPass, with_loss
+from reprise.torch.joint.peak import peak_under
+from reprise.torch.joint.whole import Whole
+from reprise.torch.meter.meter import Meter, open_meter
+from reprise.torch.meter.state import model_device, start_counting
+from reprise.units import check_budget, format_bytes, format_percent
+
+__all__ = ["CompiledJob"]
+
+# So often are graphs compiled again because a step peaked above the budget.
+TRIES = 4
+# Of what a step was above: the next plan has other peaks, and is not to be just as close.
+AND_A_BIT = 1.02
+
+
+class CompiledJob:
+    """One model that `torch.compile` has wrapped."""
+
+    def __init__(
+        self, model: nn.Module, budget: str | int, verify_every: int, planner: Ask | None = None
+    ) -> None:
+        self._model = weakref.ref(model)
+        self._parameters = {id(p) for p in model.parameters()}
+        self._device = model_device(model)
+        self._meter = _exact_meter(self._device)
+        self.joint = JointPass(check_budget(budget), planner, only_when_told=True)
+        self._settings = _settings(model)
+        self._every = verify_every
+        self._plain = self._compiled(planned=False)
+        self._call = self._compiled(planned=True)
+        self._cycle = Cycle()
+        self._check: Check | None = None
+        self._under_way = self._busy = False
+        self._began_live = self._graphs = self._tries = self._steps = 0
+        self._calls: list[int] = []  # graphs that the last forward has called, in order
+        self._measures = False  # what the job needs without a plan
+        self._whole: Whole | None = None  # several graphs, planned as one
+        self._static_bytes = self._base_bytes = 0  # of a step without a plan, where that is known
+        self._again: set[int] = set()  # ops of the whole that run again
+        self._beside_bytes = 0  # by which steps have been above what was predicted
+        self._judged = False
+        self._unchecked = True  # the plan there is
+        self._outputs: list[weakref.ref[Any]] = []
+        self._outputs_die = False  # before the backward reaches the graph
+        self._forward_peak = self._outside_bytes = 0
+        self.measured_peak_bytes = self.predicted_peak_bytes = self.checks = 0
+        self.why = ""  # there is no plan any more
+        self.joint.install()
+        self._forward = ArmedForward(model, self._around)
+        self._hooks = [
+            register_optimizer_step_pre_hook(lambda o, *_: self._before_optimizer(o)),
+            register_optimizer_step_post_hook(lambda o, *_: self._after_optimizer(o)),
+        ]
+
+    def remove(self) -> None:
+        """The model is as it was. Idempotent."""
+        self.joint.remove()
+        self._forward.remove()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if self._check is not None:
+            self._check.stop()
+        if self._meter is not None:
+            self._meter.stop()
+
+    # ---- The step -------------------------------------------------------------------
+
+    def _around(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        model = self._model()
+        if self.why or self._busy or model is None or not torch.is_grad_enabled():
+            return self._plain(*args, **kwargs) if self.why else self._call(*args, **kwargs)
+        if not self._under_way:
+            self._begin(model._orig_mod)  # type: ignore[arg-type]
+        if self._check is not None:
+            self._check.enter(args, kwargs)
+        self._calls = []
+        out = (self._plain if self._measures else self._call)(*args, **kwargs)
+        if self._check is not None:
+            self._check.leave(out)
+        outputs = list(tensors_in(out))
+        self._outputs = [weakref.ref(t.untyped_storage()) for t in outputs]
+        if self._meter is not None and not self.measured_peak_bytes:
+            self._watch_loss(self._meter, outputs)
+        return out
+
+    def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
+        """What the program makes between the forward and its first gradient, which no graph
+        shows."""
+        self._forward_peak, live = meter.peak(), meter.live()
+        meter.reset_peak()
+        own = sum(t.untyped_storage().nbytes() for t in outputs if t.requires_grad)
+
+        def arrived(_: Tensor) -> None:
+            if not self._outside_bytes:
+                self._outside_bytes = max(1, meter.peak() - live - own)
+                self._outputs_die = all(known() is None for known in self._outputs)
+
+        self._outside_bytes = 0
+        for tensor in outputs:
+            if tensor.requires_grad:
+                tensor.register_hook(arrived)
+
+    def _begin(self, model: nn.Module) -> None:
+        self._under_way = True
+        self._steps += 1
+        self._graphs = self.joint.seen
+        due = self._every and (self._unchecked or self._steps % self._every == 0)
+        if due and not self._measures:
+            self._unchecked = False
+            self._check = Check(model, frozenset())
+        if self._meter is not None:
+            # The program may still hold what the last forward returned, and drops it in this step.
+            old = [storage for known in self._outputs if (storage := known()) is not None]
+            self._began_live = self._meter.live() - sum(storage.nbytes() for storage in old)
+            del old
+            self._meter.reset_peak()
+            self._forward_peak = 0
+
+    def _before_optimizer(self, optimizer: Optimizer) -> None:
+        check, self._check = self._check, None
+        if not self._under_way or not self._owns(optimizer):
+            self._check = check
+            return
+        self._judged = check is None and self.joint.seen == self._graphs
+        if check is None or not self.joint.plans or self.why:
+            return
+        self._busy = True
+        try:
+            result = check.compare(self._plain)
+        except Exception as error:  # the reference is ours: out of memory, mostly
+            _say(f"a compiled step could not be verified: {error}")
+        else:
+            self._judge(check, result)
+        finally:
+            self._busy = False
+
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
+        if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
+            return
+        self._under_way = False
+        if self._meter is None or self.why:
+            return
+        peak = max(self._forward_peak, self._meter.peak())
+        # What is compiled or checked in a step takes memory that no other step takes.
+        if self._measures and self._judged:
+            self._plan_whole(peak)
+        elif self._needs_whole():
+            self._measures = True
+        elif self._judged and self.joint.plans:
+            self._judge_peak(peak)
+
+    def _needs_whole(self) -> bool:
+        """A share is of the memory of the whole job. Of several graphs, that is of no one's, and
+        has to be measured first."""
+        if self.joint.absolute or self._whole is not None or len(self._calls) < 2:
+            return False
+        self._whole = Whole(self.joint.graphs, self._calls)
+        return True
+
+    def _owns(self, optimizer: Optimizer) -> bool:
+        return any(id(p) in self._parameters for g in optimizer.param_groups for p in g["params"])
+
+    # ---- What follows ---------------------------------------------------------------
+
+    def _judge(self, check: Check, result: CheckResult) -> None:
+        self.checks += bool(result.checked)
+        if not result.differing:
+            return
+        for name, grad in check.expected.items():
+            own = check.parameter(name).grad
+            if own is not None and grad is not None:
+                own.copy_(grad)
+        report = {"differing": result.differing, "torch": torch.__version__, "compiled": True}
+        for plan, message in zip(self.joint.plans, self.joint.planned, strict=True):
+            quarantine.put(plan, json.dumps(message).encode(), report)
+        self._stop(
+            f"{len(result.differing)} of {result.checked} gradients of a compiled step differ "
+            f"from those of the model compiled without a plan ({result.differing[0]} first); the "
+            "plan is removed and training goes on without one"
+        )
+
+    def _judge_peak(self, peak: int) -> None:
+        budget = self.joint.budget_bytes
+        if self._whole is not None:
+            peak -= max(0, self._began_live - self._static_bytes)
+        elif not self.joint.absolute:
+            # A share of one graph's memory: what else is alive when a step begins is beside it.
+            peak -= max(0, self._began_live - self.joint.inputs_bytes)
+        first, self.measured_peak_bytes = not self.measured_peak_bytes, peak
+        if peak <= budget:
+            if first:
+                self._say_status(peak, budget)
+            return
+        self.measured_peak_bytes = 0
+        self._tries += 1
+        if self._tries > TRIES:
+            self._stop(
+                f"compiled steps still peak at {format_bytes(peak)}, above the budget of "
+                f"{format_bytes(budget)}, after {TRIES} plans; training goes on without one"
+            )
+            return
+        if self._whole is not None:
+            self._beside_bytes += int((peak - self.predicted_peak_bytes) * AND_A_BIT)
+            self._plan_again(str(budget))
+            return
+        self.joint.reserve(int((peak - budget) * AND_A_BIT))
+        _say(
+            f"a compiled step peaks at {format_bytes(peak)}, above {format_bytes(budget)}: outside "
+            "its graphs more is alive than was known; they are planned and compiled again"
+        )
+        self._call = self._compiled(planned=True)
+
+    def _plan_whole(self, peak: int) -> None:
+        """A step without a plan has shown what the whole job needs."""
+        self._measures = False
+        self._static_bytes, self._base_bytes = self._began_live, peak
+        self._plan_again(self.joint.budget)
+
+    def _plan_again(self, budget: str) -> None:
+        """All graphs under one plan."""
+        whole = self._whole
+        assert whole is not None
+        more = self._beside_bytes
+        message = whole.message(self._static_bytes + more, self._base_bytes + more)
+        plan, why = self.joint.ask(message, budget)
+        budget_bytes = plan.budget_bytes if plan is not None else 0
+        for _ in range(TRIES):
+            if plan is None:
+                break
+            decided = whole.split(plan.recomputed_ops)
+            all_calls = whole.all_of(decided)
+            held = max(0, self._base_bytes + more - peak_under(message, set()))
+            predicted = peak_under(message, all_calls) + held
+            if predicted <= budget_bytes:
+                self.predicted_peak_bytes, self._again = predicted, all_calls
+                self.joint.decide(plan, message, decided, budget_bytes)
+                self._unchecked = True
+                self._call = self._compiled(planned=True)
+                _say(plan.sentence)
+                return
+            # What one call of a graph runs again, all of them do, and that was not planned.
+            tighter = plan.budget_bytes - int((predicted - budget_bytes) * AND_A_BIT)
+            plan, why = self.joint.ask(message, str(tighter))
+        self._stop(f"{why or 'no plan is one for all calls of a graph'}; trains without a plan")
+
+    def _say_status(self, peak: int, budget: int) -> None:
+        off = ""
+        if len(self.joint.plans) == 1:
+            (plan,), (message,) = self.joint.plans, self.joint.planned
+            message = with_loss(message, self._outside_bytes, self._outputs_die)
+            again = self._again or set(plan.recomputed_ops)
+            held = max(0, message.get("measured_peak_bytes", 0) - peak_under(message, set()))
+            self.predicted_peak_bytes = peak_under(message, again) + held
+            over = peak / self.predicted_peak_bytes - 1
+            off = f" ({format_percent(over, sign=True)} of predicted)"
+        equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
+        _say(f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}{equal}")
+
+    def _stop(self, why: str) -> None:
+        self.why = why
+        _say(why)
+
+    # ---- Compiling --------------------------------------------------------------------
+
+    def _compiled(self, planned: bool) -> Callable[..., Any]:
+        """Compiles at its first call. A backend of its own: nothing is shared with another."""
+        model = self._model()
+        assert model is not None
+        backend, options = self._settings
+
+        def flavour(gm: Any, inputs: Any, **more: Any) -> Any:
+            before = len(self.joint.graphs)
+            with self.joint.told(planned and not self.why):
+                found = backend(gm, inputs, **more)
+            return self._counted(found, before) if len(self.joint.graphs) == before + 1 else found
+
+        if self.joint.plans and planned and self._whole is None:
+            self.joint.forget()
+        made: Callable[..., Any] = torch.compile(model._orig_mod, backend=flavour, **options)  # type: ignore[arg-type]
+        return made
+
+    def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
+        """The same, and which graph of the step it is."""
+
+        @wraps(compiled)
+        def called(*args: Any) -> Any:
+            self._calls.append(graph)
+            return compiled(*args)
+
+        return called
+
+
+def _settings(model: nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Backend and options that a model was compiled with."""
+    context: Any = getattr(model, "dynamo_ctx", None)
+    backend: Any = getattr(context, "callback", None)
+    while hasattr(backend, "_torchdynamo_orig_backend"):
+        backend = backend._torchdynamo_orig_backend
+    if not callable(backend):
+        raise RepriseError("this torch does not tell by which backend a model is compiled")
+    options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
+    return backend, options
+
+
+def _exact_meter(device: torch.device) -> Meter | None:
+    try:
+        meter = open_meter(device)
+        if not meter.exact:
+            return None  # one that looks at every op would be compiled, too
+        start_counting(meter, device)
+    except RepriseError as error:
+        _say(f"the peak of compiled steps is not measured: {error}")
+        return None
+    return meter
+
+
+def _say(text: str) -> None:
+    print(f"reprise: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,423 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans for torch.compile: every op of the joint graph tagged as saved or recomputed.
+
+    joint = install("0.5x")              # before the first compile
+    ...torch.compile(model)(x)...        # each graph is planned while it is compiled
+    joint.remove()
+
+AOTAutograd traces forward and backward into one graph, and its partitioner decides what crosses
+from one to the other; nodes with `meta["recompute"]` are decided beforehand. The pass turns the
+joint graph into a step graph, asks the planner for a plan in which every op runs once more at most,
+and writes the tags. So profile and plan are of the very graph that the plan is applied to: the ops
+are measured as they stand in it (costs.py), and no plan outlives its graph. The hooks are
+those the installed torch has (hooks.py).
+
+The graph is functional, so statistics are updated once, and random ops are never tagged for
+recomputation. No plan, no hook in this torch, no answer in time: the graph is left as it is.
+
+A share as 0.5x is of one graph: its inputs (parameters among them), what it makes, and what the
+program makes of its outputs before the backward (`OUTSIDE`, assumed). Where graph breaks make
+several of them, a job measures what they need together and plans them as one (whole.py).
+Bytes are for the whole process: what else is alive when a graph is compiled counts. What neither
+shows is measured when the job runs (job.py).
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.plan import Decision, Plan
+from reprise.torch.ask.estimate import ask
+from reprise.torch.check import quarantine
+from reprise.torch.ground.ops import tensors_in
+from reprise.torch.joint.costs import JointCosts, hint
+from reprise.torch.joint.hooks import find_hooks
+from reprise.torch.joint.peak import peak_under
+from reprise.torch.joint.whole import LOSS
+from reprise.torch.meter.state import alive_bytes
+from reprise.units import check_budget
+
+__all__ = ["JointPass", "install", "joint_graph", "supported", "with_loss"]
+
+# Random ops keep their masks. The second one can do more than a partitioner does; its plans are
+# checked (peak.py).
+CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")
+# Between forward and backward stands the loss. By the bytes of the gradients it hands back: what
+# else is alive when it does. A cross entropy takes twice as much, squares and their mean three
+# times.
+OUTSIDE = 3
+# Any one constant: a larger id on a user would turn its input into a saved one.
+_GROUP = 0
+
+Ask = Callable[[dict[str, Any], str], tuple[Plan | None, str]]
+
+
+def supported() -> str:
+    """Empty, or why this torch cannot be planned when it compiles."""
+    if not find_hooks():
+        return (
+            "this torch has neither torch._functorch.config.joint_custom_pass nor "
+            "torch._inductor.config.joint_custom_post_pass"
+        )
+    try:
+        from torch.utils.checkpoint import CheckpointPolicy  # noqa: F401
+    except ImportError:
+        return "this torch has no CheckpointPolicy"
+    return ""
+
+
+def install(budget: str | int, planner: Ask | None = None) -> JointPass:
+    """Plans every graph that is compiled from now on."""
+    why = supported()
+    if why:
+        raise RepriseError(why)
+    made = JointPass(check_budget(budget), planner)
+    made.install()
+    return made
+
+
+class JointPass:
+    """Plans the joint graphs that its hooks show it."""
+
+    def __init__(
+        self, budget: str, planner: Ask | None = None, *, only_when_told: bool = False
+    ) -> None:
+        self.budget = budget
+        self.plans: list[Plan] = []
+        self.planned: list[dict[str, Any]] = []  # graphs, one per plan
+        self.why: list[str] = []
+        self.seen = 0  # graphs, planned or not
+        self.graphs: list[dict[str, Any]] = []  # those with a backward, in order
+        # By graph: which of its ops run again, where that was decided for all of them at once.
+        self._decided: list[set[int]] | None = None
+        self._next = 0
+        self.inputs_bytes = 0  # of the graphs that are planned
+        self._budget_bytes = 0
+        self._reserve = 0
+        self._told = not only_when_told
+        self._ask = planner or _ask
+        self._hooks = find_hooks()
+
+    @property
+    def absolute(self) -> bool:
+        """The budget is that of the process, and no share of a graph's memory."""
+        return not self.budget.endswith("x")
+
+    @property
+    def budget_bytes(self) -> int:
+        """Of the first plan, whatever was held back later."""
+        return self._budget_bytes
+
+    @contextmanager
+    def told(self, on: bool) -> Iterator[None]:
+        """What is compiled meanwhile is planned, or is not."""
+        before, self._told = self._told, on
+        try:
+            yield
+        finally:
+            self._told = before
+
+    def reserve(self, more_bytes: int) -> None:
+        """So much of the budget is not for the graphs."""
+        self._reserve += more_bytes
+
+    def forget(self) -> None:
+        """The graphs are about to be compiled again."""
+        self.plans, self.planned, self.inputs_bytes = [], [], 0
+        self._next = 0
+        if self._decided is None:
+            self.graphs.clear()
+
+    def ask(self, message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+        """A plan for any graph that this can carry out, or why there is none."""
+        plan, why = self._ask(message, budget)
+        if plan is not None and quarantine.holds(plan):
+            return None, f"plan {plan.plan_id} was found to change gradients before"
+        return plan, why
+
+    def decide(
+        self, plan: Plan, message: dict[str, Any], decided: list[set[int]], budget_bytes: int
+    ) -> None:
+        """One plan for all graphs, which are about to be compiled again, in the same order."""
+        self._decided = decided
+        self.forget()
+        self.plans, self.planned, self._budget_bytes = [plan], [message], budget_bytes
+
+    def install(self) -> None:
+        """Other passes that are there run first."""
+        for hook in self._hooks:
+            hook.install(self.visit)
+
+    def remove(self) -> None:
+        """As it was; graphs that are compiled stay as they are. Idempotent."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def visit(self, graph: Any) -> None:
+        """Plans one graph. Whatever happens, it can be compiled."""
+        self.seen += 1
+        if not self._told:
+            return
+        try:
+            if self._decided is not None:
+                self._carry_out(graph, self._decided)
+                return
+            message, made = joint_graph(graph)
+            if not _has_backward(message):
+                return  # Inductor shows its hook the graphs of inference too
+            self.graphs.append({**message})
+            inputs = message["static_bytes"]
+            message["static_bytes"] += self._reserve + self._elsewhere(graph, inputs)
+            again = self._budget_bytes and not self.absolute
+            plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
+            if plan is None:
+                self.why.append(why)
+                _say(f"a graph is compiled without a plan: {why}")
+            else:
+                kept = {i for i, how in enumerate(plan.decisions) if how is Decision.SAVE}
+                tag(made, message, set(plan.recomputed_ops), kept)
+                self.plans.append(plan)
+                self.planned.append(message)
+                self.inputs_bytes += inputs
+                self._budget_bytes = self._budget_bytes or plan.budget_bytes
+                _say(plan.sentence)
+        except Exception as error:
+            self.why.append(str(error))
+            _say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
+
+    def _carry_out(self, graph: Any, decided: list[set[int]]) -> None:
+        """What was decided for the next graph, if it is the one that this was decided for."""
+        message, made = _joint_graph(graph, None)
+        if not _has_backward(message):
+            return
+        number, self._next = self._next, self._next + 1
+        if number >= len(decided) or not _alike(message, self.graphs[number]):
+            why = "it is not one of those that were planned together"
+            self.why.append(why)
+            _say(f"a graph is compiled without a plan: {why}")
+            return
+        again = decided[number]
+        dropped = {i for op in again for i in message["ops"][op]["writes"]}
+        tag(made, message, again, {s["id"] for s in message["storages"]} - dropped)
+
+    def _elsewhere(self, graph: Any, inputs_bytes: int) -> int:
+        """What is alive beside the inputs of a graph, where that counts."""
+        if not self.absolute:
+            return 0
+        found = (v for node in graph.nodes for v in tensors_in(node.meta.get("val")))
+        device = next((v.device for v in found), torch.device("cpu"))
+        return max(0, alive_bytes(device) - inputs_bytes)
+
+
+def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
+    """The step graph of a joint graph, and its forward nodes with the storage each has."""
+    with closing(JointCosts()) as costs:
+        return _joint_graph(graph, costs)
+
+
+def _has_backward(message: dict[str, Any]) -> bool:
+    return any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"])
+
+
+def _alike(message: dict[str, Any], other: dict[str, Any]) -> bool:
+    """The same ops on the same storages?"""
+    return (
+        [(o["name"], o["reads"], o["writes"]) for o in message["ops"]]
+        == [(o["name"], o["reads"], o["writes"]) for o in other["ops"]]
+    )  # fmt: skip
+
+
+def _joint_graph(
+    graph: Any, costs: JointCosts | None
+) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
+    storages: list[dict[str, Any]] = []
+    ops: list[dict[str, Any]] = [_op("reprise.step_begin", True, "ONCE", 0, [], [])]
+    known: dict[int, int] = {}  # fake storage -> id; -1: an input of the graph
+    backward: set[Any] = set()
+    made: list[tuple[Any, int]] = []
+    tangents: list[int] = []
+    loss: dict[str, Any] | None = None
+    static = 0
+    output: list[int] = []
+    for node in graph.nodes:
+        values = list(tensors_in(node.meta.get("val")))
+        reads = sorted({i for arg in node.all_input_nodes for i in _ids(arg, known) if i >= 0})
+        if node.op == "placeholder":
+            tangent = "tangents" in str(node.target)
+            if tangent:
+                backward.add(node)
+            for value in values:
+                key = value.untyped_storage()._cdata
+                if key in known:
+                    continue
+                known[key] = len(storages) if tangent else -1
+                if tangent:
+                    tangents.append(known[key])
+                    storages.append(_storage(known[key], value, node.name, 0))
+                else:
+                    static += _bytes(value)
+            continue
+        if node.op == "output":
+            output = reads
+            continue
+        if any(arg in backward for arg in node.all_input_nodes):
+            backward.add(node)
+            if loss is None:
+                loss = _op(LOSS, False, "ONCE", 0, [], tangents)
+                loss["workspace_bytes"] = OUTSIDE * sum(storages[i]["bytes"] for i in tangents)
+                for i in tangents:
+                    storages[i]["release_op"] = len(ops)
+                ops.append(loss)
+        writes = []
+        for value in values:
+            key = value.untyped_storage()._cdata
+            if key not in known:
+                known[key] = len(storages)
+                writes.append(known[key])
+                storages.append(_storage(known[key], value, node.name, len(ops)))
+        forward = node not in backward
+        if not forward:
+            for i in reads:
+                storages[i]["saved_for_backward"] |= (
+                    ops[storages[i]["release_op"]]["phase"] == "PHASE_FORWARD"
+                )
+        own = _ids(node, known)
+        if forward and own:
+            made.append((node, max(own)))
+        if node.target is operator.getitem and not writes:
+            continue
+        touched = sum(storages[i]["bytes"] for i in (*reads, *writes))
+        kind = "VIEW" if not writes else "ONCE" if _random(node) or not forward else "PURE"
+        name = str(node.target)
+        took, workspace = costs.of(node, touched) if writes and costs is not None else (0, 0)
+        ops.append(_op(name, forward, kind, took, reads, writes))
+        ops[-1]["workspace_bytes"] = workspace
+    for number, op in enumerate(ops):
+        op["id"] = number
+    for i in output:
+        storages[i]["pinned"] = True
+    if loss is not None:
+        made_forward = {i for op in ops if op["phase"] == "PHASE_FORWARD" for i in op["writes"]}
+        loss["reads"] = [i for i in output if i in made_forward]
+    total = sum(op["time_ns"] for op in ops)
+    message = {
+        "name": "joint graph",
+        "source": "torch, compiled",
+        "static_bytes": static,
+        "flavour": "aot-joint",
+        "measured_step_ns": total,
+        "required": output,
+        "storages": storages,
+        "ops": ops,
+    }
+    return message, made
+
+
+def with_loss(message: dict[str, Any], takes_bytes: int, is_last: bool) -> dict[str, Any]:
+    """The same graph, with what the loss is known to take beside the gradients it hands back. Is
+    it the last one to hold what it reads?"""
+    ops = [
+        {**op, "workspace_bytes": takes_bytes} if op["name"] == LOSS else op
+        for op in message["ops"]
+    ]
+    read = {i for op in ops if op["name"] == LOSS and is_last for i in op["reads"]}
+    return {**message, "ops": ops, "required": [i for i in message["required"] if i not in read]}
+
+
+def tag(
+    made: list[tuple[Any, int]], message: dict[str, Any], run_again: set[int], saved: set[int]
+) -> int:
+    """Writes a plan into the nodes; how many are recomputed. Every storage that crosses, or that
+    what is recomputed reads, is decided here: the partitioner decides nothing."""
+    from torch.utils.checkpoint import CheckpointPolicy
+
+    recomputed = 0
+    ops = message["ops"]
+    again = {i for o in run_again for i in ops[o]["writes"]}
+    needed = {i for o in run_again for i in ops[o]["reads"]}
+    needed |= {
+        i
+        for op in ops
+        if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS
+        for i in op["reads"]
+    }
+    for node, storage in made:
+        if storage in again:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            recomputed += node.target is not operator.getitem
+        elif storage in needed and storage in saved:
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        else:
+            continue
+        node.meta["ac_graph_id"] = _GROUP
+    return recomputed
+
+
+def _storage(number: int, value: Tensor, name: str, made_by: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "bytes": _bytes(value),
+        "name": name,
+        "category": 4,
+        "saved_for_backward": False,
+        "release_op": made_by,
+        "pinned": False,
+    }
+
+
+def _ids(node: Any, known: dict[int, int]) -> list[int]:
+    return [
+        known[v.untyped_storage()._cdata]
+        for v in tensors_in(node.meta.get("val"))
+        if known.get(v.untyped_storage()._cdata, -1) >= 0
+    ]
+
+
+def _bytes(value: Tensor) -> int:
+    return hint(value.untyped_storage().nbytes())
+
+
+def _random(node: Any) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _op(
+    name: str, forward: bool, kind: str, time_ns: int, reads: list[int], writes: list[int]
+) -> dict[str, Any]:
+    return {
+        "id": 0,
+        "name": name,
+        "phase": "PHASE_FORWARD" if forward else "PHASE_BACKWARD",
+        "kind": f"OP_KIND_{kind}",
+        "time_ns": time_ns,
+        "workspace_bytes": 0,
+        "reads": reads,
+        "writes": writes,
+        "mutates": [],
+        "module": "",
+        "call": 0,
+        "ordinal": 0,
+    }
+
+
+def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
+    plan, why = ask(message, budget, CAPABILITIES[0])
+    if plan is not None:
+        return plan, why
+    other, _ = ask(message, budget, CAPABILITIES[1])
+    if other is not None and peak_under(message, set(other.recomputed_ops)) <= other.budget_bytes:
+        return other, ""
+    return None, why
+
+
+def _say(text: str) -> None:
+    print(f"reprise: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plans of one model: one rung per input size, and per way that its control flow takes.
+
+    key = key_of(args, kwargs)          # of a step's first forward
+    ladder.wants(key)                   # should this step be captured?
+    rung = ladder.pick(key)             # the rung whose plan this step runs under, or None
+    ladder.after(rung, matched)         # how it went
+
+Rungs of one *kind* take inputs of the same data types and ranks, under the same autocast. A step
+runs under the smallest rung that *covers* its input, at least as large in every dimension (among
+several ranks, in all): a batch that is cut short runs under the plan of a full one. An input that
+none covers is captured, up to MAX_RUNGS times; when two sizes of one program are known, the rung of
+a size half as large again is fitted and asked for ahead of time.
+
+What a plan peaks at says nothing of an input it does not cover: where its rung is still being
+planned, the step waits for it (planning.py). Where no plan will come, it runs under that of the
+largest input of its kind, which saves memory though nobody has promised how much; a step of another
+kind runs without one.
+
+Steps of one size that are different programs are *variants*. Which one comes cannot be known before
+it runs: the guess is the one that followed the last one last time. A wrong guess costs memory in
+that step, never a bit (the tape disarms).
+
+Everything is decided from what is here: no call to the server inside a step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.plan import Plan
+from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.ladder.fit import fitted
+from reprise.torch.tape.tape import Tape
+
+__all__ = ["Key", "Ladder", "Rung", "key_of"]
+
+MAX_RUNGS = 8
+MAX_CAPTURES = 16
+# After so many, or two more than twice the ways that were found, more do not help.
+MANY_CAPTURES = 8
+# A program that differs this many steps since the last capture is captured again.
+MISMATCHES_BEFORE_CAPTURE = 3
+# Mostly other programs than those captured, over so many steps: planning makes no sense.
+WATCHED_STEPS = 24
+# A much smaller input than its rung's is worth a rung of its own when it comes this often.
+SMALL, OFTEN = 0.6, 5
+# So many plans in a row may peak above the budget on the tape before one is taken as it is.
+TIGHTENED_AT_MOST = 3
+AHEAD = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a step's first forward is called with."""
+
+    kind: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of all tensors."""
+        total = 0
+        for shape in self.shapes:
+            elements = 1
+            for extent in shape:
+                elements *= extent
+            total += elements
+        return total
+
+    def within(self, other: Key) -> bool:
+        """No larger than another input of its kind, in any dimension."""
+        return self.kind == other.kind and all(
+            mine <= its
+            for own, theirs in zip(self.shapes, other.shapes, strict=True)
+            for mine, its in zip(own, theirs, strict=True)
+        )
+
+
+def key_of(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: str = "cpu",
+    parameters: torch.dtype | None = None,
+) -> Key:
+    """Types, ranks, flags, the type of the parameters and what autocast casts to make the kind;
+    numbers do not: they may count steps."""
+    kind: list[Any] = [] if parameters is None else [("parameters", str(parameters))]
+    if torch.is_autocast_enabled(device):
+        kind.append(("autocast", str(torch.get_autocast_dtype(device))))
+    shapes: list[tuple[int, ...]] = []
+    for name, leaf in _leaves("", (args, kwargs)):
+        if isinstance(leaf, Tensor):
+            kind.append((name, str(leaf.dtype), leaf.dim()))
+            shapes.append(tuple(leaf.shape))
+        elif leaf is None or isinstance(leaf, (bool, str)):
+            kind.append((name, leaf))
+        else:
+            kind.append((name, type(leaf).__name__))
+    return Key(tuple(kind), tuple(shapes))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in value:
+            yield from _leaves(f"{name}.{key}", value[key])
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _leaves(f"{name}.{number}", item)
+    else:
+        yield name, value
+
+
+@dataclass(slots=True, eq=False)
+class Rung:
+    """One captured (or fitted) step and its plan."""
+
+    number: int
+    key: Key
+    size: int  # elements of the largest input it is planned for
+    graph: CapturedGraph
+    left_out: frozenset[str]
+    leaks: bool = False  # the model hands more to the outside than its outputs
+    own_size: int = 0  # of the input its graph was captured with, of several ranks on this one
+    shared: bool = False  # by several ranks, each with an input of its own
+    fitted: bool = False
+    sketch: bool = False  # from shapes alone; fitted too
+    graph_id: int | None = None
+    plan: Plan | None = None
+    tape: Tape | None = None
+    refused: str = ""
+    # Bytes its graph was made larger by, and how often, because a plan peaked higher on the tape.
+    extra_bytes: int = 0
+    tightened: int = 0
+    # Bytes that the rank with the most static memory has more of it than this one.
+    beside_bytes: int = 0
+    least: int = 0  # plans asked for above the budget
+    # What was alive beside its steps when they peaked above the budget, and how often they did.
+    grown_bytes: int = 0
+    above: int = 0
+    repeats: bool | None = None  # its forward can run again unnoticed; None: not known
+    awaited: bool = False  # its next plan is waited for, before its next step
+    late: bool = False  # has been waited for, in vain
+    used: int = 0  # the last step it ran
+    matched: bool = False  # a step was as captured
+
+    @property
+    def open(self) -> bool:
+        """A plan may still come."""
+        return self.graph_id is not None and not self.refused
+
+    def covers(self, key: Key) -> bool:
+        """Is its plan's peak that of such a step, or more?"""
+        if self.shared:
+            return key.kind == self.key.kind and key.size <= self.size
+        return key.within(self.key)
+
+    @property
+    def may_tighten(self) -> bool:
+        """A plan that leaves more may be asked for. Not of a size that nobody has seen."""
+        return (self.sketch or not self.fitted) and self.tightened < TIGHTENED_AT_MOST
+
+
+@dataclass(slots=True)
+class Ladder:
+    """The rungs of one model."""
+
+    rungs: list[Rung] = field(default_factory=list)
+    captures: int = 0
+    _next_number: int = 1
+    _step: int = 0
+    _mismatches: int = 0  # since the last capture, of a program that no rung knows
+    _in_a_row: int = 0
+    # Captures that came upon a program that is known: the next one comes so many steps later, or
+    # two ways that alternate would never be captured both.
+    _wasted: int = 0
+    _waits: int = 0
+    _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED_STEPS))
+    _too_large: list[Key] = field(default_factory=list)
+    _small: Counter[Key] = field(default_factory=Counter)
+    _last: str = ""  # structure of the step before
+    _follows: dict[str, str] = field(default_factory=dict)
+
+    # ---- Growing ----------------------------------------------------------------
+
+    def add(
+        self, key: Key, graph: CapturedGraph, left_out: frozenset[str], leaks: bool = False
+    ) -> Rung | None:
+        """A captured step; None: it is one that is here already."""
+        self.captures += 1
+        self._mismatches = self._in_a_row = 0
+        self._saw(graph.structure)
+        for rung in self.rungs:
+            same = rung.key == key and rung.graph.structure == graph.structure
+            if same and not rung.fitted:
+                self._wasted += 1
+                return None
+        self._known_better(key)
+        return self._append(
+            Rung(self._next_number, key, key.size, graph, left_out, leaks, key.size)
+        )
+
+    def share(
+        self,
+        key: Key,
+        own_size: int,
+        graph: CapturedGraph,
+        left_out: frozenset[str],
+        leaks: bool,
+    ) -> Rung:
+        """A step that all ranks captured: the same rung on each of them, for the largest of their
+        inputs. Which ones go for it is the same everywhere too."""
+        self.captures += 1
+        self._mismatches = self._in_a_row = 0
+        self._saw(graph.structure)
+        self._known_better(key)
+        if len(self.rungs) >= MAX_RUNGS:
+            self.rungs.remove(next(rung for rung in self.rungs if rung.fitted))
+        return self._append(
+            Rung(self._next_number, key, key.size, graph, left_out, leaks, own_size, shared=True)
+        )
+
+    def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
+        """A step of which only the shapes are known. The first one captured takes its place."""
+        return self._append(
+            Rung(
+                self._next_number,
+                key,
+                key.size,
+                graph,
+                frozenset(),
+                leaks=True,
+                fitted=True,
+                sketch=True,
+            )
+        )
+
+    def ahead(self, rung: Rung) -> tuple[int, dict[str, Any]] | None:
+        """A larger size, and its graph as fitted from those of this rung's program."""
+        points: dict[int, CapturedGraph] = {}
+        for r in self._of_program(rung):
+            known = points.setdefault(r.own_size, r.graph)
+            if [s.bytes for s in known.storages] != [s.bytes for s in r.graph.storages]:
+                return None  # another shape of as many elements: they do not say what it needs
+        key = self._ahead(rung)
+        size = int(max(points) * AHEAD) if rung.shared else 0 if key is None else key.size
+        if not size or any(r.fitted and r.size >= size for r in self.rungs):
+            return None
+        message = fitted(list(points.items()), size)
+        return None if message is None else (size, message)
+
+    def fit(self, rung: Rung, size: int) -> Rung:
+        """The rung of a size that is fitted."""
+        graph = max(self._of_program(rung), key=lambda r: r.own_size).graph
+        key = self._ahead(rung) or rung.key
+        made = Rung(self._next_number, key, size, graph, rung.left_out, rung.leaks)
+        made.shared = rung.shared
+        made.fitted, made.beside_bytes = True, rung.beside_bytes
+        return self._append(made)
+
+    @property
+    def room(self) -> bool:
+        """For one more rung that is captured."""
+        return sum(not rung.fitted for rung in self.rungs) < MAX_RUNGS
+
+    def _of_program(self, rung: Rung) -> list[Rung]:
+        return [
+            r for r in self.rungs
+            if not r.fitted and r.key.kind == rung.key.kind
+            and r.graph.structure == rung.graph.structure
+        ]  # fmt: skip
+
+    def _ahead(self, rung: Rung) -> Key | None:
+        """Half as large again as the largest input of its program, along the way from each to the
+        next; None: a single one, ways apart, or of several ranks."""
+        keys = [r.key for r in sorted(self._of_program(rung), key=lambda r: r.size)]
+        if rung.shared or len(keys) < 2 or any(not a.within(b) for a, b in pairwise(keys)):
+            return None
+        shapes = []
+        for small, large in zip(keys[0].shapes, keys[-1].shapes, strict=True):
+            grew = [mine < its for mine, its in zip(small, large, strict=True)]
+            by = AHEAD ** (1 / max(1, sum(grew)))
+            shapes.append(tuple(int(n * by) if g else n for n, g in zip(large, grew, strict=True)))
+        return Key(keys[-1].kind, tuple(shapes))
+
+    def _known_better(self, key: Key) -> None:
+        """What was fitted for sizes up to this one."""
+        self.rungs = [
+            r for r in self.rungs
+            if not (r.fitted and r.key.kind == key.kind and r.size <= key.size
+                    and (r.shared or r.key.within(key)))
+        ]  # fmt: skip
+
+    def _append(self, rung: Rung) -> Rung:
+        self._next_number += 1
+        if len(self.rungs) >= MAX_RUNGS:
+            self.rungs.remove(min(self.rungs, key=lambda r: r.used))
+        self.rungs.append(rung)
+        return rung
+
+    # ---- Before a step ------------------------------------------------------------
+
+    def wants(self, key: Key) -> bool:
+        """Is this step worth a capture?"""
+        if self.captures >= MAX_CAPTURES or any(k.within(key) for k in self._too_large):
+            return False
+        kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
+        if not kin:
+            return True
+        if max(self._mismatches, self._in_a_row) >= MISMATCHES_BEFORE_CAPTURE:
+            self._waits += 1
+            if self._waits > self._wasted % 4:
+                self._waits = 0
+                return True
+            return False
+        covering = [rung for rung in kin if rung.covers(key)]
+        if not covering:
+            return True
+        if key.size < SMALL * min(rung.size for rung in covering):
+            self._small[key] += 1
+            return self._small[key] == OFTEN
+        return False
+
+    def too_large(self, key: Key) -> None:
+        """An input whose capture ran out of memory: neither it nor a larger one is captured."""
+        self._too_large.append(key)
+
+    def lacks(self, key: Key) -> list[Rung]:
+        """Rungs that would cover this input once they have a plan, where none that has one does."""
+        if any(rung.tape is not None and rung.covers(key) for rung in self.rungs):
+            return []
+        return [r for r in self.rungs if r.open and r.tape is None and r.covers(key)]
+
+    def pick(self, key: Key) -> Rung | None:
+        """The rung this step should run under."""
+        self._step += 1
+        ready = [r for r in self.rungs if r.tape is not None and r.key.kind == key.kind]
+        if not ready:
+            return None
+        expected = self._follows.get(self._last, self._last)
+        ready = [rung for rung in ready if rung.graph.structure == expected] or ready
+        covering = [rung for rung in ready if rung.covers(key)]
+        found = (
+            min(covering, key=lambda rung: rung.size)
+            if covering
+            else max(ready, key=lambda rung: rung.size)
+        )
+        found.used = self._step
+        return found
+
+    # ---- After it -------------------------------------------------------------------
+
+    def after(self, rung: Rung, matched: bool) -> None:
+        """A step has run under a rung."""
+        self._recent.append(matched)
+        if matched:
+            rung.matched = True
+            self._in_a_row = 0
+            self._saw(rung.graph.structure)
+        else:
+            self._mismatches += 1
+            self._in_a_row += 1
+            # Not what was expected: of two known ways, it was the other one, unless there is a
+            # third: so it counts as unknown all the same.
+            others = {
+                r.graph.structure
+                for r in self.rungs
+                if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
+            }
+            if len(others) == 1:
+                self._saw(others.pop())
+
+    def _saw(self, structure: str) -> None:
+        if self._last:
+            self._follows[self._last] = structure
+        self._last = structure
+
+    @property
+    def hopeless(self) -> bool:
+        """The steps are mostly other programs, and no more captures help."""
+        ways = len({rung.graph.structure for rung in self.rungs})
+        tried = self.captures >= min(MANY_CAPTURES, 2 * ways + 2)
+        full = len(self._recent) == WATCHED_STEPS
+        return full and sum(self._recent) * 2 < WATCHED_STEPS and tried

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When Reprise must stand aside, and what is alive before a step."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprise.torch.ground.watch import open_watches
+from reprise.torch.meter.meter import Meter
+from reprise.torch.meter.storage_meter import open_modes
+from reprise.torch.meter.windows import open_windows
+
+__all__ = [
+    "alive_bytes",
+    "alive_tensors",
+    "blocked",
+    "known_names",
+    "model_device",
+    "now_ns",
+    "start_counting",
+    "stream_of",
+    "work_clock",
+]
+
+_GRADIENT, _STATE = 2, 3  # reprise.v1.Category
+
+
+def blocked() -> str:
+    """Why hooks must not be set for the forward that begins now; empty: nothing is in the way.
+
+    Only the innermost pair of saved-tensor hooks is applied by autograd, so hooks around the model
+    (checkpointing, offload) are the program's decision and stay."""
+    autograd: Any = torch._C._autograd
+    if not autograd._saved_tensors_hooks_is_enabled():
+        return "saved-tensor hooks are switched off around the model"
+    if autograd._top_saved_tensors_default_hooks(True) is not None:
+        return "saved-tensor hooks of the program surround the model"
+    if torch._C._len_torch_dispatch_stack() > open_modes() + open_windows() + open_watches():
+        return "a dispatch mode of the program surrounds the model"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "the model runs inside a functorch transform"
+    if torch.compiler.is_compiling() or torch.jit._trace.is_tracing():
+        return "the model is being compiled or traced"
+    return ""
+
+
+def model_device(model: nn.Module) -> torch.device:
+    """The one device of a model's parameters."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        return tensor.device
+    return torch.device("cpu")
+
+
+def now_ns(device: torch.device) -> int:
+    """The host clock once the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter_ns()
+
+
+def stream_of(device: torch.device) -> Callable[[], Any]:
+    """Tells the stream that ops of this thread go to, in a word to compare."""
+    if device.type == "cuda":
+        raw: Any = torch._C._cuda_getCurrentRawStream
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return partial(raw, index)
+    return torch.cpu.current_stream  # has no queue; a program may name one all the same
+
+
+def work_clock(device: torch.device) -> Callable[[], int]:
+    """The CPU time of this thread where it is the only one that computes: a busy machine stretches
+    the time on the wall, here more and there less. Elsewhere the clock on the wall."""
+    one = device.type == "cpu" and torch.get_num_threads() == 1
+    return time.thread_time_ns if one else partial(now_ns, device)
+
+
+def alive_bytes(device: torch.device) -> int:
+    """Bytes of every tensor that is alive on the device, every storage once."""
+    return _bytes_of(alive_tensors(device))
+
+
+def _bytes_of(tensors: list[Tensor]) -> int:
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        sizes[storage._cdata] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def start_counting(meter: Meter, device: torch.device) -> None:
+    """Starts a meter with all that is alive now."""
+    alive = alive_tensors(device)
+    meter.start(_bytes_of(alive), alive)
+
+
+def alive_tensors(device: torch.device) -> list[Tensor]:
+    """Every tensor of the process on the device that Python knows of. `type()` and not
+    `isinstance`: asking a lazy proxy for its class could run it. A fake tensor, as torch.compile
+    leaves them behind, is not on the device that it names: its storage says so."""
+    # Garbage that waits for the collector would count as alive and die in the middle of a step.
+    gc.collect()
+    found = []
+    for thing in gc.get_objects():
+        if issubclass(type(thing), Tensor):
+            try:
+                if (
+                    thing.layout == torch.strided
+                    and thing.untyped_storage().device.type == device.type
+                ):
+                    found.append(thing)
+            except (RuntimeError, NotImplementedError):
+                continue
+    return found
+
+
+def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:
+    """Name and category of gradients and optimizer state, by storage."""
+    names: dict[int, tuple[str, int]] = {}
+    paths = {id(p): n for n, p in model.named_parameters()}
+    for name, parameter in model.named_parameters():
+        if parameter.is_leaf and parameter.grad is not None:
+            names[parameter.grad.untyped_storage()._cdata] = (f"{name}.grad", _GRADIENT)
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    path = paths.get(id(parameter), "parameter")
+                    names[value.untyped_storage()._cdata] = (f"{path}.{key}", _STATE)
+    return names

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step as a flat list of calls on storages: what `trace` makes and `graph` executes.
+
+A tensor of the trace is a *value*: how it lies on a storage. Storages come and go when the list is
+executed, values are made of them when a call needs them. Parameters, buffers, inputs and constants
+are static.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.capture.step_graph import RNG_STATE_BYTES
+from reprise.torch.ground.ops import OpKind
+
+__all__ = ["BACKWARD", "FORWARD", "Call", "Traced", "Value", "below_autograd"]
+
+FORWARD, BACKWARD = "PHASE_FORWARD", "PHASE_BACKWARD"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor: how it lies on a storage. Static ones stand for themselves."""
+
+    storage: int  # -1: static
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    static: Tensor | None = None
+
+    def of(self, storage: torch.UntypedStorage | None) -> Tensor:
+        """The tensor itself."""
+        if self.static is not None:
+            return self.static
+        assert storage is not None
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, self.offset, self.size, self.stride)
+
+    def lies_as(self, tensor: Tensor) -> bool:
+        """Is this the same place of a storage?"""
+        return (
+            tensor.dtype == self.dtype
+            and tensor.size() == self.size
+            and tensor.stride() == self.stride
+            and tensor.storage_offset() == self.offset
+        )
+
+
+@dataclass(slots=True)
+class Call:
+    """One call. Storages by number, versions counted from 1."""
+
+    func: Any
+    args: tuple[Any, ...]  # a `Value` in place of every tensor
+    kwargs: dict[str, Any]
+    phase: str
+    module: str
+    grad: bool
+    kind: OpKind = OpKind.PURE
+    outputs: list[Value] = field(default_factory=list)  # tensors, in order
+    needs: dict[int, int] = field(default_factory=dict)  # storage -> version
+    writes: list[int] = field(default_factory=list)
+    mutates: list[int] = field(default_factory=list)
+    time_ns: int = 0
+
+
+@dataclass(slots=True)
+class Traced:
+    """A step."""
+
+    name: str
+    calls: list[Call]
+    sizes: list[int]  # of the storages, in bytes
+    release: list[int]  # the last call before the module returns that made it
+    static_bytes: int
+    device: torch.device
+    # What the step returns, static values included: the loss, then the gradients.
+    loss: Value
+    gradients: dict[str, Value]
+    statics: list[Tensor]
+
+    @property
+    def state_bytes(self) -> int:
+        """What a kept generator state takes on the device; that of a GPU lies on the host."""
+        return RNG_STATE_BYTES if self.device.type == "cpu" else 0
+
+    def required(self) -> list[int]:
+        """The storages of loss and gradients."""
+        found = {v.storage for v in (self.loss, *self.gradients.values())}
+        return sorted(found - {-1})
+
+    def message(self) -> dict[str, Any]:
+        """The step graph as proto3 JSON. Workspaces are left out: bytes are those of storages."""
+        last_read = {s: i for i, call in enumerate(self.calls) for s in call.needs}
+        made_by = {s: i for i, call in enumerate(self.calls) for s in call.writes}
+        backward = next(
+            (i for i, call in enumerate(self.calls) if call.phase == BACKWARD), len(self.calls)
+        )
+        return {
+            "name": self.name,
+            "source": "torch, traced",
+            "static_bytes": self.static_bytes,
+            "flavour": "make_fx",
+            "required": self.required(),
+            "storages": [
+                {
+                    "id": s,
+                    "bytes": size,
+                    "name": str(self.calls[made_by[s]].func),
+                    "category": 4,
+                    "saved_for_backward": made_by[s] < backward <= last_read.get(s, 0),
+                    "release_op": self.release[s],
+                    "pinned": False,
+                }
+                for s, size in enumerate(self.sizes)
+            ],
+            "ops": [self._op(number, call) for number, call in enumerate(self.calls)],
+        }
+
+    def _op(self, number: int, call: Call) -> dict[str, Any]:
+        return {
+            "id": number,
+            "name": str(call.func),
+            "phase": call.phase,
+            "kind": f"OP_KIND_{call.kind.name}",
+            "time_ns": call.time_ns,
+            "workspace_bytes": 0,
+            "reads": list(call.needs),
+            "writes": call.writes,
+            "mutates": call.mutates,
+            "module": call.module,
+            "call": 0,
+            "ordinal": number,
+            "state_bytes": self.state_bytes if call.kind == OpKind.SEEDED else 0,
+        }
+
+
+@contextmanager
+def below_autograd(grad: bool) -> Iterator[None]:
+    """As the call ran in the step: kernels ask for the grad mode, nothing else does."""
+    before = torch.is_grad_enabled()
+    guards = [torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast()]
+    torch._C._set_grad_enabled(grad)
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(before)
+        while guards:
+            guards.pop()

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executes a schedule on a traced step, exec by exec and free by free: the oracle.
+
+    traced = trace(step, model, batch)
+    done = execute(traced, schedule, meter)      # e >= 0 runs call e, e < 0 frees storage -e-1
+    done.bytes                                   # alive after every entry, by the meter
+    first_difference(traced, schedule, done.bytes, predicted)
+
+    print(agreement(step, model, batch, budget="0.5x"))    # all of it, with a plan of the planner
+
+The evaluator (planner/evaluate.h) says what is alive while every exec runs; this does what the
+schedule says and looks. Storages are held by nothing but the table here, at one version each, so a
+free that comes too early shows as an absent storage, one that comes too late as bytes, and a
+version that is not the one a call read in the trace as an error or as other gradients. Any valid
+schedule can be executed: calls of the backward may run again, calls may run again anywhere, any
+number of times.
+
+Two things differ from a training job: the step runs from a list, and nothing but the schedule
+decides what is alive. So agreement here says that the planner's arithmetic is right; what an
+executor in a job adds to it is measured there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprise.errors import RepriseError
+from reprise.torch.ask.estimate import ask
+from reprise.torch.ground.generator import GeneratorState
+from reprise.torch.ground.ops import OpKind, hidden_writes, tensors_in, without_statistics
+from reprise.torch.meter.meter import Meter, open_meter
+from reprise.torch.meter.state import alive_bytes
+from reprise.torch.oracle.calls import Call, Traced, Value, below_autograd
+from reprise.torch.oracle.trace import trace, untouched
+from reprise.units import check_budget, format_bytes
+
+__all__ = ["CAPABILITIES", "Agreement", "Execution", "agreement", "execute", "first_difference"]
+
+# A kernel makes all its outputs again, also those that are there; the executor then drops them.
+CAPABILITIES = "graph"
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What a schedule did."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    # By entry: bytes alive after it, those of an exec before anything is let go.
+    bytes: tuple[int, ...]
+
+
+def execute(traced: Traced, schedule: Sequence[int], meter: Meter) -> Execution:
+    """Runs a whole schedule; `meter` has started. RepriseError: it cannot run, and why."""
+    machine = _Machine(traced, schedule)
+    begin = meter.live() - traced.static_bytes
+    points = []
+    for at, entry in enumerate(schedule):
+        if entry >= 0:
+            points.append(machine.run(at, entry, meter) - begin)
+        else:
+            machine.free(at, -entry - 1)
+            points.append(meter.live() - begin)
+    return Execution(*machine.results(), tuple(points))
+
+
+def first_difference(
+    traced: Traced, schedule: Sequence[int], measured: Sequence[int], predicted: Sequence[int]
+) -> str:
+    """Empty, or the first entry after which other bytes are alive than the evaluator says.
+    `predicted`: its point for every exec. After a free it says so many fewer."""
+    points = iter(predicted)
+    expected = 0
+    present: set[int] = set()
+    left = Counter(e for e in schedule if e >= 0)
+    ran: Counter[int] = Counter()
+    for at, (entry, found) in enumerate(zip(schedule, measured, strict=True)):
+        if entry >= 0:
+            expected = next(points, 0)
+            what = f"op {entry} {traced.calls[entry].func}"
+        else:
+            expected -= traced.sizes[-entry - 1]
+            what = f"the free of storage {-entry - 1}"
+        if found != expected:
+            return f"schedule[{at}], {what}: {found} bytes are alive, the evaluator says {expected}"
+        if entry >= 0:  # what goes by itself at the end of an exec
+            call = traced.calls[entry]
+            ran[entry] += 1
+            expected -= sum(traced.sizes[s] for s in call.writes if s in present)
+            if call.kind == OpKind.SEEDED and 1 < left[entry] == ran[entry]:
+                expected -= traced.state_bytes
+            present.update(call.writes)
+        else:
+            present.discard(-entry - 1)
+    return "" if next(points, None) is None else "the evaluator has points for more execs"
+
+
+class _Machine:
+    """The storages that are there."""
+
+    def __init__(self, traced: Traced, schedule: Sequence[int]) -> None:
+        self._traced = traced
+        self._storages: list[torch.UntypedStorage | None] = [None] * len(traced.sizes)
+        self._versions = [0] * len(traced.sizes)
+        self._left = Counter(e for e in schedule if e >= 0)
+        self._ran: Counter[int] = Counter()
+        self._states: dict[int, GeneratorState] = {}
+        self._next = 0
+
+    def run(self, at: int, number: int, meter: Meter) -> int:
+        """One call; returns what the meter sees before anything is let go."""
+        if number >= len(self._traced.calls):
+            raise RepriseError(f"schedule[{at}]: there is no op {number}")
+        call = self._traced.calls[number]
+        where = f"schedule[{at}]: op {number} {call.func}"
+        self._check(where, number, call)
+        state = self._state(number, call)
+        args = _loaded(call.args, self._of)
+        kwargs = _loaded(call.kwargs, self._of)
+        again = self._ran[number] > 1
+        func = call.func
+        if again and hidden_writes(func, tuple(args)):
+            func, args = without_statistics(func, tuple(args))
+        with below_autograd(call.grad):
+            if again and state is not None:
+                now = GeneratorState(self._traced.device)
+                state.restore()
+                out = func(*args, **kwargs)
+                now.restore()
+                del now
+            else:
+                out = func(*args, **kwargs)
+        duplicates = self._keep(where, call, out)
+        del args, kwargs, out
+        seen = meter.live()
+        del duplicates
+        self._left[number] -= 1
+        if not self._left[number]:
+            self._states.pop(number, None)
+        return seen
+
+    def free(self, at: int, storage: int) -> None:
+        """Lets a storage go."""
+        if storage >= len(self._storages) or self._storages[storage] is None:
+            raise RepriseError(f"schedule[{at}]: storage {storage} is freed but not present")
+        self._storages[storage] = None
+        self._versions[storage] = 0
+
+    def results(self) -> tuple[Tensor, dict[str, Tensor]]:
+        """Loss and gradients."""
+        if self._next != len(self._traced.calls):
+            raise RepriseError(f"schedule: op {self._next} never runs")
+        for storage in self._traced.required():
+            if self._storages[storage] is None:
+                raise RepriseError(f"schedule: storage {storage} is required at the end")
+        gradients = {n: self._of(v) for n, v in self._traced.gradients.items()}
+        return self._of(self._traced.loss), gradients
+
+    def _check(self, where: str, number: int, call: Call) -> None:
+        if self._ran[number] == 0:
+            if number != self._next:
+                raise RepriseError(f"{where} runs before op {self._next}")
+            self._next += 1
+        elif call.kind in (OpKind.ONCE, OpKind.COLLECTIVE):
+            raise RepriseError(f"{where} must not run again")
+        self._ran[number] += 1
+        for storage, version in call.needs.items():
+            if self._versions[storage] != version:
+                there = self._versions[storage]
+                raise RepriseError(
+                    f"{where} needs storage {storage} at version {version}, but "
+                    + (f"version {there} is present" if there else "it is not present")
+                )
+        for storage in call.writes:
+            if self._versions[storage] > 1:
+                raise RepriseError(
+                    f"{where} writes storage {storage}, but version "
+                    f"{self._versions[storage]} is present: free it first"
+                )
+
+    def _state(self, number: int, call: Call) -> GeneratorState | None:
+        """Of the generator before the first run, where there is another one."""
+        if call.kind != OpKind.SEEDED or (self._ran[number] == 1 and self._left[number] == 1):
+            return None
+        if self._ran[number] == 1:
+            self._states[number] = GeneratorState(self._traced.device)
+        return self._states[number]
+
+    def _of(self, value: Value) -> Tensor:
+        return value.of(None if value.storage < 0 else self._storages[value.storage])
+
+    def _keep(self, where: str, call: Call, out: Any) -> list[Any]:
+        """Takes over what a call made; returns what was there already."""
+        duplicates = []
+        made = set(call.writes)
+        for tensor, value in zip(tensors_in(out), call.outputs, strict=True):
+            storage = tensor.untyped_storage()
+            known = None if value.storage < 0 else self._storages[value.storage]
+            if value.storage in made and known is None:
+                self._storages[value.storage] = known = storage
+                self._versions[value.storage] = 1
+            elif value.storage in made and known is not storage:
+                duplicates.append(storage)
+                continue
+            if value.static is None and known is not storage:
+                raise RepriseError(f"{where} does not write where it did when it was traced")
+            size = None if value.static is not None else self._traced.sizes[value.storage]
+            if not value.lies_as(tensor) or (size is not None and storage.nbytes() != size):
+                raise RepriseError(f"{where} makes another tensor than when it was traced")
+        for storage_number in call.mutates:
+            self._versions[storage_number] += 1
+        return duplicates
+
+
+def _loaded(tree: Any, of: Callable[[Value], Tensor]) -> Any:
+    if isinstance(tree, Value):
+        return of(tree)
+    if isinstance(tree, (list, tuple)):
+        return [_loaded(t, of) for t in tree]
+    if isinstance(tree, dict):
+        return {key: _loaded(t, of) for key, t in tree.items()}
+    return tree
+
+
+# ---- With a plan of the planner -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Prediction and execution of one step under a plan."""
+
+    sentence: str  # of the plan
+    events: int
+    peak_bytes: int  # of the execution
+    difference: str  # empty: the same bytes after every event
+    differing: tuple[str, ...]  # parameters whose gradients are not those of the plain step
+
+    @property
+    def agrees(self) -> bool:
+        """The evaluator was right, and so are the gradients."""
+        return not self.difference and not self.differing
+
+    def __str__(self) -> str:
+        bits = "all gradients bit for bit equal"
+        if self.differing:
+            bits = f"gradients that differ: {', '.join(self.differing)}"
+        memory = self.difference or f"memory as predicted after each of {self.events} events"
+        return f"{self.sentence}. Executed: peak {format_bytes(self.peak_bytes)}, {memory}; {bits}."
+
+
+def agreement(
+    step: Callable[..., Tensor], model: nn.Module, *inputs: Any, budget: str | int = "0.5x"
+) -> Agreement:
+    """Traces `step(model, *inputs)`, asks for a plan, executes it and compares. The model is as
+    before. RepriseError: it cannot be traced, nothing here counts bytes exactly, or no plan."""
+    checked = check_budget(budget)
+    traced = trace(step, model, *inputs)
+    plan, why = ask(traced.message(), checked, CAPABILITIES)
+    if plan is None:
+        raise RepriseError(why)
+    meter = open_meter(traced.device)
+    meter.start(alive_bytes(traced.device))
+    try:
+        if not meter.exact:
+            raise RepriseError(f"bytes cannot be counted exactly here: {meter.why}")
+        with untouched(model):
+            done = execute(traced, plan.schedule, meter)
+    finally:
+        meter.stop()
+    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    with untouched(model):
+        loss = step(model, *inputs)
+        found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    expected = {n: g for n, g in zip(parameters, found, strict=True) if g is not None}
+    return Agreement(
+        sentence=plan.sentence,
+        events=len(plan.schedule),
+        peak_bytes=max(done.bytes),
+        difference=first_difference(traced, plan.schedule, done.bytes, plan.predicted_bytes),
+        differing=tuple(
+            n
+            for n in sorted(expected.keys() | done.gradients.keys())
+            if not _equal(expected.get(n), done.gradients.get(n))
+        ),
+    )
+
+
+def _equal(left: Tensor | None, right: Tensor | None) -> bool:
+    return left is not None and right is not None and torch.equal(left, right)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step as a flat list of calls on real tensors: forward, loss and backward.
+
+    traced = trace(step, model, batch)        # step(model, batch) returns the loss
+    traced.message()                          # its step graph, in the order of the calls
+
+`make_fx` writes down every call below autograd, in-place ones and views as they are. The list then
+runs once to see what its calls do (observe.py).
+
+The model ends as it was before: buffers and generators are put back. For tests and for finding out
+whether predictions are right: everything is alive at once while it is observed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprise.errors import RepriseError
+from reprise.torch.check.verify import Generators
+from reprise.torch.oracle.calls import FORWARD, Traced
+from reprise.torch.oracle.observe import Observer
+
+__all__ = ["trace", "untouched"]
+
+
+def trace(
+    step: Callable[..., Tensor], model: nn.Module, *inputs: Any, name: str = "traced step"
+) -> Traced:
+    """Traces `step(model, *inputs)` and the gradients of the model's parameters. RepriseError: it
+    does something that is not a call on tensors."""
+    parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    with untouched(model):
+        graph = _written_down(step, model, inputs, list(parameters.values()))
+    with untouched(model):
+        try:
+            return Observer(graph, name).run(inputs, list(parameters))
+        except RuntimeError as error:
+            raise RepriseError(
+                f"the step cannot be traced: run again, it does not do the same ({error})"
+            ) from error
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Buffers and generators are afterwards as they are now."""
+    generators = Generators()
+    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        generators.restore()
+
+
+# ---- Writing the calls down -----------------------------------------------------------
+
+
+def _written_down(
+    step: Callable[..., Tensor], model: nn.Module, inputs: tuple[Any, ...], wanted: list[Tensor]
+) -> Any:
+    """The graph of `make_fx`; every node knows its phase and module (`meta["reprise"]`)."""
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+
+    path: list[str] = [""]
+    seen: list[Any] = []
+
+    def tag(phase: str = FORWARD) -> None:
+        """What has been written since the last time."""
+        mode = get_proxy_mode()
+        assert mode is not None
+        nodes = mode.tracer.graph.nodes
+        for node in reversed(nodes):
+            if "reprise" in node.meta:
+                break
+            node.meta["reprise"] = (phase, path[-1], len(seen))
+
+    def enters(name: str) -> Callable[..., None]:
+        def enter(*_: Any) -> None:
+            tag()
+            path.append(name)
+            seen.append(name)
+
+        return enter
+
+    def leaves(*_: Any) -> None:
+        tag()
+        path.pop()
+        seen.append("")
+
+    def whole(*flat: Any) -> tuple[Any, ...]:
+        loss = step(model, *flat)
+        tag()
+        return (loss, *torch.autograd.grad(loss, wanted, allow_unused=True))
+
+    handles = []
+    for module_name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enters(module_name)))
+        handles.append(module.register_forward_hook(leaves, always_call=True))
+    options: dict[str, Any] = {"tracing_mode": "real"}
+    if "_error_on_data_dependent_ops" in inspect.signature(make_fx).parameters:
+        options["_error_on_data_dependent_ops"] = False
+    try:
+        with torch.autograd.set_multithreading_enabled(False):
+            graph = make_fx(whole, **options)(*inputs)
+    except RepriseError:
+        raise
+    except Exception as error:
+        raise RepriseError(
+            f"the step cannot be traced ({type(error).__name__}: {str(error)[:200]})"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return graph

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One armed model: its hooks, its steps, its stages."""

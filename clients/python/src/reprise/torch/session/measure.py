@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session measured: plain steps by the shape of their input, planned ones by their rung."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from statistics import median
+
+from reprise.torch.check.verify import CheckResult
+
+__all__ = ["Measured"]
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Steps of one kind: how many, their peak, the times of the last ones."""
+
+    count: int = 0
+    peak_bytes: int = 0
+    over_budget: int = 0
+    times_ns: list[int] = field(default_factory=list)
+    work_ns: list[int] = field(default_factory=list)
+    covered_peak_bytes: int = 0  # with inputs that the plan is for
+
+    def add(self, step_ns: int, peak: int, representative: bool, work_ns: int = 0) -> None:
+        self.count += 1
+        self.peak_bytes = max(self.peak_bytes, peak)
+        if representative:
+            self.times_ns.append(step_ns)
+            self.work_ns.append(work_ns or step_ns)
+            if len(self.times_ns) > 101:
+                del self.times_ns[0], self.work_ns[0]
+
+    @property
+    def step_ns(self) -> int:
+        return int(median(self.times_ns)) if self.times_ns else 0
+
+    @property
+    def stretched(self) -> float:
+        """Time on the wall by the time that was worked: nothing but others makes the latter longer,
+        so its least."""
+        return max(1.0, self.step_ns / max(1, min(self.work_ns))) if self.work_ns else 0.0
+
+
+@dataclass(slots=True)
+class Measured:
+    """Figures of one model, kept small however long it trains. Those without an argument are of the
+    input shape and the rung that were shown last."""
+
+    budget: str | None
+    plain_steps: int = 0
+    mismatched_steps: int = 0
+    checks: int = 0
+    failed_checks: int = 0
+    gradients_checked: int = 0
+    verify_extra_bytes: int = 0
+    smallest_budget: int | None = None
+    _plain: dict[Hashable, _Steps] = field(default_factory=dict)
+    _seen: Counter[Hashable] = field(default_factory=Counter)
+    _planned: dict[int, _Steps] = field(default_factory=dict)
+    _key: Hashable = None
+    _rung: int = 0
+
+    def plain(self, key: Hashable, step_ns: int, peak: int, work_ns: int = 0) -> None:
+        """A step without a plan; `work_ns`: by `work_clock`. The first one pays for what is set up
+        once, and has no optimizer state yet: it tells nothing about the time of a step."""
+        self.plain_steps += 1
+        if len(self._plain) >= 64 and key not in self._plain:
+            return
+        steps = self._plain.setdefault(key, _Steps())
+        steps.add(step_ns, peak, self.plain_steps > 1, work_ns)
+        if not self._planned:
+            self._key = key
+
+    def planned(
+        self,
+        rung: int,
+        step_ns: int,
+        peak: int,
+        budget: int,
+        *,
+        representative: bool,
+        covered: bool,
+    ) -> None:
+        """A step under a plan; `representative`: nothing else was going on that takes time;
+        `covered`: the plan is for an input as large."""
+        steps = self._planned.setdefault(rung, _Steps())
+        steps.add(step_ns, peak, representative)
+        if covered:
+            steps.covered_peak_bytes = max(steps.covered_peak_bytes, peak)
+        steps.over_budget += peak > budget
+
+    def show(self, key: Hashable, rung: int) -> None:
+        """What the figures without an argument are about."""
+        self._key, self._rung = key, rung
+
+    def peak_under(self, rung: int) -> int:
+        """The highest of its present plan's steps, of those it is for; 0: there was none."""
+        steps = self._planned.get(rung)
+        return steps.covered_peak_bytes if steps else 0
+
+    def new_plan(self, rung: int) -> None:
+        """Figures of the plan before are not those of this one."""
+        self._planned[rung] = _Steps()
+
+    def checked(self, result: CheckResult) -> None:
+        """A check of gradients."""
+        self.checks += 1
+        self.gradients_checked += result.checked
+        self.failed_checks += bool(result.differing)
+        self.verify_extra_bytes = max(self.verify_extra_bytes, result.extra_bytes)
+
+    def base(self, key: Hashable) -> tuple[int, int]:
+        """Peak and time of plain steps with this input; zeros: none was seen."""
+        steps = self._plain.get(key)
+        return (steps.peak_bytes, steps.step_ns) if steps else (0, 0)
+
+    def stretched(self, key: Hashable) -> float:
+        """How busy the machine was in plain steps with this input; 0: not known."""
+        steps = self._plain.get(key)
+        return steps.stretched if steps else 0.0
+
+    def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
+        """What is known of plain steps with an input of which no plain step was measured."""
+        if key not in self._plain:
+            self._plain[key] = _Steps(1, peak, 0, [step_ns])
+
+    @property
+    def base_peak_bytes(self) -> int:
+        return self.base(self._key)[0]
+
+    @property
+    def base_step_ns(self) -> int:
+        return self.base(self._key)[1]
+
+    @property
+    def planned_steps(self) -> int:
+        return sum(steps.count for steps in self._planned.values())
+
+    @property
+    def over_budget_steps(self) -> int:
+        """Of any rung's present plan."""
+        return sum(steps.over_budget for steps in self._planned.values())
+
+    @property
+    def planned_peak_bytes(self) -> int:
+        steps = self._planned.get(self._rung)
+        return steps.peak_bytes if steps else 0
+
+    @property
+    def planned_step_ns(self) -> int:
+        steps = self._planned.get(self._rung)
+        return steps.step_ns if steps else 0

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ops of a forward take in plain steps: timed in C++, before one is captured.
+
+    times = OpTimes(session)
+    with times.around(): ...            # a forward; timed where it tells something
+    times.spent_ns()                    # the step has ended: what looking at clocks took of it
+    times.apply(step, key)              # the ops of a captured step take what they took then
+
+A capture looks at every op from Python, which throws what the next op reads out of the caches: it
+finds convolutions a third slower than they are in a step, and small ops several times. An op that
+is made again takes what it takes in a plain step, so its time is taken there (op_clock.h): in all
+of the warm-up but its first step, which pays for what is set up once. Of several times the least:
+nothing makes an op quicker than it is.
+
+Ops are told apart by name and order: the third convolution is the third convolution. Where the two
+forwards differ in how often they call an op, and for shapes that were not timed, all ops of one
+name are scaled as those of that name were on the whole.
+
+Where the compiled half of the tape is missing, replays are called from Python, as the captured ops
+were, and their times are right. On a GPU they are those of the kernels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reprise.torch.capture.captured import CapturedOp, CapturedStep
+from reprise.torch.ladder.ladder import Key
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.state import blocked
+from reprise.torch.tape.tape import compiled_half
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["OpTimes"]
+
+Times = dict[str, list[int]]  # by name, in the order of the calls
+
+
+class OpTimes:
+    """Of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._now: Times = defaultdict(list)  # of the step under way
+        self._known: dict[Key, Times] = {}
+        self._scales: dict[str, float] = {}  # by name: in a step, by in a capture
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """A plain forward."""
+        library = compiled_half() if self._wanted() else None
+        if library is None or not library.clock(_by_cpu()):
+            yield
+            return
+        try:
+            yield
+        finally:
+            for name, overload, took in library.clocked():
+                space, _, short = name.partition("::")
+                self._now[f"{space}.{short}.{overload or 'default'}"].append(took)
+
+    def _wanted(self) -> bool:
+        session = self._session
+        return (
+            session.budget is not None
+            and session.agent.status != "inert"
+            and session.stage is Stage.WARMUP
+            and session.measured.plain_steps > 0
+            and session.device.type == "cpu"
+            and not blocked()
+        )
+
+    def spent_ns(self) -> int:
+        """The step under way has ended."""
+        now, self._now = self._now, defaultdict(list)
+        if not now:
+            return 0
+        known = self._known.setdefault(self._session.step.key, {})
+        for name, times in now.items():
+            before = known.get(name, times)
+            same = len(before) == len(times)
+            known[name] = list(map(min, before, times)) if same else times
+        return sum(map(len, now.values())) * _look_ns(_by_cpu())
+
+    def forget(self) -> None:
+        """The step under way came to nothing."""
+        self._now = defaultdict(list)
+
+    def apply(self, step: CapturedStep, key: Key) -> None:
+        """Before anything is made of the step."""
+        ops: dict[str, list[CapturedOp]] = defaultdict(list)
+        for op in step.ops:
+            if op.in_region:
+                ops[op.name].append(op)
+        known = self._known.get(key, {})
+        for name, calls in ops.items():
+            times = known.get(name, [])
+            before = sum(op.time_ns for op in calls)
+            for number, op in enumerate(calls):
+                if len(times) == len(calls):
+                    in_step = int(times[number] * step.stretched)
+                else:
+                    in_step = int(op.time_ns * self._scales.get(name, 1.0))
+                _shorten(op, in_step)
+            if len(times) == len(calls) and before:
+                self._scales[name] = sum(op.time_ns for op in calls) / before
+
+
+def _shorten(op: CapturedOp, in_step_ns: int) -> None:
+    """The same for what stands in for it when it is made again."""
+    before = op.time_ns
+    op.time_ns = min(before, in_step_ns)
+    if op.again_ns and before:
+        op.again_ns = max(1, op.again_ns * op.time_ns // before)
+
+
+def _by_cpu() -> bool:
+    """As `work_clock` says."""
+    return torch.get_num_threads() == 1
+
+
+@cache
+def _look_ns(by_cpu: bool) -> int:
+    """What an op takes longer that is timed: the quickest of some rounds of the smallest there are,
+    against the same without."""
+    library: Any = compiled_half()
+    tiny = torch.ones(1)
+    clock = time.thread_time_ns if by_cpu else time.perf_counter_ns
+    least = [1 << 62, 1 << 62]
+    for number in range(20):
+        timed = bool(number % 2) and library.clock(by_cpu)
+        begin = clock()
+        for _ in range(50):
+            tiny.neg()
+        took = clock() - begin
+        library.clocked()
+        least[timed] = min(least[timed], took)
+    return int(max(0, least[1] - least[0]) // 50) if least[1] < 1 << 62 else 0

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a captured step to the plan that the next steps run under.
+
+    planning.captured(step)       # sends the step graph; of several ranks, one does (together.py)
+    planning.ask()                # between steps: waits for the first plan, takes newer ones
+    planning.rung, planning.ladder
+
+No call to the server is made inside a step. What is refused is said once, and training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from reprise import abi
+from reprise.agent import PlanReply
+from reprise.errors import RepriseError
+from reprise.plan import Plan
+from reprise.torch.capture.capture import FORWARD, CapturedStep
+from reprise.torch.capture.step_graph import CapturedGraph, build, settle
+from reprise.torch.check import quarantine
+from reprise.torch.ground.ops import OpKind
+from reprise.torch.ladder.ladder import TIGHTENED_AT_MOST, Ladder, Rung
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.ladder.together import Together
+from reprise.torch.shortage import oom
+from reprise.torch.shortage.room import room_on
+from reprise.torch.tape.costs import measured_costs
+from reprise.torch.tape.placement import own_frees, peak_of, place
+from reprise.torch.tape.program import Program, compile_plan
+from reprise.torch.tape.tape import Tape
+from reprise.units import format_bytes, format_percent, parse_bytes, scaled_budget
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["Planning", "graph_bytes"]
+
+# So often is a rung planned again because its steps peaked above the budget.
+ABOVE_AT_MOST = 4
+# So often a plan is asked for above the budget, each time within so much more, where nothing fits.
+LEAST_AT_MOST, LEAST_STEPS = 4, 1.1
+ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
+
+
+class Planning:
+    """The graphs and plans of one session."""
+
+    def __init__(self, session: Session, wait_s: float) -> None:
+        self._session = session
+        self.wait_s = wait_s
+        self.ladder = Ladder()
+        self.rung: Rung | None = None  # of the last planned step
+        self.together: Together | None = None  # known when the first step has begun
+        self.refused: Plan | None = None  # the server's "no plan fits"
+        self._op_scale = 1.0  # time of a plain step / ops of a captured one
+
+    # ---- Graphs -------------------------------------------------------------------
+
+    def captured(self, step: CapturedStep) -> None:
+        """A whole step was watched: its graph becomes a rung."""
+        session, key = self._session, self._session.step.key
+        # The op times are to be of the same machine as the plain steps they are compared with.
+        step.stretch(session.measured.stretched(key) or step.stretched)
+        session.op_times.apply(step, key)
+        settle(step)
+        ops_ns = sum(op.time_ns for op in step.ops)
+        on_host = session.first.host is not None
+        peak, plain_ns = session.measured.base(key)
+        if plain_ns and ops_ns:
+            self._op_scale = plain_ns / ops_ns
+        elif on_host:
+            plain_ns = int(ops_ns * self._op_scale)
+        elif not plain_ns:
+            # No plain step with this input was measured: from the ops of the captured one.
+            peak, plain_ns = step.peak_bytes, int(ops_ns * self._op_scale)
+            self._session.measured.set_base(key, peak, plain_ns)
+        graph = build(
+            step, name=self._session.name, measured_peak_bytes=peak, measured_step_ns=plain_ns
+        )
+        if on_host and not peak:
+            # As if everything had stayed on the device.
+            peak = peak_of(graph, range(len(graph.step.ops)))
+            graph = replace(graph, measured_peak_bytes=peak)
+            session.measured.set_base(key, peak, plain_ns)
+        outside = {
+            id(s) for op in step.ops if op.phase == FORWARD and not op.in_region for s in op.reads
+        }
+        read = [s for s in step.storages if id(s) in outside]
+        left_out = frozenset(s.name for s in read if s.name)
+        leaks = any(s.in_region and not s.pinned for s in read)
+        if self.together is not None:
+            self.together.captured(graph, left_out, leaks)
+            return
+        rung = self.ladder.add(key, graph, left_out, leaks)
+        if rung is None:
+            return
+        if session.stage is Stage.CAPTURE:
+            session.stage = Stage.WAITING
+        self.submit(rung)
+        ahead = self.ladder.ahead(rung)
+        if ahead is not None:
+            size, message = ahead
+            self.submit_fitted(self.ladder.fit(rung, size), message)
+
+    def _budget(self, share: float = 1.0) -> str:
+        """What is asked for: less after a start that ran out of memory."""
+        session = self._session
+        assert session.budget is not None
+        if session.first.notes.tighter < 1:
+            session.say(
+                f"an earlier start ran out of memory: asks for a plan within "
+                f"{format_percent(session.first.notes.tighter)} of the budget"
+            )
+        return scaled_budget(session.budget, share * session.first.notes.tighter)
+
+    def submit(self, rung: Rung) -> None:
+        """Asks for a plan of a captured step."""
+        self._submit(rung, _enlarged(rung, rung.graph.message()), self._budget())
+
+    def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
+        """Asks for a plan of a step that nobody has seen."""
+        self._submit(rung, _enlarged(rung, message), self._budget())
+
+    def sketched(self, graph: CapturedGraph, share: float) -> str:
+        """A step of which only the shapes are known, and that is about to run: its plan is waited
+        for here, within a share of the budget. Empty, or why there is none."""
+        session = self._session
+        rung = self.ladder.sketched(session.step.key, graph)
+        self._submit(rung, graph.message(), self._budget(share))
+        while rung.open and rung.tape is None:
+            if self._ask(rung, waits=True).kind == "pending":
+                break
+        if rung.tape is None:
+            self.ladder.rungs.remove(rung)
+        return "" if rung.tape is not None else rung.refused or "none came in time"
+
+    def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
+        """Is it on its way?"""
+        text = graph_bytes(message, rung.number, budget)
+        if self._session.costs is None:
+            self._session.costs = measured_costs(_touched_bytes(rung.graph.step))
+        # Of the same busy machine as the times of the graph's ops.
+        replay_ns = int(self._session.costs.replay_ns * rung.graph.step.stretched)
+        capabilities = f"tape:seeded_ok=1:ns_per_op={replay_ns}"
+        try:
+            graph_id = self._session.agent.submit_graph(
+                text, budget, capabilities, message["static_bytes"]
+            )
+            why = self._session.agent.why if graph_id is None else ""
+        except RepriseError as error:
+            graph_id, why = None, str(error)
+        if graph_id is not None:
+            rung.graph_id, rung.refused = graph_id, ""
+        elif rung.tape is None:
+            rung.refused = f"trains without a plan: {why}"
+            self._nothing_left()
+        return graph_id is not None
+
+    def tighten(self) -> None:
+        """Memory ran out under the plan of the last step: asks for one in less, which its next
+        step waits for."""
+        rung = self.rung
+        if self.together is not None:
+            # No rank decides alone; the next start asks for less.
+            self._session.first.notes.ran_out()
+        elif rung is not None and rung.plan is not None:
+            tighter = int(min(rung.plan.budget_bytes, rung.plan.peak_bytes) * oom.TIGHTER)
+            rung.awaited = self._submit(rung, _enlarged(rung, rung.graph.message()), str(tighter))
+
+    # ---- Peaks above the budget -----------------------------------------------------
+
+    def own_peak(self, rung: Rung, peak: int) -> int:
+        """The peak of a step, as its budget counts it. A share, as 0.5x, is of the memory of the
+        step that was captured: what is alive beside it by now is beside the budget, too."""
+        plan, budget = rung.plan, self._session.budget or ""
+        if plan is None or peak <= plan.budget_bytes or not budget.endswith("x"):
+            return peak
+        return peak - self._beside(rung)
+
+    def above(self, rung: Rung, peak: int) -> None:
+        """A step as captured has peaked above the budget: asks for a plan that has room for what
+        that was more, which the next step waits for."""
+        session, plan = self._session, rung.plan
+        assert plan is not None
+        text = (
+            f"step {session.step.number} peaked at {format_bytes(peak)}, above "
+            f"{format_bytes(plan.budget_bytes)}: more is alive than when it was captured"
+        )
+        rung.above += 1
+        if self.together is not None:
+            return  # which sees it at the ranks' next meeting
+        if rung.above > ABOVE_AT_MOST:
+            if rung.above == ABOVE_AT_MOST + 1:
+                session.say(text)
+            return
+        session.say(f"{text}; asks for a plan with room for it")
+        rung.grown_bytes += peak - plan.peak_bytes
+        rung.awaited = self._submit(
+            rung, _enlarged(rung, rung.graph.message()), str(plan.budget_bytes)
+        )
+
+    def uncovered(self, rung: Rung) -> None:
+        """A step whose input no plan is for has peaked above the budget."""
+        self._session.say(
+            "steps peak above the budget whose input is larger than any that has a plan"
+        )
+
+    def _beside(self, rung: Rung) -> int:
+        """What was alive when the step under way began or is alive when it ends, and was not when
+        it was captured."""
+        session, captured = self._session, rung.graph.step
+        begin = session.step.live_begin - captured.live_begin
+        return max(0, begin, session.meter.live() - captured.live_end)
+
+    # ---- Plans --------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Between steps: waits for the first plan, and for one that the step which begins cannot
+        do without if it is to keep its budget; takes any other when it is there."""
+        if self.together is not None:
+            self.together.meet()
+            return
+        session = self._session
+        needed = self.ladder.lacks(session.step.key)
+        for rung in [r for r in self.ladder.rungs if r.open]:
+            first = session.stage is Stage.WAITING and rung.plan is None
+            waits = first or rung.awaited or (rung in needed and not rung.late)
+            reply = self._await(rung) if waits else self._ask(rung, waits=False)
+            if reply.kind == "pending" and waits:
+                why = reply.why or f"no plan after {self.wait_s:.0f} s"
+                goes_on = "without a plan" if rung.plan is None else "under the one before"
+                session.say(f"{why}; trains {goes_on} until one comes")
+                session.stage = Stage.PLANNED
+                rung.late = True
+            rung.awaited = False
+        self._nothing_left()
+
+    def _await(self, rung: Rung) -> PlanReply:
+        """Waits for a plan; where what comes leads to another being asked for, for that."""
+        for _ in range(TIGHTENED_AT_MOST):
+            plan, asked = rung.plan, rung.graph_id
+            reply = self._ask(rung, waits=True)
+            if rung.plan is not plan or rung.graph_id == asked:
+                break
+        return reply
+
+    def _ask(self, rung: Rung, waits: bool) -> PlanReply:
+        """What there is for one rung: installed, refused, or still pending."""
+        reply = self.reply(rung, self.wait_s if waits else 0)
+        self.take(rung, reply)
+        return reply
+
+    def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
+        """What the server has for a rung that this process asked for, after so long at most."""
+        agent = self._session.agent
+        have = 0 if rung.plan is None else rung.plan.plan_number
+        if rung.graph_id is None:
+            return PlanReply("refused", why=rung.refused or agent.why)
+        try:
+            if wait_s:
+                return agent.wait_plan(rung.graph_id, have, wait_s)
+            return agent.poll_plan(rung.graph_id, have)
+        except RepriseError as error:
+            return PlanReply("refused", why=f"trains without a plan: {error}")
+
+    def take(self, rung: Rung, reply: PlanReply) -> bool:
+        """Installs what has come, or notes why nothing will. Does the rung run it?"""
+        session = self._session
+        if reply.kind == "plan" and reply.plan is not None:
+            self._install(rung, reply.plan)
+            return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
+        if reply.kind == "refused" and rung.plan is None:
+            session.measured.smallest_budget = reply.smallest_budget
+            rung.refused = reply.why or "the server refused to plan this step"
+            if session.first.host is not None and reply.smallest_budget:
+                return self._least(rung, reply.smallest_budget)
+            if session.stage is not Stage.WAITING and not rung.sketch and self.together is None:
+                session.say(rung.refused)
+        elif reply.kind == "refused" and rung.awaited:
+            self._tightest(rung, reply)
+        elif reply.kind == "inert" and rung.plan is None:
+            rung.refused = f"trains without a plan: {reply.why or session.agent.why}"
+        return rung.tape is not None
+
+    def _tightest(self, rung: Rung, reply: PlanReply) -> None:
+        """Nothing fits in what was asked for after steps in which memory was short: asks for the
+        plan that needs least, where that is less than the one there is."""
+        plan, least = rung.plan, reply.smallest_budget or 0
+        assert plan is not None
+        if not 0 < least < plan.peak_bytes:
+            self._session.say(f"{reply.why} The plan before it stays")
+            return
+        self._submit(rung, _enlarged(rung, rung.graph.message()), str(least))
+
+    def _least(self, rung: Rung, smallest: int) -> bool:
+        """No plan fits, and the job does not without one. Asks for the plan that needs least, where
+        there is room for it; else saved tensors stay in host memory, and what would fit is said."""
+        session = self._session
+        room = room_on(session.device)
+        there = None if room is None else session.meter.live() + room.bytes
+        why = rung.refused
+        if (
+            rung.sketch
+            or self.together is not None
+            or rung.least >= LEAST_AT_MOST
+            or (there is not None and smallest > there)
+        ):
+            if not rung.sketch:
+                rung.refused = f"{why} {on_the_host(rung, session.budget or '', smallest)}"
+            return False
+        budget = int(smallest * LEAST_STEPS**rung.least)
+        rung.least += 1
+        session.say(
+            f"{why} The job does not fit without a plan either: asks for the one that needs least, "
+            f"within {format_bytes(budget)}"
+        )
+        self._submit(rung, rung.graph.message(), str(budget))
+        return False
+
+    def _nothing_left(self) -> None:
+        """No rung has a plan, and none will come."""
+        rungs = self.ladder.rungs
+        if self._session.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
+            if any(r.tape is not None or r.open for r in rungs):
+                return
+            self.stop(rungs[-1].refused)
+
+    def _install(self, rung: Rung, plan: Plan) -> None:
+        if not plan.feasible:
+            self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
+            return
+        found = self.prepared(rung, plan)
+        if isinstance(found, str):
+            self.reject(plan, found)
+            if rung.tape is None:
+                rung.refused = f"trains without a plan: {found}"
+            return
+        plan, tape = found
+        if plan.peak_bytes > plan.budget_bytes and self._tighten(rung, plan):
+            return
+        self.apply(rung, plan, tape)
+
+    def prepared(self, rung: Rung, plan: Plan) -> tuple[Plan, Tape] | str:
+        """A plan as this process runs it, with what it peaks at here; or why it does not."""
+        if quarantine.holds(plan):
+            return f"plan {plan.plan_id} was found to change gradients before"
+        schedule = plan.schedule
+        if self.together is not None:
+            schedule = tuple(own_frees(rung.graph, schedule))
+        try:
+            plan, program = _placed(rung, plan, schedule)
+            return plan, Tape(program)
+        except RepriseError as error:
+            return str(error)
+
+    def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
+        """The next steps run under it."""
+        rung.tape, rung.plan = tape, plan
+        self._session.stage = Stage.PLANNED
+        self._session.measured.new_plan(rung.number)
+        self._session.agent.plan_state(plan.plan_number, abi.PLAN_APPLIED)
+        if plan.sentence:
+            self._session.say(plan.sentence)
+
+    def reject(self, plan: Plan, why: str) -> None:
+        """They do not."""
+        self._session.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
+
+    def _tighten(self, rung: Rung, plan: Plan) -> bool:
+        """Asks for a plan that has room for what this one is above the budget on the tape."""
+        if not rung.may_tighten:
+            return False
+        self.submit_tighter(rung, plan.peak_bytes - plan.budget_bytes, plan.budget_bytes)
+        return rung.open
+
+    def submit_tighter(self, rung: Rung, bytes_over: int, budget_bytes: int) -> None:
+        """Asks again, for a plan that leaves so much more."""
+        rung.tightened += 1
+        rung.extra_bytes += bytes_over
+        self._submit(rung, _enlarged(rung, rung.graph.message()), str(budget_bytes))
+
+    def stopped(self, why: str) -> None:
+        for rung in self.ladder.rungs:
+            if rung.plan is not None and rung.tape is not None:
+                self._session.agent.plan_state(rung.plan.plan_number, abi.PLAN_STOPPED, why)
+            rung.tape, rung.graph_id = None, None
+
+    def drop(self, why: str) -> None:
+        self.stopped(why)
+        self.rung = None
+        self.stop(why)
+
+    def stop(self, why: str) -> None:
+        """No plan from here on."""
+        for rung in self.ladder.rungs:
+            rung.tape, rung.graph_id = None, None
+        if self._session.first.host is not None and ON_THE_HOST not in why:
+            why = f"{why}. {ON_THE_HOST}"
+        self._session.stage, self._session.why = Stage.PLAIN, why
+        self._session.say(why)
+
+
+def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
+    """What a job is told that neither fits nor has a plan."""
+    graph = rung.graph
+    text = f"{ON_THE_HOST}. What would fit: a budget of {format_bytes(smallest)} or more"
+    batch = next((shape[0] for shape in rung.key.shapes if shape), 0)
+    try:
+        allowed = parse_bytes(budget)
+    except RepriseError:  # a share of what the step needs
+        return text
+    dynamic = smallest - graph.static_bytes
+    fits = int(batch * (allowed - graph.static_bytes) / dynamic) if dynamic > 0 else 0
+    if 0 < fits < batch:
+        text += f", or a batch of about {fits} instead of {batch}"
+    return text
+
+
+def _enlarged(rung: Rung, message: dict[str, Any]) -> dict[str, Any]:
+    """By what the step needs beyond what this process saw of it."""
+    for figure in ("static_bytes", "measured_peak_bytes"):
+        message[figure] += rung.extra_bytes + rung.beside_bytes + rung.grown_bytes
+    return message
+
+
+def _placed(rung: Rung, plan: Plan, schedule: Sequence[int]) -> tuple[Plan, Program]:
+    """The plan as the tape runs it: its program, and what that peaks at here."""
+    program = compile_plan(rung.graph, schedule)
+    if rung.fitted and not rung.sketch:  # for sizes that nobody has seen
+        return replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes), program
+    here = plan.peak_bytes - rung.beside_bytes - rung.grown_bytes
+    reserve = max(0, here - peak_of(rung.graph, schedule) - rung.extra_bytes)
+    placed = place(rung.graph, program.execs, here - reserve)
+    if placed.early:
+        try:
+            program = compile_plan(rung.graph, placed.schedule)
+        except RepriseError:
+            placed = place(rung.graph, program.execs, plan.peak_bytes - rung.grown_bytes, late=True)
+    return replace(plan, peak_bytes=placed.peak_bytes + reserve + rung.grown_bytes), program
+
+
+def _touched_bytes(step: CapturedStep) -> int:
+    """What an op of the model's forward reads and writes: the mean of those that compute."""
+    ops = [op for op in step.ops if op.in_region and op.kind != OpKind.VIEW]
+    total = sum(s.bytes for op in ops for s in {*op.arguments, *op.writes})
+    return total // max(1, len(ops))
+
+
+def graph_bytes(message: dict[str, Any], rung: int, budget: str) -> bytes:
+    """The message as it is sent. Its bytes are its identity: one per rung and budget."""
+    named = message if rung == 1 else {**message, "name": f"{message['name']} #{rung}"}
+    if budget.isdigit():
+        named = {**named, "name": f"{named['name']} within {budget}"}
+    return json.dumps(named, separators=(",", ":")).encode()

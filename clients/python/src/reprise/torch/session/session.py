@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One armed model: what runs around its forward and its optimizers, and how it ends.
+
+    step.py       the step under way          planning.py   graphs and plans
+    first.py      while nothing is planned    judge.py      checks of gradients
+    stage.py      the stages, drawn
+    whereabouts.py  where the step is, and what filled the memory when it ran out
+
+A step begins with the first forward of the model after the last one ended, and ends when its
+optimizers have stepped. Forwards that do not train (evaluation, no_grad) are not steps. Whatever
+goes wrong here, the job trains on as if nobody watched; what was decided is said once, on standard
+error.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from reprise.agent import Agent
+from reprise.errors import RepriseError
+from reprise.plan import Plan
+from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.check.verify import Autocast
+from reprise.torch.ground.forward import ArmedForward
+from reprise.torch.ground.open_hooks import sweep
+from reprise.torch.ground.watch import close_watches
+from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.meter import Meter
+from reprise.torch.meter.state import model_device
+from reprise.torch.session.judge import Judge
+from reprise.torch.session.measure import Measured
+from reprise.torch.session.op_times import OpTimes
+from reprise.torch.session.planning import Planning
+from reprise.torch.session.step import Step
+from reprise.torch.session.whereabouts import Whereabouts
+from reprise.torch.shortage import oom
+from reprise.torch.shortage.first import FirstSteps
+from reprise.torch.shortage.later import Later
+from reprise.torch.shortage.origin import Forward
+from reprise.torch.tape.costs import Costs
+
+__all__ = ["Session"]
+
+# Sessions of this process: they share one agent, and one captures at a time.
+_open: dict[Session, None] = {}
+_hooks: list[Any] = []
+_OPTIMIZER = Optimizer.profile_hook_step.__code__.co_filename
+
+
+class Session:
+    """Everything Reprise keeps about one model."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        agent: Agent,
+        meter: Meter,
+        budget: str | None,
+        verify_every: int,
+        warmup: int,
+        wait_s: float,
+        name: str,
+        costs: Costs | None = None,
+        first: str = "auto",
+    ) -> None:
+        # Weak: an armed model dies with its last user, not with the process.
+        self._model = weakref.ref(model)
+        weakref.finalize(model, self._gone).atexit = False
+        self.agent = agent
+        self.meter = meter
+        self.budget = budget
+        self.name = name
+        self.warmup = max(1, warmup)
+        self.costs = costs  # None: measured when the first graph is there
+        self.device = model_device(model)
+        self.stage = Stage.WARMUP
+        self.why = ""
+        self.attached = False  # by `reprise run`, not by the program
+        self.busy = False  # a forward of our own
+        self.measured = Measured(budget)
+        self.planning = Planning(self, wait_s)
+        self.judge = Judge(self, verify_every)
+        self.where = Whereabouts(self)
+        self.step = Step(self)
+        self.first = FirstSteps(self, first)
+        self.op_times = OpTimes(self)
+        self.later = Later(self)
+        self._pid = os.getpid()
+        self._parameters = {id(p) for p in model.parameters()}
+        self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._eval_forward = self._eval_trains = False
+        self.short_of_memory = False  # it has run out before
+        self._broken = False
+        self._said: set[str] = set()
+        self.forward = ArmedForward(model, self._around)
+        _open[self] = None
+        atexit.register(self.close)
+        if not _hooks:
+            _hooks.append(register_optimizer_step_pre_hook(_before_optimizers))
+            _hooks.append(register_optimizer_step_post_hook(_after_optimizers))
+            _hooks.append(oom.watch(self.device, _ran_out))
+
+    @property
+    def model(self) -> nn.Module:
+        """The armed model."""
+        model = self._model()
+        if model is None:
+            raise RepriseError("the model of this session is gone")
+        return model
+
+    @property
+    def alone(self) -> bool:
+        """No other model of this process is armed."""
+        return len(_open) == 1
+
+    @property
+    def ladder(self) -> Ladder:
+        """Its plans."""
+        return self.planning.ladder
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the last planned step; the refusal, where that is what came."""
+        rung = self.planning.rung
+        return self.planning.refused if rung is None else rung.plan
+
+    @property
+    def armed_ns(self) -> int:
+        """What the last planned step's plan costs per step beyond the ops it runs again."""
+        rung = self.planning.rung
+        if rung is None or rung.tape is None or self.costs is None:
+            return 0
+        forwards = len(rung.tape.program.regions)
+        own_ns = self.costs.armed_ns(rung.tape) + self.later.costs_ns * forwards
+        return int(own_ns * rung.graph.step.stretched)
+
+    @property
+    def graph(self) -> CapturedGraph | None:
+        """The step graph behind it."""
+        rung, rungs = self.planning.rung, self.ladder.rungs
+        return rung.graph if rung else rungs[-1].graph if rungs else None
+
+    def _gone(self) -> None:
+        # May run at any moment, also while torch walks through its optimizer hooks: they stay.
+        self.meter.stop()
+        self.close()
+
+    def remove(self) -> None:
+        """Takes every hook out; the model is as it was. Idempotent."""
+        self.step.abandon()
+        self.later.close()
+        self.planning.stopped("removed")
+        self.forward.remove()
+        self._gone()
+        self.stage = Stage.PLAIN
+        while _hooks and not _open:
+            _hooks.pop().remove()
+
+    def close(self) -> None:
+        """Ends this model's part of the agent's session; the last one ends the session, so that
+        what was reported arrives and the run is seen to end and not to die."""
+        _open.pop(self, None)
+        if self.step.under_way and oom.is_oom(getattr(sys, "last_value", None)):
+            self.first.notes.ran_out()  # that was the end of the program
+        self.first.let_go()
+        self.later.close()
+        self.step.let_go()
+        if self.budget is not None and self.step.number and not self.step.ended:
+            self.say(
+                "no plan was made: no optimizer of torch.optim has stepped for this model, and a "
+                "step ends when its optimizer has stepped"
+            )
+        atexit.unregister(self.close)
+        if not _open and os.getpid() == self._pid:
+            self.agent.stop()
+
+    def say(self, text: str) -> None:
+        """One line to the person who trains, once."""
+        if text not in self._said:
+            self._said.add(text)
+            ranks = self.planning.together
+            who = f"rank {ranks.rank}: " if ranks is not None and ranks.rank else ""
+            print(f"reprise: {who}{text}", file=sys.stderr, flush=True)
+
+    def say_status(self) -> None:
+        """Predicted against measured."""
+        from reprise.api import status_line
+
+        self.say(status_line(self))
+
+    # ---- The forward ----------------------------------------------------------
+
+    def _around(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        sweep()
+        close_watches()
+        if not self._trains():
+            return call(*args, **kwargs)
+        step = self.step
+        if not step.under_way and not self._safely(step.begin, args, kwargs):
+            return call(*args, **kwargs)
+        first = self.first.plain
+        rare = first or step.capture is not None
+        before = oom.Before(self.model, rare) if self.short_of_memory or rare else None
+        planned = None
+        try:
+            return step.forward(call, args, kwargs)
+        except BaseException as error:
+            if not oom.is_oom(error):
+                step.abandon()
+                raise
+            self.where.ran_out(error)  # while all that filled the memory is still there
+            planned = self.later.failed()
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            if planned is None:
+                self._out_of_memory()
+                step.drop()
+                if before is None or not before.again:
+                    raise
+                if first and not self.first.gave_up(error, args, kwargs):
+                    raise
+        # Outside the handler: its traceback would keep the failed forward's tensors.
+        if planned is not None:
+            return self.retake(*planned, f"out of memory in the forward ({text})")
+        assert before is not None
+        before.restore()
+        step.begin(args, kwargs, again=True)
+        return step.forward(call, args, kwargs)
+
+    def retake(self, forward: Forward, arguments: tuple[Any, Any], why: str) -> Any:
+        """A planned forward once more, under a tighter plan, from the state it ran from."""
+        step = self.step
+        self.say(f"step {step.number}: {why}; it is taken again under a tighter plan")
+        self._tighten()
+        step.drop()
+        oom.make_room()
+        forward.generators.restore()
+        forward.state.restore()
+        step.begin(*arguments, again=True)
+        step.out_of_memory = True
+        try:
+            with torch.enable_grad(), forward.autocast.as_it_was():
+                return step.forward(forward.call, *arguments)
+        except BaseException as error:
+            if oom.is_oom(error):
+                self.where.ran_out(error)
+                self.gave_up("out of memory once more", "it was taken again already")
+            raise
+
+    def gave_up(self, what: str, why: str) -> None:
+        """Memory ran out where nothing can be taken again: the next step asks for less."""
+        alone = self.planning.together is None
+        follows = (
+            "the next step runs under a tighter plan" if alone else "the next start asks for less"
+        )
+        self.say(f"step {self.step.number}: {what}, which cannot be taken again: {why}; {follows}")
+        self._tighten()
+        self.step.drop()
+
+    def _tighten(self) -> None:
+        self.step.out_of_memory = self.short_of_memory = True
+        self.planning.tighten()
+
+    def forward_again(
+        self,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: Autocast,
+        why: str,
+    ) -> Any:
+        """The plain first forward, whose backward does not fit, in another way."""
+        self.step.abandon()
+        self.first.gave_up_late(why, args, kwargs)
+        self.step.begin(args, kwargs)
+        with torch.enable_grad(), autocast.as_it_was():
+            return self.step.forward(call, args, kwargs)
+
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """What a check needs is in no step's peak, of this model or another one."""
+        sessions = [session for session in _open if session.step.under_way]
+        for session in sessions:
+            session.step.keep_peak()
+        try:
+            yield
+        finally:
+            for session in sessions:
+                session.meter.reset_peak()
+
+    def _out_of_memory(self) -> None:
+        self.step.out_of_memory = self.short_of_memory = True
+        if self.first.plain:
+            return  # there is no plan yet that could be too large
+        if self.step.capture is not None and self.stage is Stage.PLANNED:
+            # Without a plan, and that was ours: it runs under one of those there are.
+            self.ladder.too_large(self.step.key)
+            self.say(f"step {self.step.number}: out of memory while an input of its size is new")
+            return
+        alone = self.planning.together is None
+        what = "plans get tighter from here" if alone else "the next start asks for a tighter plan"
+        self.say(f"step {self.step.number}: out of memory in the forward; {what}")
+        self.planning.tighten()
+
+    def _safely(self, do: Callable[..., None], *args: Any) -> bool:
+        """Our own mistakes are not the job's: said once, and Reprise is out of the way."""
+        try:
+            do(*args)
+        except Exception as error:
+            self.busy = False
+            self.step.drop()
+            where = f"{type(error).__name__}: {error}"
+            self.stop_planning(f"trains without Reprise after a fault of its own ({where})")
+            self._eval_trains = False
+            self._broken = True
+            return False
+        return True
+
+    def stop_planning(self, why: str) -> None:
+        """No plan from here on."""
+        self.planning.stop(why)
+
+    def _trains(self) -> bool:
+        if (
+            self.step.in_forward
+            or self._broken
+            or self.busy
+            or (self.step.in_optimizer and _stepping())
+            or not torch.is_grad_enabled()
+            or os.getpid() != self._pid
+            or torch.compiler.is_compiling()
+            or torch._C._functorch.peek_interpreter_stack() is not None
+            or any(s.step.in_forward or s.busy for s in _open)  # a part of another armed model
+        ):
+            return False
+        if self.model.training:
+            return True
+        # In eval mode, but with gradients: a step if an optimizer comes, as has been seen before.
+        self._eval_forward = True
+        return self._eval_trains
+
+    # ---- The optimizers -------------------------------------------------------
+
+    def before_optimizer(self, optimizer: Optimizer) -> None:
+        """An optimizer of the process is about to step."""
+        if not self._owns(optimizer):
+            return
+        sweep()
+        close_watches()
+        if self.step.under_way:
+            self.step.before_optimizer()
+        elif self._eval_forward and self.step.number == 0:
+            self._eval_trains = True
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
+        if not self._owns(optimizer):
+            return
+        if self.step.under_way:
+            self.step.after_optimizer(optimizer)
+        else:
+            self.step.learn(optimizer)
+
+    def _owns(self, optimizer: Optimizer) -> bool:
+        if optimizer in self._foreign:
+            return False
+        for again in (False, True):
+            if again:  # parameters may have been replaced: a new head, a lazy module
+                model = self._model()
+                self._parameters = {id(p) for p in model.parameters()} if model else set()
+            for group in optimizer.param_groups:
+                if any(id(p) in self._parameters for p in group["params"]):
+                    return True
+        self._foreign.add(optimizer)
+        return False
+
+
+def _stepping() -> bool:
+    """Is this called from an optimizer's step (a closure)? One that has raised said nothing."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _OPTIMIZER:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _before_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for session in tuple(_open):
+        session._safely(session.before_optimizer, optimizer)
+
+
+def _after_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for session in tuple(_open):
+        session._safely(session.after_optimizer, optimizer)
+
+
+def _ran_out(error: BaseException | None, asked: int) -> None:
+    """Anywhere in a step: of the session whose step began last."""
+    for session in reversed(tuple(_open)):
+        if session.step.under_way and os.getpid() == session._pid:
+            session.where.ran_out(error, asked)
+            return

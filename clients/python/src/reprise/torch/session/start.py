@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts a session: daemon, agent, meter, hooks. What is missing is said, and training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import weakref
+from pathlib import Path
+from types import BuiltinFunctionType
+
+import torch
+from torch import nn
+
+from reprise import abi, daemon
+from reprise.agent import Agent
+from reprise.errors import RepriseError
+from reprise.torch.compiled.fast import prepare
+from reprise.torch.joint.job import CompiledJob
+from reprise.torch.joint.joint_pass import supported
+from reprise.torch.meter.meter import open_meter
+from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.session.session import Session
+
+__all__ = ["compiled", "start"]
+
+DEFAULT_WAIT_S = 60.0
+
+# Models that torch.compile has wrapped.
+compiled: weakref.WeakKeyDictionary[nn.Module, CompiledJob] = weakref.WeakKeyDictionary()
+
+
+def start(
+    model: nn.Module,
+    *,
+    budget: str | None,
+    verify_every: int,
+    warmup: int,
+    name: str,
+    first: str = "auto",
+) -> Session | None:
+    """A session, or None when this model cannot be watched; the reason is said."""
+    if hasattr(model, "_orig_mod") and budget is not None and not supported():
+        # Planned graph by graph, when it is compiled.
+        compiled[model] = CompiledJob(model, budget, verify_every)
+        return None
+    why = _unsupported(model)
+    if why:
+        _say(f"trains without Reprise: {why}")
+        return None
+    try:
+        meter = open_meter(model_device(model))
+        start_counting(meter, model_device(model))
+    except RepriseError as error:
+        _say(f"trains without Reprise: {error}")
+        return None
+    if not meter.exact:
+        _say(f"peaks are counted per storage, without what ops use inside: {meter.why}")
+    if budget is not None:
+        prepare()
+    program = Path(sys.argv[0]).name or "python"
+    labels = {
+        "name": os.environ.get("REPRISE_NAME") or program,
+        "program": program,
+        "model": name,
+        "meter": meter.name,
+        **_what_works(model, budget),
+    }
+    collector, agent = _connect(labels)
+    session = Session(
+        model,
+        agent=agent,
+        meter=meter,
+        budget=budget,
+        verify_every=verify_every,
+        warmup=warmup,
+        wait_s=_wait_s(),
+        name=name,
+        first=first,
+    )
+    if collector.socket is None or agent.status == "inert":
+        session.stop_planning(f"trains without a plan: {collector.why or agent.why}")
+    return session
+
+
+def _what_works(model: nn.Module, budget: str | None) -> dict[str, str]:
+    """What the page says of the job beside the agent's own capabilities."""
+    facts = {
+        "adapter": "torch eager",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": str(model_device(model)),
+        "executor": "tape" if budget is not None else "none: no budget was given",
+    }
+    if torch.version.cuda is not None:
+        facts["cuda"] = torch.version.cuda
+    with contextlib.suppress(RepriseError):
+        builtin = isinstance(abi.load().op_begin, BuiltinFunctionType)
+        facts["op_marks"] = "builtin functions" if builtin else "ctypes: slower in traced steps"
+    return facts
+
+
+def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
+    """A private daemon ends when its last job does: one that still answered may be gone when the
+    agent comes. Then another is started."""
+    for _ in range(3):
+        collector = daemon.ensure()
+        agent = Agent.start(labels=labels, socket=collector.socket)
+        if collector.socket is None or agent.status != "inert" or not agent.loaded:
+            break
+        agent.stop()
+    return collector, agent
+
+
+def _unsupported(model: nn.Module) -> str:
+    if not isinstance(model, nn.Module):
+        raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        return "the model is compiled with TorchScript"
+    if hasattr(model, "_orig_mod"):
+        return f"the model is compiled with torch.compile; {supported() or 'it has no budget'}"
+    devices = {t.device for t in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        return f"its parameters are on {len(devices)} devices"
+    return ""
+
+
+def _wait_s() -> float:
+    text = os.environ.get("REPRISE_PLAN_TIMEOUT", "")
+    try:
+        return max(0.0, float(text)) if text else DEFAULT_WAIT_S
+    except ValueError:
+        _say(
+            f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}"
+        )
+        return DEFAULT_WAIT_S
+
+
+def _say(text: str) -> None:
+    print(f"reprise: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step under way: plain, captured, or under a plan.
+
+    step.begin(args, kwargs)             # the first forward after the last step ended
+    out = step.forward(call, args, kwargs)
+    step.before_optimizer(...); step.after_optimizer(...)
+    step.abandon()                       # it failed, or the model is let go
+
+A step ends when its optimizers have stepped (cycle.py). Which plan it runs under is the ladder's
+choice (ladder.py), made when it begins.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+
+from reprise import abi
+from reprise.torch.capture.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
+from reprise.torch.check.verify import Check
+from reprise.torch.ground.cycle import Cycle
+from reprise.torch.ground.watch import close_watches
+from reprise.torch.ladder.ladder import Key, key_of
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns, work_clock
+from reprise.torch.meter.windows import KernelWindow, OpRecorder
+from reprise.torch.session.tracing import Tracing
+from reprise.torch.tape.tape_run import Run
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["Step", "capturing"]
+
+# So many planned steps after the first check the result is said in a line.
+SAID_AFTER = 3
+
+_capturing: list[Step] = []  # one at a time in a process
+
+
+def capturing() -> Capture | None:
+    """The capture that is under way in this process."""
+    return _capturing[0].capture if _capturing else None
+
+
+class Step:
+    """One step after another of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.number = 0
+        self.ended = 0
+        self.key = Key((), ())
+        self.under_way = False
+        self.in_forward = False
+        self.in_optimizer = False
+        self.capture: Capture | None = None
+        self._keeps_capture = True
+        self.run: Run | None = None
+        self.check: Check | None = None
+        self.out_of_memory = False
+        self.tracing = Tracing(session.agent, session.meter)
+        self._cycle = Cycle()
+        self._kernel_window = KernelWindow(session.agent, session.device)  # around a captured step
+        self._tried = 0  # captures given up
+        # Of the step under way: its thread, whether all of it runs there, and whether that was not
+        # so the last time. Modes and hooks that lie over a whole step are of one thread.
+        self._thread = threading.get_ident()
+        self._one_thread = True
+        self._scattered = False
+        self._begin_ns = 0
+        self._clock = work_clock(session.device)
+        self._begin_work = 0
+        self._peak = 0
+        self.live_begin = 0
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Those that have been seen to step for this model."""
+        return self._cycle.optimizers
+
+    # ---- It begins ------------------------------------------------------------------
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
+        """The first forward of a step is about to run. `again`: one that has run out of memory."""
+        session = self._session
+        self.number += 1
+        here = threading.get_ident()
+        self._scattered = not (self._one_thread and self._thread == here)
+        self._thread, self._one_thread = here, True
+        self.tracing.ops = not self._scattered
+        self._cycle.restart()
+        dtype = next((p.dtype for p in session.model.parameters()), None)
+        self.key = key_of(args, kwargs, session.device.type, dtype)
+        session.later.forget()
+        session.planning.ask()
+        session.first.begin(args, kwargs)
+        self.under_way, self.tracing.on, self.run = True, False, None
+        if not (not again and self._wants_capture() and self._begin_capture()) and (
+            session.stage is Stage.PLANNED
+        ):
+            self._begin_planned()
+        if session.first.host is not None and self.capture is None and self.run is None:
+            self._begin_capture(keep=False)  # never plainly
+        session.agent.step(self.number)
+        session.where.begin(self.run)
+        session.where.enter(FORWARD)
+        if session.agent.window_kinds() and not self.tracing.on:
+            self.tracing.begin(self.run)  # the collector asked
+        self._peak = 0
+        if self.capture is None:
+            session.meter.reset_peak()
+        self._clock = work_clock(session.device)
+        self.live_begin = session.meter.live()
+        self._begin_ns, self._begin_work = now_ns(session.device), self._clock()
+
+    def _wants_capture(self) -> bool:
+        session = self._session
+        if session.budget is None or _capturing or session.agent.status == "inert":
+            return False
+        together = session.planning.together
+        if together is not None:
+            return together.captures
+        if session.stage is Stage.CAPTURE:
+            return True
+        return session.stage is Stage.PLANNED and session.ladder.wants(self.key)
+
+    def _begin_capture(self, keep: bool = True) -> bool:
+        """False: the program is in the way. Not kept: for the sake of the host's memory alone."""
+        session = self._session
+        why = blocked()
+        if self._scattered:
+            why = "parts of its steps run in different threads"
+        if why:
+            self._tried += keep
+            if self._tried > 3 and session.stage is Stage.CAPTURE:
+                session.planning.stop(f"trains without a plan: {why}")
+            return False
+        _capturing.append(self)
+        self.tracing.events()
+        self._kernel_window.open()
+        recorder = OpRecorder(session.agent)
+        self.capture = Capture(
+            session.model, session.meter, recorder, self._kernel_window.traced, session.first.host
+        )
+        self._keeps_capture = keep
+        prior = alive_tensors(session.device)
+        self.capture.begin(prior, known_names(session.model, self._cycle.optimizers))
+        return True
+
+    def _begin_planned(self) -> None:
+        session = self._session
+        rung = session.ladder.pick(self.key)
+        if rung is None or rung.tape is None or rung.plan is None:
+            return
+        session.planning.rung = rung
+        session.measured.show(rung.key, rung.number)
+        # Until it has matched once: then its plan holds, and it may run as fast as it can.
+        host, where = None if rung.matched else session.first.host, session.where
+        self.run = rung.tape.begin(host=host, at=where.at(), here=where.here())
+        self.check = session.judge.begin(rung, self.run)
+
+    # ---- Its forwards ---------------------------------------------------------------
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One forward of the root."""
+        where = self._session.where
+        self.in_forward = True
+        self._one_thread &= threading.get_ident() == self._thread
+        where.enter(FORWARD)
+        try:
+            if self.check is not None:
+                self.check.enter(args, kwargs)
+            if self.capture is not None:
+                with self.capture.region() as pin:
+                    out = call(*args, **kwargs)
+                    pin(out)
+            elif self.run is not None:
+                out = self._planned(self.run, call, args, kwargs)
+            else:
+                with self._session.op_times.around():
+                    out = self._session.first.forward(call, args, kwargs)
+        finally:
+            self.in_forward = False
+        where.enter(BACKWARD)
+        if self.check is not None:
+            self.check.leave(out)
+        return out
+
+    def _planned(
+        self, run: Run, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        why = blocked()
+        if why:
+            # A capture of another model of ours is nothing this program has done.
+            run.stand_aside("" if _capturing else why)
+            self.stop_check()
+            return call(*args, **kwargs)
+        rung = self._session.planning.rung
+        assert rung is not None
+        assert rung.tape is not None
+        if run.spent:
+            # One more micro-batch than captured, or a step that was given up after its backward.
+            where = self._session.where
+            run = self.run = rung.tape.begin(run.counts, run.host, where.at(), where.here())
+        later = self._session.later
+        later.before(call, args, kwargs)
+        with rung.tape.region():
+            out = call(*args, **kwargs)
+        later.after(out)
+        return out
+
+    # ---- It ends --------------------------------------------------------------------
+
+    def learn(self, optimizer: Optimizer) -> None:
+        """It has stepped outside a step: from now on it belongs to one."""
+        self._cycle.learn(optimizer)
+
+    def before_optimizer(self) -> None:
+        """An optimizer of the model is about to step."""
+        judge, session = self._session.judge, self._session
+        self.in_optimizer = True
+        self._one_thread &= threading.get_ident() == self._thread
+        session.where.enter(OPTIMIZER)
+        if self.capture is not None:
+            self.capture.enter_optimizer()
+        if torch._C._current_graph_task_id() != -1:
+            # It steps in a hook of the backward, which is not over: values are compared, as far as
+            # they have been made again when the step ends.
+            if self.check is not None and session.planning.rung is not None:
+                session.planning.rung.leaks = True
+                self.stop_check()
+            return
+        self._judge_audit()
+        if self.check is not None:
+            began = now_ns(session.device)
+            check, self.check = self.check, None
+            with session.unmeasured():
+                judge.compare(check)
+                del check
+            self._begin_ns += now_ns(session.device) - began
+
+    def keep_peak(self) -> None:
+        """What comes next is no part of the step."""
+        self._peak = max(self._peak, self._session.meter.peak())
+
+    def _judge_audit(self) -> None:
+        run, judge = self.run, self._session.judge
+        if run is not None and run.audit is not None:
+            audit, run.audit = run.audit, None
+            judge.checked = True
+            judge.judge(audit.result())
+
+    def stop_check(self) -> None:
+        """Nothing is compared after this step."""
+        if self.check is not None:
+            self.check.stop()
+            self.check = None
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """It has stepped: the step may be over."""
+        self.in_optimizer = False
+        if not self._cycle.ends(optimizer):
+            return
+        self._judge_audit()
+        looks_ns = self._session.op_times.spent_ns()
+        step_ns = now_ns(self._session.device) - self._begin_ns - looks_ns
+        work_ns = self._clock() - self._begin_work - looks_ns
+        self.under_way = False
+        self.ended += 1
+        if self.capture is not None:
+            self._end_capture(self.capture)
+        else:
+            peak = max(self._peak, self._session.meter.peak())
+            self.tracing.end_ops()
+            self._end(step_ns, peak, work_ns)
+            self.tracing.end()
+            self._session.first.end()
+        self._session.where.enter(0)
+
+    def _end_capture(self, capture: Capture) -> None:
+        self.capture = None
+        _capturing.remove(self)
+        step = capture.finish()
+        self._kernel_window.close()
+        self._session.agent.step_done(
+            self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
+        )
+        if self._keeps_capture and self._one_thread:
+            self._session.planning.captured(step)
+        self.tracing.end()
+        self._session.first.end()
+
+    def _end(self, step_ns: int, peak: int, work_ns: int) -> None:
+        session, ladder = self._session, self._session.ladder
+        run, self.run = self.run, None
+        checked, session.judge.checked = session.judge.checked, False
+        flags, plan_id, replayed, mismatches = 0, 0, 0, 0
+        rung = session.planning.rung
+        plan = rung.plan if rung is not None else None
+        if run is not None and rung is not None and plan is not None:
+            run.finish()
+            counts = run.counts
+            # What a larger input needs than the plan is for says nothing about the plan.
+            covered = rung.covers(self.key)
+            plan_id, replayed = plan.plan_number * covered, counts.replayed + counts.on_demand
+            mismatches = counts.mismatches
+            flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
+            quiet = not (self.tracing.on or checked or mismatches)
+            peak = session.planning.own_peak(rung, peak)
+            over = peak > plan.budget_bytes and not self.out_of_memory
+            if run.armed or mismatches:
+                ladder.after(rung, matched=not mismatches)
+            if not run.armed and not mismatches:
+                pass  # of another model of ours, which was in the way: no plan was tried
+            elif over and not mismatches and not covered:
+                session.planning.uncovered(rung)
+                flags, mismatches = abi.STEP_KEPT_ALL, 1
+            else:
+                session.measured.planned(
+                    rung.number,
+                    step_ns,
+                    peak,
+                    plan.budget_bytes,
+                    representative=quiet,
+                    covered=covered,
+                )
+                if over and not mismatches:
+                    session.planning.above(rung, peak)
+            session.measured.mismatched_steps += bool(mismatches)
+        elif not self.out_of_memory:
+            session.measured.plain(self.key, step_ns, peak, work_ns)
+        flags |= (abi.STEP_WINDOW if self.tracing.on else 0) | (
+            abi.STEP_OOM if self.out_of_memory else 0
+        )
+        self.out_of_memory = False
+        session.agent.step_done(
+            self.number,
+            step_ns=step_ns,
+            peak_bytes=peak,
+            plan_id=plan_id,
+            flags=flags,
+            recomputed=replayed,
+            mismatches=mismatches,
+        )
+        if session.stage is Stage.WARMUP and session.measured.plain_steps >= session.warmup:
+            session.stage = Stage.PLAIN if session.budget is None else Stage.CAPTURE
+        elif session.stage is Stage.PLANNED and ladder.hopeless:
+            what = run.counts.first_mismatch if run is not None else ""
+            session.planning.drop(f"the step keeps changing ({what})")
+        elif run is not None and session.measured.planned_steps == SAID_AFTER + 1:
+            session.say_status()
+
+    def abandon(self) -> None:
+        """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
+        nothing."""
+        close_watches()
+        self._session.op_times.forget()
+        if self.capture is not None:
+            self.capture.leave()
+            self.capture = None
+            self._kernel_window.drop()
+            _capturing.remove(self)
+        self.stop_check()
+        if self.run is not None and self.run.armed:
+            self.run.mismatch("the forward failed")
+        self.tracing.end()
+        self.under_way = self.under_way and self.run is not None
+
+    def drop(self) -> None:
+        """Nothing of the step is left: the next forward begins another one."""
+        self.under_way = self.in_optimizer = False
+        self.run = None
+        self.abandon()
+
+    def let_go(self) -> None:
+        """The session ends."""
+        if self in _capturing:
+            _capturing.remove(self)

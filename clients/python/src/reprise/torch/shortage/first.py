@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job takes its first steps when it may not fit before it is planned.
+
+    plain    as if nobody watched, and measured: the job fits
+    host     saved tensors wait in host memory (host.py) for a step or two; the capture is exact
+    shapes   the first step runs under a plan made from shapes alone (sketch.py); the next one is
+             captured with its saved tensors on the host, and planned anew
+
+"auto" begins plainly and looks at the room there is (room.py) whenever autograd saves something in
+the first step. When what is alive comes near the limit, or an allocator gives up, the forward is
+taken back (generators, buffers) and tried once more in one of the other ways: on the host where
+that is memory elsewhere, from shapes where host and device are the same. A start that died in its
+first step is remembered (notes.py) and the next one does not try plainly at all.
+
+With several ranks nothing is tried again: they begin alike, on the host if any of them says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.torch.ground.host import HostSaves
+from reprise.torch.ground.open_hooks import Hooks
+from reprise.torch.ground.stale import stale_message
+from reprise.torch.ladder.ranks import Ranks
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.ladder.together import Together
+from reprise.torch.meter.state import blocked
+from reprise.torch.shortage.again import Again, Kept
+from reprise.torch.shortage.notes import Notes
+from reprise.torch.shortage.room import Room, room_on
+from reprise.torch.shortage.sketch import sketched
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["DoesNotFit", "FirstSteps"]
+
+# What the backward and the allocator need of the room besides gradients.
+LEFT_FREE = 0.1
+FINER = 0.9  # of the budget, for a plan that has not seen the job
+
+
+class DoesNotFit(torch.OutOfMemoryError):
+    """The plain first step comes near the limit: given up before the system ends the process."""
+
+
+class FirstSteps:
+    """Of one session."""
+
+    def __init__(self, session: Session, way: str) -> None:
+        self._session = session
+        self._asked = way
+        self._over = session.budget is None
+        self._begun = False
+        self._watches: tuple[Room, int] | None = None  # and what is alive when it begins
+        self._again: Again | None = None
+        self._failed = ""  # the error of its backward, which the program has caught
+        self.notes = Notes(session.model, session.device)
+        # Not None: the job does not fit without a plan, and no step is taken without either.
+        self.host: HostSaves | None = None
+
+    @property
+    def plain(self) -> bool:
+        """The first step is under way, as if nobody watched."""
+        return self._begun and not self._over and self.host is None
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A step begins."""
+        if self._over or self._begun:
+            if self._failed and self.plain:
+                self._careful(
+                    self._elsewhere(),
+                    f"memory ran out in the backward ({self._failed})",
+                    args,
+                    kwargs,
+                )
+            return
+        self._begun = True
+        session, way, why = self._session, self._asked, "as asked for"
+        if way == "auto" and self.notes.died:
+            way, why = self._elsewhere(), "the last start of this job died in its first step"
+        try:
+            ranks = Ranks.here()
+            ways = [] if ranks is None else ranks.gather(way)
+        except RepriseError as error:
+            self._over = True
+            session.stop_planning(f"trains without a plan: {error}")
+            return
+        if ranks is not None:
+            session.planning.together = Together(session, ranks)
+        if any(other not in ("auto", "plain") for other in ways):
+            way = "host"  # shapes are those of one rank
+        self.notes.begins()
+        if way in ("host", "shapes"):
+            self._careful(way, why, args, kwargs)
+        elif way == "auto" and ranks is None:
+            room = room_on(session.device)
+            self._watches = None if room is None else (room, session.meter.live())
+            self._again = Again(session)
+            self._again.open()
+
+    def failed(self, why: str) -> None:
+        """Memory ran out in its backward, which cannot be taken again."""
+        self._failed = why
+        self._session.step.abandon()
+
+    def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Memory ran out in its backward: another way from its forward on."""
+        self._careful(self._elsewhere(), f"the plain one does not fit ({why})", args, kwargs)
+
+    def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """The first forward ran out of memory; is there another way to take it?"""
+        way = self._elsewhere() if self._asked == "auto" else "plain"
+        if not self.plain or way == "plain" or self._session.planning.together is not None:
+            return False
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self._careful(way, f"the plain one does not fit ({text})", args, kwargs)
+        return self.host is not None
+
+    def end(self) -> None:
+        """A step has ended: the first one, if it was that."""
+        if self._begun and not self._over:
+            self._over, self._watches = True, None
+            self.let_go()
+            self.notes.fits()
+            if self.host is not None and self._session.stage in (Stage.WARMUP, Stage.PLANNED):
+                self._session.stage = Stage.CAPTURE  # PLANNED: from shapes alone
+
+    def _elsewhere(self) -> str:
+        room = room_on(self._session.device)
+        return "host" if room is None or room.host_apart else "shapes"
+
+    def _careful(self, way: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        session = self._session
+        self.let_go()
+        self._watches, self.host = None, HostSaves(session.model)
+        if way == "shapes":
+            failed = self._plan_from_shapes(args, kwargs)
+            if not failed:
+                session.say(f"the first step runs under a plan made from shapes alone: {why}")
+                return
+            why = f"{why}; no plan from shapes: {failed}"
+        session.say(f"the first steps keep their saved tensors in host memory: {why}")
+
+    def _plan_from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Empty, or why there is none."""
+        session = self._session
+        if session.agent.status == "inert":
+            return session.agent.why
+        if blocked():
+            return blocked()
+        try:
+            graph = sketched(session.model, args, kwargs, session.meter.live())
+        except RepriseError as error:
+            return str(error)
+        return session.planning.sketched(graph, FINER)
+
+    # ---- While the plain first step runs ------------------------------------------------
+
+    def let_go(self) -> None:
+        """It is over, or taken in another way."""
+        if self._again is not None:
+            self._again.close()
+            self._again = None
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A plain forward: `DoesNotFit` when what autograd saves of the first comes near the limit,
+        or what its backward makes of that."""
+        again = self._again
+        if self._watches is None or again is None or not self.plain or blocked():
+            return call(*args, **kwargs)
+        room, before = self._watches
+        session = self._session
+        meter = session.meter
+        gradients = sum(
+            p.nbytes
+            for p in session.model.parameters()
+            if p.is_leaf and p.requires_grad and p.grad is None
+        )
+        most = before + int(room.bytes * (1 - LEFT_FREE))
+
+        def pack(tensor: Tensor) -> Kept:
+            if meter.live() > most - gradients:
+                raise DoesNotFit(f"it comes near {room.what}")
+            kept = Kept(tensor)
+            again.keep(kept)
+            return kept
+
+        def unpack(kept: Kept) -> Tensor:
+            if kept.alias is None:
+                raise RuntimeError(
+                    "Trying to backward through the graph a second time: its saved tensors were "
+                    "let go when memory ran out in the first backward"
+                )
+            if kept.alias._version != kept.version:
+                raise RuntimeError(stale_message(kept.alias, kept.version))
+            if meter.live() > most and again.would_help:
+                raise DoesNotFit(f"its backward comes near {room.what}")
+            return kept.alias
+
+        with Hooks(pack, unpack):
+            return again.forward(call, args, kwargs)

@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tape remembers so that a storage can be made again.
+
+                    +--------- Held(argument) ----> tensor of the program (first life)
+    Cell <-chain- Node                        \\---> Cell (a later life)
+      ^             |
+      |             +- - weak - -> the cells it makes
+    Ref (kept by autograd instead of the tensor)
+
+A *cell* is one storage that is given up: the calls that made and then wrote it (its chain), and
+its recomputed copy while there is one. A *node* is one recorded call. Everything is owned from
+autograd's side: when autograd lets go of the last `Ref`, the records and what they hold go too.
+Nothing points back strongly, so no record waits for the garbage collector.
+
+A storage is identified by an attribute on its Python object, which lives exactly as long as the
+storage itself, whatever views and aliases come and go.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.compiled.shortcut import Shortcut
+from reprise.torch.ground.generator import GeneratorState
+from reprise.torch.ground.geometry import Geometry, geometry_of
+from reprise.torch.ground.ops import hidden_writes, without_statistics
+
+__all__ = [
+    "Cell",
+    "Held",
+    "Kept",
+    "Node",
+    "Own",
+    "Ref",
+    "alias_below",
+    "cell_of",
+    "mark_storage",
+    "record",
+    "unmark",
+]
+
+_CELL = "_reprise_cell"
+_NOTHING: dict[str, Any] = {}
+_INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
+
+
+class Cell:
+    """One storage that is given up."""
+
+    __slots__ = (
+        "__weakref__",
+        "chain",
+        "dtype",
+        "id",
+        "run",
+        "tensor",
+        "uses",
+        "version",
+        "waiting",
+    )
+
+    def __init__(self, number: int, node: Node, dtype: torch.dtype, run: object) -> None:
+        self.id = number
+        self.run = weakref.ref(run)
+        # The call that made it, then those that wrote it in place; None: not recorded.
+        self.chain: list[Node | None] = [node]
+        self.dtype = dtype
+        # The recomputed copy: how far its chain has run (0: none) and how often it is still used.
+        self.tensor: Tensor | None = None
+        self.version = 0
+        self.uses = 0
+        # By version: tensors given up and not unpacked yet, and arguments of recorded calls.
+        self.waiting: dict[int, int] = {}
+
+    def wait(self, version: int) -> None:
+        """Somebody will need it at this version."""
+        self.waiting[version] = self.waiting.get(version, 0) + 1
+
+    def waited(self, version: int) -> None:
+        """And no longer does."""
+        self.waiting[version] -= 1
+        if not self.waiting[version]:
+            del self.waiting[version]
+
+    def recorded(self, first: int, end: int) -> bool:
+        """Can these calls of the chain be made once more?"""
+        return all(n is not None and n.args is not None for n in self.chain[first:end])
+
+
+class Held:
+    """A tensor argument of a recorded call: the tensor itself, its cell, or first one, then the
+    other."""
+
+    __slots__ = ("cell", "geometry", "reads", "stale", "tensor", "version")
+
+    def __init__(
+        self,
+        tensor: Tensor | None,
+        reads: int,
+        cell: Cell | None,
+        version: int,
+        geometry: Geometry | None,
+    ) -> None:
+        self.tensor = tensor
+        # Version counter of the tensor; a write nobody saw shows here.
+        self.stale = 0 if tensor is None else tensor._version
+        self.reads = reads  # replays that still read the first life; -1: unknown
+        self.cell = cell
+        self.version = version
+        self.geometry = geometry
+
+
+class Own:
+    """The storage a call writes in place: stands for the copy being made."""
+
+    __slots__ = ("geometry",)
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+
+
+class Node:
+    """One recorded call."""
+
+    __slots__ = (
+        "__weakref__",
+        "args",
+        "flat",
+        "func",
+        "grad",
+        "held",
+        "kwargs",
+        "outputs",
+        "replays",
+        "short",
+        "state",
+    )
+
+    def __init__(self, func: Any, replays: int) -> None:
+        self.func = func
+        self.replays = replays
+        # Arguments, a `Held` or `Own` in place of every tensor; None once the last planned replay
+        # has run. `held`: those tensors. `flat`: where they stand; None: some in lists, or named.
+        self.args: list[Any] | None = None
+        self.kwargs: dict[str, Any] = _NOTHING
+        self.held: Sequence[Held] = ()
+        self.flat: list[tuple[int, Held | Own]] | None = None
+        # Some kernels make less without it (the workspace of mkldnn_rnn_layer, for one).
+        self.grad = torch.is_grad_enabled()
+        self.state: GeneratorState | None = None  # of the generator, before the call
+        self.short: Shortcut | None = None  # instead of the call
+        # Cells it makes, by output; of a call that writes in place, the one cell it writes.
+        self.outputs: list[weakref.ref[Cell] | None] = []
+
+    def forget(self) -> None:
+        """It will not be made again."""
+        for held in self.held:
+            if held.cell is not None:
+                held.cell.waited(held.version)
+        self.args, self.kwargs, self.held, self.flat = None, _NOTHING, (), None
+        self.state = self.short = None
+
+
+class Ref:
+    """What autograd keeps instead of a tensor that is given up."""
+
+    __slots__ = ("cell", "copy", "geometry", "made", "run", "slot", "version")
+
+    def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
+        # What was unpacked. The node that did so holds it anyway until it lets go of this `Ref`;
+        # should it ask again, here it is.
+        self.made: Tensor | None = None
+        cell.wait(version)
+        self.copy: Any = None  # of the tensor, in a step whose values are compared
+        self.run = run
+        self.slot = slot
+        self.cell: Cell | None = cell
+        self.version = version
+        self.geometry = geometry
+
+    def let_go(self) -> None:
+        """Its backward will not be."""
+        self.cell = self.made = self.copy = None
+
+
+class Kept:
+    """What autograd keeps of a tensor that stays."""
+
+    __slots__ = ("run", "slot", "tensor", "version")
+
+    def __init__(self, run: Any, slot: int, tensor: Tensor) -> None:
+        self.run = run
+        self.slot = slot
+        self.tensor: Tensor | None = tensor
+        self.version = tensor._version
+
+    def let_go(self) -> None:
+        """Its backward will not be."""
+        self.tensor = None
+
+
+def cell_of(tensor: Tensor, run: object) -> Cell | None:
+    """The cell of the storage behind a tensor, if this run made one."""
+    cell: Cell | None = getattr(tensor.untyped_storage(), _CELL, None)
+    return cell if cell is not None and cell.run() is run else None
+
+
+def mark(tensor: Tensor, cell: Cell) -> None:
+    """Makes a cell known by the storage of a tensor."""
+    mark_storage(tensor.untyped_storage(), cell)
+
+
+def mark_storage(storage: torch.UntypedStorage, cell: Cell) -> None:
+    """The same for the storage itself."""
+    setattr(storage, _CELL, cell)
+
+
+def unmark(tensor: Tensor) -> None:
+    """Undoes `mark`: a cell that holds its first life must not be held by it."""
+    delattr(tensor.untyped_storage(), _CELL)
+
+
+def alias_below(tensor: Tensor) -> Tensor:
+    """An alias without grad_fn that shares the version counter, made inside a dispatch mode.
+
+    Below autograd `detach` would give the alias a counter of its own, and a write to the original
+    would go unnoticed."""
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+    before = torch._C._dispatch_tls_is_dispatch_key_excluded(_INPLACE_OR_VIEW)
+    exclude(_INPLACE_OR_VIEW, False)
+    try:
+        return tensor.detach()
+    finally:
+        exclude(_INPLACE_OR_VIEW, before)
+
+
+def record(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replays: int,
+    first_life_reads: tuple[int, ...],
+    own: Cell | None,
+    run: object,
+) -> Node:
+    """A call, with its tensors held as long as its replays need them and no longer."""
+    node = Node(func, replays)
+    recorder = _Recorder(first_life_reads, own, run)
+    held = list(args)
+    flat: list[tuple[int, Held | Own]] = []
+    direct = True
+    for position, value in enumerate(args):
+        if isinstance(value, Tensor):
+            held[position] = item = recorder.tensor(value)
+            flat.append((position, item))
+        elif isinstance(value, (list, tuple)):
+            before = recorder.seen
+            made = recorder.hold(value)
+            if recorder.seen != before:
+                held[position], direct = made, False
+    if kwargs:
+        node.kwargs = {key: recorder.hold(value) for key, value in kwargs.items()}
+        direct = direct and recorder.seen == len(flat)
+    if hidden_writes(func, args):
+        node.func, left = without_statistics(func, tuple(held))
+        held = list(left)
+        flat = [(position, item) for position, item in flat if held[position] is item]
+        recorder.held = [item for _, item in flat if type(item) is Held]
+    # What an overload calls when it is called: its own Python frame is left out.
+    node.func = getattr(node.func, "_op", node.func)
+    node.args, node.held, node.flat = held, recorder.held, flat if direct else None
+    return node
+
+
+class _Recorder:
+    """Walks the arguments of one call. (A nested function that calls itself would be a cycle, and
+    keep the cell until the garbage collector runs.)"""
+
+    __slots__ = ("_own", "_reads", "_run", "held", "seen")
+
+    def __init__(self, reads: tuple[int, ...], own: Cell | None, run: object) -> None:
+        self._reads = reads
+        self._own = own
+        self._run = run
+        self.seen = 0  # tensors
+        self.held: list[Held] = []
+
+    def tensor(self, value: Tensor) -> Held | Own:
+        reads, at = self._reads, self.seen
+        self.seen = at + 1
+        planned = reads[at] if at < len(reads) else -1
+        cell = cell_of(value, self._run)
+        if cell is None:
+            held = Held(_first_life(value), planned or -1, None, 0, None)
+        else:
+            geometry = geometry_of(value)
+            if cell is self._own:
+                return Own(geometry)
+            version = len(cell.chain)
+            cell.wait(version)
+            tensor = _first_life(value) if planned > 0 else None
+            held = Held(tensor, planned, cell, version, geometry)
+        self.held.append(held)
+        return held
+
+    def hold(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.tensor(value)
+        if isinstance(value, (list, tuple)):
+            return [self.hold(v) for v in value]
+        return value
+
+
+def _first_life(tensor: Tensor) -> Tensor:
+    # A tensor with a grad_fn would keep autograd's graph, and through it this record, alive.
+    return tensor if tensor.grad_fn is None else alias_below(tensor)

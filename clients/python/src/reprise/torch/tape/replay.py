@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes given-up storages again.
+
+Two ways. `run` follows a burst of the program: each call is replayed with what is present, its
+outputs stay for the planned number of uses, arguments go with their last planned replay. `take`
+hands a tensor to autograd and, where the program and the backward disagree, makes it on demand from
+the records and the copies that are there, in a loop (chains are thousands of calls long).
+
+What is needed can always be made. A rehearsed program (rehearsal.py) finds whatever it needs as
+long as the backward comes as captured; when it no longer does, nothing more is let go, and what the
+replays still to come would have made is made from the same records. Whatever the counts say, the
+last way back to something that is still waited for is never let go (`_use`, `_done_with`).
+
+Replays run below autograd and autocast and outside every dispatch mode, so that nobody sees them;
+with the grad mode of the original call, because kernels ask for it; and with its generator state,
+so that random ops draw the same bits.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.torch.ground.generator import GeneratorState
+from reprise.torch.ground.geometry import Geometry
+from reprise.torch.ground.ops import tensors_in
+from reprise.torch.meter.windows import OpRecorder
+from reprise.torch.tape.program import Burst
+from reprise.torch.tape.records import Cell, Held, Node, Own, Ref
+
+__all__ = ["Replayer"]
+
+
+class _Alone:
+    """Below autograd and autocast, seen by no mode."""
+
+    __slots__ = ("_functions", "_grad", "_guards")
+
+    def __enter__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        # A function mode looks at the backward (watch.py), at sizes and strides as well.
+        self._functions = torch._C.DisableTorchFunction()
+        self._functions.__enter__()
+        self._guards = [
+            torch._C._DisableTorchDispatch(),
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._DisableAutocast(),
+        ]
+
+    def __exit__(self, *_: object) -> None:
+        # Released here and in this order, not when some traceback lets go of a frame.
+        guards = self._guards
+        while guards:
+            guards.pop()
+        torch._C._set_grad_enabled(self._grad)
+        self._functions.__exit__(None, None, None)
+
+
+class _Memo(dict[tuple[int, int], Tensor]):
+    """Copies made on demand, by cell and version."""
+
+
+class Replayer:
+    """The replays of one step."""
+
+    __slots__ = ("_counts", "_nodes", "recorder")
+
+    def __init__(self, nodes: dict[int, weakref.ref[Node]], counts: Any) -> None:
+        self._nodes = nodes
+        self._counts = counts
+        self.recorder: OpRecorder | None = None  # in a traced step
+
+    # ---- As planned -----------------------------------------------------------
+
+    def run(self, burst: Burst) -> bool:
+        """Replays a burst; a call whose outputs nobody holds any more is left out. False: it could
+        not be replayed to its end."""
+        if self.recorder is None:
+            return self._run(burst)
+        with self.recorder.op("reprise::recompute"):
+            return self._run(burst)
+
+    def _run(self, burst: Burst) -> bool:
+        nodes = self._nodes
+        with _Alone():
+            for replay in burst:
+                reference = nodes.get(replay.op)
+                node = reference() if reference is not None else None
+                if node is not None and not self._replay(node, replay.keep):
+                    return False
+        return True
+
+    def _replay(self, node: Node, keep: dict[int, int]) -> bool:
+        """False: not everything is there. It always is, as the rehearsal has shown; but an executor
+        that is wrong about that must be slow, not wrong."""
+        if node.args is None:
+            return False
+        owner = self._owner(node)
+        own = None
+        if owner is not None:
+            own = owner.tensor
+            if own is None or owner.version >= len(owner.chain):
+                return False
+            if owner.chain[owner.version] is not node:
+                return False
+        elif any(_only_way_back(c()) for c in node.outputs if c is not None):
+            return False
+        for held in node.held:
+            if held.tensor is None:
+                cell = held.cell
+                if cell is None or cell.tensor is None or cell.version != held.version:
+                    return False
+        if node.flat is None:
+            args = [_load(value, own) for value in node.args]
+        else:
+            args = node.args.copy()
+            for position, item in node.flat:
+                args[position] = _tensor(item, own)
+        kwargs = _load(node.kwargs, own) if node.kwargs else node.kwargs
+        used: list[Cell] = []
+        for held in node.held:
+            if held.tensor is None:
+                if held.cell not in used:
+                    used.append(held.cell)  # type: ignore[arg-type]
+            elif held.reads > 0:
+                held.reads -= 1
+                if held.reads == 0 and _elsewhere(held):
+                    held.tensor = None
+        node.replays -= 1
+        if self.recorder is None:
+            out = _call(node, args, kwargs)
+        else:
+            with self.recorder.op(str(node.func)):
+                out = _call(node, args, kwargs)
+        del args, kwargs, own
+        self._counts.replayed += 1
+        if owner is not None:
+            owner.version += 1
+            used.append(owner)
+        else:
+            made = (out,) if isinstance(out, Tensor) else tensors_in(out)
+            for reference, tensor in zip(node.outputs, made, strict=False):
+                cell = None if reference is None else reference()
+                # A new life, whatever a use that never came has left of the one before it.
+                if cell is not None and cell.id in keep:
+                    cell.tensor, cell.version, cell.uses = tensor, 1, keep[cell.id]
+        if node.replays == 0:
+            _done_with(node)
+        for cell in used:
+            _use(cell)
+        return True
+
+    @staticmethod
+    def _owner(node: Node) -> Cell | None:
+        """The cell a call writes in place, None for one that makes new storages."""
+        reference = node.outputs[0] if len(node.outputs) == 1 else None
+        cell = None if reference is None else reference()
+        return cell if cell is not None and cell.chain[0] is not node else None
+
+    # ---- To autograd ----------------------------------------------------------
+
+    def take(self, ref: Ref, run: Any) -> Tensor:
+        """The tensor of a `Ref`."""
+        with torch._C.DisableTorchFunction():
+            return self._take(ref, run)
+
+    def _take(self, ref: Ref, run: Any) -> Tensor:
+        cell, geometry = ref.cell, ref.geometry
+        assert cell is not None
+        if ref.made is not None:
+            if not run.safe:
+                _use(cell)
+            return ref.made
+        tensor = cell.tensor
+        version = min(ref.version, len(cell.chain))  # a program that left the plan wrote less
+        if tensor is None or cell.version != version:
+            run.safe = True
+            with _Alone():
+                tensor = self._on_demand(cell, version)
+        if not _lies_as(tensor, geometry):
+            with _Alone():
+                tensor = tensor.as_strided(*geometry)
+        if not run.safe:
+            ref.made = tensor
+            cell.waited(ref.version)
+            _use(cell)
+        return tensor
+
+    def _on_demand(self, cell: Cell, version: int) -> Tensor:
+        """Makes a copy from the records, and what it needs first. Copies stay with their cells:
+        time matters more than memory when the program is not as planned."""
+        memo = _Memo()
+        todo = [(cell, version)]
+        while todo:
+            target, at = todo[-1]
+            if _find(memo, target, at) is not None:
+                todo.pop()
+                continue
+            missing = []
+            for node in target.chain[_start(memo, target, at) : at]:
+                assert node is not None
+                for held in node.held:
+                    source = held.cell if held.tensor is None else None
+                    if source is not None and _find(memo, source, held.version) is None:
+                        missing.append((source, held.version))
+            if missing:
+                todo += missing
+                continue
+            self._make(memo, target, at)
+        made = _find(memo, cell, version)
+        assert made is not None
+        return made
+
+    def _make(self, memo: _Memo, target: Cell, version: int) -> None:
+        start = _start(memo, target, version)
+        own = _copy(_find(memo, target, start)) if start else None
+        for node in target.chain[start:version]:
+            assert node is not None
+            args = [_load_from(memo, value, own) for value in node.args or ()]
+            kwargs = _load_from(memo, node.kwargs, own)
+            out = _call(node, args, kwargs)
+            self._counts.on_demand += 1
+            if own is not None:
+                continue
+            for reference, tensor in zip(node.outputs, tensors_in(out), strict=False):
+                cell = None if reference is None else reference()
+                if cell is target:
+                    own = tensor
+                elif cell is not None and _find(memo, cell, 1) is None and len(cell.chain) == 1:
+                    _keep(memo, cell, 1, tensor)
+        assert own is not None
+        _keep(memo, target, version, own)
+
+
+def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
+    return (
+        tensor.size() == geometry[0]
+        and tensor.stride() == geometry[1]
+        and tensor.storage_offset() == geometry[2]
+    )
+
+
+def _view(tensor: Tensor | None, geometry: Geometry) -> Tensor:
+    assert tensor is not None
+    return tensor if _lies_as(tensor, geometry) else tensor.as_strided(*geometry)
+
+
+def _find(memo: _Memo, cell: Cell, version: int) -> Tensor | None:
+    if cell.tensor is not None and cell.version == version:
+        return cell.tensor
+    return memo.get((id(cell), version))
+
+
+def _keep(memo: _Memo, cell: Cell, version: int, tensor: Tensor) -> None:
+    memo[id(cell), version] = tensor
+    if cell.tensor is None:
+        cell.tensor, cell.version = tensor, version
+
+
+def _start(memo: _Memo, cell: Cell, version: int) -> int:
+    """From which version on a cell is made up to another: from nothing where all its calls are
+    recorded, else from the copy that is there."""
+    if cell.recorded(0, version):
+        return 0
+    for start in range(version - 1, 0, -1):
+        if not cell.recorded(start, start + 1):
+            break
+        if _find(memo, cell, start) is not None:
+            return start
+    raise RepriseError(
+        f"storage {cell.id} of this step's plan cannot be made again at version {version}: a "
+        "fault of Reprise, please report it; REPRISE_DISABLE=1 trains without it"
+    )
+
+
+def _copy(tensor: Tensor | None) -> Tensor:
+    """Of the whole storage, which others may still read as it is."""
+    assert tensor is not None
+    copy = tensor.untyped_storage().clone()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
+def _use(cell: Cell) -> None:
+    """One planned use is over. The last one ends a life, unless the copy is the only way back."""
+    cell.uses -= 1
+    if cell.uses <= 0 and not _only_way_back(cell):
+        cell.tensor, cell.version = None, 0
+
+
+def _only_way_back(cell: Cell | None) -> bool:
+    """Is there a copy that somebody waits for and that cannot be made again?"""
+    if cell is None or cell.tensor is None or not cell.waiting:
+        return False
+    return not cell.recorded(0, max(cell.waiting))
+
+
+def _elsewhere(held: Held) -> bool:
+    """Can it be read from its cell from here on?"""
+    cell = held.cell
+    return cell is not None and (cell.tensor is not None or cell.recorded(0, held.version))
+
+
+def _done_with(node: Node) -> None:
+    """The last planned replay is over: what it held can go, unless it is the only way back."""
+    for reference in node.outputs:
+        cell = None if reference is None else reference()
+        if cell is not None and cell.waiting and cell.tensor is None:
+            return  # one of several outputs that it alone can make
+    node.forget()
+
+
+def _call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if node.short is not None:
+        return node.short(args)
+    torch._C._set_grad_enabled(node.grad)
+    if node.state is None:
+        return node.func(*args, **kwargs) if kwargs else node.func(*args)
+    before = GeneratorState(node.state.device)
+    node.state.restore()
+    try:
+        return node.func(*args, **kwargs)
+    finally:
+        before.restore()
+
+
+def _first_life(held: Held) -> Tensor:
+    tensor = held.tensor
+    assert tensor is not None
+    if tensor._version != held.stale:
+        raise RuntimeError(
+            "a tensor that a recomputed op reads was modified in place after the forward, by "
+            f"something that did not do so in the captured step: [{tensor.type()} "
+            f"{list(tensor.shape)}] is at version {tensor._version}; expected {held.stale}"
+        )
+    return tensor
+
+
+def _tensor(item: Held | Own, own: Tensor | None) -> Tensor:
+    """One argument of a planned replay."""
+    if isinstance(item, Own):
+        return _view(own, item.geometry)
+    if item.tensor is not None:
+        return _first_life(item)
+    assert item.cell is not None
+    assert item.geometry is not None
+    return _view(item.cell.tensor, item.geometry)
+
+
+def _load(value: Any, own: Tensor | None) -> Any:
+    """The same, in whatever it stands."""
+    if isinstance(value, (Held, Own)):
+        return _tensor(value, own)
+    if isinstance(value, (list, tuple)):
+        return [_load(v, own) for v in value]
+    if isinstance(value, dict):
+        return {key: _load(v, own) for key, v in value.items()}
+    return value
+
+
+def _load_from(memo: _Memo, value: Any, own: Tensor | None) -> Any:
+    """Arguments for a replay on demand: nothing is counted."""
+    if isinstance(value, Held):
+        if value.tensor is not None:
+            return _first_life(value)
+        assert value.cell is not None
+        assert value.geometry is not None
+        return _view(_find(memo, value.cell, value.version), value.geometry)
+    if isinstance(value, Own):
+        return _view(own, value.geometry)
+    if isinstance(value, (list, tuple)):
+        return [_load_from(memo, v, own) for v in value]
+    if isinstance(value, dict):
+        return {key: _load_from(memo, v, own) for key, v in value.items()}
+    return value

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a training step under a plan: op by op, in eager mode, the model untouched.
+
+    tape = Tape(program)
+    run = tape.begin()                    # a step
+    with tape.region(): model(x)          # the root's forward
+    ...loss, backward, optimizer...
+    counts = run.counts
+
+Inside the root's forward a dispatch mode compares every op with the captured sequence, records
+the calls that will be replayed, and saved-tensor hooks keep or give up what autograd saves. In the
+backward only the unpack hook works: just before an event of the program it replays the burst that
+stands there, then hands out the tensor. Where it is built, fast.cc does the part of this that has
+nothing to decide.
+
+What must stay true: gradients are those of the plain program, whatever the plan. Records hold
+what really ran; the program only says what to hold and when to let go. At the first op out of step
+the run *disarms*: from there on everything is kept. At the first unpack out of step, or when the
+graph is to be kept for another backward, the run turns *safe*: nothing more is let go and what is
+missing is made on demand. test_tape.py and test_out_of_step.py hold it to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reprise.marks import At, ignore_end
+from reprise.torch.compiled import fast
+from reprise.torch.compiled.shortcut import prepare
+from reprise.torch.ground.host import HostSaves
+from reprise.torch.ground.open_hooks import Hooks
+from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, mutated_positions
+from reprise.torch.ground.stale import refuse_stale
+from reprise.torch.ground.watch import close_watches, watch
+from reprise.torch.tape.program import Program
+from reprise.torch.tape.tape_run import Counts, Run, unpack
+
+__all__ = ["Counts", "Run", "Tape", "compiled_half", "unpack"]
+
+
+def compiled_half() -> Any:
+    """The compiled half of tapes with its gate in place; None: it is not here."""
+    return fast.load(unpack, refuse_stale)
+
+
+class Tape(TorchDispatchMode):
+    """The dispatch mode of a planned forward."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program = program
+        prepare()
+        self._compiled = fast.Compiled.of(program, unpack, refuse_stale)
+        self._gate: Any = None  # while it is open
+        self._run = self.begin()
+
+    def begin(
+        self,
+        counts: Counts | None = None,
+        host: HostSaves | None = None,
+        at: At = ignore_end,
+        here: int = 0,
+    ) -> Run:
+        """A step begins; what an unfinished one left is forgotten with its graph. With the counts
+        of a run that is spent the step goes on. `host`: what a mismatch keeps is kept there; only
+        in Python. `at` is called with 1 + op, `here` is the address of the same in C, for ops that
+        never come to Python."""
+        compiled = self._compiled if host is None else None
+        program = self.program if compiled is None else compiled.program
+        self._run = Run(program, counts, compiled, at, here)
+        self._run.host = host
+        return self._run
+
+    @property
+    def hooked(self) -> int:
+        """Saved tensors of a step that go through the hooks."""
+        return len(self.program.events if self._compiled is None else self._compiled.program.events)
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """The root's forward."""
+        run, program = self._run, self.program
+        close_watches()
+        if not program.replays:
+            # Everything is kept: there is nothing to do, nothing to check, nothing to pay.
+            run.region = len(program.regions)
+            yield
+            return
+        if self._compiled is not None and not run.region and not fast.alone():
+            # Somebody else looks at every op, too: all of them go through Python in this step.
+            run.program, run.track = program, fast.Track()
+        number = run.region
+        track = run.track
+        slot = track.slot
+        if number >= len(program.regions):
+            run.mismatch(f"forward {number + 1} of a step captured with {len(program.regions)}")
+            first = end = 0
+        else:
+            first, end = program.regions[number]
+            track.next = first
+        run.region = number + 1
+        try:
+            with self._hooks(run), self._ground(track), self, self._opened(track):
+                yield
+        except BaseException:
+            # A forward that fails and is tried again starts over.
+            run.region, track.slot = number, slot
+            raise
+        if run.armed and track.next != end:
+            run.mismatch(f"the forward ended after {track.next - first} of {end - first} ops")
+        if run.waits():
+            watch(run)
+
+    def _hooks(self, run: Run) -> Any:
+        if isinstance(run.track, fast.Track):
+            return Hooks(run.pack, unpack)
+        assert self._compiled is not None
+        return Hooks(run.track.pack, self._compiled.module.unpack)
+
+    @staticmethod
+    def _ground(track: Any) -> Any:
+        return nullcontext() if isinstance(track, fast.Track) else fast.Ground()
+
+    @contextmanager
+    def _opened(self, track: Any) -> Iterator[None]:
+        """Ops go through the gate, where there is one."""
+        if isinstance(track, fast.Track):
+            yield
+            return
+        assert self._compiled is not None
+        gate = self._compiled.module
+        if not gate.open(track):
+            yield
+            return
+        self._gate = gate
+        try:
+            yield
+        finally:
+            self._gate = None
+            gate.close()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        gate = self._gate
+        if gate is None:
+            return self._op(func, types, args, kwargs)
+        # Some calls come here past the gate, by a tensor of another class: what we call must not
+        # come to it.
+        before = gate.aside(0)
+        try:
+            return self._op(func, types, args, kwargs)
+        finally:
+            gate.aside(before)
+            if before & 1:
+                gate.follow()
+
+    def _op(
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Any:
+        run = self._run
+        track = run.track
+        if track.armed:
+            rows = self.program.rows
+            at = track.next
+            if at < len(rows) and rows[at].func is func:
+                row = rows[at]
+                track.next = at + 1
+                run.at(row.op + 1)
+                if row.plain:
+                    return func(*args, **kwargs) if kwargs else func(*args)
+                return run.special(row, func, args, kwargs or {})
+            if not PLAIN_TYPES.issuperset(types):
+                return NotImplemented
+            if func in IGNORED:
+                return func(*args, **(kwargs or {}))
+            expected = rows[at].func if at < len(rows) else "the end"
+            run.mismatch(f"op {at} is {func}, captured was {expected}")
+        elif not PLAIN_TYPES.issuperset(types):
+            return NotImplemented
+        if mutated_positions(func):
+            return run.written(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step under a program: what it has recorded, how far it is, what it does when something is not
+as captured.
+
+    run = Run(program)                    # made by Tape.begin
+    run.special(row, func, args, kwargs)  # a call that is recorded, or that writes
+    packed = run.pack(tensor)             # what autograd keeps of a saved tensor
+    tensor = unpack(packed)               # in the backward: replays what stands before it
+
+Records are its own, or, as long as all is as planned and that half is built, those of
+compiled/records.h; `in_python` takes them over. Armed, it gives up what the program says; after
+the first op out of step everything is kept. Safe, it lets nothing go any more, and what is missing
+is made on demand.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.marks import At, ignore_end
+from reprise.torch.check.verify import Audit
+from reprise.torch.compiled import fast
+from reprise.torch.compiled.shortcut import has_shortcut, shortcut
+from reprise.torch.ground.generator import GeneratorState, device_of
+from reprise.torch.ground.geometry import geometry_of
+from reprise.torch.ground.host import HostSaved, HostSaves
+from reprise.torch.ground.ops import mutated_positions, tensors_in
+from reprise.torch.ground.passes import graph_is_kept
+from reprise.torch.ground.stale import GONE, refuse_stale
+from reprise.torch.ground.watch import close_watches
+from reprise.torch.meter.windows import OpRecorder
+from reprise.torch.tape.handover import adopt
+from reprise.torch.tape.program import Program, Row
+from reprise.torch.tape.records import (
+    Cell,
+    Kept,
+    Node,
+    Ref,
+    alias_below,
+    cell_of,
+    mark,
+    record,
+    unmark,
+)
+from reprise.torch.tape.replay import Replayer
+
+__all__ = ["Counts", "Run", "unpack"]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a step did."""
+
+    dropped: int = 0  # saved tensors given up
+    replayed: int = 0  # calls replayed as planned
+    on_demand: int = 0  # and beyond the plan
+    mismatches: int = 0
+    first_mismatch: str = ""
+
+
+class Run:
+    """One step under a program."""
+
+    __slots__ = (
+        "__weakref__",
+        "_audit",
+        "at",
+        "counts",
+        "host",
+        "leaves",
+        "nodes",
+        "program",
+        "region",
+        "replayer",
+        "track",
+    )
+
+    def __init__(
+        self,
+        program: Program,
+        counts: Counts | None = None,
+        compiled: fast.Compiled | None = None,
+        at: At = ignore_end,
+        here: int = 0,
+    ) -> None:
+        self.program = program
+        self.at = at  # is told where the step is, for who asks after the job was killed
+        self.counts = counts or Counts()
+        # A Track of Python, or one of fast.cc.
+        self.track: Any = fast.Track() if compiled is None else compiled.track(self, here)
+        self._audit: Audit | None = None
+        # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
+        self.host: HostSaves | None = None
+        self.region = 0
+        self.nodes: dict[int, weakref.ref[Node]] = {}
+        # Storage -> records that hold a tensor on it, for the copy before a write.
+        self.leaves: dict[int, list[weakref.ref[Node]]] = {}
+        self.replayer = Replayer(self.nodes, self.counts)
+
+    @property
+    def armed(self) -> bool:
+        """Everything has come as captured so far."""
+        return bool(self.track.armed)
+
+    @property
+    def safe(self) -> bool:
+        """Nothing is let go any more, what is missing is made on demand."""
+        return bool(self.track.safe)
+
+    @safe.setter
+    def safe(self, on: bool) -> None:
+        self.in_python()
+        self.track.safe = on
+
+    @property
+    def audit(self) -> Audit | None:
+        """Compares what is made again with what was given up."""
+        return self._audit
+
+    @audit.setter
+    def audit(self, audit: Audit | None) -> None:
+        if audit is not None:
+            self.in_python()
+        self._audit = audit
+
+    def trace(self, recorder: OpRecorder) -> None:
+        """Replays are recorded, one by one."""
+        self.in_python()
+        self.replayer.recorder = recorder
+
+    # ---- Records in fast.cc -------------------------------------------------------
+
+    def in_python(self) -> None:
+        """What fast.cc has recorded is from here on with us, and more of it comes here."""
+        if not self.track.handed:
+            self.track.hand_over(adopt)
+
+    def count(self, dropped: int, replayed: int) -> None:
+        """What fast.cc has done."""
+        self.counts.dropped += dropped
+        self.counts.replayed += replayed
+
+    def remember(self, op: int, node: Node) -> None:
+        """A call of this number has been recorded."""
+        self.nodes[op] = reference = weakref.ref(node)
+        leaves = self.leaves
+        for held in node.held:
+            if held.tensor is not None:
+                key = held.tensor.untyped_storage()._cdata
+                known = leaves.get(key)
+                if known is None:
+                    leaves[key] = [reference]
+                else:
+                    known.append(reference)
+
+    # ---- How it goes --------------------------------------------------------------
+
+    def mismatch(self, what: str) -> None:
+        """From here on everything is kept."""
+        self.in_python()
+        self.track.armed = False
+        self.at(0)
+        self.counts.mismatches += 1
+        self.counts.first_mismatch = self.counts.first_mismatch or what
+
+    def stand_aside(self, why: str) -> None:
+        """Keeps everything; a reason of our own is no mismatch of the program."""
+        if why:
+            self.mismatch(why)
+        self.track.armed = False
+        self.at(0)
+
+    @property
+    def spent(self) -> bool:
+        """Every forward of the captured step has come, and its backward has run."""
+        program = self.program
+        over = self.track.cursor >= len(program.events)
+        return bool(program.replays) and over and self.region >= len(program.regions)
+
+    @property
+    def op(self) -> int | None:
+        """The newest op of the captured step that has begun, as far as the tape sees."""
+        cursor: int = self.track.cursor
+        row: int = self.track.next
+        if cursor:
+            return self.program.event_ops[cursor - 1]
+        return self.program.rows[row - 1].op if row else None
+
+    def finish(self) -> None:
+        """The step has ended."""
+        close_watches()
+        captured = len(self.program.regions)
+        if self.armed and self.region != captured:
+            self.mismatch(f"{self.region} forwards in a step captured with {captured}")
+
+    def _unplanned(self, what: str) -> None:
+        """From here on nothing is let go and what is missing is made on demand."""
+        self.safe = True
+        if self.armed:
+            self.mismatch(what)
+
+    # ---- Forward ----------------------------------------------------------------
+
+    def special(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that is recorded, or that writes."""
+        self.in_python()
+        targets = self.before_write(func, args, kwargs) if row.writes else []
+        if not row.replays:
+            out = func(*args, **kwargs)
+            for cell, _ in targets:
+                cell.chain.append(None)
+            return out
+        target = targets[-1][0] if targets else None
+        node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
+        short = row.short and has_shortcut(func, args)
+        if row.seeded and not short:
+            node.state = GeneratorState(device_of(args, kwargs))
+        out = func(*args, **kwargs)
+        if short:
+            node.short = shortcut(func, args, out)
+        if target is not None:
+            node.outputs.append(weakref.ref(target))
+            target.chain.append(node)
+        else:
+            self._make_cells(row, node, out)
+        self.remember(row.op, node)
+        return out
+
+    def _make_cells(self, row: Row, node: Node, out: Any) -> None:
+        outputs = (out,) if isinstance(out, Tensor) else tensors_in(out)
+        for position, tensor in enumerate(outputs):
+            number = row.cells[position] if position < len(row.cells) else -1
+            if number < 0:
+                node.outputs.append(None)
+                continue
+            cell = Cell(number, node, tensor.dtype, self)
+            mark(tensor, cell)
+            node.outputs.append(weakref.ref(cell))
+
+    def written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An op that writes, after a disarm."""
+        self.in_python()
+        targets = self.before_write(func, args, kwargs)
+        out = func(*args, **kwargs)
+        for cell, tensor in targets:
+            # Not recorded, so what it wrote cannot be made again: it stays, as the cell's copy,
+            # with whatever is written to it from here on.
+            cell.chain.append(None)
+            if cell_of(tensor, self) is cell:
+                unmark(tensor)
+            cell.tensor, cell.version = alias_below(tensor), len(cell.chain)
+            self.safe = True
+        return out
+
+    def before_write(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[tuple[Cell, Tensor]]:
+        """Gives records that still need the old content a copy of it. What is written, of what is
+        given up."""
+        targets = []
+        written = [
+            kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+            for at in mutated_positions(func)
+        ]
+        if not self.track.handed:
+            if not self.track.holds([t.untyped_storage()._cdata for t in tensors_in(*written)]):
+                return []
+            self.in_python()
+        for value in written:
+            for tensor in tensors_in(value):
+                key = tensor.untyped_storage()._cdata
+                for reference in self.leaves.pop(key, ()):
+                    node = reference()
+                    for held in node.held if node is not None else ():
+                        kept = held.tensor
+                        if kept is not None and kept.untyped_storage()._cdata == key:
+                            held.tensor = kept.detach().clone()
+                            held.stale = held.tensor._version
+                cell = cell_of(tensor, self)
+                if cell is not None:
+                    targets.append((cell, tensor))
+        return targets
+
+    def holds(self, storages: Iterable[int]) -> bool:
+        """Does a record hold a tensor on one of these storages?"""
+        if not self.track.handed:
+            return bool(self.track.holds(storages))
+        return any(storage in self.leaves for storage in storages)
+
+    def waits(self) -> bool:
+        """Is there still a record that may be replayed, and holds something?"""
+        if not self.track.handed:
+            return bool(self.track.waits())
+        nodes = (reference() for held in self.leaves.values() for reference in held)
+        return any(node is not None and node.args is not None for node in nodes)
+
+    def pack(self, tensor: Tensor) -> Any:
+        """What autograd keeps instead of a saved tensor."""
+        track = self.track
+        slot = track.slot
+        track.slot = slot + 1
+        slots = self.program.slots
+        if track.armed and slot < len(slots) and slots[slot]:
+            self.in_python()
+            cell = cell_of(tensor, self)
+            if cell is None or cell.dtype != tensor.dtype or None in cell.chain:
+                self.mismatch(f"saved tensor {slot} is not the one of the captured step")
+            else:
+                self.counts.dropped += 1
+                version = max(len(cell.chain), self.program.versions[slot])
+                ref = Ref(self, slot, cell, version, geometry_of(tensor))
+                if self.audit is not None:
+                    ref.copy = self.audit.keep(tensor)
+                return ref
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            if self.host is not None and not track.armed:
+                saved = self.host.pack(tensor)
+                if saved is not None:
+                    return saved
+            return Kept(self, slot if track.armed else -1, tensor.detach())
+        finally:
+            del guard
+
+    # ---- Backward ---------------------------------------------------------------
+
+    def advance(self, slot: int) -> None:
+        """An unpack of a slot: replays what the program has before it."""
+        track = self.track
+        if track.safe:
+            return
+        task = torch._C._current_graph_task_id()
+        if task != track.task:
+            track.task = task
+            if graph_is_kept() and not self._expects_to_keep():
+                self._unplanned("the graph is kept for another backward")
+                return
+        cursor, program = track.cursor, self.program
+        if cursor >= len(program.events) or program.events[cursor] != slot:
+            self._unplanned("the backward runs in another order than captured")
+            return
+        track.cursor = cursor + 1
+        if track.armed:
+            self.at(program.event_ops[cursor] + 1)
+        burst = program.bursts[cursor]
+        if burst and not (self.replayer.run(burst) if track.handed else track.burst(cursor)):
+            self.safe = True
+
+    def _expects_to_keep(self) -> bool:
+        """Was the graph kept in the captured step, too, in the pass that begins here? Nothing is
+        given up then of what that pass needs."""
+        cursor, kept = self.track.cursor, self.program.kept
+        return bool(cursor < len(kept) and kept[cursor])
+
+
+def unpack(packed: Any) -> Tensor:
+    """The unpack hook of every run. Out of sight of function modes: what the tape does is not what
+    the program does, and every look at a tensor would pass through Python."""
+    with torch._C.DisableTorchFunction():
+        return _unpacked(packed)
+
+
+def _unpacked(packed: Any) -> Tensor:
+    if type(packed) is Ref:
+        if packed.cell is None:
+            raise RuntimeError(GONE)
+        packed.run.advance(packed.slot)
+        made = packed.run.replayer.take(packed, packed.run)
+        audit = packed.run.audit
+        if packed.copy is not None and audit is not None:  # None: it has been judged
+            audit.compare(packed.slot, made, packed.copy)
+        return made  # type: ignore[no-any-return]
+    if type(packed) is HostSaved:
+        return packed.copy.owner.unpack(packed)
+    kept = packed.tensor
+    if kept is None:
+        raise RuntimeError(GONE)
+    packed.run.advance(packed.slot)
+    if kept._version != packed.version:
+        refuse_stale(kept, packed.version)
+    return kept  # type: ignore[no-any-return]
