@@ -6,8 +6,8 @@ those of the same model compiled without a plan.
     ...the training loop...
     job.remove()
 
-The model is compiled with plans (joint.py) and, for a reference, once more without: by the same
-backend, with the same settings. Inductor fuses what is recomputed with other ops than what is
+The model is compiled with plans (joint_pass.py) and, for a reference, once more without: by the
+same backend, with the same settings. Inductor fuses what is recomputed with other ops than what is
 saved, so whether the bits are the same is found out and not assumed: the first planned step and
 every n-th are checked, as those of the tape are (verify.py). Where a bit differs, the step gets the
 reference's gradients, the plan is never used again and training goes on without one.

@@ -63,8 +63,8 @@ class State:
         self._copies = [
             host_bytes(b.nbytes, b.device).view(b.dtype).view(b.shape) for b in self._small
         ]
-        small = {id(b) for b in self._small}
-        self._watched = [*self.parameters, *(b for *_, b in self._places if id(b) not in small)]
+        put_back = {id(b) for b in self._small} | {id(b) for *_, b in self._places if not b.numel()}
+        self._watched = [*self.parameters, *(b for *_, b in self._places if id(b) not in put_back)]
         # One of both ways for as long as this lives: the module may come to be built meanwhile.
         self._module = fast.library()
         self._on_cpu = all(b.device.type == "cpu" for b in self._small)
@@ -190,7 +190,7 @@ def _gradient(parameter: Tensor) -> tuple[Any, int]:
 def _untouched(parameters: list[Tensor], before: list[tuple[Any, int]]) -> list[bool]:
     now = [p.grad for p in parameters]
     return [
-        version < 0 if grad is None else grad is seen() and grad._version == version
+        version < 0 if grad is None else 0 <= version == grad._version and grad is seen()
         for grad, (seen, version) in zip(now, before, strict=True)
     ]
 
