@@ -66,7 +66,7 @@ def main() -> None:
     losses = []
     # What only one rank has: static memory; the batch of the step before, to the middle of a step.
     ballast = [torch.ones(64 << 10)] if mode == "heavy" and rank == 1 else []
-    for step in range({"shapes": 40, "drop": 24, "leaves": 24}.get(mode, 12)):
+    for step in range({"shapes": 40, "drop": 24, "leaves": 24, "grows": 30}.get(mode, 12)):
         optimizer.zero_grad()
         rows = rows_of(mode, step, rank)
         if mode == "drop" and step == 6 and rank == 1 and budget != "none":
@@ -75,6 +75,8 @@ def main() -> None:
             break
         if mode == "oom" and step == 6 and rank == 1:
             model.layers[0].register_forward_pre_hook(_runs_out)
+        if mode == "grows" and step == 6 and rank == 1:
+            ballast.append(torch.ones(64 << 10))
         batch = torch.randn(rows, 3, 32, 32)
         loss = parallel(batch).square().mean()
         if mode == "keeps" and rank == 1:

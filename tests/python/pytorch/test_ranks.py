@@ -130,6 +130,29 @@ def test_the_budget_holds_on_the_rank_that_has_most_to_keep(two_ranks: Any) -> N
     assert most - least == ballast
 
 
+RUNS = ({"REPRISE_RUN_ID": "1" * 32}, {"REPRISE_RUN_ID": "2" * 32})
+
+
+@pytest.mark.parametrize("differently", [({}, {}), RUNS], ids=["one-run", "a-run-for-each"])
+def test_where_one_rank_comes_to_peak_above_the_budget_both_get_a_plan_with_room(
+    two_ranks: Any, differently: Any
+) -> None:
+    plain = two_ranks("none", "grows")
+
+    planned = two_ranks("1.8MiB", "grows", differently=differently)
+
+    for before, after in zip(plain, planned, strict=True):
+        assert after["losses"] == before["losses"]
+        assert after["planned"], after["errors"]
+        assert after["failed"] == after["mismatched"] == 0
+        assert after["held"]
+    assert planned[0]["plan"] == planned[1]["plan"]
+    least, most = (rank["measured"] for rank in planned)
+    assert most - least >= 4 * (64 << 10)
+    # Once: what was measured under the first plan says nothing about the second.
+    assert [rank["errors"].count("It fits in") for rank in planned] == [2, 2]
+
+
 def test_ranks_with_different_programs_train_without_a_plan_and_say_so(two_ranks: Any) -> None:
     found = two_ranks("0.6x", "odd")
 

@@ -178,9 +178,9 @@ class Together:
             self._settle(fresh, words)
             return
         replies = {n: r for word in words for n, r in word.replies.items()}
+        self._hold(words)  # first: what was measured was not under the plans that come now
         if any(reply.kind != "pending" for reply in replies.values()):
             self._install(replies)
-        self._hold(words)
         if any(word.seen for word in words):
             self._watched_until = number + MEET_EVERY
         ready = all(word.ready for word in words)
