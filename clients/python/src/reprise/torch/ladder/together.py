@@ -114,9 +114,12 @@ class Together:
         return room and session.stage is Stage.PLANNED and ladder.wants(session.step.key)
 
     def _replies(self, wait_s: float = 0) -> dict[int, PlanReply]:
-        """For the rungs this rank asked for."""
+        """For the rungs this rank asked for; waits for those that are under way."""
         rungs = [r for r in self._planning.ladder.rungs if self._asks_for(r)]
-        return {rung.number: self._planning.reply(rung, wait_s) for rung in rungs}
+        return {
+            rung.number: self._planning.reply(rung, wait_s if rung.number in self._awaited else 0)
+            for rung in rungs
+        }
 
     def _asks_for(self, rung: Rung) -> bool:
         return self._asks.get(rung.number) == self._ranks.rank
@@ -214,8 +217,7 @@ class Together:
             self._end(f"trains without a plan: {why}")
 
     def _share(self, fresh: _Fresh, words: list[_Word]) -> None:
-        """A rung for all, planned for the largest input. The first one is waited for; what others
-        get comes at a later meeting."""
+        """A rung for all, planned for the largest input, and waited for: no other plan is for it."""
         session, planning = self._session, self._planning
         sizes = [word.key.size if word.key is not None else 0 for word in words]
         owner = sizes.index(max(sizes))
@@ -230,7 +232,7 @@ class Together:
         self._fit_ahead(rung, owner)
         if session.stage is Stage.CAPTURE:
             session.stage = Stage.WAITING
-            self._await_first()
+        self._await()
 
     def _fit_ahead(self, rung: Rung, owner: int) -> None:
         """A rung for a larger input than any so far, where its program is known in two sizes."""
@@ -252,8 +254,8 @@ class Together:
         self._awaited.add(rung.number)
         self._awaited_until = self._session.step.number + MEET_EVERY
 
-    def _await_first(self) -> None:
-        """Also what is asked for instead, where a plan leaves too little."""
+    def _await(self) -> None:
+        """What is under way. Also what is asked for instead, where a plan leaves too little."""
         left, why = self._planning.wait_s, "none came in time"
         while self._awaited and not self._ended:
             found = self._replies(min(left, WAIT_S))
