@@ -337,7 +337,7 @@ def test_room_is_what_the_tightest_limit_leaves() -> None:
         "resource.setrlimit(resource.RLIMIT_DATA, (used + (64 << 20), resource.RLIM_INFINITY))\n"
         "room = room_on(torch.device('cpu')); print(room.bytes, room.what, room.host_apart)\n"
     )
-    source = str(Path(first_steps.__file__).parents[2])
+    source = str(Path(first_steps.__file__).parents[3])
     out = subprocess.run(
         [sys.executable, "-c", text],
         env={**os.environ, "PYTHONPATH": source},

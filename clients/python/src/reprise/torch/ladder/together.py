@@ -217,7 +217,7 @@ class Together:
             self._end(f"trains without a plan: {why}")
 
     def _share(self, fresh: _Fresh, words: list[_Word]) -> None:
-        """A rung for all, planned for the largest input, and waited for: no other plan is for it."""
+        """A rung for all, planned for the largest input, and waited for: no other is for it."""
         session, planning = self._session, self._planning
         sizes = [word.key.size if word.key is not None else 0 for word in words]
         owner = sizes.index(max(sizes))

@@ -10,7 +10,6 @@ No call to the server is made inside a step. What is refused is said once, and t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -22,28 +21,31 @@ from reprise.plan import Plan
 from reprise.torch.capture.capture import FORWARD, CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, build, settle
 from reprise.torch.check import quarantine
-from reprise.torch.ground.ops import OpKind
 from reprise.torch.ladder.ladder import TIGHTENED_AT_MOST, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
+from reprise.torch.session.message import (
+    ON_THE_HOST,
+    enlarged,
+    graph_bytes,
+    on_the_host,
+    touched_bytes,
+)
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.room import room_on
 from reprise.torch.tape.costs import measured_costs
 from reprise.torch.tape.placement import own_frees, peak_of, place
 from reprise.torch.tape.program import Program, compile_plan
 from reprise.torch.tape.tape import Tape
-from reprise.units import format_bytes, format_percent, parse_bytes, scaled_budget
+from reprise.units import format_bytes, format_percent, scaled_budget
 
 if TYPE_CHECKING:
     from reprise.torch.session.session import Session
 
-__all__ = ["Planning", "graph_bytes"]
+__all__ = ["Planning"]
 
-# So often is a rung planned again because its steps peaked above the budget.
-ABOVE_AT_MOST = 4
 # So often a plan is asked for above the budget, each time within so much more, where nothing fits.
 LEAST_AT_MOST, LEAST_STEPS = 4, 1.1
-ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
 
 
 class Planning:
@@ -119,18 +121,18 @@ class Planning:
 
     def submit(self, rung: Rung) -> None:
         """Asks for a plan of a captured step."""
-        self._submit(rung, _enlarged(rung, rung.graph.message()), self._budget())
+        self.send(rung, enlarged(rung, rung.graph.message()), self._budget())
 
     def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
         """Asks for a plan of a step that nobody has seen."""
-        self._submit(rung, _enlarged(rung, message), self._budget())
+        self.send(rung, enlarged(rung, message), self._budget())
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
         """A step of which only the shapes are known, and that is about to run: its plan is waited
         for here, within a share of the budget. Empty, or why there is none."""
         session = self._session
         rung = self.ladder.sketched(session.step.key, graph)
-        self._submit(rung, graph.message(), self._budget(share))
+        self.send(rung, graph.message(), self._budget(share))
         while rung.open and rung.tape is None:
             if self._ask(rung, waits=True).kind == "pending":
                 break
@@ -138,11 +140,11 @@ class Planning:
             self.ladder.rungs.remove(rung)
         return "" if rung.tape is not None else rung.refused or "none came in time"
 
-    def _submit(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
-        """Is it on its way?"""
+    def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
+        """To the planner. Is it on its way?"""
         text = graph_bytes(message, rung.number, budget)
         if self._session.costs is None:
-            self._session.costs = measured_costs(_touched_bytes(rung.graph.step))
+            self._session.costs = measured_costs(touched_bytes(rung.graph.step))
         # Of the same busy machine as the times of the graph's ops.
         replay_ns = int(self._session.costs.replay_ns * rung.graph.step.stretched)
         capabilities = f"tape:seeded_ok=1:ns_per_op={replay_ns}"
@@ -169,52 +171,7 @@ class Planning:
             self._session.first.notes.ran_out()
         elif rung is not None and rung.plan is not None:
             tighter = int(min(rung.plan.budget_bytes, rung.plan.peak_bytes) * oom.TIGHTER)
-            rung.awaited = self._submit(rung, _enlarged(rung, rung.graph.message()), str(tighter))
-
-    # ---- Peaks above the budget -----------------------------------------------------
-
-    def own_peak(self, rung: Rung, peak: int) -> int:
-        """The peak of a step, as its budget counts it. A share, as 0.5x, is of the memory of the
-        step that was captured: what is alive beside it by now is beside the budget, too."""
-        plan, budget = rung.plan, self._session.budget or ""
-        if plan is None or peak <= plan.budget_bytes or not budget.endswith("x"):
-            return peak
-        return peak - self._beside(rung)
-
-    def above(self, rung: Rung, peak: int) -> None:
-        """A step as captured has peaked above the budget: asks for a plan that has room for what
-        that was more, which the next step waits for."""
-        session, plan = self._session, rung.plan
-        assert plan is not None
-        text = (
-            f"step {session.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(plan.budget_bytes)}: more is alive than when it was captured"
-        )
-        rung.above += 1
-        if self.together is not None:
-            return  # which sees it at the ranks' next meeting
-        if rung.above > ABOVE_AT_MOST:
-            if rung.above == ABOVE_AT_MOST + 1:
-                session.say(text)
-            return
-        session.say(f"{text}; asks for a plan with room for it")
-        rung.grown_bytes += peak - plan.peak_bytes
-        rung.awaited = self._submit(
-            rung, _enlarged(rung, rung.graph.message()), str(plan.budget_bytes)
-        )
-
-    def uncovered(self, rung: Rung) -> None:
-        """A step whose input no plan is for has peaked above the budget."""
-        self._session.say(
-            "steps peak above the budget whose input is larger than any that has a plan"
-        )
-
-    def _beside(self, rung: Rung) -> int:
-        """What was alive when the step under way began or is alive when it ends, and was not when
-        it was captured."""
-        session, captured = self._session, rung.graph.step
-        begin = session.step.live_begin - captured.live_begin
-        return max(0, begin, session.meter.live() - captured.live_end)
+            rung.awaited = self.send(rung, enlarged(rung, rung.graph.message()), str(tighter))
 
     # ---- Plans --------------------------------------------------------------------
 
@@ -294,7 +251,7 @@ class Planning:
         if not 0 < least < plan.peak_bytes:
             self._session.say(f"{reply.why} The plan before it stays")
             return
-        self._submit(rung, _enlarged(rung, rung.graph.message()), str(least))
+        self.send(rung, enlarged(rung, rung.graph.message()), str(least))
 
     def _least(self, rung: Rung, smallest: int) -> bool:
         """No plan fits, and the job does not without one. Asks for the plan that needs least, where
@@ -318,7 +275,7 @@ class Planning:
             f"{why} The job does not fit without a plan either: asks for the one that needs least, "
             f"within {format_bytes(budget)}"
         )
-        self._submit(rung, rung.graph.message(), str(budget))
+        self.send(rung, rung.graph.message(), str(budget))
         return False
 
     def _nothing_left(self) -> None:
@@ -381,7 +338,7 @@ class Planning:
         """Asks again, for a plan that leaves so much more."""
         rung.tightened += 1
         rung.extra_bytes += bytes_over
-        self._submit(rung, _enlarged(rung, rung.graph.message()), str(budget_bytes))
+        self.send(rung, enlarged(rung, rung.graph.message()), str(budget_bytes))
 
     def stopped(self, why: str) -> None:
         for rung in self.ladder.rungs:
@@ -404,29 +361,6 @@ class Planning:
         self._session.say(why)
 
 
-def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
-    """What a job is told that neither fits nor has a plan."""
-    graph = rung.graph
-    text = f"{ON_THE_HOST}. What would fit: a budget of {format_bytes(smallest)} or more"
-    batch = next((shape[0] for shape in rung.key.shapes if shape), 0)
-    try:
-        allowed = parse_bytes(budget)
-    except RepriseError:  # a share of what the step needs
-        return text
-    dynamic = smallest - graph.static_bytes
-    fits = int(batch * (allowed - graph.static_bytes) / dynamic) if dynamic > 0 else 0
-    if 0 < fits < batch:
-        text += f", or a batch of about {fits} instead of {batch}"
-    return text
-
-
-def _enlarged(rung: Rung, message: dict[str, Any]) -> dict[str, Any]:
-    """By what the step needs beyond what this process saw of it."""
-    for figure in ("static_bytes", "measured_peak_bytes"):
-        message[figure] += rung.extra_bytes + rung.beside_bytes + rung.grown_bytes
-    return message
-
-
 def _placed(rung: Rung, plan: Plan, schedule: Sequence[int]) -> tuple[Plan, Program]:
     """The plan as the tape runs it: its program, and what that peaks at here."""
     program = compile_plan(rung.graph, schedule)
@@ -441,18 +375,3 @@ def _placed(rung: Rung, plan: Plan, schedule: Sequence[int]) -> tuple[Plan, Prog
         except RepriseError:
             placed = place(rung.graph, program.execs, plan.peak_bytes - rung.grown_bytes, late=True)
     return replace(plan, peak_bytes=placed.peak_bytes + reserve + rung.grown_bytes), program
-
-
-def _touched_bytes(step: CapturedStep) -> int:
-    """What an op of the model's forward reads and writes: the mean of those that compute."""
-    ops = [op for op in step.ops if op.in_region and op.kind != OpKind.VIEW]
-    total = sum(s.bytes for op in ops for s in {*op.arguments, *op.writes})
-    return total // max(1, len(ops))
-
-
-def graph_bytes(message: dict[str, Any], rung: int, budget: str) -> bytes:
-    """The message as it is sent. Its bytes are its identity: one per rung and budget."""
-    named = message if rung == 1 else {**message, "name": f"{message['name']} #{rung}"}
-    if budget.isdigit():
-        named = {**named, "name": f"{named['name']} within {budget}"}
-    return json.dumps(named, separators=(",", ":")).encode()

@@ -35,7 +35,6 @@ from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.check.verify import Autocast
 from reprise.torch.ground.forward import ArmedForward
 from reprise.torch.ground.open_hooks import sweep
 from reprise.torch.ground.watch import close_watches
@@ -46,13 +45,14 @@ from reprise.torch.meter.state import model_device
 from reprise.torch.session.judge import Judge
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
+from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.planning import Planning
 from reprise.torch.session.step import Step
+from reprise.torch.session.tries import Tries
 from reprise.torch.session.whereabouts import Whereabouts
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.first import FirstSteps
 from reprise.torch.shortage.later import Later
-from reprise.torch.shortage.origin import Forward
 from reprise.torch.tape.costs import Costs
 
 __all__ = ["Session"]
@@ -102,11 +102,12 @@ class Session:
         self.first = FirstSteps(self, first)
         self.op_times = OpTimes(self)
         self.later = Later(self)
+        self.tries = Tries(self)
+        self.peaks = Peaks(self)
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._eval_forward = self._eval_trains = False
-        self.short_of_memory = False  # it has run out before
         self._broken = False
         self._said: set[str] = set()
         self.forward = ArmedForward(model, self._around)
@@ -214,85 +215,9 @@ class Session:
         close_watches()
         if not self._trains():
             return call(*args, **kwargs)
-        step = self.step
-        if not step.under_way and not self._safely(step.begin, args, kwargs):
+        if not self.step.under_way and not self._safely(self.step.begin, args, kwargs):
             return call(*args, **kwargs)
-        first = self.first.plain
-        rare = first or step.capture is not None
-        before = oom.Before(self.model, rare) if self.short_of_memory or rare else None
-        planned = None
-        try:
-            return step.forward(call, args, kwargs)
-        except BaseException as error:
-            if not oom.is_oom(error):
-                step.abandon()
-                raise
-            self.where.ran_out(error)  # while all that filled the memory is still there
-            planned = self.later.failed()
-            text = (str(error).splitlines() or [type(error).__name__])[0]
-            if planned is None:
-                self._out_of_memory()
-                step.drop()
-                if before is None or not before.again:
-                    raise
-                if first and not self.first.gave_up(error, args, kwargs):
-                    raise
-        # Outside the handler: its traceback would keep the failed forward's tensors.
-        if planned is not None:
-            return self.retake(*planned, f"out of memory in the forward ({text})")
-        assert before is not None
-        before.restore()
-        step.begin(args, kwargs, again=True)
-        return step.forward(call, args, kwargs)
-
-    def retake(self, forward: Forward, arguments: tuple[Any, Any], why: str) -> Any:
-        """A planned forward once more, under a tighter plan, from the state it ran from."""
-        step = self.step
-        self.say(f"step {step.number}: {why}; it is taken again under a tighter plan")
-        self._tighten()
-        step.drop()
-        oom.make_room()
-        forward.generators.restore()
-        forward.state.restore()
-        step.begin(*arguments, again=True)
-        step.out_of_memory = True
-        try:
-            with torch.enable_grad(), forward.autocast.as_it_was():
-                return step.forward(forward.call, *arguments)
-        except BaseException as error:
-            if oom.is_oom(error):
-                self.where.ran_out(error)
-                self.gave_up("out of memory once more", "it was taken again already")
-            raise
-
-    def gave_up(self, what: str, why: str) -> None:
-        """Memory ran out where nothing can be taken again: the next step asks for less."""
-        alone = self.planning.together is None
-        follows = (
-            "the next step runs under a tighter plan" if alone else "the next start asks for less"
-        )
-        self.say(f"step {self.step.number}: {what}, which cannot be taken again: {why}; {follows}")
-        self._tighten()
-        self.step.drop()
-
-    def _tighten(self) -> None:
-        self.step.out_of_memory = self.short_of_memory = True
-        self.planning.tighten()
-
-    def forward_again(
-        self,
-        call: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        autocast: Autocast,
-        why: str,
-    ) -> Any:
-        """The plain first forward, whose backward does not fit, in another way."""
-        self.step.abandon()
-        self.first.gave_up_late(why, args, kwargs)
-        self.step.begin(args, kwargs)
-        with torch.enable_grad(), autocast.as_it_was():
-            return self.step.forward(call, args, kwargs)
+        return self.tries.forward(call, args, kwargs)
 
     @contextmanager
     def unmeasured(self) -> Iterator[None]:
@@ -305,20 +230,6 @@ class Session:
         finally:
             for session in sessions:
                 session.meter.reset_peak()
-
-    def _out_of_memory(self) -> None:
-        self.step.out_of_memory = self.short_of_memory = True
-        if self.first.plain:
-            return  # there is no plan yet that could be too large
-        if self.step.capture is not None and self.stage is Stage.PLANNED:
-            # Without a plan, and that was ours: it runs under one of those there are.
-            self.ladder.too_large(self.step.key)
-            self.say(f"step {self.step.number}: out of memory while an input of its size is new")
-            return
-        alone = self.planning.together is None
-        what = "plans get tighter from here" if alone else "the next start asks for a tighter plan"
-        self.say(f"step {self.step.number}: out of memory in the forward; {what}")
-        self.planning.tighten()
 
     def _safely(self, do: Callable[..., None], *args: Any) -> bool:
         """Our own mistakes are not the job's: said once, and Reprise is out of the way."""

@@ -313,14 +313,14 @@ class Step:
             mismatches = counts.mismatches
             flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
             quiet = not (self.tracing.on or checked or mismatches)
-            peak = session.planning.own_peak(rung, peak)
+            peak = session.peaks.own(rung, peak)
             over = peak > plan.budget_bytes and not self.out_of_memory
             if run.armed or mismatches:
                 ladder.after(rung, matched=not mismatches)
             if not run.armed and not mismatches:
                 pass  # of another model of ours, which was in the way: no plan was tried
             elif over and not mismatches and not covered:
-                session.planning.uncovered(rung)
+                session.peaks.uncovered()
                 flags, mismatches = abi.STEP_KEPT_ALL, 1
             else:
                 session.measured.planned(
@@ -332,7 +332,7 @@ class Step:
                     covered=covered,
                 )
                 if over and not mismatches:
-                    session.planning.above(rung, peak)
+                    session.peaks.above(rung, peak)
             session.measured.mismatched_steps += bool(mismatches)
         elif not self.out_of_memory:
             session.measured.plain(self.key, step_ns, peak, work_ns)

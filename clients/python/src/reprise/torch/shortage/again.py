@@ -205,7 +205,7 @@ class Again:
         self.close()
         generators.restore()
         buffers.restore()
-        out = session.forward_again(*called, autocast, why)
+        out = session.tries.forward_again(*called, autocast, why)
         after.restore()
         found = list(tensors_in(out))
         del out

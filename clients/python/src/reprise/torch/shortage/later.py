@@ -94,7 +94,7 @@ class _Attempt:
             return "something outside the model has parameters, too"
         if self.later.taking:
             return "it was taken again already"
-        if forward.bytes > SMALL and not session.short_of_memory:
+        if forward.bytes > SMALL and not session.tries.short_of_memory:
             return "the gradients of the model's outputs are kept only once memory has run out"
         for node, number, position in nodes:
             self._handles.append(node.register_prehook(self._arrives(number, position)))
@@ -137,7 +137,7 @@ class _Attempt:
         after = Generators()
         self.later.taking = True
         try:
-            out = session.retake(forward, arguments, f"out of memory in a backward ({why})")
+            out = session.tries.retake(forward, arguments, f"out of memory in a backward ({why})")
             after.restore()
             found = list(tensors_in(out))
             del out
@@ -276,7 +276,7 @@ def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
         session = (attempt.later if attempt else _latest()).session
         session.where.ran_out(error)
         if attempt is None or obstacle:
-            session.gave_up(f"out of memory in a backward ({text})", obstacle)
+            session.tries.gave_up(f"out of memory in a backward ({text})", obstacle)
             raise
     finally:
         _running = False

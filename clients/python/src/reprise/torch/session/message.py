@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said about a rung: to the planner, and to a job that no plan fits.
+
+message = enlarged(rung, rung.graph.message())
+graph_bytes(message, rung.number, budget)       # as it is sent
+on_the_host(rung, budget, smallest)             # what would fit
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from reprise.errors import RepriseError
+from reprise.torch.capture.captured import CapturedStep
+from reprise.torch.ground.ops import OpKind
+from reprise.torch.ladder.ladder import Rung
+from reprise.units import format_bytes, parse_bytes
+
+__all__ = ["ON_THE_HOST", "enlarged", "graph_bytes", "on_the_host", "touched_bytes"]
+
+ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
+
+
+def enlarged(rung: Rung, message: dict[str, Any]) -> dict[str, Any]:
+    """By what the step needs beyond what this process saw of it."""
+    for figure in ("static_bytes", "measured_peak_bytes"):
+        message[figure] += rung.extra_bytes + rung.beside_bytes + rung.grown_bytes
+    return message
+
+
+def touched_bytes(step: CapturedStep) -> int:
+    """What an op of the model's forward reads and writes: the mean of those that compute."""
+    ops = [op for op in step.ops if op.in_region and op.kind != OpKind.VIEW]
+    total = sum(s.bytes for op in ops for s in {*op.arguments, *op.writes})
+    return total // max(1, len(ops))
+
+
+def graph_bytes(message: dict[str, Any], rung: int, budget: str) -> bytes:
+    """The message as it is sent. Its bytes are its identity: one per rung and budget."""
+    named = message if rung == 1 else {**message, "name": f"{message['name']} #{rung}"}
+    if budget.isdigit():
+        named = {**named, "name": f"{named['name']} within {budget}"}
+    return json.dumps(named, separators=(",", ":")).encode()
+
+
+def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
+    """What a job is told that neither fits nor has a plan."""
+    graph = rung.graph
+    text = f"{ON_THE_HOST}. What would fit: a budget of {format_bytes(smallest)} or more"
+    batch = next((shape[0] for shape in rung.key.shapes if shape), 0)
+    try:
+        allowed = parse_bytes(budget)
+    except RepriseError:  # a share of what the step needs
+        return text
+    dynamic = smallest - graph.static_bytes
+    fits = int(batch * (allowed - graph.static_bytes) / dynamic) if dynamic > 0 else 0
+    if 0 < fits < batch:
+        text += f", or a batch of about {fits} instead of {batch}"
+    return text

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planned steps that peak above their budget all the same.
+
+peaks.own(rung, peak)         # of a step, as its budget counts it
+peaks.above(rung, peak)       # a step as captured: the next one waits for a plan with room
+peaks.uncovered()             # one whose input no plan is for
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reprise.torch.ladder.ladder import Rung
+from reprise.torch.session.message import enlarged
+from reprise.units import format_bytes
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["Peaks"]
+
+# So often is a rung planned again because its steps peaked above the budget.
+ABOVE_AT_MOST = 4
+
+
+class Peaks:
+    """Of the steps of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def own(self, rung: Rung, peak: int) -> int:
+        """The peak of a step, as its budget counts it. A share, as 0.5x, is of the memory of the
+        step that was captured: what is alive beside it by now is beside the budget, too."""
+        plan, budget = rung.plan, self._session.budget or ""
+        if plan is None or peak <= plan.budget_bytes or not budget.endswith("x"):
+            return peak
+        return peak - self._beside(rung)
+
+    def above(self, rung: Rung, peak: int) -> None:
+        """A step as captured has peaked above the budget: asks for a plan that has room for what
+        that was more, which the next step waits for."""
+        session, plan = self._session, rung.plan
+        assert plan is not None
+        text = (
+            f"step {session.step.number} peaked at {format_bytes(peak)}, above "
+            f"{format_bytes(plan.budget_bytes)}: more is alive than when it was captured"
+        )
+        rung.above += 1
+        if session.planning.together is not None:
+            return  # which sees it at the ranks' next meeting
+        if rung.above > ABOVE_AT_MOST:
+            if rung.above == ABOVE_AT_MOST + 1:
+                session.say(text)
+            return
+        session.say(f"{text}; asks for a plan with room for it")
+        rung.grown_bytes += peak - plan.peak_bytes
+        rung.awaited = session.planning.send(
+            rung, enlarged(rung, rung.graph.message()), str(plan.budget_bytes)
+        )
+
+    def uncovered(self) -> None:
+        """A step whose input no plan is for has peaked above the budget."""
+        self._session.say(
+            "steps peak above the budget whose input is larger than any that has a plan"
+        )
+
+    def _beside(self, rung: Rung) -> int:
+        """What was alive when the step under way began or is alive when it ends, and was not when
+        it was captured."""
+        session, captured = self._session, rung.graph.step
+        begin = session.step.live_begin - captured.live_begin
+        return max(0, begin, session.meter.live() - captured.live_end)

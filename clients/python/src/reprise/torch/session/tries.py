@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A forward, and once more where memory runs out in it or in its backward.
+
+tries.forward(call, args, kwargs)        # of the step under way
+tries.forward_again(...)                 # of a plain first step (again.py)
+tries.retake(forward, arguments, why)    # of a planned step (later.py)
+tries.gave_up(what, why)                 # where nothing can be taken again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from reprise.torch.check.verify import Autocast
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.shortage import oom
+from reprise.torch.shortage.origin import Forward
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["Tries"]
+
+
+class Tries:
+    """Of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.short_of_memory = False  # it has run out before
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The forward of the step under way."""
+        session, step = self._session, self._session.step
+        first = session.first.plain
+        rare = first or step.capture is not None
+        before = oom.Before(session.model, rare) if self.short_of_memory or rare else None
+        planned = None
+        try:
+            return step.forward(call, args, kwargs)
+        except BaseException as error:
+            if not oom.is_oom(error):
+                step.abandon()
+                raise
+            session.where.ran_out(error)  # while all that filled the memory is still there
+            planned = session.later.failed()
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            if planned is None:
+                self._out_of_memory()
+                step.drop()
+                if before is None or not before.again:
+                    raise
+                if first and not session.first.gave_up(error, args, kwargs):
+                    raise
+        # Outside the handler: its traceback would keep the failed forward's tensors.
+        if planned is not None:
+            return self.retake(*planned, f"out of memory in the forward ({text})")
+        assert before is not None
+        before.restore()
+        step.begin(args, kwargs, again=True)
+        return step.forward(call, args, kwargs)
+
+    def forward_again(
+        self,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: Autocast,
+        why: str,
+    ) -> Any:
+        """The plain first forward, whose backward does not fit, in another way."""
+        session = self._session
+        session.step.abandon()
+        session.first.gave_up_late(why, args, kwargs)
+        session.step.begin(args, kwargs)
+        with torch.enable_grad(), autocast.as_it_was():
+            return session.step.forward(call, args, kwargs)
+
+    def retake(self, forward: Forward, arguments: tuple[Any, Any], why: str) -> Any:
+        """A planned forward once more, under a tighter plan, from the state it ran from."""
+        session, step = self._session, self._session.step
+        session.say(f"step {step.number}: {why}; it is taken again under a tighter plan")
+        self._tighten()
+        step.drop()
+        oom.make_room()
+        forward.generators.restore()
+        forward.state.restore()
+        step.begin(*arguments, again=True)
+        step.out_of_memory = True
+        try:
+            with torch.enable_grad(), forward.autocast.as_it_was():
+                return step.forward(forward.call, *arguments)
+        except BaseException as error:
+            if oom.is_oom(error):
+                session.where.ran_out(error)
+                self.gave_up("out of memory once more", "it was taken again already")
+            raise
+
+    def gave_up(self, what: str, why: str) -> None:
+        """Memory ran out where nothing can be taken again: the next step asks for less."""
+        session = self._session
+        alone = session.planning.together is None
+        follows = (
+            "the next step runs under a tighter plan" if alone else "the next start asks for less"
+        )
+        session.say(
+            f"step {session.step.number}: {what}, which cannot be taken again: {why}; {follows}"
+        )
+        self._tighten()
+        session.step.drop()
+
+    def _out_of_memory(self) -> None:
+        session = self._session
+        session.step.out_of_memory = self.short_of_memory = True
+        if session.first.plain:
+            return  # there is no plan yet that could be too large
+        if session.step.capture is not None and session.stage is Stage.PLANNED:
+            # Without a plan, and that was ours: it runs under one of those there are.
+            session.ladder.too_large(session.step.key)
+            session.say(
+                f"step {session.step.number}: out of memory while an input of its size is new"
+            )
+            return
+        alone = session.planning.together is None
+        what = "plans get tighter from here" if alone else "the next start asks for a tighter plan"
+        session.say(f"step {session.step.number}: out of memory in the forward; {what}")
+        session.planning.tighten()
+
+    def _tighten(self) -> None:
+        session = self._session
+        session.step.out_of_memory = self.short_of_memory = True
+        session.planning.tighten()
