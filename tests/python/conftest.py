@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -28,6 +29,16 @@ SOURCE = ROOT / "clients" / "python" / "src"
 # The tests run against this tree, also where the package is not installed.
 if str(SOURCE) not in sys.path:
     sys.path.insert(0, str(SOURCE))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _ctrl_c() -> Iterator[None]:
+    """Whoever is started in the background of a script ignores Ctrl-C, and so do its children."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
