@@ -77,6 +77,14 @@ def removed() -> Iterator[None]:
     remove_all()
 
 
+@pytest.fixture
+def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small a step is, memory may run out in it."""
+    from reprise.torch.shortage import later
+
+    monkeypatch.setattr(later, "LITTLE", 0.0)
+
+
 @pytest.fixture(params=["compiled", "python"])
 def half(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without the compiled half of the tape."""

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.shortage import later
+from reprise.torch.shortage.room import Room
 
 
 @pytest.fixture(autouse=True)
-def _removed() -> Iterator[None]:
+def _removed(scarce: None) -> Iterator[None]:
     Hungry.failing, Hungry.live, Hungry.due = {}, [], 0
     yield
     remove_all()
@@ -253,6 +254,27 @@ def test_what_runs_out_twice_is_an_error_and_not_taken_a_third_time(
     said = capsys.readouterr().err
     assert said.count("it was taken again already") == 1
     assert agent.steps[-1]["plan_id"] == 3  # tighter twice
+
+
+def test_a_step_that_takes_little_of_the_memory_is_remembered_once_it_has_run_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(later, "LITTLE", 1 / 8)
+    monkeypatch.setattr(later, "room_on", lambda _: Room(1 << 30, "the test's", True))
+    model, agent = made(), LocalAgent()
+    session = arm(model, agent, verify_every=0)
+    run(model, 5)
+    assert session.later.forward is None
+    assert session.later.costs_ns == 0
+    Hungry.failing = {(1, 1): 1, (3, 1): 1}
+
+    found = run(model, 5)
+
+    assert len(found) == 4
+    said = capsys.readouterr().err
+    assert said.count("took little of the memory there was") == 1
+    assert said.count("it is taken again under a tighter plan") == 1
+    assert session.later.costs_ns > 0
 
 
 def test_a_backward_that_hands_its_gradients_out_gives_up() -> None:

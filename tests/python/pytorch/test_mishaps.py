@@ -23,7 +23,7 @@ from reprise.torch.ladder.stage import Stage
 pytestmark = pytest.mark.usefixtures("removed")
 
 
-def test_out_of_memory_in_a_planned_forward_is_survived() -> None:
+def test_out_of_memory_in_a_planned_forward_is_survived(scarce: None) -> None:
     agent = LocalAgent()
 
     class Hungry(nn.Module):

@@ -88,7 +88,9 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 7])  # plain, and under a plan
-def test_every_byte_that_is_alive_is_told_and_most_of_it_by_its_maker(steps: int) -> None:
+def test_every_byte_that_is_alive_is_told_and_most_of_it_by_its_maker(
+    steps: int, scarce: None
+) -> None:
     agent, model = LocalAgent(), Hungry()
     session = arm(model, agent, verify_every=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

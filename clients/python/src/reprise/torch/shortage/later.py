@@ -21,14 +21,16 @@ Only where that is the same step to the bit:
     the forward can run once more unnoticed (repeatable.py), as seen in the first planned step
     the gradients of its outputs take at most SMALL bytes; once memory has run out, any
     its inputs are small, or still there: a large batch that is deleted before the backward is not
+    the step takes at least LITTLE of the memory there is, or memory has run out before: nothing is
+    remembered in steps that do not come near
 
 Else the program gets its error, one sentence says why, and its next step waits for the tighter
 plan.
 
-Costs one look at every parameter and buffer per forward, copies of the small buffers and of the
-states of generators, and per backward a look at every gradient and a walk through the graph between
-outputs and loss: some 0.1 ms for 300 parameters and 225 buffers, half of it numpy's generator;
-twice that without the compiled half. It is measured in the first planned forward, and part of the
+Costs one look at every parameter and buffer per forward, copies of the small buffers, of the states
+of generators and of small inputs, and per backward a look at every gradient, a walk through the
+graph between outputs and loss, and a copy of the outputs' gradients: some 0.5 ms in a step that
+throws it all out of the caches. It is measured in the first planned forward, and part of the
 announced time of a step. What goes wrong with that is not the job's: nothing is taken again then.
 """
 
@@ -44,18 +46,24 @@ from reprise.torch.check.repeatable import Remembered
 from reprise.torch.check.verify import Generators
 from reprise.torch.ground.engine import around, no_longer
 from reprise.torch.ground.ops import tensors_in
-from reprise.torch.ground.outside import OutsideCopy
+from reprise.torch.shortage.arrived import Arrived
 from reprise.torch.shortage.oom import is_oom
 from reprise.torch.shortage.origin import Forward, Gradients, State, rehearsed
+from reprise.torch.shortage.room import room_on
 from reprise.torch.shortage.spent import leaves, let_go, reach
 
 if TYPE_CHECKING:
+    from reprise.plan import Plan
+    from reprise.torch.ladder.ladder import Rung
     from reprise.torch.session.session import Session
 
 __all__ = ["Later"]
 
 # Of the gradients of outputs, in a job whose memory has not run out.
 SMALL = 1 << 20
+# Of the memory that is there when a plan comes: steps that take less do not run out of it, unless
+# somebody else fills it, and many of them are as short as what remembering them takes.
+LITTLE = 1 / 8
 
 _open: list[Later] = []
 _running = False
@@ -68,7 +76,7 @@ class _Attempt:
         self.later = later
         self._heads = heads
         self._forward = later.forward
-        self._grads: dict[int, OutsideCopy] = {}
+        self._grads: dict[int, Arrived] = {}
         self._seeds: list[int] = []
         self._untouched: Gradients | None = None
         self._handles: list[Any] = []
@@ -85,7 +93,7 @@ class _Attempt:
         if keep or create or inputs:
             return "it keeps its graph for another one, or is not an ordinary one"
         if forward is None:
-            return "its forward was not one that can be taken again"
+            return "its forward took little of the memory there was, and was not remembered"
         nodes, alone = reach(heads, forward.outputs)
         self._seeds = sorted({position for _, _, position in nodes})
         if not self._seeds:
@@ -104,7 +112,7 @@ class _Attempt:
     def _arrives(self, number: int, position: int) -> Callable[[tuple[Any, ...]], None]:
         def hook(grads: tuple[Any, ...]) -> None:
             if grads[number] is not None:
-                self._grads[position] = OutsideCopy(grads[number])
+                self._grads[position] = self.later.arrived(position, grads[number])
 
         return hook
 
@@ -177,6 +185,10 @@ class Later:
         self.taking = False  # something is being taken again
         self._state: Remembered | None = None
         self._parts: State | None = None
+        self._arrived: dict[int, Arrived] = {}  # by output
+        self._priced = False
+        self._plan: Plan | None = None  # the one of which it is known
+        self._wanted = False
         self.costs_ns = 0  # per forward and its backward
 
     def before(self, call: Any, args: Any, kwargs: Any) -> None:
@@ -197,12 +209,25 @@ class Later:
         rung = self.session.planning.rung
         if rung is None or rung.tape is None or not rung.tape.program.replays:
             return
+        if not self._wants(rung):
+            self.costs_ns = 0
+            return
         if self._parts is None or not self._parts.same:
             self._parts = State(self.session.model)
-            self.costs_ns = rehearsed(self._parts, args, kwargs)
+            self._priced = False
         self.forward = Forward(self._parts, call, args, kwargs)
         if rung.repeats is None:
             self._state = Remembered(self.session.model)
+
+    def _wants(self, rung: Rung) -> bool:
+        """Might memory run out under its plan?"""
+        session = self.session
+        if rung.plan is not self._plan and rung.plan is not None:
+            self._plan, self._priced = rung.plan, False
+            room = room_on(session.device)
+            takes = rung.plan.peak_bytes - session.meter.live()
+            self._wanted = room is None or takes >= LITTLE * room.bytes
+        return self._wanted or session.tries.short_of_memory
 
     def forget(self) -> None:
         """Another step begins."""
@@ -218,10 +243,24 @@ class Later:
     def _ended(self, out: Any) -> None:
         if self.forward is not None:
             self.forward.ended(out)
+            if not self._priced:
+                self._priced = True
+                self.costs_ns = rehearsed(self.session.model, self.forward, SMALL)
         rung = self.session.planning.rung
         if self._state is not None and rung is not None:
             rung.repeats = not self._state.differs(Remembered(self.session.model))
             self._state = None
+
+    def arrived(self, position: int, grad: Tensor) -> Arrived:
+        """The gradient of an output has come: what is kept of it until the next one."""
+        known = self._arrived.pop(position, None)
+        if known is None or not known.fits(grad):
+            known = Arrived(grad)
+        else:
+            known.take(grad)
+        if known.nbytes <= SMALL:
+            self._arrived[position] = known
+        return known
 
     def failed(self) -> tuple[Forward, tuple[Any, Any]] | None:
         """Memory ran out in the forward: what it takes to run it again, where it can."""
@@ -246,6 +285,7 @@ class Later:
         """No longer. Idempotent."""
         self.forget()
         self._parts = None
+        self._arrived.clear()
         if self in _open:
             _open.remove(self)
             if not _open:

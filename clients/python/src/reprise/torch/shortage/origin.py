@@ -5,7 +5,7 @@
     forward = Forward(state, call, args, kwargs)    # just before one
     forward.ended(out)
     forward.arguments(), forward.obstacle(session)  # can it run again now?
-    rehearsed(state, args, kwargs)                  # what this costs a step, ns
+    rehearsed(model, forward, small)                # what this costs a step, ns
 
 Linear in parameters and buffers, of which the large ones are not copied.
 """
@@ -27,8 +27,9 @@ from reprise.torch.check.verify import Autocast, Generators
 from reprise.torch.compiled import fast
 from reprise.torch.ground.host import host_bytes
 from reprise.torch.ground.ops import tensors_in
-from reprise.torch.ground.outside import OutsideCopy, host_buffer
+from reprise.torch.ground.outside import OutsideCopy
 from reprise.torch.shortage.again import told
+from reprise.torch.shortage.arrived import Arrived
 from reprise.torch.shortage.oom import several_ranks
 from reprise.torch.tape.costs import STEP_BYTES
 
@@ -166,15 +167,21 @@ class Forward:
         return ""
 
 
-def rehearsed(state: State, args: Any, kwargs: Any) -> int:
-    """What remembering takes in a step, whose data has thrown ours out of the caches."""
-    others = torch.frombuffer(host_buffer(STEP_BYTES), dtype=torch.uint8)
+def rehearsed(model: nn.Module, forward: Forward, small: int) -> int:
+    """What remembering takes in a step, whose data has thrown ours out of the caches; `small`: of
+    outputs whose gradients are kept."""
+    cpu, arguments = torch.device("cpu"), forward.arguments() or ((), {})
+    others = host_bytes(STEP_BYTES, cpu)
+    state = State(model)  # not that of the forward, which is there to be put back
+    grad = host_bytes(forward.bytes if 0 < forward.bytes <= small else 1, cpu)
+    arrived = Arrived(grad)
     took = []
     for _ in range(ROUNDS):
         others.add_(1)
         begin = time.thread_time_ns()
-        Forward(state, None, args, kwargs)
+        Forward(state, None, *arguments)
         state.gradients()
+        arrived.take(grad)
         took.append(time.thread_time_ns() - begin)
     return int(median(took))
 
