@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.ground.geometry import Geometry, geometry_of
-from reprise.torch.ground.outside import host_buffer
+from reprise.torch.ground.outside import hide, host_buffer
 from reprise.torch.ground.stale import stale_message
 
 __all__ = ["HostSaved", "HostSaves"]
@@ -152,4 +152,4 @@ def host_bytes(count: int, device: torch.device) -> Tensor:
             return torch.empty(count, dtype=torch.uint8, pin_memory=True)
         except RuntimeError:  # no more pages to be pinned: slower, and no less exact
             return torch.empty(count, dtype=torch.uint8)
-    return torch.frombuffer(host_buffer(count), dtype=torch.uint8)
+    return hide(torch.frombuffer(host_buffer(count), dtype=torch.uint8))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["OutsideCopy", "copied", "host_buffer", "restored"]
+__all__ = ["OutsideCopy", "copied", "hide", "host_buffer", "is_hidden", "restored"]
 
 # Smaller ones are not worth a mapping.
 _MAPPED = 1 << 16
@@ -23,6 +23,17 @@ def host_buffer(count: int) -> Any:
     """Bytes on the host that no allocator of the framework counts; large ones in a mapping of their
     own, which goes back to the system at once."""
     return mmap.mmap(-1, count) if count >= _MAPPED else bytearray(count)
+
+
+def hide(tensor: Tensor) -> Tensor:
+    """The same, over such bytes: no tensor of the program's, for who counts those there are."""
+    tensor.untyped_storage()._reprise_hidden = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def is_hidden(storage: torch.UntypedStorage) -> bool:
+    """Is it memory of ours that no allocator counts?"""
+    return getattr(storage, "_reprise_hidden", False)
 
 
 class OutsideCopy:

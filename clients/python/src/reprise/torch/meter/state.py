@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reprise.torch.ground.outside import is_hidden
 from reprise.torch.ground.watch import open_watches
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.storage_meter import open_modes
@@ -110,11 +111,10 @@ def alive_tensors(device: torch.device) -> list[Tensor]:
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor):
             try:
-                if (
-                    thing.layout == torch.strided
-                    and thing.untyped_storage().device.type == device.type
-                ):
-                    found.append(thing)
+                if thing.layout == torch.strided:
+                    storage = thing.untyped_storage()
+                    if storage.device.type == device.type and not is_hidden(storage):
+                        found.append(thing)
             except (RuntimeError, NotImplementedError):
                 continue
     return found

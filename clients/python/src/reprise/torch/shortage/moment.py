@@ -34,6 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.ground.outside import is_hidden
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import known_names
 from reprise.torch.tape.records import Kept
@@ -104,7 +105,8 @@ class Finder:
     def _add(self, tensor: Tensor, **facts: Any) -> None:
         try:
             storage = tensor.untyped_storage()
-            if storage.device.type != self._device.type:  # a fake tensor's is nowhere
+            # A fake tensor's is nowhere.
+            if storage.device.type != self._device.type or is_hidden(storage):
                 return
             address, size = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, NotImplementedError):
