@@ -8,12 +8,13 @@ would break a budget it is there to defend.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["OutsideCopy", "copied", "hide", "host_buffer", "is_hidden", "restored"]
+__all__ = ["OutsideCopy", "copied", "hide", "host_buffer", "is_hidden", "replaced", "restored"]
 
 # Smaller ones are not worth a mapping.
 _MAPPED = 1 << 16
@@ -79,22 +80,25 @@ class OutsideCopy:
 
 def copied(value: Any, copies: list[OutsideCopy]) -> Any:
     """Arguments with every tensor replaced by a copy of it, noted in `copies`."""
-    if isinstance(value, Tensor):
-        copies.append(OutsideCopy(value))
+
+    def copy(tensor: Tensor) -> OutsideCopy:
+        copies.append(OutsideCopy(tensor))
         return copies[-1]
-    if isinstance(value, dict):
-        return {key: copied(v, copies) for key, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(copied(v, copies) for v in value)
-    return value
+
+    return replaced(value, Tensor, copy)
 
 
 def restored(value: Any) -> Any:
     """The arguments again."""
-    if isinstance(value, OutsideCopy):
-        return value.tensor()
+    return replaced(value, OutsideCopy, OutsideCopy.tensor)
+
+
+def replaced(value: Any, kind: type[Any], by: Callable[[Any], Any]) -> Any:
+    """Arguments with everything of one kind in them replaced."""
+    if isinstance(value, kind):
+        return by(value)
     if isinstance(value, dict):
-        return {key: restored(v) for key, v in value.items()}
+        return {key: replaced(v, kind, by) for key, v in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(restored(v) for v in value)
+        return type(value)(replaced(v, kind, by) for v in value)
     return value

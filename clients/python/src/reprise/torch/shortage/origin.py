@@ -27,7 +27,7 @@ from reprise.torch.check.verify import Autocast, Generators
 from reprise.torch.compiled import fast
 from reprise.torch.ground.host import host_bytes
 from reprise.torch.ground.ops import tensors_in
-from reprise.torch.ground.outside import OutsideCopy
+from reprise.torch.ground.outside import OutsideCopy, replaced
 from reprise.torch.shortage.again import told
 from reprise.torch.shortage.arrived import Arrived
 from reprise.torch.shortage.oom import several_ranks
@@ -125,7 +125,7 @@ class Forward:
 
     def __init__(self, state: State, call: Any, args: Any, kwargs: Any) -> None:
         self.call = call
-        self._arguments = _kept((args, kwargs))
+        self._arguments = replaced((args, kwargs), Tensor, _Input)
         self.generators, self.autocast = Generators(), Autocast()
         self.state = state
         state.take()
@@ -144,7 +144,7 @@ class Forward:
     def arguments(self) -> tuple[Any, Any] | None:
         """What it was called with, if all of it is still there and as it was."""
         try:
-            args, kwargs = _given(self._arguments)
+            args, kwargs = replaced(self._arguments, _Input, _Input.tensor)
         except ReferenceError:
             return None
         return args, kwargs
@@ -224,25 +224,3 @@ class _Input:
         if found is None or found._version != self._version:
             raise ReferenceError
         return found
-
-
-def _kept(value: Any) -> Any:
-    """Arguments with something for every tensor that gives it back."""
-    if isinstance(value, Tensor):
-        return _Input(value)
-    if isinstance(value, dict):
-        return {key: _kept(v) for key, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_kept(v) for v in value)
-    return value
-
-
-def _given(value: Any) -> Any:
-    """The arguments again. ReferenceError: one of them is not there any more."""
-    if isinstance(value, _Input):
-        return value.tensor()
-    if isinstance(value, dict):
-        return {key: _given(v) for key, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_given(v) for v in value)
-    return value
