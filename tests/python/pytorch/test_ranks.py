@@ -148,7 +148,7 @@ def test_where_one_rank_comes_to_peak_above_the_budget_both_get_a_plan_with_room
         assert after["held"]
     assert planned[0]["plan"] == planned[1]["plan"]
     least, most = (rank["measured"] for rank in planned)
-    assert most - least >= 4 * (64 << 10)
+    assert most - least == pytest.approx(4 * (64 << 10), abs=4096)
     # Once: what was measured under the first plan says nothing about the second.
     assert [rank["errors"].count("It fits in") for rank in planned] == [2, 2]
 
