@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +20,15 @@ from reprise.torch.meter.meter import CudaMeter, ProbeMeter, StorageMeter, open_
 from reprise.torch.meter.storage_meter import open_modes  # noqa: E402
 
 FLOATS = 1000  # 4,000 bytes
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage() -> Iterator[None]:
+    """What tests before this one left in cycles would go in the middle of it, and be counted."""
+    gc.collect()
+    yield
+    for left in list(ProbeMeter._all):  # where a test failed before it stopped its meter
+        left.stop()
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def test_measuring_leaves_no_trace() -> None:
 
     assert found is costs.measured_costs(4096)
     assert min(found.op_ns, found.saved_ns, found.replay_ns, found.write_ns, found.enter_ns) >= 0
-    assert found.replay_ns > found.op_ns
+    assert found.replay_ns >= found.op_ns
     assert torch.equal(before, torch.get_rng_state())
     assert torch._C._len_torch_dispatch_stack() == 0
 
