@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What autograd saves in a captured step: the saved-tensor hooks.
+
+    packing = Packing(storages, seen, unpacked, place, ops, host)
+    hooks = Hooks(packing.pack, packing.unpack)
+    packing.slots                        # what forwards of the root saved, in order
+
+Autograd keeps an alias that the program does not own, or a copy on the host.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from reprise.torch.capture.captured import CapturedOp, CapturedStorage, SavedTensor
+from reprise.torch.capture.identity import Storages
+from reprise.torch.capture.kinds import is_plain
+from reprise.torch.capture.place import Place
+from reprise.torch.capture.seen import Seen
+from reprise.torch.capture.unpacked import Unpacked
+from reprise.torch.ground.host import HostSaved, HostSaves
+from reprise.torch.ground.stale import stale_message
+
+__all__ = ["Packing"]
+
+
+class _Packed:
+    """What autograd keeps instead of the tensor."""
+
+    __slots__ = ("kept", "module", "slot", "storage", "version")
+
+    def __init__(
+        self, kept: Tensor | HostSaved, slot: int, storage: CapturedStorage, module: str
+    ) -> None:
+        self.kept = kept
+        self.slot = slot
+        self.storage = storage
+        self.version = kept._version if isinstance(kept, Tensor) else kept.version
+        self.module = module
+
+
+class Packing:
+    """Of one step. `host`: where saved tensors wait for the backward, if they do not stay."""
+
+    def __init__(
+        self,
+        storages: Storages,
+        seen: Seen,
+        unpacked: Unpacked,
+        place: Place,
+        ops: list[CapturedOp],
+        host: HostSaves | None,
+    ) -> None:
+        self.slots: list[SavedTensor] = []
+        self.aliasing = False  # what is called now makes an alias for autograd
+        self._storages = storages
+        self._seen = seen
+        self._unpacked = unpacked
+        self._place = place
+        self._ops = ops
+        self._host = host
+
+    def pack(self, tensor: Tensor) -> Any:
+        """Autograd saves a tensor."""
+        alias = self._alias(tensor)
+        storage = self._seen.argument(tensor)
+        if storage is None:
+            return alias
+        storage.saved = True
+        if isinstance(alias, HostSaved):
+            self._storages.copied(storage, alias.copy)
+        slot = -1
+        if self._place.in_region:
+            slot = len(self.slots)
+            version = len(storage.mutated_by) + 1
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            shape = tuple(tensor.shape)
+            self.slots.append(SavedTensor(storage, version, shape, dtype, len(self._ops)))
+            if not is_plain(tensor):
+                storage.pinned = True
+        return _Packed(alias, slot, storage, self._place.module)
+
+    def _alias(self, tensor: Tensor) -> Tensor | HostSaved:
+        if type(tensor) is FakeTensor:
+            # Has no other way to stay one; the alias is autograd's and not the program's.
+            self.aliasing = True
+            alias = tensor.detach()
+            self.aliasing = False
+            return alias
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            on_host = None if self._host is None else self._host.pack(tensor)
+            return tensor.detach() if on_host is None else on_host
+        finally:
+            del guard
+
+    def unpack(self, packed: Any) -> Tensor:
+        """Autograd wants it back."""
+        if type(packed) is not _Packed:
+            return packed  # type: ignore[no-any-return]
+        alias = self._at_hand(packed)
+        if self._place.running:
+            self._place.phase()
+            self._unpacked.take(packed.storage, packed.slot, packed.module, alias)
+            self._storages.lend(alias)
+        return alias
+
+    def _at_hand(self, packed: _Packed) -> Tensor:
+        """What was packed. A storage that comes back from the host is the one that went."""
+        kept = packed.kept
+        if isinstance(kept, Tensor):
+            if kept._version != packed.version:
+                raise RuntimeError(stale_message(kept, packed.version))
+            return kept
+        assert self._host is not None
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            made = self._host.unpack(kept)
+        finally:
+            del guard
+        if self._place.running:
+            self._storages.back(packed.storage, made)
+        return made

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where in a captured step the program is: its phase, and the module whose forward runs.
+
+place = Place(model, unpacked)
+place.begin()
+with place.region(): model(x)
+place.phase()                        # FORWARD, BACKWARD, OPTIMIZER
+place.module, place.call             # "blocks.3.attention", the how-manieth call of it
+place.end()
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from reprise.torch.capture.captured import BACKWARD, FORWARD, OPTIMIZER
+from reprise.torch.capture.unpacked import Unpacked
+
+__all__ = ["Place"]
+
+
+class Place:
+    """Of one step. `unpacked`: is told when a node of the backward runs and when none does."""
+
+    def __init__(self, root: nn.Module, unpacked: Unpacked) -> None:
+        self.running = False
+        self.in_region = False
+        self.in_optimizer = False
+        self._seen_backward = False
+        self._root = root
+        self._unpacked = unpacked
+        self._modules: list[tuple[str, int]] = [("", 0)]
+        self._calls: Counter[str] = Counter()
+        self._ordinals: Counter[tuple[str, int, str]] = Counter()
+        self._handles: list[Any] = []
+
+    def begin(self) -> None:
+        """Follows every module's forward."""
+        for path, module in self._root.named_modules():
+            self._handles.append(module.register_forward_pre_hook(self._enters(path)))
+            self._handles.append(module.register_forward_hook(self._leaves, always_call=True))
+        self.running = True
+
+    def end(self) -> None:
+        """What the program does from here on is nothing to us."""
+        self.running = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """The root's forward."""
+        self.in_region = True
+        self._modules = self._modules[:1]
+        try:
+            yield
+        finally:
+            self.in_region = False
+
+    def phase(self) -> int:
+        """Of what runs now."""
+        if torch._C._current_graph_task_id() != -1:
+            self._seen_backward = True
+            self._unpacked.enter()
+            return BACKWARD
+        self._unpacked.leave()
+        if self.in_region or not (self._seen_backward or self.in_optimizer):
+            return FORWARD
+        return OPTIMIZER
+
+    @property
+    def module(self) -> str:
+        """The innermost module whose forward runs; empty: the root's, or none."""
+        return self._modules[-1][0]
+
+    @property
+    def call(self) -> int:
+        """Calls of that module before this one."""
+        return self._modules[-1][1]
+
+    def ordinal(self, module: str, call: int, name: str) -> int:
+        """Ops of that name before this one, in that call of that module."""
+        found = self._ordinals[module, call, name]
+        self._ordinals[module, call, name] += 1
+        return found
+
+    def _enters(self, path: str) -> Callable[[nn.Module, Any], None]:
+        def enter(_: nn.Module, __: Any) -> None:
+            self._modules.append((path, self._calls[path]))
+            self._calls[path] += 1
+
+        return enter
+
+    def _leaves(self, _: nn.Module, __: Any, ___: Any) -> None:
+        if len(self._modules) > 1:
+            self._modules.pop()

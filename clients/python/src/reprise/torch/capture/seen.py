@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storages of a captured step as its ops show them: read, made, or there before anybody looked.
+
+seen = Seen(storages, ops, meter, place)
+seen.argument(tensor)                # the storage that an op reads or writes
+seen.outputs(op, number, arguments, chosen, out)
+seen.ignored(args, kwargs, out)      # of an op that is none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStorage
+from reprise.torch.capture.identity import Storages
+from reprise.torch.capture.place import Place
+from reprise.torch.capture.sizes import Chosen, follow
+from reprise.torch.ground.ops import OpKind, tensors_in
+from reprise.torch.meter.meter import Meter
+
+__all__ = ["Seen"]
+
+_TEMPORARY = 6  # reprise.v1.Category
+
+
+class Seen:
+    """Those of one step."""
+
+    def __init__(
+        self, storages: Storages, ops: list[CapturedOp], meter: Meter, place: Place
+    ) -> None:
+        self.live_begin = 0  # bytes, when the step began
+        self._storages = storages
+        self._ops = ops
+        self._meter = meter
+        self._place = place
+        self._keep_all = 0
+
+    def before(self, prior: Iterable[Tensor], names: dict[int, tuple[str, int]]) -> None:
+        """Tensors alive before the step that may die during it; name and category of some."""
+        for tensor in prior:
+            storage = self._storages.of(tensor)
+            if storage is not None:
+                cdata = tensor.untyped_storage()._cdata
+                storage.name, storage.category = names.get(cdata, (storage.name, storage.category))
+                self._storages.hold(tensor, storage)
+
+    def argument(self, tensor: Tensor) -> CapturedStorage | None:
+        """A storage nobody has seen made is written by an op of its own, unless it was there before
+        the step."""
+        known = len(self._storages.all)
+        storage = self._storages.of(tensor)
+        if storage is None:
+            return None
+        new = len(self._storages.all) > known and not storage.prior
+        if new and not self._made_unseen(storage):
+            storage.birth, storage.prior = 0, True
+        elif new:
+            storage.birth = len(self._ops)
+            external = CapturedOp(None, "reprise.external", self._place.phase(), OpKind.ONCE, False)
+            external.writes.append(storage)
+            external.live_bytes = external.peak_bytes = self._meter.live()
+            self._ops.append(external)
+        if not self._storages.lends(tensor):
+            self._storages.hold(tensor, storage)
+        return storage
+
+    def _made_unseen(self, storage: CapturedStorage) -> bool:
+        """Was it made in C++ in this step, or before, where Python never saw it (buckets of
+        DistributedDataParallel)? Then nothing that is alive is left unexplained without it."""
+        if not self._meter.exact:
+            return True
+        live = self.live_begin
+        for seen in self._storages.all:
+            if seen is storage:
+                continue
+            if seen.prior:
+                live -= 0 if seen.death is None else seen.bytes
+            else:
+                live += seen.bytes if seen.death is None else 0
+        return self._meter.live() - live >= storage.bytes
+
+    def outputs(
+        self,
+        op: CapturedOp,
+        number: int,
+        arguments: tuple[Tensor, ...],
+        chosen: Chosen | None,
+        out: Any,
+    ) -> int:
+        """Storages the op made; returns their bytes."""
+        from_unpacked = any(self._storages.lends(t) for t in arguments)
+        found: list[CapturedStorage | None] = []
+        for tensor in tensors_in(out):
+            known = len(self._storages.all)
+            storage = self._storages.of(tensor)
+            found.append(storage)
+            if storage is None:
+                continue
+            if len(self._storages.all) > known:
+                storage.birth, storage.prior = number, False
+                storage.in_region = op.in_region
+                storage.pinned = self._keep_all > 0
+                storage.chosen = chosen or follow(op.arguments, tensor)
+                storage.name = f"{op.module}.{op.name}" if op.module else op.name
+                if op.phase != FORWARD:
+                    storage.category = _TEMPORARY
+                op.writes.append(storage)
+            elif from_unpacked and storage not in op.writes:
+                self._storages.lend(tensor)
+                continue
+            self._storages.hold(tensor, storage)
+        op.outputs = tuple(found)
+        return sum(s.bytes for s in op.writes)
+
+    def ignored(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        """Its outputs are objects of whoever owns its inputs."""
+        ours = any(self._storages.lends(t) for t in tensors_in(*args, kwargs))
+        for tensor in tensors_in(out):
+            if ours:
+                self._storages.lend(tensor)
+            else:
+                self.argument(tensor)
+
+    def keep(self, tensor: Tensor) -> None:
+        """The program wants this tensor to be saved, whatever the budget."""
+        storage = self.argument(tensor)
+        if storage is not None:
+            storage.pinned = True
+
+    def keep_all(self, on: bool) -> None:
+        """The program wants everything saved that is made from here on, or no longer."""
+        self._keep_all += 1 if on else -1
+
+    def pin_outputs(self, outputs: Any) -> None:
+        """Of the root's forward."""
+        for tensor in tensors_in(outputs):
+            storage = self._storages.of(tensor)
+            if storage is not None:
+                storage.pinned = True
