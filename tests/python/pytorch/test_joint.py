@@ -24,7 +24,8 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.ground.forward import ArmedForward
 from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks, hooks_of
-from reprise.torch.joint.joint_pass import JointPass, install, joint_graph
+from reprise.torch.joint.joint_graph import joint_graph
+from reprise.torch.joint.joint_pass import JointPass, install
 from reprise.torch.joint.peak import peak_under
 from reprise.torch.meter.meter import open_meter
 

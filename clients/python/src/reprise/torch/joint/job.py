@@ -44,7 +44,8 @@ from reprise.torch.check.verify import Check, CheckResult
 from reprise.torch.ground.cycle import Cycle
 from reprise.torch.ground.forward import ArmedForward
 from reprise.torch.ground.ops import tensors_in
-from reprise.torch.joint.joint_pass import Ask, JointPass, with_loss
+from reprise.torch.joint.joint_graph import with_loss
+from reprise.torch.joint.joint_pass import Ask, JointPass
 from reprise.torch.joint.peak import peak_under
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter.meter import Meter, open_meter

@@ -7,10 +7,10 @@
 
 AOTAutograd traces forward and backward into one graph, and its partitioner decides what crosses
 from one to the other; nodes with `meta["recompute"]` are decided beforehand. The pass turns the
-joint graph into a step graph, asks the planner for a plan in which every op runs once more at most,
-and writes the tags. So profile and plan are of the very graph that the plan is applied to: the ops
-are measured as they stand in it (costs.py), and no plan outlives its graph. The hooks are
-those the installed torch has (hooks.py).
+joint graph into a step graph (joint_graph.py), asks the planner for a plan in which every op runs
+once more at most, and writes the tags. So profile and plan are of the very graph that the plan is
+applied to: the ops are measured as they stand in it (costs.py), and no plan outlives its graph. The
+hooks are those the installed torch has (hooks.py).
 
 The graph is functional, so statistics are updated once, and random ops are never tagged for
 recomputation. No plan, no hook in this torch, no answer in time: the graph is left as it is.
@@ -27,33 +27,27 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from reprise.errors import RepriseError
 from reprise.plan import Decision, Plan
 from reprise.torch.ask.estimate import ask
 from reprise.torch.check import quarantine
 from reprise.torch.ground.ops import tensors_in
-from reprise.torch.joint.costs import JointCosts, hint
 from reprise.torch.joint.hooks import find_hooks
+from reprise.torch.joint.joint_graph import LOSS, Made, alike, has_backward, joint_graph
 from reprise.torch.joint.peak import peak_under
-from reprise.torch.joint.whole import LOSS
 from reprise.torch.meter.state import alive_bytes
 from reprise.units import check_budget
 
-__all__ = ["JointPass", "install", "joint_graph", "supported", "with_loss"]
+__all__ = ["JointPass", "install", "supported"]
 
 # Random ops keep their masks. The second one can do more than a partitioner does; its plans are
 # checked (peak.py).
 CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")
-# Between forward and backward stands the loss. By the bytes of the gradients it hands back: what
-# else is alive when it does. A cross entropy takes twice as much, squares and their mean three
-# times.
-OUTSIDE = 3
 # Any one constant: a larger id on a user would turn its input into a saved one.
 _GROUP = 0
 
@@ -171,8 +165,8 @@ class JointPass:
                 self._carry_out(graph, self._decided)
                 return
             message, made = joint_graph(graph)
-            if not _has_backward(message):
-                return  # Inductor shows its hook the graphs of inference too
+            if not has_backward(message):
+                return
             self.graphs.append({**message})
             inputs = message["static_bytes"]
             message["static_bytes"] += self._reserve + self._elsewhere(graph, inputs)
@@ -195,11 +189,11 @@ class JointPass:
 
     def _carry_out(self, graph: Any, decided: list[set[int]]) -> None:
         """What was decided for the next graph, if it is the one that this was decided for."""
-        message, made = _joint_graph(graph, None)
-        if not _has_backward(message):
+        message, made = joint_graph(graph, measured=False)
+        if not has_backward(message):
             return
         number, self._next = self._next, self._next + 1
-        if number >= len(decided) or not _alike(message, self.graphs[number]):
+        if number >= len(decided) or not alike(message, self.graphs[number]):
             why = "it is not one of those that were planned together"
             self.why.append(why)
             _say(f"a graph is compiled without a plan: {why}")
@@ -217,124 +211,7 @@ class JointPass:
         return max(0, alive_bytes(device) - inputs_bytes)
 
 
-def joint_graph(graph: Any) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
-    """The step graph of a joint graph, and its forward nodes with the storage each has."""
-    with closing(JointCosts()) as costs:
-        return _joint_graph(graph, costs)
-
-
-def _has_backward(message: dict[str, Any]) -> bool:
-    return any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"])
-
-
-def _alike(message: dict[str, Any], other: dict[str, Any]) -> bool:
-    """The same ops on the same storages?"""
-    return (
-        [(o["name"], o["reads"], o["writes"]) for o in message["ops"]]
-        == [(o["name"], o["reads"], o["writes"]) for o in other["ops"]]
-    )  # fmt: skip
-
-
-def _joint_graph(
-    graph: Any, costs: JointCosts | None
-) -> tuple[dict[str, Any], list[tuple[Any, int]]]:
-    storages: list[dict[str, Any]] = []
-    ops: list[dict[str, Any]] = [_op("reprise.step_begin", True, "ONCE", 0, [], [])]
-    known: dict[int, int] = {}  # fake storage -> id; -1: an input of the graph
-    backward: set[Any] = set()
-    made: list[tuple[Any, int]] = []
-    tangents: list[int] = []
-    loss: dict[str, Any] | None = None
-    static = 0
-    output: list[int] = []
-    for node in graph.nodes:
-        values = list(tensors_in(node.meta.get("val")))
-        reads = sorted({i for arg in node.all_input_nodes for i in _ids(arg, known) if i >= 0})
-        if node.op == "placeholder":
-            tangent = "tangents" in str(node.target)
-            if tangent:
-                backward.add(node)
-            for value in values:
-                key = value.untyped_storage()._cdata
-                if key in known:
-                    continue
-                known[key] = len(storages) if tangent else -1
-                if tangent:
-                    tangents.append(known[key])
-                    storages.append(_storage(known[key], value, node.name, 0))
-                else:
-                    static += _bytes(value)
-            continue
-        if node.op == "output":
-            output = reads
-            continue
-        if any(arg in backward for arg in node.all_input_nodes):
-            backward.add(node)
-            if loss is None:
-                loss = _op(LOSS, False, "ONCE", 0, [], tangents)
-                loss["workspace_bytes"] = OUTSIDE * sum(storages[i]["bytes"] for i in tangents)
-                for i in tangents:
-                    storages[i]["release_op"] = len(ops)
-                ops.append(loss)
-        writes = []
-        for value in values:
-            key = value.untyped_storage()._cdata
-            if key not in known:
-                known[key] = len(storages)
-                writes.append(known[key])
-                storages.append(_storage(known[key], value, node.name, len(ops)))
-        forward = node not in backward
-        if not forward:
-            for i in reads:
-                storages[i]["saved_for_backward"] |= (
-                    ops[storages[i]["release_op"]]["phase"] == "PHASE_FORWARD"
-                )
-        own = _ids(node, known)
-        if forward and own:
-            made.append((node, max(own)))
-        if node.target is operator.getitem and not writes:
-            continue
-        touched = sum(storages[i]["bytes"] for i in (*reads, *writes))
-        kind = "VIEW" if not writes else "ONCE" if _random(node) or not forward else "PURE"
-        name = str(node.target)
-        took, workspace = costs.of(node, touched) if writes and costs is not None else (0, 0)
-        ops.append(_op(name, forward, kind, took, reads, writes))
-        ops[-1]["workspace_bytes"] = workspace
-    for number, op in enumerate(ops):
-        op["id"] = number
-    for i in output:
-        storages[i]["pinned"] = True
-    if loss is not None:
-        made_forward = {i for op in ops if op["phase"] == "PHASE_FORWARD" for i in op["writes"]}
-        loss["reads"] = [i for i in output if i in made_forward]
-    total = sum(op["time_ns"] for op in ops)
-    message = {
-        "name": "joint graph",
-        "source": "torch, compiled",
-        "static_bytes": static,
-        "flavour": "aot-joint",
-        "measured_step_ns": total,
-        "required": output,
-        "storages": storages,
-        "ops": ops,
-    }
-    return message, made
-
-
-def with_loss(message: dict[str, Any], takes_bytes: int, is_last: bool) -> dict[str, Any]:
-    """The same graph, with what the loss is known to take beside the gradients it hands back. Is
-    it the last one to hold what it reads?"""
-    ops = [
-        {**op, "workspace_bytes": takes_bytes} if op["name"] == LOSS else op
-        for op in message["ops"]
-    ]
-    read = {i for op in ops if op["name"] == LOSS and is_last for i in op["reads"]}
-    return {**message, "ops": ops, "required": [i for i in message["required"] if i not in read]}
-
-
-def tag(
-    made: list[tuple[Any, int]], message: dict[str, Any], run_again: set[int], saved: set[int]
-) -> int:
+def tag(made: Made, message: dict[str, Any], run_again: set[int], saved: set[int]) -> int:
     """Writes a plan into the nodes; how many are recomputed. Every storage that crosses, or that
     what is recomputed reads, is decided here: the partitioner decides nothing."""
     from torch.utils.checkpoint import CheckpointPolicy
@@ -359,54 +236,6 @@ def tag(
             continue
         node.meta["ac_graph_id"] = _GROUP
     return recomputed
-
-
-def _storage(number: int, value: Tensor, name: str, made_by: int) -> dict[str, Any]:
-    return {
-        "id": number,
-        "bytes": _bytes(value),
-        "name": name,
-        "category": 4,
-        "saved_for_backward": False,
-        "release_op": made_by,
-        "pinned": False,
-    }
-
-
-def _ids(node: Any, known: dict[int, int]) -> list[int]:
-    return [
-        known[v.untyped_storage()._cdata]
-        for v in tensors_in(node.meta.get("val"))
-        if known.get(v.untyped_storage()._cdata, -1) >= 0
-    ]
-
-
-def _bytes(value: Tensor) -> int:
-    return hint(value.untyped_storage().nbytes())
-
-
-def _random(node: Any) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags
-
-
-def _op(
-    name: str, forward: bool, kind: str, time_ns: int, reads: list[int], writes: list[int]
-) -> dict[str, Any]:
-    return {
-        "id": 0,
-        "name": name,
-        "phase": "PHASE_FORWARD" if forward else "PHASE_BACKWARD",
-        "kind": f"OP_KIND_{kind}",
-        "time_ns": time_ns,
-        "workspace_bytes": 0,
-        "reads": reads,
-        "writes": writes,
-        "mutates": [],
-        "module": "",
-        "call": 0,
-        "ordinal": 0,
-    }
 
 
 def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:

@@ -20,9 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["LOSS", "Whole"]
+from reprise.torch.joint.joint_graph import LOSS
 
-LOSS = "reprise.outside"
+__all__ = ["Whole"]
+
 _BETWEEN = "reprise.between"
 
 

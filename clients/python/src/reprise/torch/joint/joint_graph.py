@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A joint graph of torch.compile as a step graph.
+
+    message, made = joint_graph(graph)           # times and workspaces measured op by op
+    message, made = joint_graph(graph, measured=False)      # its shape alone
+    message = with_loss(message, takes_bytes, is_last)
+
+`made`: the forward's nodes, each with the storage it has. What the program does between forward
+and backward is one op, LOSS: it reads what the forward hands out and makes the gradients that the
+backward begins with. Linear in the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from contextlib import closing
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.ground.ops import tensors_in
+from reprise.torch.joint.costs import JointCosts, hint
+
+__all__ = ["LOSS", "Made", "alike", "has_backward", "joint_graph", "with_loss"]
+
+LOSS = "reprise.outside"
+# What is alive in it, by the bytes of the gradients it hands back. A cross entropy takes twice as
+# much, squares and their mean three times.
+OUTSIDE = 3
+_INPUT = -1  # of the graph: no storage of the step
+
+Made = list[tuple[Any, int]]
+
+
+def joint_graph(graph: Any, *, measured: bool = True) -> tuple[dict[str, Any], Made]:
+    """The step graph, and the forward's nodes with the storage that each has."""
+    if not measured:
+        return _Reading(None).whole(graph)
+    with closing(JointCosts()) as costs:
+        return _Reading(costs).whole(graph)
+
+
+def has_backward(message: dict[str, Any]) -> bool:
+    """Inductor shows its hook the graphs of inference too."""
+    return any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"])
+
+
+def alike(message: dict[str, Any], other: dict[str, Any]) -> bool:
+    """The same ops on the same storages?"""
+    return _calls(message) == _calls(other)
+
+
+def _calls(message: dict[str, Any]) -> list[Any]:
+    return [(op["name"], op["reads"], op["writes"]) for op in message["ops"]]
+
+
+def with_loss(message: dict[str, Any], takes_bytes: int, is_last: bool) -> dict[str, Any]:
+    """The same graph, with what the loss is known to take beside the gradients it hands back. Is
+    it the last one to hold what it reads?"""
+    ops = [
+        {**op, "workspace_bytes": takes_bytes} if op["name"] == LOSS else op
+        for op in message["ops"]
+    ]
+    read = {i for op in ops if op["name"] == LOSS and is_last for i in op["reads"]}
+    return {**message, "ops": ops, "required": [i for i in message["required"] if i not in read]}
+
+
+class _Reading:
+    """Goes through the nodes of one graph, in order."""
+
+    def __init__(self, costs: JointCosts | None) -> None:
+        self._costs = costs
+        self._storages: list[dict[str, Any]] = []
+        self._ops = [_op("reprise.step_begin", True, "ONCE", 0, [], [])]
+        self._known: dict[int, int] = {}  # fake storage -> id, or _INPUT
+        self._backward: set[Any] = set()
+        self._made: Made = []
+        self._tangents: list[int] = []
+        self._loss: dict[str, Any] | None = None
+        self._static = 0
+        self._output: list[int] = []
+
+    def whole(self, graph: Any) -> tuple[dict[str, Any], Made]:
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node)
+            elif node.op == "output":
+                self._output = self._read_by(node)
+            else:
+                self._call(node)
+        self._close()
+        message = {
+            "name": "joint graph",
+            "source": "torch, compiled",
+            "static_bytes": self._static,
+            "flavour": "aot-joint",
+            "measured_step_ns": sum(op["time_ns"] for op in self._ops),
+            "required": self._output,
+            "storages": self._storages,
+            "ops": self._ops,
+        }
+        return message, self._made
+
+    def _placeholder(self, node: Any) -> None:
+        """An input of the forward, or a gradient that the backward begins with."""
+        tangent = "tangents" in str(node.target)
+        if tangent:
+            self._backward.add(node)
+        for value in tensors_in(node.meta.get("val")):
+            key = value.untyped_storage()._cdata
+            if key in self._known:
+                continue
+            if tangent:
+                self._known[key] = self._storage(value, node.name, 0)
+                self._tangents.append(self._known[key])
+            else:
+                self._known[key] = _INPUT
+                self._static += _bytes(value)
+
+    def _call(self, node: Any) -> None:
+        if any(arg in self._backward for arg in node.all_input_nodes):
+            self._backward.add(node)
+            if self._loss is None:
+                self._between()
+        forward = node not in self._backward
+        reads, writes = self._read_by(node), []
+        for value in tensors_in(node.meta.get("val")):
+            key = value.untyped_storage()._cdata
+            if key not in self._known:
+                self._known[key] = self._storage(value, node.name, len(self._ops))
+                writes.append(self._known[key])
+        if not forward:
+            for i in reads:
+                made_by = self._ops[self._storages[i]["release_op"]]
+                self._storages[i]["saved_for_backward"] |= made_by["phase"] == "PHASE_FORWARD"
+        own = self._ids(node)
+        if forward and own:
+            self._made.append((node, max(own)))
+        if node.target is operator.getitem and not writes:
+            return
+        touched = sum(self._storages[i]["bytes"] for i in (*reads, *writes))
+        kind = "VIEW" if not writes else "ONCE" if _random(node) or not forward else "PURE"
+        took, workspace = 0, 0
+        if writes and self._costs is not None:
+            took, workspace = self._costs.of(node, touched)
+        self._ops.append(_op(str(node.target), forward, kind, took, reads, writes))
+        self._ops[-1]["workspace_bytes"] = workspace
+
+    def _between(self) -> None:
+        """The first op of the backward comes: before it the loss was computed."""
+        self._loss = _op(LOSS, False, "ONCE", 0, [], self._tangents)
+        handed_back = sum(self._storages[i]["bytes"] for i in self._tangents)
+        self._loss["workspace_bytes"] = OUTSIDE * handed_back
+        for i in self._tangents:
+            self._storages[i]["release_op"] = len(self._ops)
+        self._ops.append(self._loss)
+
+    def _close(self) -> None:
+        for number, op in enumerate(self._ops):
+            op["id"] = number
+        for i in self._output:
+            self._storages[i]["pinned"] = True
+        if self._loss is not None:
+            forward = {i for o in self._ops if o["phase"] == "PHASE_FORWARD" for i in o["writes"]}
+            self._loss["reads"] = [i for i in self._output if i in forward]
+
+    def _read_by(self, node: Any) -> list[int]:
+        return sorted({i for arg in node.all_input_nodes for i in self._ids(arg)})
+
+    def _ids(self, node: Any) -> list[int]:
+        keys = [v.untyped_storage()._cdata for v in tensors_in(node.meta.get("val"))]
+        return [self._known[key] for key in keys if self._known.get(key, _INPUT) != _INPUT]
+
+    def _storage(self, value: Tensor, name: str, made_by: int) -> int:
+        self._storages.append(
+            {
+                "id": len(self._storages),
+                "bytes": _bytes(value),
+                "name": name,
+                "category": 4,  # reprise.v1.Category: an activation
+                "saved_for_backward": False,
+                "release_op": made_by,
+                "pinned": False,
+            }
+        )
+        return len(self._storages) - 1
+
+
+def _bytes(value: Tensor) -> int:
+    return hint(value.untyped_storage().nbytes())
+
+
+def _random(node: Any) -> bool:
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+def _op(
+    name: str, forward: bool, kind: str, time_ns: int, reads: list[int], writes: list[int]
+) -> dict[str, Any]:
+    return {
+        "id": 0,
+        "name": name,
+        "phase": "PHASE_FORWARD" if forward else "PHASE_BACKWARD",
+        "kind": f"OP_KIND_{kind}",
+        "time_ns": time_ns,
+        "workspace_bytes": 0,
+        "reads": reads,
+        "writes": writes,
+        "mutates": [],
+        "module": "",
+        "call": 0,
+        "ordinal": 0,
+    }
