@@ -8,7 +8,7 @@
 A graph that is being compiled holds sizes only. Each distinct call (op, sizes, types) is run on
 tensors made for it, the first time to warm up; a transformer has some fifty. What cannot be run
 (indices that would be out of range, no memory, kernels with side effects) and what comes after the
-time is used up gets a roofline (estimate.py) and no workspace. Inductor fuses what stands alone
+time is used up gets a roofline (assumed.py) and no workspace. Inductor fuses what stands alone
 here, so its elementwise ops are faster than measured.
 """
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from reprise.errors import RepriseError
-from reprise.torch.ask.estimate import roofline_ns
+from reprise.torch.ask.assumed import roofline_ns
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import now_ns

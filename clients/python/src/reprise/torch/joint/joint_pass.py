@@ -34,7 +34,7 @@ import torch
 
 from reprise.errors import RepriseError
 from reprise.plan import Decision, Plan
-from reprise.torch.ask.estimate import ask
+from reprise.torch.ask.planner import ask
 from reprise.torch.check import quarantine
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.joint.hooks import find_hooks

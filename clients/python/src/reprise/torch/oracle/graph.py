@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.errors import RepriseError
-from reprise.torch.ask.estimate import ask
+from reprise.torch.ask.planner import ask
 from reprise.torch.ground.generator import GeneratorState
 from reprise.torch.ground.ops import OpKind, hidden_writes, tensors_in, without_statistics
 from reprise.torch.meter.meter import Meter, open_meter

@@ -19,7 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from reprise.errors import RepriseError
-from reprise.torch.ask.estimate import NoMeter, faked, with_rooflines
+from reprise.torch.ask.assumed import with_rooflines
+from reprise.torch.ask.fake import NoMeter, faked
 from reprise.torch.ask.once import capture_step
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.check.verify import Generators

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A question to the planner outside of a job: a step graph and a budget, and its answer.
+
+plan, why = ask(message, "20GiB")
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from reprise import daemon
+from reprise.agent import Agent
+from reprise.plan import Plan
+
+__all__ = ["ask", "asked"]
+
+WAIT_S = 60.0
+
+
+def ask(
+    message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
+) -> tuple[Plan | None, str]:
+    """A plan from the daemon, or why there is none."""
+    plan, why, _ = asked(message, budget, capabilities)
+    return plan, why
+
+
+def asked(
+    message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
+) -> tuple[Plan | None, str, bool]:
+    """A plan, or why there is none, and whether the planner found that nothing fits."""
+    collector = daemon.ensure()
+    if collector.socket is None:
+        return None, collector.why, False
+    agent = Agent.start(labels={"name": "estimate"}, socket=collector.socket)
+    text = json.dumps({**message, "name": f"{message['name']}, {budget}"}).encode()
+    graph = agent.submit_graph(text, budget, capabilities, message["static_bytes"])
+    if graph is None:
+        return None, agent.why, False
+    reply = agent.wait_plan(graph, timeout_s=WAIT_S)
+    if reply.plan is not None and reply.plan.feasible:
+        return reply.plan, "", False
+    why = reply.why or (reply.plan.sentence if reply.plan else "no plan came in time")
+    return None, why, reply.kind == "refused" or reply.plan is not None
