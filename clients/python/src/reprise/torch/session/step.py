@@ -363,10 +363,10 @@ class Step:
         close_watches()
         self._session.op_times.forget()
         if self.capture is not None:
+            self.let_go()
             self.capture.leave()
-            self.capture = None
+            self.capture = None  # it may have been the last to hold the model: the session ends
             self._kernel_window.drop()
-            _capturing.remove(self)
         self.stop_check()
         if self.run is not None and self.run.armed:
             self.run.mismatch("the forward failed")
