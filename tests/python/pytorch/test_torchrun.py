@@ -15,8 +15,10 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
+# A thread of Gloo's that still lets go of a tensor while the interpreter is taken down aborts it, also
+# in a job that Reprise leaves alone: so the job waits for them.
 TRAIN = """
-import os, sys, torch
+import os, sys, time, torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 distributed.init_process_group("gloo")
@@ -35,7 +37,9 @@ for step in range(12):
     optimizer.step()
     os.write(1, f"rank {rank} {loss.item().hex()}\\n".encode())
 distributed.barrier()
+del model, optimizer, loss
 distributed.destroy_process_group()
+time.sleep(0.5)
 """
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
