@@ -15,8 +15,8 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 
-# A thread of Gloo's that still lets go of a tensor while the interpreter is taken down aborts it, also
-# in a job that Reprise leaves alone: so the job waits for them.
+# A thread of Gloo's that still lets go of a tensor while the interpreter is taken down aborts it,
+# also in a job that Reprise leaves alone: so the job waits for them.
 TRAIN = """
 import os, sys, time, torch
 from torch import distributed, nn
