@@ -51,7 +51,7 @@ test('the limit and its op come from the impossible budgets', () => {
 });
 
 test('the slider reaches from below what is possible to no plan at all', () => {
-  const domain = domainOf(tradeoff([point(100, 0), impossible(30, 40)]), 120)!;
+  const domain = domainOf(tradeoff([point(100, 0), impossible(30, 40)]), 120, true)!;
 
   expect(domain.possible).toBe(40);
   expect(domain.high).toBe(120);
@@ -59,8 +59,17 @@ test('the slider reaches from below what is possible to no plan at all', () => {
   expect(domain.low).toBe(28);
 });
 
+test('while points still come none is said to be the least', () => {
+  const soFar = tradeoff([point(100, 0)]);
+  const early = domainOf(soFar, 120, false)!;
+
+  expect(early.possible).toBe(early.low);
+  expect(early.low).toBe(97);
+  expect(domainOf(soFar, 120, true)!.possible).toBe(100);
+});
+
 test('without a point there is nothing to slide over', () => {
-  expect(domainOf(tradeoff([]), 120)).toBeUndefined();
+  expect(domainOf(tradeoff([]), 120, true)).toBeUndefined();
 });
 
 test('the nearest point is picked', () => {

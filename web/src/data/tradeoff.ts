@@ -82,16 +82,23 @@ export interface Domain {
 
 /**
  * The budgets worth showing: from somewhat below what is possible to what the
- * step takes without a plan. Undefined while the curve has no point yet.
+ * step takes without a plan. Undefined while the curve has no point yet. While
+ * smaller budgets may still come (not `done`), none is said to be impossible.
  */
-export function domainOf(curve: Tradeoff, basePeakBytes: number): Domain | undefined {
+export function domainOf(
+  curve: Tradeoff,
+  basePeakBytes: number,
+  done: boolean,
+): Domain | undefined {
   const least = curve.points[0]?.budgetBytes;
   const most = curve.points[curve.points.length - 1]?.budgetBytes;
-  const possible = curve.limit?.smallestBytes || least;
-  if (possible === undefined) return undefined;
-  const high = Math.max(basePeakBytes, most ?? 0, possible);
-  const margin = Math.max(high - possible, high * 0.05) * 0.15;
-  return {low: Math.max(0, possible - margin), high, possible};
+  const known = curve.limit?.smallestBytes || (done ? least : undefined);
+  const from = known ?? least;
+  if (from === undefined) return undefined;
+  const high = Math.max(basePeakBytes, most ?? 0, from);
+  const margin = Math.max(high - from, high * 0.05) * 0.15;
+  const low = Math.max(0, from - margin);
+  return {low, high, possible: known ?? low};
 }
 
 /** "op 17 aten.bmm.default (layers.3.attn)", as the server's sentences say it. */
