@@ -85,7 +85,6 @@ class Capture(TorchDispatchMode):
         self._host = host
         self._recorder = recorder
         self._kernels = kernels
-        self._root = root
         self._meter = meter
         self._device = model_device(root)
         # Times of ops. CPU times are all stretched alike to those on the wall (finish). Looking at

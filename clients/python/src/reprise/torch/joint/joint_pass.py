@@ -16,7 +16,7 @@ The graph is functional, so statistics are updated once, and random ops are neve
 recomputation. No plan, no hook in this torch, no answer in time: the graph is left as it is.
 
 A share as 0.5x is of one graph: its inputs (parameters among them), what it makes, and what the
-program makes of its outputs before the backward (`OUTSIDE`, assumed). Where graph breaks make
+program makes of its outputs before the backward (assumed, joint_graph.py). Where graph breaks make
 several of them, a job measures what they need together and plans them as one (whole.py).
 Bytes are for the whole process: what else is alive when a graph is compiled counts. What neither
 shows is measured when the job runs (job.py).
