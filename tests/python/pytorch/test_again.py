@@ -226,3 +226,40 @@ def test_models_whose_first_steps_overlap_leave_the_engine_as_it_was(
 
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
     assert [session.measured.plain_steps for session in armed] == [1, 1]
+
+
+class Halves(nn.Module):
+    """Outputs of one node of autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = deep(), deep()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.last(Hungry.apply(self.first(x))).chunk(2, 1)  # type: ignore[no-untyped-call,no-any-return]
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
+def test_of_several_outputs_of_one_node_those_in_the_loss_count(used: tuple[int, ...]) -> None:
+    def gradients(model: nn.Module) -> list[Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        torch.manual_seed(1)
+        halves = model(torch.randn(16, W))
+        sum((1 + at) * halves[at].square().mean() for at in used).backward()  # type: ignore[union-attr]
+        found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        optimizer.step()
+        return found
+
+    torch.manual_seed(0)
+    plain, model = Halves(), Halves()
+    model.load_state_dict(plain.state_dict())
+    Hungry.times = 0
+    expected = gradients(plain)
+    arm(model, LocalAgent())
+    Hungry.times = 1
+
+    found = gradients(model)
+
+    assert Hungry.times == 0
+    assert len(found) == len(expected)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

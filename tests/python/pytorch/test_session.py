@@ -53,6 +53,34 @@ def made(seed: int = 0) -> RandomNet:
     return RandomNet(3)
 
 
+class Halves(nn.Module):
+    """Its outputs are those of one node of autograd."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(8, 8), nn.Tanh())])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.layers(x).chunk(2, 1)  # type: ignore[no-any-return]
+
+
+def test_a_checked_step_goes_on_where_one_of_the_outputs_gets_no_gradient() -> None:
+    torch.manual_seed(0)
+    model = Halves()
+    agent = LocalAgent()
+    session = arm(model, agent)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    for _ in range(8):
+        optimizer.zero_grad()
+        model(torch.randn(6, 8))[1].square().mean().backward()
+        optimizer.step()
+
+    assert session.stage is Stage.PLANNED
+    assert [c["checked"] for c in agent.checks] == [8, 8]
+    assert all(c["differing"] == 0 for c in agent.checks)
+
+
 def test_losses_under_a_plan_are_those_without() -> None:
     expected = train(made(), 10)
     model = made()

@@ -211,8 +211,11 @@ class Check:
             if output.requires_grad:
                 self._handles.append(output.register_hook(self._keep(forward, position)))
 
-    def _keep(self, forward: _Forward, position: int) -> Callable[[Tensor], None]:
-        def hook(grad: Tensor) -> None:
+    def _keep(self, forward: _Forward, position: int) -> Callable[[Tensor | None], None]:
+        def hook(grad: Tensor | None) -> None:
+            if grad is None:
+                # One of several outputs of a node, of which only another one is in the loss.
+                return
             if torch.is_grad_enabled():
                 self._once = True  # of this backward another one follows
                 return

@@ -63,7 +63,7 @@ class Again:
         self._session = session
         self._kept: list[weakref.ref[Kept]] = []
         self._outputs: list[Any] = []  # nodes of autograd
-        self._grads: dict[int, OutsideCopy] = {}
+        self._grads: dict[int, OutsideCopy | None] = {}
         self._reached: list[int] = []
         self._handles: list[Any] = []
         self._forwards = 0
@@ -102,12 +102,13 @@ class Again:
                 self._handles.append(tensor.register_hook(self._arrived(position)))
         return out
 
-    def _arrived(self, position: int) -> Callable[[Tensor], None]:
-        def hook(grad: Tensor) -> None:
+    def _arrived(self, position: int) -> Callable[[Tensor | None], None]:
+        def hook(grad: Tensor | None) -> None:
             if torch.is_grad_enabled() or position in self._grads:
                 self._possible = False  # another backward will follow, or has been
             else:
-                self._grads[position] = OutsideCopy(grad)
+                # None: one of several outputs of a node, of which only another is in the loss.
+                self._grads[position] = None if grad is None else OutsideCopy(grad)
 
         return hook
 
@@ -162,7 +163,10 @@ class Again:
         _, keep, create, inputs = (*rest, None, None, None, None)[:4]
         if keep or create or inputs:
             return []
-        ours = {node: at for at, node in enumerate(self._outputs) if node is not None}
+        ours: dict[Any, list[int]] = {}
+        for at, node in enumerate(self._outputs):
+            if node is not None:
+                ours.setdefault(node, []).append(at)
         todo = [head.grad_fn for head in heads if isinstance(head, Tensor)]
         seen, found = set(), []
         while todo:
@@ -171,7 +175,7 @@ class Again:
                 continue
             seen.add(node)
             if node in ours:
-                found.append(ours[node])
+                found += ours[node]
             elif hasattr(node, "variable"):
                 return []
             else:
@@ -198,7 +202,7 @@ class Again:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.grad = None
-        grads = {at: self._grads[at] for at in self._reached}
+        grads = {at: grad for at in self._reached if (grad := self._grads[at]) is not None}
         assert self._called is not None
         called, autocast = self._called, self._autocast
         after, buffers, generators = Generators(), self._buffers, self._generators
