@@ -10,18 +10,30 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _say(error):
-    print(f"reprise: not attached, the program runs without it: {error}", file=sys.stderr)
+    line = f"reprise: not attached, the program runs without it: {error}\n"
+    try:
+        # Past Python's buffer, whose rest would be an exit code of its own (reprise/saying.py).
+        os.write(sys.stderr.fileno(), line.encode(errors="backslashreplace"))
+    except Exception:
+        return
 
 
 def _chain():
     """The sitecustomize that would have been found without this folder."""
-    rest = [p for p in sys.path if os.path.abspath(p or ".") != _HERE]
+    rest = [p for p in sys.path if not _is_here(p)]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
         return
     module = importlib.util.module_from_spec(spec)
     sys.modules["sitecustomize"] = module
     spec.loader.exec_module(module)
+
+
+def _is_here(path):
+    try:
+        return os.path.abspath(path or ".") == _HERE
+    except OSError:
+        return False  # the current folder is gone
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -24,7 +24,6 @@ share of it (whole.py), and are compiled again.
 from __future__ import annotations
 
 import json
-import sys
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -39,6 +38,7 @@ from torch.optim.optimizer import (
 )
 
 from reprise.errors import RepriseError
+from reprise.saying import say
 from reprise.torch.check import quarantine
 from reprise.torch.check.verify import Check, CheckResult
 from reprise.torch.ground.cycle import Cycle
@@ -178,7 +178,7 @@ class CompiledJob:
         try:
             result = check.compare(self._plain)
         except Exception as error:  # the reference is ours: out of memory, mostly
-            _say(f"a compiled step could not be verified: {error}")
+            say(f"a compiled step could not be verified: {error}")
         else:
             self._judge(check, result)
         finally:
@@ -254,7 +254,7 @@ class CompiledJob:
             self._plan_again(str(budget))
             return
         self.joint.reserve(int((peak - budget) * AND_A_BIT))
-        _say(
+        say(
             f"a compiled step peaks at {format_bytes(peak)}, above {format_bytes(budget)}: outside "
             "its graphs more is alive than was known; they are planned and compiled again"
         )
@@ -286,7 +286,7 @@ class CompiledJob:
                 self.joint.decide(plan, message, decided, budget_bytes)
                 self._unchecked = True
                 self._call = self._compiled(planned=True)
-                _say(plan.sentence)
+                say(plan.sentence)
                 return
             # What one call of a graph runs again, all of them do, and that was not planned.
             tighter = plan.budget_bytes - int((predicted - budget_bytes) * AND_A_BIT)
@@ -304,11 +304,11 @@ class CompiledJob:
             over = peak / self.predicted_peak_bytes - 1
             off = f" ({format_percent(over, sign=True)} of predicted)"
         equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
-        _say(f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}{equal}")
+        say(f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}{equal}")
 
     def _stop(self, why: str) -> None:
         self.why = why
-        _say(why)
+        say(why)
 
     # ---- Compiling --------------------------------------------------------------------
 
@@ -359,10 +359,6 @@ def _exact_meter(device: torch.device) -> Meter | None:
             return None  # one that looks at every op would be compiled, too
         start_counting(meter, device)
     except RepriseError as error:
-        _say(f"the peak of compiled steps is not measured: {error}")
+        say(f"the peak of compiled steps is not measured: {error}")
         return None
     return meter
-
-
-def _say(text: str) -> None:
-    print(f"reprise: {text}", file=sys.stderr, flush=True)

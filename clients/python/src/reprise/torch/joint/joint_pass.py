@@ -25,7 +25,6 @@ shows is measured when the job runs (job.py).
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +33,7 @@ import torch
 
 from reprise.errors import RepriseError
 from reprise.plan import Decision, Plan
+from reprise.saying import say
 from reprise.torch.ask.planner import ask
 from reprise.torch.check import quarantine
 from reprise.torch.ground.ops import tensors_in
@@ -174,7 +174,7 @@ class JointPass:
             plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
             if plan is None:
                 self.why.append(why)
-                _say(f"a graph is compiled without a plan: {why}")
+                say(f"a graph is compiled without a plan: {why}")
             else:
                 kept = {i for i, how in enumerate(plan.decisions) if how is Decision.SAVE}
                 tag(made, message, set(plan.recomputed_ops), kept)
@@ -182,10 +182,10 @@ class JointPass:
                 self.planned.append(message)
                 self.inputs_bytes += inputs
                 self._budget_bytes = self._budget_bytes or plan.budget_bytes
-                _say(plan.sentence)
+                say(plan.sentence)
         except Exception as error:
             self.why.append(str(error))
-            _say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
+            say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
 
     def _carry_out(self, graph: Any, decided: list[set[int]]) -> None:
         """What was decided for the next graph, if it is the one that this was decided for."""
@@ -196,7 +196,7 @@ class JointPass:
         if number >= len(decided) or not alike(message, self.graphs[number]):
             why = "it is not one of those that were planned together"
             self.why.append(why)
-            _say(f"a graph is compiled without a plan: {why}")
+            say(f"a graph is compiled without a plan: {why}")
             return
         again = decided[number]
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
@@ -246,7 +246,3 @@ def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
     if other is not None and peak_under(message, set(other.recomputed_ops)) <= other.budget_bytes:
         return other, ""
     return None, why
-
-
-def _say(text: str) -> None:
-    print(f"reprise: {text}", file=sys.stderr, flush=True)

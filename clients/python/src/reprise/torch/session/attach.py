@@ -14,7 +14,6 @@ itself: the wrapper communicates, the module computes.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,9 @@ import torch
 from torch import nn
 from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from reprise.saying import say
+from reprise.torch.ground.guard import described
 
 __all__ = ["attach"]
 
@@ -66,7 +68,7 @@ class _Watch:
             if self._is_root(module):
                 self._arm(_unwrapped(module))
         except Exception as error:
-            print(f"reprise: trains without Reprise: {error}", file=sys.stderr, flush=True)
+            say(f"trains without Reprise: {described(error)}")
             self._steps = STEPS
 
     def _stepped(self, *_: Any) -> None:

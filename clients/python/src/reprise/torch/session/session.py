@@ -34,7 +34,9 @@ from torch.optim.optimizer import (
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.plan import Plan
+from reprise.saying import say
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.ground import guard
 from reprise.torch.ground.forward import ArmedForward
 from reprise.torch.ground.open_hooks import sweep
 from reprise.torch.ground.watch import close_watches
@@ -82,7 +84,7 @@ class Session:
     ) -> None:
         # Weak: an armed model dies with its last user, not with the process.
         self._model = weakref.ref(model)
-        weakref.finalize(model, self._gone).atexit = False
+        weakref.finalize(model, guard.quiet(self._gone)).atexit = False
         self.agent = agent
         self.meter = meter
         self.budget = budget
@@ -94,6 +96,7 @@ class Session:
         self.why = ""
         self.attached = False  # by `reprise run`, not by the program
         self.busy = False  # a forward of our own
+        self.broken = False  # by a fault of ours: from then on nobody watches
         self.measured = Measured(budget)
         self.planning = Planning(self, wait_s)
         self.judge = Judge(self, verify_every)
@@ -108,15 +111,17 @@ class Session:
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._eval_forward = self._eval_trains = False
-        self._broken = False
+        self._cleared_up = False
         self._said: set[str] = set()
         self.forward = ArmedForward(model, self._around)
         _open[self] = None
-        atexit.register(self.close)
+        guard.listen(self._broke)
+        self._close = guard.quiet(self.close)
+        atexit.register(self._close)
         if not _hooks:
             _hooks.append(register_optimizer_step_pre_hook(_before_optimizers))
             _hooks.append(register_optimizer_step_post_hook(_after_optimizers))
-            _hooks.append(oom.watch(self.device, _ran_out))
+            _hooks.append(oom.watch(self.device, guard.quiet(_ran_out)))
 
     @property
     def model(self) -> nn.Module:
@@ -160,16 +165,19 @@ class Session:
 
     def _gone(self) -> None:
         # May run at any moment, also while torch walks through its optimizer hooks: they stay.
-        self.meter.stop()
+        guard.quietly(self.meter.stop)
         self.close()
 
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Idempotent."""
-        self.step.abandon()
-        self.later.close()
-        self.planning.stopped("removed")
-        self.forward.remove()
-        self._gone()
+        for do in (
+            self.forward.remove,
+            self.step.abandon,
+            self.later.close,
+            lambda: self.planning.stopped("removed"),
+            self._gone,
+        ):
+            guard.quietly(do)
         self.stage = Stage.PLAIN
         while _hooks and not _open:
             _hooks.pop().remove()
@@ -178,17 +186,17 @@ class Session:
         """Ends this model's part of the agent's session; the last one ends the session, so that
         what was reported arrives and the run is seen to end and not to die."""
         _open.pop(self, None)
+        atexit.unregister(self._close)
         if self.step.under_way and oom.is_oom(getattr(sys, "last_value", None)):
-            self.first.notes.ran_out()  # that was the end of the program
-        self.first.let_go()
-        self.later.close()
-        self.step.let_go()
-        if self.budget is not None and self.step.number and not self.step.ended:
+            guard.quietly(self.first.notes.ran_out)  # that was the end of the program
+        for do in (self.first.let_go, self.later.close, self.step.let_go):
+            guard.quietly(do)
+        if self.budget and self.step.number and not (self.step.ended or self.broken):
             self.say(
                 "no plan was made: no optimizer of torch.optim has stepped for this model, and a "
                 "step ends when its optimizer has stepped"
             )
-        atexit.unregister(self.close)
+        guard.no_longer(self._broke)
         if not _open and os.getpid() == self._pid:
             self.agent.stop()
 
@@ -198,7 +206,7 @@ class Session:
             self._said.add(text)
             ranks = self.planning.together
             who = f"rank {ranks.rank}: " if ranks is not None and ranks.rank else ""
-            print(f"reprise: {who}{text}", file=sys.stderr, flush=True)
+            say(f"{who}{text}")
 
     def say_status(self) -> None:
         """Predicted against measured."""
@@ -211,12 +219,26 @@ class Session:
     def _around(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        """The model is called. A fault of ours is not its caller's."""
+        if self.broken:
+            return call(*args, **kwargs)
+        level = guard.Level()
+        try:
+            return guard.around(self._forward, call, args, kwargs)
+        finally:
+            if self.broken:
+                level.restore()
+                self._clear_up()
+
+    def _forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         sweep()
         close_watches()
         if not self._trains():
             return call(*args, **kwargs)
-        if not self.step.under_way and not self._safely(self.step.begin, args, kwargs):
-            return call(*args, **kwargs)
+        if not self.step.under_way:
+            self.step.begin(args, kwargs)
         return self.tries.forward(call, args, kwargs)
 
     @contextmanager
@@ -231,19 +253,45 @@ class Session:
             for session in sessions:
                 session.meter.reset_peak()
 
-    def _safely(self, do: Callable[..., None], *args: Any) -> bool:
-        """Our own mistakes are not the job's: said once, and Reprise is out of the way."""
-        try:
-            do(*args)
-        except Exception as error:
-            self.busy = False
-            self.step.drop()
-            where = f"{type(error).__name__}: {error}"
-            self.stop_planning(f"trains without Reprise after a fault of its own ({where})")
-            self._eval_trains = False
-            self._broken = True
-            return False
-        return True
+    # ---- Faults of our own --------------------------------------------------------
+
+    def _broke(self, error: Exception) -> None:
+        """Something of ours has failed, maybe in the middle of an op (guard.py). Only says so and
+        lets the step go on with everything kept; the rest waits until nothing of it is needed."""
+        if self.broken:
+            return
+        self.broken = True
+        self.stage = Stage.PLAIN
+        self.why = f"trains without Reprise after a fault of its own ({guard.described(error)})"
+        run = self.step.run
+        if run is not None:
+            run.track.armed = False
+        self.say(self.why)
+
+    def _clear_up(self) -> None:
+        """Nothing of ours is left in the way, but for what the records of a step under way need
+        until its backward is over."""
+        step = self.step
+        step.in_forward = self.busy = self._eval_trains = False
+        if step.run is not None and step.under_way and not step.in_optimizer:
+            return
+        self._cleared_up = True
+        for do in (
+            step.drop,
+            self.first.let_go,
+            self.later.close,
+            self.meter.events_end,
+            lambda: self.planning.stopped(self.why),
+        ):
+            guard.quietly(do)
+
+    def _safely(self, do: Callable[..., None], *args: Any) -> None:
+        """Between backward and optimizer, or after it."""
+        if not self.broken:
+            guard.quietly(do, *args)
+        if self.broken and not self._cleared_up:
+            self.step.in_optimizer = True  # the backward is over
+            self._clear_up()
 
     def stop_planning(self, why: str) -> None:
         """No plan from here on."""
@@ -252,7 +300,6 @@ class Session:
     def _trains(self) -> bool:
         if (
             self.step.in_forward
-            or self._broken
             or self.busy
             or (self.step.in_optimizer and _stepping())
             or not torch.is_grad_enabled()

@@ -17,6 +17,7 @@ from torch import nn
 from reprise import abi, daemon
 from reprise.agent import Agent
 from reprise.errors import RepriseError
+from reprise.saying import say
 from reprise.torch.compiled.fast import prepare
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
@@ -48,16 +49,16 @@ def start(
         return None
     why = _unsupported(model)
     if why:
-        _say(f"trains without Reprise: {why}")
+        say(f"trains without Reprise: {why}")
         return None
     try:
         meter = open_meter(model_device(model))
         start_counting(meter, model_device(model))
     except RepriseError as error:
-        _say(f"trains without Reprise: {error}")
+        say(f"trains without Reprise: {error}")
         return None
     if not meter.exact:
-        _say(f"peaks are counted per storage, without what ops use inside: {meter.why}")
+        say(f"peaks are counted per storage, without what ops use inside: {meter.why}")
     if budget is not None:
         prepare()
     program = Path(sys.argv[0]).name or "python"
@@ -132,11 +133,5 @@ def _wait_s() -> float:
     try:
         return max(0.0, float(text)) if text else DEFAULT_WAIT_S
     except ValueError:
-        _say(
-            f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}"
-        )
+        say(f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}")
         return DEFAULT_WAIT_S
-
-
-def _say(text: str) -> None:
-    print(f"reprise: {text}", file=sys.stderr, flush=True)

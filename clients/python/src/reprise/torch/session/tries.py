@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from reprise.torch.check.verify import Autocast
+from reprise.torch.ground import guard
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.origin import Forward
@@ -47,7 +48,8 @@ class Tries:
             if not oom.is_oom(error):
                 step.abandon()
                 raise
-            session.where.ran_out(error)  # while all that filled the memory is still there
+            # While all that filled the memory is still there.
+            guard.quietly(session.where.ran_out, error)
             planned = session.later.failed()
             text = (str(error).splitlines() or [type(error).__name__])[0]
             if planned is None:
@@ -97,7 +99,7 @@ class Tries:
                 return step.forward(forward.call, *arguments)
         except BaseException as error:
             if oom.is_oom(error):
-                session.where.ran_out(error)
+                guard.quietly(session.where.ran_out, error)
                 self.gave_up("out of memory once more", "it was taken again already")
             raise
 

@@ -34,7 +34,7 @@ class Notes:
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         sizes = [tuple(p.shape) for p in model.parameters()]
-        which = (os.path.abspath(sys.argv[0]), type(model).__qualname__, str(device.type), sizes)
+        which = (_program(), type(model).__qualname__, str(device.type), sizes)
         name = hashlib.sha256(repr(which).encode()).hexdigest()[:16]
         base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         self._path = Path(base) / "reprise" / "starts" / f"{name}.json"
@@ -81,6 +81,15 @@ class Notes:
                 self._path.unlink(missing_ok=True)
         except OSError:
             return
+
+
+def _program() -> str:
+    """The path of the program; as it was called where the current folder is gone."""
+    name = sys.argv[0] if sys.argv else ""
+    try:
+        return os.path.abspath(name)
+    except OSError:
+        return name
 
 
 def _alive(pid: int) -> bool:

@@ -28,17 +28,11 @@ import torch
 from torch import nn
 
 from reprise.torch.check.verify import Buffers, Generators
+from reprise.torch.ground.guard import is_oom
 
 __all__ = ["TIGHTER", "Before", "Told", "is_oom", "make_room", "room", "several_ranks", "watch"]
 
 TIGHTER = 0.9
-
-
-def is_oom(error: BaseException | None) -> bool:
-    """Did an allocator give up?"""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 # Called with the error, or where there is none yet, with the bytes that were asked for.
