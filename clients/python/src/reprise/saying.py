@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TextIO
 
 __all__ = ["say"]
 
@@ -18,18 +17,18 @@ def say(text: str) -> None:
     any more loses the line and nothing else."""
     line = f"reprise: {text}\n"
     try:
-        stream: TextIO | None = sys.stderr
+        stream, own = sys.stderr, sys.__stderr__
         if stream is None:
             return
-        if stream is not sys.__stderr__:
+        if own is None or stream is not own:
             stream.write(line)  # the program's own, or that of a notebook
             stream.flush()
             return
         # Past Python's buffer: what could not be written would stay there, and the interpreter
         # would end with exit code 120 because of it.
-        stream.flush()
+        own.flush()
         data = line.encode(errors="backslashreplace")
         while data:
-            data = data[os.write(stream.fileno(), data) :]
+            data = data[os.write(own.fileno(), data) :]
     except Exception:
         return
