@@ -151,6 +151,7 @@ def report(model: nn.Module) -> Report:
     session = _sessions.get(model)
     if session is None:
         return _empty()
+    session.step.times.read(wait=True)
     plan, measured = session.plan, session.measured
     predicted_step = 0
     if plan is not None and plan.feasible:

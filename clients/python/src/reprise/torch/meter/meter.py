@@ -25,11 +25,10 @@ import torch
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.torch.meter import probe
+from reprise.torch.meter.cuda_meter import MOST_BLOCKS, CudaMeter
 from reprise.torch.meter.storage_meter import StorageMeter
 
 __all__ = ["CudaMeter", "Meter", "ProbeMeter", "StorageMeter", "open_meter"]
-
-MOST_BLOCKS = 1 << 16
 
 
 class Meter(Protocol):
@@ -67,6 +66,10 @@ class Meter(Protocol):
 
     def reset_peak(self) -> None:
         """peak() starts again from live()."""
+
+    def take_beyond(self) -> int:
+        """Bytes that the allocator needed of the device beyond those asked for, at most, since the
+        last call. 0 where that is not known."""
 
     def blocks(self) -> list[tuple[int, int, int]]:
         """What is alive now: address, bytes asked for, bytes set aside (0: not known). The largest
@@ -181,6 +184,10 @@ class ProbeMeter:
         self._probe.reprise_probe_reset_peak()
         self._kept = 0
 
+    def take_beyond(self) -> int:
+        """What malloc takes beyond is not known."""
+        return 0
+
     def blocks(self) -> list[tuple[int, int, int]]:
         table = (ctypes.c_uint64 * (2 * MOST_BLOCKS))()
         count = int(self._probe.reprise_probe_blocks(table, MOST_BLOCKS))
@@ -193,69 +200,3 @@ class ProbeMeter:
 
     def events_end(self) -> None:
         self._probe.reprise_probe_events_end()
-
-
-class CudaMeter:
-    """torch's CUDA caching allocator, by its own counters.
-
-    `requested_bytes` are what tensors asked for, the figure a plan predicts;
-    `allocated()` adds the rounding to 512 bytes, `reserved()` the segments.
-    Memory taken past torch's allocator (NCCL, libraries) is not in any of them.
-    """
-
-    name = "cuda"
-    has_events = False
-    exact = True
-    why = ""
-
-    def __init__(self, device: torch.device) -> None:
-        if not torch.cuda.is_available():
-            raise RepriseError(f"device {device}: this torch sees no CUDA device")
-        self._device = device
-        self._offset = 0
-
-    def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
-        self._offset = baseline_bytes - self._read("requested_bytes.all.current")
-        self.reset_peak()
-
-    def stop(self) -> None:
-        """Nothing was installed."""
-
-    def live(self) -> int:
-        return self._offset + self._read("requested_bytes.all.current")
-
-    def peak(self) -> int:
-        return self._offset + self._read("requested_bytes.all.peak")
-
-    def reset_peak(self) -> None:
-        torch.cuda.reset_peak_memory_stats(self._device)
-
-    def allocated(self) -> int:
-        """Bytes of blocks handed out, rounding included."""
-        return self._read("allocated_bytes.all.current")
-
-    def reserved(self) -> int:
-        """Bytes of the segments taken from the driver."""
-        return self._read("reserved_bytes.all.current")
-
-    def blocks(self) -> list[tuple[int, int, int]]:
-        found = []
-        for segment in torch.cuda.memory_snapshot():
-            if segment["device"] != (self._device.index or 0):
-                continue
-            address = segment["address"]
-            for block in segment["blocks"]:
-                if block["state"] == "active_allocated":
-                    size = block["size"]
-                    found.append((address, block.get("requested_size") or size, size))
-                address += block["size"]
-        return sorted(found, key=lambda one: -one[1])[:MOST_BLOCKS]
-
-    def events_begin(self, agent: Agent) -> None:
-        """The counters have no events."""
-
-    def events_end(self) -> None:
-        """The counters have no events."""
-
-    def _read(self, key: str) -> int:
-        return int(torch.cuda.memory_stats(self._device).get(key, 0))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from reprise.torch.ground.outside import is_hidden
 from reprise.torch.ground.watch import open_watches
+from reprise.torch.meter.cuda_meter import device_index
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.storage_meter import open_modes
 from reprise.torch.meter.windows import open_windows
@@ -70,8 +71,7 @@ def stream_of(device: torch.device) -> Callable[[], Any]:
     """Tells the stream that ops of this thread go to, in a word to compare."""
     if device.type == "cuda":
         raw: Any = torch._C._cuda_getCurrentRawStream
-        index = torch.cuda.current_device() if device.index is None else device.index
-        return partial(raw, index)
+        return partial(raw, device_index(device))
     return torch.cpu.current_stream  # has no queue; a program may name one all the same
 
 
@@ -113,11 +113,18 @@ def alive_tensors(device: torch.device) -> list[Tensor]:
             try:
                 if thing.layout == torch.strided:
                     storage = thing.untyped_storage()
-                    if storage.device.type == device.type and not is_hidden(storage):
+                    if _same(storage.device, device) and not is_hidden(storage):
                         found.append(thing)
             except (RuntimeError, NotImplementedError):
                 continue
     return found
+
+
+def _same(one: torch.device, other: torch.device) -> bool:
+    """The same device? One of several GPUs without a number is the current one."""
+    if one.type != other.type or one.type != "cuda":
+        return one.type == other.type
+    return device_index(one) == device_index(other)
 
 
 def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:

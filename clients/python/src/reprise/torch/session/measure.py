@@ -9,8 +9,13 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from reprise.torch.check.verify import CheckResult
+from reprise.torch.meter.step_times import Then
 
 __all__ = ["Measured"]
+
+
+def _nobody(step_ns: int, work_ns: int) -> None:
+    """Times that are not those of other steps."""
 
 
 @dataclass(slots=True)
@@ -24,14 +29,16 @@ class _Steps:
     work_ns: list[int] = field(default_factory=list)
     covered_peak_bytes: int = 0  # with inputs that the plan is for
 
-    def add(self, step_ns: int, peak: int, representative: bool, work_ns: int = 0) -> None:
+    def add(self, peak: int) -> None:
         self.count += 1
         self.peak_bytes = max(self.peak_bytes, peak)
-        if representative:
-            self.times_ns.append(step_ns)
-            self.work_ns.append(work_ns or step_ns)
-            if len(self.times_ns) > 101:
-                del self.times_ns[0], self.work_ns[0]
+
+    def took(self, step_ns: int, work_ns: int) -> None:
+        """The time of one of them, which on a GPU is known later."""
+        self.times_ns.append(step_ns)
+        self.work_ns.append(work_ns or step_ns)
+        if len(self.times_ns) > 101:
+            del self.times_ns[0], self.work_ns[0]
 
     @property
     def step_ns(self) -> int:
@@ -63,34 +70,40 @@ class Measured:
     _key: Hashable = None
     _rung: int = 0
 
-    def plain(self, key: Hashable, step_ns: int, peak: int, work_ns: int = 0) -> None:
-        """A step without a plan; `work_ns`: by `work_clock`. The first one pays for what is set up
-        once, and has no optimizer state yet: it tells nothing about the time of a step."""
+    def plain(self, key: Hashable, peak: int) -> Then:
+        """A step without a plan; what is returned wants its times. The first step of all pays for
+        what is set up once, and has no optimizer state yet: it tells nothing about the time of a
+        step. The first one with an input of this shape may take memory that is needed once, as
+        libraries do that try their algorithms out: it tells nothing about the peak of the next
+        ones."""
         self.plain_steps += 1
         if len(self._plain) >= 64 and key not in self._plain:
-            return
+            return _nobody
         steps = self._plain.setdefault(key, _Steps())
-        steps.add(step_ns, peak, self.plain_steps > 1, work_ns)
+        if steps.count == 1:
+            steps.peak_bytes = 0
+        steps.add(peak)
         if not self._planned:
             self._key = key
+        return steps.took if self.plain_steps > 1 else _nobody
 
     def planned(
         self,
         rung: int,
-        step_ns: int,
         peak: int,
         budget: int,
         *,
         representative: bool,
         covered: bool,
-    ) -> None:
-        """A step under a plan; `representative`: nothing else was going on that takes time;
-        `covered`: the plan is for an input as large."""
+    ) -> Then:
+        """A step under a plan; what is returned wants its times. `representative`: nothing else was
+        going on that takes time; `covered`: the plan is for an input as large."""
         steps = self._planned.setdefault(rung, _Steps())
-        steps.add(step_ns, peak, representative)
+        steps.add(peak)
         if covered:
             steps.covered_peak_bytes = max(steps.covered_peak_bytes, peak)
         steps.over_budget += peak > budget
+        return steps.took if representative else _nobody
 
     def show(self, key: Hashable, rung: int) -> None:
         """What the figures without an argument are about."""

@@ -191,6 +191,7 @@ class Session:
             guard.quietly(self.first.notes.ran_out)  # that was the end of the program
         for do in (self.first.let_go, self.later.close, self.step.let_go):
             guard.quietly(do)
+        guard.quietly(self.step.times.read, True)
         if self.budget and self.step.number and not (self.step.ended or self.broken):
             self.say(
                 "no plan was made: no optimizer of torch.optim has stepped for this model, and a "

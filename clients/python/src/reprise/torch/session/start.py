@@ -58,7 +58,8 @@ def start(
         say(f"trains without Reprise: {error}")
         return None
     if not meter.exact:
-        say(f"peaks are counted per storage, without what ops use inside: {meter.why}")
+        counted = "by block" if meter.name == "cuda" else "per storage, without what ops use inside"
+        say(f"peaks are counted {counted}: {meter.why}")
     if budget is not None:
         prepare()
     program = Path(sys.argv[0]).name or "python"

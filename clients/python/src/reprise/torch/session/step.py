@@ -26,7 +26,8 @@ from reprise.torch.ground.cycle import Cycle
 from reprise.torch.ground.watch import close_watches
 from reprise.torch.ladder.ladder import Key, key_of
 from reprise.torch.ladder.stage import Stage
-from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns, work_clock
+from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
+from reprise.torch.meter.step_times import StepTimes, Then
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
 from reprise.torch.session.tracing import Tracing
 from reprise.torch.tape.tape_run import Run
@@ -72,9 +73,7 @@ class Step:
         self._thread = threading.get_ident()
         self._one_thread = True
         self._scattered = False
-        self._begin_ns = 0
-        self._clock = work_clock(session.device)
-        self._begin_work = 0
+        self.times = StepTimes(session.device)
         self._peak = 0
         self.live_begin = 0
 
@@ -88,6 +87,7 @@ class Step:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
         """The first forward of a step is about to run. `again`: one that has run out of memory."""
         session = self._session
+        self.times.read()
         self.number += 1
         here = threading.get_ident()
         self._scattered = not (self._one_thread and self._thread == here)
@@ -114,9 +114,8 @@ class Step:
         self._peak = 0
         if self.capture is None:
             session.meter.reset_peak()
-        self._clock = work_clock(session.device)
         self.live_begin = session.meter.live()
-        self._begin_ns, self._begin_work = now_ns(session.device), self._clock()
+        self.times.begin()
 
     def _wants_capture(self) -> bool:
         session = self._session
@@ -132,6 +131,7 @@ class Step:
     def _begin_capture(self, keep: bool = True) -> bool:
         """False: the program is in the way. Not kept: for the sake of the host's memory alone."""
         session = self._session
+        self.times.read(wait=True)
         why = blocked()
         if self._scattered:
             why = "parts of its steps run in different threads"
@@ -244,7 +244,7 @@ class Step:
             with session.unmeasured():
                 judge.compare(check)
                 del check
-            self._begin_ns += now_ns(session.device) - began
+            self.times.leave_out(now_ns(session.device) - began)
 
     def keep_peak(self) -> None:
         """What comes next is no part of the step."""
@@ -269,17 +269,18 @@ class Step:
         if not self._cycle.ends(optimizer):
             return
         self._judge_audit()
-        looks_ns = self._session.op_times.spent_ns()
-        step_ns = now_ns(self._session.device) - self._begin_ns - looks_ns
-        work_ns = self._clock() - self._begin_work - looks_ns
         self.under_way = False
         self.ended += 1
         if self.capture is not None:
             self._end_capture(self.capture)
         else:
+            self.times.leave_out(self._session.op_times.spent_ns())
+            self.times.end()
             peak = max(self._peak, self._session.meter.peak())
             self.tracing.end_ops()
-            self._end(step_ns, peak, work_ns)
+            self._end(peak)
+            if self.tracing.on:
+                self.times.read(wait=True)  # the records of a traced step are cut at its end
             self.tracing.end()
             self._session.first.end()
         self._session.where.enter(0)
@@ -297,11 +298,12 @@ class Step:
         self.tracing.end()
         self._session.first.end()
 
-    def _end(self, step_ns: int, peak: int, work_ns: int) -> None:
+    def _end(self, peak: int) -> None:
         session, ladder = self._session, self._session.ladder
         run, self.run = self.run, None
         checked, session.judge.checked = session.judge.checked, False
         flags, plan_id, replayed, mismatches = 0, 0, 0, 0
+        took: Then | None = None
         rung = session.planning.rung
         plan = rung.plan if rung is not None else None
         if run is not None and rung is not None and plan is not None:
@@ -323,9 +325,8 @@ class Step:
                 session.peaks.uncovered()
                 flags, mismatches = abi.STEP_KEPT_ALL, 1
             else:
-                session.measured.planned(
+                took = session.measured.planned(
                     rung.number,
-                    step_ns,
                     peak,
                     plan.budget_bytes,
                     representative=quiet,
@@ -335,20 +336,27 @@ class Step:
                     session.peaks.above(rung, peak)
             session.measured.mismatched_steps += bool(mismatches)
         elif not self.out_of_memory:
-            session.measured.plain(self.key, step_ns, peak, work_ns)
+            took = session.measured.plain(self.key, peak)
         flags |= (abi.STEP_WINDOW if self.tracing.on else 0) | (
             abi.STEP_OOM if self.out_of_memory else 0
         )
         self.out_of_memory = False
-        session.agent.step_done(
-            self.number,
-            step_ns=step_ns,
-            peak_bytes=peak,
-            plan_id=plan_id,
-            flags=flags,
-            recomputed=replayed,
-            mismatches=mismatches,
-        )
+        number = self.number
+
+        def then(step_ns: int, work_ns: int) -> None:
+            if took is not None:
+                took(step_ns, work_ns)
+            session.agent.step_done(
+                number,
+                step_ns=step_ns,
+                peak_bytes=peak,
+                plan_id=plan_id,
+                flags=flags,
+                recomputed=replayed,
+                mismatches=mismatches,
+            )
+
+        self.times.tell(then)
         if session.stage is Stage.WARMUP and session.measured.plain_steps >= session.warmup:
             session.stage = Stage.PLAIN if session.budget is None else Stage.CAPTURE
         elif session.stage is Stage.PLANNED and ladder.hopeless:

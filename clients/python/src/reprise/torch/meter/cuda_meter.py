@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes that torch's CUDA allocator holds on one device, by its own counters.
+
+    meter = CudaMeter(torch.device("cuda:1"))
+    meter.start(0)
+    ... a step ...
+    meter.peak()              # most bytes that were asked for at once since start or reset_peak
+    meter.take_beyond()       # what the allocator took of the device beyond that
+
+What is counted is all that this process has asked of the allocator on this device, tensors that
+Python does not see included: the workspaces that cuBLAS keeps, buffers of extensions. Memory taken
+past torch's allocator (NCCL, libraries) is in no figure. The counters are of the host: no read
+waits for the device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from reprise.agent import Agent
+from reprise.errors import RepriseError
+
+__all__ = ["MOST_BLOCKS", "CudaMeter", "device_index", "expandable"]
+
+MOST_BLOCKS = 1 << 16
+
+NATIVE, ASYNC = "native", "cudaMallocAsync"
+
+
+def device_index(device: torch.device) -> int:
+    """The number of a CUDA device; of one without a number, that of the current one."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def expandable() -> bool:
+    """Are the allocator's segments expandable? Free parts of those are given back when memory is
+    short."""
+    settings = getattr(torch._C, "_accelerator_getAllocatorSettings", str)()
+    named = [os.environ.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")]
+    return any("expandable_segments:true" in text.lower() for text in (settings, *named))
+
+
+class CudaMeter:
+    """Of one device. `requested_bytes` are what was asked for, the figure that a plan predicts; the
+    backend cudaMallocAsync does not count them, and its `allocated_bytes` stand in."""
+
+    name = "cuda"
+    has_events = False
+
+    def __init__(self, device: torch.device) -> None:
+        """RepriseError: there is no such device, or its allocator counts nothing."""
+        if not torch.cuda.is_available():
+            raise RepriseError(f"device {device}: this torch sees no CUDA device")
+        backend = torch.cuda.get_allocator_backend()
+        if backend not in (NATIVE, ASYNC):
+            raise RepriseError(
+                f"device {device}: its allocator ({backend}) is not torch's own and does not count "
+                "the bytes that are alive"
+            )
+        self._native = backend == NATIVE
+        self._counter = "requested_bytes" if self._native else "allocated_bytes"
+        self._index = device_index(device)
+        self._expandable = expandable()
+        self._highest = 0  # asked for at once, since the last take_beyond
+        self._highest_taken = 0
+
+    @property
+    def exact(self) -> bool:
+        """Are the bytes those that were asked for?"""
+        return self._native
+
+    @property
+    def why(self) -> str:
+        """Why they are not; empty: they are."""
+        if self._native:
+            return ""
+        return f"the allocator {ASYNC} does not count the bytes that tensors ask for, only its own"
+
+    def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
+        """Starts a new peak. What is alive already is known to the allocator: neither argument
+        matters."""
+        self.reset_peak()
+        self.take_beyond()
+
+    def stop(self) -> None:
+        """Nothing was installed."""
+
+    def live(self) -> int:
+        """Bytes alive now."""
+        return int(self._stats()[self._counter]["all"]["current"])
+
+    def peak(self) -> int:
+        """Most bytes alive at once since start or the last reset_peak."""
+        stats = self._stats()
+        self._note(stats)
+        return int(stats[self._counter]["all"]["peak"])
+
+    def reset_peak(self) -> None:
+        """peak() starts again from live()."""
+        self._note(self._stats())
+        torch.cuda.reset_peak_memory_stats(self._index)
+
+    def take_beyond(self) -> int:
+        """Bytes of the device that the allocator needed beyond those that were asked for, since the
+        last call: its rounding, and free parts of segments that something else lives in. A segment
+        that is free as a whole is given back when memory is short, and does not count."""
+        self._note(self._stats())
+        beyond = self._highest_taken - self._highest
+        self._highest = self._highest_taken = 0
+        return max(0, beyond)
+
+    def blocks(self) -> list[tuple[int, int, int]]:
+        """What is alive now: address, bytes asked for, bytes set aside. cudaMallocAsync keeps no
+        list."""
+        if not self._native:
+            return []
+        found = []
+        for segment in torch.cuda.memory_snapshot():
+            if segment["device"] != self._index:
+                continue
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    size = block["size"]
+                    found.append((address, block.get("requested_size") or size, size))
+                address += block["size"]
+        return sorted(found, key=lambda one: -one[1])[:MOST_BLOCKS]
+
+    def events_begin(self, agent: Agent) -> None:
+        """The counters have no events."""
+
+    def events_end(self) -> None:
+        """The counters have no events."""
+
+    def _stats(self) -> dict[str, Any]:
+        # memory_stats() flattens this into 100 entries, which takes eight times as long.
+        return torch.cuda.memory_stats_as_nested_dict(self._index)
+
+    def _note(self, stats: dict[str, Any]) -> None:
+        """Peaks of the time until now, before somebody resets them."""
+        self._highest = max(self._highest, stats[self._counter]["all"]["peak"])
+        taken = stats["allocated_bytes"]["all"]["peak"]
+        if self._native and not self._expandable:
+            split = stats["inactive_split_bytes"]["all"]["peak"]
+            taken = min(taken + split, stats["reserved_bytes"]["all"]["peak"])
+        self._highest_taken = max(self._highest_taken, taken)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long steps take.
+
+    times = StepTimes(device)
+    times.begin(); ...a step...; times.end()
+    times.tell(then)           # then(step_ns, work_ns), now or later
+    times.leave_out(ns)        # something in it was not the step's
+    times.read()               # between steps: of those that are over by now
+    times.read(wait=True)      # of all of them
+
+On a host a step is over when its last call has returned, and `tell` calls `then` at once. A GPU
+works on behind the host, and who waits for it at the end of every step takes the overlap of one
+step with the next away. So two events are recorded on the stream, and their distance is read when
+the device has passed them: `then` is called at a later `read`, in the order of the steps.
+
+`work_ns` is the CPU time of the thread where that is the only one that computes, as `work_clock`
+says; elsewhere it is `step_ns`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from reprise.torch.meter.state import now_ns, work_clock
+
+__all__ = ["StepTimes", "Then"]
+
+# Steps whose time is not read yet. A device that is so far behind has been waited for already: what
+# can be queued on it is less.
+MOST_UNREAD = 64
+
+Then = Callable[[int, int], None]
+
+
+class StepTimes:
+    """Of one session."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._clock = work_clock(device)
+        self._begin_ns = self._begin_work = 0
+        self._step_ns = self._work_ns = 0
+        self._begin_event: Any = None
+        self._end_event: Any = None
+        self._left_out = 0
+        self._unread: deque[tuple[Any, Any, int, Then]] = deque()
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._left_out = 0
+        if self._device.type == "cuda":
+            self._begin_event = self._event()
+            return
+        self._clock = work_clock(self._device)  # the number of threads may have changed
+        self._begin_ns, self._begin_work = now_ns(self._device), self._clock()
+
+    def leave_out(self, ns: int) -> None:
+        """So much of it was not the step's."""
+        self._left_out += ns
+
+    def end(self) -> None:
+        """It has ended."""
+        if self._device.type == "cuda":
+            self._end_event = self._event()
+        else:
+            self._step_ns = now_ns(self._device) - self._begin_ns - self._left_out
+            self._work_ns = self._clock() - self._begin_work - self._left_out
+
+    def tell(self, then: Then) -> None:
+        """`then` is told how long the step that has ended took."""
+        if self._device.type != "cuda":
+            then(self._step_ns, self._work_ns)
+            return
+        self._unread.append((self._begin_event, self._end_event, self._left_out, then))
+        if len(self._unread) > MOST_UNREAD:
+            self._unread[0][1].synchronize()
+
+    def read(self, wait: bool = False) -> None:
+        """Times that are known by now. `wait`: of all steps that have ended. Of a device that has
+        failed there are none."""
+        while self._unread:
+            begin, end, left_out, then = self._unread[0]
+            try:
+                if wait:
+                    begin.synchronize()
+                    end.synchronize()
+                elif not (begin.query() and end.query()):
+                    return
+                passed_ms = begin.elapsed_time(end)
+            except RuntimeError:  # the program's own calls say so too
+                self._unread.clear()
+                return
+            self._unread.popleft()
+            step_ns = max(0, int(passed_ms * 1e6) - left_out)
+            then(step_ns, step_ns)
+
+    def _event(self) -> Any:
+        """The present, on the stream of this thread."""
+        event: Any = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
