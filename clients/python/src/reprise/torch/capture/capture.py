@@ -108,6 +108,12 @@ class Capture(TorchDispatchMode):
         self._begin_ns = 0
         self._peak = 0
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """A loss or an optimizer that is compiled stays compiled; a forward with such code in it
+        is not captured."""
+        return True
+
     # ---- The step -----------------------------------------------------------
 
     def begin(self, prior: Iterable[Tensor], names: dict[int, tuple[str, int]]) -> None:

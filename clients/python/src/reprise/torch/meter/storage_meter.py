@@ -120,6 +120,11 @@ class StorageMeter:
 
 
 class _Watch(TorchDispatchMode):
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays compiled."""
+        return True
+
     def __init__(self, meter: StorageMeter) -> None:
         super().__init__()
         self._meter = meter

@@ -78,6 +78,11 @@ class OpWindow(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays compiled."""
+        return True
+
     def __init__(self, agent: Agent) -> None:
         super().__init__()
         self.recorder = OpRecorder(agent)

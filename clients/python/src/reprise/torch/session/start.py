@@ -19,6 +19,7 @@ from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.saying import say
 from reprise.torch.compiled.fast import prepare
+from reprise.torch.ground.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
 from reprise.torch.meter.meter import open_meter
@@ -82,7 +83,11 @@ def start(
         name=name,
         first=first,
     )
-    if collector.socket is None or agent.status == "inert":
+    parts = compiled_parts(model) if budget is not None else []
+    if parts:
+        session.first.skip()
+        session.stop_planning(compiled_in_pieces(parts))
+    elif collector.socket is None or agent.status == "inert":
         session.stop_planning(f"trains without a plan: {collector.why or agent.why}")
     return session
 

@@ -23,6 +23,8 @@ from reprise import abi
 from reprise.torch.capture.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
 from reprise.torch.check.verify import Check
 from reprise.torch.ground.cycle import Cycle
+from reprise.torch.ground.dynamo import compiled_in_pieces
+from reprise.torch.ground.dynamo import watch as watch_compiled
 from reprise.torch.ground.watch import close_watches
 from reprise.torch.ladder.ladder import Key, key_of
 from reprise.torch.ladder.stage import Stage
@@ -177,21 +179,42 @@ class Step:
         try:
             if self.check is not None:
                 self.check.enter(args, kwargs)
-            if self.capture is not None:
-                with self.capture.region() as pin:
-                    out = call(*args, **kwargs)
-                    pin(out)
-            elif self.run is not None:
-                out = self._planned(self.run, call, args, kwargs)
-            else:
-                with self._session.op_times.around():
-                    out = self._session.first.forward(call, args, kwargs)
+            with watch_compiled(self._compiled_code):
+                out = self._forward(call, args, kwargs)
         finally:
             self.in_forward = False
         where.enter(BACKWARD)
         if self.check is not None:
             self.check.leave(out)
         return out
+
+    def _forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        capture = self.capture
+        if capture is not None:
+            with capture.region() as pin:
+                out = call(*args, **kwargs)
+                if self.capture is capture:
+                    pin(out)
+            return out
+        if self.run is not None:
+            return self._planned(self.run, call, args, kwargs)
+        with self._session.op_times.around():
+            return self._session.first.forward(call, args, kwargs)
+
+    def _compiled_code(self, name: str) -> None:
+        """In the forward, code that torch.compile has compiled is about to run: as if nobody
+        looked."""
+        session = self._session
+        if session.budget is None or session.stage is Stage.PLAIN:
+            return
+        rung = session.planning.rung
+        if self.run is not None and rung is not None and rung.tape is not None:
+            rung.tape.step_aside(f"{name} is compiled")
+        self.abandon()
+        self.under_way = True
+        session.planning.drop(compiled_in_pieces([name]))
 
     def _planned(
         self, run: Run, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

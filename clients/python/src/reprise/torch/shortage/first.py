@@ -70,6 +70,10 @@ class FirstSteps:
         """The first step is under way, as if nobody watched."""
         return self._begun and not self._over and self.host is None
 
+    def skip(self) -> None:
+        """The job is not to be planned: its first steps are plain ones."""
+        self._over = True
+
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A step begins."""
         if self._over or self._begun:

@@ -23,10 +23,10 @@ missing is made on demand. test_tape.py and test_out_of_step.py hold it to that.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from reprise.marks import At, ignore_end
 from reprise.torch.compiled import fast
@@ -52,9 +52,16 @@ class Tape(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What is compiled stays compiled; before it runs, this mode leaves (`step_aside`)."""
+        return True
+
     def __init__(self, program: Program) -> None:
         super().__init__()
         self.program = program
+        # What lies over the forward that runs: the gate, all else, and of that the hooks.
+        self._laid: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
         self._compiled = fast.Compiled.of(program, unpack, refuse_stale)
         self._gate: Any = None  # while it is open
@@ -106,14 +113,39 @@ class Tape(TorchDispatchMode):
             track.next = first
         run.region = number + 1
         try:
-            with self._hooks(run), self._ground(track), self, self._opened(track):
+            with ExitStack() as laid, ExitStack() as gate:
+                hooks = self._hooks(run)
+                for layer in (hooks, self._ground(track), self):
+                    laid.enter_context(layer)
+                gate.enter_context(self._opened(track))
+                self._laid = gate, laid, hooks
                 yield
         except BaseException:
             # A forward that fails and is tried again starts over.
             run.region, track.slot = number, slot
             raise
+        finally:
+            self._laid = None
         if run.armed and track.next != end:
             run.mismatch(f"the forward ended after {track.next - first} of {end - first} ops")
+        if run.waits():
+            watch(run)
+
+    def step_aside(self, why: str) -> None:
+        """Takes everything off for the rest of the forward that runs: what comes next must run as
+        if nobody looked. What was given up so far is still made again when the backward asks for
+        it, so writes to what that needs are watched. Under a mode or hooks of the program all stays
+        where it is, and keeps everything."""
+        run, laid = self._run, self._laid
+        run.mismatch(why)
+        if laid is None or _get_current_dispatch_mode_stack()[-1:] != [self]:
+            return
+        gate, rest, hooks = laid
+        gate.close()
+        if not hooks.on_top:
+            return
+        self._laid = None
+        rest.close()
         if run.waits():
             watch(run)
 
