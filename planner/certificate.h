@@ -3,6 +3,10 @@
 // The certificate of one budget: the best bound over the windows tried so far,
 // or the proof that nothing fits. Windows keep their networks, so that asking
 // one again, at another budget, costs its max-flows only.
+//
+// What has been proven stays proven however the effort ends: every method adds
+// only what its part says survives an interruption (window_bound.h, pebble.h,
+// mip.h), and one that is not begun adds nothing.
 #pragma once
 
 #include <functional>

@@ -346,9 +346,9 @@ ManyWindowsResult ManyWindows::Relax(const ManyWindowsLimits& limits) {
   if (result.columns > limits.most_columns) return result;
   const MipAnswer answer = SolveLp(program_, limits.should_stop);
   result.ticks = Ticks(answer);
-  result.solved = answer.solved;
-  result.impossible = answer.infeasible;
-  if (answer.solved && !answer.infeasible) {
+  result.solved = !answer.stopped();
+  result.impossible = answer.infeasible();
+  if (result.solved && !result.impossible) {
     result.added_ns = AddedNs(answer.bound);
   }
   return result;
@@ -373,10 +373,10 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
   for (int round = 1;; ++round) {
     answer = SolveMip(program_, options);
     result.ticks += RootTicks() + Ticks(answer);
-    result.finished = answer.finished;
-    if (!answer.solved) return result;
+    result.finished = answer.finished();
+    if (answer.stopped()) return result;
     result.solved = true;
-    result.impossible = answer.infeasible;
+    result.impossible = answer.infeasible();
     if (result.impossible) return result;
     result.added_ns = std::max(result.added_ns, AddedNs(answer.bound));
     if (!answer.has_solution) return result;

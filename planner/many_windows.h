@@ -92,6 +92,9 @@ struct ManyWindowsLimits {
   std::function<bool()> should_stop = {};
 };
 
+// What is in it was proven by solves that ended: a solve that was interrupted
+// (mip.h) adds nothing, and the bound of a round before it stays, since each
+// round is a relaxation of the next.
 struct ManyWindowsResult {
   bool solved = false;
   bool finished = false;    // more effort would not prove more

@@ -49,27 +49,44 @@ struct MipProgram {
 struct MipOptions {
   int most_nodes = 1000;
   // Solutions of at least this cost are of no interest. Where nothing cheaper
-  // exists, the answer is `nothing_cheaper` and the bound is the cutoff.
+  // exists, the outcome is kCutoffProven and the bound is the cutoff.
   double cutoff = kMipInfinity;
   // Relative gap at which the search ends.
   double gap = 0;
-  // Asked between nodes and rounds of cuts.
+  // Asked between nodes and rounds of cuts, and inside simplex solves.
   std::function<bool()> should_stop = {};
 };
 
+// What a solve proves. An interrupted solve (should_stop said yes at any moment
+// of it, or the solver gave up) is kStopped and proves nothing: a simplex that
+// was stopped looks like an infeasible one to the tree around it, so neither
+// "no solution", nor "nothing cheaper", nor the bound of the tree survives.
+// What survives is a solution: whoever takes one checks it anyway. A node limit
+// ends a tree between nodes, so its bound holds: kBounded.
+enum class MipOutcome : uint8_t {
+  kStopped,
+  kBounded,           // a bound; more effort may raise it
+  kOptimal,           // the solution is optimal, the bound is its cost
+  kCutoffProven,      // nothing is cheaper than the cutoff
+  kInfeasibleProven,  // no solution exists; never where a cutoff was given
+};
+
 struct MipAnswer {
-  bool solved = false;    // a bound was found
-  bool finished = false;  // and more effort would not raise it
-  // No solution exists at all. Never set where a cutoff was given: there
-  // "infeasible" means that nothing is cheaper.
-  bool infeasible = false;
-  bool nothing_cheaper = false;
-  double bound = -kMipInfinity;  // proven, before the tolerance
+  MipOutcome outcome = MipOutcome::kStopped;
+  // Proven, before the tolerance; -infinity where stopped.
+  double bound = -kMipInfinity;
   bool has_solution = false;
   double cost = kMipInfinity;  // of the solution
   std::vector<double> solution = {};
   int64_t nodes = 0;
   int64_t iterations = 0;
+
+  bool stopped() const { return outcome == MipOutcome::kStopped; }
+  bool infeasible() const { return outcome == MipOutcome::kInfeasibleProven; }
+  // More effort would not raise the bound.
+  bool finished() const {
+    return outcome != MipOutcome::kStopped && outcome != MipOutcome::kBounded;
+  }
 };
 
 bool MipAvailable();
@@ -80,7 +97,8 @@ double MipScale(int64_t largest);
 // tolerances of simplex are absolute.
 inline constexpr int kMipCostBits = 14;
 
-// With integers relaxed: the LP. One simplex solve.
+// With integers relaxed: the LP. One simplex solve, optimal, infeasible or
+// stopped; its outcome is that of the LP.
 MipAnswer SolveLp(const MipProgram& program,
                   const std::function<bool()>& should_stop);
 

@@ -4,6 +4,11 @@
 // thread, a node limit. CbcMain1 reads its commands through variables of its
 // library, so solves take turns: a thread that waits for its turn still asks
 // should_stop (MipTest.SolvesOnSeveralThreadsAgree).
+//
+// CBC reports a tree in which a simplex was stopped as finished: the node
+// counts as infeasible. So what a solve proves is decided in one place
+// (OutcomeOf), by whether anybody was told to stop, and only then by CBC's
+// status.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -24,15 +29,33 @@
 namespace reprise::planner {
 namespace {
 
-using Question = std::function<bool()>;
+// Whether a solve was told to stop, at any moment. CBC and Clp clone their
+// handlers, so these share one.
+class Interruption {
+ public:
+  explicit Interruption(const std::function<bool()>& should_stop)
+      : should_stop_(should_stop) {}
 
-// Asks should_stop between nodes and rounds of cuts. CBC clones its handlers.
+  // Once said, it stays said: what follows cannot undo a half solved node.
+  bool Ask() {
+    if (!stopped_ && should_stop_ && should_stop_()) stopped_ = true;
+    return stopped_;
+  }
+  bool stopped() const { return stopped_; }
+  bool possible() const { return static_cast<bool>(should_stop_); }
+
+ private:
+  const std::function<bool()>& should_stop_;
+  bool stopped_ = false;
+};
+
+// Asks between nodes and rounds of cuts. `interruption` outlives the solver.
 class StopBetweenNodes : public CbcEventHandler {
  public:
-  explicit StopBetweenNodes(const Question& should_stop)
-      : should_stop_(should_stop) {}
+  explicit StopBetweenNodes(Interruption& interruption)
+      : interruption_(interruption) {}
   CbcAction event(CbcEvent) override {
-    return should_stop_() ? stop : noAction;
+    return interruption_.Ask() ? stop : noAction;
   }
   CbcAction event(CbcEvent which, void*) override { return event(which); }
   CbcEventHandler* clone() const override {
@@ -40,22 +63,22 @@ class StopBetweenNodes : public CbcEventHandler {
   }
 
  private:
-  Question should_stop_;
+  Interruption& interruption_;
 };
 
 // The same inside a simplex solve, every few factorizations.
 class StopInSimplex : public ClpEventHandler {
  public:
-  explicit StopInSimplex(const Question& should_stop)
-      : should_stop_(should_stop) {}
+  explicit StopInSimplex(Interruption& interruption)
+      : interruption_(interruption) {}
   int event(Event which) override {
     if (which != endOfFactorization) return -1;
-    return should_stop_() ? 5 : -1;
+    return interruption_.Ask() ? 5 : -1;
   }
   ClpEventHandler* clone() const override { return new StopInSimplex(*this); }
 
  private:
-  Question should_stop_;
+  Interruption& interruption_;
 };
 
 // What these libraries say goes to the standard output, which is not theirs;
@@ -103,37 +126,53 @@ std::timed_mutex& Turn() {
 
 // Nothing to decide: every row must hold for an empty sum.
 MipAnswer WithoutColumns(const MipProgram& program) {
-  MipAnswer answer{.solved = true, .finished = true, .bound = 0};
   for (int i = 0; i < program.row_count(); ++i) {
     if (program.row_lower[i] > 0 || program.row_upper[i] < 0) {
-      answer.infeasible = true;
+      return {.outcome = MipOutcome::kInfeasibleProven, .bound = kMipInfinity};
     }
   }
-  answer.has_solution = !answer.infeasible;
-  answer.cost = 0;
-  return answer;
+  return {.outcome = MipOutcome::kOptimal,
+          .bound = 0,
+          .has_solution = true,
+          .cost = 0};
+}
+
+// What a tree proves, and nothing where anybody was told to stop or CBC ran
+// into difficulties (status 2).
+MipOutcome OutcomeOf(const CbcModel& model, const Interruption& interruption,
+                     bool has_solution, bool has_cutoff) {
+  if (interruption.stopped()) return MipOutcome::kStopped;
+  if (model.status() == 1) return MipOutcome::kBounded;
+  if (model.status() != 0) return MipOutcome::kStopped;
+  if (has_solution) return MipOutcome::kOptimal;
+  return has_cutoff ? MipOutcome::kCutoffProven : MipOutcome::kInfeasibleProven;
 }
 
 }  // namespace
 
 bool MipAvailable() { return true; }
 
-MipAnswer SolveLp(const MipProgram& program, const Question& should_stop) {
+MipAnswer SolveLp(const MipProgram& program,
+                  const std::function<bool()>& should_stop) {
   if (program.column_count() == 0) return WithoutColumns(program);
   Silent silent;
   OsiClpSolverInterface solver;
   Load(program, solver, silent);
-  if (should_stop) {
-    const StopInSimplex handler(should_stop);
+  Interruption interruption(should_stop);
+  if (interruption.possible()) {
+    const StopInSimplex handler(interruption);
     solver.getModelPtr()->passInEventHandler(&handler);
   }
   solver.initialSolve();
   MipAnswer answer;
   answer.iterations = solver.getIterationCount();
+  if (interruption.stopped()) return answer;
   if (solver.isProvenPrimalInfeasible()) {
-    answer.solved = answer.infeasible = true;
+    answer.outcome = MipOutcome::kInfeasibleProven;
+    answer.bound = kMipInfinity;
   } else if (solver.isProvenOptimal()) {
-    answer.solved = answer.has_solution = true;
+    answer.outcome = MipOutcome::kOptimal;
+    answer.has_solution = true;
     answer.bound = answer.cost = solver.getObjValue();
     answer.solution.assign(solver.getColSolution(),
                            solver.getColSolution() + program.column_count());
@@ -143,9 +182,10 @@ MipAnswer SolveLp(const MipProgram& program, const Question& should_stop) {
 
 MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
   if (program.column_count() == 0) return WithoutColumns(program);
+  Interruption interruption(options.should_stop);
   std::unique_lock<std::timed_mutex> turn(Turn(), std::defer_lock);
   while (!turn.try_lock_for(std::chrono::milliseconds(20))) {
-    if (options.should_stop && options.should_stop()) return {};
+    if (interruption.Ask()) return {};
   }
   Silent silent;
   OsiClpSolverInterface solver;
@@ -161,11 +201,11 @@ MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
   model.passInMessageHandler(&silent);
   model.solver()->passInMessageHandler(&silent);
   model.setLogLevel(0);
-  if (options.should_stop) {
-    StopBetweenNodes handler(options.should_stop);
+  if (interruption.possible()) {
+    StopBetweenNodes handler(interruption);
     model.passInEventHandler(&handler);
     auto* clp = dynamic_cast<OsiClpSolverInterface*>(model.solver());
-    const StopInSimplex inner(options.should_stop);
+    const StopInSimplex inner(interruption);
     if (clp != nullptr) clp->getModelPtr()->passInEventHandler(&inner);
   }
   std::vector<std::string> arguments = {
@@ -194,26 +234,32 @@ MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
   MipAnswer answer;
   answer.nodes = model.getNodeCount();
   answer.iterations = model.getIterationCount();
-  const bool finished = model.status() == 0;
   const double* solution = model.bestSolution();
   if (solution != nullptr && model.getObjValue() < 1e30) {
     answer.has_solution = true;
     answer.cost = model.getObjValue();
     answer.solution.assign(solution, solution + program.column_count());
   }
-  answer.finished = finished;
-  if (finished && !answer.has_solution) {
-    answer.solved = true;
-    answer.infeasible = !has_cutoff;
-    answer.nothing_cheaper = has_cutoff;
-    answer.bound = has_cutoff ? options.cutoff : kMipInfinity;
-    return answer;
-  }
+  answer.outcome =
+      OutcomeOf(model, interruption, answer.has_solution, has_cutoff);
   const double bound = model.getBestPossibleObjValue();
-  if (std::isfinite(bound) && std::abs(bound) < 1e30) {
-    answer.solved = true;
-    answer.bound = answer.has_solution ? std::min(bound, answer.cost) : bound;
-    if (has_cutoff) answer.bound = std::min(answer.bound, options.cutoff);
+  switch (answer.outcome) {
+    case MipOutcome::kStopped:
+      break;
+    case MipOutcome::kInfeasibleProven:
+      answer.bound = kMipInfinity;
+      break;
+    case MipOutcome::kCutoffProven:
+      answer.bound = options.cutoff;
+      break;
+    case MipOutcome::kBounded:
+    case MipOutcome::kOptimal:
+      if (!std::isfinite(bound) || std::abs(bound) >= 1e30) {
+        answer.outcome = MipOutcome::kStopped;
+        break;
+      }
+      answer.bound = answer.has_solution ? std::min(bound, answer.cost) : bound;
+      if (has_cutoff) answer.bound = std::min(answer.bound, options.cutoff);
   }
   return answer;
 }

@@ -249,7 +249,7 @@ NeighbourhoodResult Neighbourhood::Solve(const NeighbourhoodLimits& limits) {
         .should_stop = limits.should_stop};
     const MipAnswer answer = SolveMip(program_, options);
     result.ticks += Ticks(answer);
-    result.finished = answer.finished;
+    result.finished = answer.finished();
     if (!answer.has_solution) return result;
     std::vector<OpId> execs = ExecsOf(answer.solution);
     ExecList list(problem_);

@@ -66,7 +66,8 @@ struct NeighbourhoodLimits {
 };
 
 struct NeighbourhoodResult {
-  // CBC looked at it to the end: there is nothing better in it.
+  // CBC looked at it to the end: there is nothing better in it. Steers the
+  // search and proves nothing; false where it was interrupted.
   bool finished = false;
   // A schedule within the budget, faster than the list it was made of.
   std::vector<OpId> execs;

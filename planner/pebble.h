@@ -13,7 +13,7 @@
 // back is a lower bound for every budget, in any order, with any number of
 // re-runs: a pebbling of the ancestors of o (Sethi, 1975). Best-first search
 // over sets by that bottleneck: whatever it pops first is proven, so it may
-// stop at any time.
+// stop at any time, and what it has proven then survives.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 //                    + first lives that the program holds while o runs
 //
 // All of it is present while o runs, in every schedule, so a budget below the
-// largest working set is impossible. O(ops + arities).
+// largest working set is impossible. O(ops + arities); nothing interrupts it.
 #pragma once
 
 #include <vector>

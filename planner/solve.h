@@ -7,7 +7,10 @@
 //   cuts -> schedules      -> restore -> local search, from several starts
 //   windows where the incumbent touches the budget -> better bound
 //
-// What is known outlives a solve: a sweep shares it.
+// What is known outlives a solve: a sweep shares it. A solution's bound and
+// refusal are the certificate's (certificate.h), whatever ended the search;
+// constructions, chains, trees, neighbourhoods and regions find schedules and
+// prove nothing.
 #pragma once
 
 #include "planner/archive.h"

@@ -14,6 +14,10 @@
 // It is then streamed again, before any point that would contradict it, so
 // that the last values seen are monotone at every moment. All passes together
 // take at most twice the ticks of one plan.
+//
+// A sweep that is interrupted keeps what its searches proved (solve.h): a bound
+// holds at every smaller budget, a refusal at every budget below its bytes, and
+// neither depends on how the search that proved it ended.
 #include <algorithm>
 #include <optional>
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace reprise::planner {
 namespace {
@@ -226,7 +227,11 @@ WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
     const __int128 added =
         shift >= 0 ? (scaled + ((__int128{1} << shift) - 1)) >> shift
                    : scaled << -shift;
-    best_added_ = std::max(best_added_, static_cast<int64_t>(added));
+    if (added > best_added_) {
+      best_added_ = static_cast<int64_t>(added);
+      // Of bytes before they were shifted.
+      best_price_ = {.price = price.price, .shift = price.shift - byte_shift};
+    }
   }
   return ReadLine();
 }
@@ -261,6 +266,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   if (room < 0 || LeastSavedBytes() > room) return result;
   result.possible = true;
   best_added_ = 0;
+  best_price_ = {};
   std::vector<uint8_t> saved_by_cheap(values_.size(), 0);
   std::vector<uint8_t> saved_by_small(values_.size(), 0);
   const auto remember = [&](std::vector<uint8_t>& saved) {
@@ -280,6 +286,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
     remember(saved_by_cheap);
     fits();
     result.added_ns = best_added_;
+    result.price = best_price_;
     return result;
   }
   const auto exceeds = [&] {
@@ -310,6 +317,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
     }
   }
   result.added_ns = best_added_;
+  result.price = best_price_;
   // Branch on the largest value on which the two ends disagree.
   for (size_t i = 0; i < values_.size(); ++i) {
     if (fix_[i] != Fix::kFree || saved_by_cheap[i] == saved_by_small[i]) {
@@ -356,6 +364,22 @@ WindowResult WindowBound::SolveFixed(int64_t budget_bytes) {
   result.has_rich_set = relaxed.fits && relaxed.is_over;
   result.rich_set = std::move(relaxed.rich_set);
   return result;
+}
+
+WindowLeaf WindowBound::Leaf(int64_t budget_bytes, const Fixes& fixes) {
+  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  for (const auto& [v, saved] : fixes) {
+    if (value_node_[v] >= 0) {
+      fix_[value_node_[v]] = saved ? Fix::kSaved : Fix::kNotSaved;
+    }
+  }
+  const Relaxed relaxed = Relax(budget_bytes);
+  std::fill(fix_.begin(), fix_.end(), Fix::kFree);
+  return {.impossible = !relaxed.possible,
+          .added_ns = relaxed.added_ns,
+          .price = relaxed.price.price,
+          .shift = relaxed.price.shift,
+          .branch = relaxed.branch < 0 ? kNoValue : values_[relaxed.branch]};
 }
 
 WindowResult WindowBound::SolveExactly(int64_t budget_bytes, int64_t enough_ns,

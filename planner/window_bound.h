@@ -32,10 +32,16 @@
 // it by branch and bound on "v is saved": a fixed value costs its bytes of the
 // room or must be made again, and each node is bounded by the same cuts.
 //
+// Every answer survives an interruption: a bound is the best over cuts at
+// prices that were solved to the end, and branch and bound takes the worst over
+// what it has not looked at yet, so that fewer cuts and nodes prove less and
+// never more. Nothing here asks anybody whether to stop.
+//
 // One Build is O(past); one Solve is about ten max-flows.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "planner/max_flow.h"
@@ -68,9 +74,23 @@ struct WindowResult {
   int64_t room_bytes = 0;  // what a cut may save besides what is forced
 };
 
+// What the cuts prove under some fixes, and the price that proves it.
+struct WindowLeaf {
+  bool impossible = false;
+  int64_t added_ns = 0;
+  // Of a byte, in ns: price / 2^shift.
+  int64_t price = 0;
+  int shift = 0;
+  ValueId branch = kNoValue;  // to branch on next; kNoValue: nothing is left
+};
+
 class WindowBound {
  public:
   WindowBound(const Problem& problem, OpId at);
+
+  // Each value is present while `at` runs, or not and made again.
+  using Fixes = std::vector<std::pair<ValueId, bool>>;
+  WindowLeaf Leaf(int64_t budget_bytes, const Fixes& fixes);
 
   WindowResult Solve(int64_t budget_bytes);
 
@@ -96,6 +116,11 @@ class WindowBound {
     friend bool operator==(const Line&, const Line&) = default;
   };
   enum class Fix : uint8_t { kFree, kSaved, kNotSaved };
+  // A price per byte, L = price / 2^shift.
+  struct Price {
+    int64_t price = 0;
+    int shift = 0;
+  };
   // What the cuts say about one node of the branch and bound.
   struct Relaxed {
     bool possible = false;
@@ -105,11 +130,7 @@ class WindowBound {
     bool is_over = false;  // rich_set exceeds the room
     KeepSet rich_set;
     int32_t branch = -1;  // value to branch on; -1: nothing is left to decide
-  };
-  // A price per byte, L = price / 2^shift.
-  struct Price {
-    int64_t price = 0;
-    int shift = 0;
+    Price price;          // that proved added_ns
   };
 
   void FindForced();
@@ -143,6 +164,7 @@ class WindowBound {
   int64_t total_cost_ = 0, total_bytes_ = 0;
   int64_t build_ticks_ = 0;
   int64_t best_added_ = 0;
+  Price best_price_;
   MaxFlow flow_;
 };
 

@@ -4,7 +4,9 @@
 // its own, on a number of threads.
 //
 //   plan   the best by (time, execs, peak, digest of the schedule, search)
-//   bound  the best of all: each holds for every schedule
+//   bound  the best of all: each holds for every schedule, that of a search
+//          which another one ended too, since an interrupted search says only
+//          what it has proven (planner/solve.h)
 //
 // Requests that count ticks are answered by the same number of searches
 // whatever the number of threads, and one that reaches the target gap ends

@@ -64,16 +64,15 @@ TEST(MipTest, AgreesWithBruteForce) {
     const MipAnswer whole = SolveMip(program, {});
     const MipAnswer relaxed = SolveLp(program, {});
 
-    ASSERT_TRUE(whole.solved);
-    ASSERT_TRUE(relaxed.solved);
-    EXPECT_TRUE(whole.finished);
+    ASSERT_FALSE(relaxed.stopped());
+    EXPECT_TRUE(whole.finished());
     if (std::isinf(optimum)) {
       ++infeasible;
-      EXPECT_TRUE(whole.infeasible);
+      EXPECT_TRUE(whole.infeasible());
       continue;
     }
-    ASSERT_FALSE(whole.infeasible);
-    ASSERT_FALSE(relaxed.infeasible);
+    ASSERT_FALSE(whole.infeasible());
+    ASSERT_FALSE(relaxed.infeasible());
     EXPECT_NEAR(whole.bound, optimum, 1e-4);
     EXPECT_LE(relaxed.bound, optimum + 1e-6);
     ASSERT_TRUE(whole.has_solution);
@@ -82,7 +81,7 @@ TEST(MipTest, AgreesWithBruteForce) {
     // Told of a plan that costs as much, it finds nothing cheaper, and never
     // calls that impossible; told of a worse one, it finds the optimum.
     const MipAnswer same = SolveMip(program, {.cutoff = optimum});
-    EXPECT_FALSE(same.infeasible);
+    EXPECT_FALSE(same.infeasible());
     EXPECT_LE(same.bound, optimum + 1e-6);
     EXPECT_GE(same.bound, optimum - 1e-4);
     const MipAnswer worse = SolveMip(program, {.cutoff = optimum + 2});
@@ -91,13 +90,63 @@ TEST(MipTest, AgreesWithBruteForce) {
   EXPECT_GT(infeasible, 5);
 }
 
+// Rows of both signs over more columns than a root settles.
+MipProgram LargerProgram(Random& random) {
+  MipProgram program;
+  for (int j = 0; j < 14; ++j) {
+    program.AddColumn(1 + random.Below(40), 0, 1, /*whole=*/true);
+  }
+  for (int i = 0; i < 10; ++i) {
+    for (int j = 0; j < 14; ++j) {
+      if (random.Percent(50)) program.AddEntry(j, 1 + random.Below(30));
+    }
+    program.CloseRow(20 + random.Below(30), kMipInfinity);
+  }
+  return program;
+}
+
+TEST(MipTest, AnInterruptedSolveProvesNothingThatIsNotTrue) {
+  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+  Random random(53);
+  int stopped = 0;
+  for (int i = 0; i < 6; ++i) {
+    const MipProgram program = LargerProgram(random);
+    const double optimum = BruteForce(program);
+    for (const double cutoff : {kMipInfinity, 2 * optimum}) {
+      for (int k = 0;; ++k) {
+        SCOPED_TRACE("program " + std::to_string(i) + " stopped at " +
+                     std::to_string(k));
+        int asked = 0;
+        const auto should_stop = [&] { return asked++ >= k; };
+        const MipAnswer whole =
+            SolveMip(program, {.cutoff = cutoff, .should_stop = should_stop});
+        const bool over = asked <= k;
+        if (std::isfinite(optimum)) {
+          EXPECT_FALSE(whole.infeasible());
+          EXPECT_LE(whole.bound, optimum + 1e-4);
+        }
+        EXPECT_EQ(whole.stopped(), !over);
+        stopped += whole.stopped();
+        asked = 0;
+        const MipAnswer relaxed = SolveLp(program, should_stop);
+        if (std::isfinite(optimum)) {
+          EXPECT_FALSE(relaxed.infeasible());
+          EXPECT_LE(relaxed.bound, optimum + 1e-4);
+        }
+        if (over || testing::Test::HasFailure()) break;
+      }
+    }
+  }
+  EXPECT_GT(stopped, 50);
+}
+
 TEST(MipTest, AProgramWithoutColumnsIsDecidedByItsRows) {
   if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
   MipProgram program;
   program.CloseRow(-kMipInfinity, 3);
-  EXPECT_FALSE(SolveMip(program, {}).infeasible);
+  EXPECT_FALSE(SolveMip(program, {}).infeasible());
   program.CloseRow(1, kMipInfinity);
-  EXPECT_TRUE(SolveMip(program, {}).infeasible);
+  EXPECT_TRUE(SolveMip(program, {}).infeasible());
 }
 
 TEST(MipTest, SolvesOnSeveralThreadsAgree) {

@@ -178,9 +178,9 @@ TEST(GlpkTest, CbcFindsTheSameOptimaOfWindows) {
     const MipAnswer cbc = SolveMip(windows.program(), {});
     const double glpk = Glpk(windows.program()).Whole();
 
-    ASSERT_TRUE(cbc.solved) << "program " << i;
-    EXPECT_EQ(cbc.infeasible, std::isinf(glpk)) << "program " << i;
-    if (cbc.infeasible || std::isinf(glpk)) continue;
+    ASSERT_TRUE(cbc.finished()) << "program " << i;
+    EXPECT_EQ(cbc.infeasible(), std::isinf(glpk)) << "program " << i;
+    if (cbc.infeasible() || std::isinf(glpk)) continue;
     EXPECT_NEAR(cbc.cost, glpk, 1e-6 * (1 + std::abs(glpk))) << "program " << i;
     ++solved;
   }
