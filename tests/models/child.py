@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains one case in a process of its own and prints what became of it as one JSON object.
+
+    python -m tests.models.child style/sam --steps 16                  # plain
+    python -m tests.models.child style/sam --steps 16 --budget 0.5x    # under Reprise
+    python -m tests.models.child style/sam --steps 16 --by-hand        # every block checkpointed
+
+`digest` is of every parameter, buffer, optimizer state, gradient, loss and the state of the random
+generator, so that equal digests mean equal bits. Heap figures come from heap.c, which `run.py`
+preloads; without it they are null.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from . import frameworks, language, styles, torchvision_ops, vision  # noqa: F401
+from .cases import CASES, Job
+
+__all__ = ["digest", "main"]
+
+
+class Heap:
+    """The counters of heap.c in this process; `known` is False where it is not preloaded."""
+
+    def __init__(self) -> None:
+        own = ctypes.CDLL(None)
+        self.known = hasattr(own, "heap_now")
+        self._own = own
+        if self.known:
+            own.heap_now.restype = own.heap_peak.restype = ctypes.c_int64
+
+    def now(self) -> int:
+        """Bytes allocated now."""
+        return int(self._own.heap_now()) if self.known else 0
+
+    def peak(self) -> int:
+        """Most bytes allocated since the last `reset`."""
+        return int(self._own.heap_peak()) if self.known else 0
+
+    def reset(self) -> None:
+        """Forgets the peak."""
+        if self.known:
+            self._own.heap_reset_peak()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor of a nested optimizer state, in a stable order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def digest(job: Job, losses: list[str]) -> str:
+    """A hash over all that training changes; equal for two processes with equal bits."""
+    found = hashlib.sha256("\n".join(losses).encode())
+    state = [[*m.state_dict().values()] for m in job.models]
+    grads = [[p.grad for p in m.parameters() if p.grad is not None] for m in job.models]
+    optimizers = [[o.state_dict()["state"]] for o in job.optimizers]
+    for tensor in _tensors([state, grads, optimizers, torch.get_rng_state()]):
+        if tensor.is_sparse:
+            tensor = tensor.coalesce().to_dense()
+        found.update(str((tensor.dtype, tuple(tensor.shape))).encode())
+        found.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:24]
+
+
+def _gradient_bytes(job: Job) -> int:
+    """Gradients of the step before: the next one frees them before it makes its own."""
+    grads = [p.grad for m in job.models for p in m.parameters() if p.grad is not None]
+    return sum(g.untyped_storage().nbytes() for g in grads if not g.is_sparse)
+
+
+def checkpoint_by_hand(job: Job) -> int:
+    """Wraps every child of the model's lists of blocks in torch.utils.checkpoint, as users do.
+    Returns how many were wrapped; 0 where the model has no such list."""
+    lists = job.by_hand or [
+        m
+        for m in job.armed.modules()
+        if isinstance(m, (nn.ModuleList, nn.Sequential)) and len(m) >= 2
+    ]
+    wrapped: set[int] = set()
+    inside: set[int] = set()
+    for blocks in lists:
+        for block in blocks.children():
+            has_own = any(True for _ in block.parameters())
+            if id(block) in inside or id(block) in wrapped or not has_own:
+                continue
+            wrapped.add(id(block))
+            inside.update(id(m) for m in block.modules() if m is not block)
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    return len(wrapped)
+
+
+def main() -> None:
+    """Reads the arguments, trains, prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", choices=sorted(CASES))
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--budget")
+    parser.add_argument("--by-hand", action="store_true")
+    parser.add_argument("--verify-every", type=int, default=5)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    torchvision_ops.declare()
+    heap = Heap()
+    torch.manual_seed(0)
+    job = CASES[options.case]()
+    wrapped = checkpoint_by_hand(job) if options.by_hand else 0
+    result: dict[str, Any] = {"case": options.case, "wrapped": wrapped}
+    if options.budget is not None:
+        import reprise
+
+        reprise.auto(job.armed, budget=options.budget, verify_every=options.verify_every)
+    torch.manual_seed(1)
+    losses, rises, times = [], [], []
+    for number in range(options.steps):
+        heap.reset()
+        floor = heap.now() - _gradient_bytes(job)
+        began = time.process_time_ns()
+        losses.append(job.step(number).item().hex())
+        times.append(time.process_time_ns() - began)
+        rises.append(heap.peak() - floor)
+    result["digest"] = digest(job, losses)
+    result["rises"] = rises if heap.known else None
+    result["cpu_ns"] = times
+    if options.budget is not None:
+        report = reprise.report(job.armed)
+        result["report"] = asdict(report) | {
+            "validated": report.validated,
+            "sentence": str(report),
+        }
+    print("RESULT " + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

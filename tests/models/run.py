@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public models and ways to train, plain and under Reprise, each in a process of its own.
+
+    scripts/test zoo                                  # all of them; the table to bench/results
+    python -m tests.models.run --case style/sam       # one; with --out DIR its table, too
+
+A row passes when training ends as the plain run does, with the same bits, and the run has either
+been planned or has said why not. A refusal is held against checkpointing by hand: where that keeps
+the same step within the refused budget, the row fails. Exit code 1 if any row fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 16
+LIMIT_S = 600
+# Beside its tensors a step makes Python objects, and a plan its records.
+SLACK_BYTES = 3 << 20
+
+__all__ = ["Row", "judge", "main", "table"]
+
+
+@dataclass
+class Row:
+    """What became of one case under one budget."""
+
+    case: str
+    budget: str
+    outcome: str  # validated, planned, refused, unplanned, or one of FAILURES
+    note: str = ""
+    plain_bytes: int = 0  # the most that one of the last five steps added to the heap
+    armed_bytes: int = 0
+    asked_bytes: int = 0  # the budget's share of plain_bytes
+    by_hand_bytes: int = 0
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        """The job was hurt, or told something that is not so, or nothing."""
+        return self.outcome in FAILURES
+
+
+FAILURES = {
+    "crash": "training ended otherwise than without Reprise",
+    "other bits": "parameters, state, losses or random numbers differ",
+    "silent": "no plan, and no line says why",
+    "over budget": "a planned step took more heap than the budget",
+    "false refusal": "checkpointing by hand needs less than the refused budget",
+    "broken case": "the plain run itself failed",
+}
+
+
+def judge(
+    case: str,
+    budget: str,
+    plain: dict[str, Any] | None,
+    armed: dict[str, Any] | None,
+    by_hand: dict[str, Any] | None,
+    said: list[str],
+) -> Row:
+    """One row from what the processes printed; None: that process failed."""
+    row = Row(case, budget, "crash", said=said)
+    if plain is None:
+        row.outcome, row.note = "broken case", FAILURES["broken case"]
+        return row
+    row.plain_bytes = max(plain["rises"][-5:])
+    row.asked_bytes = int(float(budget.removesuffix("x")) * row.plain_bytes)
+    if armed is None:
+        row.note = said[-1] if said else ""
+        return row
+    report = armed["report"]
+    row.armed_bytes = max(armed["rises"][-5:])
+    if armed["digest"] != plain["digest"]:
+        row.outcome, row.note = "other bits", report["sentence"]
+        return row
+    row.note = report["sentence"]
+    if report["planned_steps"]:
+        row.outcome = "validated" if report["validated"] else "planned"
+        if row.armed_bytes > row.asked_bytes + SLACK_BYTES:
+            row.outcome = "over budget"
+    elif "refused" in report["stage"] or "does not fit" in report["sentence"]:
+        row.outcome = "refused"
+        if by_hand is not None and by_hand["digest"] == plain["digest"]:
+            row.by_hand_bytes = max(by_hand["rises"][-5:])
+            if row.by_hand_bytes <= row.asked_bytes:
+                row.outcome = "false refusal"
+    else:
+        # Lines that come with every run say nothing about why there is no plan.
+        telling = [line for line in said if not re.search(r"private daemon|dashboard", line)]
+        row.outcome = "unplanned" if telling else "silent"
+        row.note = telling[-1] if telling else row.note
+    return row
+
+
+def _run(
+    case: str, heap: Path, log: Path, *arguments: str
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """One child: its result, and the lines Reprise wrote."""
+    environment = os.environ | {
+        "LD_PRELOAD": str(heap),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join(
+            [str(ROOT), str(ROOT / "clients/python/src"), os.environ.get("PYTHONPATH", "")]
+        ),
+    }
+    command = [sys.executable, "-m", "tests.models.child", case, "--steps", str(STEPS), *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        return None, [f"no end within {LIMIT_S} s"]
+    log.write_text(done.stdout + done.stderr)
+    said = [line for line in done.stderr.splitlines() if line.startswith("reprise: ")]
+    for line in done.stdout.splitlines():
+        if line.startswith("RESULT ") and done.returncode == 0:
+            result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+            return result, said
+    last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+    return None, [*said, *last]
+
+
+def run_case(case: str, budget: str, heap: Path, logs: Path) -> Row:
+    """Plain, armed and, where Reprise refuses, by hand."""
+    stem = case.replace("/", "-")
+    plain, trouble = _run(case, heap, logs / f"{stem}.plain.log")
+    if plain is None:
+        return judge(case, budget, None, None, None, trouble)
+    log = logs / f"{stem}.{budget}.log"
+    armed, said = _run(case, heap, log, "--budget", budget)
+    row = judge(case, budget, plain, armed, None, said)
+    if row.outcome == "refused":
+        by_hand, _ = _run(case, heap, logs / f"{stem}.hand.log", "--by-hand")
+        row = judge(case, budget, plain, armed, by_hand, said)
+    return row
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f}" if count else ""
+
+
+def table(rows: list[Row], versions: dict[str, str], command: str) -> str:
+    """The rows as Markdown, with how many ended how."""
+    counts: dict[str, int] = {}
+    for row in rows:
+        counts[row.outcome] = counts.get(row.outcome, 0) + 1
+    text = "# Public models and ways to train\n\n"
+    text += f"`{command}`, {time.strftime('%Y-%m-%d')}, CPU, one thread, {STEPS} steps; "
+    text += ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) + ".\n"
+    text += "MiB: how far the heap rose in one of the last five steps (checked ones among them),\n"
+    text += (
+        "counted at malloc, outside of PyTorch and Reprise; asked: the budget's share of plain.\n"
+    )
+    text += "Bits: parameters, buffers, gradients, optimizer state, losses, random generator.\n\n"
+    text += "| outcome | cases |\n|---|---|\n"
+    text += "".join(f"| {name} | {count} |\n" for name, count in sorted(counts.items()))
+    text += "\n| case | budget | outcome | plain MiB | asked | under Reprise | by hand | |\n"
+    text += "|---|---|---|---|---|---|---|---|\n"
+    for row in rows:
+        figures = (row.plain_bytes, row.asked_bytes, row.armed_bytes, row.by_hand_bytes)
+        note = row.note.replace("|", "/").replace("\n", " ")
+        text += f"| {row.case} | {row.budget} | {row.outcome} | "
+        text += " | ".join(map(_mib, figures)) + f" | {note} |\n"
+    return text
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("torch", "torchvision", "timm", "transformers", "diffusers", "peft"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    for name in ("accelerate", "lightning"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def main() -> int:
+    """Runs the cases asked for; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", action="append", help="one case; again for more (default: all)")
+    parser.add_argument("--budget", default="0.5x")
+    parser.add_argument("--out", type=Path, help="folder for models.md and models.json")
+    parser.add_argument("--logs", type=Path, help="folder for what the processes print")
+    options = parser.parse_args()
+    from .child import CASES
+
+    names = options.case or sorted(CASES)
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        parser.error(f"--case {unknown[0]}: is none of {', '.join(sorted(CASES))}")
+    logs = options.logs or Path(tempfile.mkdtemp(prefix="reprise-models-"))
+    logs.mkdir(parents=True, exist_ok=True)
+    heap = logs / "heap.so"
+    source = Path(__file__).with_name("heap.c")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", str(source), "-o", str(heap)], check=True)
+    rows = []
+    for number, name in enumerate(names, 1):
+        row = run_case(name, options.budget, heap, logs)
+        rows.append(row)
+        print(f"[{number}/{len(names)}] {row.case}: {row.outcome}. {row.note}", flush=True)
+        if options.out:
+            options.out.mkdir(parents=True, exist_ok=True)
+            command = "scripts/test zoo" if not options.case else "python -m tests.models.run"
+            (options.out / "models.md").write_text(table(rows, _versions(), command))
+            data = json.dumps([row.__dict__ for row in rows], indent=1)
+            (options.out / "models.json").write_text(data + "\n")
+    failed = [row for row in rows if row.failed]
+    for row in failed:
+        print(f"FAILED {row.case}: {FAILURES[row.outcome]} (logs in {logs})", file=sys.stderr)
+    print(f"{len(rows) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
