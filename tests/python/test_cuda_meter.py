@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from reprise.errors import RepriseError  # noqa: E402
 from reprise.torch.meter.cuda_meter import CudaMeter  # noqa: E402
 from reprise.torch.meter.state import alive_bytes, alive_tensors  # noqa: E402
+from reprise.torch.shortage.room import capacity, room_on  # noqa: E402
 
 
 class Counters:
@@ -150,3 +151,20 @@ def test_what_is_alive_on_one_gpu_is_not_alive_on_another(monkeypatch):
     assert [type(t) for t in alive_tensors(second)] == [OnOther]
     assert alive_bytes(torch.device("cuda")) == 100  # the current one
     assert len(held) == 2
+
+
+def test_room_on_a_gpu_is_within_the_share_of_the_process_and_without_fragments(
+    counters, monkeypatch
+):
+    reserved = 600
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (400, 1000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: reserved)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 1.0)
+    counters.set(allocated_bytes=250, inactive_split_bytes=300)  # and a free segment of 50
+
+    first = torch.device("cuda:0")
+    assert (capacity(first), room_on(first).bytes) == (1000, 450)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: 0.8)
+    assert (capacity(first), room_on(first).bytes) == (800, 250)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    assert room_on(first).bytes == 550

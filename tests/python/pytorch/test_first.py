@@ -22,6 +22,7 @@ from reprise.agent import PlanReply
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session import planning
 from reprise.torch.shortage import first as first_steps
+from reprise.torch.shortage import notes as notes_of
 from reprise.torch.shortage.notes import Notes
 from reprise.torch.shortage.room import Room, room_on
 
@@ -310,17 +311,33 @@ def test_where_there_is_no_room_for_the_smallest_plan_what_would_fit_is_said(
     assert capsys.readouterr().err.count(said) == 1
 
 
-def test_a_start_that_died_in_its_first_step_is_remembered() -> None:
+def gone() -> int:
+    """The number of a process that is no more."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+@pytest.fixture
+def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the kernel says of the processes that it has killed for their memory."""
+    file = tmp_path / "vmstat"
+    file.write_text("pgfault 12\noom_kill 3\n")
+    monkeypatch.setattr(notes_of, "KILLS", file)
+    return file
+
+
+def test_a_start_that_was_killed_for_its_memory_is_remembered(kills: Path) -> None:
     model = made()
     notes = Notes(model, CPU)
     assert not notes.died
     notes.begins()
     assert not Notes(model, CPU).died  # it is this process, and it lives
     text = json.loads(notes._path.read_text())
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    notes._path.write_text(json.dumps({**text, "first_step_of": child.pid}))
+    notes._path.write_text(json.dumps({**text, "unplanned_of": gone()}))
 
+    assert not Notes(model, CPU).died  # killed, but not for its memory
+    kills.write_text("oom_kill 4\n")
     assert Notes(model, CPU).died
     assert not Notes(nn.Linear(3, 3), CPU).died
     session = arm(model)
@@ -328,6 +345,28 @@ def test_a_start_that_died_in_its_first_step_is_remembered() -> None:
 
     assert session.measured.plain_steps == 0
     assert not Notes(model, CPU).died  # this one went well
+
+
+@pytest.mark.parametrize(
+    ("error", "died"), [(ValueError("its own"), False), (torch.OutOfMemoryError("much"), True)]
+)
+def test_only_a_program_that_ends_for_its_memory_is_remembered(
+    error: Exception, died: bool, kills: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made()
+    session = arm(model)
+    model.inner[0].register_forward_hook(lambda m, i, o: exec("raise error", {"error": error}))
+
+    with pytest.raises(type(error)):
+        train(model, 1)
+    monkeypatch.setattr(sys, "last_value", error, raising=False)  # nobody caught it
+    session.close()
+
+    notes = Notes(model, CPU)
+    if notes._path.exists():
+        text = json.loads(notes._path.read_text())
+        notes._path.write_text(json.dumps({**text, "unplanned_of": gone()}))
+    assert Notes(model, CPU).died is died
 
 
 def test_room_is_what_the_tightest_limit_leaves() -> None:

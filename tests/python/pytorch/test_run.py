@@ -217,7 +217,9 @@ def test_where_it_cannot_the_next_step_or_the_next_start_knows(job: Any) -> None
     assert len(found) == 8
     assert "in host memory: memory ran out in the backward ([enforce fail" in errors
     assert after == found
-    assert "in host memory: the last start of this job died in its first step" in said
+    assert (
+        "in host memory: the last start of this job ran out of memory before it had a plan" in said
+    )
 
 
 BODY = LOOP.replace(

@@ -187,9 +187,12 @@ class Session:
         what was reported arrives and the run is seen to end and not to die."""
         _open.pop(self, None)
         atexit.unregister(self._close)
-        if self.step.under_way and oom.is_oom(getattr(sys, "last_value", None)):
-            guard.quietly(self.first.notes.ran_out)  # that was the end of the program
-        for do in (self.first.let_go, self.later.close, self.step.let_go):
+        # That was the end of the program.
+        short = self.step.under_way and oom.is_oom(getattr(sys, "last_value", None))
+        if short and not self.first.plain:
+            guard.quietly(self.first.notes.ran_out)
+        guard.quietly(self.first.ended, short)
+        for do in (self.later.close, self.step.let_go):
             guard.quietly(do)
         guard.quietly(self.step.times.read, True)
         if self.budget and self.step.number and not (self.step.ended or self.broken):
@@ -238,6 +241,7 @@ class Session:
         close_watches()
         if not self._trains():
             return call(*args, **kwargs)
+        self.tries.settle()
         if not self.step.under_way:
             self.step.begin(args, kwargs)
         return self.tries.forward(call, args, kwargs)
@@ -375,4 +379,5 @@ def _ran_out(error: BaseException | None, asked: int) -> None:
     for session in reversed(tuple(_open)):
         if session.step.under_way and os.getpid() == session._pid:
             session.where.ran_out(error, asked)
+            session.tries.ran_out(asked)
             return

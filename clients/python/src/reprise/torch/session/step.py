@@ -294,6 +294,7 @@ class Step:
         self._judge_audit()
         self.under_way = False
         self.ended += 1
+        took = 0
         if self.capture is not None:
             self._end_capture(self.capture)
         else:
@@ -301,11 +302,12 @@ class Step:
             self.times.end()
             peak = max(self._peak, self._session.meter.peak())
             self.tracing.end_ops()
+            took = peak - self.live_begin
             self._end(peak)
             if self.tracing.on:
                 self.times.read(wait=True)  # the records of a traced step are cut at its end
             self.tracing.end()
-            self._session.first.end()
+        self._session.first.end(took)
         self._session.where.enter(0)
 
     def _end_capture(self, capture: Capture) -> None:
@@ -319,7 +321,6 @@ class Step:
         if self._keeps_capture and self._one_thread:
             self._session.planning.captured(step)
         self.tracing.end()
-        self._session.first.end()
 
     def _end(self, peak: int) -> None:
         session, ladder = self._session, self._session.ladder

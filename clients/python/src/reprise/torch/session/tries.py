@@ -5,6 +5,8 @@ tries.forward(call, args, kwargs)        # of the step under way
 tries.forward_again(...)                 # of a plain first step (again.py)
 tries.retake(forward, arguments, why)    # of a planned step (later.py)
 tries.gave_up(what, why)                 # where nothing can be taken again
+tries.ran_out(asked)                     # an allocator gives up, wherever that is
+tries.settle()                           # a forward begins: of the step before it, what is left?
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from reprise.torch.ground import guard
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.origin import Forward
+from reprise.units import format_bytes
 
 if TYPE_CHECKING:
     from reprise.torch.session.session import Session
@@ -32,6 +35,7 @@ class Tries:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.short_of_memory = False  # it has run out before
+        self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
 
     def forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -39,7 +43,7 @@ class Tries:
         """The forward of the step under way."""
         session, step = self._session, self._session.step
         first = session.first.plain
-        rare = first or step.capture is not None
+        rare = (first and session.first.near) or step.capture is not None
         before = oom.Before(session.model, rare) if self.short_of_memory or rare else None
         planned = None
         try:
@@ -56,6 +60,8 @@ class Tries:
                 self._out_of_memory()
                 step.drop()
                 if before is None or not before.again:
+                    if first:
+                        session.first.failed("the forward", text)
                     raise
                 if first and not session.first.gave_up(error, args, kwargs):
                     raise
@@ -115,6 +121,31 @@ class Tries:
         )
         self._tighten()
         session.step.drop()
+
+    def ran_out(self, asked: int) -> None:
+        """An allocator gives up. In a forward and in a backward its error comes by where it can be
+        taken again. Anywhere else, as in the loss, it goes to the program alone: what follows from
+        it waits until the program has gone on, for whoever asked may do with less."""
+        session, step = self._session, self._session.step
+        if step.in_forward or session.busy or torch._C._current_graph_task_id() != -1:
+            return
+        where = "the optimizer" if step.in_optimizer else "the program's code beside the model"
+        self._outside = where, asked
+
+    def settle(self) -> None:
+        """Another forward begins. A step in which memory ran out and that has not ended was given
+        up."""
+        found, self._outside = self._outside, None
+        session, step = self._session, self._session.step
+        if found is None or not step.under_way or step.in_forward:
+            return
+        where, asked = found
+        what = f"{format_bytes(asked)} were asked for"
+        if session.first.plain:
+            session.first.failed(where, what)
+        elif step.run is not None:
+            self.gave_up(f"out of memory in {where} ({what})", "it is not the model's")
+        step.drop()
 
     def _out_of_memory(self) -> None:
         session = self._session

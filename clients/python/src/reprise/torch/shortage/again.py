@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first backward of a job runs out of memory: once more, with its saved tensors elsewhere.
+"""A backward before the first plan runs out of memory: once more, with its saved tensors elsewhere.
 
-    again = Again(session); again.open()     # the first step begins
-    again.forward(call, args, kwargs)        # its forward; again.keep(x): autograd saves x of it
-    again.close()                            # the first step is over
+    again = Again(session); again.open()     # a plain step begins
+    again.forward(call, args, kwargs, ...)   # its forward; again.keep(x): autograd saves x of it
+    again.close()                            # the step is over
 
 The graph of a backward that failed is spent, its gradients are half there. What had been handed to
 the model's outputs is not: so the gradients of the outputs are copied as they arrive (outside the
@@ -22,6 +22,7 @@ Whoever catches the error and goes on takes the next step in the other way.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,12 @@ from torch import Tensor
 
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
 from reprise.torch.check.verify import Autocast, Buffers, Generators
+from reprise.torch.compiled import fast
 from reprise.torch.ground.engine import around, no_longer
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.ground.outside import OutsideCopy
 from reprise.torch.shortage.oom import is_oom
+from reprise.torch.shortage.spent import let_go
 
 if TYPE_CHECKING:
     from reprise.torch.session.session import Session
@@ -57,7 +60,7 @@ class Kept:
 
 
 class Again:
-    """Of the plain first step of one session."""
+    """Of one plain step of one session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -78,18 +81,28 @@ class Again:
         self._kept.append(weakref.ref(kept))
 
     def forward(
-        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        kept: bool,
     ) -> Any:
-        """Runs it, and remembers what a second one needs."""
+        """Runs it, and remembers what a second one needs. `kept`: all that autograd saves of it is
+        handed to `keep`; what is not is let go by the compiled half of the tape, or not at all."""
+        began = self._clock()
         model = self._session.model
         self._forwards += 1
         before = Remembered(model)
         self._called = (call, args, kwargs)
         self._generators, self._buffers, self._autocast = Generators(), Buffers(model), Autocast()
+        self._session.step.times.leave_out(self._clock() - began)
         out = call(*args, **kwargs)
+        began = self._clock()
         self._parameters = Parameters(model)
         self._possible = (
             self._forwards == 1
+            and (kept or fast.library() is not None)
             and not hooked(model)
             and not before.differs(Remembered(model))
             and not any(t.requires_grad for t in tensors_in(args, kwargs))
@@ -100,7 +113,12 @@ class Again:
             self._outputs.append(tensor.grad_fn)
             if tensor.requires_grad:
                 self._handles.append(tensor.register_hook(self._arrived(position)))
+        self._session.step.times.leave_out(self._clock() - began)
         return out
+
+    def _clock(self) -> int:
+        """To leave out of a step what it does not do: on a GPU that hides behind the device."""
+        return time.thread_time_ns() if self._session.device.type == "cpu" else 0
 
     def _arrived(self, position: int) -> Callable[[Tensor | None], None]:
         def hook(grad: Tensor | None) -> None:
@@ -149,12 +167,12 @@ class Again:
             self._session.where.ran_out(error)
             text = (str(error).splitlines() or [type(error).__name__])[0]
             if not self._can():
-                self._session.first.failed(text)
+                self._session.first.failed("the backward", text)
                 raise
         finally:
             self._running = False
         # Outside the handler: its traceback would keep what the failed backward held.
-        self._take_again(text)
+        self._take_again(heads, text)
         return ()
 
     def _reach(self, heads: Any, rest: tuple[Any, ...]) -> list[int]:
@@ -192,9 +210,10 @@ class Again:
             and self._session.planning.together is None
         )
 
-    def _take_again(self, why: str) -> None:
+    def _take_again(self, heads: Any, why: str) -> None:
         session = self._session
         model = session.model
+        let_go(heads)
         for reference in self._kept:
             kept = reference()
             if kept is not None:

@@ -9,8 +9,15 @@
 "auto" begins plainly and looks at the room there is (room.py) whenever autograd saves something in
 the first step. When what is alive comes near the limit, or an allocator gives up, the forward is
 taken back (generators, buffers) and tried once more in one of the other ways: on the host where
-that is memory elsewhere, from shapes where host and device are the same. A start that died in its
-first step is remembered (notes.py) and the next one does not try plainly at all.
+that is memory elsewhere, from shapes where host and device are the same.
+
+The steps after it, up to the captured one, are measured, so nothing is asked for every saved
+tensor. But the optimizer has made its state by then, and the second step may not fit where the
+first one did: each of them begins with a look at the room, and what the last one took says whether
+it is taken plainly. One that takes half of the room or more is taken again as the first one is.
+
+A start that ran out of memory before it had a plan is remembered (notes.py), and the next one does
+not try plainly at all.
 
 With several ranks nothing is tried again: they begin alike, on the host if any of them says so.
 """
@@ -35,6 +42,7 @@ from reprise.torch.shortage.again import Again, Kept
 from reprise.torch.shortage.notes import Notes
 from reprise.torch.shortage.room import Room, room_on
 from reprise.torch.shortage.sketch import sketched
+from reprise.units import format_bytes
 
 if TYPE_CHECKING:
     from reprise.torch.session.session import Session
@@ -43,6 +51,8 @@ __all__ = ["DoesNotFit", "FirstSteps"]
 
 # What the backward and the allocator need of the room besides gradients.
 LEFT_FREE = 0.1
+# A step that takes less than this share of the room does not run out of it.
+NEAR = 0.5
 FINER = 0.9  # of the budget, for a plan that has not seen the job
 
 
@@ -57,17 +67,19 @@ class FirstSteps:
         self._session = session
         self._asked = way
         self._over = session.budget is None
-        self._begun = False
+        self._begun = self._second = False  # a step has begun, has ended
+        self._took = 0  # bytes of the last plain step, above what was alive when it began
         self._watches: tuple[Room, int] | None = None  # and what is alive when it begins
         self._again: Again | None = None
-        self._failed = ""  # the error of its backward, which the program has caught
+        self._failed = ""  # the error of the last step, which the program has caught
+        self.near = False  # the step under way may run out of memory, and is taken again if it does
         self.notes = Notes(session.model, session.device)
         # Not None: the job does not fit without a plan, and no step is taken without either.
         self.host: HostSaves | None = None
 
     @property
     def plain(self) -> bool:
-        """The first step is under way, as if nobody watched."""
+        """A step before the first plan is under way, as if nobody watched."""
         return self._begun and not self._over and self.host is None
 
     def skip(self) -> None:
@@ -77,18 +89,16 @@ class FirstSteps:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A step begins."""
         if self._over or self._begun:
-            if self._failed and self.plain:
-                self._careful(
-                    self._elsewhere(),
-                    f"memory ran out in the backward ({self._failed})",
-                    args,
-                    kwargs,
-                )
+            if self.plain:
+                self._next(args, kwargs)
             return
         self._begun = True
         session, way, why = self._session, self._asked, "as asked for"
         if way == "auto" and self.notes.died:
-            way, why = self._elsewhere(), "the last start of this job died in its first step"
+            way, why = (
+                self._elsewhere(),
+                "the last start of this job ran out of memory before it had a plan",
+            )
         try:
             ranks = Ranks.here()
             ways = [] if ranks is None else ranks.gather(way)
@@ -106,12 +116,37 @@ class FirstSteps:
         elif way == "auto" and ranks is None:
             room = room_on(session.device)
             self._watches = None if room is None else (room, session.meter.live())
-            self._again = Again(session)
-            self._again.open()
+            self._look(near=True)
 
-    def failed(self, why: str) -> None:
-        """Memory ran out in its backward, which cannot be taken again."""
-        self._failed = why
+    def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A step begins after the first one, still without a plan."""
+        session = self._session
+        if self._failed:
+            self._careful(self._elsewhere(), self._failed, args, kwargs)
+            return
+        if self._asked != "auto" or session.planning.together is not None:
+            return
+        room = room_on(session.device)
+        parameters = session.model.parameters()
+        takes = self._took - sum(p.grad.nbytes for p in parameters if p.grad is not None)
+        if room is not None and takes > room.bytes * (1 - LEFT_FREE):
+            why = f"the last step took {format_bytes(takes)}, and {room.what} has less left"
+            self._careful(self._elsewhere(), why, args, kwargs)
+            return
+        self._look(near=room is None or takes > room.bytes * NEAR)
+
+    def _look(self, near: bool) -> None:
+        """The step under way is plain: somebody looks at its backward. `near`: and takes it again
+        where that runs out of memory."""
+        self.let_go()
+        self.near = near
+        self._again = Again(self._session)
+        self._again.open()
+
+    def failed(self, where: str, why: str) -> None:
+        """Memory ran out in a plain step, which cannot be taken again."""
+        self._failed = f"memory ran out in {where} ({why})"
+        self.notes.ran_out_unplanned()
         self._session.step.abandon()
 
     def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -119,7 +154,7 @@ class FirstSteps:
         self._careful(self._elsewhere(), f"the plain one does not fit ({why})", args, kwargs)
 
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """The first forward ran out of memory; is there another way to take it?"""
+        """A plain forward ran out of memory; is there another way to take it?"""
         way = self._elsewhere() if self._asked == "auto" else "plain"
         if not self.plain or way == "plain" or self._session.planning.together is not None:
             return False
@@ -127,14 +162,28 @@ class FirstSteps:
         self._careful(way, f"the plain one does not fit ({text})", args, kwargs)
         return self.host is not None
 
-    def end(self) -> None:
-        """A step has ended: the first one, if it was that."""
+    def end(self, took: int = 0) -> None:
+        """A step has ended, which took so many bytes above what was alive when it began."""
+        if not self._begun or self._over:
+            return
+        session = self._session
+        self._watches, self._took, self._failed, self._second = None, took, "", True
+        self.let_go()
+        if self.host is not None and session.stage in (Stage.WARMUP, Stage.PLANNED):
+            session.stage = Stage.CAPTURE  # PLANNED: from shapes alone
+        elif self.host is None and session.stage in (Stage.WARMUP, Stage.CAPTURE):
+            return
+        self._over = True
+        self.notes.fits()
+
+    def ended(self, out_of_memory: bool) -> None:
+        """The program ends, or the session does."""
+        self.let_go()
         if self._begun and not self._over:
-            self._over, self._watches = True, None
-            self.let_go()
-            self.notes.fits()
-            if self.host is not None and self._session.stage in (Stage.WARMUP, Stage.PLANNED):
-                self._session.stage = Stage.CAPTURE  # PLANNED: from shapes alone
+            if out_of_memory:
+                self.notes.ran_out_unplanned()
+            elif not self._failed:
+                self.notes.fits()
 
     def _elsewhere(self) -> str:
         room = room_on(self._session.device)
@@ -143,14 +192,17 @@ class FirstSteps:
     def _careful(self, way: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session = self._session
         self.let_go()
-        self._watches, self.host = None, HostSaves(session.model)
+        self._watches, self._failed, self.host = None, "", HostSaves(session.model)
+        number = session.step.number
         if way == "shapes":
             failed = self._plan_from_shapes(args, kwargs)
             if not failed:
-                session.say(f"the first step runs under a plan made from shapes alone: {why}")
+                which = f"step {number}" if self._second else "the first step"
+                session.say(f"{which} runs under a plan made from shapes alone: {why}")
                 return
             why = f"{why}; no plan from shapes: {failed}"
-        session.say(f"the first steps keep their saved tensors in host memory: {why}")
+        which = f"step {number} and the next" if self._second else "the first"
+        session.say(f"{which} steps keep their saved tensors in host memory: {why}")
 
     def _plan_from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Empty, or why there is none."""
@@ -168,7 +220,8 @@ class FirstSteps:
     # ---- While the plain first step runs ------------------------------------------------
 
     def let_go(self) -> None:
-        """It is over, or taken in another way."""
+        """The step is over, or taken in another way."""
+        self.near = False
         if self._again is not None:
             self._again.close()
             self._again = None
@@ -179,8 +232,10 @@ class FirstSteps:
         """A plain forward: `DoesNotFit` when what autograd saves of the first comes near the limit,
         or what its backward makes of that."""
         again = self._again
-        if self._watches is None or again is None or not self.plain or blocked():
+        if again is None or not self.near or not self.plain or blocked():
             return call(*args, **kwargs)
+        if self._watches is None:
+            return again.forward(call, args, kwargs, kept=False)
         room, before = self._watches
         session = self._session
         meter = session.meter
@@ -211,4 +266,4 @@ class FirstSteps:
             return kept.alias
 
         with Hooks(pack, unpack):
-            return again.forward(call, args, kwargs)
+            return again.forward(call, args, kwargs, kept=True)

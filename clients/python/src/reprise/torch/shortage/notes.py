@@ -2,14 +2,15 @@
 """What one start of a job leaves for the next one: that memory ran out, and how.
 
     notes = Notes(model, device)
-    notes.died                  # an earlier start ended inside its first step
+    notes.died                  # an earlier start ran out of memory before it had a plan
     notes.tighter               # budgets are to be multiplied by this
-    notes.begins(); notes.fits(); notes.ran_out()
+    notes.begins(); notes.fits(); notes.ran_out_unplanned(); notes.ran_out()
 
-A process that is killed for its memory cannot say so. So the note is written when the first step
-begins and taken away when it has ended: one that is found, of a process that is gone, tells. Kept
-in `$XDG_STATE_HOME/reprise/starts`, one file per program, model and size; a disk that does not want
-it costs nothing but the note.
+A process that the system kills for its memory cannot say so. So a note is written when the first
+step begins and taken away when a step is captured or the program ends in another way. One that is
+found, of a process that is gone, means that it was killed; that this was for its memory, only where
+the system's count of such kills has grown since. Kept in `$XDG_STATE_HOME/reprise/starts`, one file
+per program, model and size; a disk that does not want it costs nothing but the note.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ __all__ = ["Notes"]
 
 TIGHTER, TIGHTEST = 0.9, 0.5
 
+# How often the kernel has killed a process because memory ran out, of a control group's too.
+KILLS = Path("/proc/vmstat")
+
 
 class Notes:
     """Of one model of one program."""
@@ -43,16 +47,23 @@ class Notes:
         tighter = found.get("tighter", 1.0)
         good = isinstance(tighter, float) and TIGHTEST <= tighter <= 1
         self.tighter: float = tighter if good else 1.0
-        pid = found.get("first_step_of")
-        self.died = isinstance(pid, int) and pid > 0 and pid != os.getpid() and not _alive(pid)
+        pid = found.get("unplanned_of")
+        gone = isinstance(pid, int) and pid > 0 and pid != os.getpid() and not _alive(pid)
+        kills, now = found.get("kills"), _kills()
+        killed = isinstance(kills, int) and now is not None and now > kills
+        self.died = gone and (killed or found.get("out_of_memory") is True)
 
     def begins(self) -> None:
         """The first step is about to run."""
-        self._write(first_step_of=os.getpid())
+        self._write(unplanned_of=os.getpid(), kills=_kills(), out_of_memory=False)
 
     def fits(self) -> None:
-        """It has ended."""
-        self._write(first_step_of=0)
+        """A step has been captured, or the program ends in another way than by its memory."""
+        self._write(unplanned_of=0, kills=None, out_of_memory=False)
+
+    def ran_out_unplanned(self) -> None:
+        """Memory ran out before there was a plan."""
+        self._write(out_of_memory=True)
 
     def ran_out(self) -> None:
         """Memory ran out where nothing could be tried again: less, at the next start."""
@@ -70,7 +81,8 @@ class Notes:
         return found if isinstance(found, dict) else {}
 
     def _write(self, **changes: Any) -> None:
-        text = {k: v for k, v in {**self._read(), **changes}.items() if v}
+        text = {k: v for k, v in {**self._read(), **changes}.items() if v or k == "kills"}
+        text = {k: v for k, v in text.items() if v is not None}
         try:
             if text:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -90,6 +102,15 @@ def _program() -> str:
         return os.path.abspath(name)
     except OSError:
         return name
+
+
+def _kills() -> int | None:
+    """By the kernel, since it was started; None: it does not say."""
+    try:
+        lines = KILLS.read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
 
 
 def _alive(pid: int) -> bool:

@@ -3,8 +3,11 @@
 
     room = room_on(device)       # None: not known
     room.bytes, room.what, room.host_apart
+    capacity(device)             # of a GPU: what this process can have in all
 
-On a GPU it is what the driver has free and torch's allocator holds unused. On the CPU it is the
+On a GPU it is what the driver has free, within the share that the process has set itself, and what
+torch's allocator holds unused; not the free parts of segments that something else lives in, which
+are of use only to what is smaller, unless segments are expandable. On the CPU it is the
 tightest of the limits that end a process: its own (RLIMIT_DATA, RLIMIT_AS), its control group's,
 and what the machine has available. Of these only RLIMIT_DATA leaves host copies out, which lie in
 shared mappings (host.py).
@@ -18,7 +21,9 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Room", "room_on"]
+from reprise.torch.meter.cuda_meter import expandable
+
+__all__ = ["Room", "capacity", "room_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,30 @@ class Room:
 def room_on(device: torch.device) -> Room | None:
     """The tightest limit now."""
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return Room(int(free) + int(unused), f"the memory of {device}", host_apart=True)
+        return _on_gpu(device)
     if device.type != "cpu":
         return None
     found = [*_own_limits(), *_group_limit(), *_available()]
     return min(found, key=lambda room: room.bytes) if found else None
+
+
+def capacity(device: torch.device) -> int:
+    """Bytes of a GPU that this process can have in all: those it has, and those that are free."""
+    free, total = torch.cuda.mem_get_info(device)
+    reserved = torch.cuda.memory_reserved(device)
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
+    return min(int(free) + reserved, int(total * share))
+
+
+def _on_gpu(device: torch.device) -> Room:
+    counters = torch.cuda.memory_stats_as_nested_dict(device)
+
+    def now(name: str) -> int:
+        return int(counters.get(name, {}).get("all", {}).get("current", 0))
+
+    parts = 0 if expandable() else now("inactive_split_bytes")
+    left = capacity(device) - now("allocated_bytes") - parts
+    return Room(max(0, left), f"the memory of {device}", host_apart=True)
 
 
 def _own_limits() -> list[Room]:
