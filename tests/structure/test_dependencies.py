@@ -29,7 +29,7 @@ BELOW: dict[str, set[str]] = {
     "ground": set(),
     "meter": {"ground"},
     "compiled": {"ground"},
-    "check": {"ground"},
+    "check": {"ground", "compiled"},
     "capture": {"ground", "meter", "compiled"},
     "tape": {"ground", "meter", "compiled", "check", "capture"},
     "ask": {"ground", "meter", "capture"},

@@ -13,11 +13,11 @@ from arming import arm
 from local_agent import LocalAgent
 from loops import deep, train
 from nets import RandomNet
-from test_session import Forgetful
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import reprise
+from reprise.torch.check.verify import Check
 from reprise.torch.ladder.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -73,13 +73,14 @@ def test_ops_of_traced_steps_are_recorded_in_pairs() -> None:
 
 
 def test_a_plan_that_was_found_wrong_is_kept_for_others_and_never_applied_again(
-    tmp_path: Any,
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = LocalAgent()
-    model = Forgetful()
-    arm(model, agent)
+    model = RandomNet(3)
+    monkeypatch.setattr(Check, "_differs", lambda *_: True)  # and the same each time
+    arm(model, agent, verify="gradients")
     train(model, 6)
-    again = Forgetful()
+    again = RandomNet(3)
     second = arm(again, LocalAgent())  # the same plan once more
     agent = second.agent  # type: ignore[assignment]
 

@@ -57,6 +57,9 @@ class Report:
     failed_checks: int
     verify_extra_bytes: int
     sentence: str
+    gradient_checks: int = 0  # of the checks, those that compared gradients; the others: values
+    verify_peak_bytes: int = 0  # the peak of unplanned runs for a comparison of gradients
+    unchecked: str = ""  # why nothing has been checked yet
 
     @property
     def gradients_equal(self) -> bool:
@@ -82,17 +85,20 @@ def auto(
     warmup: int = 4,
     name: str | None = None,
     first: str | None = None,
+    verify: str = "values",
 ) -> M:
     """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
     the whole step within `budget`. Returns the same object.
 
     budget        "22GiB", "22GB", bytes, "90%", "fit", "0.5x"; None: only observe
-    verify_every  compare all gradients bit for bit on the first planned step and then on every
-                  n-th one (that step runs twice, the second time without a plan); 0: never
+    verify_every  check the first planned step and then every n-th one bit for bit; 0: never
     warmup        plain steps that are measured before one is captured
     first         how the first steps run: "plain" as they are; "host", saved tensors in host
                   memory; "shapes", under a plan made from shapes alone; "auto" (or what
                   REPRISE_FIRST says): plain, and another way when the job does not fit so
+    verify        what is checked: "values", everything that is made again against what was given
+                  up, in the memory of any planned step; "gradients", those of the parameters too,
+                  against the same step run once more without a plan, in the memory of that one
 
     RepriseError: the budget cannot be read, or the model is armed already with another one.
     """
@@ -121,6 +127,7 @@ def auto(
         warmup=warmup,
         name=name or type(model).__name__,
         first=_first(first),
+        verify=_verify(verify),
     )
     if session is not None:
         _sessions[model] = session
@@ -133,6 +140,12 @@ def _first(asked: str | None) -> str:
     if way not in ways:
         raise RepriseError(f'first "{way}": is none of {", ".join(ways)}')
     return way
+
+
+def _verify(asked: str) -> str:
+    if asked not in ("values", "gradients"):
+        raise RepriseError(f'verify "{asked}": is none of values, gradients')
+    return asked
 
 
 def remove(model: nn.Module) -> None:
@@ -178,6 +191,9 @@ def report(model: nn.Module) -> Report:
         failed_checks=measured.failed_checks,
         verify_extra_bytes=measured.verify_extra_bytes,
         sentence=_sentence(session, predicted_step),
+        gradient_checks=measured.gradient_checks,
+        verify_peak_bytes=measured.verify_peak_bytes,
+        unchecked="" if measured.checks else _unchecked(session),
     )
 
 
@@ -199,7 +215,10 @@ def _sentence(session: Session, predicted_step: int) -> str:
         if measured.checks:
             checks = f"{measured.checks} check{'s' if measured.checks != 1 else ''}"
             equal = measured.failed_checks == 0
-            text += f", gradients {'bit for bit equal' if equal else 'NOT equal'} in {checks}"
+            what = _compared(session)
+            text += f", {what} {'bit for bit equal' if equal else 'NOT equal'} in {checks}"
+        else:
+            text += f", not checked yet: {_unchecked(session)}"
         text += "."
     return text
 
@@ -223,9 +242,24 @@ def status_line(session: Session) -> str:
         )
     if measured.checks:
         equal = "bitwise equal" if not measured.failed_checks else "NOT EQUAL"
-        text += f", gradients {equal} on {measured.checks} sampled step"
+        text += f", {_compared(session)} {equal} on {measured.checks} sampled step"
         text += "s" if measured.checks > 1 else ""
+    else:
+        text += f", not checked yet: {_unchecked(session)}"
     return text
+
+
+def _compared(session: Session) -> str:
+    measured = session.measured
+    if measured.gradient_checks == measured.checks:
+        return "gradients"
+    return "gradients and values made again" if measured.gradient_checks else "values made again"
+
+
+def _unchecked(session: Session) -> str:
+    if not session.judge.every:
+        return "verify_every is 0"
+    return session.measured.unchecked or "no step under a plan has ended"
 
 
 def _empty() -> Report:

@@ -11,20 +11,24 @@ once more without a plan from that state, compares every parameter's gradient, a
 and buffers back. So nothing that happens outside the model (loss, loader, logging) happens twice.
 What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
 
-A model that hands more to the outside than its outputs is checked in another way: see `Audit`. So
-is one whose forward cannot run once more unnoticed (repeatable.py), whose parameters are moved or
-swapped within the step, or whose gradients are differentiated again: `compare` then checks nothing.
+Where gradients differ, the reference runs once more: one that differs from itself is no reference
+(`repeatable`), and says nothing about the plan.
 
-Left out: parameters that something other than the model's forward reads too, and those whose
-gradients were changed between backward and optimizer (clipping); their gradients are not the
-model's own.
+Needs the memory of an unplanned step and more, so that values are compared as a rule (values.py),
+which needs none. A model whose forward cannot run once more unnoticed (repeatable.py), whose
+parameters are moved or swapped within the step, have hooks of the program, or whose gradients are
+differentiated again, has nothing compared here: `checked` is 0.
+
+Gradients are known by digests, taken as soon as autograd has added them up: what the program does
+to them afterwards (unscaling, clipping, a step within the backward) is no business of a check. Left
+out: parameters that something other than the model's forward reads too, and those whose gradients
+were changed between two backward passes.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -34,20 +38,25 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
+from reprise.torch.compiled.digest import digest
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.ground.outside import OutsideCopy, copied, restored
 
-__all__ = ["Audit", "Autocast", "Buffers", "Check", "CheckResult", "Generators"]
+__all__ = ["Autocast", "Buffers", "Check", "CheckResult", "Generators"]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found. `extra_bytes`: what the check itself held during the step."""
+    """What a check found: of gradients, or of values that were made again. `extra_bytes`: what the
+    check itself held during the step. Not `repeatable`: the step without a plan differs from
+    itself."""
 
     checked: int
     differing: tuple[str, ...]
-    left_out: int
-    extra_bytes: int
+    left_out: int = 0
+    extra_bytes: int = 0
+    values: bool = False
+    repeatable: bool = True
 
 
 class Generators:
@@ -87,6 +96,11 @@ class Buffers:
             for module, name, buffer, content in self._saved:
                 buffer.copy_(content.tensor())
                 module._buffers[name] = buffer
+
+    def stand_in(self) -> None:
+        """Copies take their places: what a graph has saved of them is not written."""
+        for module, name, _, content in self._saved:
+            module._buffers[name] = content.tensor().clone()
 
 
 class Autocast:
@@ -136,8 +150,8 @@ class Check:
         self._left_out = len(left_out & {n for n, _ in model.named_parameters()})
         self._forwards: list[_Forward] = []
         self._before: dict[str, OutsideCopy | None] = {}
-        # The gradient itself would live longer than the program lets it.
-        self._after: dict[str, tuple[Callable[[], Any], int]] = {}
+        # Digests of gradients, as autograd has left them.
+        self._after: dict[str, bytes] = {}
         # By parameter: the last backward pass, the first one that counts, and whether anybody
         # changed the gradient in between.
         self._tasks: dict[str, int] = {}
@@ -148,7 +162,8 @@ class Check:
         self._handles: list[Any] = []
         self._now = Parameters(model)
         self._kept: Remembered | None = None
-        self._once = hooked(model)  # nothing of the step may happen once more
+        # Nothing of the step may happen once more.
+        self._once = hooked(model) or any(map(_has_hooks, self._parameters.values()))
         for name, parameter in self._parameters.items():
             self._handles.append(parameter.register_hook(self._first_gradient(name, parameter)))
             self._handles.append(
@@ -162,7 +177,7 @@ class Check:
                 return
             self._tasks[name] = task
             before, last = parameter.grad, self._after.get(name)
-            if last is not None and _is(before, *last):
+            if last is not None and before is not None and digest(before, parameter) == last:
                 return
             kept = before is not None and bool(before.any())
             if last is not None and kept:
@@ -175,9 +190,8 @@ class Check:
 
     def _accumulated(self, name: str) -> Callable[[Tensor], None]:
         def hook(parameter: Tensor) -> None:
-            grad = parameter.grad
-            if grad is not None:
-                self._after[name] = (_seen(grad), grad._version)
+            if parameter.grad is not None:
+                self._after[name] = digest(parameter.grad, parameter)
 
         return hook
 
@@ -241,31 +255,42 @@ class Check:
     def compare(self, call: Callable[..., Any]) -> CheckResult:
         """Runs the reference through `call` (the root's forward) and compares."""
         self.stop()
-        if self._once or self._now.differs(Parameters(self._model)):
-            return CheckResult(0, (), len(self._parameters) + self._left_out, 0)
+        left_out = len(self._parameters.keys() - self._after.keys() | self._touched)
+        left_out += self._left_out
+        wanted = self._after.keys() - self._touched
+        if self._once or not wanted or self._now.differs(Parameters(self._model)):
+            return CheckResult(0, (), len(self._parameters) + self._left_out)
         extra = sum(
             g.nbytes for f in self._forwards for of in f.grads.values() for g in of.values()
         )
         extra += sum(f.buffers.bytes + f.bytes for f in self._forwards)
         extra += sum(b.nbytes for b in self._before.values() if b is not None)
+        expected = self._from_here(call)
+        differing = [n for n in self._after if n in wanted and self._differs(n, expected)]
+        if differing and self._digests(expected) != self._digests(self._from_here(call)):
+            return CheckResult(0, (), left_out + len(wanted), extra, repeatable=False)
+        for name in differing:
+            grad = self._parameters[name].grad
+            # One that was changed since cannot be put right.
+            if grad is not None and digest(grad, self._parameters[name]) == self._after[name]:
+                self.expected[name] = expected.get(name)
+        return CheckResult(len(wanted), tuple(differing), left_out, extra)
+
+    def _differs(self, name: str, expected: dict[str, Tensor]) -> bool:
+        grad = expected.get(name)
+        return grad is None or digest(grad, self._parameters[name]) != self._after[name]
+
+    def _digests(self, grads: dict[str, Tensor]) -> dict[str, bytes]:
+        return {name: digest(grad, self._parameters[name]) for name, grad in grads.items()}
+
+    def _from_here(self, call: Callable[..., Any]) -> dict[str, Tensor]:
+        """Gradients without a plan; generators and buffers are as before."""
         generators, buffers = Generators(), Buffers(self._model)
         try:
-            expected = self._reference(call)
+            return self._reference(call)
         finally:
             buffers.restore()
             generators.restore()
-        checked, left_out = 0, self._left_out
-        differing = []
-        for name, seen in self._after.items():
-            grad = self._parameters[name].grad
-            if grad is None or not _is(grad, *seen) or name in self._touched:
-                left_out += 1
-                continue
-            checked += 1
-            if not _same(grad, expected.get(name)):
-                differing.append(name)
-                self.expected[name] = expected.get(name)
-        return CheckResult(checked, tuple(differing), left_out, extra)
 
     def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:
         """Gradients without a plan, added up as autograd adds them."""
@@ -283,7 +308,7 @@ class Check:
         self, total: dict[str, Tensor], group: list[_Forward], call: Callable[..., Any]
     ) -> None:
         """One pass of backward for every one there was: sums depend on the order."""
-        outputs = [self._again(forward, call) for forward in group]
+        outputs = [self._again(forward, call, len(group) > 1) for forward in group]
         names = list(self._parameters)
         tasks = sorted({task for forward in group for task in forward.grads})
         for task in tasks:
@@ -310,65 +335,23 @@ class Check:
                 if grad is not None and task >= self._since.get(name, task):
                     total[name] = total[name] + grad if name in total else grad
 
-    def _again(self, forward: _Forward, call: Callable[..., Any]) -> tuple[Tensor, ...]:
-        """The outputs of a forward that runs once more, from the state it ran from."""
-        forward.buffers.restore()
+    def _again(
+        self, forward: _Forward, call: Callable[..., Any], several: bool
+    ) -> tuple[Tensor, ...]:
+        """The outputs of a forward that runs once more, from the state it ran from. One of several
+        must not write what the graph of another one has saved."""
+        if several:
+            forward.buffers.stand_in()
+        else:
+            forward.buffers.restore()
         forward.generators.restore()
         with torch.enable_grad(), forward.autocast.as_it_was():
             args, kwargs = restored(forward.arguments)
             return tuple(tensors_in(call(*args, **kwargs)))
 
 
-class Audit:
-    """The other way to check a step: every tensor that is made again against a copy of the one that
-    was given up. For models that hand intermediate values to the outside (hidden states in a loss),
-    whose gradients no second run of the model alone could give."""
-
-    def __init__(self) -> None:
-        self.checked = 0
-        self.differing: list[str] = []
-        self.bytes = 0
-
-    def keep(self, tensor: Tensor) -> OutsideCopy:
-        """At pack. Out of sight of the dispatch mode, which counts ops."""
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            copy = OutsideCopy(tensor)
-        finally:
-            del guard
-        self.bytes += copy.nbytes
-        return copy
-
-    def compare(self, slot: int, made: Tensor, copy: OutsideCopy) -> None:
-        """At unpack."""
-        self.checked += 1
-        if not _same(made, copy.tensor()):
-            self.differing.append(f"saved tensor {slot}")
-
-    def result(self) -> CheckResult:
-        """After the backward."""
-        return CheckResult(self.checked, tuple(self.differing), 0, self.bytes)
-
-
-def _seen(grad: Tensor) -> Callable[[], Any]:
-    """What tells a gradient from the next one."""
-    return weakref.ref(grad.untyped_storage()) if grad.layout == torch.strided else lambda: grad
-
-
-def _is(grad: Tensor | None, seen: Callable[[], Any], version: int) -> bool:
-    """Is it the gradient that was seen, as it was then?"""
-    if grad is None or grad._version != version:
-        return False
-    return seen() is (grad.untyped_storage() if grad.layout == torch.strided else grad)
-
-
-def _same(left: Tensor, right: Tensor | None) -> bool:
-    if right is None or left.layout != right.layout:
-        return False
-    if left.is_sparse:  # of an embedding: rows, in the order autograd found them
-        left, right = left.coalesce(), right.coalesce()
-        return _same(left.indices(), right.indices()) and _same(left.values(), right.values())
-    if torch.equal(left, right):
-        return True
-    same = (left == right) | (left.isnan() & right.isnan())
-    return left.shape == right.shape and bool(same.all())
+def _has_hooks(parameter: nn.Parameter) -> bool:
+    """Is the program told of its gradient, or does it change it?"""
+    return bool(
+        parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    )

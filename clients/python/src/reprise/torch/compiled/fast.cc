@@ -47,6 +47,7 @@
 #include <vector>
 
 #include "below.h"
+#include "digest.h"
 #include "gate.h"
 #include "let_go.h"
 #include "remembered.h"
@@ -101,6 +102,7 @@ PyMethodDef functions[] = {
     {"clocked", Clocked, METH_NOARGS, "They were, and are no longer."},
     {"unpack", Unpack, METH_O, "The unpack hook."},
     {"let_go", LetGo, METH_O, "A graph's backward will not be."},
+    {"digest", PyDigest, METH_VARARGS, "128 bits for the bytes of a tensor."},
     {"versions", Versions, METH_O, "Of tensors, to know them by."},
     {"copy_all", CopyAll, METH_VARARGS, "Into memory of ours."},
     {"gradients", TakeGradients, METH_O, "To know them by."},

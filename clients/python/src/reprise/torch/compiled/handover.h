@@ -11,11 +11,13 @@
 #include <torch/csrc/Storage.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "cells.h"
+#include "digest.h"
 #include "records.h"
 
 namespace reprise_fast {
@@ -47,6 +49,11 @@ class Object {
 
 inline Object Nothing() { return Object(Py_NewRef(Py_None)); }
 inline Object Shown(int64_t n) { return Object(PyLong_FromLongLong(n)); }
+inline Object Shown(const std::optional<Digest>& digest) {
+  if (!digest) return Nothing();
+  return Object(PyBytes_FromStringAndSize(
+      reinterpret_cast<const char*>(digest->data()), sizeof(*digest)));
+}
 inline Object Shown(const at::Tensor& t) {
   return t.defined() ? Object(THPVariable_Wrap(t)) : Nothing();
 }
@@ -103,6 +110,7 @@ struct ShownRef {
   const CellPtr& cell;
   const Geometry& geometry;
   const at::Tensor& made;
+  const std::optional<Digest>& given;
 };
 
 class Handover {
@@ -127,7 +135,7 @@ class Handover {
   }
   Object Show(const ShownRef& ref) {
     return TupleOf(Shown(ref.slot), Number(ref.cell), Shown(ref.version),
-                   Shown(ref.geometry), Shown(ref.made));
+                   Shown(ref.geometry), Shown(ref.made), Shown(ref.given));
   }
 
  private:

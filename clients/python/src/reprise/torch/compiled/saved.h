@@ -25,6 +25,7 @@
 
 #include "below.h"
 #include "cells.h"
+#include "digest.h"
 #include "records.h"
 #include "sheet.h"
 #include "track.h"
@@ -52,6 +53,7 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   new (&ref->cell) CellPtr(std::move(cell));
   new (&ref->geometry) Geometry(GeometryOf(tensor));
   new (&ref->made) at::Tensor();
+  new (&ref->given) std::optional<Digest>();
   ref->track =
       reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
   ref->run = Py_NewRef(run);
@@ -60,6 +62,11 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   ref->version =
       std::max<int64_t>(ref->cell->Length(),
                         track.Page().versions[static_cast<size_t>(track.slot)]);
+  // One that is still to be written is not what will be handed out.
+  if (track.audited != 0 && ref->version == ref->cell->Length()) {
+    const pybind11::gil_scoped_release released;
+    ref->given = DigestOf(tensor, tensor);
+  }
   ref->cell->Wait(ref->version);
   track.book->refs.insert(ref);
   ++track.slot;
@@ -72,6 +79,7 @@ inline void RefDealloc(PyObject* self) {
   Book& book = *ref->track->book;
   book.refs.erase(ref);
   ref->made.~Tensor();
+  ref->given.~optional();
   if (ref->cell) Bury(std::move(ref->cell));
   ref->cell.~CellPtr();
   ref->geometry.~Geometry();
@@ -161,6 +169,19 @@ inline bool Advance(Track& track, long long slot) {
   return done != nullptr;
 }
 
+// What was made again with what was given up.
+inline void Compare(Ref& ref) {
+  Book& book = *ref.track->book;
+  bool equal = false;
+  {
+    const pybind11::gil_scoped_release released;
+    equal = DigestOf(ref.made, ref.made) == *ref.given;
+  }
+  ++book.compared;
+  if (!equal) book.differing.push_back(ref.slot);
+  ref.given.reset();
+}
+
 // A tensor that was given up.
 inline PyObject* Take(Ref& ref) {
   const auto in_python = [&] {
@@ -182,6 +203,7 @@ inline PyObject* Take(Ref& ref) {
   ref.made = ref.track->book->records.ViewAlone(cell.tensor, ref.geometry);
   cell.Waited(ref.version);
   cell.Use();
+  if (ref.given) Compare(ref);
   return THPVariable_Wrap(ref.made);
 }
 

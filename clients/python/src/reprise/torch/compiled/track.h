@@ -11,10 +11,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "cells.h"
+#include "digest.h"
 #include "records.h"
 #include "sheet.h"
 
@@ -30,6 +33,10 @@ struct Ref;
 struct Book {
   Records records;
   std::unordered_set<Ref*> refs;
+  // Of values that are compared: how many were, and the slots of those that
+  // differ.
+  int64_t compared = 0;
+  std::vector<int64_t> differing;
 };
 
 // How far a step has come: the part of tape.Run that both sides change.
@@ -43,7 +50,8 @@ struct Track {
   unsigned long long here;  // reprise_at of the agent; 0: nobody is told
   char armed;
   char safe;
-  char handed;  // the records are in Python, and more of them are made there
+  char audited;  // what is made again is compared with what was given up
+  char handed;   // the records are in Python, and more of them are made there
   Book* book;
 
   const Sheet& Page() const {
@@ -79,6 +87,7 @@ struct Ref {
   CellPtr cell;
   Geometry geometry;
   at::Tensor made;
+  std::optional<Digest> given;  // of what is given up, where it is compared
 };
 
 // Adds what has been counted here to the counts of the run.

@@ -12,6 +12,7 @@
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <utility>
 #include <vector>
 
 #include "handover.h"
@@ -68,8 +69,8 @@ inline PyObject* HandOver(PyObject* self, PyObject* adopt) {
   for (const Ref* ref : refs) handover.AddRef(ref->cell);
   const Object records = handover.Show();
   const Object shown = ListOf(refs, [&](const Ref* ref) {
-    return handover.Show(
-        {ref->slot, ref->version, ref->cell, ref->geometry, ref->made});
+    return handover.Show({ref->slot, ref->version, ref->cell, ref->geometry,
+                          ref->made, ref->given});
   });
   const Object twins(PyObject_CallFunctionObjArgs(adopt, run, records.get(),
                                                   shown.get(), nullptr));
@@ -124,6 +125,17 @@ inline PyObject* Waits(PyObject* self, PyObject*) {
   return PyBool_FromLong(reinterpret_cast<Track*>(self)->book->records.Waits());
 }
 
+// track.compared() -> (count, slots that differ), since it was asked last.
+inline PyObject* Compared(PyObject* self, PyObject*) {
+  HANDLE_TH_ERRORS
+  Book& book = *reinterpret_cast<Track*>(self)->book;
+  const Object count = Shown(std::exchange(book.compared, 0));
+  const Object slots = ListOf(std::exchange(book.differing, {}),
+                              [](int64_t slot) { return Shown(slot); });
+  return TupleOf(count, slots).Release();
+  END_HANDLE_TH_ERRORS
+}
+
 inline PyTypeObject track_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 
 inline PyMemberDef track_members[] = {
@@ -134,6 +146,7 @@ inline PyMemberDef track_members[] = {
     {"here", T_ULONGLONG, offsetof(Track, here), 0, nullptr},
     {"armed", T_BOOL, offsetof(Track, armed), 0, nullptr},
     {"safe", T_BOOL, offsetof(Track, safe), 0, nullptr},
+    {"audited", T_BOOL, offsetof(Track, audited), 0, nullptr},
     {"handed", T_BOOL, offsetof(Track, handed), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
@@ -142,6 +155,7 @@ inline PyMethodDef track_methods[] = {
     {"hand_over", HandOver, METH_O, "The records go to Python."},
     {"burst", Burst, METH_O, "Replays what stands before an event."},
     {"holds", Holds, METH_O, "Does a record hold one of these storages?"},
+    {"compared", Compared, METH_NOARGS, "What comparing has found since."},
     {"waits", Waits, METH_NOARGS, "May something still be replayed?"},
     {nullptr, nullptr, 0, nullptr}};
 

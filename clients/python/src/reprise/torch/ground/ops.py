@@ -8,7 +8,7 @@ exceptions. An overload nobody knows is `once`: it is never run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -24,6 +24,7 @@ __all__ = [
     "first_kind",
     "hidden_writes",
     "mutated_positions",
+    "never_again",
     "overloads",
     "statistics_of",
     "tensors_in",
@@ -107,6 +108,7 @@ _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 
 _mutated: dict[Any, tuple[int | str, ...]] = {}
+_unsteady: set[Any] = set()
 
 
 def mutated_positions(func: Any) -> tuple[int | str, ...]:
@@ -171,12 +173,17 @@ def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
     return func not in _INDEXING or any(t.dtype in masks for t in tensors_in(args[1]))
 
 
+def never_again(funcs: Iterable[Any]) -> None:
+    """They were seen to make other bits from the same inputs: `once` from the next capture on."""
+    _unsteady.update(funcs)
+
+
 def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKind:
     """What the overload alone tells. The capture lowers it to VIEW or ONCE by what it sees."""
     space = str(getattr(func, "namespace", ""))
     if space in _COLLECTIVES:
         return OpKind.COLLECTIVE
-    if space not in _NAMESPACES:
+    if space not in _NAMESPACES or func in _unsteady:
         return OpKind.ONCE
     tags = {tag.name for tag in func.tags}
     if tags & {"data_dependent_output", "nondeterministic_bitwise"} or chooses_rows(func, args):

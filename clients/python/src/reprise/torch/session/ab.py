@@ -50,7 +50,7 @@ def check(model: nn.Module, step: Callable[[], Any], budget: str | int | None = 
 
     handle = register_optimizer_step_pre_hook(remember)
     try:
-        api.auto(model, budget=budget, verify_every=1, warmup=2)
+        api.auto(model, budget=budget, verify_every=1, warmup=2, verify="gradients")
         for _ in range(STEPS):
             step()
             if api.report(model).checks:

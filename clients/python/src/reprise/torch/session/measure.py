@@ -61,8 +61,13 @@ class Measured:
     mismatched_steps: int = 0
     checks: int = 0
     failed_checks: int = 0
+    gradient_checks: int = 0  # of gradients with those of an unplanned run; the others: of values
     gradients_checked: int = 0
+    values_checked: int = 0
     verify_extra_bytes: int = 0
+    verify_peak_bytes: int = 0  # the highest of unplanned runs for a comparison
+    unchecked: str = ""  # why nothing was compared in the last step that was to be checked
+    why_values: str = ""  # gradients were to be compared, and are not
     smallest_budget: int | None = None
     _plain: dict[Hashable, _Steps] = field(default_factory=dict)
     _seen: Counter[Hashable] = field(default_factory=Counter)
@@ -119,9 +124,13 @@ class Measured:
         self._planned[rung] = _Steps()
 
     def checked(self, result: CheckResult) -> None:
-        """A check of gradients."""
+        """A check of either kind."""
         self.checks += 1
-        self.gradients_checked += result.checked
+        if result.values:
+            self.values_checked += result.checked
+        else:
+            self.gradient_checks += 1
+            self.gradients_checked += result.checked
         self.failed_checks += bool(result.differing)
         self.verify_extra_bytes = max(self.verify_extra_bytes, result.extra_bytes)
 

@@ -351,6 +351,16 @@ class Planning:
         self.rung = None
         self.stop(why)
 
+    def again(self, why: str) -> None:
+        """What is known of the step's ops was not so: it is captured and planned anew."""
+        if self.together is not None:
+            self.drop(why)
+            return
+        self.stopped(why)
+        self._session.say(why)
+        self.ladder, self.rung = Ladder(), None
+        self._session.stage = Stage.CAPTURE
+
     def stop(self, why: str) -> None:
         """No plan from here on."""
         for rung in self.ladder.rungs:

@@ -44,7 +44,7 @@ from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import model_device
-from reprise.torch.session.judge import Judge
+from reprise.torch.session.judge import VALUES, Judge
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
@@ -76,6 +76,7 @@ class Session:
         meter: Meter,
         budget: str | None,
         verify_every: int,
+        verify: str = VALUES,
         warmup: int,
         wait_s: float,
         name: str,
@@ -99,7 +100,7 @@ class Session:
         self.broken = False  # by a fault of ours: from then on nobody watches
         self.measured = Measured(budget)
         self.planning = Planning(self, wait_s)
-        self.judge = Judge(self, verify_every)
+        self.judge = Judge(self, verify_every, verify)
         self.where = Whereabouts(self)
         self.step = Step(self)
         self.first = FirstSteps(self, first)

@@ -24,6 +24,7 @@ from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.session.judge import VALUES
 from reprise.torch.session.session import Session
 
 __all__ = ["compiled", "start"]
@@ -42,6 +43,7 @@ def start(
     warmup: int,
     name: str,
     first: str = "auto",
+    verify: str = VALUES,
 ) -> Session | None:
     """A session, or None when this model cannot be watched; the reason is said."""
     if hasattr(model, "_orig_mod") and budget is not None and not supported():
@@ -78,6 +80,7 @@ def start(
         meter=meter,
         budget=budget,
         verify_every=verify_every,
+        verify=verify,
         warmup=warmup,
         wait_s=_wait_s(),
         name=name,

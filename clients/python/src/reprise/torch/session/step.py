@@ -89,6 +89,7 @@ class Step:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
         """The first forward of a step is about to run. `again`: one that has run out of memory."""
         session = self._session
+        session.judge.settle_open()
         self.times.read()
         self.number += 1
         here = threading.get_ident()
@@ -231,7 +232,9 @@ class Step:
         if run.spent:
             # One more micro-batch than captured, or a step that was given up after its backward.
             where = self._session.where
+            audit = run.take_audit()
             run = self.run = rung.tape.begin(run.counts, run.host, where.at(), where.here())
+            run.audit = audit
         later = self._session.later
         later.before(call, args, kwargs)
         with rung.tape.region():
@@ -254,31 +257,19 @@ class Step:
         if self.capture is not None:
             self.capture.enter_optimizer()
         if torch._C._current_graph_task_id() != -1:
-            # It steps in a hook of the backward, which is not over: values are compared, as far as
-            # they have been made again when the step ends.
-            if self.check is not None and session.planning.rung is not None:
-                session.planning.rung.leaks = True
-                self.stop_check()
+            return  # it steps in a hook of the backward, which is not over
+        check, self.check = self.check, None
+        if check is None:
             return
-        self._judge_audit()
-        if self.check is not None:
-            began = now_ns(session.device)
-            check, self.check = self.check, None
-            with session.unmeasured():
-                judge.compare(check)
-                del check
-            self.times.leave_out(now_ns(session.device) - began)
+        began = now_ns(session.device)
+        with session.unmeasured():
+            judge.settle(self.run, check)
+            del check
+        self.times.leave_out(now_ns(session.device) - began)
 
     def keep_peak(self) -> None:
         """What comes next is no part of the step."""
         self._peak = max(self._peak, self._session.meter.peak())
-
-    def _judge_audit(self) -> None:
-        run, judge = self.run, self._session.judge
-        if run is not None and run.audit is not None:
-            audit, run.audit = run.audit, None
-            judge.checked = True
-            judge.judge(audit.result())
 
     def stop_check(self) -> None:
         """Nothing is compared after this step."""
@@ -291,7 +282,11 @@ class Step:
         self.in_optimizer = False
         if not self._cycle.ends(optimizer):
             return
-        self._judge_audit()
+        self.stop_check()  # its backward ran within the optimizer: the gradients have been used
+        if torch._C._current_graph_task_id() == -1:
+            self._session.judge.settle(self.run, None)
+        else:
+            self._session.judge.later(self.run)
         self.under_way = False
         self.ended += 1
         took = 0

@@ -3,8 +3,8 @@
 
     track.hand_over(adopt)               # what fast.cc has, in the tuples of compiled/handover.h
 
-Happens when something is not as planned, and before a step whose values are compared or whose
-replays are drawn. Afterwards everything is as if the step had been in Python from its beginning.
+Happens when something is not as planned, and before a step whose replays are drawn. Afterwards
+everything is as if the step had been in Python from its beginning.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def _held(
 
 
 def _ref(run: Run, cells: list[Cell], shown: tuple[Any, ...]) -> Ref:
-    slot, cell, version, geometry, made = shown
+    slot, cell, version, geometry, made, given = shown
     ref = Ref(run, slot, cells[cell], version, _geometry(geometry))
-    ref.made = made
+    ref.made, ref.given = made, given
     return ref
 
 

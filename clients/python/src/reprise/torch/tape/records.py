@@ -169,14 +169,14 @@ class Node:
 class Ref:
     """What autograd keeps instead of a tensor that is given up."""
 
-    __slots__ = ("cell", "copy", "geometry", "made", "run", "slot", "version")
+    __slots__ = ("cell", "geometry", "given", "made", "run", "slot", "version")
 
     def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
         # What was unpacked. The node that did so holds it anyway until it lets go of this `Ref`;
         # should it ask again, here it is.
         self.made: Tensor | None = None
         cell.wait(version)
-        self.copy: Any = None  # of the tensor, in a step whose values are compared
+        self.given: Any = None  # what the tensor is compared by, in a step that is checked
         self.run = run
         self.slot = slot
         self.cell: Cell | None = cell
@@ -185,7 +185,7 @@ class Ref:
 
     def let_go(self) -> None:
         """Its backward will not be."""
-        self.cell = self.made = self.copy = None
+        self.cell = self.made = self.given = None
 
 
 class Kept:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from reprise.errors import RepriseError
+from reprise.torch.check.control import Control
 from reprise.torch.ground.generator import GeneratorState
 from reprise.torch.ground.geometry import Geometry
 from reprise.torch.ground.ops import tensors_in
@@ -67,12 +68,13 @@ class _Memo(dict[tuple[int, int], Tensor]):
 class Replayer:
     """The replays of one step."""
 
-    __slots__ = ("_counts", "_nodes", "recorder")
+    __slots__ = ("_counts", "_nodes", "control", "recorder")
 
     def __init__(self, nodes: dict[int, weakref.ref[Node]], counts: Any) -> None:
         self._nodes = nodes
         self._counts = counts
         self.recorder: OpRecorder | None = None  # in a traced step
+        self.control: Control | None = None  # in one in which every call is made twice
 
     # ---- As planned -----------------------------------------------------------
 
@@ -90,11 +92,11 @@ class Replayer:
             for replay in burst:
                 reference = nodes.get(replay.op)
                 node = reference() if reference is not None else None
-                if node is not None and not self._replay(node, replay.keep):
+                if node is not None and not self._replay(node, replay.keep, replay.op):
                     return False
         return True
 
-    def _replay(self, node: Node, keep: dict[int, int]) -> bool:
+    def _replay(self, node: Node, keep: dict[int, int], op: int) -> bool:
         """False: not everything is there. It always is, as the rehearsal has shown; but an executor
         that is wrong about that must be slow, not wrong."""
         if node.args is None:
@@ -131,12 +133,15 @@ class Replayer:
                 if held.reads == 0 and _elsewhere(held):
                     held.tensor = None
         node.replays -= 1
+        before = None if self.control is None or own is None else _copy(own)
         if self.recorder is None:
             out = _call(node, args, kwargs)
         else:
             with self.recorder.op(str(node.func)):
                 out = _call(node, args, kwargs)
-        del args, kwargs, own
+        if self.control is not None:
+            _once_more(self.control, op, node, args, kwargs, out, own, before)
+        del args, kwargs, own, before
         self._counts.replayed += 1
         if owner is not None:
             owner.version += 1
@@ -326,6 +331,33 @@ def _call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return node.func(*args, **kwargs)
     finally:
         before.restore()
+
+
+def _once_more(
+    control: Control,
+    op: int,
+    node: Node,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    out: Any,
+    own: Tensor | None,
+    before: Tensor | None,
+) -> None:
+    """Makes a call a second time from the same inputs, and has both results compared."""
+    made = list(tensors_in(out))
+    if own is not None and before is not None:
+        if node.flat is None:
+            return
+        for position, item in node.flat:
+            if isinstance(item, Own):
+                args[position] = _view(before, item.geometry)
+        _call(node, args, kwargs)
+        made = [own]
+        again = [before]
+    else:
+        again = list(tensors_in(_call(node, args, kwargs)))
+    cells = [None if c is None else c() for c in node.outputs]
+    control.twice(op, [None if c is None else c.id for c in cells], made, again)
 
 
 def _first_life(held: Held) -> Tensor:

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from reprise.marks import At, ignore_end
-from reprise.torch.check.verify import Audit
+from reprise.torch.check.control import Control
+from reprise.torch.check.values import Audit
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.ground.generator import GeneratorState, device_of
@@ -125,9 +126,20 @@ class Run:
 
     @audit.setter
     def audit(self, audit: Audit | None) -> None:
-        if audit is not None:
+        self.replayer.control = audit if isinstance(audit, Control) else None
+        if self.replayer.control is not None:
             self.in_python()
+        if not self.track.handed:
+            self.track.audited = audit is not None
         self._audit = audit
+
+    def take_audit(self) -> Audit | None:
+        """With all it has found; nothing is compared from here on."""
+        audit = self._audit
+        if audit is not None and not isinstance(self.track, fast.Track):
+            audit.add(self.track)
+        self.audit = None
+        return audit
 
     def trace(self, recorder: OpRecorder) -> None:
         """Replays are recorded, one by one."""
@@ -315,8 +327,9 @@ class Run:
                 self.counts.dropped += 1
                 version = max(len(cell.chain), self.program.versions[slot])
                 ref = Ref(self, slot, cell, version, geometry_of(tensor))
-                if self.audit is not None:
-                    ref.copy = self.audit.keep(tensor)
+                # One that is still to be written is not what will be handed out.
+                if self.audit is not None and version == len(cell.chain):
+                    ref.given = self.audit.keep(slot, tensor)
                 return ref
         guard = torch._C._DisableTorchDispatch()
         try:
@@ -373,8 +386,8 @@ def _unpacked(packed: Any) -> Tensor:
         packed.run.advance(packed.slot)
         made = packed.run.replayer.take(packed, packed.run)
         audit = packed.run.audit
-        if packed.copy is not None and audit is not None:  # None: it has been judged
-            audit.compare(packed.slot, made, packed.copy)
+        if packed.given is not None and audit is not None:  # None: it has been judged
+            made = audit.compare(packed.slot, made, packed.given, packed.cell.id)
         return made  # type: ignore[no-any-return]
     if type(packed) is HostSaved:
         return packed.copy.owner.unpack(packed)
