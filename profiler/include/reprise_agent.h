@@ -178,7 +178,8 @@ typedef struct {
 enum {
   REPRISE_VERIFY_BITWISE = 1,
   REPRISE_VERIFY_WITHIN_NOISE = 2,
-  REPRISE_VERIFY_FAILED = 4
+  REPRISE_VERIFY_FAILED = 4,
+  REPRISE_VERIFY_VALUES = 8 /* of tensors that were made again, not gradients */
 };
 
 typedef struct {

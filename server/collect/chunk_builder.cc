@@ -164,6 +164,7 @@ class Builder {
     report.set_bitwise((verify.flags & REPRISE_VERIFY_BITWISE) != 0);
     report.set_within_noise((verify.flags & REPRISE_VERIFY_WITHIN_NOISE) != 0);
     report.set_failed((verify.flags & REPRISE_VERIFY_FAILED) != 0);
+    report.set_values((verify.flags & REPRISE_VERIFY_VALUES) != 0);
     report.set_first_name(*name);
     report.set_at_ns(static_cast<int64_t>(slot.ts_ns));
     writer_.AddedReport(slot.ts_ns);

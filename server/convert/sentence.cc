@@ -134,14 +134,19 @@ std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
         Difference(verdict.measured_step_ns(), verdict.predicted_step_ns());
     if (!slower.empty()) sentence += " (" + slower + ")";
   }
+  const int64_t values = verdict.value_checks();
+  const char* const compared = values == 0 ? "gradients"
+                               : values < checks
+                                   ? "gradients and values made again"
+                                   : "values made again";
   if (checks_differing > 0) {
-    sentence += StrCat(", gradients differ in ", checks_differing, " of ",
+    sentence += StrCat(", ", compared, " differ in ", checks_differing, " of ",
                        Checks(checks), ".");
   } else if (checks > 0) {
     sentence +=
-        StrCat(", gradients bit for bit equal in ", Checks(checks), ".");
+        StrCat(", ", compared, " bit for bit equal in ", Checks(checks), ".");
   } else {
-    sentence += ", gradients not checked.";
+    sentence += ", not checked yet.";
   }
   if (verdict.mismatches() > 0) {
     sentence += StrCat(" The program left the plan ", verdict.mismatches(),

@@ -13,8 +13,8 @@
 //
 // and, once a run was measured under the plan, with this appended:
 //
-//    Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for bit equal
-//     in 3 checks.
+//    Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), values made again bit for bit
+//     equal in 3 checks.
 //
 // (each on one line). What is needed is rounded up, so that typing the printed
 // number is never refused, and a proof is claimed only where there is one.
@@ -36,8 +36,8 @@ std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
 std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
 
 // The plan's sentence, and the measured part once `verdict` has planned steps.
-// `checks` is the number of gradient checks made, `checks_differing` of those
-// in which at least one gradient differed.
+// `checks` is the number of checks made, of gradients or of values,
+// `checks_differing` of those in which at least one differed.
 std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
                         int64_t checks, int64_t checks_differing);
 

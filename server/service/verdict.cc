@@ -36,6 +36,7 @@ void VerdictBuilder::Add(const v1::StepReport& step) {
 
 void VerdictBuilder::Add(const v1::VerifyReport& check) {
   ++checks_;
+  value_checks_ += check.values() ? 1 : 0;
   gradients_checked_ += check.checked();
   gradients_differing_ += check.differing();
   if (check.failed() || check.differing() > 0 || !check.bitwise()) {
@@ -65,6 +66,7 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
   verdict.set_measured_step_ns(Median(step_times_ns_));
   verdict.set_gradients_checked(gradients_checked_);
   verdict.set_gradients_differing(gradients_differing_);
+  verdict.set_value_checks(value_checks_);
   verdict.set_gradients_equal(checks_ > 0 && checks_differing_ == 0);
   verdict.set_validated(plan.feasible() && planned_steps_ > 0 &&
                         largest_peak_bytes_ <= plan.budget_bytes() &&

@@ -33,6 +33,7 @@ class VerdictBuilder {
   std::vector<int64_t> step_times_ns_;  // planned, outside windows
   uint32_t checks_ = 0;
   uint32_t checks_differing_ = 0;
+  uint32_t value_checks_ = 0;
   uint32_t gradients_checked_ = 0;
   uint32_t gradients_differing_ = 0;
 };

@@ -126,8 +126,21 @@ TEST(Sentence, AVerifiedRunAppendsWhatWasMeasured) {
   EXPECT_TRUE(Measured(GoodRun(), 1, 0).ends_with("equal in 1 check."));
 }
 
+TEST(Sentence, WhatWasComparedIsSaid) {
+  PlannedRun run = GoodRun();
+  run.verdict.set_value_checks(3);
+  EXPECT_TRUE(Measured(run, 3, 0).ends_with(
+      ", values made again bit for bit equal in 3 "
+      "checks."));
+  EXPECT_TRUE(Measured(run, 3, 1).ends_with(
+      ", values made again differ in 1 of 3 checks."));
+  EXPECT_TRUE(Measured(run, 4, 0).ends_with(
+      ", gradients and values made again bit for bit "
+      "equal in 4 checks."));
+}
+
 TEST(Sentence, WhatWentWrongIsSaid) {
-  EXPECT_TRUE(Measured(GoodRun(), 0, 0).ends_with("gradients not checked."));
+  EXPECT_TRUE(Measured(GoodRun(), 0, 0).ends_with(", not checked yet."));
   EXPECT_TRUE(Measured(GoodRun(), 3, 1)
                   .ends_with("gradients differ in 1 of 3 checks."));
   PlannedRun run = GoodRun();

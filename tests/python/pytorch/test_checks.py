@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
+import platform
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -264,6 +270,52 @@ def test_what_was_not_checked_says_so_and_why() -> None:
     assert report.unchecked == "verify_every is 0"
     assert "not checked yet: verify_every is 0" in str(report)
     assert not report.validated
+
+
+# ---- What it takes -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def heap_counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Counts what a process holds, below torch."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or platform.libc_ver()[0] != "glibc":
+        pytest.skip("needs a C compiler and glibc")
+    target = tmp_path_factory.mktemp("heap") / "heap_counter.so"
+    source = Path(__file__).with_name("heap_counter.c")
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", target, source, "-ldl"], check=True)
+    return target
+
+
+@pytest.mark.parametrize("verify", ["values", "gradients"])
+def test_a_checked_step_takes_what_is_said_of_it_counted_below_torch(
+    verify: str, heap_counter: Path
+) -> None:
+    job = Path(__file__).with_name("heap_job.py")
+    done = subprocess.run(
+        [sys.executable, job, verify],
+        env={**os.environ, "LD_PRELOAD": str(heap_counter)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+
+    if not told["exact"]:
+        pytest.skip("needs the exact meter")
+    plain, checked = told["steps"][1], told["steps"][3]
+    others = [told["steps"][at] for at in (4, 5, 7)]  # planned; the fifth is drawn
+    assert told["planned"] == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert told["checked"] == [4, 7]
+    # Beside tensors a step makes objects of Python.
+    small = 128 << 10
+    assert plain > told["budget"] + 16 * small
+    assert max(others) <= told["budget"] + small
+    if verify == "values":
+        assert checked <= told["budget"] + small
+        assert told["verify_peak"] == 0
+    else:
+        assert told["budget"] + 16 * small < checked <= told["verify_peak"] + small
 
 
 # ---- Whose fault it is ---------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_the_ranks_of_a_torchrun_are_one_run_with_one_verdict(job: Any) -> None:
         assert len(found.said) == 1, f"{where}: {found.said}\n{found.errors}"
         verdict = found.said[0]
         assert verdict.startswith("It fits in "), verdict
-        assert "gradients bit for bit equal" in verdict
+        assert "bit for bit equal in" in verdict
         assert found.errors.count("\nNext:  reprise show ") == 1
         assert found.errors.count("reprise: It fits in ") == 1
         assert found.errors.count("reprise: rank 1: It fits in ") == 1

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reprise.torch.ground.nondeterministic import adds_in_any_order
+
 __all__ = [
     "IGNORED",
     "PLAIN_TYPES",
@@ -87,6 +89,26 @@ _STATISTICS: dict[Any, tuple[int, int, int]] = dict.fromkeys(
 # Refuses a call without statistics: the plain overload computes the same bits.
 _STATISTICS_REQUIRED = overloads("aten._native_batch_norm_legit.default")
 
+# Arguments that are written and whose schema does not say so: running statistics, the state that
+# dropout draws from. A call that writes something from before the step is `once`.
+_UNSAID: dict[Any, tuple[int, ...]] = (
+    dict.fromkeys(
+        overloads(
+            "aten.batch_norm_gather_stats.default",
+            "aten.batch_norm_gather_stats.out",
+            "aten.batch_norm_gather_stats_with_counts.default",
+            "aten.batch_norm_gather_stats_with_counts.out",
+        ),
+        (3, 4),
+    )
+    | dict.fromkeys(
+        overloads("aten.batch_norm_update_stats.default", "aten.batch_norm_update_stats.out"),
+        (1, 2),
+    )
+    | dict.fromkeys(overloads("aten._cudnn_rnn.default", "aten._cudnn_rnn.out"), (15,))
+    | dict.fromkeys(overloads("aten.miopen_rnn.default", "aten.miopen_rnn.out"), (13,))
+)
+
 # Those of the CPU, and where they say whether they compute statistics.
 _TRAINS: dict[Any, int] = dict.fromkeys(
     overloads("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default"), 5
@@ -112,10 +134,11 @@ _unsteady: set[Any] = set()
 
 
 def mutated_positions(func: Any) -> tuple[int | str, ...]:
-    """The arguments the schema says are written: positions, and names of keyword-only ones."""
+    """The arguments that are written: positions, and names of keyword-only ones. As the schema
+    says, and where it is silent, as `_UNSAID` does."""
     known = _mutated.get(func)
     if known is None:
-        found: list[int | str] = []
+        found: list[int | str] = [*_UNSAID.get(func, ())]
         # A higher-order operator has no schema, and is called with functions, not to write.
         schema = getattr(func, "_schema", None)
         for position, argument in enumerate(schema.arguments if schema is not None else ()):
@@ -187,6 +210,8 @@ def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKi
         return OpKind.ONCE
     tags = {tag.name for tag in func.tags}
     if tags & {"data_dependent_output", "nondeterministic_bitwise"} or chooses_rows(func, args):
+        return OpKind.ONCE
+    if adds_in_any_order(func, args, kwargs):
         return OpKind.ONCE
     if "nondeterministic_seeded" in tags:
         position = _DROPOUT_POSITION.get(func)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators whose bits change from run to run on the same input.
+
+Their kernels add with atomics, or let whichever thread comes last write. torch has a tag for them
+(`nondeterministic_bitwise`) and, in 2.13, no operator that carries it; so here is a list. One of
+them is never run again: what it made in the forward is what the backward must see. It does
+not count on the CPU, where all but one are deterministic, nor where the program has asked for
+deterministic algorithms.
+
+What is not on the list and changes all the same is found by a check (check/control.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["adds_in_any_order"]
+
+_ADD = """
+    adaptive_max_pool2d_backward adaptive_max_pool3d_backward avg_pool3d_backward
+    _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
+    fractional_max_pool2d_backward fractional_max_pool3d_backward
+    max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+    max_unpool2d max_unpool3d
+
+    upsample_linear1d_backward upsample_nearest1d_backward upsample_nearest2d_backward
+    upsample_nearest3d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
+    upsample_trilinear3d_backward _upsample_bilinear2d_aa_backward
+    _upsample_bicubic2d_aa_backward _upsample_nearest_exact1d_backward
+    _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
+
+    grid_sampler_2d_backward grid_sampler_3d_backward cudnn_grid_sampler_backward
+    reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+    replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
+
+    embedding_dense_backward _embedding_bag_dense_backward
+    _embedding_bag_per_sample_weights_backward _segment_reduce_backward
+    _ctc_loss_backward _cudnn_ctc_loss nll_loss2d_forward convolution_backward
+    _flash_attention_backward _efficient_attention_backward
+    _scaled_dot_product_cudnn_attention_backward
+    _scaled_dot_product_efficient_attention_backward
+    _scaled_dot_product_flash_attention_backward
+
+    scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_add index_add_
+    index_copy index_copy_ index_reduce index_reduce_ put put_
+    histc kthvalue median nanmedian
+
+    _roi_align_backward _roi_pool_backward _ps_roi_align_backward _ps_roi_pool_backward
+    _deform_conv2d_backward
+"""
+_ALWAYS = frozenset(_ADD.split())
+# Floating-point sums over blocks that come in any order.
+_FLOATING = frozenset({"cumsum", "cumsum_", "logcumsumexp", "_logcumsumexp"})
+# Only where they add: the argument that says so, or is added.
+_IF_GIVEN = {
+    "index_put": 3,
+    "index_put_": 3,
+    "_index_put_impl": 3,
+    "_index_put_impl_": 3,
+    "_unsafe_index_put": 3,
+    "bincount": 1,
+}
+_REDUCES = frozenset({"scatter", "scatter_"})  # those of their overloads that reduce
+# On the CPU they add with atomics, where several threads share a large float tensor.
+_ON_THE_CPU = frozenset({"index_put", "index_put_", "_index_put_impl", "_index_put_impl_"})
+
+
+def adds_in_any_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """May this call make other bits when it runs again on the same input?"""
+    name, overload = _named(func)
+    if name in _IF_GIVEN:
+        at = _IF_GIVEN[name]
+        given = args[at] if len(args) > at else kwargs.get("accumulate", kwargs.get("weights"))
+        adds = given is not None and given is not False
+    elif name in _REDUCES:
+        adds = "reduce" in overload
+    else:
+        adds = name in _ALWAYS or (name in _FLOATING and _is_floating(args))
+    if not adds or _asked_for_order():
+        return False
+    if any(device != "cpu" for device in _devices(args)):
+        return True
+    return name in _ON_THE_CPU and torch.get_num_threads() > 1
+
+
+def _named(func: Any) -> tuple[str, str]:
+    packet = getattr(func, "overloadpacket", None)
+    return str(getattr(packet, "__name__", "")), str(getattr(func, "_overloadname", ""))
+
+
+def _is_floating(args: tuple[Any, ...]) -> bool:
+    first = args[0] if args else None
+    return isinstance(first, Tensor) and (first.is_floating_point() or first.is_complex())
+
+
+def _asked_for_order() -> bool:
+    """Then these run another kernel, or raise."""
+    warns_only: bool = torch.is_deterministic_algorithms_warn_only_enabled()
+    return torch.are_deterministic_algorithms_enabled() and not warns_only
+
+
+def _devices(values: Any) -> set[str]:
+    found = set()
+    for value in values:
+        if isinstance(value, Tensor):
+            found.add(value.device.type)
+        elif isinstance(value, (list, tuple)):
+            found |= _devices(value)
+    return found
