@@ -13,6 +13,7 @@
 #include "server/convert/capabilities.h"
 #include "server/convert/digest.h"
 #include "server/convert/graph_proto.h"
+#include "server/convert/refusal.h"
 #include "server/convert/sentence.h"
 
 namespace reprise::server {
@@ -156,7 +157,8 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
   const bool named = strategy != planner::Strategy::kAuto;
   to.set_sentence(named && Undecided(to)
                       ? StrategySentence(planner::NameOf(strategy), to)
-                      : PlanSentence(to, task.measured_step_ns));
+                  : plan.feasible ? PlanSentence(to, task.measured_step_ns)
+                                  : RefusalSentence(task, to));
   return to;
 }
 

@@ -39,20 +39,9 @@ std::string BlockingOp(const v1::Infeasible& why) {
   return text;
 }
 
-// Both figures, in bytes where rounding makes them look alike.
-struct Pair {
-  std::string budget;
-  std::string needed;
-};
-Pair BudgetAndNeeded(int64_t budget, int64_t needed) {
-  Pair pair{FormatBytes(budget), FormatBytesUp(needed)};
-  if (pair.budget != pair.needed) return pair;
-  return {StrCat(budget, " bytes"), StrCat(needed, " bytes")};
-}
-
 std::string NoPlan(const v1::Plan& plan) {
   const v1::Infeasible& why = plan.infeasible();
-  const Pair text =
+  const BytesPair text =
       BudgetAndNeeded(plan.budget_bytes(), why.smallest_budget_bytes());
   if (!Undecided(plan)) {
     return StrCat("Nothing fits in ", text.budget, ": ", BlockingOp(why),
@@ -71,6 +60,12 @@ std::string NoPlan(const v1::Plan& plan) {
 }
 
 }  // namespace
+
+BytesPair BudgetAndNeeded(int64_t budget, int64_t needed) {
+  BytesPair pair{FormatBytes(budget), FormatBytesUp(needed)};
+  if (pair.budget != pair.needed) return pair;
+  return {StrCat(budget, " bytes"), StrCat(needed, " bytes")};
+}
 
 std::string FormatBytesUp(int64_t bytes) {
   if (bytes < 1024) return FormatBytes(bytes);
@@ -109,7 +104,7 @@ std::string StrategySentence(std::string_view strategy, const v1::Plan& plan) {
     return StrCat("The executor cannot run the plan \"", strategy,
                   "\"; the strategy auto finds one that it can.");
   }
-  const Pair text = BudgetAndNeeded(plan.budget_bytes(), needed);
+  const BytesPair text = BudgetAndNeeded(plan.budget_bytes(), needed);
   return StrCat("The plan \"", strategy, "\" does not fit in ", text.budget,
                 ": it needs ", text.needed,
                 "; the strategy auto looks for one that fits.");

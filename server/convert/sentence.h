@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The verdict in one sentence. Made here and nowhere else: the page, the
-// command and the Python package print it letter for letter.
+// The verdict in one sentence. Made here, and where it is a refusal in
+// refusal.h: the page, the command and the Python package print it letter for
+// letter.
 //
 //   It fits in 8.0 GiB.  Peak 7.9 GiB (was 14.2 GiB)   Step 412 ms (+11.3 %)
 //     proven optimal
@@ -43,6 +44,14 @@ std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
 
 // Why a feasible = false plan is none: proven, or ended without an answer.
 bool Undecided(const v1::Plan& plan);
+
+// A budget and what is needed instead, in bytes where rounding makes them look
+// alike.
+struct BytesPair {
+  std::string budget;
+  std::string needed;
+};
+BytesPair BudgetAndNeeded(int64_t budget, int64_t needed);
 
 // As FormatBytes, rounded up: "3.1 GiB" for 3.01 GiB.
 std::string FormatBytesUp(int64_t bytes);

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -64,3 +65,40 @@ def test_an_op_that_writes_in_place_costs_more_than_any_op() -> None:
 
     # One forward of 6 ops, each of which writes, and the 3 after each of them.
     assert Costs(3, 2, 9, 5, 7).armed_ns(writing) == 7 + 6 * 4 * 3 + 6 * 5
+
+
+def test_costs_are_measured_once_per_machine_and_kept_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    measured: list[int] = []
+
+    def measure(touched_bytes: int) -> Costs:
+        measured.append(touched_bytes)
+        return Costs(3, 2, 9, 5, 7)
+
+    monkeypatch.setattr(costs, "_measure", measure)
+    first = costs._measured.__wrapped__(4096)
+
+    again = costs._measured.__wrapped__(4096)
+    other = costs._measured.__wrapped__(8192)
+
+    assert first == again == other == Costs(3, 2, 9, 5, 7)
+    assert measured == [4096, 8192]
+    (kept,) = (tmp_path / "reprise" / "costs").glob("*.json")
+
+    kept.write_text('{"4096": {"op_ns": -3}, "8192": 7}')
+    assert costs._measured.__wrapped__(4096) == first
+    kept.write_text("no JSON")
+    assert costs._measured.__wrapped__(8192) == first
+    assert measured == [4096, 8192, 4096, 8192]
+
+
+def test_a_cache_that_cannot_be_written_costs_a_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(costs, "_measure", lambda _: Costs(3, 2, 9, 5, 7))
+
+    assert costs._measured.__wrapped__(4096) == Costs(3, 2, 9, 5, 7)

@@ -144,6 +144,35 @@ def test_what_is_alive_beside_the_job_takes_from_bytes_and_not_from_a_share(
     assert session.measured.over_budget_steps == 0
 
 
+def test_a_step_whose_loss_has_grown_is_captured_again_once() -> None:
+    agent = Unhurried()
+
+    def loop(armed: bool) -> list[str]:
+        model = RandomNet(3)
+        if armed:
+            arm(model, agent, verify_every=0)
+        optimizer = sgd(model)
+        losses = []
+        for step in range(14):
+            optimizer.zero_grad()
+            first, second = model(torch.randn(6, WIDTH))
+            loss = first.square().mean() + second.square().mean()
+            if step > 6:
+                loss = loss + (torch.ones(1 << 15) * loss).exp().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        return losses
+
+    curves(loop)
+
+    if not sessions[0].meter.exact:
+        pytest.skip("needs the exact meter")
+    assert len(agent.graphs) == 2
+    assert [s["plan_id"] for s in agent.steps[-3:]] == [2, 2, 2]
+    assert sessions[0].measured.over_budget_steps <= 1
+
+
 def test_a_check_of_one_model_is_in_no_peak_of_another() -> None:
     agent = LocalAgent()
     first, second = deep(), deep(256)

@@ -52,6 +52,7 @@ class Report:
     planned_steps: int
     mismatched_steps: int
     over_budget_steps: int
+    unplanned_over_budget_steps: int
     rungs: int
     checks: int
     failed_checks: int
@@ -186,6 +187,7 @@ def report(model: nn.Module) -> Report:
         planned_steps=measured.planned_steps,
         mismatched_steps=measured.mismatched_steps,
         over_budget_steps=measured.over_budget_steps,
+        unplanned_over_budget_steps=session.unplanned.over_budget,
         rungs=len(session.ladder.rungs),
         checks=measured.checks,
         failed_checks=measured.failed_checks,
@@ -206,12 +208,16 @@ def _sentence(session: Session, predicted_step: int) -> str:
     text = plan.sentence
     if plan.feasible and measured.planned_peak_bytes and plan.peak_bytes and predicted_step:
         over = measured.planned_peak_bytes / plan.peak_bytes - 1
-        slower = measured.planned_step_ns / predicted_step - 1
         text += (
             f".  Measured {format_bytes(measured.planned_peak_bytes)} "
-            f"({format_percent(over, sign=True)}), {format_duration(measured.planned_step_ns)} "
-            f"({format_percent(slower, sign=True)})"
+            f"({format_percent(over, sign=True)})"
         )
+        if measured.planned_step_ns:
+            slower = measured.planned_step_ns / predicted_step - 1
+            text += (
+                f", {format_duration(measured.planned_step_ns)} "
+                f"({format_percent(slower, sign=True)})"
+            )
         if measured.checks:
             checks = f"{measured.checks} check{'s' if measured.checks != 1 else ''}"
             equal = measured.failed_checks == 0
@@ -219,6 +225,9 @@ def _sentence(session: Session, predicted_step: int) -> str:
             text += f", {what} {'bit for bit equal' if equal else 'NOT equal'} in {checks}"
         else:
             text += f", not checked yet: {_unchecked(session)}"
+        unplanned = session.unplanned.over_budget
+        if unplanned:
+            text += f"; {unplanned} unplanned step{'s' if unplanned > 1 else ''} over the budget"
         text += "."
     return text
 
@@ -266,5 +275,5 @@ def _empty() -> Report:
     disabled = os.environ.get("REPRISE_DISABLE") == "1"
     why = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
     return Report(
-        "off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, f"No plan: {why}."
+        "off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, f"No plan: {why}."
     )

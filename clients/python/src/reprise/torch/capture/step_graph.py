@@ -12,6 +12,7 @@ written here must make it replay the measured live bytes op by op:
     alive before, gone in the step   written by op 0, `reprise.step_begin`
     alive at the end                 `required`
     alive before and after           part of static_bytes
+    the same, but written in it      both of the above, `required` and by op 0 (changing.py)
 
 The ops of one autograd node are one op (fuse.py).
 """
@@ -24,13 +25,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from reprise.torch.capture.captured import (
-    BACKWARD,
-    FORWARD,
     OPTIMIZER,
     CapturedOp,
     CapturedStep,
     CapturedStorage,
 )
+from reprise.torch.capture.changing import follow_changes, written_elsewhere
 from reprise.torch.capture.fuse import fuse_nodes
 from reprise.torch.ground.ops import OpKind
 
@@ -121,9 +121,11 @@ def build(
     step: CapturedStep, *, name: str, measured_peak_bytes: int, measured_step_ns: int
 ) -> CapturedGraph:
     """Numbers the storages, settles the kinds that need the whole step, fits the times."""
+    elsewhere = written_elsewhere(step)
     step = fuse_nodes(step)
     begin = step.ops[0]
-    listed = [s for s in step.storages if not (s.prior and s.death is None)]
+    changing = follow_changes(step, elsewhere)
+    listed = [s for s in step.storages if s in changing or not (s.prior and s.death is None)]
     for number, storage in enumerate(listed):
         storage.id = number
         if storage.prior:
@@ -132,7 +134,6 @@ def build(
                 storage.category = _INPUT
             storage.name = storage.name or "before the step"
             begin.writes.append(storage)
-    _freeze_readers_of_changing_state(step)
     _expect_the_most_rows(listed)
     _fit_times(step, measured_step_ns)
     last = len(step.ops) - 1
@@ -222,24 +223,6 @@ def _expect_the_most_rows(storages: list[CapturedStorage]) -> None:
     for storage in storages:
         if storage.chosen is not None:
             storage.bytes = storage.chosen.largest(storage.bytes)
-
-
-def _freeze_readers_of_changing_state(step: CapturedStep) -> None:
-    """Static memory has no versions in the step graph. What reads a parameter or buffer that is
-    written later, while a replay may still come, is never replayed."""
-    last_backward = max((i for i, op in enumerate(step.ops) if op.phase == BACKWARD), default=0)
-    changed: dict[int, int] = {}
-    for storage in step.storages:
-        if storage.id < 0:
-            writes = [at for at in storage.mutated_by if at <= last_backward]
-            if writes:
-                changed[id(storage)] = writes[-1]
-    if not changed:
-        return
-    for number, op in enumerate(step.ops):
-        again = op.phase == FORWARD and op.kind in (OpKind.PURE, OpKind.SEEDED)
-        if again and any(changed.get(id(s), -1) > number for s in op.reads):
-            op.kind = OpKind.ONCE
 
 
 def _fit_times(step: CapturedStep, measured_step_ns: int) -> None:

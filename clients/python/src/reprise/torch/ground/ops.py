@@ -25,6 +25,7 @@ __all__ = [
     "computes_statistics",
     "first_kind",
     "hidden_writes",
+    "is_of_pytorch",
     "mutated_positions",
     "never_again",
     "overloads",
@@ -186,6 +187,11 @@ def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any
     if func in _STATISTICS_REQUIRED:
         func = torch.ops.aten.native_batch_norm.default
     return func, tuple(replayed)
+
+
+def is_of_pytorch(func: Any) -> bool:
+    """One of PyTorch's own operators, whose schema says what it writes."""
+    return str(getattr(func, "namespace", "")) in _NAMESPACES
 
 
 def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:

@@ -46,7 +46,9 @@ MAX_RUNGS = 8
 MAX_CAPTURES = 16
 # After so many, or two more than twice the ways that were found, more do not help.
 MANY_CAPTURES = 8
-# A program that differs this many steps since the last capture is captured again.
+# A program that differs this many steps since the last capture is captured again; after each such
+# capture but the first twice as many are needed, so that a program that never settles is captured
+# ever more rarely.
 MISMATCHES_BEFORE_CAPTURE = 3
 # Mostly other programs than those captured, over so many steps: planning makes no sense.
 WATCHED_STEPS = 24
@@ -55,6 +57,7 @@ SMALL, OFTEN = 0.6, 5
 # So many plans in a row may peak above the budget on the tape before one is taken as it is.
 TIGHTENED_AT_MOST = 3
 AHEAD = 1.5
+_UNKNOWN = "?"  # structure of a step that is none of those known
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,9 @@ class Rung:
     least: int = 0  # plans asked for above the budget
     # What was alive beside its steps when they peaked above the budget, and how often they did.
     grown_bytes: int = 0
+    room_bytes: int = 0  # of these, what its present plan has room for
     above: int = 0
+    recaptured: bool = False  # because of that
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known
     awaited: bool = False  # its next plan is waited for, before its next step
     late: bool = False  # has been waited for, in vain
@@ -183,6 +188,8 @@ class Ladder:
     _wasted: int = 0
     _waits: int = 0
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED_STEPS))
+    _stale: Rung | None = None  # its step is to be captured again
+    _again: int = 0  # captures because of a program that no rung knows
     _too_large: list[Key] = field(default_factory=list)
     _small: Counter[Key] = field(default_factory=Counter)
     _last: str = ""  # structure of the step before
@@ -197,9 +204,12 @@ class Ladder:
         self.captures += 1
         self._mismatches = self._in_a_row = 0
         self._saw(graph.structure)
-        for rung in self.rungs:
+        stale, self._stale = self._stale, None
+        for rung in tuple(self.rungs):
             same = rung.key == key and rung.graph.structure == graph.structure
-            if same and not rung.fitted:
+            if same and rung is stale:
+                self.rungs.remove(rung)
+            elif same and not rung.fitted:
                 self._wasted += 1
                 return None
         self._known_better(key)
@@ -266,6 +276,11 @@ class Ladder:
         return self._append(made)
 
     @property
+    def next_number(self) -> int:
+        """Of the next rung."""
+        return self._next_number
+
+    @property
     def room(self) -> bool:
         """For one more rung that is captured."""
         return sum(not rung.fitted for rung in self.rungs) < MAX_RUNGS
@@ -312,14 +327,10 @@ class Ladder:
         if self.captures >= MAX_CAPTURES or any(k.within(key) for k in self._too_large):
             return False
         kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
-        if not kin:
+        if not kin or self.is_stale(key):
             return True
-        if max(self._mismatches, self._in_a_row) >= MISMATCHES_BEFORE_CAPTURE:
-            self._waits += 1
-            if self._waits > self._wasted % 4:
-                self._waits = 0
-                return True
-            return False
+        if max(self._mismatches, self._in_a_row) >= self._patience:
+            return self._wants_unknown(kin)
         covering = [rung for rung in kin if rung.covers(key)]
         if not covering:
             return True
@@ -327,6 +338,32 @@ class Ladder:
             self._small[key] += 1
             return self._small[key] == OFTEN
         return False
+
+    @property
+    def _patience(self) -> int:
+        """Mismatches before the next capture."""
+        return MISMATCHES_BEFORE_CAPTURE << max(0, self._again - 1)
+
+    def _wants_unknown(self, kin: list[Rung]) -> bool:
+        """A program that no rung knows comes now and then: is it this step's? If the steps follow
+        each other as before; where that says nothing, some step soon."""
+        self._waits += 1
+        known = {rung.graph.structure for rung in kin}
+        expected = self._follows.get(self._last, self._last)
+        if expected in known and self._waits <= 1 + self._wasted % 4:
+            return False
+        self._waits = 0
+        self._again += 1
+        return True
+
+    def stale(self, rung: Rung) -> None:
+        """A step of its kind needs more than its graph says, by what the program does beside the
+        model's forward: the next one is captured."""
+        self._stale = rung
+
+    def is_stale(self, key: Key) -> bool:
+        """Is a step with this input captured because it needs more than it did?"""
+        return self._stale is not None and self._stale.key == key
 
     def too_large(self, key: Key) -> None:
         """An input whose capture ran out of memory: neither it nor a larger one is captured."""
@@ -374,8 +411,7 @@ class Ladder:
                 for r in self.rungs
                 if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
             }
-            if len(others) == 1:
-                self._saw(others.pop())
+            self._saw(others.pop() if len(others) == 1 else _UNKNOWN)
 
     def _saw(self, structure: str) -> None:
         if self._last:

@@ -110,6 +110,15 @@ class Measured:
         steps.over_budget += peak > budget
         return steps.took if representative else _nobody
 
+    def raise_base(self, key: Hashable, peak: int) -> None:
+        """A step with this input, which has changed since, needs so much without a plan."""
+        if key in self._plain:
+            self._plain[key].peak_bytes = max(self._plain[key].peak_bytes, peak)
+
+    def begin_again(self) -> None:
+        """Steps are others from here on: those before say nothing about them."""
+        self._plain.clear()
+
     def show(self, key: Hashable, rung: int) -> None:
         """What the figures without an argument are about."""
         self._key, self._rung = key, rung

@@ -2,7 +2,7 @@
 """Planned steps that peak above their budget all the same.
 
 peaks.own(rung, peak)         # of a step, as its budget counts it
-peaks.above(rung, peak)       # a step as captured: the next one waits for a plan with room
+peaks.above(rung, peak)       # a step as captured: asks for a plan with room, or captures again
 peaks.uncovered()             # one whose input no plan is for
 """
 
@@ -21,6 +21,9 @@ __all__ = ["Peaks"]
 
 # So often is a rung planned again because its steps peaked above the budget.
 ABOVE_AT_MOST = 4
+# Of what a step needs more: as much stands from its begin to its end where something was added that
+# stays, as weights that are averaged.
+STANDS = 0.9
 
 
 class Peaks:
@@ -38,8 +41,9 @@ class Peaks:
         return peak - self._beside(rung)
 
     def above(self, rung: Rung, peak: int) -> None:
-        """A step as captured has peaked above the budget: asks for a plan that has room for what
-        that was more, which the next step waits for."""
+        """A step whose forwards are as captured has peaked above the budget. Where more is alive
+        all the time, asks for a plan that has room for it, which the next step waits for. Else what
+        the program does beside the model's forward is not what it did: captures it anew."""
         session, plan = self._session, rung.plan
         assert plan is not None
         text = (
@@ -49,12 +53,17 @@ class Peaks:
         rung.above += 1
         if session.planning.together is not None:
             return  # which sees it at the ranks' next meeting
-        if rung.above > ABOVE_AT_MOST:
-            if rung.above == ABOVE_AT_MOST + 1:
-                session.say(text)
+        if rung.above > ABOVE_AT_MOST or rung.recaptured:
+            session.say(f"steps like this one peak above the budget from here on: {text}")
+            return
+        more = peak - plan.peak_bytes
+        if rung.above > 1 or self._beside(rung) < more * STANDS:
+            session.say(f"{text}, and not all the time: the step is captured again")
+            rung.recaptured = True
+            session.ladder.stale(rung)
             return
         session.say(f"{text}; asks for a plan with room for it")
-        rung.grown_bytes += peak - plan.peak_bytes
+        rung.grown_bytes = rung.room_bytes + more
         rung.awaited = session.planning.send(
             rung, enlarged(rung, rung.graph.message()), str(plan.budget_bytes)
         )

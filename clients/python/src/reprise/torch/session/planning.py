@@ -60,6 +60,11 @@ class Planning:
         self.refused: Plan | None = None  # the server's "no plan fits"
         self._op_scale = 1.0  # time of a plain step / ops of a captured one
 
+    def begin_again(self) -> None:
+        """The steps are others than those whose budget was refused."""
+        self.ladder = Ladder(_next_number=self.ladder.next_number)
+        self.rung = self.refused = None
+
     # ---- Graphs -------------------------------------------------------------------
 
     def captured(self, step: CapturedStep) -> None:
@@ -71,6 +76,9 @@ class Planning:
         settle(step)
         ops_ns = sum(op.time_ns for op in step.ops)
         on_host = session.first.host is not None
+        stale = self.ladder.is_stale(key)
+        if stale:
+            session.measured.raise_base(key, step.peak_bytes)
         peak, plain_ns = session.measured.base(key)
         if plain_ns and ops_ns:
             self._op_scale = plain_ns / ops_ns
@@ -100,6 +108,7 @@ class Planning:
         rung = self.ladder.add(key, graph, left_out, leaks)
         if rung is None:
             return
+        rung.awaited = stale
         if session.stage is Stage.CAPTURE:
             session.stage = Stage.WAITING
         self.submit(rung)
@@ -232,6 +241,8 @@ class Planning:
             return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
         if reply.kind == "refused" and rung.plan is None:
             session.measured.smallest_budget = reply.smallest_budget
+            if reply.smallest_budget is not None:
+                session.retry.refused()
             rung.refused = reply.why or "the server refused to plan this step"
             if session.first.host is not None and reply.smallest_budget:
                 return self._least(rung, reply.smallest_budget)
@@ -246,6 +257,7 @@ class Planning:
     def _tightest(self, rung: Rung, reply: PlanReply) -> None:
         """Nothing fits in what was asked for after steps in which memory was short: asks for the
         plan that needs least, where that is less than the one there is."""
+        rung.grown_bytes = rung.room_bytes
         plan, least = rung.plan, reply.smallest_budget or 0
         assert plan is not None
         if not 0 < least < plan.peak_bytes:
@@ -289,6 +301,7 @@ class Planning:
     def _install(self, rung: Rung, plan: Plan) -> None:
         if not plan.feasible:
             self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
+            self._session.retry.refused()
             return
         found = self.prepared(rung, plan)
         if isinstance(found, str):
@@ -317,6 +330,9 @@ class Planning:
     def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
         """The next steps run under it."""
         rung.tape, rung.plan = tape, plan
+        rung.room_bytes = rung.grown_bytes
+        if self._session.stage is not Stage.PLANNED:
+            self._session.unplanned.say(planned=True)
         self._session.stage = Stage.PLANNED
         self._session.measured.new_plan(rung.number)
         self._session.agent.plan_state(plan.plan_number, abi.PLAN_APPLIED)
@@ -369,6 +385,7 @@ class Planning:
             why = f"{why}. {ON_THE_HOST}"
         self._session.stage, self._session.why = Stage.PLAIN, why
         self._session.say(why)
+        self._session.unplanned.say(planned=False)
 
 
 def _placed(rung: Rung, plan: Plan, schedule: Sequence[int]) -> tuple[Plan, Program]:

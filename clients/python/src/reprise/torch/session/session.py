@@ -49,8 +49,11 @@ from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.planning import Planning
+from reprise.torch.session.retry import Retry
 from reprise.torch.session.step import Step
 from reprise.torch.session.tries import Tries
+from reprise.torch.session.unplanned import Unplanned
+from reprise.torch.session.waiting import Waiting
 from reprise.torch.session.whereabouts import Whereabouts
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.first import FirstSteps
@@ -108,6 +111,9 @@ class Session:
         self.later = Later(self)
         self.tries = Tries(self)
         self.peaks = Peaks(self)
+        self.unplanned = Unplanned(self)
+        self.retry = Retry(self)
+        self.waiting = Waiting(self)
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -243,6 +249,7 @@ class Session:
         if not self._trains():
             return call(*args, **kwargs)
         self.tries.settle()
+        self.waiting.forward()
         if not self.step.under_way:
             self.step.begin(args, kwargs)
         return self.tries.forward(call, args, kwargs)
@@ -342,6 +349,7 @@ class Session:
             self.step.after_optimizer(optimizer)
         else:
             self.step.learn(optimizer)
+            self.waiting.not_called()
 
     def _owns(self, optimizer: Optimizer) -> bool:
         if optimizer in self._foreign:

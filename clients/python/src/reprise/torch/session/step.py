@@ -233,6 +233,7 @@ class Step:
             # One more micro-batch than captured, or a step that was given up after its backward.
             where = self._session.where
             audit = run.take_audit()
+            run.counts.other_forwards = True
             run = self.run = rung.tape.begin(run.counts, run.host, where.at(), where.here())
             run.audit = audit
         later = self._session.later
@@ -313,6 +314,7 @@ class Step:
         self._session.agent.step_done(
             self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
+        self._session.unplanned.ended(step.peak_bytes)
         if self._keeps_capture and self._one_thread:
             self._session.planning.captured(step)
         self.tracing.end()
@@ -330,10 +332,11 @@ class Step:
             counts = run.counts
             # What a larger input needs than the plan is for says nothing about the plan.
             covered = rung.covers(self.key)
+            session.waiting.planned()
             plan_id, replayed = plan.plan_number * covered, counts.replayed + counts.on_demand
             mismatches = counts.mismatches
             flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
-            quiet = not (self.tracing.on or checked or mismatches)
+            quiet = not (self.tracing.on or checked or mismatches or counts.other_forwards)
             peak = session.peaks.own(rung, peak)
             over = peak > plan.budget_bytes and not self.out_of_memory
             if run.armed or mismatches:
@@ -356,6 +359,8 @@ class Step:
             session.measured.mismatched_steps += bool(mismatches)
         elif not self.out_of_memory:
             took = session.measured.plain(self.key, peak)
+            session.unplanned.ended(peak)
+            session.waiting.unplanned()
         flags |= (abi.STEP_WINDOW if self.tracing.on else 0) | (
             abi.STEP_OOM if self.out_of_memory else 0
         )
@@ -383,6 +388,8 @@ class Step:
             session.planning.drop(f"the step keeps changing ({what})")
         elif run is not None and session.measured.planned_steps == SAID_AFTER + 1:
             session.say_status()
+        elif run is None and took is not None:
+            session.retry.ended(self.key, peak)
 
     def abandon(self) -> None:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth

@@ -10,15 +10,15 @@ that planned steps run on. In a job the ops in between throw Python, the tape an
 the caches, and a call costs several times what it does alone; so between the ops others are
 computed that touch as many bytes as one of the job, and the time of those is left out.
 
-Of planned and of plain runs the quickest of some rounds: some 300 ms once per process and size. CPU
-time of this thread, which others only ever make longer; on a GPU it is what the host does, which
-hides behind the device when that is the bottleneck.
+Of planned and of plain runs the quickest of some rounds, once per machine and size (costs_kept.py).
+CPU time of this thread, which others only ever make longer; on a GPU it is what the host does,
+which hides behind the device when that is the bottleneck.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import log2
 from statistics import median
@@ -26,6 +26,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from reprise.torch.tape.costs_kept import KeptCosts
 from reprise.torch.tape.program import Program, Replay, Row
 from reprise.torch.tape.tape import Tape, compiled_half
 
@@ -65,7 +66,7 @@ class Costs:
 
 
 def measured_costs(touched_bytes: int) -> Costs:
-    """Once per process and power of two, the nearest one."""
+    """Once per machine and power of two, the nearest one."""
     size = 1 << round(log2(max(1, touched_bytes)))
     return _measured(min(size, MOST_BYTES))
 
@@ -74,6 +75,16 @@ def measured_costs(touched_bytes: int) -> Costs:
 def _measured(touched_bytes: int) -> Costs:
     if torch.is_inference_mode_enabled():
         return Costs(0, 0, 0)
+    kept = KeptCosts("Python" if compiled_half() is None else "compiled")
+    known = kept.find(touched_bytes)
+    if known is not None and set(known) == set(Costs.__slots__):
+        return Costs(**known)
+    costs = _measure(touched_bytes)
+    kept.keep(touched_bytes, asdict(costs))
+    return costs
+
+
+def _measure(touched_bytes: int) -> Costs:
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         jobs: list[_Job] = [_Looks(SHORT), _Looks(2 * LENGTH), _Writes(2 * LENGTH)]
         jobs += [_Saves(length, 0) for length in (SHORT, LENGTH)]

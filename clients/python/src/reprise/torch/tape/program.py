@@ -129,6 +129,11 @@ class _Compiler:
         self._graph = graph
         self._ops = graph.step.ops
         self._needed = versions_needed(self._ops)
+        # By storage: the ops of the backward that write it in place.
+        self._writes: defaultdict[int, list[int]] = defaultdict(list)
+        for number, op in enumerate(self._ops):
+            for storage in self._listed(op.mutates) if op.phase != FORWARD else ():
+                self._writes[storage].append(number)
         self._walk = _Walk()
         self._ran: Counter[int] = Counter()
         self._next = 0  # next op in base order
@@ -264,6 +269,7 @@ class _Compiler:
         for unpack in step.unpacks:
             burst: list[Replay] = []
             while again is not None and again.before <= unpack.op:
+                self._check_writes(again, unpack.op)
                 keep = {life[0]: uses[life] for life in again.born if uses[life]}
                 begins[again.op] += keep
                 burst.append(Replay(again.op, keep))
@@ -297,6 +303,17 @@ class _Compiler:
             kept=tuple(unpack.kept for unpack in step.unpacks),
             execs=tuple(self._execs(useful)),
         )
+
+    def _check_writes(self, again: _Again, until: int) -> None:
+        """A replay that the tape runs later than the schedule has it reads the same values."""
+        for storage, _ in again.reads:
+            writes = self._writes.get(storage, ())
+            at = bisect_left(writes, again.before)
+            if at < len(writes) and writes[at] < until:
+                raise PlanRejected(
+                    f"plan: op {again.op} {self._ops[again.op].name} would run again after op "
+                    f"{writes[at]} has written storage {storage}, which it reads"
+                )
 
     def _execs(self, useful: Sequence[_Again]) -> Iterator[int]:
         at = 0

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters and buffers that the step itself writes while a replay may still come.
+
+    elsewhere = written_elsewhere(step)             # before ops become one (fuse.py)
+    followed = follow_changes(step, elsewhere)      # storages that the graph lists, with versions
+
+Static memory has no versions in the step graph. A parameter that is moved between two forwards
+(sharpness-aware minimization), stepped in a hook of the backward, or stepped by a closure that is
+called again (LBFGS), is listed like a storage that the step makes: alive from its begin to its end,
+with one version more after every op that writes it. What reads version i may then be run again
+until the op that writes version i + 1, and never after it: the planner, the compiler of plans and
+the rehearsal all know versions.
+
+Where a write is not an op of PyTorch's own that declares it, versions do not tell the whole story
+(statistics of a batch norm; a parameter that FSDP fills and empties): readers of such a storage are
+never run again.
+"""
+
+from __future__ import annotations
+
+from reprise.torch.capture.captured import (
+    BACKWARD,
+    FORWARD,
+    CapturedOp,
+    CapturedStep,
+    CapturedStorage,
+)
+from reprise.torch.ground.ops import OpKind, is_of_pytorch
+
+__all__ = ["follow_changes", "written_elsewhere"]
+
+
+def written_elsewhere(step: CapturedStep) -> set[CapturedStorage]:
+    """Storages that an op writes which is none of PyTorch's own."""
+    return {s for op in step.ops if not is_of_pytorch(op.func) for s in op.mutates}
+
+
+def follow_changes(step: CapturedStep, elsewhere: set[CapturedStorage]) -> set[CapturedStorage]:
+    """Storages alive before and after the step that the graph has to list. Ops that read what
+    cannot be followed become ONCE."""
+    last_backward = max((i for i, op in enumerate(step.ops) if op.phase == BACKWARD), default=0)
+    changed: dict[CapturedStorage, int] = {}  # the last write that a replay may come after
+    for storage in step.storages:
+        writes = [at for at in storage.mutated_by if at <= last_backward]
+        if storage.prior and storage.death is None and writes:
+            changed[storage] = writes[-1]
+    if not changed:
+        return set()
+    hidden = elsewhere | _undeclared(step, changed)
+    followed: set[CapturedStorage] = set()
+    for number, op in enumerate(step.ops):
+        if not _may_run_again(op):
+            continue
+        moved = {s for s in op.reads if changed.get(s, -1) > number}
+        if not moved.isdisjoint(hidden):
+            op.kind = OpKind.ONCE
+        else:
+            followed |= moved
+    return followed
+
+
+def _may_run_again(op: CapturedOp) -> bool:
+    return op.phase == FORWARD and op.kind in (OpKind.PURE, OpKind.SEEDED)
+
+
+def _undeclared(step: CapturedStep, changed: dict[CapturedStorage, int]) -> set[CapturedStorage]:
+    """Those with a write that no op declares."""
+    declared: dict[CapturedStorage, set[int]] = {storage: set() for storage in changed}
+    for number, op in enumerate(step.ops):
+        for storage in op.mutates:
+            if storage in declared:
+                declared[storage].add(number)
+    return {s for s in changed if set(s.mutated_by) != declared[s]}

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps without a plan that peak above the budget: counted, and said once.
+
+unplanned.ended(peak)         # a step without a plan has ended
+unplanned.say(planned=True)   # the first plan is here: what ran before it
+unplanned.over_budget         # how many there were
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from reprise.errors import RepriseError
+from reprise.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["Unplanned"]
+
+# Peaks are counted one by one until so many differ; others with the next higher one.
+DIFFERENT = 256
+
+
+class Unplanned:
+    """Of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._peaks: Counter[int] = Counter()
+
+    def ended(self, peak: int) -> None:
+        """A step without a plan has peaked so high."""
+        peaks = self._peaks
+        if len(peaks) >= DIFFERENT and peak not in peaks:
+            peak = min((p for p in peaks if p >= peak), default=max(peaks))
+        peaks[peak] += 1
+
+    @property
+    def over_budget(self) -> int:
+        """Steps without a plan that peaked above the budget; 0 also where it is not known yet."""
+        budget = self._budget_bytes()
+        return sum(n for peak, n in self._peaks.items() if budget and peak > budget)
+
+    def say(self, planned: bool) -> None:
+        """If there were any: those before the first plan, or those of a job that gets none."""
+        count, budget = self.over_budget, self._budget_bytes()
+        if not count:
+            return
+        steps = "1 step" if count == 1 else f"{count} steps"
+        when = "before the plan" if planned else "without a plan"
+        self._session.say(
+            f"{steps} ran {when} and peaked at {format_bytes(max(self._peaks))}, over the budget "
+            f"of {format_bytes(budget)}{'' if planned else ', as the next will'}"
+        )
+
+    def _budget_bytes(self) -> int:
+        """As the planner reads it; a share is of what is not alive during the whole step. 0: not
+        known."""
+        session = self._session
+        plan, budget = session.plan, session.budget or ""
+        if plan is not None and plan.budget_bytes:
+            return plan.budget_bytes
+        with contextlib.suppress(RepriseError, ValueError):
+            if budget.endswith("x"):
+                graph = session.graph
+                if graph is None:
+                    return 0
+                static, base = graph.static_bytes, session.measured.base_peak_bytes
+                return static + int(float(budget[:-1]) * max(0, base - static))
+            return parse_bytes(budget)
+        return 0

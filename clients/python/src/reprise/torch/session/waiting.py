@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says what a job without a plan is waiting for, where nothing else has said why there is none.
+
+waiting.forward()             # a forward that trains, of the armed module
+waiting.not_called()          # an optimizer of the model has stepped, and no step was under way
+waiting.unplanned()           # a step has ended that had no plan
+waiting.planned()             # one that had
+
+A plan needs a forward through the armed module, an optimizer that steps, a few plain steps, one
+that can be captured, and one that the plan is for. Each of them may never come, and each is counted
+here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.state import blocked
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["Waiting"]
+
+# So many steps, and nothing has come of them.
+STEPS = 8
+# A step may have that many forwards: gradients are accumulated over them.
+FORWARDS = 64
+
+
+class Waiting:
+    """Of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._forwards = 0
+        self._not_called = 0
+        self._unplanned = 0  # in a row
+
+    def forward(self) -> None:
+        """A forward that trains is about to run."""
+        session = self._session
+        if session.budget is None or session.step.ended:
+            return
+        self._forwards += 1
+        if self._forwards == FORWARDS and not session.step.optimizers:
+            session.say(
+                f"no plan yet: {FORWARDS} forwards, and no optimizer of torch.optim has stepped "
+                "for this model. A step ends when its optimizer has stepped"
+            )
+
+    def not_called(self) -> None:
+        """An optimizer of the model has stepped, and its forward was not called before."""
+        session = self._session
+        if session.budget is None or session.step.number:
+            return
+        self._not_called += 1
+        if self._not_called == STEPS:
+            session.say(
+                f"no plan yet: an optimizer has stepped {STEPS} times for this model, and its "
+                "forward was never called with gradients from outside torch.compile and "
+                "torch.func. Arm the module that the training loop calls, before it is compiled"
+            )
+
+    def planned(self) -> None:
+        """A step has run under a plan."""
+        self._unplanned = 0
+
+    def unplanned(self) -> None:
+        """One has run without."""
+        session = self._session
+        self._unplanned += 1
+        if session.budget is None or self._unplanned != STEPS + session.warmup:
+            return
+        why = self._why()
+        if why:
+            session.say(f"no plan in {self._unplanned} steps in a row: {why}")
+
+    def _why(self) -> str:
+        """Empty: it was said when it was decided, or when a plan was asked for."""
+        session = self._session
+        if session.stage is Stage.PLAIN:
+            return ""
+        if session.agent.status == "inert":
+            return session.agent.why or "there is no collector"
+        if session.stage is Stage.CAPTURE:
+            return (
+                blocked() or "another model of this process is being captured until its step ends"
+            )
+        if session.stage is Stage.PLANNED:
+            plans = sum(rung.tape is not None for rung in session.ladder.rungs)
+            if plans:
+                return f"of the {plans} there are none is for a step of this kind"
+            return "none of those asked for has come yet"
+        return f"it is still {session.stage.value}"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the executor costs on this machine, kept on disk from one start of a job to the next.
+
+    kept = KeptCosts("compiled")          # which tape they are of
+    kept.find(4096)                       # the figures for that many bytes, or None
+    kept.keep(4096, figures)
+
+One file in `$XDG_CACHE_HOME/reprise/costs` per processor, version of torch and of Python, and
+source of what was measured: with any of these the figures are others. A file that cannot be read,
+or that is not what was written, is none; a disk that does not take one costs a measurement per
+start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+
+import torch
+
+__all__ = ["KeptCosts"]
+
+_FOLDER = Path(__file__).parent
+
+
+class KeptCosts:
+    """Of one tape on one machine. `which`: what tells it from other tapes of the same version."""
+
+    def __init__(self, which: str) -> None:
+        facts = (which, _processor(), torch.__version__, sys.version, _source())
+        name = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        self._path = Path(base) / "reprise" / "costs" / f"{name}.json"
+
+    def find(self, touched_bytes: int) -> dict[str, int] | None:
+        """Figures as they were kept; None: there are none."""
+        found = self._read().get(str(touched_bytes))
+        if not isinstance(found, dict):
+            return None
+        good = all(type(v) is int and 0 <= v < 1 << 40 for v in found.values())
+        return found if good else None
+
+    def keep(self, touched_bytes: int, figures: dict[str, int]) -> None:
+        """For the next start."""
+        text = {**self._read(), str(touched_bytes): figures}
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            made = self._path.with_suffix(f".{os.getpid()}")
+            made.write_text(json.dumps(text))
+            made.replace(self._path)
+        except OSError:
+            return
+
+    def _read(self) -> dict[str, object]:
+        try:
+            found = json.loads(self._path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else f"{platform.machine()} {platform.processor()}"
+
+
+def _source() -> str:
+    """Of everything that the measurement runs through."""
+    digest = hashlib.sha256()
+    for path in sorted((*_FOLDER.glob("*.py"), *_FOLDER.parent.glob("compiled/*"))):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/job_floor.h"
+
+#include <algorithm>
+
+#include "planner/problem.h"
+#include "planner/screen.h"
+#include "planner/solve.h"
+
+namespace reprise::planner {
+namespace {
+
+// An op that reads nothing is where inputs come from.
+bool MayAnybodyRepeat(const Op& op) {
+  return op.phase == Phase::kForward && !op.reads.empty();
+}
+
+StepGraph Relaxed(StepGraph graph) {
+  for (Op& op : graph.ops) {
+    if (op.kind == OpKind::kView) continue;
+    if (MayAnybodyRepeat(op)) {
+      op.kind = OpKind::kPure;
+      op.state_bytes = 0;
+      for (const StorageId s : op.writes) {
+        graph.storages[s].pinned = false;
+        graph.storages[s].release_op = kNoOp;
+      }
+    } else if (op.phase != Phase::kForward) {
+      op.kind = OpKind::kOnce;  // a backward runs once
+    }
+  }
+  return graph;
+}
+
+}  // namespace
+
+JobFloor FloorOf(const StepGraph& graph, int64_t budget_bytes,
+                 int64_t max_ticks) {
+  const StepGraph relaxed = Relaxed(graph);
+  const Problem problem =
+      MakeProblem(relaxed, {.seeded_ok = true,
+                            .collective_ok = true,
+                            .duplicate_outputs = true,
+                            .free_policy = FreePolicy::kProgram});
+  Infeasible least = LargestWorkingSet(problem);
+  if (least.smallest_budget_bytes <= budget_bytes) {
+    const std::function<bool()> never;
+    Effort effort(max_ticks, never);
+    Infeasible asked = least;
+    asked.smallest_budget_bytes = budget_bytes;
+    const Infeasible proven = ProveMore(problem, asked, max_ticks, effort);
+    if (proven.smallest_budget_bytes > budget_bytes) least = proven;
+  }
+  return {.bytes = least.smallest_budget_bytes, .op = least.blocking_op};
+}
+
+std::vector<OpId> NeverAgain(const StepGraph& graph, OpId at) {
+  std::vector<OpId> maker(graph.storages.size(), kNoOp);
+  std::vector<OpId> last_read(graph.storages.size(), kNoOp);
+  for (OpId o = 0; o < graph.op_count(); ++o) {
+    for (const StorageId s : graph.ops[o].writes) maker[s] = o;
+    for (const StorageId s : graph.ops[o].reads) last_read[s] = o;
+  }
+  std::vector<int64_t> stays(graph.ops.size(), 0);
+  for (StorageId s = 0; s < graph.storage_count(); ++s) {
+    const OpId o = maker[s];
+    if (o == kNoOp || o >= at || last_read[s] < at) continue;
+    const Op& op = graph.ops[o];
+    const bool once =
+        op.kind == OpKind::kOnce || op.kind == OpKind::kCollective;
+    if (MayAnybodyRepeat(op) && (once || graph.storages[s].pinned)) {
+      stays[o] += graph.storages[s].bytes;
+    }
+  }
+  std::vector<OpId> found;
+  for (OpId o = 0; o < graph.op_count(); ++o) {
+    if (stays[o] > 0) found.push_back(o);
+  }
+  std::stable_sort(found.begin(), found.end(),
+                   [&](OpId a, OpId b) { return stays[a] > stays[b]; });
+  return found;
+}
+
+}  // namespace reprise::planner

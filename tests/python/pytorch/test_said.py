@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job without a plan is told why, and a job over its budget that it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from arming import arm
+from local_agent import LocalAgent
+from loops import sgd, train
+from nets import WIDTH
+from torch import Tensor, nn
+
+from reprise import api
+from reprise.torch.ladder.stage import Stage
+
+pytestmark = pytest.mark.usefixtures("removed")
+
+
+class Part(nn.Module):
+    """Large inside when it is thawed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).sin().exp().tanh().sigmoid()
+        return self.last(x)  # type: ignore[no-any-return]
+
+
+def test_a_module_whose_forward_the_loop_never_calls_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = Part()
+    arm(model)
+    optimizer = sgd(model)
+
+    for _ in range(20):
+        optimizer.zero_grad()
+        model.last(model.first(torch.randn(6, WIDTH))).sum().backward()
+        optimizer.step()
+
+    said = capsys.readouterr().err
+    assert said.count("no plan yet: an optimizer has stepped 8 times for this model") == 1
+    assert "Arm the module that the training loop calls" in said
+
+
+def test_a_loop_without_an_optimizer_is_told_what_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = Part()
+    arm(model)
+
+    for _ in range(70):
+        model(torch.randn(6, WIDTH)).sum().backward()
+
+    said = capsys.readouterr().err
+    assert said.count("64 forwards, and no optimizer of torch.optim has stepped") == 1
+
+
+def test_a_collector_that_is_gone_is_said_although_nothing_was_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, agent = Part(), LocalAgent()
+    arm(model, agent)
+    agent.status, agent.why = "inert", "the collector closed the connection"
+
+    train(model, 14)
+
+    said = capsys.readouterr().err
+    assert said.count("no plan in 10 steps in a row: the collector closed the connection") == 1
+
+
+def test_steps_before_the_plan_are_counted_against_the_budget(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = Part()
+    session = arm(model, LocalAgent(), budget="1000B", verify_every=0)
+
+    train(model, 7, lambda _: torch.ones(900, WIDTH))
+
+    said = capsys.readouterr().err
+    report = api.report(model)
+    assert session.stage is Stage.PLANNED
+    assert said.count("3 steps ran before the plan and peaked at ") == 1
+    assert report.unplanned_over_budget_steps == 3
+    assert "; 3 unplanned steps over the budget" in report.sentence
+
+
+def test_a_job_that_is_refused_is_told_that_it_runs_over_its_budget(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, agent = Part(), LocalAgent()
+    agent.refuse = "Nothing fits in 1000 B: op 17 needs at least 2000 B."
+    arm(model, agent, budget="1000B")
+
+    train(model, 7)
+
+    said = capsys.readouterr().err
+    assert said.count("ran without a plan and peaked at ") == 1
+    assert "over the budget of 1000 B, as the next will" in said
+    assert api.report(model).unplanned_over_budget_steps == 7
+
+
+def test_a_refusal_is_tried_again_when_the_step_has_changed_and_not_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, agent = Part(), LocalAgent()
+    agent.refuse = "Nothing fits in 1000 B: op 17 needs at least 2000 B."
+    session = arm(model, agent)
+    train(model, 12)
+    assert len(agent.graphs) == 1
+    assert session.stage is Stage.PLAIN
+    agent.refuse = ""
+
+    losses = train(model, 12, lambda _: torch.ones(600, WIDTH))
+
+    said = capsys.readouterr().err
+    assert len(losses) == 12
+    assert session.stage is Stage.PLANNED
+    assert said.count("the step is another one than that whose budget was refused") == 1
+    assert len(agent.graphs) == 2
+
+
+def test_a_step_that_never_settles_is_not_captured_for_ever() -> None:
+    model, agent = Part(), LocalAgent()
+    agent.refuse = "Nothing fits in 1000 B: op 17 needs at least 2000 B."
+    arm(model, agent)
+    train(model, 6)
+
+    for size in range(1, 9):
+        train(model, 16, lambda _, rows=40**2 * size: torch.ones(rows, WIDTH))
+
+    assert len(agent.graphs) <= 6

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that are not all the same program settle on plans, or are captured ever more rarely."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+from arming import arm
+from local_agent import LocalAgent
+from loops import curves, deep, sgd
+from nets import WIDTH
+from torch import Tensor, nn
+
+from reprise import api
+from reprise.torch.ladder.stage import Stage
+
+pytestmark = pytest.mark.usefixtures("removed")
+
+
+def _loop(
+    agent: LocalAgent | None, forwards: Callable[[int], int], steps: int, *, together: bool = False
+) -> tuple[list[str], nn.Module]:
+    """Gradients accumulated over so many forwards; `together`: in one backward."""
+    torch.manual_seed(4)
+    model = deep()
+    if agent is not None:
+        arm(model, agent, verify_every=0)
+    optimizer = sgd(model)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        sums: list[Tensor] = []
+        for _ in range(forwards(step)):
+            loss = model(torch.randn(6, WIDTH)).square().mean()
+            if together:
+                sums.append(loss)
+            else:
+                loss.backward()
+        if together:
+            torch.stack(sums).sum().backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+    return losses, model
+
+
+def test_one_plan_does_for_any_number_of_forwards_each_with_its_backward() -> None:
+    agent = LocalAgent()
+    counts = [random.Random(2).randint(1, 6) for _ in range(1)] + [3, 3, 1, 5, 2, 6, 4, 1, 3, 7, 2]
+
+    def loop(armed: bool) -> list[str]:
+        losses, model = _loop(agent if armed else None, lambda n: counts[n], len(counts))
+        if armed:
+            report = api.report(model)
+            assert report.stage == Stage.PLANNED.value
+            assert report.mismatched_steps == 0
+            assert "0 ns" not in report.sentence
+        return losses
+
+    curves(loop)
+
+    assert len(agent.graphs) == 1
+    assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+
+
+def test_two_kinds_of_step_that_alternate_get_a_plan_each() -> None:
+    agent = LocalAgent()
+
+    def loop(armed: bool) -> list[str]:
+        return _loop(agent if armed else None, lambda n: 2 + n % 2, 20, together=True)[0]
+
+    curves(loop)
+
+    assert len(agent.graphs) == 2
+    assert sum(s.get("mismatches", 0) for s in agent.steps[-6:]) == 0
+
+
+def test_a_program_that_never_settles_is_captured_ever_more_rarely() -> None:
+    agent = LocalAgent()
+    chance = random.Random(7)
+    counts = [chance.randint(1, 30) for _ in range(60)]
+
+    def loop(armed: bool) -> list[str]:
+        return _loop(agent if armed else None, lambda n: counts[n], 60, together=True)[0]
+
+    curves(loop)
+
+    assert len(agent.graphs) <= 6
