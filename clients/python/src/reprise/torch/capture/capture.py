@@ -51,6 +51,7 @@ from reprise.torch.compiled.shortcut import has_shortcut, prepare, shortcut
 from reprise.torch.ground.host import HostSaves
 from reprise.torch.ground.open_hooks import Hooks, close
 from reprise.torch.ground.ops import IGNORED, OpKind, hidden_writes, tensors_in
+from reprise.torch.ground.subclass import parts_of
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import model_device, now_ns, stream_of, work_clock
 from reprise.torch.meter.windows import OpRecorder
@@ -95,7 +96,11 @@ class Capture(TorchDispatchMode):
         self._look_ns = 0
         self._begin_clock = 0
         self._ops: list[CapturedOp] = []
-        parameters = {p.untyped_storage()._cdata: n for n, p in root.named_parameters()}
+        parameters = {
+            part.untyped_storage()._cdata: name
+            for name, parameter in root.named_parameters()
+            for part in parts_of(parameter)
+        }
         self._storages = Storages(self._ops, parameters)
         self._unpacked = Unpacked(self._ops)
         self._place = Place(root, self._unpacked)

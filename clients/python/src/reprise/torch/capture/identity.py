@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStorage
+from reprise.torch.ground.subclass import lacks_memory
 
 __all__ = ["Storages"]
 
@@ -39,6 +40,8 @@ class Storages:
 
     def of(self, tensor: Tensor) -> CapturedStorage | None:
         """The storage behind a tensor, first seen now if it is not known; None: it has none."""
+        if lacks_memory(tensor):
+            return None
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):

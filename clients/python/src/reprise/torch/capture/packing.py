@@ -24,6 +24,7 @@ from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.unpacked import Unpacked
 from reprise.torch.ground.host import HostSaved, HostSaves
 from reprise.torch.ground.stale import stale_message
+from reprise.torch.ground.subclass import is_wrapper, parts_of, saved_alias, version_of
 
 __all__ = ["Packing"]
 
@@ -39,7 +40,7 @@ class _Packed:
         self.kept = kept
         self.slot = slot
         self.storage = storage
-        self.version = kept._version if isinstance(kept, Tensor) else kept.version
+        self.version = version_of(kept) if isinstance(kept, Tensor) else kept.version
         self.module = module
 
 
@@ -67,10 +68,14 @@ class Packing:
     def pack(self, tensor: Tensor) -> Any:
         """Autograd saves a tensor."""
         alias = self._alias(tensor)
-        storage = self._seen.argument(tensor)
+        storages = [self._seen.argument(part) for part in parts_of(tensor)]
+        for storage in storages:
+            if storage is not None:
+                storage.saved = True
+                storage.pinned |= is_wrapper(tensor)
+        storage = storages[0] if storages else None
         if storage is None:
             return alias
-        storage.saved = True
         if isinstance(alias, HostSaved):
             self._storages.copied(storage, alias.copy)
         slot = -1
@@ -94,9 +99,15 @@ class Packing:
         guard = torch._C._DisableTorchDispatch()
         try:
             on_host = None if self._host is None else self._host.pack(tensor)
-            return tensor.detach() if on_host is None else on_host
         finally:
             del guard
+        if on_host is not None:
+            return on_host
+        self.aliasing = True
+        try:
+            return saved_alias(tensor)
+        finally:
+            self.aliasing = False
 
     def unpack(self, packed: Any) -> Tensor:
         """Autograd wants it back."""
@@ -106,14 +117,15 @@ class Packing:
         if self._place.running:
             self._place.phase()
             self._unpacked.take(packed.storage, packed.slot, packed.module, alias)
-            self._storages.lend(alias)
+            for part in parts_of(alias):
+                self._storages.lend(part)
         return alias
 
     def _at_hand(self, packed: _Packed) -> Tensor:
         """What was packed. A storage that comes back from the host is the one that went."""
         kept = packed.kept
         if isinstance(kept, Tensor):
-            if kept._version != packed.version:
+            if version_of(kept) != packed.version:
                 raise RuntimeError(stale_message(kept, packed.version))
             return kept
         assert self._host is not None

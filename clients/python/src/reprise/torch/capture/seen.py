@@ -19,6 +19,7 @@ from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.place import Place
 from reprise.torch.capture.sizes import Chosen, follow
 from reprise.torch.ground.ops import OpKind, tensors_in
+from reprise.torch.ground.subclass import parts_of
 from reprise.torch.meter.meter import Meter
 
 __all__ = ["Seen"]
@@ -127,9 +128,10 @@ class Seen:
 
     def keep(self, tensor: Tensor) -> None:
         """The program wants this tensor to be saved, whatever the budget."""
-        storage = self.argument(tensor)
-        if storage is not None:
-            storage.pinned = True
+        for part in parts_of(tensor):
+            storage = self.argument(part)
+            if storage is not None:
+                storage.pinned = True
 
     def keep_all(self, on: bool) -> None:
         """The program wants everything saved that is made from here on, or no longer."""
@@ -138,6 +140,7 @@ class Seen:
     def pin_outputs(self, outputs: Any) -> None:
         """Of the root's forward."""
         for tensor in tensors_in(outputs):
-            storage = self._storages.of(tensor)
-            if storage is not None:
-                storage.pinned = True
+            for part in parts_of(tensor):
+                storage = self._storages.of(part)
+                if storage is not None:
+                    storage.pinned = True

@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import (
 )
 
 from reprise.saying import say
+from reprise.torch.ground.subclass import saved_alias, version_of
 
 __all__ = [
     "Call",
@@ -332,21 +333,17 @@ class Saved:
     __slots__ = ("alias", "version")
 
     def __init__(self, tensor: Tensor) -> None:
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            self.alias = tensor.detach()
-        finally:
-            del guard
-        self.version = tensor._version
+        self.alias = saved_alias(tensor)
+        self.version = version_of(self.alias)
 
     def tensor(self) -> Tensor:
         """As autograd would hand it out."""
-        if self.alias._version != self.version:
+        if version_of(self.alias) != self.version:
             raise told(
                 RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an "
                     f"inplace operation: [{self.alias.type()} {list(self.alias.shape)}] is at "
-                    f"version {self.alias._version}; expected version {self.version} instead."
+                    f"version {version_of(self.alias)}; expected version {self.version} instead."
                 )
             )
         return self.alias

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from reprise.torch.ground.subclass import version_of
+
 __all__ = ["GONE", "refuse_stale", "stale_message"]
 
 GONE = (
@@ -20,7 +22,7 @@ def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = No
     size = list(tensor.shape if shape is None else shape)
     return (
         "one of the variables needed for gradient computation has been modified by an inplace "
-        f"operation: [{tensor.type()} {size}] is at version {tensor._version}; "
+        f"operation: [{tensor.type()} {size}] is at version {version_of(tensor)}; "
         f"expected version {version} instead."
     )
 

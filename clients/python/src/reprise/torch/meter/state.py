@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.ground.outside import is_hidden
+from reprise.torch.ground.subclass import lacks_memory, parts_of
 from reprise.torch.ground.watch import open_watches
 from reprise.torch.meter.cuda_meter import device_index
 from reprise.torch.meter.meter import Meter
@@ -104,14 +105,15 @@ def start_counting(meter: Meter, device: torch.device) -> None:
 def alive_tensors(device: torch.device) -> list[Tensor]:
     """Every tensor of the process on the device that Python knows of. `type()` and not
     `isinstance`: asking a lazy proxy for its class could run it. A fake tensor, as torch.compile
-    leaves them behind, is not on the device that it names: its storage says so."""
+    leaves them behind, is not on the device that it names: its storage says so. Of a tensor that
+    stands for others (DTensor) those are found: they have the bytes."""
     # Garbage that waits for the collector would count as alive and die in the middle of a step.
     gc.collect()
     found = []
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor):
             try:
-                if thing.layout == torch.strided:
+                if thing.layout == torch.strided and not lacks_memory(thing):
                     storage = thing.untyped_storage()
                     if _same(storage.device, device) and not is_hidden(storage):
                         found.append(thing)
@@ -130,14 +132,20 @@ def _same(one: torch.device, other: torch.device) -> bool:
 def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:
     """Name and category of gradients and optimizer state, by storage."""
     names: dict[int, tuple[str, int]] = {}
+
+    def add(tensor: Tensor, name: str, category: int) -> None:
+        for part in parts_of(tensor):
+            if part.layout == torch.strided:
+                names[part.untyped_storage()._cdata] = (name, category)
+
     paths = {id(p): n for n, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         if parameter.is_leaf and parameter.grad is not None:
-            names[parameter.grad.untyped_storage()._cdata] = (f"{name}.grad", _GRADIENT)
+            add(parameter.grad, f"{name}.grad", _GRADIENT)
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             for key, value in state.items():
                 if isinstance(value, Tensor):
                     path = paths.get(id(parameter), "parameter")
-                    names[value.untyped_storage()._cdata] = (f"{path}.{key}", _STATE)
+                    add(value, f"{path}.{key}", _STATE)
     return names

@@ -21,6 +21,8 @@ from reprise.plan import Plan
 from reprise.torch.capture.capture import FORWARD, CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, build, settle
 from reprise.torch.check import quarantine
+from reprise.torch.ground.ops import OpKind
+from reprise.torch.ground.subclass import is_wrapper
 from reprise.torch.ladder.ladder import TIGHTENED_AT_MOST, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
@@ -101,7 +103,14 @@ class Planning:
         }
         read = [s for s in step.storages if id(s) in outside]
         left_out = frozenset(s.name for s in read if s.name)
-        leaks = any(s.in_region and not s.pinned for s in read)
+        # Where ranks talk to each other in the forward, or a gradient is in pieces on several of
+        # them, no rank compares gradients: a forward more on one of them would wait for the others.
+        talks = any(op.in_region and op.kind is OpKind.COLLECTIVE for op in step.ops)
+        leaks = (
+            talks
+            or any(s.in_region and not s.pinned for s in read)
+            or any(map(is_wrapper, session.model.parameters()))
+        )
         if self.together is not None:
             self.together.captured(graph, left_out, leaks)
             return

@@ -36,6 +36,7 @@ from reprise.torch.compiled import fast
 from reprise.torch.ground.engine import around, no_longer
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.ground.outside import OutsideCopy
+from reprise.torch.ground.subclass import saved_alias, version_of
 from reprise.torch.shortage.oom import is_oom
 from reprise.torch.shortage.spent import let_go
 
@@ -51,12 +52,8 @@ class Kept:
     __slots__ = ("__weakref__", "alias", "version")
 
     def __init__(self, tensor: Tensor) -> None:
-        guard = torch._C._DisableTorchDispatch()
-        try:
-            self.alias: Tensor | None = tensor.detach()
-        finally:
-            del guard
-        self.version = tensor._version
+        self.alias: Tensor | None = saved_alias(tensor)
+        self.version = version_of(self.alias)
 
 
 class Again:

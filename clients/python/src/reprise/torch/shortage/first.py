@@ -34,6 +34,7 @@ from reprise.errors import RepriseError
 from reprise.torch.ground.host import HostSaves
 from reprise.torch.ground.open_hooks import Hooks
 from reprise.torch.ground.stale import stale_message
+from reprise.torch.ground.subclass import version_of
 from reprise.torch.ladder.ranks import Ranks
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
@@ -259,7 +260,7 @@ class FirstSteps:
                     "Trying to backward through the graph a second time: its saved tensors were "
                     "let go when memory ran out in the first backward"
                 )
-            if kept.alias._version != kept.version:
+            if version_of(kept.alias) != kept.version:
                 raise RuntimeError(stale_message(kept.alias, kept.version))
             if meter.live() > most and again.would_help:
                 raise DoesNotFit(f"its backward comes near {room.what}")

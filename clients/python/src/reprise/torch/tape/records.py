@@ -29,6 +29,7 @@ from reprise.torch.compiled.shortcut import Shortcut
 from reprise.torch.ground.generator import GeneratorState
 from reprise.torch.ground.geometry import Geometry, geometry_of
 from reprise.torch.ground.ops import hidden_writes, without_statistics
+from reprise.torch.ground.subclass import version_of
 
 __all__ = [
     "Cell",
@@ -197,7 +198,7 @@ class Kept:
         self.run = run
         self.slot = slot
         self.tensor: Tensor | None = tensor
-        self.version = tensor._version
+        self.version = version_of(tensor)
 
     def let_go(self) -> None:
         """Its backward will not be."""

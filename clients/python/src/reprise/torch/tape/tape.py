@@ -200,6 +200,8 @@ class Tape(TorchDispatchMode):
     def _op(
         self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
     ) -> Any:
+        if types and not PLAIN_TYPES.issuperset(types):
+            return NotImplemented  # it takes the call apart, and what is inside comes here
         run = self._run
         track = run.track
         if track.armed:
@@ -212,14 +214,10 @@ class Tape(TorchDispatchMode):
                 if row.plain:
                     return func(*args, **kwargs) if kwargs else func(*args)
                 return run.special(row, func, args, kwargs or {})
-            if not PLAIN_TYPES.issuperset(types):
-                return NotImplemented
             if func in IGNORED:
                 return func(*args, **(kwargs or {}))
             expected = rows[at].func if at < len(rows) else "the end"
             run.mismatch(f"op {at} is {func}, captured was {expected}")
-        elif not PLAIN_TYPES.issuperset(types):
-            return NotImplemented
         if mutated_positions(func):
             return run.written(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))

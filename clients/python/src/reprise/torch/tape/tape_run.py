@@ -34,6 +34,7 @@ from reprise.torch.ground.host import HostSaved, HostSaves
 from reprise.torch.ground.ops import mutated_positions, tensors_in
 from reprise.torch.ground.passes import graph_is_kept
 from reprise.torch.ground.stale import GONE, refuse_stale
+from reprise.torch.ground.subclass import saved_alias, version_of
 from reprise.torch.ground.watch import close_watches
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.handover import adopt
@@ -352,9 +353,9 @@ class Run:
                 saved = self.host.pack(tensor)
                 if saved is not None:
                     return saved
-            return Kept(self, slot if track.armed else -1, tensor.detach())
         finally:
             del guard
+        return Kept(self, slot if track.armed else -1, saved_alias(tensor))
 
     # ---- Backward ---------------------------------------------------------------
 
@@ -410,6 +411,6 @@ def _unpacked(packed: Any) -> Tensor:
     if kept is None:
         raise RuntimeError(GONE)
     packed.run.advance(packed.slot)
-    if kept._version != packed.version:
+    if version_of(kept) != packed.version:
         refuse_stale(kept, packed.version)
     return kept  # type: ignore[no-any-return]

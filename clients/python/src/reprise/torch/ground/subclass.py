@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors that stand for others: DTensor and other subclasses that take their calls apart.
+
+    lacks_memory(tensor)      # its storage has a size and no bytes
+    parts_of(tensor)          # the plain tensors in it; of a plain tensor, itself
+    saved_alias(tensor)       # what a saved-tensor hook keeps
+    version_of(tensor)        # changes when it is written
+
+Such a tensor may have no bytes of its own: they are in its parts, which are found by themselves.
+An alias has to be of the same class, or autograd goes on with another kind of tensor than the
+program had. It keeps no graph alive, and making it calls no operator where the class says how it is
+put together (`__tensor_flatten__`): dispatch modes count what they see.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+__all__ = ["is_wrapper", "lacks_memory", "parts_of", "saved_alias", "version_of"]
+
+# A fake tensor stands for nothing else.
+_OTHERS = frozenset({Tensor, torch.nn.Parameter, FakeTensor})
+_keys: Any = torch._C._dispatch_keys
+_PYTHON = torch._C.DispatchKey.Python
+
+
+def is_wrapper(tensor: Tensor) -> bool:
+    """Does it take its calls apart in Python?"""
+    return type(tensor) not in _OTHERS and bool(_keys(tensor).has(_PYTHON))
+
+
+def lacks_memory(tensor: Tensor) -> bool:
+    """Is its storage without bytes, or not to be had?"""
+    if not is_wrapper(tensor):
+        return False
+    if is_traceable_wrapper_subclass(tensor):
+        return True
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return True
+    return False
+
+
+def parts_of(tensor: Tensor) -> list[Tensor]:
+    """The tensors that its bytes are in; none: they are not known."""
+    if not is_wrapper(tensor):
+        return [tensor]
+    if is_traceable_wrapper_subclass(tensor):
+        return [part for held in _held(tensor).values() for part in parts_of(held)]
+    return [] if lacks_memory(tensor) else [tensor]
+
+
+def saved_alias(tensor: Tensor) -> Tensor:
+    """The same content and class without its graph, out of sight of dispatch modes."""
+    if not is_wrapper(tensor):
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            return tensor.detach()
+        finally:
+            del guard
+    if is_traceable_wrapper_subclass(tensor):
+        names, context = tensor.__tensor_flatten__()
+        parts = {name: getattr(tensor, name) for name in names}  # not all of them tensors
+        parts.update({name: saved_alias(held) for name, held in _held(tensor).items()})
+        with torch.no_grad():
+            made: Tensor = type(tensor).__tensor_unflatten__(
+                parts, context, tensor.size(), tensor.stride()
+            )
+        return made.requires_grad_(False)
+    return tensor.detach()
+
+
+def version_of(tensor: Tensor) -> int:
+    """Higher after every write to it or to one of its parts."""
+    if not is_wrapper(tensor):
+        return tensor._version
+    return tensor._version + sum(part._version for part in parts_of(tensor) if part is not tensor)
+
+
+def _held(tensor: Any) -> dict[str, Tensor]:
+    """By name, the tensors that one is put together from."""
+    names, _ = tensor.__tensor_flatten__()
+    found = {name: getattr(tensor, name) for name in names}
+    return {name: held for name, held in found.items() if isinstance(held, Tensor)}
