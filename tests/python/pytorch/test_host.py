@@ -144,3 +144,24 @@ def test_views_of_one_storage_are_one_copy_and_one_storage_again() -> None:
     assert [f.stride() for f in found] == [(1,), (1, 64), (1,)]
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert host.pack(model.weight) is None  # lives anyway
+
+
+def test_pinned_memory_is_given_back_when_no_saved_tensor_lies_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    emptied: list[int] = []
+    monkeypatch.setattr(torch._C, "_host_emptyCache", lambda: emptied.append(1), raising=False)
+    model = nn.Linear(2, 2)
+    host = HostSaves(model)
+    host.pins = True  # as the copies of a model on a GPU are
+    saved = [host.pack(torch.ones(1000)) for _ in range(2)]
+
+    host.give_back()
+    saved.pop()
+    host.give_back()
+    assert emptied == []  # the other one is still there
+    saved.clear()
+    host.give_back()
+    host.give_back()
+
+    assert emptied == [1]

@@ -24,6 +24,7 @@ from nets import WIDTH, Chain, Checkpointed, ConvNet, Custom, RandomNet, job
 from tapes import plan, prepared, tape_for
 from torch import Tensor, nn
 
+from reprise.torch.tape import tape_run
 from reprise.torch.tape.records import Node
 from reprise.torch.tape.tape import unpack
 
@@ -228,3 +229,28 @@ def test_the_unpack_hook_outlives_its_tape() -> None:
 
     assert different(expected, made.state()) == []
     assert callable(unpack)
+
+
+def test_an_op_on_another_stream_than_in_the_capture_leaves_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [7]
+    monkeypatch.setattr(tape_run, "stream_of", lambda device: lambda: now[0])
+    made = job(Chain(6))
+    graph = prepared(made)
+    tape = Tape(compile_plan(graph, plan(graph, 0)))
+    # This torch has no CUDA streams that the compiled half could ask about.
+    tape._compiled, tape._device = None, torch.device("cuda:0")
+    expected = plain_step(made, 3, step=False)
+
+    same, as_captured, _ = planned_step(made, graph, [], 3, step=False, tape=tape)
+    handle = list(made.model.modules())[-1].register_forward_pre_hook(
+        lambda *_: now.__setitem__(0, 8)
+    )
+    again, strayed, _ = planned_step(made, graph, [], 3, step=False, tape=tape)
+    handle.remove()
+
+    assert as_captured.mismatches == 0
+    assert strayed.mismatches == 1
+    assert "runs on another stream than it did in the capture" in strayed.first_mismatch
+    assert different(expected, same) == different(expected, again) == []

@@ -281,6 +281,7 @@ class Capture(TorchDispatchMode):
     def _stays(op: CapturedOp) -> None:
         """On a side stream. A replay runs where autograd asks for it and waits for nobody, so
         nothing that such an op makes or reads is given up."""
+        op.side = True
         if op.kind in (OpKind.PURE, OpKind.SEEDED):
             op.kind = OpKind.ONCE
         for storage in (*op.reads, *op.writes, *op.mutates):

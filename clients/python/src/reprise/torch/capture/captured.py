@@ -66,6 +66,7 @@ class CapturedOp:
     again_ns: int = 0  # what a replay takes, where there is a shortcut to it (shortcut.py)
     kept_bytes: int = 0  # and what is kept for that
     workspace_bytes: int = 0
+    side: bool = False  # on another stream than the one on which the step began
     node: int = -1  # number of the autograd node whose saved tensors are unpacked
     live_before: int = 0  # what the meter saw before it
     live_bytes: int = 0  # after it

@@ -273,10 +273,12 @@ class Compiled:
         sheet = sheet_of(module, thinned)
         return None if sheet is None else cls(module, thinned, sheet)
 
-    def track(self, run: Any, here: int = 0) -> Any:
-        """The state of a step, at its beginning."""
+    def track(self, run: Any, here: int = 0, device: torch.device | None = None) -> Any:
+        """The state of a step, at its beginning. `device`: a GPU, whose streams are looked at."""
         made = self.module.Track(self._sheet, run)
         made.here = here
+        if device is not None:
+            made.on(torch.cuda.current_device() if device.index is None else device.index)
         return made
 
 

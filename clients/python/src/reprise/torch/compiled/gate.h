@@ -127,6 +127,7 @@ inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
   const Sheet& page = track.Page();
   const auto at = static_cast<size_t>(track.next);
   if (at < page.rows.size() && page.rows[at] == op) {
+    if (track.Strays()) return false;
     const auto& special = page.specials[at];
     if (special && (track.handed || !CanRecord(op, stack))) return false;
     ++track.next;

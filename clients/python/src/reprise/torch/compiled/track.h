@@ -10,6 +10,7 @@
 // clang-format on
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
 #include <unordered_set>
@@ -48,6 +49,8 @@ struct Track {
   long long cursor;
   long long task;
   unsigned long long here;  // reprise_at of the agent; 0: nobody is told
+  long long device;  // a GPU, whose streams are looked at; -1: there are none
+  long long home;    // the stream on which the step began
   char armed;
   char safe;
   char audited;  // what is made again is compared with what was given up
@@ -62,6 +65,13 @@ struct Track {
     if (here != 0)
       reinterpret_cast<void (*)(uint64_t)>(here)(static_cast<uint64_t>(op) + 1);
   }
+  // The stream that ops of this thread go to.
+  long long Stream() const {
+    const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+    const auto index = static_cast<c10::DeviceIndex>(device);
+    return guard.getStream(c10::Device(c10::DeviceType::CUDA, index)).id();
+  }
+  bool Strays() const { return device >= 0 && Stream() != home; }
   // Borrowed; nullptr: the run is gone, and with it everything it replays.
   PyObject* Run() const {
     PyObject* const alive = PyWeakref_GetObject(run);

@@ -38,6 +38,7 @@ inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   track->run = weak;
   track->task = -1;
   track->armed = 1;
+  track->device = -1;
   track->book = new Book;
   return reinterpret_cast<PyObject*>(track);
 }
@@ -136,6 +137,18 @@ inline PyObject* Compared(PyObject* self, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
+// track.on(device): on this GPU, and on its stream of now.
+inline PyObject* On(PyObject* self, PyObject* value) {
+  HANDLE_TH_ERRORS
+  auto* const track = reinterpret_cast<Track*>(self);
+  const long device = PyLong_AsLong(value);
+  if (PyErr_Occurred()) return nullptr;
+  track->device = device;
+  track->home = track->Stream();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
 inline PyTypeObject track_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 
 inline PyMemberDef track_members[] = {
@@ -154,6 +167,7 @@ inline PyMethodDef track_methods[] = {
     {"pack", Pack, METH_O, "What autograd keeps instead of a saved tensor."},
     {"hand_over", HandOver, METH_O, "The records go to Python."},
     {"burst", Burst, METH_O, "Replays what stands before an event."},
+    {"on", On, METH_O, "It begins on a GPU, on the stream of now."},
     {"holds", Holds, METH_O, "Does a record hold one of these storages?"},
     {"compared", Compared, METH_NOARGS, "What comparing has found since."},
     {"waits", Waits, METH_NOARGS, "May something still be replayed?"},

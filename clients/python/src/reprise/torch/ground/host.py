@@ -5,6 +5,7 @@
     packed = host.pack(tensor)         # in the pack hook; the tensor's memory may go from here on
     tensor = host.unpack(packed)       # in the unpack hook
     host.written(tensor)               # an op has written it
+    host.give_back()                   # between steps
 
 What is kept of a storage is one copy of all its bytes, whatever views of it are saved: on a GPU in
 pinned memory, on the CPU in mappings of our own, which no meter of the framework's allocator
@@ -87,8 +88,10 @@ class HostSaves:
     def __init__(self, model: nn.Module) -> None:
         stay = (*model.parameters(), *model.buffers())
         self._stay = {t.untyped_storage()._cdata for t in stay}
+        self.pins = any(t.device.type == "cuda" for t in stay)
         self.bytes = 0  # held now
         self.peak_bytes = 0
+        self._pinned = False  # something was, since the last give_back
 
     def pack(self, tensor: Tensor) -> HostSaved | None:
         """To be called out of sight of dispatch modes. None: the tensor stays on its device."""
@@ -130,6 +133,15 @@ class HostSaves:
         if copy is not None:
             copy.refresh(storage)
 
+    def give_back(self) -> None:
+        """Pinned memory that no saved tensor lies in any more goes back to the system. torch's
+        allocator would keep it for good, and hands it out in powers of two."""
+        if self._pinned and not self.bytes:
+            self._pinned = False
+            empty = getattr(torch._C, "_host_emptyCache", None)
+            if empty is not None:
+                empty()
+
     def _copy_of(self, storage: torch.UntypedStorage) -> _Copy | None:
         reference = getattr(storage, _COPY, None)
         copy: _Copy | None = None if reference is None else reference()
@@ -137,6 +149,7 @@ class HostSaves:
 
     def _holds(self, bytes: int) -> None:
         self.bytes += bytes
+        self._pinned |= self.pins
         self.peak_bytes = max(self.peak_bytes, self.bytes)
 
 

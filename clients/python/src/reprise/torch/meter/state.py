@@ -24,6 +24,7 @@ __all__ = [
     "alive_bytes",
     "alive_tensors",
     "blocked",
+    "captures_graph",
     "known_names",
     "model_device",
     "now_ns",
@@ -52,6 +53,12 @@ def blocked() -> str:
     if torch.compiler.is_compiling() or torch.jit._trace.is_tracing():
         return "the model is being compiled or traced"
     return ""
+
+
+def captures_graph(device: torch.device) -> bool:
+    """Are ops of this thread recorded into a CUDA graph? Nothing may wait for the device then, and
+    what a replay of the graph does is seen by nobody."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def model_device(model: nn.Module) -> torch.device:

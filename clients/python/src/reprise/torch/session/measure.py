@@ -69,6 +69,8 @@ class Measured:
     unchecked: str = ""  # why nothing was compared in the last step that was to be checked
     why_values: str = ""  # gradients were to be compared, and are not
     smallest_budget: int | None = None
+    # Of the device, that the allocator needed beyond the bytes asked for.
+    beyond_bytes: int = 0
     _plain: dict[Hashable, _Steps] = field(default_factory=dict)
     _seen: Counter[Hashable] = field(default_factory=Counter)
     _planned: dict[int, _Steps] = field(default_factory=dict)
@@ -127,6 +129,10 @@ class Measured:
         """The highest of its present plan's steps, of those it is for; 0: there was none."""
         steps = self._planned.get(rung)
         return steps.covered_peak_bytes if steps else 0
+
+    def beyond(self, bytes: int) -> None:
+        """What the allocator needed beyond in a step."""
+        self.beyond_bytes = max(self.beyond_bytes, bytes)
 
     def new_plan(self, rung: int) -> None:
         """Figures of the plan before are not those of this one."""

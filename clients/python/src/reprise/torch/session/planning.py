@@ -26,6 +26,7 @@ from reprise.torch.ground.subclass import is_wrapper
 from reprise.torch.ladder.ladder import TIGHTENED_AT_MOST, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
+from reprise.torch.session.asked import executor, within_device
 from reprise.torch.session.message import (
     ON_THE_HOST,
     enlarged,
@@ -160,15 +161,14 @@ class Planning:
 
     def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
         """To the planner. Is it on its way?"""
+        if self.together is None:
+            budget = within_device(self._session, message, budget)
         text = graph_bytes(message, rung.number, budget)
         if self._session.costs is None:
             self._session.costs = measured_costs(touched_bytes(rung.graph.step))
-        # Of the same busy machine as the times of the graph's ops.
-        replay_ns = int(self._session.costs.replay_ns * rung.graph.step.stretched)
-        capabilities = f"tape:seeded_ok=1:ns_per_op={replay_ns}"
         try:
             graph_id = self._session.agent.submit_graph(
-                text, budget, capabilities, message["static_bytes"]
+                text, budget, executor(self._session, rung), message["static_bytes"]
             )
             why = self._session.agent.why if graph_id is None else ""
         except RepriseError as error:
@@ -332,7 +332,7 @@ class Planning:
             schedule = tuple(own_frees(rung.graph, schedule))
         try:
             plan, program = _placed(rung, plan, schedule)
-            return plan, Tape(program)
+            return plan, Tape(program, self._session.device)
         except RepriseError as error:
             return str(error)
 

@@ -43,7 +43,7 @@ from reprise.torch.ground.watch import close_watches
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
-from reprise.torch.meter.state import model_device
+from reprise.torch.meter.state import captures_graph, model_device
 from reprise.torch.session.judge import VALUES, Judge
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
@@ -248,11 +248,22 @@ class Session:
         close_watches()
         if not self._trains():
             return call(*args, **kwargs)
+        if captures_graph(self.device):
+            self._passed_over()
+            return call(*args, **kwargs)
         self.tries.settle()
         self.waiting.forward()
         if not self.step.under_way:
             self.step.begin(args, kwargs)
         return self.tries.forward(call, args, kwargs)
+
+    def _passed_over(self) -> None:
+        """A training forward is captured into a CUDA graph."""
+        if torch.is_grad_enabled() and self.model.training:
+            why = "a CUDA graph is captured of the model, and what a graph replays is not planned"
+            self.say(f"passed over: {why}")
+            if self.stage in (Stage.WARMUP, Stage.CAPTURE):
+                self.why = why
 
     @contextmanager
     def unmeasured(self) -> Iterator[None]:
@@ -332,7 +343,7 @@ class Session:
 
     def before_optimizer(self, optimizer: Optimizer) -> None:
         """An optimizer of the process is about to step."""
-        if not self._owns(optimizer):
+        if not self._owns(optimizer) or captures_graph(self.device):
             return
         sweep()
         close_watches()
@@ -343,7 +354,7 @@ class Session:
 
     def after_optimizer(self, optimizer: Optimizer) -> None:
         """It has stepped."""
-        if not self._owns(optimizer):
+        if captures_graph(self.device) or not self._owns(optimizer):
             return
         if self.step.under_way:
             self.step.after_optimizer(optimizer)

@@ -303,7 +303,13 @@ class Step:
             if self.tracing.on:
                 self.times.read(wait=True)  # the records of a traced step are cut at its end
             self.tracing.end()
+        beyond = self._session.meter.take_beyond()
+        if self.ended > 1 or self._session.first.host is not None:
+            # The first plain step pays for what is set up once.
+            self._session.measured.beyond(beyond)
         self._session.first.end(took)
+        if self._session.first.host is not None:
+            self._session.first.host.give_back()
         self._session.where.enter(0)
 
     def _end_capture(self, capture: Capture) -> None:

@@ -21,6 +21,7 @@ from reprise.torch.ground import guard
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.origin import Forward
+from reprise.torch.shortage.room import advice
 from reprise.units import format_bytes
 
 if TYPE_CHECKING:
@@ -92,7 +93,10 @@ class Tries:
     def retake(self, forward: Forward, arguments: tuple[Any, Any], why: str) -> Any:
         """A planned forward once more, under a tighter plan, from the state it ran from."""
         session, step = self._session, self._session.step
-        session.say(f"step {step.number}: {why}; it is taken again under a tighter plan")
+        session.say(
+            f"step {step.number}: {why}; it is taken again under a tighter plan"
+            f"{advice(session.device)}"
+        )
         self._tighten()
         step.drop()
         oom.make_room()
@@ -118,6 +122,7 @@ class Tries:
         )
         session.say(
             f"step {session.step.number}: {what}, which cannot be taken again: {why}; {follows}"
+            f"{advice(session.device)}"
         )
         self._tighten()
         session.step.drop()

@@ -4,6 +4,7 @@
     room = room_on(device)       # None: not known
     room.bytes, room.what, room.host_apart
     capacity(device)             # of a GPU: what this process can have in all
+    advice(device)               # of a GPU: what would leave less of it unused
 
 On a GPU it is what the driver has free, within the share that the process has set itself, and what
 torch's allocator holds unused; not the free parts of segments that something else lives in, which
@@ -22,8 +23,12 @@ from pathlib import Path
 import torch
 
 from reprise.torch.meter.cuda_meter import expandable
+from reprise.units import format_bytes
 
-__all__ = ["Room", "capacity", "room_on"]
+__all__ = ["EXPANDABLE", "Room", "advice", "capacity", "room_on"]
+
+EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+WORTH_A_WORD = 0.05  # share of a GPU in fragments
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,20 @@ def capacity(device: torch.device) -> int:
     reserved = torch.cuda.memory_reserved(device)
     share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
     return min(int(free) + reserved, int(total * share))
+
+
+def advice(device: torch.device) -> str:
+    """For a job that ran out of a GPU part of which it holds and cannot use; else empty."""
+    if device.type != "cuda" or expandable():
+        return ""
+    counters = torch.cuda.memory_stats_as_nested_dict(device)
+    parts = counters.get("inactive_split_bytes", {}).get("all", {}).get("current", 0)
+    if parts < capacity(device) * WORTH_A_WORD:
+        return ""
+    return (
+        f" ({format_bytes(parts)} of {device} lie in fragments; {EXPANDABLE} lets the allocator "
+        "use them)"
+    )
 
 
 def _on_gpu(device: torch.device) -> Room:

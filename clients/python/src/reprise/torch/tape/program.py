@@ -52,6 +52,7 @@ class Row:
     plain: bool = True  # nothing to do but to run it
     writes: bool = False  # its schema writes an argument
     seeded: bool = False
+    side: bool = False  # the captured step ran it on another stream than the one it began on
     short: bool = False  # a replay takes the shortcut there is (shortcut.py)
     replays: int = 0  # 0: not recorded
     # By position among the outputs: the storage that becomes a cell, or -1.
@@ -342,7 +343,7 @@ class _Compiler:
     ) -> Row:
         op = self._ops[number]
         row = Row(op.func, number, writes=bool(mutated_positions(op.func)))
-        row.replays = replays
+        row.replays, row.side = replays, op.side
         if replays:
             row.seeded = op.kind == OpKind.SEEDED
             row.short = op.again_ns > 0

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from reprise.marks import At, ignore_end
@@ -57,9 +58,11 @@ class Tape(TorchDispatchMode):
         """What is compiled stays compiled; before it runs, this mode leaves (`step_aside`)."""
         return True
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, device: torch.device | None = None) -> None:
+        """`device`: where the model is; streams are looked at on a GPU."""
         super().__init__()
         self.program = program
+        self._device = device if device is not None and device.type == "cuda" else None
         # What lies over the forward that runs: the gate, all else, and of that the hooks.
         self._laid: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
@@ -80,7 +83,7 @@ class Tape(TorchDispatchMode):
         never come to Python."""
         compiled = self._compiled if host is None else None
         program = self.program if compiled is None else compiled.program
-        self._run = Run(program, counts, compiled, at, here)
+        self._run = Run(program, counts, compiled, at, here, self._device)
         self._run.host = host
         return self._run
 
@@ -207,8 +210,8 @@ class Tape(TorchDispatchMode):
         if track.armed:
             rows = self.program.rows
             at = track.next
-            if at < len(rows) and rows[at].func is func:
-                row = rows[at]
+            row = rows[at] if at < len(rows) else None
+            if row is not None and row.func is func and not run.strays(row):
                 track.next = at + 1
                 run.at(row.op + 1)
                 if row.plain:
@@ -216,8 +219,10 @@ class Tape(TorchDispatchMode):
                 return run.special(row, func, args, kwargs or {})
             if func in IGNORED:
                 return func(*args, **(kwargs or {}))
-            expected = rows[at].func if at < len(rows) else "the end"
-            run.mismatch(f"op {at} is {func}, captured was {expected}")
+            if row is not None and row.func is func:
+                run.mismatch(f"op {at}, {func}, runs on another stream than it did in the capture")
+            else:
+                run.mismatch(f"op {at} is {func}, captured was {row.func if row else 'the end'}")
         if mutated_positions(func):
             return run.written(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))

@@ -16,7 +16,7 @@ is made on demand.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from reprise.torch.ground.passes import graph_is_kept
 from reprise.torch.ground.stale import GONE, refuse_stale
 from reprise.torch.ground.subclass import saved_alias, version_of
 from reprise.torch.ground.watch import close_watches
+from reprise.torch.meter.state import stream_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.handover import adopt
 from reprise.torch.tape.program import Program, Row
@@ -75,12 +76,14 @@ class Run:
         "_audit",
         "at",
         "counts",
+        "home",
         "host",
         "leaves",
         "nodes",
         "program",
         "region",
         "replayer",
+        "stream",
         "track",
     )
 
@@ -91,12 +94,16 @@ class Run:
         compiled: fast.Compiled | None = None,
         at: At = ignore_end,
         here: int = 0,
+        device: torch.device | None = None,
     ) -> None:
+        """`device`: where its ops have streams; None: they have none."""
         self.program = program
         self.at = at  # is told where the step is, for who asks after the job was killed
         self.counts = counts or Counts()
         # A Track of Python, or one of fast.cc.
-        self.track: Any = fast.Track() if compiled is None else compiled.track(self, here)
+        self.track: Any = fast.Track() if compiled is None else compiled.track(self, here, device)
+        self.stream: Callable[[], Any] | None = None if device is None else stream_of(device)
+        self.home: Any = None if self.stream is None else self.stream()
         self._audit: Audit | None = None
         # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
         self.host: HostSaves | None = None
@@ -174,6 +181,11 @@ class Run:
                     known.append(reference)
 
     # ---- How it goes --------------------------------------------------------------
+
+    def strays(self, row: Row) -> bool:
+        """Is it about to run on another stream than the step began on, where the captured one did
+        not? A replay would not wait for it, and might read what it has not written yet."""
+        return self.stream is not None and not row.side and self.stream() != self.home
 
     def mismatch(self, what: str) -> None:
         """From here on everything is kept."""

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of the planner with a step graph.
+
+budget = within_device(session, message, budget)    # no more than this process can have
+capabilities = executor(session, rung)              # the tape, and what it costs here
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from reprise.errors import RepriseError
+from reprise.torch.ladder.ladder import Rung
+from reprise.torch.shortage.room import advice, capacity
+from reprise.torch.tape.launches import launch_ns, launches
+from reprise.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from reprise.torch.session.session import Session
+
+__all__ = ["executor", "within_device"]
+
+# The allocator takes memory from the driver in pieces of 20 MiB for most tensors, of 2 MiB for
+# those below 1 MiB, and cannot use what is left of the device when the next piece does not fit.
+PIECES = (20 << 20) + (2 << 20)
+# AgentCaps.cupti, from which on kernels are traced.
+KERNELS = 2
+
+
+def within_device(session: Session, message: dict[str, Any], budget: str) -> str:
+    """The budget; less on a GPU that has less for this process than that and what its allocator
+    takes beyond the bytes that are asked of it: rounding and fragments, as measured so far, and one
+    more piece of each size."""
+    if session.device.type != "cuda":
+        return budget
+    asked = _bytes_of(budget, message)
+    there, beyond = capacity(session.device), session.measured.beyond_bytes + PIECES
+    if asked is None or asked + beyond <= there or beyond >= there:
+        return budget
+    session.say(
+        f"asks for a plan within {format_bytes(there - beyond)} instead of {format_bytes(asked)}: "
+        f"this process can have {format_bytes(there)} of {session.device}, and the allocator may "
+        f"take {format_bytes(beyond)} beyond what is asked of it{advice(session.device)}"
+    )
+    return str(there - beyond)
+
+
+def _bytes_of(budget: str, message: dict[str, Any]) -> int | None:
+    """None: the budget is not of a form that is known here."""
+    try:
+        if budget.endswith("x"):
+            static = int(message["static_bytes"])
+            return static + int(float(budget[:-1]) * (message["measured_peak_bytes"] - static))
+        return parse_bytes(budget)
+    except (RepriseError, ValueError):
+        return None
+
+
+def executor(session: Session, rung: Rung) -> str:
+    """As the server reads it. The tape costs what it costs on a machine as busy as the one on which
+    the graph's ops were timed; a replay on a GPU, whose op takes what its kernels take, the launch
+    too."""
+    step, costs = rung.graph.step, session.costs
+    assert costs is not None
+    replay_ns = int(costs.replay_ns * step.stretched)
+    if session.device.type == "cuda" and session.agent.capabilities().cupti >= KERNELS:
+        replay_ns += launch_ns(step, rung.graph.measured_step_ns, launches(session.device))
+    return f"tape:seeded_ok=1:ns_per_op={replay_ns}"
