@@ -56,11 +56,17 @@ reprise_status DescribeWant(uint64_t id, size_t n, const reprise_want &want,
   message->bytes = n;
   message->static_bytes = want.static_bytes;
   message->device_bytes = want.device_bytes;
+  message->device_free_bytes = want.device_free_bytes;
   message->budget_bytes = static_cast<uint32_t>(budget_bytes);
   message->capabilities_bytes = static_cast<uint32_t>(capabilities_bytes);
   memcpy(texts, budget, budget_bytes);
   memcpy(texts + budget_bytes, capabilities, capabilities_bytes);
   return REPRISE_OK;
+}
+
+size_t MessageBytes(const reprise_msg_graph &message) {
+  return message.device_free_bytes == 0 ? size_t{REPRISE_MSG_GRAPH_LEAST}
+                                        : sizeof message;
 }
 
 bool IsAnswered(const Graph *graph, const reprise_msg_graph &message,

@@ -49,6 +49,9 @@ Graph *FindGraph(Graphs *graphs, uint64_t id);
 reprise_status DescribeWant(uint64_t id, size_t n, const reprise_want &want,
                             reprise_msg_graph *message, char *texts);
 
+// How much of a GRAPH message's fixed part is sent.
+size_t MessageBytes(const reprise_msg_graph &message);
+
 // True when this graph was handed in with the same wishes and needs no second
 // message, because an answer is on the way or there.
 bool IsAnswered(const Graph *graph, const reprise_msg_graph &message,

@@ -47,7 +47,7 @@ bool SendGraphs(Agent *agent, Sent *sent) {
     if (graph.id == 0 || !graph.unsent) continue;
     const reprise_msg_graph &message = graph.message;
     const BodyPart parts[] = {
-        {&message, sizeof message},
+        {&message, MessageBytes(message)},
         {graph.texts, message.budget_bytes + message.capabilities_bytes}};
     *sent = SendMessage(agent->connection.socket.fd(), REPRISE_MSG_GRAPH, parts,
                         2, graph.json.fd());

@@ -61,7 +61,7 @@ REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
     Locked guard(&agent->control);
     if (agent->sink.file.open()) {
       const BodyPart parts[] = {
-          {&message, sizeof message},
+          {&message, MessageBytes(message)},
           {texts, message.budget_bytes + message.capabilities_bytes},
           {json, n}};
       WriteSinkEntry(agent, REPRISE_SINK_GRAPH, parts, 3);

@@ -153,6 +153,19 @@ REPRISE_EXPORT void reprise_plan_state(uint64_t plan_id, uint32_t state,
   PushRecord(agent, ring, record);
 }
 
+REPRISE_EXPORT void reprise_plan_applied(uint64_t plan_id, uint64_t own_ns,
+                                         uint64_t peak_bytes) {
+  Agent *agent = CurrentAgent();
+  Ring *ring = CurrentRing(agent);
+  if (ring == nullptr) return;
+  reprise_slot record = NewRecord(REPRISE_RECORD_PLAN_STATE, NowNs());
+  record.body.plan_state.plan_id = plan_id;
+  record.body.plan_state.state = REPRISE_PLAN_APPLIED;
+  record.body.plan_state.own_ns = own_ns;
+  record.body.plan_state.peak_bytes = peak_bytes;
+  PushRecord(agent, ring, record);
+}
+
 REPRISE_EXPORT void reprise_step_done(const reprise_step_report *report) {
   Agent *agent = CurrentAgent();
   Ring *ring = CurrentRing(agent);

@@ -146,7 +146,9 @@ typedef struct {
   /* Executors in order of preference with options,
    * "tape:seeded_ok=1:ns_per_op=9000" */
   const char *capabilities;
-  uint64_t static_bytes, device_bytes;
+  uint64_t static_bytes;
+  uint64_t device_bytes;      /* the whole of the device, for "90%" */
+  uint64_t device_free_bytes; /* what is free and what the job holds: "fit" */
 } reprise_want;
 
 typedef struct {
@@ -205,10 +207,17 @@ void reprise_plan_release(reprise_plan *plan);
 
 enum {
   REPRISE_PLAN_APPLIED = 1,
-  REPRISE_PLAN_REFUSED = 2,
-  REPRISE_PLAN_STOPPED = 3
+  REPRISE_PLAN_REFUSED = 2,   /* this executor cannot run it */
+  REPRISE_PLAN_STOPPED = 3,   /* no reason: the program let it go */
+  REPRISE_PLAN_UNCHECKED = 4, /* gradients are not compared */
+  REPRISE_PLAN_NONE = 5,      /* plan_id 0: the job trains without one */
+  REPRISE_JOB_FAILED = 6      /* plan_id 0: an error ends the program */
 };
 void reprise_plan_state(uint64_t plan_id, uint32_t state, uint32_t why_name);
+/* REPRISE_PLAN_APPLIED, with what the executor needs for itself per step beyond
+ * the plan's ops, and the peak as it runs the plan (0: as the plan says). */
+void reprise_plan_applied(uint64_t plan_id, uint64_t own_ns,
+                          uint64_t peak_bytes);
 void reprise_step_done(const reprise_step_report *report);
 void reprise_verify(const reprise_verify_report *report);
 

@@ -173,7 +173,8 @@ typedef struct {
 typedef struct {
   uint64_t plan_id;
   uint32_t state, why_name;
-  uint8_t pad[24];
+  uint64_t own_ns, peak_bytes;
+  uint8_t pad[8];
 } reprise_body_plan_state;
 
 typedef struct {
@@ -238,8 +239,10 @@ typedef struct {
 } reprise_msg_bye;
 typedef struct {
   uint64_t graph_id, bytes, static_bytes, device_bytes;
-  uint32_t budget_bytes, capabilities_bytes;
-} reprise_msg_graph; /* text sizes include the final 0 */
+  uint32_t budget_bytes, capabilities_bytes; /* with the final 0 */
+  uint64_t device_free_bytes;                /* left out of a message when 0 */
+} reprise_msg_graph;
+enum { REPRISE_MSG_GRAPH_LEAST = 40 }; /* bytes, without what may be left out */
 typedef struct {
   uint64_t bytes;
 } reprise_msg_bulk;

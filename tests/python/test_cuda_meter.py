@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from reprise.errors import RepriseError  # noqa: E402
 from reprise.torch.meter.cuda_meter import CudaMeter  # noqa: E402
+from reprise.torch.meter.room import capacity, room_on  # noqa: E402
 from reprise.torch.meter.state import alive_bytes, alive_tensors  # noqa: E402
-from reprise.torch.shortage.room import capacity, room_on  # noqa: E402
 
 
 class Counters:

@@ -11,6 +11,7 @@ from typing import Any
 
 import referee
 
+from reprise import abi
 from reprise.agent import PlanReply
 from reprise.plan import Plan
 
@@ -62,7 +63,10 @@ class LocalAgent:
     def intern(self, text: str) -> int:
         return len(text)
 
-    def submit_graph(self, text: bytes, budget: str, capabilities: str, static_bytes: int) -> int:
+    def submit_graph(
+        self, text: bytes, budget: str, capabilities: str, static_bytes: int, **device: int
+    ) -> int:
+        self.device = device
         self.graphs.append(json.loads(text))
         self.capabilities = capabilities
         return len(self.graphs)
@@ -103,6 +107,9 @@ class LocalAgent:
                 }
             )
         )
+
+    def plan_applied(self, plan_id: int, own_ns: int, peak_bytes: int) -> None:
+        self.states.append((plan_id, abi.PLAN_APPLIED, ""))
 
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
         self.states.append((plan_id, state, why))

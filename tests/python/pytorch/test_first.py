@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from reprise.agent import PlanReply
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.room import Room, room_on
 from reprise.torch.session import planning
 from reprise.torch.shortage import first as first_steps
 from reprise.torch.shortage import notes as notes_of
 from reprise.torch.shortage.notes import Notes
-from reprise.torch.shortage.room import Room, room_on
 
 CPU = torch.device("cpu")
 
@@ -371,7 +371,7 @@ def test_only_a_program_that_ends_for_its_memory_is_remembered(
 
 def test_room_is_what_the_tightest_limit_leaves() -> None:
     text = (
-        "import resource, torch; from reprise.torch.shortage.room import room_on\n"
+        "import resource, torch; from reprise.torch.meter.room import room_on\n"
         "used = int(next(l for l in open('/proc/self/status') if 'VmData' in l).split()[1]) << 10\n"
         "resource.setrlimit(resource.RLIMIT_DATA, (used + (64 << 20), resource.RLIM_INFINITY))\n"
         "room = room_on(torch.device('cpu')); print(room.bytes, room.what, room.host_apart)\n"

@@ -15,8 +15,8 @@ from local_agent import LocalAgent
 from torch import Tensor, nn
 
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.room import Room
 from reprise.torch.shortage import later
-from reprise.torch.shortage.room import Room
 
 
 @pytest.fixture(autouse=True)

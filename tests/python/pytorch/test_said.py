@@ -86,7 +86,7 @@ def test_steps_before_the_plan_are_counted_against_the_budget(
     assert session.stage is Stage.PLANNED
     assert said.count("3 steps ran before the plan and peaked at ") == 1
     assert report.unplanned_over_budget_steps == 3
-    assert "; 3 unplanned steps over the budget" in report.sentence
+    assert report.unplanned_steps == 3
 
 
 def test_a_job_that_is_refused_is_told_that_it_runs_over_its_budget(

@@ -17,6 +17,7 @@ from nets import WIDTH, ConvNet, RandomNet
 from torch import Tensor, nn
 
 import reprise
+from reprise import abi
 from reprise.agent import PlanReply
 from reprise.torch.ladder.stage import Stage
 
@@ -180,6 +181,8 @@ def test_a_refused_budget_is_said_and_training_goes_on(capsys: pytest.CaptureFix
     assert session.stage is Stage.PLAIN
     assert capsys.readouterr().err.count("Nothing fits in 3.0 GiB") == 1
     assert session.measured.smallest_budget == 7
+    report = str(reprise.report(model))
+    assert report.startswith(f"{agent.refuse} 6 steps ran without a plan, at up to ")
 
 
 def test_no_plan_in_time_is_one_line_and_it_is_taken_when_it_comes(
@@ -197,9 +200,14 @@ def test_no_plan_in_time_is_one_line_and_it_is_taken_when_it_comes(
 
     found = train(model, 6)
     without = session.measured.planned_steps
+    waiting = reprise.report(model)
     agent.comes = True
     found_later = train(model, 6)
 
+    assert waiting.stage == "training without a plan until one comes"
+    assert waiting.why == "no plan after 0 s; trains without a plan until one comes"
+    assert reprise.report(model).stage == "training under a plan"
+    assert reprise.report(model).why == ""
     assert found == expected[:6]
     assert (without, session.stage) == (0, Stage.PLANNED)
     assert session.measured.planned_steps >= 5
@@ -216,9 +224,11 @@ def test_a_plan_that_cannot_run_is_refused_with_the_reason() -> None:
     train(model, 6)
 
     assert session.stage is Stage.PLAIN
-    ((plan_id, state, why),) = agent.states
-    assert (plan_id, state) == (1, 2)
+    (plan_id, state, why), ended = agent.states
+    assert (plan_id, state) == (1, abi.PLAN_REFUSED)
     assert "never runs" in why or "required" in why
+    assert ended == (0, abi.PLAN_NONE, why)
+    assert f"It was not run: {why.rstrip('.')}." in str(reprise.report(model))
 
 
 class TwoFaced(nn.Module):

@@ -15,10 +15,10 @@ from test_again import Hungry, made, run, same
 from torch import nn
 
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.room import Room
 from reprise.torch.session import session as sessions
 from reprise.torch.shortage import first as first_steps
 from reprise.torch.shortage.notes import Notes
-from reprise.torch.shortage.room import Room
 
 CPU = torch.device("cpu")
 

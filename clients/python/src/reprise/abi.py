@@ -62,6 +62,9 @@ VERIFY_VALUES = 8
 PLAN_APPLIED = 1
 PLAN_REFUSED = 2
 PLAN_STOPPED = 3
+PLAN_UNCHECKED = 4
+PLAN_NONE = 5
+JOB_FAILED = 6
 
 
 class Config(ctypes.Structure):
@@ -102,6 +105,7 @@ class Want(ctypes.Structure):
         ("capabilities", c_char_p),
         ("static_bytes", c_uint64),
         ("device_bytes", c_uint64),
+        ("device_free_bytes", c_uint64),
     ]
 
 
@@ -160,6 +164,8 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 }
 
 _STATUS = c_int32
+# Added to ABI 1 later: an agent of before has none of these.
+_LATER = frozenset({"reprise_plan_applied"})
 
 _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_capabilities": (_STATUS, [POINTER(Caps)]),
@@ -179,6 +185,7 @@ _QUICK: dict[str, tuple[Any, list[Any]]] = {
     "reprise_plan_poll": (_STATUS, [c_uint64, c_uint64, POINTER(PlanView)]),
     "reprise_plan_release": (None, [POINTER(PlanView)]),
     "reprise_plan_state": (None, [c_uint64, c_uint32, c_uint32]),
+    "reprise_plan_applied": (None, [c_uint64, c_uint64, c_uint64]),
     "reprise_step_done": (None, [POINTER(StepReport)]),
     "reprise_verify": (None, [POINTER(VerifyReport)]),
 }
@@ -247,6 +254,8 @@ def _bind(path: Path) -> Library:
             try:
                 function = getattr(dll, name)
             except AttributeError:
+                if name in _LATER:
+                    continue
                 raise RepriseError(
                     f"{path}: has no {name}; it is not the agent of this version"
                 ) from None

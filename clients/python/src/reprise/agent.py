@@ -251,9 +251,13 @@ class Agent:
         capabilities: str,
         static_bytes: int,
         device_bytes: int = 0,
+        device_free_bytes: int = 0,
     ) -> int | None:
         """Sends a step graph (proto3 JSON) and asks for a plan. The graph's id, or None
-        when there is no collector. `RepriseError`: the agent refuses the graph."""
+        when there is no collector. `RepriseError`: the agent refuses the graph.
+
+        For a budget of "90%" the whole of the device has to be given, for "fit" what the job may
+        have of it: what is free, and what it holds itself."""
         if self._library is None:
             return None
         want = abi.Want(
@@ -262,6 +266,7 @@ class Agent:
             capabilities=capabilities.encode(),
             static_bytes=static_bytes,
             device_bytes=device_bytes,
+            device_free_bytes=device_free_bytes,
         )
         graph = ctypes.c_uint64(0)
         code = int(
@@ -307,8 +312,19 @@ class Agent:
             elif now - answered > GONE_S:
                 return PlanReply("pending", why=daemon.why_gone(self._socket))
 
+    def plan_applied(self, plan_id: int, own_ns: int, peak_bytes: int) -> None:
+        """Steps run under it from now on: what the executor needs for itself per step, and the
+        peak as it runs the plan."""
+        if self._library is None:
+            return
+        try:
+            self._library.quick.reprise_plan_applied(plan_id, own_ns, peak_bytes)
+        except AttributeError:  # an agent of before
+            self.plan_state(plan_id, abi.PLAN_APPLIED)
+
     def plan_state(self, plan_id: int, state: int, why: str = "") -> None:
-        """Tells what became of a plan: `abi.PLAN_APPLIED`, `PLAN_REFUSED`, `PLAN_STOPPED`."""
+        """Tells what became of a plan, or (plan 0) of the job: `abi.PLAN_REFUSED`, `PLAN_STOPPED`,
+        `PLAN_UNCHECKED`, `PLAN_NONE`, `JOB_FAILED`."""
         if self._library is not None:
             name = self.intern(why) if why else 0
             self._library.quick.reprise_plan_state(plan_id, state, name)

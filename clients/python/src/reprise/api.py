@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from reprise.errors import RepriseError
-from reprise.units import check_budget, format_bytes, format_duration, format_percent
+from reprise.units import check_budget, format_bytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,44 +35,46 @@ _sessions: weakref.WeakKeyDictionary[nn.Module, Session] = weakref.WeakKeyDictio
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Predicted against measured. Zero: not known (yet)."""
+    """Predicted against measured. Zero: not known (yet).
+
+    Predicted and measured figures are of the plan of the newest planned step; `over_budget_steps`
+    are planned steps of the whole run, `unplanned_steps` those before the first plan and after the
+    last, whose largest peak is `unplanned_peak_bytes`. `validated`: some step was planned, each of
+    them kept its budget, the program never left its plan, and every check found equal bits.
+    """
 
     stage: str
-    why: str
-    budget: str | None
-    budget_bytes: int
-    plan_id: str
-    base_peak_bytes: int
-    predicted_peak_bytes: int
-    measured_peak_bytes: int
-    base_step_ns: int
-    predicted_step_ns: int
-    measured_step_ns: int
-    overhead_bound: float
-    planned_steps: int
-    mismatched_steps: int
-    over_budget_steps: int
-    unplanned_over_budget_steps: int
-    rungs: int
-    checks: int
-    failed_checks: int
-    verify_extra_bytes: int
-    sentence: str
+    why: str = ""
+    budget: str | None = None
+    budget_bytes: int = 0
+    plan_id: str = ""
+    base_peak_bytes: int = 0
+    predicted_peak_bytes: int = 0
+    measured_peak_bytes: int = 0
+    base_step_ns: int = 0
+    predicted_step_ns: int = 0
+    measured_step_ns: int = 0
+    overhead_bound: float = 0.0
+    planned_steps: int = 0
+    mismatched_steps: int = 0
+    over_budget_steps: int = 0
+    unplanned_steps: int = 0
+    unplanned_peak_bytes: int = 0
+    unplanned_over_budget_steps: int = 0
+    rungs: int = 0
+    checks: int = 0
+    failed_checks: int = 0
     gradient_checks: int = 0  # of the checks, those that compared gradients; the others: values
-    verify_peak_bytes: int = 0  # the peak of unplanned runs for a comparison of gradients
     unchecked: str = ""  # why nothing has been checked yet
+    verify_extra_bytes: int = 0
+    verify_peak_bytes: int = 0  # the peak of unplanned runs for a comparison of gradients
+    validated: bool = False
+    sentence: str = ""
 
     @property
     def gradients_equal(self) -> bool:
-        """Every check found the same bits."""
+        """Some check was made, and every one found the same bits."""
         return self.checks > 0 and self.failed_checks == 0
-
-    @property
-    def validated(self) -> bool:
-        """The budget held in every planned step, the program never left the plan, and every
-        check found equal gradients."""
-        held = 0 < self.measured_peak_bytes <= self.budget_bytes and not self.over_budget_steps
-        return held and self.mismatched_steps == 0 and self.gradients_equal
 
     def __str__(self) -> str:
         return self.sentence
@@ -166,114 +168,46 @@ def report(model: nn.Module) -> Report:
     if session is None:
         return _empty()
     session.step.times.read(wait=True)
-    plan, measured = session.plan, session.measured
-    predicted_step = 0
-    if plan is not None and plan.feasible:
-        predicted_step = measured.base_step_ns + plan.time_ns - plan.base_time_ns
-        predicted_step += session.armed_ns
+    plan, measured, verdict = session.plan, session.measured, session.record.verdict()
+    stage, why = session.standing
     return Report(
-        stage=session.stage.value,
-        why=session.why,
+        stage=stage,
+        why=why,
         budget=session.budget,
         budget_bytes=plan.budget_bytes if plan else 0,
         plan_id=plan.plan_id if plan else "",
         base_peak_bytes=measured.base_peak_bytes,
-        predicted_peak_bytes=plan.peak_bytes if plan and plan.feasible else 0,
-        measured_peak_bytes=measured.planned_peak_bytes,
-        base_step_ns=measured.base_step_ns,
-        predicted_step_ns=predicted_step,
-        measured_step_ns=measured.planned_step_ns,
-        overhead_bound=plan.bound if plan else 0.0,
-        planned_steps=measured.planned_steps,
+        predicted_peak_bytes=verdict.predicted_peak_bytes,
+        measured_peak_bytes=verdict.measured_peak_bytes,
+        base_step_ns=verdict.base_step_ns or measured.base_step_ns,
+        predicted_step_ns=verdict.predicted_step_ns,
+        measured_step_ns=verdict.measured_step_ns,
+        overhead_bound=verdict.overhead_bound,
+        planned_steps=verdict.planned_steps,
         mismatched_steps=measured.mismatched_steps,
-        over_budget_steps=measured.over_budget_steps,
+        over_budget_steps=verdict.over_budget_steps,
+        unplanned_steps=verdict.unplanned_steps,
+        unplanned_peak_bytes=verdict.unplanned_peak_bytes,
         unplanned_over_budget_steps=session.unplanned.over_budget,
         rungs=len(session.ladder.rungs),
-        checks=measured.checks,
-        failed_checks=measured.failed_checks,
+        checks=verdict.checks,
+        failed_checks=verdict.checks_differing,
+        gradient_checks=verdict.checks - verdict.value_checks,
+        unchecked=verdict.unchecked,
         verify_extra_bytes=measured.verify_extra_bytes,
-        sentence=_sentence(session, predicted_step),
-        gradient_checks=measured.gradient_checks,
         verify_peak_bytes=measured.verify_peak_bytes,
-        unchecked="" if measured.checks else _unchecked(session),
+        validated=verdict.validated,
+        sentence=verdict.sentence or _no_plan_yet(session, stage, why),
     )
 
 
-def _sentence(session: Session, predicted_step: int) -> str:
-    plan, measured = session.plan, session.measured
-    if plan is None or not plan.sentence:
-        where = f" ({session.why})" if session.why else ""
-        peak = f"  Peak {format_bytes(measured.base_peak_bytes)}" if measured.plain_steps else ""
-        return f"No plan: {session.stage.value}{where}.{peak}"
-    text = plan.sentence
-    if plan.feasible and measured.planned_peak_bytes and plan.peak_bytes and predicted_step:
-        over = measured.planned_peak_bytes / plan.peak_bytes - 1
-        text += (
-            f".  Measured {format_bytes(measured.planned_peak_bytes)} "
-            f"({format_percent(over, sign=True)})"
-        )
-        if measured.planned_step_ns:
-            slower = measured.planned_step_ns / predicted_step - 1
-            text += (
-                f", {format_duration(measured.planned_step_ns)} "
-                f"({format_percent(slower, sign=True)})"
-            )
-        if measured.checks:
-            checks = f"{measured.checks} check{'s' if measured.checks != 1 else ''}"
-            equal = measured.failed_checks == 0
-            what = _compared(session)
-            text += f", {what} {'bit for bit equal' if equal else 'NOT equal'} in {checks}"
-        else:
-            text += f", not checked yet: {_unchecked(session)}"
-        unplanned = session.unplanned.over_budget
-        if unplanned:
-            text += f"; {unplanned} unplanned step{'s' if unplanned > 1 else ''} over the budget"
-        text += "."
-    return text
-
-
-def status_line(session: Session) -> str:
-    """Predicted against measured in a line of a log."""
-    plan, measured = session.plan, session.measured
-    if plan is None or not plan.feasible or not plan.peak_bytes:
-        return f"{session.stage.value}: {session.why}"
-    peak = measured.planned_peak_bytes / plan.peak_bytes - 1
-    text = (
-        f"{format_bytes(measured.base_peak_bytes)} -> {format_bytes(plan.peak_bytes)} predicted, "
-        f"{format_bytes(measured.planned_peak_bytes)} measured "
-        f"({format_percent(peak, sign=True)}), "
-        f"step {format_duration(measured.base_step_ns)}"
-    )
-    if measured.planned_step_ns and measured.base_step_ns:
-        slower = measured.planned_step_ns / measured.base_step_ns - 1
-        text += (
-            f" -> {format_duration(measured.planned_step_ns)} ({format_percent(slower, sign=True)})"
-        )
-    if measured.checks:
-        equal = "bitwise equal" if not measured.failed_checks else "NOT EQUAL"
-        text += f", {_compared(session)} {equal} on {measured.checks} sampled step"
-        text += "s" if measured.checks > 1 else ""
-    else:
-        text += f", not checked yet: {_unchecked(session)}"
-    return text
-
-
-def _compared(session: Session) -> str:
-    measured = session.measured
-    if measured.gradient_checks == measured.checks:
-        return "gradients"
-    return "gradients and values made again" if measured.gradient_checks else "values made again"
-
-
-def _unchecked(session: Session) -> str:
-    if not session.judge.every:
-        return "verify_every is 0"
-    return session.measured.unchecked or "no step under a plan has ended"
+def _no_plan_yet(session: Session, stage: str, why: str) -> str:
+    measured, because = session.measured, f" ({why})" if why else ""
+    peak = f"  Peak {format_bytes(measured.base_peak_bytes)}" if measured.plain_steps else ""
+    return f"No plan: {stage}{because}.{peak}"
 
 
 def _empty() -> Report:
     disabled = os.environ.get("REPRISE_DISABLE") == "1"
     why = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
-    return Report(
-        "off", why, None, 0, "", 0, 0, 0, 0, 0, 0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, f"No plan: {why}."
-    )
+    return Report(stage="off", why=why, sentence=f"No plan: {why}.")

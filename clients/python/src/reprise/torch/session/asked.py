@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reprise.errors import RepriseError
 from reprise.torch.ladder.ladder import Rung
-from reprise.torch.shortage.room import advice, capacity
+from reprise.torch.meter.room import advice, capacity
 from reprise.torch.tape.launches import launch_ns, launches
 from reprise.units import format_bytes, parse_bytes
 

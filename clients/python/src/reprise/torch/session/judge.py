@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from reprise import abi
 from reprise.torch.check import quarantine
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit
@@ -191,7 +190,7 @@ class Judge:
             )
 
     def _equal(self, result: CheckResult) -> None:
-        self._report(result, abi.VERIFY_BITWISE)
+        self._report(result)
 
     def _blame(self, result: CheckResult, what: str) -> None:
         session = self._session
@@ -199,27 +198,22 @@ class Judge:
         assert rung is not None
         assert rung.plan is not None
         plan = rung.plan
-        self._report(result, abi.VERIFY_FAILED)
+        self._report(result)
         report = {"step": step, "differing": result.differing, "torch": torch.__version__}
         quarantine.put(plan, rung.graph.to_json(), report)
         session.planning.drop(
             f"step {step}: {what}; plan {plan.plan_id} is removed and training goes on without one"
         )
 
-    def _report(self, result: CheckResult, flags: int) -> None:
+    def _report(self, result: CheckResult) -> None:
         session = self._session
         rung = session.planning.rung
         assert rung is not None
         assert rung.plan is not None
         session.measured.checked(result)
-        session.agent.verify(
-            session.step.number,
-            plan_id=rung.plan.plan_number,
-            checked=result.checked,
-            differing=len(result.differing),
-            flags=flags | (abi.VERIFY_VALUES if result.values else 0),
-            first_name=session.agent.intern(result.differing[0]) if result.differing else 0,
-        )
+        session.record.check(session.step.number, rung.plan, result)
 
     def _unchecked(self, why: str) -> None:
-        self._session.measured.unchecked = why
+        rung = self._session.planning.rung
+        if rung is not None and rung.plan is not None:
+            self._session.record.unchecked(rung.plan, why)

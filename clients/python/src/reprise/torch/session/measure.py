@@ -66,7 +66,6 @@ class Measured:
     values_checked: int = 0
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the highest of unplanned runs for a comparison
-    unchecked: str = ""  # why nothing was compared in the last step that was to be checked
     why_values: str = ""  # gradients were to be compared, and are not
     smallest_budget: int | None = None
     # Of the device, that the allocator needed beyond the bytes asked for.

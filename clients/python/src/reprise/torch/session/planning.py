@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from reprise import abi
 from reprise.agent import PlanReply
 from reprise.errors import RepriseError
 from reprise.plan import Plan
@@ -26,6 +25,7 @@ from reprise.torch.ground.subclass import is_wrapper
 from reprise.torch.ladder.ladder import TIGHTENED_AT_MOST, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
+from reprise.torch.meter.room import room_on, share_of
 from reprise.torch.session.asked import executor, within_device
 from reprise.torch.session.message import (
     ON_THE_HOST,
@@ -35,7 +35,6 @@ from reprise.torch.session.message import (
     touched_bytes,
 )
 from reprise.torch.shortage import oom
-from reprise.torch.shortage.room import room_on
 from reprise.torch.tape.costs import measured_costs
 from reprise.torch.tape.placement import own_frees, peak_of, place
 from reprise.torch.tape.program import Program, compile_plan
@@ -61,6 +60,7 @@ class Planning:
         self.rung: Rung | None = None  # of the last planned step
         self.together: Together | None = None  # known when the first step has begun
         self.refused: Plan | None = None  # the server's "no plan fits"
+        self._announced: dict[int, tuple[str, int]] = {}  # by rung
         self._op_scale = 1.0  # time of a plain step / ops of a captured one
 
     def begin_again(self) -> None:
@@ -167,8 +167,9 @@ class Planning:
         if self._session.costs is None:
             self._session.costs = measured_costs(touched_bytes(rung.graph.step))
         try:
+            device = share_of(budget, self._session.device, self._session.meter.live())
             graph_id = self._session.agent.submit_graph(
-                text, budget, executor(self._session, rung), message["static_bytes"]
+                text, budget, executor(self._session, rung), message["static_bytes"], **device
             )
             why = self._session.agent.why if graph_id is None else ""
         except RepriseError as error:
@@ -208,7 +209,8 @@ class Planning:
             if reply.kind == "pending" and waits:
                 why = reply.why or f"no plan after {self.wait_s:.0f} s"
                 goes_on = "without a plan" if rung.plan is None else "under the one before"
-                session.say(f"{why}; trains {goes_on} until one comes")
+                session.why = f"{why}; trains {goes_on} until one comes"
+                session.say(session.why)
                 session.stage = Stage.PLANNED
                 rung.late = True
             rung.awaited = False
@@ -252,6 +254,8 @@ class Planning:
             session.measured.smallest_budget = reply.smallest_budget
             if reply.smallest_budget is not None:
                 session.retry.refused()
+            if reply.smallest_budget:
+                session.record.answered(reply.why)
             rung.refused = reply.why or "the server refused to plan this step"
             if session.first.host is not None and reply.smallest_budget:
                 return self._least(rung, reply.smallest_budget)
@@ -311,6 +315,7 @@ class Planning:
         if not plan.feasible:
             self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
             self._session.retry.refused()
+            self._session.record.answered(rung.refused)
             return
         found = self.prepared(rung, plan)
         if isinstance(found, str):
@@ -344,13 +349,31 @@ class Planning:
             self._session.unplanned.say(planned=True)
         self._session.stage = Stage.PLANNED
         self._session.measured.new_plan(rung.number)
-        self._session.agent.plan_state(plan.plan_number, abi.PLAN_APPLIED)
+        self._session.why = ""
+        self.announce(rung)
+        if not self._session.judge.every:
+            self._session.record.unchecked(plan, "verify_every is 0")
         if plan.sentence:
             self._session.say(plan.sentence)
 
+    def announce(self, rung: Rung) -> None:
+        """Says what steps under its plan are expected to take, where that is news."""
+        plan, costs, later_ns = rung.plan, self._session.costs, self._session.later.costs_ns
+        if plan is None or rung.tape is None:
+            return
+        if self._announced.get(rung.number) == (plan.plan_id, later_ns):
+            return
+        self._announced[rung.number] = plan.plan_id, later_ns
+        own_ns = 0
+        if costs is not None:
+            forwards = len(rung.tape.program.regions)
+            own_ns = costs.armed_ns(rung.tape) + later_ns * forwards
+        own_ns = int(own_ns * rung.graph.step.stretched)
+        self._session.record.applied(plan, own_ns, rung.graph.measured_step_ns)
+
     def reject(self, plan: Plan, why: str) -> None:
         """They do not."""
-        self._session.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
+        self._session.record.refused(plan, why)
 
     def _tighten(self, rung: Rung, plan: Plan) -> bool:
         """Asks for a plan that has room for what this one is above the budget on the tape."""
@@ -365,13 +388,19 @@ class Planning:
         rung.extra_bytes += bytes_over
         self.send(rung, enlarged(rung, rung.graph.message()), str(budget_bytes))
 
-    def stopped(self, why: str) -> None:
+    def stopped(self, why: str = "") -> None:
+        """No step runs under a plan any more. Without a reason: the program wants none."""
+        record = self._session.record
         for rung in self.ladder.rungs:
             if rung.plan is not None and rung.tape is not None:
-                self._session.agent.plan_state(rung.plan.plan_number, abi.PLAN_STOPPED, why)
+                if why:
+                    record.withdrawn(rung.plan, why)
+                else:
+                    record.let_go(rung.plan)
             rung.tape, rung.graph_id = None, None
 
     def drop(self, why: str) -> None:
+        """Plans are not trusted, or the program does not keep to them."""
         self.stopped(why)
         self.rung = None
         self.stop(why)
@@ -393,6 +422,7 @@ class Planning:
         if self._session.first.host is not None and ON_THE_HOST not in why:
             why = f"{why}. {ON_THE_HOST}"
         self._session.stage, self._session.why = Stage.PLAIN, why
+        self._session.record.without(why)
         self._session.say(why)
         self._session.unplanned.say(planned=False)
 

@@ -49,6 +49,7 @@ from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.planning import Planning
+from reprise.torch.session.record import Record
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step import Step
 from reprise.torch.session.tries import Tries
@@ -59,6 +60,7 @@ from reprise.torch.shortage import oom
 from reprise.torch.shortage.first import FirstSteps
 from reprise.torch.shortage.later import Later
 from reprise.torch.tape.costs import Costs
+from reprise.verdict import measured_part
 
 __all__ = ["Session"]
 
@@ -103,6 +105,7 @@ class Session:
         self.broken = False  # by a fault of ours: from then on nobody watches
         self.measured = Measured(budget)
         self.planning = Planning(self, wait_s)
+        self.record = Record(agent)
         self.judge = Judge(self, verify_every, verify)
         self.where = Whereabouts(self)
         self.step = Step(self)
@@ -155,14 +158,15 @@ class Session:
         return self.planning.refused if rung is None else rung.plan
 
     @property
-    def armed_ns(self) -> int:
-        """What the last planned step's plan costs per step beyond the ops it runs again."""
-        rung = self.planning.rung
-        if rung is None or rung.tape is None or self.costs is None:
-            return 0
-        forwards = len(rung.tape.program.regions)
-        own_ns = self.costs.armed_ns(rung.tape) + self.later.costs_ns * forwards
-        return int(own_ns * rung.graph.step.stretched)
+    def standing(self) -> tuple[str, str]:
+        """Where the model is, in words, and why."""
+        if self.stage is not Stage.PLANNED:
+            return self.stage.value, self.why
+        if not any(rung.tape is not None for rung in self.ladder.rungs):
+            return "training without a plan until one comes", self.why
+        if self.agent.status == "inert":
+            return self.stage.value, f"nothing is recorded: {self.agent.why}"
+        return self.stage.value, self.why
 
     @property
     def graph(self) -> CapturedGraph | None:
@@ -181,7 +185,7 @@ class Session:
             self.forward.remove,
             self.step.abandon,
             self.later.close,
-            lambda: self.planning.stopped("removed"),
+            self.planning.stopped,
             self._gone,
         ):
             guard.quietly(do)
@@ -208,6 +212,8 @@ class Session:
                 "step ends when its optimizer has stepped"
             )
         guard.no_longer(self._broke)
+        if (error := fatal_error()) is not None:
+            guard.quietly(self.record.failed, error)
         if not _open and os.getpid() == self._pid:
             self.agent.stop()
 
@@ -220,10 +226,10 @@ class Session:
             say(f"{who}{text}")
 
     def say_status(self) -> None:
-        """Predicted against measured."""
-        from reprise.api import status_line
-
-        self.say(status_line(self))
+        """Predicted against measured: the verdict's own words, without the plan's sentence, which
+        was said when the plan came."""
+        if said := measured_part(self.record.verdict().sentence):
+            self.say(said)
 
     # ---- The forward ----------------------------------------------------------
 
@@ -374,6 +380,15 @@ class Session:
                     return True
         self._foreign.add(optimizer)
         return False
+
+
+def fatal_error() -> BaseException | None:
+    """What ends the program, where that is an exception that nobody caught. In an interactive
+    session it is one of many."""
+    if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+        return None
+    error = getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
 
 
 def _stepping() -> bool:

@@ -317,7 +317,7 @@ class Step:
         _capturing.remove(self)
         step = capture.finish()
         self._kernel_window.close()
-        self._session.agent.step_done(
+        self._session.record.step(
             self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
         self._session.unplanned.ended(step.peak_bytes)
@@ -329,7 +329,7 @@ class Step:
         session, ladder = self._session, self._session.ladder
         run, self.run = self.run, None
         checked, session.judge.checked = session.judge.checked, False
-        flags, plan_id, replayed, mismatches = 0, 0, 0, 0
+        flags, replayed, mismatches, covered = 0, 0, 0, False
         took: Then | None = None
         rung = session.planning.rung
         plan = rung.plan if rung is not None else None
@@ -339,7 +339,7 @@ class Step:
             # What a larger input needs than the plan is for says nothing about the plan.
             covered = rung.covers(self.key)
             session.waiting.planned()
-            plan_id, replayed = plan.plan_number * covered, counts.replayed + counts.on_demand
+            replayed = counts.replayed + counts.on_demand
             mismatches = counts.mismatches
             flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
             quiet = not (self.tracing.on or checked or mismatches or counts.other_forwards)
@@ -371,16 +371,18 @@ class Step:
             abi.STEP_OOM if self.out_of_memory else 0
         )
         self.out_of_memory = False
-        number = self.number
+        if run is not None and rung is not None:
+            session.planning.announce(rung)
+        number, under = self.number, plan if covered else None
 
         def then(step_ns: int, work_ns: int) -> None:
             if took is not None:
                 took(step_ns, work_ns)
-            session.agent.step_done(
+            session.record.step(
                 number,
                 step_ns=step_ns,
                 peak_bytes=peak,
-                plan_id=plan_id,
+                plan=under,
                 flags=flags,
                 recomputed=replayed,
                 mismatches=mismatches,

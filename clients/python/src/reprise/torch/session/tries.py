@@ -19,9 +19,9 @@ import torch
 from reprise.torch.check.verify import Autocast
 from reprise.torch.ground import guard
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.room import advice
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.origin import Forward
-from reprise.torch.shortage.room import advice
 from reprise.units import format_bytes
 
 if TYPE_CHECKING:

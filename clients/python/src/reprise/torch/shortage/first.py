@@ -38,10 +38,10 @@ from reprise.torch.ground.subclass import version_of
 from reprise.torch.ladder.ranks import Ranks
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
+from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import blocked
 from reprise.torch.shortage.again import Again, Kept
 from reprise.torch.shortage.notes import Notes
-from reprise.torch.shortage.room import Room, room_on
 from reprise.torch.shortage.sketch import sketched
 from reprise.units import format_bytes
 

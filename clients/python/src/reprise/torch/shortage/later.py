@@ -46,10 +46,10 @@ from reprise.torch.check.repeatable import Remembered
 from reprise.torch.check.verify import Generators
 from reprise.torch.ground.engine import around, no_longer
 from reprise.torch.ground.ops import tensors_in
+from reprise.torch.meter.room import room_on
 from reprise.torch.shortage.arrived import Arrived
 from reprise.torch.shortage.oom import is_oom
 from reprise.torch.shortage.origin import Forward, Gradients, State, rehearsed
-from reprise.torch.shortage.room import room_on
 from reprise.torch.shortage.spent import leaves, let_go, reach
 
 if TYPE_CHECKING:

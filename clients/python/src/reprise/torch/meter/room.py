@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many more bytes a device can give, and whether host memory is somewhere else.
+"""How many more bytes a device can give, whether host memory is somewhere else, and how large the
+whole is.
 
     room = room_on(device)       # None: not known
     room.bytes, room.what, room.host_apart
     capacity(device)             # of a GPU: what this process can have in all
     advice(device)               # of a GPU: what would leave less of it unused
+    share_of("90%", device, meter.live())     # what the planner must know for such a budget
 
 On a GPU it is what the driver has free, within the share that the process has set itself, and what
 torch's allocator holds unused; not the free parts of segments that something else lives in, which
 are of use only to what is smaller, unless segments are expandable. On the CPU it is the
 tightest of the limits that end a process: its own (RLIMIT_DATA, RLIMIT_AS), its control group's,
 and what the machine has available. Of these only RLIMIT_DATA leaves host copies out, which lie in
-shared mappings (host.py).
+shared mappings (host.py). The whole is the smallest of the same limits and the machine's memory.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import torch
 from reprise.torch.meter.cuda_meter import expandable
 from reprise.units import format_bytes
 
-__all__ = ["EXPANDABLE", "Room", "advice", "capacity", "room_on"]
+__all__ = ["EXPANDABLE", "Room", "advice", "capacity", "room_on", "share_of", "whole_of"]
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 WORTH_A_WORD = 0.05  # share of a GPU in fragments
@@ -54,8 +56,13 @@ def capacity(device: torch.device) -> int:
     """Bytes of a GPU that this process can have in all: those it has, and those that are free."""
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
+    return min(int(free) + reserved, int(total * _own_share(device)))
+
+
+def _own_share(device: torch.device) -> float:
+    """The part of a GPU that the process has set itself."""
     share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
-    return min(int(free) + reserved, int(total * share))
+    return float(share)
 
 
 def advice(device: torch.device) -> str:
@@ -83,6 +90,31 @@ def _on_gpu(device: torch.device) -> Room:
     return Room(max(0, left), f"the memory of {device}", host_apart=True)
 
 
+def whole_of(device: torch.device) -> int | None:
+    """Bytes of the device that this process may have at most: a "90%" is of that."""
+    if device.type == "cuda":
+        _, total = torch.cuda.mem_get_info(device)
+        return int(total * _own_share(device))
+    if device.type != "cpu":
+        return None
+    soft = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_DATA, resource.RLIMIT_AS)]
+    found = [limit for limit in soft if limit != resource.RLIM_INFINITY]
+    found += [most for most, _, _ in _groups()]
+    if (machine := _fields(Path("/proc/meminfo")).get("MemTotal")) is not None:
+        found.append(machine)
+    return min(found, default=None)
+
+
+def share_of(budget: str, device: torch.device, held_bytes: int) -> dict[str, int]:
+    """What `Agent.submit_graph` needs beside such a budget: the whole for a share of it; what is
+    free, and what the job itself holds, for "fit"; nothing for any other."""
+    if budget.endswith("%"):
+        return {"device_bytes": whole_of(device) or 0}
+    if budget == "fit" and (room := room_on(device)) is not None:
+        return {"device_free_bytes": room.bytes + held_bytes}
+    return {}
+
+
 def _own_limits() -> list[Room]:
     """Limits of this process: data are its private writable pages, the address space is all."""
     status = _fields(Path("/proc/self/status"))
@@ -98,20 +130,32 @@ def _own_limits() -> list[Room]:
 
 
 def _group_limit() -> list[Room]:
-    """The memory of the control group (version 2); its page cache can be given back."""
+    """The memory of the control groups; their page cache can be given back."""
+    return [
+        Room(max(0, most - used + cache), "the control group's memory", False)
+        for most, used, cache in _groups()
+    ]
+
+
+def _groups() -> list[tuple[int, int, int]]:
+    """Limit, use and page cache of the control group (version 2) and of those around it, where
+    they have a limit."""
     try:
-        line = next(
-            x for x in Path("/proc/self/cgroup").read_text().splitlines() if x.startswith("0::")
-        )
-        folder = Path("/sys/fs/cgroup") / line[3:].lstrip("/")
-        most = (folder / "memory.max").read_text().strip()
-        used = int((folder / "memory.current").read_text())
-        if most == "max":
-            return []
-        cache = _fields(folder / "memory.stat", unit=1).get("inactive_file", 0)
-        return [Room(max(0, int(most) - used + cache), "the control group's memory", False)]
-    except (OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        own = next(line[3:].strip("/") for line in lines if line.startswith("0::"))
+    except (OSError, StopIteration):
         return []
+    root, found = Path("/sys/fs/cgroup"), []
+    for folder in (root / own, *(root / own).parents):
+        try:
+            most = (folder / "memory.max").read_text().strip()
+            used = int((folder / "memory.current").read_text())
+        except (OSError, ValueError):
+            continue
+        if most.isdigit():
+            cache = _fields(folder / "memory.stat", unit=1).get("inactive_file", 0)
+            found.append((int(most), used, cache))
+    return found
 
 
 def _available() -> list[Room]:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that is reported of one model: to the collector, and to the tally that its verdict is of.
+
+    record.step(...), record.check(...)               # measured
+    record.applied(rung, own_ns), record.refused(...)  # what became of plans
+    record.verdict()                                   # predicted against measured, so far
+    record.failed(error)                               # how the program ends
+
+One place, so that a report, the log and the page cannot say different things: the server makes its
+verdict of the same reports.
+"""
+
+from __future__ import annotations
+
+from reprise import abi
+from reprise.agent import Agent
+from reprise.plan import Plan
+from reprise.torch.check.verify import CheckResult
+from reprise.verdict import Tally, Verdict
+
+__all__ = ["Record"]
+
+_PREFIX = "trains without a plan: "
+
+
+class Record:
+    """Of one session."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self._tally = Tally()
+        self._plan: Plan | None = None  # of the newest planned step, else the newest
+        self._measured_step_ns: dict[str, int] = {}  # of a plain step, as the plan's graph says
+        self._answer = ""  # the server's, where no plan fits
+
+    # ---- Steps and checks -------------------------------------------------------
+
+    def step(
+        self,
+        step: int,
+        *,
+        step_ns: int,
+        peak_bytes: int,
+        flags: int,
+        plan: Plan | None = None,
+        recomputed: int = 0,
+        mismatches: int = 0,
+    ) -> None:
+        """A step ended. `plan`: what it ran under, where its input is the plan's."""
+        self.agent.step_done(
+            step,
+            step_ns=step_ns,
+            peak_bytes=peak_bytes,
+            plan_id=0 if plan is None else plan.plan_number,
+            flags=flags,
+            recomputed=recomputed,
+            mismatches=mismatches,
+        )
+        if plan is not None:
+            self._plan = plan
+        self._tally.step(
+            step,
+            step_ns=step_ns,
+            peak_bytes=peak_bytes,
+            planned=bool(flags & abi.STEP_PLANNED),
+            plan_id="" if plan is None else plan.plan_id,
+            budget_bytes=0 if plan is None else plan.budget_bytes,
+            kept_all=bool(flags & abi.STEP_KEPT_ALL),
+            mismatches=mismatches,
+            window=bool(flags & abi.STEP_WINDOW),
+        )
+
+    def check(self, step: int, plan: Plan, result: CheckResult) -> None:
+        """Gradients were compared, or what the plan had made again."""
+        equal = not result.differing
+        self.agent.verify(
+            step,
+            plan_id=plan.plan_number,
+            checked=result.checked,
+            differing=len(result.differing),
+            flags=(abi.VERIFY_BITWISE if equal else abi.VERIFY_FAILED)
+            | (abi.VERIFY_VALUES if result.values else 0),
+            first_name=0 if equal else self.agent.intern(result.differing[0]),
+        )
+        self._tally.check(
+            step,
+            checked=result.checked,
+            differing=len(result.differing),
+            equal=equal,
+            values=result.values,
+        )
+
+    def unchecked(self, plan: Plan, why: str) -> None:
+        """A check was due and not made."""
+        self.agent.plan_state(plan.plan_number, abi.PLAN_UNCHECKED, why)
+        self._tally.unchecked(why)
+
+    # ---- Plans ------------------------------------------------------------------
+
+    def applied(self, plan: Plan, own_ns: int, measured_step_ns: int) -> None:
+        """The next steps run under it, at `plan.peak_bytes`, for `own_ns` per step beyond its ops.
+        `measured_step_ns`: of a plain step, as its graph says."""
+        self._measured_step_ns[plan.plan_id] = measured_step_ns
+        if not self._tally.plan_id:
+            self._plan = plan
+        self.agent.plan_applied(plan.plan_number, own_ns, plan.peak_bytes)
+        self._tally.applied(plan.plan_id, own_ns, plan.peak_bytes)
+
+    def refused(self, plan: Plan, why: str) -> None:
+        """This process does not run it."""
+        self.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
+        self._tally.refused(plan.plan_id, why)
+        if self._plan is None:
+            self._plan = plan
+
+    def answered(self, sentence: str) -> None:
+        """The server says that no plan fits, and stores its answer itself."""
+        if self._plan is None:
+            self._answer = sentence
+
+    def let_go(self, plan: Plan) -> None:
+        """The program does not want it any more."""
+        self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED)
+
+    def withdrawn(self, plan: Plan, why: str) -> None:
+        """It is not trusted any more, or cannot be run any more."""
+        self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED, why)
+        self._tally.withdrawn(why)
+
+    def without(self, why: str) -> None:
+        """The job trains without a plan from here on."""
+        why = why.removeprefix(_PREFIX)
+        if self._tally.is_withdrawn:
+            return
+        if self._tally.plan_id and self._plan is not None:
+            self.withdrawn(self._plan, why)
+            return
+        self.agent.plan_state(0, abi.PLAN_NONE, why)
+        self._tally.refused("", why)
+
+    # ---- The verdict ------------------------------------------------------------
+
+    def verdict(self) -> Verdict:
+        """Predicted against measured, so far."""
+        plan = self._plan
+        step_ns = 0 if plan is None else self._measured_step_ns.get(plan.plan_id, 0)
+        return self._tally.verdict(plan, step_ns, self._answer)
+
+    def failed(self, error: BaseException) -> None:
+        """It ends the program."""
+        first = (str(error).strip().splitlines() or [""])[0][:300]
+        text = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        self.agent.plan_state(0, abi.JOB_FAILED, text)

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted against measured: the verdict of one model, from what is reported of it.
+
+    tally = Tally()
+    tally.step(StepFacts(...)); tally.check(...); tally.applied(...)    # as the agent is told
+    verdict = tally.verdict(plan)
+    verdict.sentence, verdict.validated
+
+The server makes the same of the same reports (server/service/verdict.h, server/convert/sentence.h);
+a process has its own because it must be able to say how it goes without a server. Both are held to
+tests/fixtures/verdicts.json, case by case.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+from reprise.plan import Plan
+from reprise.units import format_bytes, format_duration, format_percent
+
+__all__ = ["Tally", "Verdict"]
+
+# Of a plan's steps so many times are kept, the newest.
+TIMES = 10_001
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The figures of reprise.v1.Verdict, by its names; how the job ended, only the server knows."""
+
+    validated: bool = False
+    base_peak_bytes: int = 0
+    budget_bytes: int = 0
+    predicted_peak_bytes: int = 0
+    measured_peak_bytes: int = 0
+    base_step_ns: int = 0
+    predicted_step_ns: int = 0
+    measured_step_ns: int = 0
+    overhead_bound: float = 0.0
+    gradients_equal: bool = False
+    gradients_checked: int = 0
+    gradients_differing: int = 0
+    planned_steps: int = 0
+    mismatches: int = 0
+    sentence: str = ""
+    feasible: bool = False
+    over_budget_steps: int = 0
+    over_budget_bytes: int = 0
+    unplanned_steps: int = 0
+    unplanned_peak_bytes: int = 0
+    checks: int = 0
+    value_checks: int = 0
+    checks_differing: int = 0
+    value_checks_differing: int = 0
+    unchecked: str = ""
+    withdrawn: str = ""
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The steps under one plan."""
+
+    peak_bytes: int = 0
+    times_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=TIMES))
+
+
+@dataclass(slots=True)
+class _Applied:
+    own_ns: int = 0
+    peak_bytes: int = 0
+
+
+class Tally:
+    """What was reported so far. Plans are named by their id in hex, "" for none."""
+
+    def __init__(self) -> None:
+        self._sum = Verdict()
+        self.plan_id = ""  # of the newest planned step
+        self._planned: dict[str, _Steps] = {}
+        self._applied: dict[str, _Applied] = {}
+        self._refused: dict[str, str] = {}
+        self._checked: deque[int] = deque(maxlen=TIMES)  # steps
+
+    def step(
+        self,
+        step: int,
+        *,
+        step_ns: int,
+        peak_bytes: int,
+        planned: bool = False,
+        plan_id: str = "",
+        budget_bytes: int = 0,
+        kept_all: bool = False,
+        mismatches: int = 0,
+        window: bool = False,
+    ) -> None:
+        """A step ended. `budget_bytes`: of its own plan; 0: none, or not known."""
+        total = self._sum
+        mismatches = max(mismatches, 1) if kept_all else mismatches
+        total.mismatches += mismatches
+        if not planned:
+            total.unplanned_steps += 1
+            total.unplanned_peak_bytes = max(total.unplanned_peak_bytes, peak_bytes)
+            return
+        total.planned_steps += 1
+        if 0 < budget_bytes < peak_bytes:
+            total.over_budget_steps += 1
+            total.over_budget_bytes = max(total.over_budget_bytes, peak_bytes - budget_bytes)
+        if not plan_id:
+            return  # its input is not the plan's
+        self.plan_id = plan_id
+        steps = self._planned.setdefault(plan_id, _Steps())
+        steps.peak_bytes = max(steps.peak_bytes, peak_bytes)
+        if not window and not mismatches:
+            steps.times_ns.append((step, step_ns))
+
+    def check(
+        self, step: int, *, checked: int, differing: int, equal: bool, values: bool = False
+    ) -> None:
+        """Gradients were compared, or (`values`) what the plan had made again."""
+        total, differs = self._sum, differing > 0 or not equal
+        self._checked.append(step)
+        total.checks += 1
+        total.value_checks += values
+        total.checks_differing += differs
+        total.value_checks_differing += differs and values
+        if not values:
+            total.gradients_checked += checked
+            total.gradients_differing += differing
+
+    def applied(self, plan_id: str, own_ns: int, peak_bytes: int) -> None:
+        """Steps run under it, for so much per step beyond its ops, at this peak."""
+        self._applied[plan_id] = _Applied(own_ns, peak_bytes)
+
+    def refused(self, plan_id: str, why: str) -> None:
+        """The executor does not run it; no id: there is none to run."""
+        self._refused[plan_id] = why
+
+    def withdrawn(self, why: str) -> None:
+        """The plan of the steps so far is not trusted any more."""
+        self._sum.withdrawn = why
+
+    def unchecked(self, why: str) -> None:
+        """Gradients are not compared."""
+        self._sum.unchecked = why
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Some plan was."""
+        return bool(self._sum.withdrawn)
+
+    def verdict(
+        self, plan: Plan | None, measured_step_ns: int = 0, no_plan_fits: str = ""
+    ) -> Verdict:
+        """About `plan`: that of the newest planned step, else the newest one. `measured_step_ns`:
+        of a step without a plan, as its graph says; 0: not known. `no_plan_fits`: the server's
+        sentence in place of a plan."""
+        total = self._sum
+        answer = plan.sentence if plan is not None else no_plan_fits
+        refused = self._refusal(plan.plan_id if plan is not None else "")
+        if not answer and not refused:
+            return Verdict()
+        out = Verdict(
+            gradients_equal=total.checks > 0 and not total.checks_differing,
+            gradients_checked=total.gradients_checked,
+            gradients_differing=total.gradients_differing,
+            planned_steps=total.planned_steps,
+            mismatches=total.mismatches,
+            over_budget_steps=total.over_budget_steps,
+            over_budget_bytes=total.over_budget_bytes,
+            unplanned_steps=total.unplanned_steps,
+            unplanned_peak_bytes=total.unplanned_peak_bytes,
+            checks=total.checks,
+            value_checks=total.value_checks,
+            checks_differing=total.checks_differing,
+            value_checks_differing=total.value_checks_differing,
+            unchecked="" if total.checks else total.unchecked,
+            withdrawn=total.withdrawn,
+            refused=refused,
+        )
+        if plan is not None:
+            self._about(plan, measured_step_ns, out)
+        out.validated = (
+            out.feasible
+            and out.planned_steps > 0
+            and not out.over_budget_steps
+            and out.gradients_equal
+            and not out.mismatches
+            and not out.withdrawn
+        )
+        out.sentence = sentence(answer, out)
+        return out
+
+    def _about(self, plan: Plan, measured_step_ns: int, out: Verdict) -> None:
+        out.feasible = plan.feasible
+        out.base_peak_bytes = plan.base_peak_bytes
+        out.budget_bytes = plan.budget_bytes
+        out.base_step_ns = measured_step_ns or plan.base_time_ns
+        out.overhead_bound = plan.bound
+        if plan.feasible:
+            applied = self._applied.get(plan.plan_id, _Applied())
+            out.predicted_peak_bytes = applied.peak_bytes or plan.peak_bytes
+            out.predicted_step_ns = out.base_step_ns + plan.time_ns - plan.base_time_ns
+            out.predicted_step_ns += applied.own_ns
+        steps = self._planned.get(plan.plan_id)
+        if steps is not None:
+            out.measured_peak_bytes = steps.peak_bytes
+            checked = set(self._checked)
+            times = [time_ns for step, time_ns in steps.times_ns if step not in checked]
+            out.measured_step_ns = int(median(times)) if times else 0
+
+    def _refusal(self, plan_id: str) -> str:
+        """Of a plan that no step ran under."""
+        if self._sum.planned_steps or plan_id in self._applied:
+            return ""
+        return self._refused.get(plan_id) or self._refused.get("", "")
+
+
+def sentence(plan_sentence: str, verdict: Verdict) -> str:
+    """The plan's sentence, the measured part, and what else a reader would be misled about."""
+    text = plan_sentence
+    if not text:
+        text = f"No plan: {verdict.refused.rstrip('.')}."
+    elif verdict.feasible and verdict.planned_steps:
+        text += _measured(verdict)
+    more = _trouble(verdict, planned=bool(plan_sentence) and verdict.feasible)
+    if more and not text.endswith("."):
+        text += "."
+    return text + more
+
+
+def measured_part(text: str) -> str:
+    """Of a sentence, without what was predicted; empty: nothing was measured yet."""
+    _, found, rest = text.partition(".  Measured ")
+    return f"measured {rest}" if found else ""
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _difference(measured: int, predicted: int) -> str:
+    if predicted <= 0:
+        return ""
+    return f" ({format_percent(measured / predicted - 1, sign=True)})"
+
+
+def _checks(verdict: Verdict) -> str:
+    values, checks = verdict.value_checks, verdict.checks
+    if not checks:
+        why = verdict.unchecked.rstrip(".")
+        return f"not checked yet{': ' if why else ''}{why}"
+    if verdict.checks_differing:
+        differing = verdict.value_checks_differing
+        what = "gradients and values made again"
+        if not differing:
+            what = "gradients"
+        elif differing == verdict.checks_differing:
+            what = "values made again"
+        return f"{what} differ in {verdict.checks_differing} of {_count(checks, 'check')}"
+    if values == checks:
+        return f"values made again bit for bit equal in {_count(values, 'check')}"
+    text = f"gradients bit for bit equal in {_count(checks - values, 'check')}"
+    return text + (f", values made again in {_count(values, 'check')}" if values else "")
+
+
+def _measured(verdict: Verdict) -> str:
+    figures = []
+    if verdict.measured_peak_bytes > 0:
+        off = _difference(verdict.measured_peak_bytes, verdict.predicted_peak_bytes)
+        figures.append(format_bytes(verdict.measured_peak_bytes) + off)
+    if verdict.measured_step_ns > 0:
+        off = _difference(verdict.measured_step_ns, verdict.predicted_step_ns)
+        figures.append(format_duration(verdict.measured_step_ns) + off)
+    if not figures:  # other inputs than the plan's
+        return f".  Not measured, {_checks(verdict)}."
+    return f".  Measured {', '.join(figures)}, {_checks(verdict)}."
+
+
+def _unplanned(verdict: Verdict, planned: bool) -> str:
+    """Steps without a plan that a reader would take to have kept the budget."""
+    over = verdict.unplanned_peak_bytes - verdict.budget_bytes
+    if not verdict.unplanned_steps or (planned and over <= 0):
+        return ""
+    plan = "the plan" if planned else "a plan"
+    peak = format_bytes(verdict.unplanned_peak_bytes)
+    text = f" {_count(verdict.unplanned_steps, 'step')} ran without {plan}, at up to {peak}"
+    if verdict.feasible and over > 0:
+        text += f", {format_bytes(over)} over the budget"
+    return text + "."
+
+
+def _trouble(verdict: Verdict, planned: bool) -> str:
+    text = ""
+    if planned and verdict.refused:
+        text += f" It was not run: {verdict.refused.rstrip('.')}."
+    if verdict.over_budget_steps:
+        text += (
+            f" {verdict.over_budget_steps} of {_count(verdict.planned_steps, 'planned step')} "
+            f"exceeded the budget, by up to {format_bytes(verdict.over_budget_bytes)}."
+        )
+    if verdict.mismatches:
+        times = _count(verdict.mismatches, "time")
+        text += f" The program left the plan {times} and kept everything then."
+    if verdict.withdrawn:
+        text += f" The plan was withdrawn: {verdict.withdrawn.rstrip('.')}."
+    # A plan that no step has run under yet says nothing of those before it.
+    fresh = planned and not (verdict.planned_steps or verdict.refused or text)
+    if not fresh:
+        text += _unplanned(verdict, planned and verdict.planned_steps > 0)
+    return text
