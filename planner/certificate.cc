@@ -61,11 +61,18 @@ void Certificate::Try(OpId at) {
   }
   for (const StorageId s : problem_.Writes(at)) storages.push_back(s);
   Prove(at, result.least_budget_bytes, std::move(storages));
-  added_ns_ = std::max(added_ns_, result.added_ns);
+  Raise(result.added_ns, {at}, false);
   if (result.has_keep_set) {
     ceiling_.Lower(result.keep_set.recomputed);
     effort_.Spend(problem_.op_count);
   }
+}
+
+void Certificate::Raise(int64_t added_ns, std::vector<OpId> windows,
+                        bool inside) {
+  if (added_ns <= added_ns_) return;
+  added_ns_ = added_ns;
+  source_ = {.windows = std::move(windows), .inside = inside};
 }
 
 void Certificate::Prove(OpId at, int64_t least_bytes,
@@ -73,6 +80,7 @@ void Certificate::Prove(OpId at, int64_t least_bytes,
   if (least_bytes <= infeasible_.smallest_budget_bytes) return;
   infeasible_.smallest_budget_bytes = least_bytes;
   infeasible_.blocking_op = at;
+  infeasible_.windows.clear();
   std::sort(storages.begin(), storages.end(), [&](StorageId a, StorageId b) {
     if (problem_.bytes[a] != problem_.bytes[b]) {
       return problem_.bytes[a] > problem_.bytes[b];
@@ -106,7 +114,7 @@ WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
     effort_.Spend(window.ticks() - before);
     tried_[at].added_ns = std::max(tried_[at].added_ns, result.added_ns);
     if (result.has_keep_set && result.added_ns >= best.added_ns) best = result;
-    added_ns_ = std::max(added_ns_, result.added_ns);
+    Raise(result.added_ns, {at}, false);
   }
   return best;
 }
@@ -164,8 +172,12 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   if (result.solved && result.impossible) {
     // A proof for this budget, not for a smaller one than is left.
     Prove(windows.front(), budget_bytes_ + 1, {});
+    if (infeasible_.smallest_budget_bytes == budget_bytes_ + 1) {
+      infeasible_.windows = windows;
+      infeasible_.inside = inside;
+    }
   } else if (result.solved) {
-    added_ns_ = std::max(added_ns_, result.added_ns);
+    Raise(result.added_ns, windows, inside);
   }
   return result;
 }

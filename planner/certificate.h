@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "planner/certify.h"
 #include "planner/effort.h"
 #include "planner/many_windows.h"
 #include "planner/planner.h"
@@ -67,6 +68,8 @@ class Certificate {
 
   // Proven: every schedule adds at least this much time.
   int64_t added_ns() const { return added_ns_; }
+  // By these windows.
+  const ProofSource& source() const { return source_; }
   bool impossible() const {
     return infeasible_.smallest_budget_bytes > budget_bytes_;
   }
@@ -86,6 +89,8 @@ class Certificate {
   void CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
                          const PeaksOf& peaks_of);
   void Prove(OpId at, int64_t least_bytes, std::vector<StorageId> storages);
+  // Raises what is proven.
+  void Raise(int64_t added_ns, std::vector<OpId> windows, bool inside);
 
   const Problem& problem_;
   const int64_t budget_bytes_;
@@ -106,6 +111,7 @@ class Certificate {
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
   int64_t added_ns_ = 0;
+  ProofSource source_;
   WindowCeiling ceiling_;
   Infeasible infeasible_;
 };

@@ -37,8 +37,19 @@ std::vector<OpId> Reduction::Expand(std::span<const OpId> execs) const {
   return expanded;
 }
 
+OpId Reduction::Expand(OpId op) const {
+  // Of those that run together, the one that needs most.
+  const std::vector<int64_t> sets = WorkingSets(original_);
+  OpId most = pieces_[piece_begin_[op]].op;
+  for (int32_t i = piece_begin_[op]; i < piece_begin_[op + 1]; ++i) {
+    if (sets[pieces_[i].op] > sets[most]) most = pieces_[i].op;
+  }
+  return most;
+}
+
 Infeasible Reduction::Expand(Infeasible infeasible) const {
   const OpId o = infeasible.blocking_op;
+  for (OpId& window : infeasible.windows) window = Expand(window);
   std::vector<StorageId> storages;
   std::vector<uint8_t> is_listed(twin_of_.size(), 0);
   for (const StorageId s : infeasible.storages) {
@@ -52,12 +63,7 @@ Infeasible Reduction::Expand(Infeasible infeasible) const {
   }
   if (o != kNoOp && piece_begin_[o] < piece_begin_[o + 1]) {
     const std::vector<int64_t> sets = WorkingSets(original_);
-    infeasible.blocking_op = pieces_[piece_begin_[o]].op;
-    for (int32_t i = piece_begin_[o]; i < piece_begin_[o + 1]; ++i) {
-      if (sets[pieces_[i].op] > sets[infeasible.blocking_op]) {
-        infeasible.blocking_op = pieces_[i].op;
-      }
-    }
+    infeasible.blocking_op = Expand(o);
     if (sets[infeasible.blocking_op] == infeasible.smallest_budget_bytes) {
       storages = StoragesOf(original_, infeasible.blocking_op);
     }

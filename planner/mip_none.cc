@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // No MIP solver in this build.
+#include "planner/lp.h"
 #include "planner/mip.h"
 
 namespace reprise::planner {
@@ -12,5 +13,12 @@ MipAnswer SolveLp(const MipProgram&, const std::function<bool()>&) {
 }
 
 MipAnswer SolveMip(const MipProgram&, const MipOptions&) { return {}; }
+
+class LpSeries::Solver {};
+LpSeries::LpSeries(const MipProgram&, const std::function<bool()>&) {}
+LpSeries::~LpSeries() = default;
+void LpSeries::SetBounds(int32_t, double, double) {}
+LpSeries::Answer LpSeries::Solve(int) { return {}; }
+int64_t LpSeries::iterations() const { return 0; }
 
 }  // namespace reprise::planner

@@ -11,6 +11,7 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
   plan.base_peak_bytes = problem.base.peak_bytes;
   plan.base_time_ns = problem.base.time_ns;
   plan.bound = Overhead(solution.added_ns, problem.base.time_ns);
+  plan.bound_ns = solution.added_ns;
   plan.infeasible = solution.infeasible;
   if (archive.Smallest() != nullptr) {
     plan.infeasible.smallest_known_bytes = archive.Smallest()->peak_bytes;
@@ -41,7 +42,7 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
   plan.feasible = true;
   plan.infeasible = {};
   plan.overhead = Overhead(added, problem.base.time_ns);
-  plan.proven_optimal = IsProven(problem, added, solution.added_ns);
+  plan.is_optimal = IsProven(problem, added, solution.added_ns);
   plan.solver = best->solver;
 
   std::vector<uint8_t> ran(problem.op_count, 0);

@@ -40,6 +40,7 @@ Solution SolveNamed(const Problem& problem, const Request& request,
                 certificate, effort);
   }
   return {.added_ns = certificate.added_ns(),
+          .source = certificate.source(),
           .impossible = certificate.impossible(),
           .infeasible = certificate.infeasible()};
 }
@@ -52,6 +53,9 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
   Known found(smaller);
   Solution solution = Solve(smaller, request, found, effort);
   solution.infeasible = reduction.Expand(solution.infeasible);
+  for (OpId& window : solution.source.windows) {
+    window = reduction.Expand(window);
+  }
   for (const Archive::Point* point :
        {found.archive.Best(request.budget_bytes), found.archive.Smallest()}) {
     if (point == nullptr) continue;
@@ -85,6 +89,40 @@ Solution SolveAuto(const Problem& problem, const Request& request, Known& known,
   return Solve(problem, request, known, effort);
 }
 
+// Whose word the bound or the refusal is: the verifier's, where it accepts a
+// certificate of all of it.
+void Certify(const Problem& problem, const Request& request,
+             const Solution& solution, Plan& plan) {
+  if (plan.feasible && plan.bound_ns == 0) {
+    // Nothing is claimed; a step that adds nothing is as fast as can be.
+    const bool adds = plan.evaluation.time_ns > problem.base.time_ns;
+    plan.bound_proof = adds ? BoundProof::kNone : BoundProof::kChecked;
+    plan.proven_optimal = plan.is_optimal && !adds;
+    return;
+  }
+  const bool refused = !plan.feasible && !plan.undecided;
+  if (!refused && plan.bound_ns == 0) return;
+  const StatusOr<verify::Facts> facts =
+      verify::ReadFacts(*problem.graph, ExecutorOf(problem.capabilities));
+  plan.bound_proof = BoundProof::kSolver;
+  if (!facts.ok()) return;
+  const CertifyLimits limits{.most_iterations = request.certify_iterations,
+                             .should_stop = request.should_stop};
+  if (refused) {
+    plan.certificate = CertifyRefusal(*facts, request.budget_bytes,
+                                      solution.infeasible, limits);
+    if (plan.certificate.method != verify::Method::kNone) {
+      plan.bound_proof = BoundProof::kChecked;
+    }
+    return;
+  }
+  plan.certificate = CertifyBound(problem, *facts, request.budget_bytes,
+                                  solution.source, plan.bound_ns, limits);
+  if (plan.certificate.added_ns < plan.bound_ns) return;
+  plan.bound_proof = BoundProof::kChecked;
+  plan.proven_optimal = plan.is_optimal;
+}
+
 }  // namespace
 
 StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
@@ -102,6 +140,7 @@ StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
           : SolveNamed(problem, request, known.archive, effort);
   ASSIGN_OR_RETURN(Plan plan, PlanFrom(problem, request.budget_bytes, solution,
                                        known.archive));
+  Certify(problem, request, solution, plan);
   plan.interrupted = effort.interrupted();
   plan.ticks = effort.ticks();
   return plan;

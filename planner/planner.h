@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "planner/evaluate.h"
 #include "planner/step_graph.h"
+#include "planner/verify/certificate.h"
 
 namespace reprise::planner {
 
@@ -56,9 +57,19 @@ struct Request {
   uint64_t seed = 1;
   // Search the smaller graph of reduce.h: the same optimum in less time.
   bool reduce = true;
+  // Simplex iterations that a certificate of several windows may take, after
+  // the search; those of single windows are always made. 0: none.
+  int64_t certify_iterations = 20'000;
   // Asked every few thousand ticks.
   std::function<bool()> should_stop = {};
   std::function<void(const Progress&)> on_progress = {};
+};
+
+// Whose word it is that a bound, or a refusal, is true.
+enum class BoundProof : uint8_t {
+  kNone,     // nothing is claimed but what is trivial
+  kSolver,   // the search's, and where it asked CBC, CBC's
+  kChecked,  // the verifier accepted a certificate (planner/verify)
 };
 
 // Why a budget is impossible.
@@ -67,6 +78,10 @@ struct Infeasible {
   OpId blocking_op = kNoOp;           // the op that needs it
   std::vector<StorageId> storages;    // what it needs, largest first
   int64_t smallest_known_bytes = 0;   // smallest peak of a known plan; 0: none
+  // Where several windows prove it together: these, with memory inside segments
+  // or without.
+  std::vector<OpId> windows = {};
+  bool inside = false;
 };
 
 struct Plan {
@@ -78,8 +93,17 @@ struct Plan {
   int64_t base_peak_bytes = 0;
   int64_t base_time_ns = 0;
   double overhead = 0;  // time / base time - 1
-  double bound = 0;     // proven; <= overhead
+  double bound = 0;     // <= overhead
+  int64_t bound_ns = 0;  // the same, in added time
   BoundScope bound_scope = BoundScope::kOrder;
+  // Of the bound, or of the refusal.
+  BoundProof bound_proof = BoundProof::kNone;
+  // What the verifier accepted: of this bound or refusal where bound_proof is
+  // kChecked, of a smaller bound else; method kNone where there is none.
+  verify::Certificate certificate;
+  // The bound reaches the overhead (IsProven) ...
+  bool is_optimal = false;
+  // ... and was checked.
   bool proven_optimal = false;
   // The search ended (ticks, should_stop) without a plan and without a proof:
   // feasible is false and infeasible.smallest_budget_bytes <= budget.

@@ -70,6 +70,8 @@ class Reduction {
 
   // A list of execs of the original for one of graph().
   std::vector<OpId> Expand(std::span<const OpId> execs) const;
+  // The op of the original whose window says what that of this one does.
+  OpId Expand(OpId op) const;
   // A reason in terms of the original.
   Infeasible Expand(Infeasible infeasible) const;
 

@@ -65,6 +65,7 @@ Solution Search::Run() {
   }
   Polish();
   return {.added_ns = certificate_.added_ns(),
+          .source = certificate_.source(),
           .impossible = false,
           .infeasible = certificate_.infeasible()};
 }
@@ -82,6 +83,7 @@ Solution Search::Refuse() {
     FromCuts(problem_, options, certificate_, generator_, archive_, effort_);
   }
   return {.added_ns = 0,
+          .source = {},
           .impossible = true,
           .infeasible = certificate_.infeasible().smallest_budget_bytes >
                                 infeasible.smallest_budget_bytes

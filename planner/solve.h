@@ -15,6 +15,7 @@
 
 #include "planner/archive.h"
 #include "planner/certificate.h"
+#include "planner/certify.h"
 #include "planner/chain_plan.h"
 #include "planner/flags.h"
 #include "planner/planner.h"
@@ -24,6 +25,7 @@ namespace reprise::planner {
 
 struct Solution {
   int64_t added_ns = 0;  // proven for this budget
+  ProofSource source;    // of added_ns
   bool impossible = false;
   Infeasible infeasible;
 };

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A certificate: what a search claims of one budget, and all that a second
+// program needs to find the claim true by itself (verify.h). Plain data; the
+// numbers of a certificate are small because the verifier rebuilds everything
+// else from the step graph.
+//
+// Two claims. A *bound*: every schedule in base order within `budget_bytes`
+// adds at least `added_ns`. A *refusal*: no schedule in base order fits in less
+// than `least_bytes`.
+//
+// How each method proves it. *Values* are the versions of storages, numbered
+// storage by storage: those of storage 0 in order, then those of storage 1.
+//
+//   kWorkingSet  refusal. at[0]: what the op needs, makes and uses is present
+//                while it runs
+//   kChain       refusal. at[0]: every way back from the op's inputs to nothing
+//                needs as much somewhere (chain.h)
+//   kWindow      bound or refusal. at[0]: minimum cuts (window.h). A tree that
+//                branches on values: present while the op first runs, or made
+//                again later; each leaf has the price of a byte
+//   kWindows     bound or refusal. at[]: a program of several windows
+//                (program.h). A tree that branches on its columns: 1 or 0; each
+//                leaf has a vector of multipliers of the rows
+//
+// A tree is a list of nodes in preorder: an inner node names what it branches
+// on, the node of "present" or 1 follows, then that of "made again" or 0.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/step_graph.h"
+
+namespace reprise::verify {
+
+using planner::OpId;
+using planner::StorageId;
+
+enum class Method : uint8_t {
+  kNone,
+  kWorkingSet,
+  kChain,
+  kWindow,
+  kWindows,
+};
+
+// What the executor of the plan can do, as claims assume it.
+struct Executor {
+  int max_runs = 0;  // runs per op, the first included; 0: no limit
+  bool recompute_in_backward_only = false;
+  bool seeded_ok = false;
+  bool collective_ok = false;
+  bool duplicate_outputs = false;
+  bool program_frees = false;  // first lives last to release_op
+  int64_t ns_per_op = 0;       // added to the time of every re-run
+
+  friend bool operator==(const Executor&, const Executor&) = default;
+};
+
+// A row of a program and its multiplier.
+struct Multiplier {
+  int32_t row = 0;
+  int64_t value = 0;  // / 2^shift of its leaf
+
+  friend bool operator==(const Multiplier&, const Multiplier&) = default;
+};
+
+struct Node {
+  int32_t branch = -1;  // a value or a column; -1: a leaf
+  // Of a leaf. Multipliers of (memory) and (inside) rows count
+  // 2^-(shift + byte_shift) ns per byte, those of other rows 2^-shift ns.
+  int shift = 0;
+  int byte_shift = 0;
+  // Nothing obeys the rows of this leaf: times do not count.
+  bool impossible = false;
+  int64_t price = 0;  // kWindow: of a byte, price / 2^(shift + byte_shift) ns
+  std::vector<Multiplier> multipliers = {};  // kWindows
+
+  friend bool operator==(const Node&, const Node&) = default;
+};
+
+// A row of what is in memory while `op` runs in the segment after window k.
+struct InsideRow {
+  int32_t segment = 0;
+  OpId op = 0;
+
+  friend bool operator==(const InsideRow&, const InsideRow&) = default;
+};
+
+struct Certificate {
+  Method method = Method::kNone;
+  bool refuses = false;
+  int64_t budget_bytes = 0;
+  int64_t added_ns = 0;     // of a bound
+  int64_t least_bytes = 0;  // of a refusal
+  std::vector<OpId> at = {};
+  bool inside = false;  // kWindows: the program with memory inside segments
+  std::vector<InsideRow> inside_rows = {};
+  std::vector<Node> tree = {};
+};
+
+}  // namespace reprise::verify

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/verify/program.h"
+
+#include <algorithm>
+
+namespace reprise::verify {
+
+StatusOr<Program> Program::Build(const Facts& facts, int64_t budget_bytes,
+                                 std::span<const OpId> at, bool inside,
+                                 std::span<const InsideRow> inside_rows) {
+  if (at.empty()) return InvalidArgument("no windows");
+  Program program(facts, budget_bytes, inside);
+  program.windows_.resize(at.size());
+  for (size_t k = 0; k < at.size(); ++k) {
+    if (at[k] < 0 || at[k] >= facts.op_count || (k > 0 && at[k] <= at[k - 1])) {
+      return InvalidArgument("windows are not ascending ops");
+    }
+    Segment& segment = program.windows_[k];
+    segment.at = at[k];
+    segment.next = k + 1 < at.size() ? at[k + 1] : facts.op_count;
+    // A re-run of the segment comes before a first run of (at, next], or
+    // before the end.
+    for (OpId o = segment.at + 1; o <= segment.next; ++o) {
+      segment.may_rerun = segment.may_rerun || facts.may_trigger[o] != 0;
+    }
+    segment.sure.assign(facts.value_count, 0);
+    segment.kept.assign(facts.value_count, kUnknown);
+    segment.again.assign(facts.op_count, -1);
+    segment.later.assign(facts.op_count, -1);
+    segment.stays.assign(facts.value_count, -1);
+    program.FindSure(segment);
+    if (segment.room < 0) program.impossible_ = true;
+  }
+  // From the last: what a window carries, the one before has a column for.
+  for (size_t k = at.size(); k-- > 0;) program.AddColumns(static_cast<int>(k));
+  for (size_t k = 0; k < at.size(); ++k) program.AddRows(static_cast<int>(k));
+  program.AddRunRows();
+  for (const InsideRow& row : inside_rows) {
+    if (!inside || row.segment < 0 ||
+        row.segment + 1 >= static_cast<int32_t>(at.size()) || row.op < 0 ||
+        row.op >= program.windows_[row.segment].next) {
+      return InvalidArgument("a row inside a segment is of no segment");
+    }
+    program.AddInsideRow(row.segment, row.op);
+  }
+  return program;
+}
+
+void Program::FindSure(Segment& segment) const {
+  const Facts& facts = *facts_;
+  const planner::Op& op = facts.graph->ops[segment.at];
+  const OpId trigger = facts.TriggerFrom(segment.at);
+  for (Value v = 0; v < facts.value_count; ++v) {
+    if (facts.maker[v] >= segment.at) continue;
+    for (const OpId use : facts.uses[v]) {
+      if (use < segment.at) continue;
+      if (use == segment.at || use < trigger || facts.may_remake[v] == 0) {
+        segment.sure[v] = 1;
+      }
+      break;
+    }
+  }
+  for (size_t s = 0; s < facts.graph->storages.size(); ++s) {
+    const auto storage = static_cast<StorageId>(s);
+    const OpId until = facts.HeldUntil(storage);
+    if (until == planner::kNoOp || until < segment.at) continue;
+    const Value there = facts.Before(storage, segment.at);
+    if (there >= 0) segment.sure[there] = 1;
+  }
+  segment.room = budget_bytes_ - facts.graph->static_bytes - op.workspace_bytes;
+  for (const StorageId s : op.writes) {
+    segment.room -= facts.graph->storages[s].bytes;
+  }
+  for (Value v = 0; v < facts.value_count; ++v) {
+    if (segment.sure[v] != 0) segment.room -= facts.BytesOf(v);
+  }
+}
+
+int32_t Program::NewColumn(int64_t cost_ns, bool kept) {
+  cost_ns_.push_back(cost_ns);
+  is_kept_.push_back(kept);
+  return column_count() - 1;
+}
+
+void Program::AddColumns(int k) {
+  const Facts& facts = *facts_;
+  Segment& segment = windows_[k];
+  const Segment* next =
+      k + 1 < static_cast<int>(windows_.size()) ? &windows_[k + 1] : nullptr;
+  const auto add = [&](Value v) {
+    if (facts.maker[v] >= segment.at || segment.sure[v] != 0 ||
+        facts.BytesOf(v) == 0 || segment.kept[v] >= 0) {
+      return;
+    }
+    segment.kept[v] = NewColumn(0, true);
+    segment.values.push_back(v);
+  };
+  for (Value v = 0; v < facts.value_count; ++v) {
+    const auto uses = facts.uses[v];
+    if (!uses.empty() && uses.back() >= segment.at) add(v);
+  }
+  // Values whose makers may have to run again although they are surely present
+  // while `at` runs: with memory inside segments they may go and come back.
+  std::vector<Value> also;
+  if (next != nullptr) {
+    for (const Value v : next->values) add(v);
+    for (Value v = 0; v < facts.value_count; ++v) {
+      if (next->sure[v] != 0) add(v);
+    }
+    for (Value v = 0; inside_ && segment.may_rerun && v < facts.value_count;
+         ++v) {
+      if (facts.may_remake[v] == 0 || facts.BytesOf(v) == 0 ||
+          (next->kept[v] < 0 && next->sure[v] == 0)) {
+        continue;
+      }
+      const OpId maker = facts.maker[v];
+      if (maker == segment.at && segment.again[maker] < 0) {
+        segment.again[maker] = NewColumn(facts.rerun_ns[maker], false);
+      }
+      if (maker < segment.at && segment.sure[v] != 0) also.push_back(v);
+    }
+  }
+  // `values` grows on the way: what a maker reads may have to be made too.
+  const auto add_maker = [&](Value v) {
+    const OpId maker = facts.maker[v];
+    if (facts.may_remake[v] == 0 || segment.later[maker] >= 0) return;
+    if (segment.may_rerun) {
+      segment.again[maker] = NewColumn(facts.rerun_ns[maker], false);
+    }
+    segment.later[maker] =
+        next == nullptr ? segment.again[maker] : NewColumn(0, false);
+    for (const Value u : facts.needs[maker]) add(u);
+  };
+  for (const Value v : also) add_maker(v);
+  for (size_t i = 0; i < segment.values.size(); ++i) {
+    add_maker(segment.values[i]);
+  }
+}
+
+int32_t Program::Kept(const Segment& segment, Value v) const {
+  if (segment.sure[v] != 0 || facts_->BytesOf(v) == 0) return kOne;
+  return segment.kept[v];
+}
+
+int32_t Program::Remade(const Segment& segment, bool later, Value v) const {
+  if (facts_->may_remake[v] == 0) return kZero;
+  const OpId maker = facts_->maker[v];
+  // Later ones may be possible where this segment allows none.
+  const bool last = segment.next == facts_->op_count;
+  if (!segment.may_rerun && (!later || last)) return kZero;
+  const int32_t column = later ? segment.later[maker] : segment.again[maker];
+  return column >= 0 ? column : kUnknown;
+}
+
+void Program::AddPresence(const Segment& segment, bool later, Value v,
+                          int32_t minus, int64_t least) {
+  const int32_t kept = Kept(segment, v);
+  const int32_t remade = Remade(segment, later, v);
+  if (kept < 0 || remade == kUnknown) return;
+  Add(kept, 1);
+  if (remade >= 0) Add(remade, 1);
+  if (minus >= 0) Add(minus, -1);
+  Close(least, false);
+}
+
+void Program::Close(int64_t least, bool in_bytes) {
+  begin_.push_back(static_cast<int64_t>(entries_.size()));
+  least_.push_back(least);
+  in_bytes_.push_back(in_bytes);
+}
+
+void Program::AddRows(int k) {
+  const Facts& facts = *facts_;
+  const Segment& segment = windows_[k];
+  const Segment* next =
+      k + 1 < static_cast<int>(windows_.size()) ? &windows_[k + 1] : nullptr;
+
+  // (memory)
+  for (const Value v : segment.values) {
+    Add(segment.kept[v], -facts.BytesOf(v));
+  }
+  for (OpId o = 0; o < segment.at; ++o) {
+    const planner::Op& op = facts.graph->ops[o];
+    if (op.kind == planner::OpKind::kSeeded && op.state_bytes > 0 &&
+        segment.later[o] >= 0) {
+      Add(segment.later[o], -op.state_bytes);
+    }
+  }
+  Close(-segment.room, true);
+
+  for (const Value v : segment.values) {
+    bool first = false, future = false;
+    for (const OpId use : facts.uses[v]) {
+      first = first || (use >= segment.at && use < segment.next) ||
+              (use == facts.op_count && next == nullptr);
+      future = future || use >= segment.at;
+    }
+    if (first) AddPresence(segment, false, v, -1, 1);
+    if (future && !(first && next == nullptr)) {
+      AddPresence(segment, true, v, -1, 1);
+    }
+    if (next == nullptr) continue;
+    if (next->kept[v] >= 0) {
+      AddPresence(segment, false, v, next->kept[v], 0);
+    } else if (next->sure[v] != 0 && !first) {
+      AddPresence(segment, false, v, -1, 1);
+    }
+  }
+  for (OpId o = 0; o <= segment.at; ++o) {
+    for (const Value u : facts.needs[o]) {
+      if (segment.again[o] >= 0) {
+        AddPresence(segment, false, u, segment.again[o], 0);
+      }
+      if (next != nullptr && segment.later[o] >= 0) {
+        AddPresence(segment, true, u, segment.later[o], 0);
+      }
+    }
+    if (next == nullptr || segment.later[o] < 0) continue;
+    if (segment.again[o] >= 0) Add(segment.again[o], 1);
+    if (next->later[o] >= 0) Add(next->later[o], 1);
+    Add(segment.later[o], -1);
+    Close(0, false);
+  }
+  // (version)
+  for (size_t s = 0; s < facts.graph->storages.size(); ++s) {
+    int columns = 0;
+    bool sure = false;
+    for (Value v = facts.first_value[s]; v < facts.first_value[s + 1]; ++v) {
+      columns += segment.kept[v] >= 0;
+      sure = sure || segment.sure[v] != 0;
+    }
+    if (columns == 0 || (columns == 1 && !sure)) continue;
+    for (Value v = facts.first_value[s]; v < facts.first_value[s + 1]; ++v) {
+      if (segment.kept[v] >= 0) Add(segment.kept[v], -1);
+    }
+    Close(sure ? 0 : -1, false);
+  }
+}
+
+void Program::AddRunRows() {
+  const int most = facts_->executor.max_runs;
+  if (most <= 0) return;
+  for (OpId o = 0; o < facts_->op_count; ++o) {
+    int columns = 0;
+    for (const Segment& segment : windows_) columns += segment.again[o] >= 0;
+    if (columns < most) continue;
+    for (const Segment& segment : windows_) {
+      if (segment.again[o] >= 0) Add(segment.again[o], -1);
+    }
+    Close(1 - int64_t{most}, false);
+  }
+}
+
+int64_t Program::Touched(OpId o, std::vector<uint8_t>& marks) const {
+  marks.assign(facts_->graph->storages.size(), 0);
+  int64_t bytes = facts_->graph->ops[o].workspace_bytes;
+  const auto touch = [&](std::span<const Value> values) {
+    for (const Value v : values) {
+      const StorageId s = facts_->storage[v];
+      if (marks[s] == 0) bytes += facts_->graph->storages[s].bytes;
+      marks[s] = 1;
+    }
+  };
+  touch(facts_->needs[o]);
+  touch(facts_->makes[o]);
+  return bytes;
+}
+
+bool Program::MayStay(int k, Value v) const {
+  const Segment& next = windows_[k + 1];
+  return facts_->maker[v] <= windows_[k].at && facts_->BytesOf(v) > 0 &&
+         (next.kept[v] >= 0 || next.sure[v] != 0) &&
+         Remade(windows_[k], false, v) != kUnknown;
+}
+
+void Program::AddInsideRow(int k, OpId o) {
+  Segment& segment = windows_[k];
+  const Segment& next = windows_[k + 1];
+  const bool first = o > segment.at;
+  if (!first && segment.again[o] < 0) return;
+  std::vector<uint8_t> marks;
+  const int64_t touched = Touched(o, marks);
+  int64_t room = budget_bytes_ - facts_->graph->static_bytes;
+  std::vector<Entry> sum;
+  for (Value v = 0; v < facts_->value_count; ++v) {
+    if (marks[facts_->storage[v]] != 0 || !MayStay(k, v)) continue;
+    const int32_t there = Kept(next, v);
+    const int32_t remade = Remade(segment, false, v);
+    if (remade < 0 && there == kOne) {
+      room -= facts_->BytesOf(v);
+      continue;
+    }
+    if (remade < 0) {
+      sum.push_back({there, -facts_->BytesOf(v)});
+      continue;
+    }
+    if (segment.stays[v] < 0) {
+      // (stays)
+      segment.stays[v] = NewColumn(0, false);
+      Add(segment.stays[v], 1);
+      Add(remade, 1);
+      if (there >= 0) Add(there, -1);
+      Close(there >= 0 ? 0 : 1, false);
+    }
+    sum.push_back({segment.stays[v], -facts_->BytesOf(v)});
+  }
+  for (const Entry& entry : sum) entries_.push_back(entry);
+  if (first) {
+    room -= touched;
+  } else {
+    Add(segment.again[o], -touched);
+  }
+  Close(-room, true);
+}
+
+bool Program::ViolatesInside(int k, OpId o,
+                             const std::vector<double>& solution) const {
+  const Segment& segment = windows_[k];
+  const Segment& next = windows_[k + 1];
+  const bool first = o > segment.at;
+  if (!first && segment.again[o] < 0) return false;
+  std::vector<uint8_t> marks;
+  const auto touched = static_cast<double>(Touched(o, marks));
+  double bytes = first ? touched : touched * solution[segment.again[o]];
+  for (Value v = 0; v < facts_->value_count; ++v) {
+    if (marks[facts_->storage[v]] != 0 || !MayStay(k, v)) continue;
+    const int32_t there = Kept(next, v);
+    const int32_t remade = Remade(segment, false, v);
+    const double stays = (there >= 0 ? solution[there] : 1) -
+                         (remade >= 0 ? solution[remade] : 0);
+    if (stays > 0) bytes += stays * static_cast<double>(facts_->BytesOf(v));
+  }
+  const auto room =
+      static_cast<double>(budget_bytes_ - facts_->graph->static_bytes);
+  return bytes > room * (1 + 1e-7) + 0.5;
+}
+
+// ---------------------------------------------------------------------------
+// The bound of a vector of multipliers
+
+StatusOr<int64_t> Program::AddedNs(const Node& leaf,
+                                   std::span<const uint8_t> low,
+                                   std::span<const uint8_t> high) const {
+  using Wide = __int128;
+  constexpr int kMostShift = 60;
+  if (leaf.shift < 0 || leaf.byte_shift < 0 || leaf.shift > kMostShift ||
+      leaf.byte_shift > kMostShift) {
+    return InvalidArgument("a shift is out of range");
+  }
+  if (impossible_) return kNothing;
+  // Everything in units of 2^-(shift + byte_shift) ns.
+  const int unit = leaf.shift + leaf.byte_shift;
+  bool overflow = false;
+  const auto add_product = [&](Wide& sum, Wide a, Wide b) {
+    Wide product = 0;
+    overflow = overflow || __builtin_mul_overflow(a, b, &product) ||
+               __builtin_add_overflow(sum, product, &sum);
+  };
+  std::vector<Wide> reduced(cost_ns_.size(), 0);
+  if (!leaf.impossible) {
+    for (size_t j = 0; j < cost_ns_.size(); ++j) {
+      add_product(reduced[j], cost_ns_[j], Wide{1} << unit);
+    }
+  }
+  Wide proven = 0;
+  for (const Multiplier& multiplier : leaf.multipliers) {
+    if (multiplier.row < 0 || multiplier.row >= row_count() ||
+        multiplier.value < 0) {
+      return InvalidArgument("a multiplier is negative or of no row");
+    }
+    const bool bytes = InBytes(multiplier.row);
+    const Wide value = Wide{multiplier.value} << (bytes ? 0 : leaf.byte_shift);
+    add_product(proven, value, Least(multiplier.row));
+    for (const Entry& entry : Row(multiplier.row)) {
+      add_product(reduced[entry.column], -value, entry.value);
+    }
+  }
+  for (size_t j = 0; j < reduced.size(); ++j) {
+    const uint8_t at = reduced[j] < 0 ? high[j] : low[j];
+    add_product(proven, reduced[j], at);
+  }
+  if (overflow) return InvalidArgument("a sum is out of range");
+  if (proven <= 0) return 0;
+  if (leaf.impossible) return kNothing;
+  // Times are whole, so what is proven is rounded up.
+  const Wide added = ((proven - 1) >> unit) + 1;
+  return added >= kNothing ? kNothing : static_cast<int64_t>(added);
+}
+
+}  // namespace reprise::verify
