@@ -24,9 +24,12 @@ constexpr int kLongestRun = 16;
 
 }  // namespace
 
+bool IsProven(int64_t base_time_ns, int64_t added_ns, int64_t bound_ns) {
+  return added_ns - bound_ns <= added_ns / 500'000 + base_time_ns / 100'000'000;
+}
+
 bool IsProven(const Problem& problem, int64_t added_ns, int64_t bound_ns) {
-  return added_ns - bound_ns <=
-         added_ns / 500'000 + problem.base.time_ns / 100'000'000;
+  return IsProven(problem.base.time_ns, added_ns, bound_ns);
 }
 
 Certificate::Certificate(const Problem& problem, int64_t budget_bytes,

@@ -23,9 +23,7 @@
 
 namespace reprise::planner {
 
-// Whether a bound proves that a plan adding this much time is optimal: equal,
-// up to what a MIP solver can say (2 in a million of the added time, and one in
-// 10^8 of the base time). Exact for times below 500,000 ns.
+// As IsProven of planner.h, for a problem.
 bool IsProven(const Problem& problem, int64_t added_ns, int64_t bound_ns);
 
 class Certificate {

@@ -66,8 +66,8 @@ bool Accepted(const verify::Facts& facts,
 }
 
 // What one window proves, up to `added_ns`.
-verify::Certificate CertifyWindow(const Problem& problem, int64_t budget_bytes, OpId at,
-                                  int64_t added_ns, bool with_tree,
+verify::Certificate CertifyWindow(const Problem& problem, int64_t budget_bytes,
+                                  OpId at, int64_t added_ns, bool with_tree,
                                   const CertifyLimits& limits) {
   WindowBound window(problem, at);
   verify::Certificate certificate{.method = verify::Method::kWindow,
@@ -132,18 +132,19 @@ verify::Certificate CertifyRefusal(const verify::Facts& facts,
       .budget_bytes = budget_bytes,
       .least_bytes = infeasible.smallest_budget_bytes};
   if (infeasible.blocking_op == kNoOp) return {};
-  certificate.at = {infeasible.blocking_op};
-  for (const verify::Method method :
-       {verify::Method::kWorkingSet, verify::Method::kWindow,
-        verify::Method::kChain}) {
-    certificate.method = method;
-    if (Accepted(facts, certificate)) return certificate;
-  }
   if (infeasible.windows.size() > 1) {
     certificate = CertifyImpossible(
         facts, infeasible.smallest_budget_bytes,
         {.windows = infeasible.windows, .inside = infeasible.inside}, limits);
     certificate.budget_bytes = budget_bytes;
+    if (Accepted(facts, certificate)) return certificate;
+    return {};
+  }
+  certificate.at = {infeasible.blocking_op};
+  for (const verify::Method method :
+       {verify::Method::kWorkingSet, verify::Method::kWindow,
+        verify::Method::kChain}) {
+    certificate.method = method;
     if (Accepted(facts, certificate)) return certificate;
   }
   return {};

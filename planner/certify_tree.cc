@@ -19,13 +19,16 @@ using verify::Node;
 using verify::Program;
 
 // Multipliers keep so many bits of the base time.
-constexpr int kTimeBits = 44;
+constexpr int kTimeBits = 36;
 constexpr int kMostShift = 60;
 constexpr int kMostRounds = 8;  // of rows inside segments
 constexpr int kMostColumns = 60'000;
 constexpr double kWhole = 1e-6;
 constexpr size_t kMostTried = 10;  // columns tried before a branching
-constexpr int kTrialIterations = 60;
+constexpr int kTrialIterations = 40;
+constexpr int kTrusted = 3;  // trials after which a column is known
+// Larger certificates are not made.
+constexpr int64_t kMostMultipliers = 400'000;
 
 class ProgramTree {
  public:
@@ -184,6 +187,8 @@ class ProgramTree {
       root_ = leaf;
     }
     if (proven >= added_ns_) {
+      multipliers_ += static_cast<int64_t>(leaf.multipliers.size());
+      if (multipliers_ > kMostMultipliers) return false;
       tree_.push_back(leaf);
       return true;
     }
@@ -228,23 +233,26 @@ class ProgramTree {
     int32_t best = -1;
     double best_score = -1;
     for (const auto& [unused, j] : candidates) {
-      double gains[2];
-      for (const int fixed : {0, 1}) {
-        Fix(j, fixed);
-        const LpSeries::Answer trial = series_->Solve(kTrialIterations);
-        gains[fixed] = std::min(std::max(0.0, trial.cost - answer.cost),
-                                1e3 * (1 << kMipCostBits));
-        Fix(j, -1);
+      double score = gain_sum_[j] / std::max(1, gain_count_[j]);
+      if (gain_count_[j] < kTrusted) {
+        double gains[2];
+        for (const int fixed : {0, 1}) {
+          Fix(j, fixed);
+          const LpSeries::Answer trial = series_->Solve(kTrialIterations);
+          gains[fixed] = std::clamp(trial.cost - answer.cost, 0.0,
+                                    1.0 * (1 << kMipCostBits));
+          Fix(j, -1);
+        }
+        score = (gains[0] + 1e-4) * (gains[1] + 1e-4);
+        gain_sum_[j] += score;
+        ++gain_count_[j];
       }
-      iterations_ = series_->iterations();
-      const double score = (gains[0] + 1e-4) * (gains[1] + 1e-4);
-      gain_sum_[j] += std::min(1e6, score);
-      ++gain_count_[j];
       if (score > best_score) {
         best_score = score;
         best = j;
       }
     }
+    iterations_ = series_->iterations();
     return best;
   }
 
@@ -266,6 +274,7 @@ class ProgramTree {
   Node root_;
   int64_t root_ns_ = 0;
   int leaves_ = 0;
+  int64_t multipliers_ = 0;
   int64_t iterations_ = 0;
 };
 

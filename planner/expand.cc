@@ -37,7 +37,18 @@ std::vector<OpId> Reduction::Expand(std::span<const OpId> execs) const {
   return expanded;
 }
 
+std::vector<OpId> Reduction::ExpandWindows(
+    const std::vector<OpId>& windows) const {
+  std::vector<OpId> expanded;
+  for (const OpId window : windows) expanded.push_back(Expand(window));
+  std::sort(expanded.begin(), expanded.end());
+  expanded.erase(std::unique(expanded.begin(), expanded.end()), expanded.end());
+  return expanded;
+}
+
 OpId Reduction::Expand(OpId op) const {
+  // What ends the step alone stands for no op.
+  if (piece_begin_[op] == piece_begin_[op + 1]) return original_.op_count - 1;
   // Of those that run together, the one that needs most.
   const std::vector<int64_t> sets = WorkingSets(original_);
   OpId most = pieces_[piece_begin_[op]].op;
@@ -49,7 +60,7 @@ OpId Reduction::Expand(OpId op) const {
 
 Infeasible Reduction::Expand(Infeasible infeasible) const {
   const OpId o = infeasible.blocking_op;
-  for (OpId& window : infeasible.windows) window = Expand(window);
+  infeasible.windows = ExpandWindows(infeasible.windows);
   std::vector<StorageId> storages;
   std::vector<uint8_t> is_listed(twin_of_.size(), 0);
   for (const StorageId s : infeasible.storages) {

@@ -53,9 +53,7 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
   Known found(smaller);
   Solution solution = Solve(smaller, request, found, effort);
   solution.infeasible = reduction.Expand(solution.infeasible);
-  for (OpId& window : solution.source.windows) {
-    window = reduction.Expand(window);
-  }
+  solution.source.windows = reduction.ExpandWindows(solution.source.windows);
   for (const Archive::Point* point :
        {found.archive.Best(request.budget_bytes), found.archive.Smallest()}) {
     if (point == nullptr) continue;

@@ -70,8 +70,10 @@ class Reduction {
 
   // A list of execs of the original for one of graph().
   std::vector<OpId> Expand(std::span<const OpId> execs) const;
-  // The op of the original whose window says what that of this one does.
+  // The op of the original whose window says what that of this one does; and
+  // of several, ascending.
   OpId Expand(OpId op) const;
+  std::vector<OpId> ExpandWindows(const std::vector<OpId>& windows) const;
   // A reason in terms of the original.
   Infeasible Expand(Infeasible infeasible) const;
 

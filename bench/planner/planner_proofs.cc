@@ -6,7 +6,9 @@
 // another, and the verifier walks every plan and checks every certificate.
 //
 //   planner_proofs [--limits MS,...] [--threads N,...] [--budgets PERCENT,...]
-//                  [--certify ITERATIONS] GRAPH.json ...
+//                  [--certify ITERATIONS] GRAPH.json | KIND:OPS ...
+//
+// KIND:OPS is a generated step (generate.h).
 //
 // One line per run, then how many of them were false; exits with 1 where any
 // was. Runs depend on the clock: what holds must hold in all of them.
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "planner/certify.h"
+#include "planner/generate.h"
 #include "planner/planner.h"
 #include "planner/problem.h"
 #include "planner/verify/verify.h"
@@ -43,6 +46,18 @@ std::vector<int> Numbers(const char* text) {
     numbers.push_back(std::atoi(text));
   }
   return numbers;
+}
+
+// A file, or a generated step.
+std::optional<StepGraph> GraphOf(const std::string& name) {
+  const size_t colon = name.find(':');
+  if (colon == std::string::npos) return ReadGraphFile(name);
+  const auto kind = ParseGraphKind(name.substr(0, colon));
+  if (!kind.ok()) return std::nullopt;
+  auto graph =
+      Generate({.kind = *kind, .ops = std::atoi(name.c_str() + colon + 1)});
+  if (!graph.ok()) return std::nullopt;
+  return *std::move(graph);
 }
 
 double CpuMs() {
@@ -88,9 +103,9 @@ bool Verified(const StepGraph& graph, const Capabilities& capabilities,
 // All runs of one graph at one budget.
 void RunCell(const StepGraph& graph, const Problem& problem, int percent,
              const Options& options, Tally& tally) {
-  const int64_t budget = graph.static_bytes +
-                         (problem.base.peak_bytes - graph.static_bytes) *
-                             percent / 100;
+  const int64_t budget =
+      graph.static_bytes +
+      (problem.base.peak_bytes - graph.static_bytes) * percent / 100;
   double best = 1e300, highest = -1;
   bool refused = false;
   for (const int threads : options.threads) {
@@ -175,7 +190,7 @@ int Main(int argc, char** argv) {
   }
   Tally tally;
   for (const std::string& file : options.files) {
-    std::optional<StepGraph> graph = ReadGraphFile(file);
+    std::optional<StepGraph> graph = GraphOf(file);
     if (!graph.has_value()) {
       std::fprintf(stderr, "%s: cannot be read\n", file.c_str());
       return 2;
@@ -187,10 +202,10 @@ int Main(int argc, char** argv) {
       RunCell(*graph, problem, percent, options, tally);
     }
   }
-  std::printf("%d runs, %d false; bounds and refusals: %d checked, %d by the "
-              "solver's word; slowest check %.1f ms of CPU\n",
-              tally.runs, tally.wrong, tally.checked, tally.solver,
-              tally.slowest_ms);
+  std::printf(
+      "%d runs, %d false; bounds and refusals: %d checked, %d by the "
+      "solver's word; slowest check %.1f ms of CPU\n",
+      tally.runs, tally.wrong, tally.checked, tally.solver, tally.slowest_ms);
   return tally.wrong == 0 ? 0 : 1;
 }
 

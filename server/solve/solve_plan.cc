@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/str_cat.h"
-#include "planner/mip.h"
 
 namespace reprise::server {
 namespace {
@@ -113,7 +112,7 @@ class Searches {
 
   StatusOr<Plan> Merge() {
     const Plan* best = nullptr;
-    double bound = 0;
+    const Plan* proof = nullptr;  // whose bound is best
     int64_t ticks = 0;
     const int last = request_.until_stopped
                          ? Count() - 1
@@ -124,17 +123,37 @@ class Searches {
       RETURN_IF_ERROR(plan->status());
       ticks += (*plan)->ticks;
       if (IsImpossible(**plan)) return **plan;
-      bound = std::max(bound, (*plan)->bound);
+      if (proof == nullptr || IsBetterBound(**plan, *proof)) proof = &**plan;
       if (best == nullptr || IsBetter(**plan, *best)) best = &**plan;
     }
     Plan merged = *best;
     merged.ticks = ticks;
     merged.interrupted = stopped_;
     if (!merged.feasible) return merged;
-    merged.bound = bound;
-    merged.proven_optimal = merged.proven_optimal ||
-                            merged.overhead - bound <= planner::kMipTolerance;
+    TakeBound(*proof, merged);
     return merged;
+  }
+
+  static bool IsBetterBound(const Plan& a, const Plan& b) {
+    return std::tuple(a.bound_ns, a.bound_proof) >
+           std::tuple(b.bound_ns, b.bound_proof);
+  }
+
+  // The bound of one search for the plan of another.
+  static void TakeBound(const Plan& proof, Plan& merged) {
+    const int64_t added_ns = merged.evaluation.time_ns - merged.base_time_ns;
+    merged.bound = proof.bound;
+    merged.bound_ns = proof.bound_ns;
+    merged.bound_proof = proof.bound_proof;
+    merged.certificate = proof.certificate;
+    merged.is_optimal =
+        planner::IsProven(merged.base_time_ns, added_ns, proof.bound_ns);
+    if (merged.bound_ns == 0) {
+      merged.bound_proof = added_ns == 0 ? planner::BoundProof::kChecked
+                                         : planner::BoundProof::kNone;
+    }
+    merged.proven_optimal = merged.is_optimal &&
+                            merged.bound_proof == planner::BoundProof::kChecked;
   }
 
   static bool IsBetter(const Plan& a, const Plan& b) {

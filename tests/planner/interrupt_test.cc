@@ -102,7 +102,7 @@ TEST_P(InterruptTest, APlanThatIsCutShortSaysNothingFalse) {
         return;
       }
       ASSERT_TRUE(graph.best.has_value());
-      ExpectTrue(graph, plan->bound, plan->overhead, plan->proven_optimal);
+      ExpectTrue(graph, plan->bound, plan->overhead, plan->is_optimal);
     });
     if (HasFailure()) return;
   }

@@ -139,6 +139,24 @@ def test_the_server_sees_only_the_wire_format_of_the_agent() -> None:
     assert wrong == []
 
 
+def test_the_verifier_shares_nothing_with_the_search() -> None:
+    # It knows the step graph as plain data. Whoever verifies must not share a mistake.
+    wrong = [
+        f"{path.relative_to(ROOT)} includes {include}"
+        for path in sources("planner/verify")
+        for include in includes(path)
+        if "/" in include
+        and not include.startswith(("base/", "planner/verify/"))
+        and include != "planner/step_graph.h"
+    ]
+    links = (ROOT / "planner/verify/CMakeLists.txt").read_text()
+
+    assert wrong == []
+    assert re.findall(r"target_link_libraries\(([^)]*)\)", links)[0].split() == [
+        "reprise_verify", "PUBLIC", "reprise_base", "PRIVATE", "reprise_warnings",
+    ]  # fmt: skip
+
+
 LIBRARIES = {"grpc", "grpcpp", "google", "nlohmann", "sqlite3.h", "boost", "CLI"}
 
 
