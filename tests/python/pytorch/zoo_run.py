@@ -92,7 +92,7 @@ def run(
         state_equal=all(torch.equal(end[n], after[n]) for n in end),
         gradients_equal=report.gradients_equal,
         validated=report.validated,
-        refused="Nothing fits" in report.sentence or "Nothing fits" in report.why,
+        refused="needs at least" in f"{report.sentence} {report.why}",
         exact=exact,
         plain_cpu_ns=cpu[0],
         watched_cpu_ns=cpu[1],
