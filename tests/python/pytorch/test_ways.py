@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from nets import WIDTH
 from torch import Tensor, nn
 
 from reprise import api
+from reprise.torch.ladder.ladder import Key, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -63,6 +66,29 @@ def test_one_plan_does_for_any_number_of_forwards_each_with_its_backward() -> No
 
     assert len(agent.graphs) == 1
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+
+
+def test_a_program_that_has_settled_is_captured_soon_when_it_changes_again() -> None:
+    key = Key((), ((6, WIDTH),))
+    graph: Any = SimpleNamespace(structure="one")
+    rung = Rung(1, key, key.size, graph, frozenset())
+    ladder = Ladder([rung])
+
+    def captured_after(most: int) -> int:
+        """Steps that are another program until one is captured."""
+        for step in range(1, most):
+            if ladder.wants(key):
+                ladder._mismatches = ladder._in_a_row = 0
+                return step
+            ladder.after(rung, matched=False)
+        return most
+
+    waits = [captured_after(60) for _ in range(4)]
+    for _ in range(64):
+        ladder.after(rung, matched=True)
+
+    assert waits[0] < waits[2] < waits[3]
+    assert captured_after(60) <= waits[0]
 
 
 def test_two_kinds_of_step_that_alternate_get_a_plan_each() -> None:

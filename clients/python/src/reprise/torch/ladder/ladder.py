@@ -50,6 +50,8 @@ MANY_CAPTURES = 8
 # capture but the first twice as many are needed, so that a program that never settles is captured
 # ever more rarely.
 MISMATCHES_BEFORE_CAPTURE = 3
+# So many steps in a row as captured: it has settled, and its next change is a first one again.
+SETTLED = 64
 # Mostly other programs than those captured, over so many steps: planning makes no sense.
 WATCHED_STEPS = 24
 # A much smaller input than its rung's is worth a rung of its own when it comes this often.
@@ -189,6 +191,7 @@ class Ladder:
     _waits: int = 0
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED_STEPS))
     _stale: Rung | None = None  # its step is to be captured again
+    _matched: int = 0  # steps in a row
     _again: int = 0  # captures because of a program that no rung knows
     _too_large: list[Key] = field(default_factory=list)
     _small: Counter[Key] = field(default_factory=Counter)
@@ -400,10 +403,14 @@ class Ladder:
         if matched:
             rung.matched = True
             self._in_a_row = 0
+            self._matched += 1
+            if self._matched == SETTLED:
+                self._again = 0
             self._saw(rung.graph.structure)
         else:
             self._mismatches += 1
             self._in_a_row += 1
+            self._matched = 0
             # Not what was expected: of two known ways, it was the other one, unless there is a
             # third: so it counts as unknown all the same.
             others = {
