@@ -79,6 +79,11 @@ int MajorOf(int api) {
 constexpr auto kDeviceMemory =
     "; a window takes at most 12.8 MB of a device for it";
 
+// Whether the driver lets a job trace is only known by asking it to.
+constexpr auto kNotTried =
+    "; loads here, and whether it may trace was not tried: the first window of "
+    "a job says so";
+
 std::vector<Check> Libraries(const PythonFacts& python) {
   const int driver = DriverVersion();
   std::set<std::string> seen;
@@ -125,8 +130,9 @@ std::vector<Check> Libraries(const PythonFacts& python) {
           "no kernels are recorded with it: update the driver, or name a "
           "libcupti of CUDA ",
           driver / 1000, " in REPRISE_CUPTI_PATH");
-    } else if (driver > 0) {
-      check.found += kDeviceMemory;
+    } else {
+      if (driver > 0) check.found += kDeviceMemory;
+      check.found += kNotTried;
     }
     found.push_back(std::move(check));
   }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <sstream>
 
 #include "base/str_cat.h"
@@ -15,6 +16,10 @@ namespace {
 
 constexpr unsigned kVirtualGpu = 2;  // NVML_GPU_VIRTUALIZATION_MODE_VGPU
 constexpr unsigned kMostProcesses = 256;
+
+constexpr auto kExpandable =
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True leaves less of a GPU in "
+    "fragments; not for jobs that hand CUDA tensors to other processes";
 
 struct ComputeState {  // nvmlConfComputeSystemState_t
   unsigned environment, feature, tools;
@@ -144,6 +149,20 @@ Check CheckOf(const std::string& name, bool partitioned, bool virtual_gpu,
   return check;
 }
 
+// How torch's allocator will cut up a GPU, by the environment of this command.
+Check CheckAllocator() {
+  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    const char* text = std::getenv(name);
+    if (text == nullptr || *text == '\0') continue;
+    const bool expandable =
+        std::string(text).find("expandable_segments:True") != std::string::npos;
+    return {Health::kOk, "allocator", StrCat(name, " is ", text),
+            expandable ? "" : kExpandable};
+  }
+  return {Health::kOk, "allocator", "PYTORCH_CUDA_ALLOC_CONF is not set",
+          kExpandable};
+}
+
 }  // namespace
 
 DeviceFacts CheckDevices() {
@@ -178,10 +197,18 @@ DeviceFacts CheckDevices() {
           CheckOf(name, partitioned, virtual_gpu, confidential));
     }
   }
-  if (facts.checks.empty()) {
+  const bool driver = DriverVersion() > 0;
+  const bool named = !facts.checks.empty();
+  if (!named && driver) {
+    facts.checks.push_back({Health::kWarning, "gpu",
+                            "the driver answers, libnvidia-ml tells of no GPU: "
+                            "what they are is not known",
+                            "see nvidia-smi"});
+  } else if (!named) {
     facts.checks.push_back(
         {Health::kOk, "gpu", "no NVIDIA GPU is seen here", ""});
   }
+  if (named || driver) facts.checks.push_back(CheckAllocator());
   return facts;
 }
 

@@ -179,6 +179,28 @@ def test_a_gpu_without_anything_special_is_fine(reprise: Reprise, nvml: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("setting", "advised"),
+    [("", True), ("max_split_size_mb:64", True), ("expandable_segments:True", False)],
+)
+def test_expandable_segments_are_advised_where_a_gpu_is_and_nobody_set_them(
+    reprise: Reprise, nvml: str, setting: str, advised: bool
+) -> None:
+    found = checks(reprise, LD_LIBRARY_PATH=nvml, PYTORCH_CUDA_ALLOC_CONF=setting)["allocator"]
+
+    assert found["health"] == "ok"
+    assert ("expandable_segments:True leaves less" in found["advice"]) == advised
+    assert (setting or "is not set") in found["found"]
+
+
+@pytest.mark.skipif(Path("/proc/driver/nvidia").exists(), reason="a driver is here")
+def test_without_a_gpu_nothing_is_said_of_its_allocator(reprise: Reprise) -> None:
+    found = checks(reprise)
+
+    assert found["gpu"]["found"] == "no NVIDIA GPU is seen here"
+    assert "allocator" not in found
+
+
+@pytest.mark.parametrize(
     ("setting", "words"),
     [
         ("FAKE_MIG", "MIG is on"),
@@ -206,16 +228,35 @@ def test_anothers_process_on_the_gpu_is_named_with_its_user(reprise: Reprise, nv
     assert "is on a GPU and belongs to root" in line
 
 
-def test_a_libcupti_that_is_newer_than_the_driver_is_a_warning(
-    reprise: Reprise, tmp_path: Path
-) -> None:
-    source = tmp_path / "driver.c"
+def driver(folder: Path, version: int) -> None:
+    """One that has a device."""
+    source = folder / "driver.c"
     source.write_text(
-        "int cuDriverGetVersion(int *v) { *v = 12040; return 0; }\n"
+        f"int cuDriverGetVersion(int *v) {{ *v = {version}; return 0; }}\n"
         "int cuInit(unsigned f) { return f; }\n"
         "int cuDeviceGetCount(int *n) { *n = 1; return 0; }\n"
     )
-    compiled(source, tmp_path / "libcuda.so.1")
+    compiled(source, folder / "libcuda.so.1")
+
+
+def test_what_was_not_tried_is_not_said_to_work(reprise: Reprise, tmp_path: Path) -> None:
+    driver(tmp_path, 13000)
+    fake = reprise.program.parent.parent / "lib" / "libfake_cupti_130.so"
+    assert fake.exists(), f"{fake}: not built; run scripts/build --tests"
+
+    found = lines(reprise, LD_LIBRARY_PATH=str(tmp_path), REPRISE_CUPTI_PATH=str(fake))
+
+    (gpu,) = [line for line in found if line["name"] == "gpu"]
+    assert (gpu["health"], gpu["advice"]) == ("warning", "see nvidia-smi")
+    assert "libnvidia-ml tells of no GPU: what they are is not known" in gpu["found"]
+    (line,) = [line for line in found if str(fake) in line["found"]]
+    assert "whether it may trace was not tried" in line["found"]
+
+
+def test_a_libcupti_that_is_newer_than_the_driver_is_a_warning(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    driver(tmp_path, 12040)
     fake = reprise.program.parent.parent / "lib" / "libfake_cupti_130.so"
     assert fake.exists(), f"{fake}: not built; run scripts/build --tests"
 

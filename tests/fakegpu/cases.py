@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs that run on the fake GPU, and what must come of each under its budget.
+
+Every one ends with the weights of the same job without Reprise on a device that is large enough,
+and none of its planned steps waits for the device, but for those that are checked or traced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+PLANNED, REFUSED, UNPLANNED = "training under a plan", "refused", "unplanned"
+
+SMALL_CUBLAS = {"FAKEGPU_CUBLAS_WORKSPACE": "1048576"}
+# The step peaks at 82.9 MiB.
+GPT = ("--net", "gpt", "--batch", "16", "--context", "128", "--dropout", "0.1")
+
+
+def memory(mib: int) -> dict[str, str]:
+    return {**SMALL_CUBLAS, "FAKEGPU_MEMORY": str(mib << 20)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`says`: in a line of Reprise's; `base`: MiB that the plain step peaks at, at most."""
+
+    name: str
+    args: tuple[str, ...]
+    budget: str
+    env: dict[str, str] = field(default_factory=dict)
+    ends: str = PLANNED
+    says: str = ""
+    silent: str = ""  # in no line
+    base: float = 0.0
+    mismatched: int = 0
+    checked: bool = True
+    repeats: bool = True  # two plain runs are the same to the bit
+    options: tuple[str, ...] = ()  # of the job under the budget alone
+
+
+CASES = (
+    # Ordinary jobs.
+    Case("mlp", ("--depth", "12", "--width", "128", "--batch", "512", "--dropout", "0.1"), "0.5x"),
+    Case("gpt", ("--net", "gpt", "--dropout", "0.1"), "0.5x"),
+    Case(
+        "gpt, pinned batches over a side stream, two micro-batches",
+        ("--net", "gpt", "--streams", "--accumulate", "2"),
+        "0.6x",
+    ),
+    Case("attention, fused", ("--net", "attention"), "0.5x"),
+    Case("attention, autocast", ("--net", "attention", "--amp"), "0.6x"),
+    Case("resnet, batch norm of cuDNN", ("--net", "resnet", "--depth", "11"), "0.85x"),
+    Case(
+        "clipping by norm", ("--depth", "8", "--width", "128", "--batch", "512", "--clip"), "0.7x"
+    ),
+    Case(
+        "autocast and GradScaler",
+        ("--depth", "8", "--width", "128", "--batch", "512", "--amp", "--scaler"),
+        "0.7x",
+        silent="differ",
+    ),
+    Case("first steps on the host", ("--net", "gpt"), "0.6x", options=("--first", "host")),
+    Case("first step from shapes", ("--net", "gpt"), "0.6x", options=("--first", "shapes")),
+    # Memory.
+    Case(
+        "the second step does not fit: the optimizer has made its state",
+        GPT,
+        "70MiB",
+        memory(86),
+        says="saved tensors in host memory",
+    ),
+    Case("fits only under a plan", GPT, "70MiB", memory(88)),
+    Case(
+        "a budget next to all of the device leaves room for the allocator",
+        GPT,
+        "68MiB",
+        memory(76),
+        says="asks for a plan within",
+        silent="out of memory",
+        options=("--first", "host"),
+    ),
+    Case(
+        "expandable segments",
+        ("--net", "gpt"),
+        "0.5x",
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    ),
+    Case(
+        "a share of the device",
+        GPT,
+        "70MiB",
+        SMALL_CUBLAS,
+        options=("--share", str(88 / 8192), "--catch"),
+    ),
+    Case(
+        "cudaMallocAsync: bytes asked for are not counted",
+        ("--net", "gpt"),
+        "0.8x",
+        {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+        says="does not count the bytes that tensors ask for",
+    ),
+    Case(
+        "workspaces of first calls",
+        ("--net", "resnet", "--depth", "11"),
+        "0.85x",
+        {"FAKEGPU_CONV_WORKSPACE": "1048576,33554432"},
+        base=30,
+    ),
+    Case(
+        "workspaces of cuBLAS from before",
+        ("--net", "gpt", "--before", "3"),
+        "0.6x",
+        base=40,
+    ),
+    Case(
+        "two devices, 64 MiB beside the model on the other",
+        (
+            *("--device", "cuda:1", "--beside", "64", "--depth", "8"),
+            *("--width", "128", "--batch", "1024"),
+        ),
+        "0.5x",
+        {"FAKEGPU_DEVICES": "2"},
+        base=40,
+    ),
+    Case("nothing fits", ("--net", "gpt"), "1MiB", ends=REFUSED, says="1.0 MiB"),
+    # What a GPU does.
+    Case(
+        "attention whose backward is not the same twice",
+        ("--net", "attention"),
+        "0.5x",
+        {"FAKEGPU_NONDET": "_scaled_dot_product_efficient_attention_backward"},
+        silent="is removed",
+        repeats=False,
+    ),
+    Case(
+        "convolutions whose backward is not the same twice",
+        ("--net", "resnet", "--depth", "11"),
+        "0.85x",
+        {"FAKEGPU_NONDET": "convolution_backward"},
+        silent="is removed",
+        repeats=False,
+    ),
+    Case(
+        "bytes that kernels leave unwritten",
+        ("--net", "attention", "--clip"),
+        "0.5x",
+        {"FAKEGPU_GARBAGE": "1"},
+        silent="is removed",
+    ),
+    Case(
+        "a CUDA graph is captured before there is a plan",
+        ("--depth", "6", "--width", "128", "--batch", "256", "--graph", "2", "--steps", "2"),
+        "0.5x",
+        ends=UNPLANNED,
+        says="CUDA graph",
+        checked=False,
+    ),
+    Case(
+        "a CUDA graph is captured under a plan",
+        ("--depth", "6", "--width", "128", "--batch", "256", "--graph", "12"),
+        "0.5x",
+        says="CUDA graph",
+    ),
+    Case(
+        "a layer runs on a side stream from step 9 on",
+        ("--depth", "6", "--width", "128", "--batch", "256", "--strays", "9", "--steps", "11"),
+        "0.5x",
+        mismatched=2,
+    ),
+)

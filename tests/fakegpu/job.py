@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One small training job on the fake GPU, plain or under a budget; ends with a line of JSON.
+
+job.py --net gpt [--budget 0.5x]
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+import torch
+from torch import Tensor, nn
+
+MIB = 1 << 20
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add = parser.add_argument
+    add("--net", choices=["mlp", "gpt", "attention", "resnet"], default="mlp")
+    add("--depth", type=int, default=4)
+    add("--width", type=int, default=64)
+    add("--batch", type=int, default=4)
+    add("--context", type=int, default=64)
+    add("--dropout", type=float, default=0.0)
+    add("--steps", type=int, default=12)
+    add("--budget")
+    add("--first")
+    add("--amp", action="store_true", help="bfloat16 where autocast says so")
+    add("--scaler", action="store_true")
+    add("--clip", action="store_true")
+    add("--accumulate", type=int, default=1)
+    add("--streams", action="store_true", help="the batch comes pinned, over a side stream")
+    add("--before", type=int, default=0, help="plain steps before the budget is asked for")
+    add("--share", type=float, help="of the device, for this process")
+    add("--device", default="cuda:0")
+    add("--beside", type=int, default=0, help="MiB on cuda:0 that another part of the job holds")
+    add("--catch", action="store_true", help="the loop goes on after memory has run out")
+    add("--graph", type=int, default=0, help="captures a CUDA graph after so many steps")
+    add("--strays", type=int, default=0, help="from this step on a layer runs on a side stream")
+    return parser.parse_args()
+
+
+class Attention(nn.Module):
+    def __init__(self, depth: int, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(256, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True, norm_first=True)
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(width, 256)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Mlp(nn.Module):
+    def __init__(self, depth: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.dropout = dropout
+        self.side: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, layer in enumerate(self.layers):
+            if self.side is None or number != len(self.layers) // 2:
+                x = nn.functional.dropout(nn.functional.gelu(layer(x)), self.dropout)
+                continue
+            here = torch.cuda.current_stream()
+            self.side.wait_stream(here)
+            with torch.cuda.stream(self.side):
+                x = nn.functional.dropout(nn.functional.gelu(layer(x)), self.dropout)
+            here.wait_stream(self.side)
+        return x
+
+
+def model_of(asked: argparse.Namespace) -> nn.Module:
+    if asked.net == "gpt":
+        import train_gpt
+
+        return train_gpt.GPT(asked.depth, asked.width, 4, asked.context, asked.dropout)
+    if asked.net == "resnet":
+        import train_resnet
+
+        return train_resnet.ResNet(asked.depth)
+    if asked.net == "attention":
+        return Attention(asked.depth, asked.width)
+    return Mlp(asked.depth, asked.width, asked.dropout)
+
+
+class Job:
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked = asked
+        torch.manual_seed(0)
+        self.device = torch.device(asked.device)
+        if asked.share:
+            torch.cuda.set_per_process_memory_fraction(asked.share)
+        self.beside = torch.empty(asked.beside * MIB, dtype=torch.uint8, device="cuda:0")
+        self.model = model_of(asked).to(self.device).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.scaler = torch.amp.GradScaler("cuda", enabled=asked.scaler)
+        self.side = torch.cuda.Stream() if asked.streams or asked.strays else None
+        generator = torch.Generator().manual_seed(1)
+        rows, n = asked.batch, asked.context
+        self.tokens = torch.randint(0, 256, (8, rows, n + 1), generator=generator)
+        self.images = torch.randn(8, rows, 3, 32, 32, generator=generator)
+        self.vectors = torch.randn(8, rows, asked.width, generator=generator)
+
+    def batch(self, number: int) -> tuple[Tensor, Tensor]:
+        tokens = self.tokens[number % 8]
+        if self.asked.net == "resnet":
+            pair = (self.images[number % 8], tokens[:, 0] % 10)
+        elif self.asked.net == "mlp":
+            pair = (self.vectors[number % 8], self.vectors[number % 8])
+        else:
+            pair = (tokens[:, :-1], tokens[:, 1:])
+        if not self.asked.streams:
+            return pair[0].to(self.device), pair[1].to(self.device)
+        here = torch.cuda.current_stream()
+        with torch.cuda.stream(self.side):
+            there = [one.pin_memory().to(self.device, non_blocking=True) for one in pair]
+        here.wait_stream(self.side)
+        for one in there:
+            one.record_stream(here)
+        return there[0], there[1]
+
+    def step(self, number: int) -> None:
+        asked = self.asked
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in range(asked.accumulate):
+            x, y = self.batch(number * asked.accumulate + part)
+            with torch.autocast("cuda", dtype=torch.bfloat16, enabled=asked.amp):
+                out = self.model(x)
+            if asked.net == "mlp":
+                loss = nn.functional.mse_loss(out.float(), y)
+            else:
+                loss = nn.functional.cross_entropy(out.float().flatten(0, -2), y.flatten())
+            self.scaler.scale(loss / asked.accumulate).backward()
+            del out
+        if asked.clip:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def capture(self) -> None:
+        """As torch's documentation does it, of the whole step."""
+        graph = torch.cuda.CUDAGraph()
+        x, y = self.batch(0)
+        self.optimizer.zero_grad(set_to_none=True)
+        with torch.cuda.graph(graph):
+            nn.functional.mse_loss(self.model(x), y).backward()
+
+
+def digest(model: nn.Module) -> str:
+    """Of everything that it has learned, and of the generator that it drew from."""
+    sha = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    sha.update(torch.cuda.get_rng_state().numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+def main() -> None:
+    asked, fake = parsed(), ctypes.CDLL(None)
+    fake.fakegpu_counts.restype = ctypes.c_char_p
+    fake.fakegpu_pinned.restype = ctypes.c_size_t
+    job = Job(asked)
+    for number in range(asked.before):
+        job.step(number)
+    session: Any = None
+    if asked.budget:
+        import reprise
+        from reprise import api
+
+        job.model = reprise.auto(job.model, asked.budget, verify_every=4, first=asked.first)
+        session = api._sessions.get(job.model)
+    ran_out: list[int] = []
+    # Calls that wait, in planned steps that are neither traced nor checked.
+    waits: dict[str, int] = {}
+    steps = unplanned = planned = checks = 0
+    for number in range(asked.steps):
+        if asked.strays and number == asked.strays:
+            job.model.side = job.side
+        torch.cuda.reset_peak_memory_stats(job.device)
+        fake.fakegpu_reset_counts()
+        try:
+            job.step(number)
+        except torch.OutOfMemoryError:
+            if not asked.catch:
+                raise
+            ran_out.append(number)
+            continue
+        called = dict(
+            line.rsplit("=", 1) for line in fake.fakegpu_counts().decode().strip().split("\n")
+        )
+        waited = {name: int(n) for name, n in called.items() if "Synchronize" in name}
+        measured = session.measured if session is not None else None
+        quiet = session is None or (
+            session.step.run is None
+            and measured.planned_steps not in (0, planned)
+            and measured.checks == checks
+            and not session.step.tracing.on
+        )
+        if measured is not None:
+            unplanned += measured.planned_steps == planned
+            planned, checks = measured.planned_steps, measured.checks
+        if quiet and number > 0:
+            steps += 1
+            for name, n in waited.items():
+                waits[name] = max(waits.get(name, 0), n)
+        if asked.graph == number + 1:
+            fake.fakegpu_reset_counts()
+            job.capture()
+            counts = fake.fakegpu_counts().decode()
+            waits["in capture"] = counts.count("in capture") + counts.count("DeviceSynchronize")
+    found: dict[str, Any] = {
+        "weights": digest(job.model),
+        "quiet_steps": steps,
+        "waits": waits,
+        "ran_out": ran_out,
+        "pinned": fake.fakegpu_pinned(),
+        "meter": session.meter.exact if session is not None else None,
+        "requested": torch.cuda.max_memory_allocated(job.device),
+    }
+    if session is not None:
+        report = reprise.report(job.model)
+        found |= {
+            "stage": report.stage,
+            "why": report.why,
+            "base": report.base_peak_bytes,
+            "budget": report.budget_bytes,
+            "predicted": report.predicted_peak_bytes,
+            "measured": report.measured_peak_bytes,
+            "checks": report.checks,
+            "failed": report.failed_checks,
+            "over": report.over_budget_steps,
+            "mismatched": report.mismatched_steps,
+            "unplanned": unplanned,
+        }
+    print("\n" + json.dumps(found), flush=True)
+
+
+main()

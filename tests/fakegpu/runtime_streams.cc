@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Streams, events, launches and graphs of the fake CUDA runtime. All is
+// synchronous: a stream is a number, an event the time at which it was
+// recorded, a kernel nothing (kernels.cc computes in its place). A graph has
+// computed what it captured when it was captured, and computes nothing when it
+// is launched.
+#include <time.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "runtime.h"
+
+namespace fakegpu {
+namespace {
+
+std::atomic<unsigned long> next_handle{0x1000};
+std::atomic<bool> capturing{false};
+std::atomic<cudaStream_t> capturing_stream{nullptr};
+std::atomic<unsigned long> captures{0};
+
+struct Event {
+  double ms;
+};
+
+double NowMs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 +
+         static_cast<double>(now.tv_nsec) * 1e-6;
+}
+
+cudaError_t NewStream(cudaStream_t* to) {
+  *to = reinterpret_cast<cudaStream_t>(next_handle += 16);
+  return cudaSuccess;
+}
+
+template <typename Handle>
+cudaError_t Made(Handle* to) {
+  *to = reinterpret_cast<Handle>(size_t{0x40});
+  return cudaSuccess;
+}
+
+cudaError_t Launched() {
+  Count("launch");
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t NotInCapture() {
+  return capturing ? Say(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
+bool Captures(cudaStream_t stream) {
+  return capturing && capturing_stream == stream;
+}
+
+}  // namespace fakegpu
+
+FAKE_API cudaError_t cudaStreamCreate(cudaStream_t* to) {
+  return fakegpu::NewStream(to);
+}
+FAKE_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned) {
+  return fakegpu::NewStream(to);
+}
+FAKE_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* to, unsigned,
+                                                  int) {
+  return fakegpu::NewStream(to);
+}
+FAKE_API cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+FAKE_API cudaError_t cudaStreamGetPriority(cudaStream_t, int* to) {
+  *to = 0;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
+FAKE_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  fakegpu::Count("cudaStreamSynchronize");
+  return fakegpu::Captures(stream) ? fakegpu::NotInCapture() : cudaSuccess;
+}
+FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaStreamAddCallback(cudaStream_t stream,
+                                           cudaStreamCallback_t call,
+                                           void* with, unsigned) {
+  call(stream, cudaSuccess, with);
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t call,
+                                        void* with) {
+  call(with);
+  return cudaSuccess;
+}
+
+FAKE_API cudaError_t cudaEventCreate(cudaEvent_t* to) {
+  *to = reinterpret_cast<cudaEvent_t>(new fakegpu::Event{});
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
+  return cudaEventCreate(to);
+}
+FAKE_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete reinterpret_cast<fakegpu::Event*>(event);
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  fakegpu::Count("cudaEventRecord");
+  if (fakegpu::Captures(stream)) fakegpu::Count("cudaEventRecord in capture");
+  reinterpret_cast<fakegpu::Event*>(event)->ms = fakegpu::NowMs();
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event,
+                                              cudaStream_t stream, unsigned) {
+  return cudaEventRecord(event, stream);
+}
+FAKE_API cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+FAKE_API cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  fakegpu::Count("cudaEventSynchronize");
+  return fakegpu::NotInCapture();
+}
+FAKE_API cudaError_t cudaEventElapsedTime(float* to, cudaEvent_t begin,
+                                          cudaEvent_t end) {
+  *to = static_cast<float>(reinterpret_cast<fakegpu::Event*>(end)->ms -
+                           reinterpret_cast<fakegpu::Event*>(begin)->ms);
+  return cudaSuccess;
+}
+
+FAKE_API cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t,
+                                      cudaStream_t) {
+  return fakegpu::Launched();
+}
+FAKE_API cudaError_t __cudaLaunchKernel(void*, dim3, dim3, void**, size_t,
+                                        cudaStream_t) {
+  return fakegpu::Launched();
+}
+FAKE_API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*,
+                                         void**) {
+  return fakegpu::Launched();
+}
+FAKE_API unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void*) {
+  return 0;
+}
+FAKE_API cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block,
+                                                size_t* shared, void** stream) {
+  *grid = *block = dim3(1);
+  *shared = 0;
+  *stream = nullptr;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t __cudaGetKernel(void** to, const void* function) {
+  *to = const_cast<void*>(function);
+  return cudaSuccess;
+}
+FAKE_API char __cudaInitModule(void**) { return 1; }
+FAKE_API void** __cudaRegisterFatBinary(void*) {
+  static void* handle[4];
+  return handle;
+}
+FAKE_API void __cudaRegisterFatBinaryEnd(void**) {}
+FAKE_API void __cudaUnregisterFatBinary(void**) {}
+FAKE_API void __cudaRegisterFunction(void**, const char*, char*, const char*,
+                                     int, void*, void*, void*, void*, int*) {}
+FAKE_API void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t,
+                                int, int) {}
+FAKE_API cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* to,
+                                           const void*) {
+  std::memset(to, 0, sizeof *to);
+  to->maxThreadsPerBlock = 1024;
+  to->binaryVersion = to->ptxVersion = 80;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t,
+                                                     cudaFuncAttribute, int,
+                                                     int) {
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaLibraryLoadData(cudaLibrary_t* to, const void*,
+                                         cudaJitOption*, void**, unsigned,
+                                         cudaLibraryOption*, void**, unsigned) {
+  return fakegpu::Made(to);
+}
+FAKE_API cudaError_t cudaLibraryGetKernel(cudaKernel_t* to, cudaLibrary_t,
+                                          const char*) {
+  return fakegpu::Made(to);
+}
+FAKE_API cudaError_t cudaLibraryUnload(cudaLibrary_t) { return cudaSuccess; }
+FAKE_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* to, const void*, int, size_t, unsigned) {
+  *to = 2;
+  return cudaSuccess;
+}
+
+FAKE_API cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
+                                            cudaStreamCaptureMode) {
+  fakegpu::capturing_stream = stream;
+  ++fakegpu::captures;
+  fakegpu::capturing = true;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaStreamBeginCaptureToGraph(
+    cudaStream_t stream, cudaGraph_t, const cudaGraphNode_t*,
+    const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode mode) {
+  return cudaStreamBeginCapture(stream, mode);
+}
+FAKE_API cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* to) {
+  fakegpu::capturing = false;
+  return fakegpu::Made(to);
+}
+FAKE_API cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+                                           cudaStreamCaptureStatus* to) {
+  *to = fakegpu::Captures(stream) ? cudaStreamCaptureStatusActive
+                                  : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaStreamGetCaptureInfo(
+    cudaStream_t stream, cudaStreamCaptureStatus* status,
+    unsigned long long* id, cudaGraph_t* graph, const cudaGraphNode_t** nodes,
+    const cudaGraphEdgeData** edges, size_t* count) {
+  cudaStreamIsCapturing(stream, status);
+  if (id != nullptr) *id = fakegpu::captures;
+  if (graph != nullptr) fakegpu::Made(graph);
+  if (nodes != nullptr) *nodes = nullptr;
+  if (edges != nullptr) *edges = nullptr;
+  if (count != nullptr) *count = 0;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaStreamUpdateCaptureDependencies(
+    cudaStream_t, cudaGraphNode_t*, const cudaGraphEdgeData*, size_t,
+    unsigned) {
+  return cudaSuccess;
+}
+FAKE_API cudaError_t
+cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) {
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* to,
+                                                   cudaGraph_t,
+                                                   unsigned long long) {
+  return fakegpu::Made(to);
+}
+FAKE_API cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) {
+  return fakegpu::Launched();
+}
+FAKE_API cudaError_t cudaGraphDestroy(cudaGraph_t) { return cudaSuccess; }
+FAKE_API cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) {
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*,
+                                       size_t* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t,
+                                                  cudaGraphNode_t*,
+                                                  cudaGraphEdgeData*,
+                                                  size_t* count) {
+  *count = 0;
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaGraphDebugDotPrint(cudaGraph_t, const char*,
+                                            unsigned) {
+  return cudaSuccess;
+}
+FAKE_API cudaError_t cudaGraphAddNode(cudaGraphNode_t*, cudaGraph_t,
+                                      const cudaGraphNode_t*,
+                                      const cudaGraphEdgeData*, size_t,
+                                      cudaGraphNodeParams*) {
+  return fakegpu::Say(cudaErrorNotSupported);
+}
+FAKE_API cudaError_t cudaGraphConditionalHandleCreate(
+    cudaGraphConditionalHandle*, cudaGraph_t, unsigned, unsigned) {
+  return fakegpu::Say(cudaErrorNotSupported);
+}
