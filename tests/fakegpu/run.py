@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the cases on the fake GPU, each plain and under its budget, and says what came of them.
 
-    run.py [--out FILE.md] [NAME...]      # names: a part of a case's name is enough
+    run.py [--out FILE.md] [--jobs N] [NAME...]      # names: a part of a case's name is enough
 
 Exits with 1 where something is not as it must be.
 """
@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -41,12 +42,23 @@ class Outcome:
             self.wrong.append(what)
 
 
+def on_the_fake() -> dict[str, str]:
+    """What makes a process see it."""
+    lib = os.environ["FAKEGPU_LIB"]
+    return {
+        "LD_LIBRARY_PATH": lib,
+        "LD_PRELOAD": f"{lib}/libfakecudart.so",
+        "FAKEGPU_KERNELS": f"{lib}/libfakekernels.so",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 def job(args: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], str]:
     """The last line of a job, and what it said. Empty where it died."""
     with tempfile.TemporaryDirectory(prefix="fakegpu-") as state:
         done = subprocess.run(
             [os.environ["FAKEGPU_PYTHON"], str(HERE / "job.py"), *args],
-            env={**os.environ, **dict(env), "XDG_STATE_HOME": state, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **on_the_fake(), **dict(env), "XDG_STATE_HOME": state},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -147,14 +159,15 @@ def table(outcomes: list[Outcome]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     wanted = [c for c in CASES if not asked.names or any(n in c.name for n in asked.names)]
     outcomes = []
-    for case in wanted:
-        outcome = run(case)
-        outcomes.append(outcome)
-        print(f"{'; '.join(outcome.wrong) or 'ok':<12} {case.name}", flush=True)
+    with ThreadPoolExecutor(max(1, asked.jobs)) as pool:
+        for outcome in pool.map(run, wanted):
+            outcomes.append(outcome)
+            print(f"{'; '.join(outcome.wrong) or 'ok':<12} {outcome.case.name}", flush=True)
     if asked.out is not None:
         asked.out.write_text(table(outcomes))
     failed = sum(bool(outcome.wrong) for outcome in outcomes)

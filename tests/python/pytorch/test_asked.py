@@ -19,10 +19,13 @@ MESSAGE = {"static_bytes": 20 * MIB, "measured_peak_bytes": 120 * MIB}
 def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(asked, "capacity", lambda device: 100 * MIB)
     monkeypatch.setattr(asked, "advice", lambda device: "")
+    known = {"%": {"device_bytes": 100 * MIB}, "t": {"device_free_bytes": 96 * MIB}}
+    monkeypatch.setattr(asked, "share_of", lambda budget, *_: known.get(budget[-1], {}))
     said: list[str] = []
     return SimpleNamespace(
         device=torch.device("cuda:0"),
         measured=SimpleNamespace(beyond_bytes=3 * MIB),
+        meter=SimpleNamespace(live=lambda: 20 * MIB),
         say=said.append,
         said=said,
     )
@@ -35,7 +38,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("0.5x", "0.5x"),  # 70 MiB of this step
         ("80MiB", str(75 * MIB)),
         ("0.6x", str(75 * MIB)),
-        ("fit", "fit"),  # nothing is known of it here
+        ("70%", "70%"),
+        ("90%", str(75 * MIB)),
+        ("fit", str(75 * MIB)),
     ],
 )
 def test_a_budget_leaves_what_the_allocator_takes_beyond(

@@ -20,6 +20,7 @@ import reprise
 from reprise import abi
 from reprise.agent import PlanReply
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.session import session as session_of
 
 
 @pytest.fixture(autouse=True)
@@ -354,3 +355,35 @@ def test_an_armed_model_dies_with_its_last_user() -> None:
     gc.collect()
 
     assert watch() is None
+
+
+def test_a_forward_that_is_captured_into_a_graph_is_passed_over_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    captures = [False]
+    monkeypatch.setattr(session_of, "captures_graph", lambda device: captures[0])
+    expected, model = train(made(), 8), made()
+    agent = LocalAgent()
+    session = arm(model, agent, verify_every=0)
+    modes: list[int] = []
+    model.register_forward_pre_hook(
+        lambda *_: modes.append(torch._C._len_torch_dispatch_stack()) if captures[0] else None
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    torch.manual_seed(5)
+    losses = []
+    for step in range(8):
+        captures[0] = step in (3, 4)
+        optimizer.zero_grad()
+        out = model(torch.randn(6, WIDTH))
+        loss = sum((o * o).mean() for o in (out if isinstance(out, tuple) else (out,)))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+
+    assert losses == expected
+    assert modes == [0, 0]  # nothing of ours lies over it
+    assert session.step.number == 6
+    assert session.stage is Stage.PLANNED
+    said = capsys.readouterr().err
+    assert said.count("passed over: a CUDA graph is captured of the model") == 1
