@@ -32,7 +32,7 @@ class Case:
     says: str = ""
     silent: str = ""  # in no line
     base: float = 0.0
-    mismatched: int = 0
+    mismatched: int = 0  # steps; they keep everything, and peak above the budget
     checked: bool = True
     repeats: bool = True  # two plain runs are the same to the bit
     options: tuple[str, ...] = ()  # of the job under the budget alone

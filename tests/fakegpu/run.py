@@ -9,17 +9,22 @@ Exits with 1 where something is not as it must be.
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
-import subprocess
+import runpy
+import shutil
+import signal
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch  # noqa: F401  (once, for all jobs that are forks of this process)
 from cases import CASES, PLANNED, REFUSED, Case
 
 HERE = Path(__file__).resolve().parent
@@ -42,55 +47,92 @@ class Outcome:
             self.wrong.append(what)
 
 
-def on_the_fake() -> dict[str, str]:
-    """What makes a process see it."""
-    lib = os.environ["FAKEGPU_LIB"]
-    return {
-        "LD_LIBRARY_PATH": lib,
-        "LD_PRELOAD": f"{lib}/libfakecudart.so",
-        "FAKEGPU_KERNELS": f"{lib}/libfakekernels.so",
-        "OMP_NUM_THREADS": "1",
-    }
+@dataclass(frozen=True)
+class Job:
+    """One process."""
+
+    args: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def plain(cls, case: Case) -> Job:
+        """Without Reprise, on a device that is large enough."""
+        return cls(case.args, tuple(item for item in case.env.items() if item[0] not in LIMITS))
+
+    @classmethod
+    def planned(cls, case: Case) -> Job:
+        """Under its budget."""
+        return cls((*case.args, *case.options, "--budget", case.budget), tuple(case.env.items()))
+
+    @property
+    def forks(self) -> bool:
+        """Torch may be there already: what it reads when it is imported is not set otherwise."""
+        return not any(name.startswith("PYTORCH") for name, _ in self.env)
 
 
-def job(args: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], str]:
-    """The last line of a job, and what it said. Empty where it died."""
-    with tempfile.TemporaryDirectory(prefix="fakegpu-") as state:
-        done = subprocess.run(
-            [os.environ["FAKEGPU_PYTHON"], str(HERE / "job.py"), *args],
-            env={**os.environ, **on_the_fake(), **dict(env), "XDG_STATE_HOME": state},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    line = done.stdout.strip().rsplit("\n", 1)[-1]
-    if done.returncode != 0 or not line.startswith("{"):
-        return {}, done.stderr
-    return json.loads(line), done.stderr
+Said = tuple[dict[str, Any], str]  # the last line of a job, and what it said; empty: it died
 
 
-@cache
-def plain(args: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], str]:
-    """The job without Reprise, on a device that is large enough."""
-    return job(args, env)
+def run_all(jobs: list[Job], at_a_time: int) -> Iterator[tuple[Job, Said]]:
+    """All of them, as they end."""
+    todo, running = deque(jobs), {}
+    # No TemporaryDirectory: every fork would take it away at its end.
+    folder = Path(tempfile.mkdtemp(prefix="fakegpu-"))
+    try:
+        while todo or running:
+            while todo and len(running) < at_a_time:
+                job = todo.popleft()
+                place = folder / str(len(todo))
+                place.mkdir()
+                running[start(job, place)] = job, place
+            pid, status = os.wait()
+            if pid not in running:
+                continue
+            job, place = running.pop(pid)
+            said = (place / "err").read_text(errors="replace")
+            line = (place / "out").read_text(errors="replace").strip().rsplit("\n", 1)[-1]
+            good = status == 0 and line.startswith("{")
+            yield job, (json.loads(line) if good else {}, said)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def run(case: Case) -> Outcome:
-    """A case, beside its reference."""
+def start(job: Job, place: Path) -> int:
+    """Its process. A fork has imported torch already, which takes longer than most jobs."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.environ.update(job.env, XDG_STATE_HOME=str(place))
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(place / name, os.O_CREAT | os.O_WRONLY, 0o600), number)
+    script = str(HERE / "job.py")
+    if not job.forks:
+        os.execv(sys.executable, [sys.executable, script, *job.args])
+    sys.argv = [script, *job.args]
+    signal.alarm(TIMEOUT_S)
+    code = 1
+    try:
+        runpy.run_path(script, run_name="__main__")
+        code = 0
+    except BaseException as error:
+        sys.last_value = error
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def judged(case: Case, plain: Said, planned: Said) -> Outcome:
+    """What a case came to, beside its reference."""
     outcome = Outcome(case)
-    roomy = tuple(item for item in case.env.items() if item[0] not in LIMITS)
-    expected, said = plain(case.args, roomy)
-    if not expected:
-        outcome.wrong.append(f"the reference died: {said.strip().splitlines()[-1:]}")
-        return outcome
-    armed = (*case.args, *case.options, "--budget", case.budget)
-    found, said = job(armed, tuple(case.env.items()))
-    if not found:
-        outcome.wrong.append(f"died: {said.strip().splitlines()[-1:]}")
-        return outcome
-    outcome.found = found
-    judge(outcome, expected, said)
+    for what, (found, said) in (("the reference died", plain), ("died", planned)):
+        if not found:
+            outcome.wrong.append(f"{what}: {said.strip().splitlines()[-1:]}")
+            return outcome
+    outcome.found = planned[0]
+    judge(outcome, plain[0], planned[1])
     return outcome
 
 
@@ -101,7 +143,7 @@ def judge(outcome: Outcome, expected: dict[str, Any], said: str) -> None:
     if case.repeats and not found["ran_out"]:
         expect(found["weights"] == expected["weights"], "other weights than plain")
     expect(found["failed"] == 0, f"{found['failed']} checks failed")
-    expect(found["over"] == 0, f"{found['over']} steps over the budget")
+    expect(found["over"] <= case.mismatched, f"{found['over']} steps over the budget")
     expect(found["mismatched"] == case.mismatched, f"{found['mismatched']} steps mismatched")
     expect(case.says in lines, f"does not say {case.says!r}")
     expect(not case.silent or case.silent not in lines, f"says {case.silent!r}")
@@ -109,11 +151,14 @@ def judge(outcome: Outcome, expected: dict[str, Any], said: str) -> None:
         expect(found["base"] <= case.base * MIB, f"base {found['base'] / MIB:.1f} MiB")
     waits = found["waits"]
     for name, count in waits.items():
-        allowed = expected["waits"].get(name, 0) if name == "cudaStreamSynchronize" else 0
+        # The program's own: a batch that is copied, torch's when a capture begins.
+        own = name in ("cudaStreamSynchronize", "in capture")
+        allowed = expected["waits"].get(name, 0) if own else 0
         expect(count <= allowed, f"{name} {count} times in a planned step")
     if case.ends == PLANNED:
         expect(found["stage"] == PLANNED, f"{found['stage']} ({found['why']})")
-        expect(found["measured"] <= found["budget"], "measured above the budget")
+        within = found["measured"] <= found["budget"] or case.mismatched
+        expect(within, "measured above the budget")
         expect(not case.checked or found["checks"] > 0, "not checked")
         expect(found["quiet_steps"] > 0, "no planned step to look at")
     elif case.ends == REFUSED:
@@ -163,11 +208,17 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
     wanted = [c for c in CASES if not asked.names or any(n in c.name for n in asked.names)]
-    outcomes = []
-    with ThreadPoolExecutor(max(1, asked.jobs)) as pool:
-        for outcome in pool.map(run, wanted):
-            outcomes.append(outcome)
-            print(f"{'; '.join(outcome.wrong) or 'ok':<12} {outcome.case.name}", flush=True)
+    outcomes, known = [], dict[Job, Said]()
+    jobs = list(dict.fromkeys(job for c in wanted for job in (Job.plain(c), Job.planned(c))))
+    for job, said in run_all(jobs, max(1, asked.jobs)):
+        known[job] = said
+        for case in wanted:
+            plain, planned = Job.plain(case), Job.planned(case)
+            if job in (plain, planned) and {plain, planned} <= known.keys():
+                outcome = judged(case, known[plain], known[planned])
+                outcomes.append(outcome)
+                print(f"{'; '.join(outcome.wrong) or 'ok':<12} {case.name}", flush=True)
+    outcomes.sort(key=lambda outcome: CASES.index(outcome.case))
     if asked.out is not None:
         asked.out.write_text(table(outcomes))
     failed = sum(bool(outcome.wrong) for outcome in outcomes)

@@ -18,6 +18,7 @@ namespace fakegpu {
 namespace {
 
 constexpr size_t kPage = size_t{2} << 20;
+constexpr size_t kPoolUnit = 512;  // a stream-ordered pool cuts its pages up
 constexpr int kMostDevices = 16;
 
 enum class Kind { kDevice, kPool, kHost };
@@ -25,6 +26,7 @@ struct Block {
   size_t bytes;
   int device;
   Kind kind;
+  size_t of_pool;
 };
 
 std::mutex lock;
@@ -49,11 +51,11 @@ cudaError_t Take(void** to, size_t bytes, Kind kind) {
   void* const at = mmap(nullptr, rounded, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return Say(cudaErrorMemoryAllocation);
-  blocks[static_cast<char*>(at)] = {rounded, device, kind};
-  if (kind == Kind::kPool) {
-    pool_used[device] += rounded;
-    pool_high[device] = std::max(pool_high[device], pool_used[device]);
-  }
+  const size_t of_pool =
+      kind == Kind::kPool ? (bytes + kPoolUnit - 1) / kPoolUnit * kPoolUnit : 0;
+  blocks[static_cast<char*>(at)] = {rounded, device, kind, of_pool};
+  pool_used[device] += of_pool;
+  pool_high[device] = std::max(pool_high[device], pool_used[device]);
   *to = at;
   return cudaSuccess;
 }
@@ -65,7 +67,7 @@ cudaError_t Give(void* block) {
   if (found == blocks.end()) return Say(cudaErrorInvalidValue);
   const Block was = found->second;
   if (was.kind != Kind::kHost) used[was.device] -= was.bytes;
-  if (was.kind == Kind::kPool) pool_used[was.device] -= was.bytes;
+  pool_used[was.device] -= was.of_pool;
   munmap(block, was.bytes);
   blocks.erase(found);
   return cudaSuccess;

@@ -44,6 +44,23 @@ def test_the_observer_of_the_allocator_is_told_once_and_until_the_last_session_e
     assert told == [(None, 4096)]
 
 
+def test_an_allocator_that_has_no_observers_is_done_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def attach(_: Any) -> None:
+        raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
+
+    monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", attach, raising=False)
+    monkeypatch.setattr(oom, "_observed", [])
+    told: list[Any] = []
+
+    watch = oom.watch(torch.device("cuda:0"), lambda error, asked: told.append(error))
+    sys.excepthook(torch.OutOfMemoryError, torch.OutOfMemoryError("CUDA out of memory"), None)
+    watch.remove()
+
+    assert len(told) == 1  # what nobody catches is told all the same
+
+
 def test_the_hook_for_what_nobody_catches_goes_with_the_last_session() -> None:
     before = sys.excepthook
 

@@ -108,18 +108,34 @@ def test_a_second_step_that_does_not_fit_is_not_tried_plainly(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = run(made())
-    model = made()
-    session = arm(model)
-    rooms = iter([1 << 30])
-    monkeypatch.setattr(
-        first_steps, "room_on", lambda _: Room(next(rooms, 20_000), "the test's memory", True)
-    )
+    room = 1 << 20
+    session = arm(model := made())
+    held: list[torch.Tensor] = []  # as the state that an optimizer makes in the first step
 
-    found = run(model)
+    def grows() -> None:
+        held.append(torch.empty(room - 30_000, dtype=torch.uint8))
+
+    monkeypatch.setattr(
+        first_steps, "room_on", lambda _: Room(0 if held else room, "the test's memory", True)
+    )
+    found = run(model, change=at_step(2, model, grows))
 
     assert same(found, expected)
     assert session.measured.plain_steps == 1
     assert "and the test's memory has less left" in capsys.readouterr().err
+
+
+def test_memory_that_malloc_keeps_is_no_reason_to_go_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rooms = iter([1 << 30])  # the process does not give back what its first step has freed
+    monkeypatch.setattr(first_steps, "room_on", lambda _: Room(next(rooms, 0), "the test's", True))
+    session = arm(model := made())
+
+    run(model, steps=4)
+
+    assert session.measured.plain_steps == 2
+    assert session.first.host is None
 
 
 def test_the_job_is_known_to_have_run_out_until_it_has_a_plan() -> None:

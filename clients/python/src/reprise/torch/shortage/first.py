@@ -70,7 +70,9 @@ class FirstSteps:
         self._over = session.budget is None
         self._begun = self._second = False  # a step has begun, has ended
         self._took = 0  # bytes of the last plain step, above what was alive when it began
-        self._watches: tuple[Room, int] | None = None  # and what is alive when it begins
+        # When the first step began: the room, and what was alive; while it is watched, and after.
+        self._watches: tuple[Room, int] | None = None
+        self._before: tuple[Room, int] | None = None
         self._again: Again | None = None
         self._failed = ""  # the error of the last step, which the program has caught
         self.near = False  # the step under way may run out of memory, and is taken again if it does
@@ -117,6 +119,7 @@ class FirstSteps:
         elif way == "auto" and ranks is None:
             room = room_on(session.device)
             self._watches = None if room is None else (room, session.meter.live())
+            self._before = self._watches
             self._look(near=True)
 
     def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -130,11 +133,16 @@ class FirstSteps:
         room = room_on(session.device)
         parameters = session.model.parameters()
         takes = self._took - sum(p.grad.nbytes for p in parameters if p.grad is not None)
-        if room is not None and takes > room.bytes * (1 - LEFT_FREE):
+        left = 0 if room is None else room.bytes
+        if self._before is not None and session.device.type == "cpu":
+            # What was freed since stays with malloc, and is used again.
+            there, alive = self._before
+            left = max(left, there.bytes - (session.meter.live() - alive))
+        if room is not None and takes > left * (1 - LEFT_FREE):
             why = f"the last step took {format_bytes(takes)}, and {room.what} has less left"
             self._careful(self._elsewhere(), why, args, kwargs)
             return
-        self._look(near=room is None or takes > room.bytes * NEAR)
+        self._look(near=room is None or takes > left * NEAR)
 
     def _look(self, near: bool) -> None:
         """The step under way is plain: somebody looks at its backward. `near`: and takes it again

@@ -51,10 +51,13 @@ class _Watch:
         sys.excepthook = self._uncaught
 
     def observe(self) -> None:
-        """Also what CUDA's allocator says itself."""
+        """Also what CUDA's allocator says itself, where it does: cudaMallocAsync does not."""
         if not _observed:
             attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
-            attach(_observer)
+            try:
+                attach(_observer)
+            except RuntimeError:
+                return
         _observed[:] = [self._told]
 
     def remove(self) -> None:
