@@ -90,7 +90,7 @@ CASES = (
         GPT,
         "70MiB",
         SMALL_CUBLAS,
-        options=("--share", str(88 / 8192), "--catch"),
+        options=("--share", str(88 / 8192)),
     ),
     Case(
         "cudaMallocAsync: bytes asked for are not counted",

@@ -43,7 +43,6 @@ def parsed() -> argparse.Namespace:
     add("--share", type=float, help="of the device, for this process")
     add("--device", default="cuda:0")
     add("--beside", type=int, default=0, help="MiB on cuda:0 that another part of the job holds")
-    add("--catch", action="store_true", help="the loop goes on after memory has run out")
     add("--graph", type=int, default=0, help="captures a CUDA graph after so many steps")
     add("--strays", type=int, default=0, help="from this step on a layer runs on a side stream")
     return parser.parse_args()
@@ -208,7 +207,6 @@ def main() -> None:
 
         job.model = reprise.auto(job.model, asked.budget, verify_every=4, first=asked.first)
         session = api._sessions.get(job.model)
-    ran_out: list[int] = []
     # Calls that wait, in planned steps that are neither traced nor checked.
     waits: dict[str, int] = {}
     steps = unplanned = planned = checks = 0
@@ -217,13 +215,7 @@ def main() -> None:
             job.model.side = job.side
         torch.cuda.reset_peak_memory_stats(job.device)
         fake.fakegpu_reset_counts()
-        try:
-            job.step(number)
-        except torch.OutOfMemoryError:
-            if not asked.catch:
-                raise
-            ran_out.append(number)
-            continue
+        job.step(number)
         called = dict(
             line.rsplit("=", 1) for line in fake.fakegpu_counts().decode().strip().split("\n")
         )
@@ -251,7 +243,6 @@ def main() -> None:
         "weights": digest(job.model),
         "quiet_steps": steps,
         "waits": waits,
-        "ran_out": ran_out,
         "pinned": fake.fakegpu_pinned(),
         "meter": session.meter.exact if session is not None else None,
         "requested": torch.cuda.max_memory_allocated(job.device),
