@@ -165,7 +165,7 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
         std::clamp<int64_t>(2 * ticks / std::max<int64_t>(1, root), 2, 6));
   }
   // A node re-solves the LP after a change of one bound.
-  const int64_t per_node = 1 + program.program().row_count() * int64_t{2000};
+  const int64_t per_node = 1 + program.program().row_count() * int64_t{500};
   limits.most_nodes =
       static_cast<int>(std::clamp<int64_t>(ticks / per_node, 10, 1'000'000));
   ManyWindowsResult result =
@@ -245,7 +245,7 @@ void Certificate::CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
 }
 
 void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
-                          const PeaksOf& peaks_of) {
+                          const PeaksOf& peaks_of, bool neighbours) {
   if (!MipAvailable() || impossible()) return;
   const int64_t begin = effort_.ticks();
   const auto left = [&] { return ticks - (effort_.ticks() - begin); };
@@ -253,7 +253,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     return effort_.Over() || impossible() || left() <= 0 ||
            (incumbent_ns >= 0 && IsProven(problem_, incumbent_ns, added_ns_));
   };
-  CombineNeighbours(incumbent_ns, ticks / 2, peaks_of);
+  if (neighbours) CombineNeighbours(incumbent_ns, ticks / 2, peaks_of);
   while (!enough()) {
     std::vector<OpId> proposals = together_lacks_;
     const int64_t share = left() * 3 / 4;

@@ -44,11 +44,12 @@ class Certificate {
   // highest first; nothing where it fits or cannot be made), else the candidate
   // that raises the LP most. Solutions that add `incumbent_ns` (the best plan
   // known; negative: none) or more are of no interest. Asked again with more
-  // ticks it goes on. Before that, runs of neighbouring windows, with memory
-  // inside their segments.
+  // ticks it goes on. Before that, where asked for, runs of neighbouring
+  // windows, with memory inside their segments.
   using PeaksOf = std::function<std::vector<OpId>(
       const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns)>;
-  void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
+  void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of,
+               bool neighbours = true);
   // Looks further back from the ops whose working set is largest, for a proof
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);

@@ -209,13 +209,11 @@ MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
     if (clp != nullptr) clp->getModelPtr()->passInEventHandler(&inner);
   }
   std::vector<std::string> arguments = {
-      "reprise",
-      "-log",
-      "0",
-      "-maxNodes",
-      std::to_string(std::max(1, options.most_nodes)),
-      "-ratioGap",
-      std::to_string(options.gap)};
+      "reprise", "-log", "0", "-maxNodes",
+      std::to_string(std::max(1, options.most_nodes)), "-ratioGap",
+      std::to_string(options.gap),
+      // Dense: as much is proven without them in half the time.
+      "-gomoryCuts", "off"};
   const bool has_cutoff = std::isfinite(options.cutoff);
   if (has_cutoff) {
     arguments.push_back("-cutoff");

@@ -13,6 +13,7 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
   plan.bound = Overhead(solution.added_ns, problem.base.time_ns);
   plan.bound_ns = solution.added_ns;
   plan.infeasible = solution.infeasible;
+  plan.passes = solution.passes;
   if (archive.Smallest() != nullptr) {
     plan.infeasible.smallest_known_bytes = archive.Smallest()->peak_bytes;
   }

@@ -18,6 +18,8 @@
 
 #include "base/status.h"
 #include "planner/evaluate.h"
+#include "planner/exchange.h"
+#include "planner/passes.h"
 #include "planner/step_graph.h"
 #include "planner/verify/certificate.h"
 
@@ -30,6 +32,7 @@ enum class BoundScope : uint8_t { kOrder, kAnyOrder };
 struct Progress {
   double overhead = -1;  // best so far; negative: none yet
   double bound = 0;
+  std::string_view pass = {};  // that has just ended, or gained something
 };
 
 // What to plan with: everything there is, or a plan by name (strategy.h).
@@ -63,6 +66,10 @@ struct Request {
   // Asked every few thousand ticks.
   std::function<bool()> should_stop = {};
   std::function<void(const Progress&)> on_progress = {};
+  // Where several searches share the work: what they tell each other, and this
+  // one's part. What they find then depends on time.
+  Exchange* exchange = nullptr;
+  Part part = Part::kAll;
 };
 
 // Whether a bound proves that a plan adding this much time is optimal: equal,
@@ -116,6 +123,8 @@ struct Plan {
   bool interrupted = false;
   std::string solver;
   int64_t ticks = 0;
+  // Of the search that found the plan, in the order of their first runs.
+  std::vector<PassLine> passes;
 
   std::vector<Decision> decisions;   // by storage
   std::vector<StorageId> saved;      // present when the backward begins

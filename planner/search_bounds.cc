@@ -1,36 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 
 #include "planner/construct.h"
 #include "planner/exec_list.h"
 #include "planner/search.h"
 
 namespace reprise::planner {
-namespace {
-
-constexpr size_t kMostStarts = 6;
-
-}  // namespace
-
 void Search::Sharpen(int64_t ticks) {
-  if (Done()) return;
   const int64_t enough = Best() == nullptr ? Score::kWorst : BestAdded();
   const WindowResult window = certificate_.Sharpen(enough, ticks);
   if (window.has_keep_set) StartFrom({window.keep_set}, "exact-cut");
-  Report();
-  if (!Done()) Combine(2 * ticks);
 }
 
 void Search::Combine(int64_t ticks) {
-  if (effort_.Over()) return;
   certificate_.Combine(
       Best() == nullptr ? -1 : BestAdded(), ticks,
       [this](const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns) {
         std::vector<OpId> peaks = StartFrom(keep_sets, "windows");
+        Trade();
         if (Best() != nullptr) incumbent_ns = BestAdded();
         return peaks;
-      });
-  Report();
+      },
+      // Another search makes the time worth more elsewhere.
+      /*neighbours=*/request_.part != Part::kProve || round_ > 0);
 }
 
 std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
@@ -49,7 +42,7 @@ std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
                  solver);
     // What windows say comes first: it is often a few moves from optimal.
     starts_.insert(starts_.begin(), generator_.execs());
-    if (starts_.size() > kMostStarts) starts_.pop_back();
+    if (std::ssize(starts_) > kMostStarts) starts_.pop_back();
     if (generated.peak_bytes <= request_.budget_bytes) return {};
     if (generated.peak_at != kNoOp && generated.peak_at < problem_.op_count) {
       peaks.push_back(generated.peak_at);
@@ -68,7 +61,7 @@ std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
   return peaks;
 }
 
-void Search::CertifyIncumbent() {
+void Search::CertifyIncumbent(int64_t) {
   const Archive::Point* best = Best();
   if (best == nullptr) return;
   ExecList list(problem_);

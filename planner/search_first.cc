@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <memory>
 
 #include "planner/construct.h"
@@ -9,6 +10,8 @@
 namespace reprise::planner {
 namespace {
 
+// Of the windows of the base order, whatever the size of the step.
+constexpr int64_t kMostBaseTicks = 25'000'000;
 // In smaller ones the search over lists of execs sees all there is.
 constexpr int kFewestBlockOps = 400;
 
@@ -21,7 +24,12 @@ void Search::AddStart(const Flags& flags) {
   effort_.Spend(problem_.op_count);
 }
 
-void Search::AddStrategies() {
+void Search::CertifyBaseOrder(int64_t ticks) {
+  CertifyBase(problem_, request_.budget_bytes, std::min(ticks, kMostBaseTicks),
+              certificate_, effort_);
+}
+
+void Search::AddStrategies(int64_t) {
   if (!known_.has_strategies) {
     const int64_t before = generator_.ticks();
     for (const Candidate& candidate :
@@ -37,10 +45,9 @@ void Search::AddStrategies() {
     archive_.Add(schedule.peak_bytes, schedule.time_ns, schedule.execs,
                  schedule.solver);
   }
-  Report();
 }
 
-void Search::Construct() {
+void Search::Construct(int64_t ticks) {
   const Score score{.budget_bytes = request_.budget_bytes,
                     .base_time_ns = problem_.base.time_ns,
                     .base_peak_bytes = problem_.base.peak_bytes};
@@ -51,11 +58,9 @@ void Search::Construct() {
     Flags flags = FromCuts(problem_, options, certificate_, generator_,
                            archive_, effort_);
     if (!Done()) {
-      Restore(problem_, score, scale_ / 16, generator_, flags, archive_,
-              effort_);
+      Restore(problem_, score, ticks, generator_, flags, archive_, effort_);
     }
     AddStart(flags);
-    Report();
   }
   // What fits in less fits too, and is sometimes better.
   for (const int percent : {90, 80, 70}) {
@@ -68,13 +73,12 @@ void Search::Construct() {
     Flags flags = FromCuts(problem_, options, certificate_, generator_,
                            archive_, effort_);
     if (BestAdded() < before) AddStart(flags);
-    Report();
   }
 }
 
-void Search::ConstructBlocks() {
+void Search::ConstructBlocks(int64_t ticks) {
   if (problem_.op_count < kFewestBlockOps) return;
-  if (Done() || certificate_.tried().empty()) return;
+  if (certificate_.tried().empty()) return;
   OpId at = certificate_.tried().begin()->first;
   for (const auto& [op, window] : certificate_.tried()) {
     if (window.added_ns > certificate_.tried().at(at).added_ns) at = op;
@@ -84,21 +88,21 @@ void Search::ConstructBlocks() {
   if (!block_plan_->empty()) {
     block_plan_->Fit(request_.budget_bytes, certificate_, generator_, archive_,
                      effort_);
-    Report();
-    ImproveBlocks(scale_ / 4);
+    ImproveBlocks(ticks);
   }
   if (!block_plan_->empty()) AddStart(block_plan_->MakeFlags());
 }
 
-void Search::FindAny() {
+void Search::FindAny(int64_t ticks) {
   std::vector<OpId> execs = BaseExecs();
   const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
-                                   .ticks = scale_ / 16,
+                                   .ticks = ticks,
                                    .seed = random_.Next(),
                                    .good_enough_ns = GoodEnough(),
                                    .hot = kHot};
   LocalSearch(problem_, options, execs, archive_, effort_);
-  Report();
 }
+
+void Search::LookBack(int64_t ticks) { certificate_.TryPebbling(ticks); }
 
 }  // namespace reprise::planner

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
-#include "base/str_cat.h"
 #include "planner/construct.h"
 #include "planner/greedy.h"
 #include "planner/search.h"
-#include "planner/squeeze.h"
-#include "planner/tree_width.h"
 #include "planner/unwind.h"
 
 namespace reprise::planner {
 
 void Search::UnwindFromMarks(int64_t ticks) {
   const int64_t begin = effort_.ticks();
+  bool found = false;
   for (const int mark_percent : {97, 94, 91, 90, 88, 85, 80, 70}) {
     for (const bool by_distance : {false, true}) {
       const int64_t left = begin + ticks - effort_.ticks();
@@ -22,53 +20,21 @@ void Search::UnwindFromMarks(int64_t ticks) {
                                   .by_distance = by_distance,
                                   .most_ticks = std::min(left, ticks / 3)};
       const std::vector<OpId> execs = Unwind(problem_, options, effort_);
-      if (!execs.empty() && AddAndHold(execs, "unwind")) unwound_ = true;
+      if (!execs.empty() && AddAndHold(execs, "unwind")) found = true;
     }
-    if (unwound_) return;
+    if (found) return;
   }
 }
 
-void Search::TakeApart(int64_t ticks) {
-  if (!TreeWidthApplies(problem_)) return;
-  const int64_t begin = effort_.ticks();
-  const Parts parts = PartsOf(problem_, ticks / 4, effort_);
-  for (const int fits_percent : {100, 80, 60, 0}) {
-    const int64_t left = begin + ticks - effort_.ticks();
-    if (effort_.Over() || left <= 0) return;
-    const TreeWidthOptions options{.budget_bytes = request_.budget_bytes,
-                                   .fits_percent = fits_percent,
-                                   .most_ticks = left};
-    const std::vector<OpId> execs =
-        TreeWidthExecs(problem_, parts, options, effort_);
-    const StatusOr<Evaluation> evaluation = EvaluateExecs(execs);
-    if (!evaluation.ok() || evaluation->peak_bytes > request_.budget_bytes) {
-      continue;
-    }
-    AddAndHold(execs, "tree-width");
-    return;
-  }
-}
-
-void Search::Squeeze() {
+void Search::Squeeze(int64_t ticks) {
   for (const int distance_power : {1, 2}) {
     if (effort_.Over()) return;
     const GreedyOptions options{.budget_bytes = request_.budget_bytes,
                                 .distance_power = distance_power,
-                                .most_ticks = scale_ / 4};
+                                .most_ticks = ticks};
     const std::vector<OpId> execs = NextUseGreedy(problem_, options, effort_);
     if (!execs.empty() && AddAndHold(execs, "next-use")) return;
   }
-}
-
-void Search::SearchPebbling(int64_t ticks) {
-  if (!FreeOrder::Applies(problem_)) return;
-  if (pebbler_ == nullptr) {
-    pebbler_ = std::make_unique<Pebbler>(problem_, request_.budget_bytes,
-                                         random_.Next());
-  }
-  const std::vector<OpId> pebbling = pebbler_->Search(ticks, effort_);
-  if (pebbling.empty()) return;
-  AddAndHold(InBaseOrder(problem_, pebbling, effort_), "pebbling");
 }
 
 bool Search::AddAndHold(const std::vector<OpId>& execs, const char* solver) {
@@ -76,7 +42,6 @@ bool Search::AddAndHold(const std::vector<OpId>& execs, const char* solver) {
   AddExecs(
       HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
       solver);
-  Report();
   return true;
 }
 

@@ -6,68 +6,185 @@
 #include "planner/burst.h"
 #include "planner/construct.h"
 #include "planner/executor.h"
+#include "planner/mip.h"
 #include "planner/search.h"
 
 namespace reprise::planner {
 namespace {
 
-// Of the windows of the base order, whatever the size of the step.
-constexpr int64_t kMostBaseTicks = 25'000'000;
 // More effort where the first schedule was hard to find.
 constexpr int64_t kTightScales = 2;
 // Larger steps end with the effort that they begin with.
 constexpr int kMostFarOps = 10'000;
+// In larger steps the last hundredths of a percent cost too much.
+constexpr int kMostSmallOps = 1500;
+// Rounds of annealing without a gain after which neighbourhoods are tried.
+constexpr int kStalledRounds = 3;
 
 }  // namespace
 
+// ---- The list: name, share in 1/64, when, what ----
+
+// Once, with what the request allows.
+const Search::Pass Search::kFirst[] = {
+    {"base-windows", 8, &Search::IsOpen, &Search::CertifyBaseOrder},
+    {"by-name", 0, nullptr, &Search::AddStrategies, Part::kImprove},
+    {"min-cut", 4, &Search::IsOpen, &Search::Construct},
+    {"blocks", 16, &Search::IsOpen, &Search::ConstructBlocks},
+    // Of graphs without versions a schedule found from its end comes at once
+    // or late.
+    {"unwind", 1, &Search::HasNonePlain, &Search::UnwindFromMarks},
+    {"looking-back", 4, &Search::HasNone, &Search::LookBack, Part::kProve},
+    // Of graphs with versions the main search finds tighter schedules than of
+    // others, sooner.
+    {"any", 4, &Search::HasNoneWithVersions, &Search::FindAny, Part::kImprove},
+    {"unwind", 48, &Search::HasNone, &Search::UnwindFromMarks, Part::kImprove},
+    {"any", 4, &Search::HasNonePlain, &Search::FindAny, Part::kImprove},
+    {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst,
+     Part::kImprove},
+    {"exact-windows", 8, &Search::IsOpen, &Search::Sharpen, Part::kImprove},
+    {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
+    {"near-windows", 2, &Search::HasStarts, &Search::AnnealStarts},
+    {"next-use", 16, &Search::IsTightAndSmall, &Search::Squeeze},
+};
+
+// In each round, with the ticks of that round.
+const Search::Pass Search::kRound[] = {
+    {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
+    {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
+    {"annealing", 64, &Search::IsOpen, &Search::Anneal},
+    {"neighbourhoods", 64, &Search::IsStalled, &Search::SearchAround},
+    {"incumbent-windows", 0, &Search::IsOpen, &Search::CertifyIncumbent},
+    {"exact-windows", 16, &Search::IsOddRound, &Search::Sharpen,
+     Part::kImprove},
+    {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
+};
+
+// Where the search ended far from its bound: a schedule found another way now
+// and then is a better start.
+const Search::Pass Search::kFar[] = {
+    {"unwind", 32, &Search::IsLoose, &Search::UnwindFromMarks},
+};
+
+// The target gap is reached; a little more often closes it.
+const Search::Pass Search::kLast[] = {
+    {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
+    {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
+    {"near-windows", 2, &Search::HasStartsLeft, &Search::AnnealStarts},
+    {"polish", 4, &Search::IsAlmostDone, &Search::Polish},
+    {"annealing", 11, &Search::IsAlmostDone, &Search::Anneal},
+    {"incumbent-windows", 0, &Search::IsAlmostDone, &Search::CertifyIncumbent},
+    {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
+    {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
+};
+
+bool Search::IsTightAndSmall() const {
+  return IsTight() && problem_.op_count <= kMostBeamOps;
+}
+
+bool Search::IsLateAndNone() const {
+  return HasNone() && log_.Runs("next-use") == 0 &&
+         (round_ >= 2 || effort_.ticks() > scale_ / 2);
+}
+
+bool Search::IsSmall() const {
+  return IsOpen() && problem_.op_count <= kMostSmallOps;
+}
+
+bool Search::HasBlocks() const {
+  return IsOpen() && problem_.op_count > kMostSmallOps &&
+         block_plan_ != nullptr && !block_plan_->empty();
+}
+
+bool Search::IsStalled() const {
+  return IsOpen() && !HasNone() && MipAvailable() && stalled_ >= kStalledRounds;
+}
+
+bool Search::IsAlmostDone() const {
+  return !HasNone() && !Proven() && problem_.op_count <= kMostSmallOps;
+}
+
+bool Search::IsFar() const {
+  return problem_.op_count <= kMostFarOps && Best()->time_ns > GoodEnough() &&
+         BestAdded() - BoundNs() > problem_.base.time_ns / 50;
+}
+
+PassLog::State Search::Now() const {
+  return {.ticks = effort_.ticks(),
+          .added_ns = HasNone() ? -1 : BestAdded(),
+          .bound_ns = BoundNs()};
+}
+
+void Search::RunAll(std::span<const Pass> passes, int64_t ticks) {
+  for (const Pass& pass : passes) {
+    if (certificate_.impossible()) return;
+    const bool wanted =
+        pass.wanted == nullptr || (!effort_.Over() && (this->*pass.wanted)());
+    const bool shared = request_.exchange != nullptr &&
+                        request_.part != Part::kAll && pass.part != Part::kAll;
+    if (!wanted || (shared && pass.part != request_.part)) continue;
+    const PassLog::State before = Now();
+    (this->*pass.run)(
+        static_cast<int64_t>(static_cast<__int128>(ticks) * pass.share / 64));
+    log_.Add(pass.name, before, Now());
+    Trade();
+    Report(pass.name);
+  }
+}
+
+void Search::Improve() {
+  int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
+  stalled_ = 0;
+  for (round_ = 0;; ++round_) {
+    if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
+    effort_.Spend(1000);  // a round without a single candidate ends too
+    RunAll(kRound, ticks);
+    if (Done() || certificate_.impossible()) return;
+    if (round_ % 2 == 1) ticks = ticks * 3 / 2;
+  }
+}
+
+void Search::Trade() {
+  Exchange* exchange = request_.exchange;
+  if (exchange == nullptr) return;
+  exchange->OfferBound(certificate_.added_ns());
+  shared_bound_ns_ = exchange->BoundNs();
+  const int64_t time_ns = HasNone() ? Score::kWorst : Best()->time_ns;
+  if (const auto other = exchange->Faster(time_ns)) {
+    archive_.Add(other->peak_bytes, other->time_ns, other->execs,
+                 other->solver);
+  } else if (!HasNone()) {
+    exchange->Offer({.peak_bytes = Best()->peak_bytes,
+                     .time_ns = time_ns,
+                     .execs = Best()->execs,
+                     .solver = Best()->solver});
+  }
+}
+
 Solution Search::Run() {
   if (problem_.base.peak_bytes <= request_.budget_bytes) return {};
-  if (!certificate_.impossible()) {
-    CertifyBase(problem_, request_.budget_bytes,
-                std::min(scale_ / 8, kMostBaseTicks), certificate_, effort_);
-  }
+  RunAll(kFirst, scale_);
   if (certificate_.impossible()) return Refuse();
-  Report();
-  AddStrategies();
-  Construct();
-  ConstructBlocks();
-  if (Best() == nullptr) {
-    certificate_.TryPebbling(scale_ / 16);
-    if (certificate_.impossible()) return Refuse();
-  }
-  // Of graphs with versions the main search finds tighter schedules than of
-  // others, sooner.
-  const bool is_plain = IsPlain(problem_);
-  if (Best() == nullptr && !is_plain) FindAny();
-  if (Best() == nullptr) UnwindFromMarks(scale_ * 3 / 4);
-  if (IsTight()) TakeApart(scale_ / 16);
-  if (Best() == nullptr && is_plain) FindAny();
-  Sharpen(scale_ / 8);
-  if (IsTight() && problem_.op_count <= kMostBeamOps) Squeeze();
   Improve();
   if (Best() != nullptr && request_.max_ticks == 0 &&
-      (is_plain ? IsTight() : IsFar())) {
-    // Far from what is best: worth the same effort again.
+      (is_plain_ ? IsTight() : IsFar())) {
+    // Worth the same effort again.
     effort_.AllowAtLeast(kTightScales * scale_);
-    // A schedule found another way now and then is a better start.
-    if (!IsTight()) UnwindFromMarks(scale_ / 2);
+    RunAll(kFar, scale_);
     Improve();
   }
   if (Best() == nullptr && request_.max_ticks == 0) {
-    // Nothing fits yet and nobody limited the effort: a plan late is worth
-    // more than none.
-    for (int round = 0; round < 3 && Best() == nullptr; ++round) {
-      effort_.AllowAtLeast(scale_ * 9);
-      SearchPebbling(scale_ * 8);
-    }
-    effort_.AllowAtLeast(scale_);
+    // Nobody limited the effort: a plan late is worth more than none.
+    effort_.AllowAtLeast(kTightScales * scale_);
     Improve();
   }
-  Polish();
+  RunAll(kLast, scale_);
+  if (certificate_.impossible() && HasNone()) return Refuse();
   return {.added_ns = certificate_.added_ns(),
           .source = certificate_.source(),
           .impossible = false,
-          .infeasible = certificate_.infeasible()};
+          .infeasible = certificate_.infeasible(),
+          .passes = log_.lines()};
 }
 
 Solution Search::Refuse() {
@@ -88,12 +205,8 @@ Solution Search::Refuse() {
           .infeasible = certificate_.infeasible().smallest_budget_bytes >
                                 infeasible.smallest_budget_bytes
                             ? certificate_.infeasible()
-                            : infeasible};
-}
-
-bool Search::IsFar() const {
-  return problem_.op_count <= kMostFarOps && Best()->time_ns > GoodEnough() &&
-         BestAdded() - certificate_.added_ns() > problem_.base.time_ns / 50;
+                            : infeasible,
+          .passes = log_.lines()};
 }
 
 Solution Solve(const Problem& problem, const Request& request, Known& known,

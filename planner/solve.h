@@ -28,6 +28,7 @@ struct Solution {
   ProofSource source;    // of added_ns
   bool impossible = false;
   Infeasible infeasible;
+  std::vector<PassLine> passes = {};
 };
 
 // Extra time as a fraction of the base time.

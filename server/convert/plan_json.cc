@@ -100,6 +100,33 @@ class Fields {
       to.add_schedule(what == "exec" ? number : -number - 1);
     }
   }
+  void Passes(v1::Plan& to) {
+    const Json* value = Find("passes", false);
+    if (value == nullptr) return;
+    if (!value->is_array()) return Fail("passes: must be a list");
+    for (size_t i = 0; i < value->size(); ++i) {
+      const Json& object = (*value)[i];
+      if (!object.is_object()) {
+        return Fail(StrCat("passes[", i, "]: must be an object"));
+      }
+      v1::Pass& pass = *to.add_passes();
+      Fields in(object);
+      in.Text("name", true, [&](const std::string& s) { pass.set_name(s); });
+      in.Number("runs", true, kMaxId,
+                [&](int64_t n) { pass.set_runs(static_cast<uint32_t>(n)); });
+      in.Number("ticks", true, std::numeric_limits<int64_t>::max(),
+                [&](int64_t n) { pass.set_ticks(n); });
+      in.Fraction("first_overhead", false,
+                  [&](double x) { pass.set_first_overhead(x); });
+      in.Fraction("overhead_gain", true,
+                  [&](double x) { pass.set_overhead_gain(x); });
+      in.Fraction("bound_gain", true,
+                  [&](double x) { pass.set_bound_gain(x); });
+      if (!in.status().ok()) {
+        return Fail(StrCat("passes[", i, "].", in.status().message()));
+      }
+    }
+  }
   void Regions(v1::Plan& to) {
     const Json* value = Find("regions", false);
     if (value == nullptr) return;
@@ -148,6 +175,25 @@ class Fields {
 
 }  // namespace
 
+namespace {
+
+std::string PassesText(const v1::Plan& plan) {
+  std::string text;
+  for (const v1::Pass& pass : plan.passes()) {
+    text += StrCat(text.empty() ? "[\n    " : ",\n    ",
+                   "{ \"name\": ", Dump(pass.name()),
+                   ", \"runs\": ", pass.runs(), ", \"ticks\": ", pass.ticks());
+    if (pass.has_first_overhead()) {
+      text += StrCat(", \"first_overhead\": ", Dump(pass.first_overhead()));
+    }
+    text += StrCat(", \"overhead_gain\": ", Dump(pass.overhead_gain()),
+                   ", \"bound_gain\": ", Dump(pass.bound_gain()), " }");
+  }
+  return text + "]";
+}
+
+}  // namespace
+
 std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
   std::string text;
   const auto add = [&text](const char* key, const std::string& value) {
@@ -190,6 +236,7 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
   add("solve_ms", Dump(std::round(plan.solve_ms() * 1000) / 1000));
   add("ticks", number(plan.ticks()));
   if (plan.interrupted()) add("interrupted", "true");
+  if (plan.passes_size() > 0) add("passes", PassesText(plan));
   if (!plan.feasible()) {
     const v1::Infeasible& why = plan.infeasible();
     if (Undecided(plan)) add("undecided", "true");
@@ -300,6 +347,7 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
   in.Ids("recomputed_ops", fits,
          [&](uint32_t id) { plan.add_recomputed_ops(id); });
   in.Schedule(fits, plan);
+  in.Passes(plan);
   in.Regions(plan);
   in.Ids("levels", false, [&](uint32_t level) { plan.add_levels(level); });
   in.Flag("lazy_region", false, [&](bool b) { plan.set_lazy_region(b); });

@@ -75,6 +75,24 @@ void AddSchedule(const Task& task, const planner::Plan& plan, v1::Plan& to) {
   }
 }
 
+void AddPasses(const planner::Plan& plan, v1::Plan& to) {
+  const auto fraction = [&](int64_t ns) {
+    return static_cast<double>(ns) /
+           static_cast<double>(std::max<int64_t>(1, plan.base_time_ns));
+  };
+  for (const planner::PassLine& line : plan.passes) {
+    v1::Pass& pass = *to.add_passes();
+    pass.set_name(std::string(line.name));
+    pass.set_runs(static_cast<uint32_t>(line.runs));
+    pass.set_ticks(line.ticks);
+    if (line.first_added_ns >= 0) {
+      pass.set_first_overhead(fraction(line.first_added_ns));
+    }
+    pass.set_overhead_gain(fraction(line.plan_gain_ns));
+    pass.set_bound_gain(fraction(line.bound_gain_ns));
+  }
+}
+
 }  // namespace
 
 StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
@@ -142,6 +160,7 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
   to.set_replan(task.replan);
   to.set_interrupted(plan.interrupted);
   to.set_ticks(plan.ticks);
+  AddPasses(plan, to);
   if (plan.feasible) {
     to.set_peak_bytes(plan.evaluation.peak_bytes + task.reserve_bytes);
     to.set_time_ns(plan.evaluation.time_ns);

@@ -36,6 +36,33 @@ bool IsImpossible(const Plan& plan) {
   return !plan.feasible && !plan.undecided;
 }
 
+// What searches on several threads tell each other.
+class SharedFinds : public planner::Exchange {
+ public:
+  void Offer(const Found& found) override {
+    const std::lock_guard lock(mutex_);
+    if (!best_ || found.time_ns < best_->time_ns) best_ = found;
+  }
+  void OfferBound(int64_t added_ns) override {
+    const std::lock_guard lock(mutex_);
+    bound_ns_ = std::max(bound_ns_, added_ns);
+  }
+  std::optional<Found> Faster(int64_t time_ns) override {
+    const std::lock_guard lock(mutex_);
+    if (!best_ || best_->time_ns >= time_ns) return std::nullopt;
+    return best_;
+  }
+  int64_t BoundNs() override {
+    const std::lock_guard lock(mutex_);
+    return bound_ns_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<Found> best_;
+  int64_t bound_ns_ = 0;
+};
+
 // Searches: one request, several seeds.
 class Searches {
  public:
@@ -77,6 +104,11 @@ class Searches {
     request.on_progress = [this, index](const Progress& progress) {
       OnProgress(index, progress);
     };
+    if (request_.until_stopped) {
+      request.exchange = &finds_;
+      request.part =
+          index == 0 ? planner::Part::kProve : planner::Part::kImprove;
+    }
     StatusOr<Plan> plan = planner::MakePlan(graph_, request);
     const bool reached =
         plan.ok() && (IsImpossible(*plan) ||
@@ -169,6 +201,7 @@ class Searches {
   const planner::Request& request_;
   std::mutex mutex_;  // guards what follows and the request's callbacks
   std::vector<std::optional<StatusOr<Plan>>> plans_;
+  SharedFinds finds_;
   Progress best_;
   bool stopped_ = false;
   std::atomic<int> next_ = 0;

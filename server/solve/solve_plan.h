@@ -12,8 +12,10 @@
 // whatever the number of threads, and one that reaches the target gap ends
 // only those after it, so that the answer is the same on 1, 2 or 8 threads
 // (SolvePlanTest.IsTheSameOnAnyNumberOfThreads). Requests that run until they
-// are stopped have one search per thread; the first to reach the target with
-// the best plan and the best bound of all ends them together.
+// are stopped have one search per thread: the first proves, the others improve,
+// and they tell each other what they find (planner/exchange.h). The first to
+// reach the target with the best plan and the best bound of all ends them
+// together.
 //
 // The request's callbacks are called by one thread at a time.
 #pragma once

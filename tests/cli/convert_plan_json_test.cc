@@ -55,6 +55,33 @@ TEST(PlanJson, HasEveryKeyOfTheFormat) {
   EXPECT_FALSE(json.contains("smallest_budget_bytes"));
 }
 
+TEST(PlanJson, SaysWhatThePassesOfTheSearchCostAndGained) {
+  const v1::Plan plan = PlanFor("1300");
+  ASSERT_GT(plan.passes_size(), 0);
+  const std::string text = WritePlanText(plan, "small.json");
+
+  const auto json = nlohmann::json::parse(text);
+  ASSERT_EQ(json["passes"].size(), static_cast<size_t>(plan.passes_size()));
+  EXPECT_EQ(json["passes"][0]["name"], "base-windows");
+  EXPECT_EQ(json["passes"][0]["runs"], 1);
+  EXPECT_GT(json["passes"][0]["ticks"], 0);
+  EXPECT_TRUE(json["passes"][0]["overhead_gain"].is_number());
+  EXPECT_TRUE(json["passes"][0]["bound_gain"].is_number());
+  const auto read = ReadPlanText(text);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read->plan.passes_size(), plan.passes_size());
+  for (int i = 0; i < plan.passes_size(); ++i) {
+    EXPECT_TRUE(
+        MessageDifferencer::Equals(read->plan.passes(i), plan.passes(i)));
+  }
+  EXPECT_THAT(
+      Message(R"({"format":"reprise.plan/1","graph":"g","budget_bytes":1,)"
+              R"("feasible":false,"base_peak_bytes":1,"base_time_ns":1,)"
+              R"("smallest_budget_bytes":1,"blocking_op":0,)"
+              R"("passes":[{"name":"any","runs":-1}]})"),
+      HasSubstr("passes[0].runs"));
+}
+
 TEST(PlanJson, AnImpossibleBudgetHasItsProofAndNoFigures) {
   const auto json =
       nlohmann::json::parse(WritePlanText(PlanFor("1200"), "small.json"));

@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "planner/archive.h"
 #include "planner/generate.h"
+#include "planner/problem.h"
 #include "planner/random.h"
 #include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
@@ -92,6 +95,111 @@ TEST(MakePlanTest, ProgressNeverGetsWorse) {
       EXPECT_LE(reports[i].overhead, reports[i - 1].overhead);
     }
   }
+}
+
+TEST(MakePlanTest, WhatThePassesGainedAddsUpToThePlanAndItsBound) {
+  const auto graph = Generate({.kind = GraphKind::kLayered, .ops = 100});
+  ASSERT_TRUE(graph.ok());
+  const Problem problem = MakeProblem(*graph, {});
+  const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
+
+  const Plan plan =
+      MustPlan(*graph, {.budget_bytes = problem.static_bytes + dynamic * 7 / 10,
+                        .max_ticks = 40'000'000,
+                        .reduce = false});
+
+  ASSERT_TRUE(plan.feasible);
+  int64_t added = 0, bound = 0, ticks = 0;
+  int firsts = 0;
+  for (const PassLine& line : plan.passes) {
+    EXPECT_GT(line.runs, 0) << line.name;
+    EXPECT_GE(line.ticks, 0) << line.name;
+    EXPECT_GE(line.plan_gain_ns, 0) << line.name;
+    EXPECT_GE(line.bound_gain_ns, 0) << line.name;
+    firsts += line.first_added_ns >= 0;
+    added += std::max<int64_t>(0, line.first_added_ns) - line.plan_gain_ns;
+    bound += line.bound_gain_ns;
+    ticks += line.ticks;
+  }
+  EXPECT_EQ(firsts, 1);
+  EXPECT_EQ(added, plan.evaluation.time_ns - plan.base_time_ns);
+  EXPECT_DOUBLE_EQ(
+      static_cast<double>(bound) / static_cast<double>(plan.base_time_ns),
+      plan.bound);
+  // The rest is the rounds' own.
+  EXPECT_LE(ticks, plan.ticks);
+  EXPECT_GT(ticks, plan.ticks * 9 / 10);
+}
+
+// Remembers what it is told.
+class Notes : public Exchange {
+ public:
+  void Offer(const Found& found) override {
+    if (!best || found.time_ns < best->time_ns) best = found;
+  }
+  void OfferBound(int64_t added_ns) override {
+    bound_ns = std::max(bound_ns, added_ns);
+  }
+  std::optional<Found> Faster(int64_t time_ns) override {
+    return best && best->time_ns < time_ns ? best : std::nullopt;
+  }
+  int64_t BoundNs() override { return bound_ns; }
+
+  std::optional<Found> best;
+  int64_t bound_ns = 0;
+};
+
+TEST(ExchangeTest, ASearchTellsWhatItFoundAndAnotherTakesItWithoutEffort) {
+  const auto graph = Generate({.kind = GraphKind::kLayered, .ops = 100});
+  ASSERT_TRUE(graph.ok());
+  const Problem problem = MakeProblem(*graph, {});
+  const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
+  Notes notes;
+  Request request{.budget_bytes = problem.static_bytes + dynamic * 8 / 10,
+                  .target_gap = 0,
+                  .max_ticks = 30'000'000,
+                  .reduce = false};
+  request.exchange = &notes;
+
+  const Plan first = MustPlan(*graph, request);
+  ASSERT_TRUE(first.feasible);
+  ASSERT_TRUE(notes.best.has_value());
+  EXPECT_EQ(notes.best->time_ns, first.evaluation.time_ns);
+  EXPECT_EQ(notes.bound_ns, first.bound_ns);
+
+  request.max_ticks = 1;
+  const Plan second = MustPlan(*graph, request);
+  ASSERT_TRUE(second.feasible);
+  EXPECT_EQ(second.evaluation.time_ns, first.evaluation.time_ns);
+  // Another's bound ends a search; its proof is the other's to show.
+  EXPECT_LE(second.bound_ns, first.bound_ns);
+}
+
+TEST(ExchangeTest, SearchesThatShareTheWorkDoTheirPartsOfIt) {
+  const auto graph = Generate({.kind = GraphKind::kLayered, .ops = 100});
+  ASSERT_TRUE(graph.ok());
+  const Problem problem = MakeProblem(*graph, {});
+  const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
+  const auto passes = [&](Part part) {
+    Notes notes;
+    Request request{.budget_bytes = problem.static_bytes + dynamic * 7 / 10,
+                    .max_ticks = 20'000'000,
+                    .reduce = false};
+    request.exchange = &notes;
+    request.part = part;
+    std::vector<std::string> names;
+    for (const PassLine& line : MustPlan(*graph, request).passes) {
+      names.emplace_back(line.name);
+    }
+    return names;
+  };
+  using testing::Contains;
+  using testing::Not;
+
+  EXPECT_THAT(passes(Part::kImprove), Contains("first-annealing"));
+  EXPECT_THAT(passes(Part::kImprove), Not(Contains("many-windows")));
+  EXPECT_THAT(passes(Part::kProve), Contains("many-windows"));
+  EXPECT_THAT(passes(Part::kProve), Not(Contains("first-annealing")));
 }
 
 TEST(MakePlanTest, RequestsThatCannotBeMeantAreRefused) {
