@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["GRADIENTS", "VALUES", "Judge"]
 
 VALUES, GRADIENTS = "values", "gradients"
-# So many steps in which every call is made twice, before what differs is the plan's.
+# So many steps in which every call is made twice, before something is concluded.
 ROUNDS = 2
 
 
@@ -111,6 +111,12 @@ class Judge:
         """Its step has ended within its backward: it is judged when the next one begins."""
         self._open = run
 
+    def postpone(self, run: Run | None) -> None:
+        """Its step is given up: a check that was due is made in the next one."""
+        if run is not None and run.take_audit() is not None:
+            self._since = self.every
+            self._unchecked("the step that was to be checked was not finished")
+
     def settle_open(self) -> None:
         """The next step begins."""
         run, self._open = self._open, None
@@ -164,7 +170,7 @@ class Judge:
         rung = session.planning.rung
         assert rung is not None
         slots = control.unexplained
-        if slots and not control.noisy and control.rounds < ROUNDS:
+        if slots and control.rounds < ROUNDS:
             self._control = control
             return
         self._suspects.pop(rung.number, None)

@@ -410,6 +410,7 @@ class Step:
             self.capture = None  # it may have been the last to hold the model: the session ends
             self._kernel_window.drop()
         self.stop_check()
+        self._session.judge.postpone(self.run)
         if self.run is not None and self.run.armed:
             self.run.mismatch("the forward failed")
         self.tracing.end()
