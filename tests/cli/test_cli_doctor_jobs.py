@@ -246,7 +246,7 @@ def test_what_was_not_tried_is_not_said_to_work(reprise: Reprise, tmp_path: Path
 
     found = lines(reprise, LD_LIBRARY_PATH=str(tmp_path), REPRISE_CUPTI_PATH=str(fake))
 
-    (gpu,) = [line for line in found if line["name"] == "gpu"]
+    (gpu,) = [line for line in found if line["check"] == "gpu"]
     assert (gpu["health"], gpu["advice"]) == ("warning", "see nvidia-smi")
     assert "libnvidia-ml tells of no GPU: what they are is not known" in gpu["found"]
     (line,) = [line for line in found if str(fake) in line["found"]]
