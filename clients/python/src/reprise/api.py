@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from reprise.errors import RepriseError
+from reprise.saying import otherwise
 from reprise.units import check_budget, format_bytes
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Report:
         return self.sentence
 
 
+@otherwise(lambda model, *_, **__: model)
 def auto(
     model: M,
     budget: str | int | None = "0.5x",
@@ -151,6 +153,7 @@ def _verify(asked: str) -> str:
     return asked
 
 
+@otherwise(lambda model: None)
 def remove(model: nn.Module) -> None:
     """Takes everything out of a model again. Nothing happens if nothing is there."""
     session = _sessions.pop(model, None)
@@ -162,8 +165,13 @@ def remove(model: nn.Module) -> None:
         joint.remove()
 
 
+@otherwise(lambda model: _report(model))
 def report(model: nn.Module) -> Report:
     """What was predicted and what was measured so far."""
+    return _report(model)
+
+
+def _report(model: nn.Module) -> Report:
     session = _sessions.get(model)
     if session is None:
         return _empty()

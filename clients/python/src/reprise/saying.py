@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
-__all__ = ["say"]
+from reprise.errors import RepriseError
+
+__all__ = ["otherwise", "say"]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def say(text: str) -> None:
@@ -32,3 +39,26 @@ def say(text: str) -> None:
             data = data[os.write(own.fileno(), data) :]
     except Exception:
         return
+
+
+def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
+    """Decorates what the program calls itself: where it fails that is reported, and
+    `instead(*args, **kwargs)` returned. What it says to the program (RepriseError) is no fault."""
+
+    def decorate(do: F) -> F:
+        @wraps(do)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return do(*args, **kwargs)
+            except RepriseError:
+                raise
+            except Exception as error:
+                from reprise.torch.ground import guard
+
+                if not guard.caught(error):
+                    raise
+            return instead(*args, **kwargs)
+
+        return guarded  # type: ignore[return-value]
+
+    return decorate

@@ -28,7 +28,7 @@ from time import thread_time_ns
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.capture.captured import (
     BACKWARD,
@@ -48,6 +48,7 @@ from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.sizes import chosen_by
 from reprise.torch.capture.unpacked import Unpacked, reads
 from reprise.torch.compiled.shortcut import has_shortcut, prepare, shortcut
+from reprise.torch.ground.guard import Mode, Op
 from reprise.torch.ground.host import HostSaves
 from reprise.torch.ground.open_hooks import Hooks, close
 from reprise.torch.ground.ops import IGNORED, OpKind, hidden_writes, tensors_in
@@ -69,7 +70,7 @@ __all__ = [
 ]
 
 
-class Capture(TorchDispatchMode):
+class Capture(Mode):
     """One captured step. Use once. `kernels`: a device runs kernels meanwhile, and they are traced;
     ops are then told to the collector by the numbers of their records. `host`: saved tensors wait
     there for the backward; what is captured is the step as it would be if they stayed."""
@@ -112,6 +113,7 @@ class Capture(TorchDispatchMode):
         self.thread = 0
         self._begin_ns = 0
         self._peak = 0
+        self._failed = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -196,20 +198,18 @@ class Capture(TorchDispatchMode):
 
     # ---- Ops ----------------------------------------------------------------
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def failed(self) -> None:
+        """What is captured of the step is worth nothing."""
+        self._failed = True
+
+    def op(self, op_: Op, types: Any) -> Any:
         if not CAPTURED_TYPES.issuperset(types):
             return NotImplemented  # a subclass: it takes its call apart, we see the inner ones
-        kwargs = kwargs or {}
-        if not self._place.running:
-            return func(*args, **kwargs)
+        func, args, kwargs = op_.func, op_.args, op_.kwargs
+        if not self._place.running or self._failed:
+            return op_.run()
         if func in IGNORED:
-            out = func(*args, **kwargs)
+            out = op_.run()
             if not self._packing.aliasing:
                 self._seen.ignored(args, kwargs, out)
             return out
@@ -223,7 +223,7 @@ class Capture(TorchDispatchMode):
         record = self._recorder.begin(str(func)) if self._recorder is not None else 0
         shortens = phase == FORWARD and self._place.in_region and has_shortcut(func, args)
         begin = self._clock()
-        out = func(*args, **kwargs)
+        out = op_.run()
         took = max(0, self._clock() - begin - self._look_ns)
         if self._recorder is not None:
             self._recorder.end(record)

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStorage
+from reprise.torch.ground.guard import quiet
 from reprise.torch.ground.subclass import lacks_memory
 
 __all__ = ["Storages"]
@@ -56,7 +57,7 @@ class Storages:
         if cdata in self._parameters:
             seen.name, seen.category, seen.prior = self._parameters[cdata], 1, True
 
-        seen.watch = weakref.ref(storage, self._died(seen))
+        seen.watch = weakref.ref(storage, quiet(self._died(seen)))
         self._by_cdata[cdata] = seen
         self.all.append(seen)
         return seen
@@ -65,7 +66,7 @@ class Storages:
         """A storage that comes back from the host is the one that went."""
         storage = tensor.untyped_storage()
         if seen.watch is None or seen.watch() is not storage:
-            seen.watch = weakref.ref(storage, self._died(seen))
+            seen.watch = weakref.ref(storage, quiet(self._died(seen)))
             self._by_cdata[storage._cdata] = seen
 
     def _died(self, seen: CapturedStorage) -> Callable[[Any], None]:
@@ -83,7 +84,7 @@ class Storages:
             if seen.death is not None:
                 seen.death = len(self._ops) - 1
 
-        self._copies[id(copy)] = (weakref.ref(copy, gone), seen)
+        self._copies[id(copy)] = (weakref.ref(copy, quiet(gone)), seen)
 
     def hold(self, tensor: Tensor, storage: CapturedStorage) -> None:
         """Counts a tensor object as the program's until it dies."""
@@ -98,7 +99,7 @@ class Storages:
                 if storage.holders == 0:
                     storage.release = len(self._ops) - 1
 
-        self._objects[key] = weakref.ref(tensor, gone)
+        self._objects[key] = weakref.ref(tensor, quiet(gone))
 
     def lend(self, tensor: Tensor) -> None:
         """Counts a tensor object as autograd's until it dies."""
@@ -107,7 +108,7 @@ class Storages:
         def gone(_: Any) -> None:
             self._lent.pop(key, None)
 
-        self._lent[key] = weakref.ref(tensor, gone)
+        self._lent[key] = weakref.ref(tensor, quiet(gone))
 
     def lends(self, tensor: Tensor) -> bool:
         """Is this object autograd's?"""

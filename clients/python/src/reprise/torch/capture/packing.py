@@ -23,7 +23,7 @@ from reprise.torch.capture.place import Place
 from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.unpacked import Unpacked
 from reprise.torch.ground.host import HostSaved, HostSaves
-from reprise.torch.ground.stale import stale_message
+from reprise.torch.ground.stale import refuse_stale
 from reprise.torch.ground.subclass import is_wrapper, parts_of, saved_alias, version_of
 
 __all__ = ["Packing"]
@@ -42,6 +42,15 @@ class _Packed:
         self.storage = storage
         self.version = version_of(kept) if isinstance(kept, Tensor) else kept.version
         self.module = module
+
+    def plainly(self) -> Tensor:
+        """The tensor, and nothing noted."""
+        kept = self.kept
+        if isinstance(kept, HostSaved):
+            return kept.plainly()
+        if version_of(kept) != self.version:
+            refuse_stale(kept, self.version)
+        return kept
 
 
 class Packing:
@@ -126,7 +135,7 @@ class Packing:
         kept = packed.kept
         if isinstance(kept, Tensor):
             if version_of(kept) != packed.version:
-                raise RuntimeError(stale_message(kept, packed.version))
+                refuse_stale(kept, packed.version)
             return kept
         assert self._host is not None
         guard = torch._C._DisableTorchDispatch()

@@ -21,6 +21,7 @@ from torch import nn
 
 from reprise.torch.capture.captured import BACKWARD, FORWARD, OPTIMIZER
 from reprise.torch.capture.unpacked import Unpacked
+from reprise.torch.ground.guard import quiet
 
 __all__ = ["Place"]
 
@@ -42,9 +43,10 @@ class Place:
 
     def begin(self) -> None:
         """Follows every module's forward."""
+        leaves = quiet(self._leaves)
         for path, module in self._root.named_modules():
-            self._handles.append(module.register_forward_pre_hook(self._enters(path)))
-            self._handles.append(module.register_forward_hook(self._leaves, always_call=True))
+            self._handles.append(module.register_forward_pre_hook(quiet(self._enters(path))))
+            self._handles.append(module.register_forward_hook(leaves, always_call=True))
         self.running = True
 
     def end(self) -> None:

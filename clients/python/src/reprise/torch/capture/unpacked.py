@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStorage, SavedTensor, Unpack
+from reprise.torch.ground.guard import quiet
 from reprise.torch.ground.passes import graph_is_kept
 
 __all__ = ["Unpacked", "reads"]
@@ -74,7 +75,7 @@ class Unpacked:
             storage.pinned |= self._kept  # it may come once more
             if self._node is not None:
                 self._saved_by.setdefault(slot, self._node[0])
-        self._alive.append(weakref.ref(alias, self._released(storage)))
+        self._alive.append(weakref.ref(alias, quiet(self._released(storage))))
 
     def read_by(self, op: CapturedOp) -> None:
         """An op reads what its node has unpacked."""

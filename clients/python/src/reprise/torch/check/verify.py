@@ -39,6 +39,7 @@ from torch import Tensor, nn
 
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
 from reprise.torch.compiled.digest import digest
+from reprise.torch.ground import guard
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.ground.outside import OutsideCopy, copied, restored
 
@@ -165,9 +166,11 @@ class Check:
         # Nothing of the step may happen once more.
         self._once = hooked(model) or any(map(_has_hooks, self._parameters.values()))
         for name, parameter in self._parameters.items():
-            self._handles.append(parameter.register_hook(self._first_gradient(name, parameter)))
             self._handles.append(
-                parameter.register_post_accumulate_grad_hook(self._accumulated(name))
+                parameter.register_hook(guard.quiet(self._first_gradient(name, parameter)))
+            )
+            self._handles.append(
+                parameter.register_post_accumulate_grad_hook(guard.quiet(self._accumulated(name)))
             )
 
     def _first_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
@@ -223,7 +226,9 @@ class Check:
         forward = self._forwards[-1]
         for position, output in enumerate(tensors_in(outputs)):
             if output.requires_grad:
-                self._handles.append(output.register_hook(self._keep(forward, position)))
+                self._handles.append(
+                    output.register_hook(guard.quiet(self._keep(forward, position)))
+                )
 
     def _keep(self, forward: _Forward, position: int) -> Callable[[Tensor | None], None]:
         def hook(grad: Tensor | None) -> None:
@@ -289,8 +294,8 @@ class Check:
         try:
             return self._reference(call)
         finally:
-            buffers.restore()
-            generators.restore()
+            guard.surely(buffers.restore)
+            guard.surely(generators.restore)
 
     def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:
         """Gradients without a plan, added up as autograd adds them."""

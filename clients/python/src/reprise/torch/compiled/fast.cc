@@ -48,6 +48,7 @@
 
 #include "below.h"
 #include "digest.h"
+#include "fault.h"
 #include "gate.h"
 #include "let_go.h"
 #include "remembered.h"
@@ -60,12 +61,14 @@
 namespace reprise_fast {
 namespace {
 
-// setup(unpack, stale, ignored) -> bool: once per process. False: something
-// else is at the gate's key here.
+// setup(unpack, stale, fault, ignored) -> bool: once per process. False:
+// something else is at the gate's key here.
 PyObject* Setup(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
-  PyObject *unpack = nullptr, *stale = nullptr, *names = nullptr;
-  if (!PyArg_ParseTuple(args, "OOO!", &unpack, &stale, &PyList_Type, &names))
+  PyObject *unpack = nullptr, *stale = nullptr, *fault = nullptr;
+  PyObject* names = nullptr;
+  if (!PyArg_ParseTuple(args, "OOOO!", &unpack, &stale, &fault, &PyList_Type,
+                        &names))
     return nullptr;
   auto& dispatcher = c10::Dispatcher::singleton();
   if (ignored != nullptr) Py_RETURN_TRUE;
@@ -86,6 +89,8 @@ PyObject* Setup(PyObject*, PyObject* args) {
   ignored = new std::vector<c10::OperatorHandle>(std::move(found));
   Py_INCREF(unpack);
   Py_INCREF(stale);
+  Py_INCREF(fault);
+  python_fault = fault;
   python_unpack = unpack;
   python_stale = stale;
   Py_RETURN_TRUE;

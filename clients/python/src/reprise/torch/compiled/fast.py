@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from reprise.saying import say
+from reprise.torch.ground import guard
 from reprise.torch.ground.native import SOURCES, Native
 from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, statistics_of, trains_at
 
@@ -106,15 +107,18 @@ def library() -> Any:
             return None
         try:
             _module = _open(path)
-        except Exception:
+        except Exception as error:
             _failed = True
+            say(f"the compiled tape cannot be loaded ({guard.described(error)}): runs in Python")
     return _module
 
 
 def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
     """The same with the gate in place; None: it has none here."""
     module = library()
-    if module is None or not module.setup(unpack, stale, [_name(func) for func in IGNORED]):
+    if module is None or not module.setup(
+        guard.unpacking(unpack), stale, guard.caught, [_name(func) for func in IGNORED]
+    ):
         return None
     return module if _teach_higher_order_operators() else None
 
@@ -235,7 +239,7 @@ def alone() -> bool:
     return not excluded and torch._C._len_torch_dispatch_stack() == 0
 
 
-class Ground(TorchDispatchMode):
+class Ground(guard.Mode):
     """Lies below the tape while its gate is open (compiled/fast.cc). No op comes here."""
 
     supports_higher_order_operators = True
@@ -245,12 +249,8 @@ class Ground(TorchDispatchMode):
         """What is compiled stays compiled."""
         return True
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if not PLAIN_TYPES.issuperset(types):
-            return NotImplemented
-        return func(*args, **(kwargs or {}))
+    def op(self, op: guard.Op, types: Any) -> Any:
+        return op.run() if PLAIN_TYPES.issuperset(types) else NotImplemented
 
 
 class Compiled:

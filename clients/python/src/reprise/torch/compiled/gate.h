@@ -27,11 +27,13 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "arguments.h"
 #include "below.h"
+#include "fault.h"
 #include "op_clock.h"
 #include "records.h"
 #include "sheet.h"
@@ -161,8 +163,12 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
     const Sheet& page = track->Page();
     const auto row = static_cast<size_t>(before);
     if (track->next != before && page.specials[row]) {
-      track->book->records.RunSpecial(*page.specials[row], before,
-                                      page.row_ops[row], op, *stack, run);
+      const std::string why = track->book->records.RunSpecial(
+          *page.specials[row], before, page.row_ops[row], op, *stack, run);
+      if (!why.empty()) {
+        track->armed = 0;
+        Report(why.c_str());
+      }
     } else {
       run();
     }

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,61 +44,45 @@ class Records {
   const Marks& marks() const { return marks_; }
   void Sweep(bool all) { marks_.Sweep(all); }
 
-  // Runs a row that has something to do: `run` runs the call itself.
+  // Runs a row that has something to do: `run` runs the call itself. Why it
+  // could not be recorded, though it has run; empty: it is.
   template <typename Run>
-  void RunSpecial(const Special& row, int64_t number, int64_t op_id,
-                  const c10::OperatorHandle& op, Stack& stack, Run run) {
+  std::string RunSpecial(const Special& row, int64_t number, int64_t op_id,
+                         const c10::OperatorHandle& op, Stack& stack, Run run) {
     const std::vector<CellPtr> targets =
         row.writes ? BeforeWrite(op, stack) : std::vector<CellPtr>();
-    if (row.replays == 0) {
-      run();
-      for (const CellPtr& cell : targets) cell->chain.push_back(nullptr);
-      return;
-    }
-    marks_.Sweep(false);
     const CellPtr target = targets.empty() ? nullptr : targets.back();
-    const NodePtr node = Recorded(marks_, row, number, op, stack, target);
-    const at::Tensor mask = PrepareShortcut(row, op, stack, *node);
-    if (row.seeded && !mask.defined()) {
-      node->generator =
-          at::globalContext().defaultGenerator(DeviceOf(stack, op));
-      const std::lock_guard<std::mutex> lock(node->generator->mutex());
-      node->state = node->generator->get_state();
+    const auto length = target ? target->chain.size() : 0;
+    NodePtr node;
+    at::Tensor mask;
+    std::string why;
+    try {
+      if (row.replays != 0) {
+        marks_.Sweep(false);
+        node = Recorded(marks_, row, number, op, stack, target);
+        mask = PrepareShortcut(row, op, stack, *node);
+        TakeState(row, mask, op, stack, *node);
+      }
+    } catch (const std::exception& error) {
+      why = error.what();
+      node.reset();
     }
     run();
-    std::vector<at::Tensor> made;
-    const auto returns = op.schema().returns().size();
-    for (auto v = stack.end() - static_cast<long>(returns); v != stack.end();
-         ++v)
-      Flatten(*v, made);
-    if (mask.defined()) node->bits = BitsOf(mask);
-    if (row.trains >= 0 && node->mean.defined()) {
-      node->mean = AliasBelow(made[1]);
-      node->deviation = AliasBelow(made[2]);
+    try {
+      if (node) Ran(row, op_id, op, stack, target, node, mask);
+    } catch (const std::exception& error) {
+      why = error.what();
+      node.reset();
     }
-    if (target) {
-      node->outputs.push_back(target);
-      target->chain.push_back(node);
-    } else {
-      for (size_t i = 0; i < made.size(); ++i) {
-        const int64_t id = i < row.cells.size() ? row.cells[i] : -1;
-        if (id < 0) {
-          node->outputs.emplace_back();
-          continue;
-        }
-        auto cell = std::make_shared<Cell>();
-        cell->id = id;
-        cell->dtype = made[i].scalar_type();
-        cell->chain.push_back(node);
-        node->outputs.push_back(cell);
-        marks_.Put(made[i], std::move(cell));
-      }
+    // What was written by a call that is not recorded is not made again.
+    for (const CellPtr& cell : targets) {
+      const bool recorded = node && cell == target;
+      const bool half = !node && cell == target && cell->chain.size() > length;
+      if (half) cell->chain.back() = nullptr;
+      if (!recorded && !half && (!node || row.replays == 0))
+        cell->chain.push_back(nullptr);
     }
-    nodes[op_id] = node;
-    for (const Held& h : node->held) {
-      if (h.tensor.defined())
-        leaves_[h.tensor.storage().unsafeGetStorageImpl()].push_back(node);
-    }
+    return why;
   }
 
   // What a burst of the program says. False: not everything is there.
@@ -144,6 +129,55 @@ class Records {
   std::unordered_map<int64_t, std::weak_ptr<Node>> nodes;
 
  private:
+  // The generator, before a call that draws from it.
+  static void TakeState(const Special& row, const at::Tensor& mask,
+                        const c10::OperatorHandle& op, const Stack& stack,
+                        Node& node) {
+    if (!row.seeded || mask.defined()) return;
+    node.generator = at::globalContext().defaultGenerator(DeviceOf(stack, op));
+    const std::lock_guard<std::mutex> lock(node.generator->mutex());
+    node.state = node.generator->get_state();
+  }
+
+  // A call that is recorded has run.
+  void Ran(const Special& row, int64_t op_id, const c10::OperatorHandle& op,
+           const Stack& stack, const CellPtr& target, const NodePtr& node,
+           const at::Tensor& mask) {
+    std::vector<at::Tensor> made;
+    const auto returns = op.schema().returns().size();
+    for (auto v = stack.end() - static_cast<long>(returns); v != stack.end();
+         ++v)
+      Flatten(*v, made);
+    if (mask.defined()) node->bits = BitsOf(mask);
+    if (row.trains >= 0 && node->mean.defined()) {
+      node->mean = AliasBelow(made[1]);
+      node->deviation = AliasBelow(made[2]);
+    }
+    if (target) {
+      node->outputs.push_back(target);
+      target->chain.push_back(node);
+    } else {
+      for (size_t i = 0; i < made.size(); ++i) {
+        const int64_t id = i < row.cells.size() ? row.cells[i] : -1;
+        if (id < 0) {
+          node->outputs.emplace_back();
+          continue;
+        }
+        auto cell = std::make_shared<Cell>();
+        cell->id = id;
+        cell->dtype = made[i].scalar_type();
+        cell->chain.push_back(node);
+        node->outputs.push_back(cell);
+        marks_.Put(made[i], std::move(cell));
+      }
+    }
+    nodes[op_id] = node;
+    for (const Held& h : node->held) {
+      if (h.tensor.defined())
+        leaves_[h.tensor.storage().unsafeGetStorageImpl()].push_back(node);
+    }
+  }
+
   // Gives records that still need the old content a copy of it. What is
   // written, of what is given up.
   std::vector<CellPtr> BeforeWrite(const c10::OperatorHandle& op,

@@ -7,7 +7,8 @@
 //            not (Ref)
 //   unpack   replays what stands before it, hands the tensor out
 //
-// What is not as planned is handed to the hooks of tape.py.
+// What is not as planned is handed to the hooks of tape.py. What fails is
+// reported (fault.h), the tensor kept, or had from the records of Python.
 #ifndef REPRISE_TORCH_COMPILED_SAVED_H_
 #define REPRISE_TORCH_COMPILED_SAVED_H_
 
@@ -26,6 +27,7 @@
 #include "below.h"
 #include "cells.h"
 #include "digest.h"
+#include "fault.h"
 #include "records.h"
 #include "sheet.h"
 #include "track.h"
@@ -91,7 +93,28 @@ inline void RefDealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-inline PyObject* Pack(PyObject* self, PyObject* value) {
+// An alias of the tensor.
+inline PyObject* Keep(Track& track, PyObject* value, long long slot) {
+  auto* const kept = PyObject_New(Kept, &kept_type);
+  if (kept == nullptr) return nullptr;
+  new (&kept->tensor) at::Tensor();
+  kept->track =
+      reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
+  kept->slot = slot;
+  const c10::impl::ExcludeDispatchKeyGuard unseen(
+      DispatchKeySet(DispatchKey::Python) |
+      DispatchKeySet(DispatchKey::PythonTLSSnapshot) | DispatchKeySet(kGate));
+  try {
+    kept->tensor = THPVariable_Unpack(value).detach();
+    kept->version = kept->tensor._version();
+  } catch (...) {
+    Py_DECREF(kept);
+    throw;
+  }
+  return reinterpret_cast<PyObject*>(kept);
+}
+
+inline PyObject* PackAsPlanned(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
   const Sheet& page = track->Page();
@@ -111,26 +134,20 @@ inline PyObject* Pack(PyObject* self, PyObject* value) {
     }
     return PyObject_CallMethod(run, "pack", "O", value);
   }
-  auto* const kept = PyObject_New(Kept, &kept_type);
-  if (kept == nullptr) return nullptr;
-  new (&kept->tensor) at::Tensor();
-  Py_INCREF(self);
-  kept->track = track;
-  kept->slot = track->armed ? track->slot : -1;
-  ++track->slot;
-  {
-    const c10::impl::ExcludeDispatchKeyGuard unseen(
-        DispatchKeySet(DispatchKey::Python) |
-        DispatchKeySet(DispatchKey::PythonTLSSnapshot) | DispatchKeySet(kGate));
-    try {
-      kept->tensor = THPVariable_Unpack(value).detach();
-      kept->version = kept->tensor._version();
-    } catch (...) {
-      Py_DECREF(kept);
-      throw;
-    }
-  }
-  return reinterpret_cast<PyObject*>(kept);
+  return Keep(*track, value,
+              track->armed ? track->slot++ : (++track->slot, -1));
+  END_HANDLE_TH_ERRORS
+}
+
+inline PyObject* Pack(PyObject* self, PyObject* value) {
+  HANDLE_TH_ERRORS
+  PyObject* const packed = PackAsPlanned(self, value);
+  if (packed != nullptr || !Reported()) return packed;
+  auto* const track = reinterpret_cast<Track*>(self);
+  track->armed = 0;
+  // One of another class keeps that: autograd hands it out as it is.
+  return THPVariable_CheckExact(value) ? Keep(*track, value, -1)
+                                       : Py_NewRef(value);
   END_HANDLE_TH_ERRORS
 }
 
@@ -207,14 +224,39 @@ inline PyObject* Take(Ref& ref) {
   return THPVariable_Wrap(ref.made);
 }
 
-inline PyObject* Unpack(PyObject*, PyObject* packed) {
+// From here on nothing is let go, and what is missing is made from the records
+// of Python. Twice: once it may fail. false: Python's error says why.
+inline bool TurnSafe(PyObject* run) {
+  if (PyObject_SetAttrString(run, "safe", Py_True) == 0) return true;
+  return Reported() && PyObject_SetAttrString(run, "safe", Py_True) == 0;
+}
+
+// A tensor that was given up and could not be had as planned.
+inline PyObject* Rescue(Ref& ref) {
+  if (!TurnSafe(ref.run)) return nullptr;
+  return PyObject_CallFunctionObjArgs(python_unpack, ref.twin, nullptr);
+}
+
+inline PyObject* UnpackAsPlanned(PyObject* packed) {
   HANDLE_TH_ERRORS
   if (Py_TYPE(packed) == &ref_type)
     return Take(*reinterpret_cast<Ref*>(packed));
-  if (Py_TYPE(packed) != &kept_type)
-    return PyObject_CallFunctionObjArgs(python_unpack, packed, nullptr);
   auto* const kept = reinterpret_cast<Kept*>(packed);
   if (!Advance(*kept->track, kept->slot)) return nullptr;
+  return Py_NewRef(Py_None);
+  END_HANDLE_TH_ERRORS
+}
+
+inline PyObject* Unpack(PyObject*, PyObject* packed) {
+  HANDLE_TH_ERRORS
+  if (Py_TYPE(packed) != &ref_type && Py_TYPE(packed) != &kept_type)
+    return PyObject_CallFunctionObjArgs(python_unpack, packed, nullptr);
+  PyObject* const found = UnpackAsPlanned(packed);
+  if (found == nullptr && !Reported()) return nullptr;
+  if (Py_TYPE(packed) == &ref_type)
+    return found != nullptr ? found : Rescue(*reinterpret_cast<Ref*>(packed));
+  Py_XDECREF(found);
+  auto* const kept = reinterpret_cast<Kept*>(packed);
   PyObject* const tensor = THPVariable_Wrap(kept->tensor);
   if (tensor == nullptr || kept->tensor._version() == kept->version)
     return tensor;

@@ -19,6 +19,7 @@
 
 #include "cells.h"
 #include "digest.h"
+#include "fault.h"
 #include "records.h"
 #include "sheet.h"
 
@@ -111,7 +112,7 @@ inline bool CountUp(Track& track) {
       PyObject_CallMethod(run, "count", "LL", static_cast<long long>(dropped),
                           static_cast<long long>(replayed));
   Py_XDECREF(done);
-  return done != nullptr;
+  return done != nullptr || Reported();
 }
 
 }  // namespace reprise_fast

@@ -12,10 +12,11 @@ order in which they did not come.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
+
+from reprise.torch.ground import guard
 
 __all__ = ["around", "no_longer"]
 
@@ -25,19 +26,20 @@ Wrapper = Callable[..., Any]
 
 _wrappers: list[Wrapper] = []  # the last one is called first
 _plain: Any = None
+_run: Any = None  # stands in for it
 
 
 def around(wrapper: Wrapper) -> bool:
     """Calls of the engine go through it from now on. False: this torch has no such call."""
-    global _plain
+    global _plain, _run
     if wrapper in _wrappers:
         return True
     if not _wrappers:
         found = getattr(torch.autograd, _NAME, None)
         if found is None:
             return False
-        if found is not _run:
-            _plain = found
+        if _run is None or found is not _run:
+            _plain, _run = found, guard.chained(found, _wrappers)
             setattr(torch.autograd, _NAME, _run)
     _wrappers.append(wrapper)
     return True
@@ -50,10 +52,3 @@ def no_longer(wrapper: Wrapper) -> None:
         _wrappers.remove(wrapper)
         if not _wrappers and getattr(torch.autograd, _NAME, None) is _run:
             setattr(torch.autograd, _NAME, _plain)
-
-
-def _run(*args: Any, **options: Any) -> Any:
-    engine = _plain
-    for wrapper in tuple(_wrappers):
-        engine = partial(wrapper, engine)
-    return engine(*args, **options)

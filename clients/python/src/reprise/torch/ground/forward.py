@@ -2,67 +2,62 @@
 """Takes the place of one module's `forward` and gives it back.
 
     armed = ArmedForward(model, around)      # model.forward(...) now runs inside around(...)
+    armed.plain(x)                           # the forward as it was
     armed.remove()
 
-Nothing else of the module changes: no wrapper module, the same names, the same state_dict. A copy
-or a pickle of the module is plain: what is armed is this object, not its class.
+Nothing else of the module changes: no wrapper module, the same class, names and state_dict. What
+stands in `forward` looks like the method whose place it takes, for who inspects it, scripts it,
+exports it or calls its function with another module. It stays in this object: a copy, a pickle or a
+file of the module is plain, and needs no Reprise to be loaded.
 """
 
 from __future__ import annotations
 
-import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
+
+from reprise.torch.ground import guard
 
 __all__ = ["ArmedForward"]
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
+# What stands in the `__dict__` of an armed module. Pickling and copying ask the object itself for
+# the second one.
+_FORWARD, _REDUCE = "forward", "__reduce_ex__"
+
 
 class ArmedForward:
-    """Stands in `model.__dict__["forward"]`."""
+    """Of one module."""
 
     def __init__(self, model: nn.Module, around: Around) -> None:
         self._model = weakref.ref(model)
-        self._around = around
-        self._own = model.__dict__.get("forward")  # somebody else's, put back later
-        model.__dict__["forward"] = self
-
-    def plain(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward as it was."""
-        if self._own is not None:
-            return self._own(*args, **kwargs)
-        return _plain_forward(self._model())(*args, **kwargs)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return self.plain(*args, **kwargs)  # the compiler sees the model as it was
-        return self._around(self.plain, args, kwargs)
-
-    @property
-    def __wrapped__(self) -> Any:
-        """So that `inspect.signature(model.forward)` shows the model's own."""
-        return self._own or _plain_forward(self._model())
+        own = vars(model)
+        self._before = {name: own[name] for name in (_FORWARD, _REDUCE) if name in own}
+        method = guard.Method(model, self._before.get(_FORWARD), around)
+        self.plain = method.plain  # the forward as it was
+        reduce = guard.Reduce(model, self._before.get(_REDUCE), self._without)
+        self._standing = {_FORWARD: method, _REDUCE: reduce}
+        own.update(self._standing)
 
     def remove(self) -> None:
         """The module is as it was. Idempotent."""
         model = self._model()
-        if model is not None and model.__dict__.get("forward") is self:
-            if self._own is None:
-                del model.__dict__["forward"]
-            else:
-                model.__dict__["forward"] = self._own
+        if model is not None:
+            own = vars(model)
+            stays = self._without(own)
+            own.clear()
+            own.update(stays)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return _plain_forward(memo.get(id(self._model()), self._model()))
-
-    def __reduce__(self) -> Any:
-        return _plain_forward, (self._model(),)
-
-
-def _plain_forward(model: Any) -> Any:
-    return types.MethodType(type(model).forward, model)
+    def _without(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What stands in a module's `__dict__`, as it would without us."""
+        found = {}
+        for name, value in state.items():
+            if value is not self._standing.get(name, self):
+                found[name] = value
+            elif name in self._before:
+                found[name] = self._before[name]
+        return found

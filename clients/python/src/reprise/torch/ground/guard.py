@@ -21,12 +21,17 @@ Tests make every function of the package fail (tests/python/pytorch/faults.py) b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+import copy
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import MethodType
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
@@ -38,11 +43,17 @@ from reprise.torch.ground.subclass import saved_alias, version_of
 
 __all__ = [
     "Call",
+    "FunctionMode",
     "Level",
+    "Lifted",
+    "Method",
     "Mode",
     "Op",
+    "Reduce",
     "Saved",
     "around",
+    "caught",
+    "chained",
     "described",
     "fault",
     "is_oom",
@@ -52,11 +63,13 @@ __all__ = [
     "packing",
     "quiet",
     "quietly",
+    "surely",
     "told",
     "unpacking",
 ]
 
-Listener = Callable[[Exception], None]
+# Returns whether it has said so.
+Listener = Callable[[Exception], bool]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _listeners: list[Listener] = []
@@ -79,14 +92,13 @@ def no_longer(listener: Listener) -> None:
 
 def fault(error: Exception) -> None:
     """Something of ours has failed. Never raises."""
-    heard = False
+    said = False
     for listener in tuple(_listeners):
         try:
-            listener(error)
-            heard = True
+            said |= listener(error)
         except Exception:
             continue
-    if not heard:
+    if not said:
         text = f"trains without Reprise after a fault of its own ({described(error)})"
         if text not in _unheard:
             _unheard.add(text)
@@ -123,6 +135,14 @@ def ours(error: BaseException) -> bool:
     return not getattr(error, "_reprise_told_program", False)
 
 
+def caught(error: Exception) -> bool:
+    """Of code that is not Python. True: it was ours, and is reported."""
+    if not ours(error):
+        return False
+    fault(error)
+    return True
+
+
 # ---- Callbacks ---------------------------------------------------------------------
 
 
@@ -136,10 +156,15 @@ def quietly(do: Callable[..., Any], *args: Any) -> bool:
     return True
 
 
+def surely(do: Callable[..., Any], *args: Any) -> None:
+    """The same for what must not be left undone: tried once more where it fails."""
+    if not quietly(do, *args):
+        quietly(do, *args)
+
+
 def quiet(do: F) -> F:
     """The same as a decorator: a fault is reported, and nothing returned."""
 
-    @wraps(do)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
             return do(*args, **kwargs)
@@ -200,6 +225,118 @@ def around(
     finally:
         call.out = None
     return out if done else do(*args, **kwargs)
+
+
+def chained(do: Callable[..., Any], wrappers: list[Callable[..., Any]]) -> Callable[..., Any]:
+    """Stands in for `do`: its calls go through each of those that are in the list then,
+    `wrapper(do, *args, **kwargs)`, the last one first."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        inner = do
+        for wrapper in tuple(wrappers):
+            inner = partial(_through, wrapper, inner)
+        return inner(*args, **kwargs)
+
+    return call
+
+
+def _through(wrapper: Callable[..., Any], do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return around(lambda call, a, k: wrapper(call, *a, **k), do, args, kwargs)
+
+
+class Method:
+    """Stands in `vars(model)["forward"]` and looks like the method whose place it takes; its calls
+    go to `around_(plain, args, kwargs)`. Holds the module weakly, as a method would not: a module
+    must not be what keeps itself alive."""
+
+    def __init__(self, model: Any, own: Any, around_: Callable[..., Any]) -> None:
+        self._model = weakref.ref(model)
+        self._own = own  # what the program had put there
+        self._around = around_
+
+    @property
+    def __wrapped__(self) -> Any:
+        if self._own is not None:
+            return self._own
+        model: Any = self._model()
+        return MethodType(type(model).forward, model)
+
+    def plain(self, *args: Any, **kwargs: Any) -> Any:
+        """The forward as it was."""
+        return self.__wrapped__(*args, **kwargs)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self.plain(*args, **kwargs)  # the compiler sees the model as it was
+        return around(self._around, self.plain, args, kwargs)
+
+    # A method for who asks: inspect, torch.jit, torch.export, pickle.
+    __class__: Any = property(lambda self: type(self.__wrapped__))
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        return self.__wrapped__.__doc__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        model: Any = self._model()
+        if self._own is not None:
+            return copy.deepcopy(self._own, memo)
+        return MethodType(type(model).forward, memo.get(id(model), model))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self._own is not None:
+            return self._own.__reduce_ex__(protocol)
+        return getattr, (self._model(), "forward")
+
+
+class Reduce:
+    """Stands in `vars(model)["__reduce_ex__"]`: how the module is copied and pickled, its state
+    `without` ours."""
+
+    def __init__(self, model: Any, own: Any, without: Callable[[Any], Any]) -> None:
+        self._model = weakref.ref(model)
+        self._own = own
+        self._without = without
+
+    def __call__(self, protocol: Any) -> Any:
+        model: Any = self._model()
+        kind: Any = type(model)
+        reduced = (self._own or partial(kind.__reduce_ex__, model))(protocol)
+        if not isinstance(reduced, tuple) or len(reduced) < 3:
+            return reduced
+        made, arguments, state, *rest = reduced
+        if isinstance(state, dict):
+            state = self._without(state)
+        elif isinstance(state, tuple) and state and isinstance(state[0], dict):  # with slots
+            state = (self._without(state[0]), *state[1:])
+        return (made, arguments, state, *rest)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        model: Any = self._model()
+        return MethodType(type(model).__reduce_ex__, memo.get(id(model), model))
+
+
+class Lifted:
+    """Stands in for a context manager of torch's, inside which something of ours is taken off:
+    `off(taken)` adds to a list what it takes, `on(taken)` puts that back."""
+
+    def __init__(
+        self, plain: Any, off: Callable[[list[Any]], None], on: Callable[[list[Any]], None]
+    ) -> None:
+        self._plain, self._off, self._on = plain, off, on
+
+    @contextmanager
+    def __call__(self, *args: Any) -> Iterator[None]:
+        taken: list[Any] = []
+        quietly(self._off, taken)
+        try:
+            with self._plain(*args):
+                yield
+        finally:
+            surely(self._on, taken)
 
 
 def _of_the_program(call: Call, error: BaseException) -> BaseException:
@@ -302,6 +439,8 @@ class Mode(TorchDispatchMode):
         """What this mode does with one: runs it and returns what it gave, or NotImplemented."""
         raise NotImplementedError
 
+    gate: Any = None  # the compiled one of a tape, while it is open
+
     def failed(self) -> None:
         """After a fault in `op`: what the mode is for is over."""
 
@@ -313,14 +452,36 @@ class Mode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         op = Op(func, args, kwargs or {})
+        gate = self.gate
+        # Some calls come here past the gate, by a tensor of another class: what we call must not
+        # come to it.
+        before = 0 if gate is None else gate.aside(0)
         try:
             return self.op(op, types)
         except Exception as error:
             if (op.begun and not op.done) or not ours(error):
                 raise
             fault(error)
-        quietly(self.failed)
-        return op.out if op.done else func(*args, **(kwargs or {}))
+            quietly(self.failed)
+            return op.out if op.done else func(*args, **(kwargs or {}))
+        finally:
+            if gate is not None:
+                gate.aside(before)
+                if before & 1:
+                    gate.follow()
+
+
+class FunctionMode(TorchFunctionMode):
+    """The same for what Python calls of torch."""
+
+    def seen(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What this mode does with a call of `call.do`: makes it and returns what it gave."""
+        raise NotImplementedError
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return around(self.seen, func, args, kwargs or {})
 
 
 # ---- Saved tensors -----------------------------------------------------------------
@@ -371,6 +532,8 @@ def unpacking(unpack: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
     def guarded(packed: Any) -> Tensor:
         if type(packed) is Saved:
             return packed.tensor()
+        if isinstance(packed, Tensor):
+            return packed
         try:
             return unpack(packed)
         except Exception as error:

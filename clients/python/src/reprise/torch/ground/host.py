@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.ground.geometry import Geometry, geometry_of
+from reprise.torch.ground.guard import told
 from reprise.torch.ground.outside import hide, host_buffer
 from reprise.torch.ground.stale import stale_message
 
@@ -81,6 +82,14 @@ class HostSaved:
         self.witness = alias
         self.version = alias._version
 
+    def plainly(self) -> Tensor:
+        """The tensor again, out of sight of modes."""
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            return self.copy.owner.unpack(self)
+        finally:
+            del guard
+
 
 class HostSaves:
     """Where the saved tensors of a model are while it does not fit."""
@@ -108,7 +117,7 @@ class HostSaves:
     def unpack(self, saved: HostSaved) -> Tensor:
         """The tensor again. RuntimeError: it was written since, as autograd would say."""
         if saved.witness._version != saved.version:
-            raise RuntimeError(stale_message(saved.witness, saved.version, saved.geometry[0]))
+            raise told(RuntimeError(stale_message(saved.witness, saved.version, saved.geometry[0])))
         if saved.made is not None:
             return saved.made
         copy = saved.copy

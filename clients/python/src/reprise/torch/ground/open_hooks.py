@@ -20,12 +20,15 @@ cannot go then stays where it is, does nothing, and goes at the next occasion.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+
+from reprise.torch.ground import guard
 
 __all__ = ["Hooks", "Open", "close", "sweep"]
 
@@ -44,7 +47,14 @@ _here = _OfThread()
 
 
 class Hooks(saved_tensors_hooks):
-    """As torch's own, but transforms run inside them."""
+    """As torch's own, but transforms run inside them, and a tensor that they fail to pack stays."""
+
+    def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+        # Those of the compiled half do so by themselves.
+        if isinstance(pack, BuiltinFunctionType):
+            super().__init__(pack, unpack)
+        else:
+            super().__init__(guard.packing(pack), guard.unpacking(unpack))
 
     def __enter__(self) -> None:
         global _set
@@ -73,22 +83,27 @@ class Hooks(saved_tensors_hooks):
         return found is not None and found[0] == self.pack_hook
 
 
-@contextmanager
-def _disabled(message: str) -> Iterator[None]:
-    """What a transform does around itself."""
+def _take_off(taken: list[Hooks]) -> None:
+    """Those of ours that lie on top, into the list."""
     autograd: Any = torch._C._autograd
-    taken = []
     for hooks in reversed(_here.hooks):
         if not hooks.on_top:
             break  # hooks of the program: refused, as without us
         autograd._pop_saved_tensors_default_hooks()
         taken.append(hooks)
-    try:
-        with _plain(message):
-            yield
-    finally:
-        for hooks in reversed(taken):
-            autograd._push_saved_tensors_default_hooks(hooks.pack_hook, hooks.unpack_hook)
+
+
+def _put_back(taken: list[Hooks]) -> None:
+    """The same once more."""
+    autograd: Any = torch._C._autograd
+    while taken:
+        hooks = taken[-1]
+        autograd._push_saved_tensors_default_hooks(hooks.pack_hook, hooks.unpack_hook)
+        taken.pop()
+
+
+# What a transform puts around itself.
+_disabled = guard.Lifted(_plain, _take_off, _put_back)
 
 
 class Open(Protocol):

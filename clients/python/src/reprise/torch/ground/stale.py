@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from reprise.torch.ground.guard import told
 from reprise.torch.ground.subclass import version_of
 
 __all__ = ["GONE", "refuse_stale", "stale_message"]
@@ -29,4 +30,4 @@ def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = No
 
 def refuse_stale(tensor: Tensor, version: int) -> None:
     """Raises what autograd raises."""
-    raise RuntimeError(stale_message(tensor, version))
+    raise told(RuntimeError(stale_message(tensor, version)))

@@ -32,10 +32,10 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.ground.engine import around, no_longer
+from reprise.torch.ground.guard import Call, FunctionMode, Mode, Op, caught, quietly
 from reprise.torch.ground.ops import PLAIN_TYPES, mutated_positions, tensors_in
 
 __all__ = ["close_watches", "open_watches", "watch"]
@@ -90,7 +90,7 @@ def _open_between() -> None:
         _Between(runs).open()
 
 
-class _Writes(TorchDispatchMode):
+class _Writes(Mode):
     """Tells runs what is about to be written."""
 
     supports_higher_order_operators = True
@@ -104,15 +104,21 @@ class _Writes(TorchDispatchMode):
         """A loss that is compiled stays compiled."""
         return True
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def op(self, op: Op, types: Any) -> Any:
         if not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # a subclass takes its call apart, its inner writes come here
-        if self._runs and mutated_positions(func):
+        try:
+            self._before(op)
+        except Exception as error:
+            if not caught(error):
+                raise
+            self._before(op)  # what comes is written in any case
+        return op.run()
+
+    def _before(self, op: Op) -> None:
+        if self._runs and mutated_positions(op.func):
             for run in self._runs:
-                run.before_write(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+                run.before_write(op.func, op.args, op.kwargs)
 
 
 class _Between(_Writes):
@@ -136,7 +142,7 @@ class _Between(_Writes):
             out = _nested(engine, *args, **kwargs)
         finally:
             no_longer(_nested)
-        _open_between()  # a graph that is kept
+        quietly(_open_between)  # a graph that is kept
         return out
 
     def close(self) -> None:
@@ -155,24 +161,21 @@ def _nested(engine: Any, *args: Any, **kwargs: Any) -> Any:
         return engine(*args, **kwargs)
 
 
-class _During(TorchFunctionMode):
+class _During(FunctionMode):
     """One backward. The engine takes it along to the threads it works on."""
 
     def __init__(self, runs: list[Watched]) -> None:
         super().__init__()
         self._watched = runs
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if _may_write(func, kwargs):
+    def seen(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _may_write(call.do, kwargs):
             held = _storages((*args, kwargs))
             runs = [run for run in self._watched if run.holds(held)]
             if runs:
                 with _Writes(runs):
-                    return func(*args, **kwargs)
-        return func(*args, **kwargs)
+                    return call(*args, **kwargs)
+        return call(*args, **kwargs)
 
 
 def _may_write(func: Any, kwargs: dict[str, Any]) -> bool:

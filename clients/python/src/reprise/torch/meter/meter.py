@@ -24,6 +24,7 @@ import torch
 
 from reprise.agent import Agent
 from reprise.errors import RepriseError
+from reprise.torch.ground.guard import quiet
 from reprise.torch.meter import probe
 from reprise.torch.meter.cuda_meter import MOST_BLOCKS, CudaMeter
 from reprise.torch.meter.storage_meter import StorageMeter
@@ -152,7 +153,7 @@ class ProbeMeter:
             return  # not all of them
         for key, storage in alive.items():
             if blocks.pop(storage.data_ptr(), None) is None:
-                self._before[key] = weakref.ref(storage, self._gone(key, storage.nbytes()))
+                self._before[key] = weakref.ref(storage, quiet(self._gone(key, storage.nbytes())))
         self._offset += sum(blocks.values())
 
     def _gone(self, key: int, size: int) -> Callable[[object], None]:

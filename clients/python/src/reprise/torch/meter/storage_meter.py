@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from reprise import abi
 from reprise.agent import Agent
+from reprise.torch.ground.guard import Mode, Op, quiet
 
 __all__ = ["StorageMeter", "open_modes"]
 
@@ -108,7 +108,7 @@ class StorageMeter:
             self._peak = max(self._peak, self._live)
             if self._agent is not None:
                 self._agent.alloc(key, size, abi.ALLOC)
-        weakref.finalize(storage, self._gone, key).atexit = False
+        weakref.finalize(storage, quiet(self._gone), key).atexit = False
 
     def _gone(self, key: int) -> None:
         # Reentrant: a collection may start while the lock is held by this thread.
@@ -119,7 +119,7 @@ class StorageMeter:
                 self._agent.alloc(key, -size, abi.FREE)
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(Mode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """What is compiled stays compiled."""
@@ -129,11 +129,9 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self._meter = meter
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        before = {storage._cdata for storage in _storages((args, kwargs))}
-        result = func(*args, **(kwargs or {}))
+    def op(self, op: Op, types: Any) -> Any:
+        before = {storage._cdata for storage in _storages((op.args, op.kwargs))}
+        result = op.run()
         for storage in _storages(result):
             if storage._cdata not in before:
                 self._meter.saw(storage)

@@ -23,10 +23,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise import abi
 from reprise.agent import Agent
+from reprise.torch.ground.guard import Mode, Op
 from reprise.torch.ground.open_hooks import close
 
 __all__ = ["KernelWindow", "OpRecorder", "OpWindow", "open_windows", "runs_kernels"]
@@ -73,7 +74,7 @@ class OpRecorder:
             self.end(number)
 
 
-class OpWindow(TorchDispatchMode):
+class OpWindow(Mode):
     """Records of every op that goes through the dispatcher."""
 
     supports_higher_order_operators = True
@@ -112,16 +113,17 @@ class OpWindow(TorchDispatchMode):
         self.__exit__(None, None, None)
         _open -= 1
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def op(self, op: Op, types: Any) -> Any:
         if self._over:
-            return func(*args, **(kwargs or {}))
-        number = self.recorder.begin(str(func))
+            return op.run()
+        number = self.recorder.begin(str(op.func))
         try:
-            return func(*args, **(kwargs or {}))
+            return op.run()
         finally:
             self.recorder.end(number)
+
+    def failed(self) -> None:
+        self._over = True
 
 
 def runs_kernels(device: torch.device) -> bool:

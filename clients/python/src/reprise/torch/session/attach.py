@@ -22,8 +22,9 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from reprise.errors import RepriseError
 from reprise.saying import say
-from reprise.torch.ground.guard import described
+from reprise.torch.ground import guard
 
 __all__ = ["attach"]
 
@@ -42,22 +43,21 @@ class _Watch:
         self._steps = 0
         self._pid = os.getpid()
         self._plain = modules.Module.__call__
-        self._put(self._watching())
-        register_optimizer_step_post_hook(self._stepped)
+        self._watching = guard.chained(self._plain, [self._called])
+        self._put(self._watching)
+        guard.listen(self._broke)
+        register_optimizer_step_post_hook(guard.quiet(self._stepped))
 
-    def _watching(self) -> Callable[..., Any]:
-        plain = self._plain
-
-        def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            self._put(plain)
-            try:
-                self._enter(module)
-                return plain(module, *args, **kwargs)
-            finally:
-                if self._steps < STEPS:
-                    self._put(call)
-
-        return call
+    def _called(
+        self, plain: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
+        self._put(self._plain)
+        try:
+            self._enter(module)
+            return plain(module, *args, **kwargs)
+        finally:
+            if self._steps < STEPS:
+                self._put(self._watching)
 
     @staticmethod
     def _put(call: Callable[..., Any]) -> None:
@@ -67,9 +67,18 @@ class _Watch:
         try:
             if self._is_root(module):
                 self._arm(_unwrapped(module))
-        except Exception as error:
-            say(f"trains without Reprise: {described(error)}")
-            self._steps = STEPS
+        except RepriseError as error:
+            say(f"trains without Reprise: {error}")
+            self._over()
+
+    def _over(self) -> None:
+        self._steps = STEPS
+        modules.Module.__call__ = self._plain  # type: ignore[method-assign]
+
+    def _broke(self, error: Exception) -> bool:
+        """A fault of ours: nothing more is armed."""
+        self._over()
+        return False
 
     def _stepped(self, *_: Any) -> None:
         # torch is walking through its optimizer hooks: this one stays, and does nothing more.

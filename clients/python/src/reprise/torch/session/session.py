@@ -123,15 +123,15 @@ class Session:
         self._eval_forward = self._eval_trains = False
         self._cleared_up = False
         self._said: set[str] = set()
-        self.forward = ArmedForward(model, self._around)
-        _open[self] = None
         guard.listen(self._broke)
         self._close = guard.quiet(self.close)
         atexit.register(self._close)
         if not _hooks:
-            _hooks.append(register_optimizer_step_pre_hook(_before_optimizers))
-            _hooks.append(register_optimizer_step_post_hook(_after_optimizers))
+            _hooks.append(register_optimizer_step_pre_hook(guard.quiet(_before_optimizers)))
+            _hooks.append(register_optimizer_step_post_hook(guard.quiet(_after_optimizers)))
             _hooks.append(oom.watch(self.device, guard.quiet(_ran_out)))
+        _open[self] = None
+        self.forward = ArmedForward(model, self._around)  # from here on it is called
 
     @property
     def model(self) -> nn.Module:
@@ -285,11 +285,11 @@ class Session:
 
     # ---- Faults of our own --------------------------------------------------------
 
-    def _broke(self, error: Exception) -> None:
+    def _broke(self, error: Exception) -> bool:
         """Something of ours has failed, maybe in the middle of an op (guard.py). Only says so and
         lets the step go on with everything kept; the rest waits until nothing of it is needed."""
         if self.broken:
-            return
+            return True
         self.broken = True
         self.stage = Stage.PLAIN
         self.why = f"trains without Reprise after a fault of its own ({guard.described(error)})"
@@ -297,6 +297,7 @@ class Session:
         if run is not None:
             run.track.armed = False
         self.say(self.why)
+        return True
 
     def _clear_up(self) -> None:
         """Nothing of ours is left in the way, but for what the records of a step under way need

@@ -33,9 +33,11 @@ from torch import Tensor
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
 from reprise.torch.check.verify import Autocast, Buffers, Generators
 from reprise.torch.compiled import fast
+from reprise.torch.ground import guard
 from reprise.torch.ground.engine import around, no_longer
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.ground.outside import OutsideCopy
+from reprise.torch.ground.stale import GONE, refuse_stale
 from reprise.torch.ground.subclass import saved_alias, version_of
 from reprise.torch.shortage.oom import is_oom
 from reprise.torch.shortage.spent import let_go
@@ -54,6 +56,14 @@ class Kept:
     def __init__(self, tensor: Tensor) -> None:
         self.alias: Tensor | None = saved_alias(tensor)
         self.version = version_of(self.alias)
+
+    def plainly(self) -> Tensor:
+        """The tensor, as autograd would hand it out."""
+        if self.alias is None:
+            raise guard.told(RuntimeError(GONE))
+        if version_of(self.alias) != self.version:
+            refuse_stale(self.alias, self.version)
+        return self.alias
 
 
 class Again:
@@ -109,7 +119,7 @@ class Again:
         for position, tensor in enumerate(tensors_in(out) if self._possible else ()):
             self._outputs.append(tensor.grad_fn)
             if tensor.requires_grad:
-                self._handles.append(tensor.register_hook(self._arrived(position)))
+                self._handles.append(tensor.register_hook(guard.quiet(self._arrived(position))))
         self._session.step.times.leave_out(self._clock() - began)
         return out
 
@@ -161,7 +171,7 @@ class Again:
             if not is_oom(error):
                 self._possible = False
                 raise
-            self._session.where.ran_out(error)
+            guard.quietly(self._session.where.ran_out, error)
             text = (str(error).splitlines() or [type(error).__name__])[0]
             if not self._can():
                 self._session.first.failed("the backward", text)

@@ -33,8 +33,6 @@ from torch import Tensor
 from reprise.errors import RepriseError
 from reprise.torch.ground.host import HostSaves
 from reprise.torch.ground.open_hooks import Hooks
-from reprise.torch.ground.stale import stale_message
-from reprise.torch.ground.subclass import version_of
 from reprise.torch.ladder.ranks import Ranks
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
@@ -263,16 +261,10 @@ class FirstSteps:
             return kept
 
         def unpack(kept: Kept) -> Tensor:
-            if kept.alias is None:
-                raise RuntimeError(
-                    "Trying to backward through the graph a second time: its saved tensors were "
-                    "let go when memory ran out in the first backward"
-                )
-            if version_of(kept.alias) != kept.version:
-                raise RuntimeError(stale_message(kept.alias, kept.version))
+            found = kept.plainly()
             if meter.live() > most and again.would_help:
                 raise DoesNotFit(f"its backward comes near {room.what}")
-            return kept.alias
+            return found
 
         with Hooks(pack, unpack):
             return again.forward(call, args, kwargs, kept=True)

@@ -44,6 +44,7 @@ from torch import Tensor
 
 from reprise.torch.check.repeatable import Remembered
 from reprise.torch.check.verify import Generators
+from reprise.torch.ground import guard
 from reprise.torch.ground.engine import around, no_longer
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.meter.room import room_on
@@ -105,7 +106,9 @@ class _Attempt:
         if forward.bytes > SMALL and not session.tries.short_of_memory:
             return "the gradients of the model's outputs are kept only once memory has run out"
         for node, number, position in nodes:
-            self._handles.append(node.register_prehook(self._arrives(number, position)))
+            self._handles.append(
+                node.register_prehook(guard.quiet(self._arrives(number, position)))
+            )
         self._untouched = forward.state.gradients()
         return ""
 
@@ -314,7 +317,7 @@ def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
         text = (str(error).splitlines() or [type(error).__name__])[0]
         attempt, obstacle = _which(tries)
         session = (attempt.later if attempt else _latest()).session
-        session.where.ran_out(error)
+        guard.quietly(session.where.ran_out, error)
         if attempt is None or obstacle:
             session.tries.gave_up(f"out of memory in a backward ({text})", obstacle)
             raise

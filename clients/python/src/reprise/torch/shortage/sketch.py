@@ -24,6 +24,7 @@ from reprise.torch.ask.fake import NoMeter, faked
 from reprise.torch.ask.once import capture_step
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.check.verify import Generators
+from reprise.torch.ground.guard import described
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.meter.state import model_device
 
@@ -58,9 +59,7 @@ def sketched(
     except RepriseError:
         raise
     except Exception as error:
-        raise RepriseError(
-            f"sizes alone do not tell what it does ({type(error).__name__})"
-        ) from error
+        raise RepriseError(f"sizes alone do not tell what it does ({described(error)})") from error
     finally:
         generators.restore()
     object.__setattr__(graph, "static_bytes", live_bytes)

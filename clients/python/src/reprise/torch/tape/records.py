@@ -28,7 +28,9 @@ from torch import Tensor
 from reprise.torch.compiled.shortcut import Shortcut
 from reprise.torch.ground.generator import GeneratorState
 from reprise.torch.ground.geometry import Geometry, geometry_of
+from reprise.torch.ground.guard import told
 from reprise.torch.ground.ops import hidden_writes, without_statistics
+from reprise.torch.ground.stale import GONE, refuse_stale
 from reprise.torch.ground.subclass import version_of
 
 __all__ = [
@@ -188,6 +190,11 @@ class Ref:
         """Its backward will not be."""
         self.cell = self.made = self.given = None
 
+    def plainly(self) -> Tensor:
+        """The tensor, after a fault of ours."""
+        made: Tensor = self.run.rescue(self)
+        return made
+
 
 class Kept:
     """What autograd keeps of a tensor that stays."""
@@ -203,6 +210,14 @@ class Kept:
     def let_go(self) -> None:
         """Its backward will not be."""
         self.tensor = None
+
+    def plainly(self) -> Tensor:
+        """The tensor, whatever stands before its unpack."""
+        if self.tensor is None:
+            raise told(RuntimeError(GONE))
+        if version_of(self.tensor) != self.version:
+            refuse_stale(self.tensor, self.version)
+        return self.tensor
 
 
 def cell_of(tensor: Tensor, run: object) -> Cell | None:

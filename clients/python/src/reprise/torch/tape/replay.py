@@ -19,7 +19,8 @@ so that random ops draw the same bits.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from reprise.errors import RepriseError
 from reprise.torch.check.control import Control
 from reprise.torch.ground.generator import GeneratorState
 from reprise.torch.ground.geometry import Geometry
+from reprise.torch.ground.guard import surely, told
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.program import Burst
@@ -35,30 +37,23 @@ from reprise.torch.tape.records import Cell, Held, Node, Own, Ref
 
 __all__ = ["Replayer"]
 
+T = TypeVar("T")
 
-class _Alone:
-    """Below autograd and autocast, seen by no mode."""
 
-    __slots__ = ("_functions", "_grad", "_guards")
-
-    def __enter__(self) -> None:
-        self._grad = torch.is_grad_enabled()
-        # A function mode looks at the backward (watch.py), at sizes and strides as well.
-        self._functions = torch._C.DisableTorchFunction()
-        self._functions.__enter__()
-        self._guards = [
-            torch._C._DisableTorchDispatch(),
-            torch._C._AutoDispatchBelowAutograd(),
-            torch._C._DisableAutocast(),
-        ]
-
-    def __exit__(self, *_: object) -> None:
-        # Released here and in this order, not when some traceback lets go of a frame.
-        guards = self._guards
-        while guards:
-            guards.pop()
-        torch._C._set_grad_enabled(self._grad)
-        self._functions.__exit__(None, None, None)
+def _alone(do: Callable[..., T], *args: Any) -> T:
+    """Calls it below autograd and autocast, seen by no mode. Guards go here and in this order, not
+    when some traceback lets go of a frame."""
+    grad = torch.is_grad_enabled()
+    # A function mode looks at the backward (watch.py), at sizes and strides as well.
+    with torch._C.DisableTorchFunction():
+        unseen = torch._C._DisableTorchDispatch()
+        below = torch._C._AutoDispatchBelowAutograd()
+        as_is = torch._C._DisableAutocast()
+        try:
+            return do(*args)
+        finally:
+            del as_is, below, unseen
+            torch._C._set_grad_enabled(grad)
 
 
 class _Memo(dict[tuple[int, int], Tensor]):
@@ -82,18 +77,17 @@ class Replayer:
         """Replays a burst; a call whose outputs nobody holds any more is left out. False: it could
         not be replayed to its end."""
         if self.recorder is None:
-            return self._run(burst)
+            return _alone(self._run, burst)
         with self.recorder.op("reprise::recompute"):
-            return self._run(burst)
+            return _alone(self._run, burst)
 
     def _run(self, burst: Burst) -> bool:
         nodes = self._nodes
-        with _Alone():
-            for replay in burst:
-                reference = nodes.get(replay.op)
-                node = reference() if reference is not None else None
-                if node is not None and not self._replay(node, replay.keep, replay.op):
-                    return False
+        for replay in burst:
+            reference = nodes.get(replay.op)
+            node = reference() if reference is not None else None
+            if node is not None and not self._replay(node, replay.keep, replay.op):
+                return False
         return True
 
     def _replay(self, node: Node, keep: dict[int, int], op: int) -> bool:
@@ -134,19 +128,19 @@ class Replayer:
                     held.tensor = None
         node.replays -= 1
         before = None if self.control is None or own is None else _copy(own)
-        if self.recorder is None:
-            out = _call(node, args, kwargs)
-        else:
-            with self.recorder.op(str(node.func)):
-                out = _call(node, args, kwargs)
+        recorder = self.recorder
+        number = 0 if recorder is None else recorder.begin(str(node.func))
+        out = _call(node, args, kwargs)
+        if owner is not None:
+            owner.version += 1  # before anything else can fail
+            used.append(owner)
+        if recorder is not None:
+            recorder.end(number)
         if self.control is not None:
             _once_more(self.control, op, node, args, kwargs, out, own, before)
         del args, kwargs, own, before
         self._counts.replayed += 1
-        if owner is not None:
-            owner.version += 1
-            used.append(owner)
-        else:
+        if owner is None:
             made = (out,) if isinstance(out, Tensor) else tensors_in(out)
             for reference, tensor in zip(node.outputs, made, strict=False):
                 cell = None if reference is None else reference()
@@ -184,11 +178,9 @@ class Replayer:
         version = min(ref.version, len(cell.chain))  # a program that left the plan wrote less
         if tensor is None or cell.version != version:
             run.safe = True
-            with _Alone():
-                tensor = self._on_demand(cell, version)
+            tensor = _alone(self._on_demand, cell, version)
         if not _lies_as(tensor, geometry):
-            with _Alone():
-                tensor = tensor.as_strided(*geometry)
+            tensor = _alone(tensor.as_strided, *geometry)
         if not run.safe:
             ref.made = tensor
             cell.waited(ref.version)
@@ -330,7 +322,7 @@ def _call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
         return node.func(*args, **kwargs)
     finally:
-        before.restore()
+        surely(before.restore)
 
 
 def _once_more(
@@ -364,10 +356,12 @@ def _first_life(held: Held) -> Tensor:
     tensor = held.tensor
     assert tensor is not None
     if tensor._version != held.stale:
-        raise RuntimeError(
-            "a tensor that a recomputed op reads was modified in place after the forward, by "
-            f"something that did not do so in the captured step: [{tensor.type()} "
-            f"{list(tensor.shape)}] is at version {tensor._version}; expected {held.stale}"
+        raise told(
+            RuntimeError(
+                "a tensor that a recomputed op reads was modified in place after the forward, by "
+                f"something that did not do so in the captured step: [{tensor.type()} "
+                f"{list(tensor.shape)}] is at version {tensor._version}; expected {held.stale}"
+            )
         )
     return tensor
 

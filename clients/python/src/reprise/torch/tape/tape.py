@@ -27,11 +27,12 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.marks import At, ignore_end
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
+from reprise.torch.ground.guard import Mode, Op
 from reprise.torch.ground.host import HostSaves
 from reprise.torch.ground.open_hooks import Hooks
 from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, mutated_positions
@@ -48,7 +49,7 @@ def compiled_half() -> Any:
     return fast.load(unpack, refuse_stale)
 
 
-class Tape(TorchDispatchMode):
+class Tape(Mode):
     """The dispatch mode of a planned forward."""
 
     supports_higher_order_operators = True
@@ -67,7 +68,6 @@ class Tape(TorchDispatchMode):
         self._laid: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
         self._compiled = fast.Compiled.of(program, unpack, refuse_stale)
-        self._gate: Any = None  # while it is open
         self._run = self.begin()
 
     def begin(
@@ -173,39 +173,17 @@ class Tape(TorchDispatchMode):
         if not gate.open(track):
             yield
             return
-        self._gate = gate
+        self.gate = gate
         try:
             yield
         finally:
-            self._gate = None
+            self.gate = None
             gate.close()
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        gate = self._gate
-        if gate is None:
-            return self._op(func, types, args, kwargs)
-        # Some calls come here past the gate, by a tensor of another class: what we call must not
-        # come to it.
-        before = gate.aside(0)
-        try:
-            return self._op(func, types, args, kwargs)
-        finally:
-            gate.aside(before)
-            if before & 1:
-                gate.follow()
-
-    def _op(
-        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> Any:
+    def op(self, op: Op, types: Any) -> Any:
         if types and not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # it takes the call apart, and what is inside comes here
-        run = self._run
+        run, func = self._run, op.func
         track = run.track
         if track.armed:
             rows = self.program.rows
@@ -214,15 +192,17 @@ class Tape(TorchDispatchMode):
             if row is not None and row.func is func and not run.strays(row):
                 track.next = at + 1
                 run.at(row.op + 1)
-                if row.plain:
-                    return func(*args, **kwargs) if kwargs else func(*args)
-                return run.special(row, func, args, kwargs or {})
+                return op.run() if row.plain else run.special(row, op)
             if func in IGNORED:
-                return func(*args, **(kwargs or {}))
+                return op.run()
             if row is not None and row.func is func:
                 run.mismatch(f"op {at}, {func}, runs on another stream than it did in the capture")
             else:
                 run.mismatch(f"op {at} is {func}, captured was {row.func if row else 'the end'}")
         if mutated_positions(func):
-            return run.written(func, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+            return run.written(op)
+        return op.run()
+
+    def failed(self) -> None:
+        """Everything is kept from here on."""
+        self._run.mismatch("a fault of Reprise")

@@ -3,7 +3,7 @@
 as captured.
 
     run = Run(program)                    # made by Tape.begin
-    run.special(row, func, args, kwargs)  # a call that is recorded, or that writes
+    run.special(row, op)                  # a call that is recorded, or that writes
     packed = run.pack(tensor)             # what autograd keeps of a saved tensor
     tensor = unpack(packed)               # in the backward: replays what stands before it
 
@@ -30,6 +30,7 @@ from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.ground.generator import GeneratorState, device_of
 from reprise.torch.ground.geometry import geometry_of
+from reprise.torch.ground.guard import Op, caught, described, fault, ours, quietly, told
 from reprise.torch.ground.host import HostSaved, HostSaves
 from reprise.torch.ground.ops import mutated_positions, tensors_in
 from reprise.torch.ground.passes import graph_is_kept
@@ -202,6 +203,27 @@ class Run:
         self.track.armed = False
         self.at(0)
 
+    def rescue(self, ref: Ref) -> Tensor:
+        """A tensor that was given up and could not be had as planned, after a fault of ours: on
+        demand, from the records."""
+        if not quietly(setattr, self, "safe", True):
+            self.track.safe = True
+        why = ""
+        for _ in range(2):
+            try:
+                return self.replayer.take(ref, self)
+            except Exception as error:
+                if not ours(error):
+                    raise
+                fault(error)
+                why = described(error)
+        raise told(
+            RuntimeError(
+                f"a saved tensor that the plan had given up cannot be made again ({why}): a fault "
+                "of Reprise, please report it; REPRISE_DISABLE=1 trains without it"
+            )
+        )
+
     @property
     def spent(self) -> bool:
         """Every forward of the captured step has come, and its backward has run."""
@@ -247,29 +269,46 @@ class Run:
 
     # ---- Forward ----------------------------------------------------------------
 
-    def special(self, row: Row, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An op that is recorded, or that writes."""
-        self.in_python()
-        targets = self.before_write(func, args, kwargs) if row.writes else []
+    def special(self, row: Row, op: Op) -> Any:
+        """An op that is recorded, or that writes. Where that fails, what it writes counts as
+        written by a call that is not recorded."""
+        targets: list[tuple[Cell, Tensor]] = []
+        try:
+            self.in_python()
+            return self._recorded(row, op, targets)
+        except Exception as error:
+            if (op.begun and not op.done) or not caught(error):
+                raise
+        self.mismatch("a fault of Reprise")
+        if not op.done and row.writes:
+            targets = self._before_write(op.func, op.args, op.kwargs)
+        return self._not_recorded(op, targets)
+
+    def _recorded(self, row: Row, op: Op, targets: list[tuple[Cell, Tensor]]) -> Any:
+        func, args, kwargs = op.func, op.args, op.kwargs
+        if row.writes:
+            targets += self._before_write(func, args, kwargs)
         if not row.replays:
-            out = func(*args, **kwargs)
-            for cell, _ in targets:
-                cell.chain.append(None)
+            out = op.run()
+            while targets:
+                targets.pop()[0].chain.append(None)
             return out
         target = targets[-1][0] if targets else None
         node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
         short = row.short and has_shortcut(func, args)
         if row.seeded and not short:
             node.state = GeneratorState(device_of(args, kwargs))
-        out = func(*args, **kwargs)
+        out = op.run()
         if short:
             node.short = shortcut(func, args, out)
         if target is not None:
             node.outputs.append(weakref.ref(target))
+            self.remember(row.op, node)
             target.chain.append(node)
+            targets.clear()
         else:
             self._make_cells(row, node, out)
-        self.remember(row.op, node)
+            self.remember(row.op, node)
         return out
 
     def _make_cells(self, row: Row, node: Node, out: Any) -> None:
@@ -283,11 +322,13 @@ class Run:
             mark(tensor, cell)
             node.outputs.append(weakref.ref(cell))
 
-    def written(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def written(self, op: Op) -> Any:
         """An op that writes, after a disarm."""
         self.in_python()
-        targets = self.before_write(func, args, kwargs)
-        out = func(*args, **kwargs)
+        return self._not_recorded(op, self._before_write(op.func, op.args, op.kwargs))
+
+    def _not_recorded(self, op: Op, targets: list[tuple[Cell, Tensor]]) -> Any:
+        out = op.out if op.done else op.run()
         for cell, tensor in targets:
             # Not recorded, so what it wrote cannot be made again: it stays, as the cell's copy,
             # with whatever is written to it from here on.
@@ -297,6 +338,17 @@ class Run:
             cell.tensor, cell.version = alias_below(tensor), len(cell.chain)
             self.safe = True
         return out
+
+    def _before_write(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[tuple[Cell, Tensor]]:
+        """The same, tried once more where it fails: what comes is written in any case."""
+        try:
+            return self.before_write(func, args, kwargs)
+        except Exception as error:
+            if not caught(error):
+                raise
+        return self.before_write(func, args, kwargs)
 
     def before_write(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -315,13 +367,14 @@ class Run:
         for value in written:
             for tensor in tensors_in(value):
                 key = tensor.untyped_storage()._cdata
-                for reference in self.leaves.pop(key, ()):
+                for reference in self.leaves.get(key, ()):
                     node = reference()
                     for held in node.held if node is not None else ():
                         kept = held.tensor
                         if kept is not None and kept.untyped_storage()._cdata == key:
                             held.tensor = kept.detach().clone()
                             held.stale = held.tensor._version
+                self.leaves.pop(key, None)
                 cell = cell_of(tensor, self)
                 if cell is not None:
                     targets.append((cell, tensor))
@@ -410,7 +463,7 @@ def unpack(packed: Any) -> Tensor:
 def _unpacked(packed: Any) -> Tensor:
     if type(packed) is Ref:
         if packed.cell is None:
-            raise RuntimeError(GONE)
+            raise told(RuntimeError(GONE))
         packed.run.advance(packed.slot)
         made = packed.run.replayer.take(packed, packed.run)
         audit = packed.run.audit
@@ -421,7 +474,7 @@ def _unpacked(packed: Any) -> Tensor:
         return packed.copy.owner.unpack(packed)
     kept = packed.tensor
     if kept is None:
-        raise RuntimeError(GONE)
+        raise told(RuntimeError(GONE))
     packed.run.advance(packed.slot)
     if version_of(kept) != packed.version:
         refuse_stale(kept, packed.version)

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Faults of ours end here, as those of Python do in ground/guard.py: reported
+// once, and the step goes on with everything kept. What is the program's
+// (memory running out, a saved tensor that was written) passes.
+#ifndef REPRISE_TORCH_COMPILED_FAULT_H_
+#define REPRISE_TORCH_COMPILED_FAULT_H_
+
+// clang-format off
+#include <torch/csrc/python_headers.h>  // before all others
+// clang-format on
+
+#include <pybind11/gil.h>
+
+namespace reprise_fast {
+
+// (error) -> bool: it was ours, and is reported.
+inline PyObject* python_fault = nullptr;
+
+// Takes Python's error, where it was ours. false: it is set as before.
+inline bool Reported() {
+  PyObject *type = nullptr, *error = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &error, &trace);
+  PyErr_NormalizeException(&type, &error, &trace);
+  if (trace != nullptr) PyException_SetTraceback(error, trace);
+  PyObject* const ours =
+      PyObject_CallFunctionObjArgs(python_fault, error, nullptr);
+  const bool reported = ours == Py_True;
+  Py_XDECREF(ours);
+  PyErr_Clear();
+  if (!reported) {
+    PyErr_Restore(type, error, trace);
+    return false;
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(error);
+  Py_XDECREF(trace);
+  return true;
+}
+
+// The same from code that runs without the interpreter's lock.
+inline void Report(const char* what) {
+  const pybind11::gil_scoped_acquire held;
+  PyErr_SetString(PyExc_RuntimeError, what);
+  if (!Reported()) PyErr_Clear();
+}
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_FAULT_H_

@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small training jobs that lead through all of the adapter, for faults.py.
+
+job = KINDS["planned"](armed=True); digest = job()
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parents[3] / "clients" / "python" / "src"
+for folder in (Path(__file__).parent, SOURCE):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+import torch  # noqa: E402
+from arming import arm  # noqa: E402
+from local_agent import LocalAgent  # noqa: E402
+from nets import WIDTH, RandomNet  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import reprise  # noqa: E402
+from reprise.saying import otherwise  # noqa: E402
+from reprise.torch.compiled.fast import FAST  # noqa: E402
+from reprise.torch.session import attach  # noqa: E402
+from reprise.torch.shortage import first as first_steps  # noqa: E402
+from reprise.torch.shortage import later  # noqa: E402
+from reprise.torch.shortage.room import Room  # noqa: E402
+
+__all__ = ["KINDS", "SOURCE", "prepare"]
+
+Job = Callable[[], str]
+KINDS: dict[str, Callable[[bool], Job]] = {}
+
+torch.set_num_threads(1)
+
+
+def kind(make: Callable[[bool], Job]) -> Callable[[bool], Job]:
+    """Another one."""
+    KINDS[make.__name__] = make
+    return make
+
+
+def digest(losses: list[float], modules: Iterable[nn.Module], optimizers: Iterable[Any]) -> str:
+    """Of all that a training leaves."""
+    found = hashlib.sha256(repr([loss.hex() for loss in losses]).encode())
+    for module in modules:
+        for name, tensor in module.state_dict().items():
+            found.update(name.encode() + tensor.detach().numpy().tobytes())
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    found.update(name.encode() + value.numpy().tobytes())
+    found.update(torch.get_rng_state().numpy().tobytes() + repr(random.getstate()).encode())
+    return found.hexdigest()
+
+
+def train(
+    model: nn.Module,
+    steps: int = 8,
+    batches: int = 1,
+    rows: Callable[[int], int] = lambda step: 6,
+    loss_of: Callable[[Any, Tensor], Tensor] | None = None,
+    backward: Callable[[Tensor], Any] = Tensor.backward,
+) -> str:
+    """An ordinary loop, its optimizer's state with moments."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        for _ in range(batches):
+            x = torch.randn(rows(step), WIDTH)
+            out = model(x)
+            outs = out if isinstance(out, tuple) else (out,)
+            loss: Any = sum((o * o).mean() for o in outs) if loss_of is None else loss_of(out, x)
+            backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    return digest(losses, [model], [optimizer])
+
+
+def net(seed: int = 2) -> RandomNet:
+    torch.manual_seed(0)
+    random.seed(0)
+    return RandomNet(seed, 10)
+
+
+def local(model: nn.Module, armed: bool, fast: bool = True, again: float = 0.3, **how: Any) -> None:
+    """Arms it with a planner in this process."""
+    os.environ["REPRISE_FAST"] = str(int(fast))
+    if armed:
+        otherwise(lambda *_, **__: None)(arm)(model, LocalAgent(again=again), **how)  # as auto is
+
+
+def finished(model: nn.Module) -> None:
+    """The program asks at its end."""
+    if reprise.api._sessions.get(model) is not None:
+        str(reprise.report(model))
+
+
+@kind
+def watched(armed: bool) -> Job:
+    """Without a budget."""
+    model = net()
+    return lambda: (local(model, armed, budget=None), train(model, 4))[1]
+
+
+@kind
+def python_half(armed: bool) -> Job:
+    """Captured, planned, checked, traced; the tape in Python."""
+    model = net()
+    return lambda: (local(model, armed, fast=False), train(model), finished(model))[1]
+
+
+@kind
+def compiled_half(armed: bool) -> Job:
+    """The same with the compiled half of the tape."""
+    model = net()
+    return lambda: (local(model, armed), train(model), finished(model))[1]
+
+
+@kind
+def hidden_states(armed: bool) -> Job:
+    """More than its outputs goes into the loss: values are compared instead of gradients."""
+
+    class Shows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.hidden, out = self.inner(x)
+            return out  # type: ignore[no-any-return]
+
+    model = Shows()
+
+    def loss_of(out: Tensor, x: Tensor) -> Tensor:
+        return out.square().mean() + model.hidden.sin().mean()
+
+    def job() -> str:
+        local(model, armed, fast=False)
+        found = train(model, loss_of=loss_of)
+        del model.hidden
+        return found
+
+    return job
+
+
+@kind
+def several_batches(armed: bool) -> Job:
+    """Two forwards and backwards a step, inputs of three sizes."""
+    model = net(4)
+
+    def job() -> str:
+        local(model, armed, verify_every=5)
+        return train(model, 14, batches=2, rows=lambda step: (6, 6, 6, 6, 6, 9, 9, 4)[step % 8])
+
+    return job
+
+
+@kind
+def written_between(armed: bool) -> Job:
+    """What was saved for a replay is written after the forward; the graph is kept for a second
+    backward; a transform of torch.func runs in the forward."""
+
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net(5)
+            self.scale = nn.Parameter(torch.ones(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            slope = torch.func.grad(lambda v: v.sin().sum())(self.scale.detach())
+            one, other = self.inner((x + 1.0) * self.scale)
+            return (one + slope).sin() * other  # type: ignore[no-any-return]
+
+    model = Odd()
+
+    def loss_of(out: Tensor, x: Tensor) -> Tensor:
+        loss = out.square().mean()
+        x.zero_()
+        return loss
+
+    def backward(loss: Tensor) -> None:
+        loss.backward(retain_graph=True)
+        loss.backward()
+
+    def job() -> str:
+        local(model, armed, verify_every=4)
+        return train(model, 9, loss_of=loss_of, backward=backward)
+
+    return job
+
+
+@kind
+def changing(armed: bool) -> Job:
+    """Goes other ways from step to step, and leaves its plans."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other, self.calls = net(6), net(7), 0
+
+        def forward(self, x: Tensor) -> Any:
+            self.calls += 1
+            return (self.other if self.calls % 5 == 0 else self.one)(x)
+
+    model = Two()
+    return lambda: (local(model, armed, fast=False), train(model, 14))[1]
+
+
+@kind
+def two_models(armed: bool) -> Job:
+    """Two armed models, two optimizers, one step after the other."""
+    one, other = net(8), net(9)
+
+    def job() -> str:
+        local(one, armed)
+        local(other, armed)
+        return train(one) + train(other)
+
+    return job
+
+
+class Hungry(torch.autograd.Function):
+    """Some passes through it find no memory."""
+
+    forwards = 0
+    backwards = 0
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if Hungry.forwards:
+            Hungry.forwards -= 1
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        if Hungry.backwards:
+            Hungry.backwards -= 1
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
+        return grad
+
+
+class Starving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = net(2), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = Hungry.apply(self.first(x)[0])  # type: ignore[no-untyped-call]
+        return self.last(hidden).sin().exp().tanh()  # type: ignore[no-any-return]
+
+
+def starving(armed: bool, forwards: dict[int, int], backwards: dict[int, int], **how: Any) -> Job:
+    """Memory runs out in these steps, so often. Where the program gets the error it takes the step
+    once more, as a careful loop does; without Reprise it never sees one."""
+    model = Starving()
+    later.LITTLE = 0.0
+
+    def job() -> str:
+        local(model, armed, verify_every=4, **how)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        losses = []
+        for step in range(1, 10):
+            Hungry.forwards = forwards.get(step, 0) * armed
+            Hungry.backwards = backwards.get(step, 0) * armed
+            state = torch.get_rng_state()
+            buffers = {n: b.clone() for n, b in model.named_buffers()}
+            for _ in range(3):
+                try:
+                    optimizer.zero_grad()
+                    loss = model(torch.randn(6, WIDTH)).square().mean()
+                    loss.backward()
+                    break
+                except torch.OutOfMemoryError:
+                    torch.set_rng_state(state)
+                    for name, buffer in model.named_buffers():
+                        buffer.copy_(buffers[name])
+            optimizer.step()
+            losses.append(loss.item())
+        return digest(losses, [model], [optimizer])
+
+    return job
+
+
+@kind
+def out_of_memory_forward(armed: bool) -> Job:
+    """Memory runs out in planned forwards, and in the first one."""
+    return starving(armed, {1: 1, 6: 1, 8: 1}, {})
+
+
+@kind
+def out_of_memory_backward(armed: bool) -> Job:
+    """Memory runs out in planned backwards."""
+    return starving(armed, {}, {6: 1, 8: 1}, fast=False)
+
+
+@kind
+def out_of_memory_first(armed: bool) -> Job:
+    """Memory runs out in the first backward, and again in a planned one."""
+    first_steps.room_on = lambda _: Room(1 << 30, "plenty", False)  # type: ignore[assignment]
+    return starving(armed, {}, {1: 1, 7: 1})
+
+
+@kind
+def first_on_the_host(armed: bool) -> Job:
+    """The first steps keep their saved tensors on the host."""
+    model = net(2)
+    return lambda: (local(model, armed, first="host"), train(model))[1]
+
+
+@kind
+def first_from_shapes(armed: bool) -> Job:
+    """The first step runs under a plan made from shapes alone."""
+
+    class One(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            random.seed(0)
+            self.inner = nn.Sequential(
+                nn.Linear(WIDTH, 16), nn.GELU(), nn.BatchNorm1d(16), nn.Dropout(0.2),
+                nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, WIDTH),
+            )  # fmt: skip
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x).sin().exp()  # type: ignore[no-any-return]
+
+    model = One()
+    return lambda: (local(model, armed, first="shapes"), train(model))[1]
+
+
+@kind
+def with_a_daemon(armed: bool) -> Job:
+    """`reprise.auto` and all that it starts: agent, daemon, planner, costs."""
+    model = net(2)
+
+    def job() -> str:
+        os.environ["REPRISE_FAST"] = "1"
+        if armed:
+            reprise.auto(model, budget="0.9x", verify_every=4, warmup=2)
+        found = train(model, 9, rows=lambda step: 64)
+        finished(model)
+        reprise.remove(model)
+        return found
+
+    return job
+
+
+@kind
+def unaware(armed: bool) -> Job:
+    """A program that does not know of Reprise, under `reprise run`."""
+    model = net(2)
+
+    def job() -> str:
+        os.environ["REPRISE_BUDGET"] = "0.9x"
+        if armed:
+            attach.attach()
+        return train(model, 8, rows=lambda step: 64)
+
+    return job
+
+
+def prepare() -> None:
+    """What every job of a process would do once: imports, and what is set up at a first step. Then
+    forks are cheap, and what is alive here is nothing they have to look through."""
+    import torch._dynamo  # noqa: F401  # an optimizer's first step imports it
+
+    FAST.build(FAST.cache_folder())  # type: ignore[arg-type]
+    train(net(), 1)
+    gc.collect()
+    gc.freeze()

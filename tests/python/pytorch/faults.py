@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes functions of the Python package fail in the middle of a training, and sees that it ends as
+without Reprise.
+
+    python tests/python/pytorch/faults.py [--count 1000] [--seed 0] [--kind NAME] [--table FILE]
+
+A fault is an exception at the n-th call of one function of the package, at its first instruction:
+one that no function of ours can catch but those that call it. Every function that a kind of job
+(`fault_jobs.py`) reaches is taken at its first call, then others at random ones. Each fault has a
+process of its own, forked, with a limit of time: what ends it, or keeps it from ending, counts.
+Compared are losses, parameters, buffers, optimizer state and generator, and what was said.
+
+Left out are the two files that catch (`ground/guard.py`, `saying.py`), and what the interpreter
+itself calls to find a name of the package (`reprise.__getattr__`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import multiprocessing
+import os
+import random
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+if str(Path(__file__).parent) not in sys.path:
+    sys.path.insert(0, str(Path(__file__).parent))
+
+from fault_jobs import KINDS, SOURCE, prepare
+
+# Of processor time, and on the wall of a machine that is busy with other things.
+LIMIT_S, LIMIT_WALL_S = 60.0, 900.0
+# Of these nothing fails.
+CAUGHT_BY = ("__init__.py", "torch/ground/guard.py", "saying.py")
+PACKAGE = str(SOURCE / "reprise") + os.sep
+
+
+class Injected(Exception):
+    """What fails here."""
+
+
+ERRORS: tuple[type[Exception], ...] = (Injected, RuntimeError, KeyError, OSError, AssertionError)
+
+# A function: its file below the package, and its name there.
+Where = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One exception."""
+
+    kind: str
+    where: Where
+    call: int
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.where[0]} {self.where[1]}, call {self.call}, {self.error}"
+
+
+@dataclass
+class Ended:
+    """How a job ended."""
+
+    how: str  # "ended", "raised ...", "signal 6", "hung"
+    digest: str = ""
+    said: list[str] = field(default_factory=list)
+    reached: dict[Where, int] = field(default_factory=dict)
+    fired: bool = False
+    why: str = ""
+
+
+def where_of(code: CodeType) -> Where | None:
+    """None: it is not a function of the package that may fail here."""
+    if not code.co_filename.startswith(PACKAGE) or code.co_name.startswith("<"):
+        return None if code.co_name != "<lambda>" or not _inside(code) else _named(code)
+    return None if _named(code)[0] in CAUGHT_BY else _named(code)
+
+
+def _inside(code: CodeType) -> bool:
+    return code.co_filename.startswith(PACKAGE) and _named(code)[0] not in CAUGHT_BY
+
+
+def _named(code: CodeType) -> Where:
+    return code.co_filename.removeprefix(PACKAGE), code.co_qualname
+
+
+def count(reached: Counter[Where]) -> Callable[[FrameType, str, Any], None]:
+    """A trace function that counts calls."""
+
+    def trace(frame: FrameType, event: str, _: Any) -> None:
+        where = where_of(frame.f_code)
+        if where is not None:
+            reached[where] += 1
+
+    return trace
+
+
+def fail(fault: Fault, fired: list[bool]) -> Callable[[FrameType, str, Any], None]:
+    """A trace function that raises, once."""
+    file, name = PACKAGE + fault.where[0], fault.where[1]
+    error = next(e for e in ERRORS if e.__name__ == fault.error)
+    short, left = name.rpartition(".")[2], fault.call
+
+    def trace(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal left
+        code = frame.f_code
+        if code.co_name == short and code.co_qualname == name and code.co_filename == file:
+            left -= 1
+            if not left:
+                fired.append(True)
+                sys.settrace(None)
+                raise error(f"injected into {name}")
+
+    return trace
+
+
+def run(kind: str, fault: Fault | None = None, armed: bool = True, counts: bool = False) -> Ended:
+    """A job in a process of its own."""
+    sys.stdout.flush()
+    reader, writer = os.pipe()
+    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as state:
+        pid = os.fork()
+        if not pid:
+            os.close(reader)
+            os.dup2(log.fileno(), 2)
+            os.environ |= {"XDG_STATE_HOME": state, "XDG_RUNTIME_DIR": state}
+            _child(writer, kind, fault, armed, counts)
+        os.close(writer)
+        ended = _outcome(pid, reader)
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+    ended.said = text.splitlines()
+    return ended
+
+
+def _child(writer: int, kind: str, fault: Fault | None, armed: bool, counts: bool) -> None:
+    """Never returns."""
+    reached: Counter[Where] = Counter()
+    fired: list[bool] = []
+    code, result = 0, Ended("ended")
+    try:
+        sys.__stderr__ = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        job = KINDS[kind](armed)
+        if fault is not None:
+            sys.settrace(fail(fault, fired))
+        elif counts:
+            sys.settrace(count(reached))
+        try:
+            result.digest = job()
+            atexit._run_exitfuncs()
+        finally:
+            sys.settrace(None)
+    except BaseException as error:
+        import traceback
+
+        result.how = f"raised {type(error).__name__}"
+        result.why = "".join(traceback.format_exception(error))
+    result.fired = bool(fired)
+    found = {**result.__dict__, "reached": [[*w, n] for w, n in reached.items()]}
+    with os.fdopen(writer, "w") as out:
+        json.dump(found, out)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _outcome(pid: int, reader: int) -> Ended:
+    """Waits for the child, as long as it may take."""
+    deadline = time.monotonic() + LIMIT_WALL_S
+    data = b""
+    while time.monotonic() < deadline and _worked(pid) < LIMIT_S:
+        ready, _, _ = select.select([reader], [], [], 5.0)
+        if ready:
+            part = os.read(reader, 1 << 16)
+            data += part
+            if not part:
+                break
+    else:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reader)
+        return Ended("hung")
+    os.close(reader)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return Ended(f"signal {os.WTERMSIG(status)}")
+    found = json.loads(data)
+    found["reached"] = {(file, name): n for file, name, n in found["reached"]}
+    return Ended(**found)
+
+
+def _worked(pid: int) -> float:
+    """Seconds of processor time of a process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+# ---- Which faults ------------------------------------------------------------------
+
+
+def chosen(reached: dict[str, dict[Where, int]], number: int, seed: int) -> list[Fault]:
+    """Of every kind the first call of every function it reaches, then others; a sample of them
+    where there are more than so many, the same for the same seed."""
+    rng = random.Random(seed)
+    first = [
+        Fault(k, w, 1, rng.choice(ERRORS).__name__) for k in reached for w in sorted(reached[k])
+    ]
+    rng.shuffle(first)
+    # Functions before kinds: none is left out as long as there is room for all.
+    seen: set[Where] = set()
+    ahead = [f for f in first if not (f.where in seen or seen.add(f.where))]  # type: ignore[func-returns-value]
+    behind = [f for f in first if f not in set(ahead)]
+    found = (ahead + behind)[:number]
+    repeated = [(k, w, n) for k in reached for w, n in sorted(reached[k].items()) if n > 1]
+    while repeated and len(found) < number:
+        kind, where, calls = rng.choice(repeated)
+        fault = Fault(kind, where, rng.randint(2, calls), rng.choice(ERRORS).__name__)
+        if fault not in found:
+            found.append(fault)
+    return found
+
+
+@dataclass
+class Judged:
+    """What became of one fault."""
+
+    fault: Fault
+    verdict: str  # "same", or what is wrong
+    lines: int  # that name it
+    ended: Ended
+
+
+def judged(fault: Fault, expected: str) -> Judged:
+    ended = run(fault.kind, fault)
+    if ended.how == "ended" and not ended.fired:
+        verdict = "not reached"
+    elif ended.how != "ended":
+        verdict = ended.how
+    elif ended.digest != expected:
+        verdict = "other bits"
+    else:
+        verdict = "same"
+    lines = sum("injected into" in line for line in ended.said)
+    if any("Traceback" in line or "Exception ignored" in line for line in ended.said):
+        verdict += ", and a traceback"
+    return Judged(fault, verdict, lines, ended)
+
+
+def _judge(asked: tuple[Fault, str]) -> Judged:
+    return judged(*asked)
+
+
+def campaign(
+    number: int,
+    seed: int,
+    kinds: list[str],
+    told: Callable[[Judged], None],
+    processes: int = 1,
+) -> tuple[dict[str, dict[Where, int]], list[Judged]]:
+    """What each kind reaches, and every fault judged."""
+    prepare()
+    reached, expected = {}, {}
+    for kind in kinds:
+        plain, armed = run(kind, armed=False), run(kind, counts=True)
+        if plain.how != "ended" or armed.how != "ended" or plain.digest != armed.digest:
+            raise SystemExit(f"{kind}: {plain.how}, {armed.how}\n{plain.why}{armed.why}")
+        expected[kind], reached[kind] = plain.digest, armed.reached
+    found = []
+    todo = [(fault, expected[fault.kind]) for fault in chosen(reached, number, seed)]
+    # Threads of a pool are of this process alone; those that fork have none.
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for one in pool.imap(_judge, todo) if processes > 1 else map(_judge, todo):
+            found.append(one)
+            told(one)
+    return reached, found
+
+
+def functions() -> set[Where]:
+    """Every function in the sources of the package."""
+
+    def inner(code: CodeType) -> Iterator[CodeType]:
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield constant
+                yield from inner(constant)
+
+    found = set()
+    for path in SOURCE.joinpath("reprise").rglob("*.py"):
+        for code in inner(compile(path.read_text(), str(path), "exec")):
+            is_function = code.co_flags & 0x2 and code.co_name[:1] != "<"  # not a class body
+            if is_function and where_of(code) is not None:
+                found.add(_named(code))
+    return found
+
+
+def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -> str:
+    """For people."""
+    verdicts = Counter(j.verdict for j in found)
+    lines = Counter(j.lines for j in found)
+    everywhere = {w for kind in reached.values() for w in kind}
+    rows = [
+        "# Faults of our own, injected",
+        "",
+        f"`{how}`",
+        "",
+        "An exception at the n-th call of a function of the Python package, in a small training",
+        "job; afterwards losses, parameters, buffers, optimizer state and generator are compared",
+        "with the same job without Reprise. CPU; not run on a GPU.",
+        "",
+        f"{len(found)} faults in {len({j.fault.where for j in found})} of the "
+        f"{len(everywhere)} functions that the jobs reach; the package has {len(functions())}.",
+        "",
+        "| outcome | faults |",
+        "|---|---|",
+        *(f"| {verdict} | {n} |" for verdict, n in sorted(verdicts.items(), key=lambda x: -x[1])),
+        "",
+        "| lines that name the fault | faults |",
+        "|---|---|",
+        *(f"| {n} | {of} |" for n, of in sorted(lines.items())),
+        "",
+        "| job | functions | faults | as without | other |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in reached:
+        own = [j for j in found if j.fault.kind == kind]
+        same = sum(j.verdict == "same" for j in own)
+        what = (KINDS[kind].__doc__ or "").strip().splitlines()[0].rstrip(".")
+        rows.append(
+            f"| {kind}: {what} | {len(reached[kind])} | {len(own)} | {same} | {len(own) - same} |"
+        )
+    wrong = [j for j in found if j.verdict != "same"]
+    if wrong:
+        rows += ["", "Other than without:", ""]
+        rows += [f"- {j.fault}: {j.verdict}" for j in wrong]
+    return "\n".join(rows) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kind", action="append", choices=sorted(KINDS))
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--show", action="store_true", help="what was said and raised")
+    options = parser.parse_args()
+    done = 0
+
+    def told(one: Judged) -> None:
+        nonlocal done
+        done += 1
+        if one.verdict != "same" or one.lines != 1 or options.show:
+            print(f"{done:5} {one.fault}: {one.verdict}, {one.lines} lines", flush=True)
+        if options.show:
+            print("      " + "\n      ".join([*one.ended.said[-40:], one.ended.why]), flush=True)
+
+    kinds = options.kind or list(KINDS)
+    reached, found = campaign(options.count, options.seed, kinds, told, options.processes)
+    how = f"python tests/python/pytorch/faults.py --count {options.count} --seed {options.seed}"
+    text = table(reached, found, how)
+    if options.table:
+        options.table.write_text(text)
+    print(text)
+    return int(any(j.verdict != "same" for j in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
