@@ -29,10 +29,11 @@ from torch import Tensor, nn  # noqa: E402
 import reprise  # noqa: E402
 from reprise.saying import otherwise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
+from reprise.torch.meter.room import Room  # noqa: E402
 from reprise.torch.session import attach  # noqa: E402
 from reprise.torch.shortage import first as first_steps  # noqa: E402
 from reprise.torch.shortage import later  # noqa: E402
-from reprise.torch.shortage.room import Room  # noqa: E402
+
 
 __all__ = ["KINDS", "SOURCE", "prepare"]
 
