@@ -34,7 +34,6 @@ from reprise.torch.session import attach  # noqa: E402
 from reprise.torch.shortage import first as first_steps  # noqa: E402
 from reprise.torch.shortage import later  # noqa: E402
 
-
 __all__ = ["KINDS", "SOURCE", "prepare"]
 
 Job = Callable[[], str]
