@@ -170,7 +170,7 @@ def wait_for_end(url: str, run_id: str) -> dict[str, Any]:
     deadline = time.monotonic() + 30
     while True:
         run = call(url, "Query/GetRun", {"runId": run_id})
-        if run.get("state") in ("RUN_STATE_FINISHED", "RUN_STATE_KILLED"):
+        if run.get("state") not in (None, "RUN_STATE_UNSPECIFIED", "RUN_STATE_RUNNING"):
             return run
         if time.monotonic() > deadline:
             raise DemoError(f"run {run_id} did not end within 30 s of its job")

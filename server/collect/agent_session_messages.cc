@@ -126,24 +126,32 @@ Status AgentSession::HandleBye(std::string_view body, Clock::time_point now) {
 }
 
 Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
-  reprise_msg_graph raw;
-  if (message.body.size() < sizeof(raw) || message.fds.size() != 1) {
+  reprise_msg_graph raw{};
+  const std::string_view body = message.body;
+  if (body.size() < REPRISE_MSG_GRAPH_LEAST || message.fds.size() != 1) {
     return InvalidArgument("graph: is cut short or comes without its file");
   }
-  std::memcpy(&raw, message.body.data(), sizeof(raw));
-  const std::string_view texts =
-      std::string_view(message.body).substr(sizeof(raw));
-  if (texts.size() !=
-          uint64_t{raw.budget_bytes} + uint64_t{raw.capabilities_bytes} ||
-      raw.static_bytes > kLargestBytes || raw.device_bytes > kLargestBytes) {
+  std::memcpy(&raw, body.data(), REPRISE_MSG_GRAPH_LEAST);
+  const uint64_t text_bytes =
+      uint64_t{raw.budget_bytes} + uint64_t{raw.capabilities_bytes};
+  size_t fixed = REPRISE_MSG_GRAPH_LEAST;
+  if (body.size() == sizeof(raw) + text_bytes) {
+    fixed = sizeof(raw);
+    std::memcpy(&raw, body.data(), sizeof(raw));
+  }
+  if (body.size() != fixed + text_bytes || raw.static_bytes > kLargestBytes ||
+      raw.device_bytes > kLargestBytes ||
+      raw.device_free_bytes > kLargestBytes) {
     return InvalidArgument("graph: its sizes disagree");
   }
+  const std::string_view texts = body.substr(fixed);
   PlanWish wish{
       .graph_id = raw.graph_id,
       .budget = FirstText(texts.substr(0, raw.budget_bytes)),
       .capabilities = FirstText(texts.substr(raw.budget_bytes)),
       .static_bytes = raw.static_bytes,
       .device_bytes = raw.device_bytes,
+      .device_free_bytes = raw.device_free_bytes,
   };
   const auto answered = std::find_if(
       answers_.begin(), answers_.end(),

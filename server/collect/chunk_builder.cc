@@ -174,7 +174,8 @@ class Builder {
   bool TakePlanState(const reprise_slot& slot) {
     const auto& state = slot.body.plan_state;
     if (state.state < REPRISE_PLAN_APPLIED ||
-        state.state > REPRISE_PLAN_STOPPED) {
+        state.state > REPRISE_JOB_FAILED ||
+        !Fits({state.own_ns, state.peak_bytes})) {
       ++built_.malformed;
       return true;
     }
@@ -184,6 +185,8 @@ class Builder {
     report.set_plan_id(PlanIdText(state.plan_id));
     report.set_state(state.state);
     report.set_why(*why);
+    report.set_own_ns(static_cast<int64_t>(state.own_ns));
+    report.set_peak_bytes(static_cast<int64_t>(state.peak_bytes));
     report.set_at_ns(static_cast<int64_t>(slot.ts_ns));
     writer_.AddedReport(slot.ts_ns);
     return true;

@@ -211,6 +211,8 @@ PlanAnswer PlanRelay::Ask(Job& job) {
   request.set_budget(job.wish.budget);
   request.set_run_id(job.run_id);
   request.set_device_bytes(static_cast<int64_t>(job.wish.device_bytes));
+  request.set_device_free_bytes(
+      static_cast<int64_t>(job.wish.device_free_bytes));
   auto plan = Plan(job, request);
   if (!plan.ok()) return failed(plan.status());
   if (!plan->feasible()) {

@@ -35,6 +35,7 @@ struct PlanWish {
   std::string capabilities;
   uint64_t static_bytes = 0;
   uint64_t device_bytes = 0;
+  uint64_t device_free_bytes = 0;
   friend bool operator==(const PlanWish&, const PlanWish&) = default;
 };
 

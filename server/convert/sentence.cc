@@ -10,8 +10,13 @@
 namespace reprise::server {
 namespace {
 
-std::string Checks(int64_t count) {
-  return StrCat(count, count == 1 ? " check" : " checks");
+std::string Count(int64_t count, std::string_view what) {
+  return StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+std::string WithoutStop(std::string text) {
+  while (text.ends_with('.')) text.pop_back();
+  return text;
 }
 
 std::string Optimality(const v1::Plan& plan) {
@@ -57,6 +62,101 @@ std::string NoPlan(const v1::Plan& plan) {
                        FormatBytesUp(why.smallest_known_bytes()));
   }
   return sentence + ".";
+}
+
+// "gradients bit for bit equal in 3 checks"
+std::string Checks(const v1::Verdict& verdict) {
+  const uint32_t values = verdict.value_checks();
+  const uint32_t gradients = verdict.checks() - values;
+  if (verdict.checks() == 0) {
+    const std::string why = WithoutStop(verdict.unchecked());
+    return StrCat("not checked yet", why.empty() ? "" : ": ", why);
+  }
+  if (verdict.checks_differing() > 0) {
+    const uint32_t differing = verdict.value_checks_differing();
+    const char* const what = differing == 0 ? "gradients"
+                             : differing == verdict.checks_differing()
+                                 ? "values made again"
+                                 : "gradients and values made again";
+    return StrCat(what, " differ in ", verdict.checks_differing(), " of ",
+                  Count(verdict.checks(), "check"));
+  }
+  if (gradients == 0) {
+    return StrCat("values made again bit for bit equal in ",
+                  Count(values, "check"));
+  }
+  std::string text =
+      StrCat("gradients bit for bit equal in ", Count(gradients, "check"));
+  if (values > 0) {
+    text += StrCat(", values made again in ", Count(values, "check"));
+  }
+  return text;
+}
+
+std::string Measured(const v1::Verdict& verdict) {
+  std::string text;
+  const auto add = [&text](const std::string& figure,
+                           const std::string& difference) {
+    text += StrCat(text.empty() ? ".  Measured " : ", ", figure);
+    if (!difference.empty()) text += " (" + difference + ")";
+  };
+  if (const int64_t peak = verdict.measured_peak_bytes(); peak > 0) {
+    add(FormatBytes(peak), Difference(peak, verdict.predicted_peak_bytes()));
+  }
+  if (const int64_t step = verdict.measured_step_ns(); step > 0) {
+    add(FormatDuration(step), Difference(step, verdict.predicted_step_ns()));
+  }
+  if (text.empty()) text = ".  Not measured";  // other inputs than the plan's
+  return StrCat(text, ", ", Checks(verdict), ".");
+}
+
+// Steps without a plan that a reader would take to have kept the budget.
+std::string Unplanned(const v1::Plan& plan, const v1::Verdict& verdict) {
+  const int64_t peak = verdict.unplanned_peak_bytes();
+  const int64_t over = peak - verdict.budget_bytes();
+  const bool planned = plan.feasible() && verdict.planned_steps() > 0;
+  if (verdict.unplanned_steps() == 0 || (planned && over <= 0)) return "";
+  std::string text =
+      StrCat(" ", Count(verdict.unplanned_steps(), "step"), " ran without ",
+             planned ? "the plan" : "a plan", ", at up to ", FormatBytes(peak));
+  if (plan.feasible() && over > 0) {
+    text += StrCat(", ", FormatBytes(over), " over the budget");
+  }
+  return text + ".";
+}
+
+std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict) {
+  std::string text;
+  if (plan.feasible() && !verdict.refused().empty()) {
+    text += StrCat(" It was not run: ", WithoutStop(verdict.refused()), ".");
+  }
+  if (verdict.over_budget_steps() > 0) {
+    text += StrCat(" ", verdict.over_budget_steps(), " of ",
+                   Count(verdict.planned_steps(), "planned step"),
+                   " exceeded the budget, by up to ",
+                   FormatBytes(verdict.over_budget_bytes()), ".");
+  }
+  if (verdict.mismatches() > 0) {
+    text += StrCat(" The program left the plan ",
+                   Count(verdict.mismatches(), "time"),
+                   " and kept everything then.");
+  }
+  if (!verdict.withdrawn().empty()) {
+    text += StrCat(
+        " The plan was withdrawn: ", WithoutStop(verdict.withdrawn()), ".");
+  }
+  const bool died = verdict.state() == v1::RUN_STATE_KILLED ||
+                    verdict.state() == v1::RUN_STATE_FAILED;
+  // A plan that no step has run under yet says nothing of those before it.
+  const bool fresh = plan.feasible() && verdict.planned_steps() == 0 &&
+                     verdict.refused().empty() && text.empty() && !died;
+  if (!fresh) text += Unplanned(plan, verdict);
+  if (verdict.state() == v1::RUN_STATE_KILLED) text += " The job was killed.";
+  if (verdict.state() == v1::RUN_STATE_FAILED) {
+    const std::string why = WithoutStop(verdict.failure());
+    text += StrCat(" The job failed", why.empty() ? "" : ": ", why, ".");
+  }
+  return text;
 }
 
 }  // namespace
@@ -110,45 +210,18 @@ std::string StrategySentence(std::string_view strategy, const v1::Plan& plan) {
                 "; the strategy auto looks for one that fits.");
 }
 
-std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
-                        int64_t checks, int64_t checks_differing) {
+std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict) {
   std::string sentence = plan.sentence();
-  if (!plan.feasible() || verdict.planned_steps() == 0) return sentence;
-  const int64_t peak = verdict.measured_peak_bytes();
-  sentence += StrCat(".  Measured ", FormatBytes(peak));
-  std::string notes = Difference(peak, verdict.predicted_peak_bytes());
-  if (peak > verdict.budget_bytes()) {
-    notes +=
-        StrCat(notes.empty() ? "" : ", ",
-               FormatBytes(peak - verdict.budget_bytes()), " over the budget");
+  if (plan.plan_id().empty()) {
+    sentence = StrCat("No plan: ", WithoutStop(verdict.refused()), ".");
+  } else if (plan.feasible() && verdict.planned_steps() > 0) {
+    sentence += Measured(verdict);
   }
-  if (!notes.empty()) sentence += " (" + notes + ")";
-  if (verdict.measured_step_ns() > 0) {
-    sentence += ", " + FormatDuration(verdict.measured_step_ns());
-    const std::string slower =
-        Difference(verdict.measured_step_ns(), verdict.predicted_step_ns());
-    if (!slower.empty()) sentence += " (" + slower + ")";
-  }
-  const int64_t values = verdict.value_checks();
-  const char* const compared = values == 0 ? "gradients"
-                               : values < checks
-                                   ? "gradients and values made again"
-                                   : "values made again";
-  if (checks_differing > 0) {
-    sentence += StrCat(", ", compared, " differ in ", checks_differing, " of ",
-                       Checks(checks), ".");
-  } else if (checks > 0) {
-    sentence +=
-        StrCat(", ", compared, " bit for bit equal in ", Checks(checks), ".");
-  } else {
-    sentence += ", not checked yet.";
-  }
-  if (verdict.mismatches() > 0) {
-    sentence += StrCat(" The program left the plan ", verdict.mismatches(),
-                       verdict.mismatches() == 1 ? " time" : " times",
-                       " and kept everything then.");
-  }
-  return sentence;
+  std::string more = Trouble(plan, verdict);
+  // A plan that nothing has happened to yet speaks alone.
+  if (more.empty()) return sentence;
+  if (!sentence.ends_with('.')) sentence += ".";
+  return sentence + more;
 }
 
 }  // namespace reprise::server

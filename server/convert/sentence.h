@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The verdict in one sentence. Made here, and where it is a refusal in
-// refusal.h: the page, the command and the Python package print it letter for
-// letter.
+// The verdict in one sentence; where it is a refusal, refusal.h has the words.
+// The page and the command print it letter for letter; the Python package,
+// which must have one without a server too, makes the same of the same reports
+// (tests/fixtures/verdicts.json holds both to it).
 //
 //   It fits in 8.0 GiB.  Peak 7.9 GiB (was 14.2 GiB)   Step 412 ms (+11.3 %)
 //     proven optimal
@@ -14,8 +15,12 @@
 //
 // and, once a run was measured under the plan, with this appended:
 //
-//    Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), values made again bit for bit
-//     equal in 3 checks.
+//    Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for bit equal
+//     in 3 checks.
+//
+// and with whatever else a reader would otherwise be misled about: steps over
+// the budget, steps without a plan that were, steps that left the plan, a plan
+// withdrawn, refused or missing, a job that died.
 //
 // (each on one line). What is needed is rounded up, so that typing the printed
 // number is never refused, and a proof is claimed only where there is one.
@@ -36,11 +41,9 @@ std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
 // Where the plan that a strategy stands for does not fit: what it needs.
 std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
 
-// The plan's sentence, and the measured part once `verdict` has planned steps.
-// `checks` is the number of checks made, of gradients or of values,
-// `checks_differing` of those in which at least one differed.
-std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
-                        int64_t checks, int64_t checks_differing);
+// The plan's sentence, the measured part once `verdict` has planned steps, and
+// what else is to be said. Of an empty plan: why there is none.
+std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict);
 
 // Why a feasible = false plan is none: proven, or ended without an answer.
 bool Undecided(const v1::Plan& plan);

@@ -81,9 +81,11 @@ Status CheckOtherReports(const v1::Columns& columns) {
     const std::string at = StrCat("columns.states[", i, "].");
     RETURN_IF_ERROR(CheckPlanId(at + "plan_id", state.plan_id()));
     RETURN_IF_ERROR(CheckText(at + "why", state.why(), kMaxNameBytes));
-    if (state.state() < 1 || state.state() > 3) {
+    RETURN_IF_ERROR(CheckNotNegative(at + "own_ns", state.own_ns()));
+    RETURN_IF_ERROR(CheckNotNegative(at + "peak_bytes", state.peak_bytes()));
+    if (state.state() < 1 || state.state() > 6) {
       return InvalidArgument(
-          StrCat(at, "state: must be 1, 2 or 3, got ", state.state()));
+          StrCat(at, "state: must be 1 to 6, got ", state.state()));
     }
   }
   return OkStatus();

@@ -68,7 +68,7 @@ StatusOr<Task> Planning::LoadTask(const v1::PlanRequest& request) {
   }));
   return MakeTask(graph, request.graph_id(), request.budget(),
                   request.capabilities(), request.reserve_bytes(),
-                  request.device_bytes());
+                  request.device_bytes(), request.device_free_bytes());
 }
 
 StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "profiler/include/reprise_wire.h"
 #include "server/convert/sentence.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
@@ -23,31 +24,97 @@ int64_t Median(std::vector<int64_t> values) {
 
 }  // namespace
 
-void VerdictBuilder::Add(const v1::StepReport& step) {
-  if (!step.planned()) return;
-  ++planned_steps_;
+void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes) {
   // A step that kept everything after a mismatch is one even where the
-  // executor did not count the ops.
-  mismatches_ +=
+  // executor did not count the ops, or ran it under no plan at all.
+  const uint32_t mismatches =
       step.kept_all() ? std::max(step.mismatches(), 1u) : step.mismatches();
-  largest_peak_bytes_ = std::max(largest_peak_bytes_, step.peak_bytes());
-  if (!step.window()) step_times_ns_.push_back(step.step_ns());
-}
-
-void VerdictBuilder::Add(const v1::VerifyReport& check) {
-  ++checks_;
-  value_checks_ += check.values() ? 1 : 0;
-  gradients_checked_ += check.checked();
-  gradients_differing_ += check.differing();
-  if (check.failed() || check.differing() > 0 || !check.bitwise()) {
-    ++checks_differing_;
+  mismatches_ += mismatches;
+  if (!step.planned()) {
+    ++unplanned_steps_;
+    unplanned_peak_bytes_ = std::max(unplanned_peak_bytes_, step.peak_bytes());
+    return;
+  }
+  ++planned_steps_;
+  if (budget_bytes > 0 && step.peak_bytes() > budget_bytes) {
+    ++over_budget_steps_;
+    over_budget_bytes_ =
+        std::max(over_budget_bytes_, step.peak_bytes() - budget_bytes);
+  }
+  if (step.plan_id().empty()) return;  // its input is not the plan's
+  newest_ = step.plan_id();
+  Steps& steps = planned_[newest_];
+  steps.largest_peak_bytes =
+      std::max(steps.largest_peak_bytes, step.peak_bytes());
+  if (!step.window() && mismatches == 0) {
+    steps.times_ns.emplace_back(step.step(), step.step_ns());
   }
 }
 
+void VerdictBuilder::Add(const v1::VerifyReport& check) {
+  const bool differs =
+      check.failed() || check.differing() > 0 || !check.bitwise();
+  checked_steps_.insert(check.step());
+  ++checks_;
+  value_checks_ += check.values();
+  checks_differing_ += differs;
+  value_checks_differing_ += differs && check.values();
+  if (check.values()) return;
+  gradients_checked_ += check.checked();
+  gradients_differing_ += check.differing();
+}
+
+void VerdictBuilder::Add(const v1::PlanState& state) {
+  switch (state.state()) {
+    case REPRISE_PLAN_APPLIED:
+      applied_[state.plan_id()] = {.own_ns = state.own_ns(),
+                                   .peak_bytes = state.peak_bytes()};
+      break;
+    case REPRISE_PLAN_REFUSED:
+    case REPRISE_PLAN_NONE:
+      refused_[state.plan_id()] = state.why();
+      break;
+    case REPRISE_PLAN_STOPPED:
+      if (!state.why().empty()) withdrawn_ = state.why();
+      break;
+    case REPRISE_PLAN_UNCHECKED:
+      unchecked_ = state.why();
+      break;
+    case REPRISE_JOB_FAILED:
+      failure_ = state.why();
+      break;
+    default:
+      break;
+  }
+}
+
+std::vector<int64_t> VerdictBuilder::Times(const Steps& steps) const {
+  std::vector<int64_t> times;
+  for (const auto& [step, time_ns] : steps.times_ns) {
+    if (!checked_steps_.contains(step)) times.push_back(time_ns);
+  }
+  return times;
+}
+
+// Of a plan that no step ran under.
+std::string VerdictBuilder::Refusal(const std::string& plan_id) const {
+  if (planned_steps_ > 0 || applied_.contains(plan_id)) return "";
+  const auto found = refused_.find(plan_id);
+  if (found != refused_.end()) return found->second;
+  const auto none = refused_.find("");
+  return none == refused_.end() ? "" : none->second;
+}
+
 v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
-                                  const v1::StepGraph& graph) const {
+                                  const v1::StepGraph& graph,
+                                  v1::RunState state) const {
   v1::Verdict verdict;
-  if (plan.plan_id().empty()) return verdict;
+  verdict.set_refused(Refusal(plan.plan_id()));
+  if (plan.plan_id().empty() && verdict.refused().empty()) return verdict;
+  const bool died =
+      state == v1::RUN_STATE_KILLED || state == v1::RUN_STATE_FAILED;
+  verdict.set_state(state);
+  if (died) verdict.set_failure(failure_);
   verdict.set_feasible(plan.feasible());
   verdict.set_base_peak_bytes(plan.base_peak_bytes());
   verdict.set_budget_bytes(plan.budget_bytes());
@@ -56,46 +123,104 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
                                : plan.base_time_ns());
   verdict.set_overhead_bound(plan.bound());
   if (plan.feasible()) {
-    verdict.set_predicted_peak_bytes(plan.peak_bytes());
+    const auto found = applied_.find(plan.plan_id());
+    const Applied as = found == applied_.end() ? Applied{} : found->second;
+    verdict.set_predicted_peak_bytes(as.peak_bytes > 0 ? as.peak_bytes
+                                                       : plan.peak_bytes());
     verdict.set_predicted_step_ns(verdict.base_step_ns() + plan.time_ns() -
-                                  plan.base_time_ns());
+                                  plan.base_time_ns() + as.own_ns);
+  }
+  if (const auto steps = planned_.find(plan.plan_id());
+      steps != planned_.end()) {
+    verdict.set_measured_peak_bytes(steps->second.largest_peak_bytes);
+    verdict.set_measured_step_ns(Median(Times(steps->second)));
   }
   verdict.set_planned_steps(planned_steps_);
   verdict.set_mismatches(mismatches_);
-  verdict.set_measured_peak_bytes(largest_peak_bytes_);
-  verdict.set_measured_step_ns(Median(step_times_ns_));
+  verdict.set_over_budget_steps(over_budget_steps_);
+  verdict.set_over_budget_bytes(over_budget_bytes_);
+  verdict.set_unplanned_steps(unplanned_steps_);
+  verdict.set_unplanned_peak_bytes(unplanned_peak_bytes_);
+  verdict.set_checks(checks_);
+  verdict.set_value_checks(value_checks_);
+  verdict.set_checks_differing(checks_differing_);
+  verdict.set_value_checks_differing(value_checks_differing_);
   verdict.set_gradients_checked(gradients_checked_);
   verdict.set_gradients_differing(gradients_differing_);
-  verdict.set_value_checks(value_checks_);
   verdict.set_gradients_equal(checks_ > 0 && checks_differing_ == 0);
+  if (checks_ == 0) verdict.set_unchecked(unchecked_);
+  verdict.set_withdrawn(withdrawn_);
   verdict.set_validated(plan.feasible() && planned_steps_ > 0 &&
-                        largest_peak_bytes_ <= plan.budget_bytes() &&
-                        checks_differing_ == 0 && mismatches_ == 0);
-  verdict.set_sentence(RunSentence(plan, verdict, checks_, checks_differing_));
+                        over_budget_steps_ == 0 && verdict.gradients_equal() &&
+                        mismatches_ == 0 && withdrawn_.empty() && !died);
+  verdict.set_sentence(RunSentence(plan, verdict));
   return verdict;
 }
 
-StatusOr<Newest> LoadNewest(Database& db, const v1::Run& run) {
-  Newest newest;
-  if (run.plan_id().empty()) return newest;
-  ASSIGN_OR_RETURN(PlanRow row, LoadPlan(db, run.plan_id()));
-  newest.plan = std::move(row.plan);
+Status RunReports::Read(Database& db, const std::string& run_id,
+                        v1::RunEvent* event) {
+  ASSIGN_OR_RETURN(std::vector<StateRow> states,
+                   LoadPlanStates(db, run_id, last_state_));
+  for (const StateRow& row : states) {
+    last_state_ = row.id;
+    builder_.Add(row.report);
+  }
+  ASSIGN_OR_RETURN(std::vector<StepRow> steps,
+                   LoadSteps(db, run_id, last_step_));
+  for (StepRow& row : steps) {
+    last_step_ = row.id;
+    ASSIGN_OR_RETURN(const int64_t budget_bytes,
+                     BudgetOf(db, row.report.plan_id()));
+    builder_.Add(row.report, budget_bytes);
+    if (event != nullptr) *event->add_steps() = std::move(row.report);
+  }
+  ASSIGN_OR_RETURN(std::vector<CheckRow> checks,
+                   LoadChecks(db, run_id, last_check_));
+  for (CheckRow& row : checks) {
+    last_check_ = row.id;
+    builder_.Add(row.report);
+    if (event != nullptr) *event->add_checks() = std::move(row.report);
+  }
+  return OkStatus();
+}
+
+StatusOr<int64_t> RunReports::BudgetOf(Database& db,
+                                       const std::string& plan_id) {
+  if (plan_id.empty()) return int64_t{0};
+  if (const auto known = budgets_.find(plan_id); known != budgets_.end()) {
+    return known->second;
+  }
+  // A report may name a plan that this server never made.
+  const StatusOr<PlanRow> row = LoadPlan(db, plan_id);
+  if (!row.ok() && row.status().code() != Code::kNotFound) return row.status();
+  return budgets_[plan_id] = row.ok() ? row->plan.budget_bytes() : 0;
+}
+
+Status RunReports::LoadShown(Database& db, const std::string& plan_id) {
+  if (plan_id == plan_.plan_id()) return OkStatus();
+  ASSIGN_OR_RETURN(PlanRow row, LoadPlan(db, plan_id));
   // Of the plan's graph, which may be older than the run's newest.
-  ASSIGN_OR_RETURN(newest.graph, LoadGraph(db, newest.plan.graph_id()));
-  return newest;
+  ASSIGN_OR_RETURN(graph_, LoadGraph(db, row.plan.graph_id()));
+  plan_ = std::move(row.plan);
+  return OkStatus();
+}
+
+StatusOr<v1::Verdict> RunReports::Verdict(Database& db, const v1::Run& run) {
+  const std::string& under = builder_.plan_id();
+  const auto known = budgets_.find(under);
+  const bool stored = known != budgets_.end() && known->second > 0;
+  const std::string shown = stored ? under : run.plan_id();
+  if (!shown.empty()) {
+    RETURN_IF_ERROR(LoadShown(db, shown));
+  }
+  return builder_.Build(plan_, graph_, run.state());
 }
 
 StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id) {
   ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, run_id));
-  ASSIGN_OR_RETURN(const Newest newest, LoadNewest(db, run));
-  if (newest.plan.plan_id().empty()) return run;
-  VerdictBuilder builder;
-  ASSIGN_OR_RETURN(const std::vector<StepRow> steps, LoadSteps(db, run_id, 0));
-  for (const StepRow& row : steps) builder.Add(row.report);
-  ASSIGN_OR_RETURN(const std::vector<CheckRow> checks,
-                   LoadChecks(db, run_id, 0));
-  for (const CheckRow& row : checks) builder.Add(row.report);
-  *run.mutable_verdict() = builder.Build(newest.plan, newest.graph);
+  RunReports reports;
+  RETURN_IF_ERROR(reports.Read(db, run_id));
+  ASSIGN_OR_RETURN(*run.mutable_verdict(), reports.Verdict(db, run));
   return run;
 }
 

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Predicted against measured: the verdict of a run, from its newest plan, the
-// graph's own measurement, and every report of a planned step.
+// Predicted against measured: the verdict of a run, from its plan, the graph's
+// own measurement, and every report of its executor.
+//
+// The Python package makes the same of the same reports, for the process that
+// sends them; both are held to tests/fixtures/verdicts.json.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -20,33 +26,82 @@ namespace reprise::server {
 // every event.
 class VerdictBuilder {
  public:
-  void Add(const v1::StepReport& step);
+  // `budget_bytes`: of the step's own plan; 0: none, or not known.
+  void Add(const v1::StepReport& step, int64_t budget_bytes);
   void Add(const v1::VerifyReport& check);
+  void Add(const v1::PlanState& state);
 
-  // `plan`, `graph`: the run's newest; empty messages where there is none.
-  v1::Verdict Build(const v1::Plan& plan, const v1::StepGraph& graph) const;
+  // The plan of the newest planned step: what the verdict is about. Empty: no
+  // step was planned.
+  const std::string& plan_id() const { return newest_; }
+
+  // `plan`, `graph`: of plan_id(), or the run's newest; empty messages where
+  // there is none. `state`: of the run.
+  v1::Verdict Build(const v1::Plan& plan, const v1::StepGraph& graph,
+                    v1::RunState state) const;
 
  private:
-  int64_t largest_peak_bytes_ = 0;
+  // The steps under one plan.
+  struct Steps {
+    int64_t largest_peak_bytes = 0;
+    // Outside windows and without a mismatch; by step, as it may be checked.
+    std::vector<std::pair<uint64_t, int64_t>> times_ns;
+  };
+  struct Applied {
+    int64_t own_ns = 0;
+    int64_t peak_bytes = 0;
+  };
+
+  std::vector<int64_t> Times(const Steps& steps) const;
+  std::string Refusal(const std::string& plan_id) const;
+
+  std::string newest_;
+  std::map<std::string, Steps> planned_;  // by plan
+  std::map<std::string, Applied> applied_;
+  std::map<std::string, std::string> refused_;  // why, by plan; "": no plan
   uint32_t planned_steps_ = 0;
   uint32_t mismatches_ = 0;
-  std::vector<int64_t> step_times_ns_;  // planned, outside windows
+  uint32_t over_budget_steps_ = 0;
+  int64_t over_budget_bytes_ = 0;
+  uint32_t unplanned_steps_ = 0;
+  int64_t unplanned_peak_bytes_ = 0;
+  std::set<uint64_t> checked_steps_;
   uint32_t checks_ = 0;
-  uint32_t checks_differing_ = 0;
   uint32_t value_checks_ = 0;
+  uint32_t checks_differing_ = 0;
+  uint32_t value_checks_differing_ = 0;
   uint32_t gradients_checked_ = 0;
   uint32_t gradients_differing_ = 0;
+  std::string unchecked_;
+  std::string withdrawn_;
+  std::string failure_;
+};
+
+// What a run has reported so far, row by row, and its verdict.
+class RunReports {
+ public:
+  // Reads what was stored since the last time, and appends it to the event
+  // where there is one.
+  Status Read(Database& db, const std::string& run_id,
+              v1::RunEvent* event = nullptr);
+  // Of all that was read. Empty where there is no plan and none was refused.
+  StatusOr<v1::Verdict> Verdict(Database& db, const v1::Run& run);
+
+ private:
+  StatusOr<int64_t> BudgetOf(Database& db, const std::string& plan_id);
+  Status LoadShown(Database& db, const std::string& plan_id);
+
+  VerdictBuilder builder_;
+  int64_t last_step_ = 0;
+  int64_t last_check_ = 0;
+  int64_t last_state_ = 0;
+  std::map<std::string, int64_t> budgets_;
+  // What the verdict is about.
+  v1::Plan plan_;
+  v1::StepGraph graph_;
 };
 
 // The run's row with its verdict; reads all its reports. NOT_FOUND.
 StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id);
-
-// The figures a verdict needs of a run's newest plan and graph; empty messages
-// where there is none.
-struct Newest {
-  v1::Plan plan;
-  v1::StepGraph graph;
-};
-StatusOr<Newest> LoadNewest(Database& db, const v1::Run& run);
 
 }  // namespace reprise::server

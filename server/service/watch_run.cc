@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "server/store/chunk_rows.h"
+#include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
 #include "server/store/window_rows.h"
 
@@ -109,30 +109,15 @@ bool RunWatcher::Serve(Watch& watch) {
 StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, Watch& watch) {
   v1::RunEvent event;
   ASSIGN_OR_RETURN(*event.mutable_run(), LoadRun(db, watch.run_id));
-  ASSIGN_OR_RETURN(std::vector<StepRow> steps,
-                   LoadSteps(db, watch.run_id, watch.last_step));
-  for (StepRow& row : steps) {
-    watch.last_step = row.id;
-    watch.verdict.Add(row.report);
-    *event.add_steps() = std::move(row.report);
-  }
-  ASSIGN_OR_RETURN(std::vector<CheckRow> checks,
-                   LoadChecks(db, watch.run_id, watch.last_check));
-  for (CheckRow& row : checks) {
-    watch.last_check = row.id;
-    watch.verdict.Add(row.report);
-    *event.add_checks() = std::move(row.report);
-  }
+  RETURN_IF_ERROR(watch.reports.Read(db, watch.run_id, &event));
   if (event.run().plan_id() != watch.sent_plan_id) {
-    ASSIGN_OR_RETURN(watch.newest, LoadNewest(db, event.run()));
+    ASSIGN_OR_RETURN(PlanRow newest, LoadPlan(db, event.run().plan_id()));
     watch.sent_plan_id = event.run().plan_id();
-    *event.mutable_plan() = watch.newest.plan;
+    *event.mutable_plan() = std::move(newest.plan);
   }
   RETURN_IF_ERROR(AddSessionsAndWindow(db, *event.mutable_run()));
-  if (!watch.sent_plan_id.empty()) {
-    *event.mutable_run()->mutable_verdict() =
-        watch.verdict.Build(watch.newest.plan, watch.newest.graph);
-  }
+  ASSIGN_OR_RETURN(*event.mutable_run()->mutable_verdict(),
+                   watch.reports.Verdict(db, event.run()));
   return event;
 }
 

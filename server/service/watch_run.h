@@ -42,11 +42,8 @@ class RunWatcher {
     std::string run_id;
     bool started = false;
     uint64_t seen_version = 0;
-    int64_t last_step = 0;
-    int64_t last_check = 0;
     std::string sent_plan_id;
-    VerdictBuilder verdict;
-    Newest newest;
+    RunReports reports;
   };
 
   void Loop();

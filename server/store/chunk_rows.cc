@@ -36,11 +36,12 @@ Status InsertReports(Database& db, const Producer& producer,
     ASSIGN_OR_RETURN(
         Statement insert,
         db.Prepare("INSERT INTO plan_states (run_id, session_id, plan_id,"
-                   " state, why, at_ns) VALUES (?, ?, ?, ?, ?, ?)"));
+                   " state, why, at_ns, own_ns, peak_bytes)"
+                   " VALUES (?, ?, ?, ?, ?, ?, ?, ?)"));
     for (const v1::PlanState& state : columns.states()) {
-      RETURN_IF_ERROR(insert.Run(producer.run_id, producer.session_id,
-                                 state.plan_id(), state.state(), state.why(),
-                                 state.at_ns()));
+      RETURN_IF_ERROR(insert.Run(
+          producer.run_id, producer.session_id, state.plan_id(), state.state(),
+          state.why(), state.at_ns(), state.own_ns(), state.peak_bytes()));
     }
   }
   return InsertMoments(db, producer, columns);
@@ -113,6 +114,29 @@ StatusOr<std::vector<CheckRow>> LoadChecks(Database& db,
     CheckRow& check = rows.emplace_back();
     check.id = select.Int(0);
     check.report.ParseFromString(std::string(select.Bytes(1)));
+  }
+}
+
+StatusOr<std::vector<StateRow>> LoadPlanStates(Database& db,
+                                               std::string_view run_id,
+                                               int64_t after) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT id, plan_id, state, why, at_ns, own_ns,"
+                              " peak_bytes FROM plan_states"
+                              " WHERE run_id = ? AND id > ? ORDER BY id"));
+  RETURN_IF_ERROR(select.BindAll(run_id, after));
+  std::vector<StateRow> rows;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return rows;
+    StateRow& state = rows.emplace_back();
+    state.id = select.Int(0);
+    state.report.set_plan_id(std::string(select.Text(1)));
+    state.report.set_state(static_cast<uint32_t>(select.Int(2)));
+    state.report.set_why(std::string(select.Text(3)));
+    state.report.set_at_ns(select.Int(4));
+    state.report.set_own_ns(select.Int(5));
+    state.report.set_peak_bytes(select.Int(6));
   }
 }
 

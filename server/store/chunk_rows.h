@@ -51,6 +51,14 @@ StatusOr<std::vector<CheckRow>> LoadChecks(Database& db,
                                            std::string_view run_id,
                                            int64_t after);
 
+struct StateRow {
+  int64_t id = 0;
+  v1::PlanState report;
+};
+StatusOr<std::vector<StateRow>> LoadPlanStates(Database& db,
+                                               std::string_view run_id,
+                                               int64_t after);
+
 // A check, of any run, that saw this plan change gradients.
 struct FailedCheck {
   std::string run_id;

@@ -2,6 +2,7 @@
 #include "server/store/session_rows.h"
 
 #include "base/str_cat.h"
+#include "profiler/include/reprise_wire.h"
 #include "reprise/v1/query.pb.h"
 #include "server/store/run_rows.h"
 
@@ -34,6 +35,18 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
                     info.host(), info.pid(), info.world(),
                     static_cast<int64_t>(v1::RUN_STATE_RUNNING),
                     info.realtime_ns() > 0 ? info.realtime_ns() : now_ns);
+}
+
+// What it said last is stored before its end is.
+StatusOr<v1::RunState> EndOf(Database& db, std::string_view session_id,
+                             const v1::Bye& bye) {
+  if (bye.killed()) return v1::RUN_STATE_KILLED;
+  ASSIGN_OR_RETURN(Statement failed,
+                   db.Prepare("SELECT 1 FROM plan_states"
+                              " WHERE session_id = ? AND state = ?"));
+  RETURN_IF_ERROR(failed.BindAll(session_id, int64_t{REPRISE_JOB_FAILED}));
+  ASSIGN_OR_RETURN(const bool row, failed.Step());
+  return row ? v1::RUN_STATE_FAILED : v1::RUN_STATE_FINISHED;
 }
 
 Status RemoveIfEphemeral(Database& db, std::string_view session_id) {
@@ -113,11 +126,11 @@ Status CloseSession(Database& db, std::string_view session_id,
       Statement close,
       db.Prepare("UPDATE sessions SET state = ?, ended_ns = ?, pushed = ?,"
                  " dropped = ?, torn = ? WHERE session_id = ?"));
-  RETURN_IF_ERROR(
-      close.Run(static_cast<int64_t>(bye.killed() ? v1::RUN_STATE_KILLED
-                                                  : v1::RUN_STATE_FINISHED),
-                now_ns, bye.pushed(), bye.dropped(), bye.torn(), session_id));
-  // RUN_STATE_KILLED is the largest number, RUN_STATE_RUNNING the smallest.
+  ASSIGN_OR_RETURN(const v1::RunState end, EndOf(db, session_id, bye));
+  RETURN_IF_ERROR(close.Run(static_cast<int64_t>(end), now_ns, bye.pushed(),
+                            bye.dropped(), bye.torn(), session_id));
+  // RUN_STATE_RUNNING is the smallest number; where one process failed and its
+  // launcher killed the others, the run failed.
   ASSIGN_OR_RETURN(
       Statement run,
       db.Prepare("UPDATE runs SET ended_ns = ?1, state = (SELECT max(state)"

@@ -2,7 +2,7 @@
 //
 // Rows of `sessions`, `streams` and `names`: who sends, how far it has come,
 // and what its records' texts are. A run is running while one of its sessions
-// is; it was killed when any of them was.
+// is; it was killed, or failed, when any of them was or did.
 #pragma once
 
 #include <cstdint>

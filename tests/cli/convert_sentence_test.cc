@@ -95,68 +95,7 @@ TEST(Sentence, AnOpenEndIsNotCalledAProof) {
             "plan is known for 3.2 GiB.");
 }
 
-struct PlannedRun {
-  v1::Plan plan = GoodPlan();
-  v1::Verdict verdict;
-};
-
-PlannedRun GoodRun() {
-  PlannedRun run;
-  run.plan.set_sentence(PlanSentence(run.plan));
-  run.verdict.set_feasible(true);
-  run.verdict.set_planned_steps(20);
-  run.verdict.set_budget_bytes(8 * kGiB);
-  run.verdict.set_predicted_peak_bytes(1000 * kGiB / 127);
-  run.verdict.set_measured_peak_bytes(991 * kGiB / 127);
-  run.verdict.set_predicted_step_ns(412'000'000);
-  run.verdict.set_measured_step_ns(415'000'000);
-  return run;
-}
-
-std::string Measured(const PlannedRun& run, int64_t checks, int64_t differing) {
-  const std::string all = RunSentence(run.plan, run.verdict, checks, differing);
-  EXPECT_TRUE(all.starts_with(run.plan.sentence()));
-  return all.substr(run.plan.sentence().size());
-}
-
-TEST(Sentence, AVerifiedRunAppendsWhatWasMeasured) {
-  EXPECT_EQ(Measured(GoodRun(), 3, 0),
-            ".  Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for "
-            "bit equal in 3 checks.");
-  EXPECT_TRUE(Measured(GoodRun(), 1, 0).ends_with("equal in 1 check."));
-}
-
-TEST(Sentence, WhatWasComparedIsSaid) {
-  PlannedRun run = GoodRun();
-  run.verdict.set_value_checks(3);
-  EXPECT_TRUE(Measured(run, 3, 0).ends_with(
-      ", values made again bit for bit equal in 3 "
-      "checks."));
-  EXPECT_TRUE(Measured(run, 3, 1).ends_with(
-      ", values made again differ in 1 of 3 checks."));
-  EXPECT_TRUE(Measured(run, 4, 0).ends_with(
-      ", gradients and values made again bit for bit "
-      "equal in 4 checks."));
-}
-
-TEST(Sentence, WhatWentWrongIsSaid) {
-  EXPECT_TRUE(Measured(GoodRun(), 0, 0).ends_with(", not checked yet."));
-  EXPECT_TRUE(Measured(GoodRun(), 3, 1)
-                  .ends_with("gradients differ in 1 of 3 checks."));
-  PlannedRun run = GoodRun();
-  run.verdict.set_measured_peak_bytes(81 * kGiB / 10);
-  EXPECT_NE(Measured(run, 3, 0).find("102.4 MiB over the budget"),
-            std::string::npos);
-  run.verdict.set_mismatches(2);
-  EXPECT_TRUE(Measured(run, 3, 0).ends_with(
-      "The program left the plan 2 times and kept everything then."));
-}
-
-TEST(Sentence, BeforeTheFirstPlannedStepThePlanSpeaksAlone) {
-  PlannedRun run = GoodRun();
-  run.verdict.set_planned_steps(0);
-  EXPECT_EQ(Measured(run, 0, 0), "");
-}
+// Of a run: tests/server/verdict_test.cc.
 
 }  // namespace
 }  // namespace reprise::server

@@ -271,17 +271,23 @@ void Collector::Handle(Peer* peer, uint16_t type, const std::string& body,
       session.byes.push_back(FromBytes<reprise_msg_bye>(body));
       break;
     case REPRISE_MSG_GRAPH: {
-      const auto graph = FromBytes<reprise_msg_graph>(body);
+      reprise_msg_graph graph = {};
       ASSERT_GE(fd, 0);
-      ASSERT_EQ(body.size(),
-                sizeof graph + graph.budget_bytes + graph.capabilities_bytes);
+      ASSERT_GE(body.size(), size_t{REPRISE_MSG_GRAPH_LEAST});
+      memcpy(&graph, body.data(), REPRISE_MSG_GRAPH_LEAST);
+      const size_t texts = graph.budget_bytes + graph.capabilities_bytes;
+      ASSERT_LE(texts, body.size());
+      const size_t fixed = body.size() - texts;
+      ASSERT_TRUE(fixed == REPRISE_MSG_GRAPH_LEAST || fixed == sizeof graph);
+      memcpy(&graph, body.data(), fixed);
       GraphMessage received;
       received.id = graph.graph_id;
       received.json = ReadMemfd(fd, graph.bytes);
-      received.budget = body.data() + sizeof graph;
-      received.capabilities = body.data() + sizeof graph + graph.budget_bytes;
+      received.budget = body.data() + fixed;
+      received.capabilities = body.data() + fixed + graph.budget_bytes;
       received.static_bytes = graph.static_bytes;
       received.device_bytes = graph.device_bytes;
+      received.device_free_bytes = graph.device_free_bytes;
       session.graphs.push_back(received);
       break;
     }

@@ -22,7 +22,7 @@ namespace reprise::profiler::testing {
 struct GraphMessage {
   uint64_t id = 0;
   std::string json, budget, capabilities;
-  uint64_t static_bytes = 0, device_bytes = 0;
+  uint64_t static_bytes = 0, device_bytes = 0, device_free_bytes = 0;
 };
 
 struct Session {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/time.h>
 
 #include <chrono>
@@ -100,6 +101,22 @@ TEST_F(PlanTest, AGraphGoesUpAndAPlanComesDown) {
   reprise_plan_release(&plan);
   EXPECT_EQ(plan.json, nullptr);
   reprise_plan_release(&plan);  // again: nothing
+}
+
+TEST_F(PlanTest, WhatIsFreeOnTheDeviceIsSentWhereTheCallerKnowsOfIt) {
+  Collector collector(socket_, shelf_);
+  Start();
+  reprise_want want = Want("fit");
+  want.device_free_bytes = 33;
+
+  Submit(kGraph, want);
+  want.struct_size = offsetof(reprise_want, device_free_bytes);
+  Submit("{\"other\":1}", want);  // of before there was such a field
+
+  ASSERT_TRUE(GraphsArrived(&collector, 2));
+  EXPECT_EQ(collector.OnlySession().graphs[0].device_free_bytes, 33u);
+  EXPECT_EQ(collector.OnlySession().graphs[1].device_free_bytes, 0u);
+  EXPECT_EQ(collector.OnlySession().graphs[1].budget, "fit");
 }
 
 TEST_F(PlanTest, TheGraphIdIsFnv1aOfTheBytes) {

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <set>
 #include <thread>
@@ -122,6 +123,26 @@ TEST_F(RingTest, EveryKindArrivesWithItsFields) {
   EXPECT_EQ(check.first_name, relu);
   EXPECT_GT(by_kind[REPRISE_RECORD_CLOCK].body.clock.realtime, 0u);
   EXPECT_GT(by_kind[REPRISE_RECORD_CLOCK].body.clock.boottime, 0u);
+}
+
+TEST_F(RingTest, AnAppliedPlanSaysWhatItTakes) {
+  Collector collector(socket_, shelf_);
+  Start();
+
+  reprise_plan_applied(77, 5000, 1024);
+  ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
+
+  const Session session = collector.OnlySession();
+  const auto found = std::find_if(
+      session.records.begin(), session.records.end(), [](const auto& record) {
+        return record.kind == REPRISE_RECORD_PLAN_STATE;
+      });
+  ASSERT_NE(found, session.records.end());
+  const reprise_body_plan_state& state = found->body.plan_state;
+  EXPECT_EQ(state.plan_id, 77u);
+  EXPECT_EQ(state.state, static_cast<uint32_t>(REPRISE_PLAN_APPLIED));
+  EXPECT_EQ(state.own_ns, 5000u);
+  EXPECT_EQ(state.peak_bytes, 1024u);
 }
 
 TEST_F(RingTest, AStepReportTakesTwoRecordsInARow) {

@@ -80,9 +80,10 @@ struct SinkFile {
         }
         break;
       case REPRISE_SINK_GRAPH: {
-        reprise_msg_graph graph;
-        memcpy(&graph, body.data(), sizeof graph);
-        graphs.emplace_back(graph, body.substr(sizeof graph));
+        // Nobody here says how much of the device is free.
+        reprise_msg_graph graph = {};
+        memcpy(&graph, body.data(), REPRISE_MSG_GRAPH_LEAST);
+        graphs.emplace_back(graph, body.substr(REPRISE_MSG_GRAPH_LEAST));
         break;
       }
       case REPRISE_SINK_SNAPSHOT:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/str_cat.h"
 #include "profiler/include/reprise_agent.h"
 #include "tests/server/server_harness.h"
 
@@ -99,8 +100,95 @@ TEST_F(PlannedRun, IsValidatedWhenEveryStepHeld) {
 }
 
 TEST_F(PlannedRun, IsNotValidatedByAPeakAboveTheBudget) {
+  Send(EqualGradients(1));
   Send(PlannedStep(1, plan_, kSmallestPeak + 1));
-  EXPECT_FALSE(server_.GetRun("run-1").verdict().validated());
+  const v1::Verdict verdict = server_.GetRun("run-1").verdict();
+  EXPECT_FALSE(verdict.validated());
+  EXPECT_EQ(verdict.over_budget_steps(), 1u);
+}
+
+TEST_F(PlannedRun, IsNotValidatedWithoutACheck) {
+  Send(PlannedStep(1, plan_, kSmallestPeak));
+  const v1::Verdict verdict = server_.GetRun("run-1").verdict();
+  EXPECT_FALSE(verdict.validated());
+  EXPECT_THAT(verdict.sentence(), EndsWith("not checked yet."));
+}
+
+TEST_F(PlannedRun, IsNeitherValidatedNorFinishedWhenItDied) {
+  struct End {
+    bool killed;
+    std::string failure;
+    v1::RunState state;
+    std::string words;
+  };
+  int number = 0;
+  for (const End& end :
+       {End{true, "", v1::RUN_STATE_KILLED, "The job was killed."},
+        End{false, "ValueError: its own", v1::RUN_STATE_FAILED,
+            "The job failed: ValueError: its own."}}) {
+    const std::string run_id = StrCat("dead-", ++number);
+    Sender sender(server_.ingest(), StrCat("s-", run_id), run_id);
+    ASSERT_TRUE(sender.Greet());
+    v1::PlanRequest request = RequestFor(plan_.graph_id(), plan_.budget());
+    request.set_run_id(run_id);
+    const v1::Plan plan = server_.Plan(request);
+    v1::Columns columns;
+    *columns.add_checks() = EqualGradients(1);
+    *columns.add_steps() = PlannedStep(1, plan, kSmallestPeak);
+    if (!end.failure.empty()) {
+      v1::PlanState& state = *columns.add_states();
+      state.set_state(REPRISE_JOB_FAILED);
+      state.set_why(end.failure);
+    }
+    ASSERT_TRUE(sender.SendChunk(MakeChunk(1, columns, 0)));
+    ASSERT_TRUE(sender.AwaitAck(1));
+    EXPECT_TRUE(server_.GetRun(run_id).verdict().validated());
+    ASSERT_TRUE(sender.Bye(end.killed));
+    sender.Finish();
+
+    const v1::Run run = server_.GetRun(run_id);
+
+    EXPECT_EQ(run.state(), end.state);
+    EXPECT_FALSE(run.verdict().validated());
+    EXPECT_THAT(run.verdict().sentence(), EndsWith(end.words));
+    grpc::ClientContext context;
+    v1::ListRunsResponse all;
+    ASSERT_TRUE(server_.query().ListRuns(&context, {}, &all).ok());
+    const auto listed = std::find_if(
+        all.runs().begin(), all.runs().end(),
+        [&](const v1::Run& one) { return one.run_id() == run_id; });
+    ASSERT_NE(listed, all.runs().end());
+    EXPECT_EQ(listed->state(), end.state);
+    EXPECT_FALSE(listed->verdict().validated());
+  }
+}
+
+TEST_F(PlannedRun, PredictsWhatTheExecutorSaysThatItNeedsForItself) {
+  v1::Columns columns;
+  v1::PlanState& state = *columns.add_states();
+  state.set_state(REPRISE_PLAN_APPLIED);
+  state.set_plan_id(plan_.plan_id());
+  state.set_own_ns(500);
+  Send(columns);
+  Send(PlannedStep(1, plan_, kSmallestPeak));
+
+  EXPECT_EQ(server_.GetRun("run-1").verdict().predicted_step_ns(), 11'500);
+}
+
+TEST_F(PlannedRun, SaysWhyItHasNoPlan) {
+  Sender sender(server_.ingest(), "s2", "run-2");
+  ASSERT_TRUE(sender.Greet());
+  v1::Columns columns;
+  v1::PlanState& state = *columns.add_states();
+  state.set_state(REPRISE_PLAN_NONE);
+  state.set_why("a pack hook of the program is open");
+  ASSERT_TRUE(sender.SendChunk(MakeChunk(1, columns, 0)));
+  ASSERT_TRUE(sender.AwaitAck(1));
+
+  const v1::Verdict verdict = server_.GetRun("run-2").verdict();
+
+  EXPECT_EQ(verdict.sentence(), "No plan: a pack hook of the program is open.");
+  EXPECT_FALSE(verdict.validated());
 }
 
 TEST_F(PlannedRun, IsNotValidatedByADifferentGradient) {

@@ -2,7 +2,7 @@
 import {create, type MessageInitShape} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {categoryStyle, CATEGORIES} from '../../web/src/format/categories';
-import {sentenceParts, standingOf, waitingText} from '../../web/src/format/run';
+import {sentenceParts, standingOf, stateText, waitingText} from '../../web/src/format/run';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
 import {RunSchema, RunState, type VerdictSchema} from '../../web/src/gen/reprise/v1/query_pb';
 
@@ -32,6 +32,10 @@ test('a run is validated only when the server says so', () => {
 test('a plan that did not hold is never called measuring', () => {
   expect(standingOf(run({feasible: true, gradientsDiffering: 1}))).toBe('failed');
   expect(standingOf(run({feasible: true, mismatches: 2}))).toBe('failed');
+  expect(standingOf(run({feasible: true, overBudgetSteps: 1}))).toBe('failed');
+  expect(standingOf(run({feasible: true, withdrawn: 'gradients differ'}))).toBe('failed');
+  expect(standingOf(run({feasible: true, refused: 'it cannot run here'}))).toBe('failed');
+  expect(standingOf(run({feasible: true, checksDiffering: 1}))).toBe('failed');
   expect(
     standingOf(
       run({
@@ -45,7 +49,18 @@ test('a plan that did not hold is never called measuring', () => {
 });
 
 test('a run that ended without a proof says so', () => {
-  expect(standingOf(run({feasible: true}, RunState.KILLED))).toBe('unproven');
+  expect(standingOf(run({feasible: true}, RunState.FINISHED))).toBe('unproven');
+  expect(standingOf(create(RunSchema, {state: RunState.FINISHED}))).toBe('unplanned');
+});
+
+test('a run that died has no other badge, whatever it had shown before', () => {
+  for (const state of [RunState.KILLED, RunState.FAILED]) {
+    expect(standingOf(run({feasible: true, validated: true}, state))).toBe('died');
+    expect(standingOf(run({feasible: false}, state))).toBe('died');
+    expect(standingOf(create(RunSchema, {state}))).toBe('died');
+  }
+  expect(stateText(RunState.KILLED)).toBe('killed');
+  expect(stateText(RunState.FAILED)).toBe('failed');
 });
 
 test('a run without a plan says what it waits for', () => {

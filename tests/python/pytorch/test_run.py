@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from reprise.units import format_bytes
+
 pytestmark = pytest.mark.e2e
 
 LOOP = """
@@ -284,6 +286,30 @@ def test_a_program_that_never_trains_is_told_so(job: Any) -> None:
     _, errors = job("import torch; print(torch.nn.Linear(2, 2)(torch.ones(1, 2)))", budget="0.75x")
 
     assert errors.count("no optimizer of torch.optim has stepped") == 1
+
+
+LIMITED = """
+import resource
+status = open("/proc/self/status").read()
+limit = (int(status.split("VmData:")[1].split()[0]) << 10) + (700 << 20)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.RLIM_INFINITY))
+print("limit", limit, file=__import__("sys").stderr)
+"""
+
+
+@pytest.mark.parametrize("budget", ["90%", "fit"])
+def test_a_share_of_what_the_process_may_have_is_a_budget(job: Any, budget: str) -> None:
+    text = LOOP.replace("import sys, torch", "import sys, torch\nimport torch._dynamo" + LIMITED)
+
+    found, errors = job(text, budget=budget)
+
+    assert len(found) == 12
+    limit = int(errors.split("limit ")[1].split()[0])
+    if budget == "90%":
+        assert f"reprise: It fits in {format_bytes(int(limit * 0.9))}.  Peak " in errors
+    else:  # some of the 700 MiB is taken between the limit and the first plan
+        mebibytes = float(errors.split("reprise: It fits in ")[1].split(" MiB")[0])
+        assert 300 <= mebibytes <= 700, errors
 
 
 def test_another_sitecustomize_still_runs(job: Any, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ export function stateText(state: RunState): string {
       return 'finished';
     case RunState.KILLED:
       return 'killed';
+    case RunState.FAILED:
+      return 'failed';
     default:
       return 'unknown';
   }
@@ -24,8 +26,12 @@ export function runTitle(run: Run): string {
 
 /** How far the proof of a run has come. */
 export type Standing =
+  /** Its job was killed, or an error of its own ended it. */
+  | 'died'
   /** No plan yet. */
   | 'waiting'
+  /** The run is over, and there was none. */
+  | 'unplanned'
   /** Planned, and not yet proven. */
   | 'measuring'
   | 'validated'
@@ -37,8 +43,11 @@ export type Standing =
   | 'unproven';
 
 export function standingOf(run: Run | undefined): Standing {
-  const verdict = run?.verdict;
-  if (!run || !verdict || run.planId === '') return 'waiting';
+  if (!run) return 'waiting';
+  if (run.state === RunState.KILLED || run.state === RunState.FAILED) return 'died';
+  const verdict = run.verdict;
+  if (!verdict || run.planId === '')
+    return run.state === RunState.FINISHED ? 'unplanned' : 'waiting';
   if (!verdict.feasible) return 'impossible';
   if (verdict.validated) return 'validated';
   if (broken(verdict)) return 'failed';
@@ -48,13 +57,19 @@ export function standingOf(run: Run | undefined): Standing {
 function broken(verdict: Verdict): boolean {
   return (
     verdict.gradientsDiffering > 0 ||
+    verdict.checksDiffering > 0 ||
     verdict.mismatches > 0 ||
+    verdict.withdrawn !== '' ||
+    verdict.refused !== '' ||
+    verdict.overBudgetSteps > 0 ||
     (verdict.plannedSteps > 0 && verdict.measuredPeakBytes > verdict.budgetBytes)
   );
 }
 
 export const STANDING_TEXT: Readonly<Record<Standing, string>> = {
+  died: 'died',
   waiting: 'no plan yet',
+  unplanned: 'no plan',
   measuring: 'measuring',
   validated: 'validated',
   failed: 'not held',

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The same cases hold the Python package (tests/python/test_verdict.py).
+#include "server/service/verdict.h"
+
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/message_differencer.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace reprise::server {
+namespace {
+
+using Json = nlohmann::json;
+using google::protobuf::util::JsonStringToMessage;
+using google::protobuf::util::MessageDifferencer;
+
+Json ReadCases() {
+  std::ifstream file(REPRISE_SOURCE_DIR "/tests/fixtures/verdicts.json");
+  return Json::parse(file).at("cases");
+}
+
+template <typename Message>
+Message Read(const Json& json) {
+  Message message;
+  const auto status = JsonStringToMessage(json.dump(), &message);
+  EXPECT_TRUE(status.ok()) << status.ToString() << ": " << json.dump();
+  return message;
+}
+
+v1::Verdict VerdictOf(const Json& one) {
+  const auto plan = Read<v1::Plan>(one.at("plan"));
+  std::map<std::string, int64_t> budgets =
+      one.value("budgets", std::map<std::string, int64_t>());
+  budgets[plan.plan_id()] = plan.budget_bytes();
+  VerdictBuilder builder;
+  for (const Json& report : one.at("reports")) {
+    if (report.contains("step")) {
+      const auto step = Read<v1::StepReport>(report.at("step"));
+      builder.Add(step, step.plan_id().empty() ? 0 : budgets[step.plan_id()]);
+    } else if (report.contains("check")) {
+      builder.Add(Read<v1::VerifyReport>(report.at("check")));
+    } else {
+      builder.Add(Read<v1::PlanState>(report.at("state")));
+    }
+  }
+  v1::StepGraph graph;
+  graph.set_measured_step_ns(one.value("measured_step_ns", int64_t{0}));
+  v1::RunState state = v1::RUN_STATE_UNSPECIFIED;
+  EXPECT_TRUE(v1::RunState_Parse(
+      one.value("state", std::string("RUN_STATE_UNSPECIFIED")), &state));
+  return builder.Build(plan, graph, state);
+}
+
+TEST(Verdict, OfTheSameReportsIsTheOneOfThePythonPackage) {
+  const Json cases = ReadCases();
+  ASSERT_GT(cases.size(), 20u);
+  for (const Json& one : cases) {
+    SCOPED_TRACE(one.at("name").get<std::string>());
+    auto expected = Read<v1::Verdict>(one.at("expect"));
+    expected.set_sentence(one.at("sentence").get<std::string>());
+
+    const v1::Verdict verdict = VerdictOf(one);
+
+    EXPECT_EQ(verdict.sentence(), expected.sentence());
+    EXPECT_TRUE(MessageDifferencer::Equals(verdict, expected))
+        << verdict.DebugString();
+  }
+}
+
+TEST(Verdict, IsAboutThePlanOfTheNewestPlannedStep) {
+  VerdictBuilder builder;
+  EXPECT_EQ(builder.plan_id(), "");
+  v1::StepReport step;
+  step.set_planned(true);
+  step.set_plan_id("0000000000000001");
+  builder.Add(step, 0);
+  step.clear_plan_id();  // of another size than the plan's
+  builder.Add(step, 0);
+
+  EXPECT_EQ(builder.plan_id(), "0000000000000001");
+}
+
+}  // namespace
+}  // namespace reprise::server
