@@ -8,6 +8,7 @@
 namespace reprise::planner {
 namespace {
 
+constexpr int kMostTwiceOps = 128;
 // First temperature of a search from what windows say, as kHot.
 constexpr int kCool = 12;
 // They get the ticks of a round, or as little as this part of them.
@@ -40,13 +41,17 @@ void Search::Anneal(int64_t ticks) {
 }
 
 void Search::AnnealFirst(int64_t ticks) {
-  std::vector<OpId> execs = BaseExecs();
-  const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
-                                   .ticks = ticks,
-                                   .seed = request_.seed,
-                                   .good_enough_ns = GoodEnough(),
-                                   .hot = kHot};
-  LocalSearch(problem_, options, execs, archive_, effort_);
+  // Of the smallest steps two short ones find more than one.
+  const int runs = problem_.op_count <= kMostTwiceOps ? 2 : 1;
+  for (int run = 0; run < runs && !Done(); ++run) {
+    std::vector<OpId> execs = BaseExecs();
+    const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                     .ticks = ticks / 2,
+                                     .seed = request_.seed + run,
+                                     .good_enough_ns = GoodEnough(),
+                                     .hot = kHot};
+    LocalSearch(problem_, options, execs, archive_, effort_);
+  }
 }
 
 void Search::AnnealStarts(int64_t ticks) {
