@@ -30,25 +30,33 @@ void Write(std::FILE* stream, std::string_view text) {
 }  // namespace
 
 Console::Console(const Globals& globals)
-    : color_(!globals.json && !globals.quiet && !globals.no_color &&
-             !NoColorAsked() && IsTerminal(STDOUT_FILENO)),
+    : json_(globals.json),
+      may_color_(!globals.json && !globals.quiet && !globals.no_color &&
+                 !NoColorAsked()),
+      color_(may_color_ && IsTerminal(STDOUT_FILENO)),
       progress_(!globals.json && !globals.quiet && IsTerminal(STDERR_FILENO)),
       quiet_(globals.quiet || globals.json) {}
+
+void Console::LeaveStdout() {
+  if (json_) return;
+  results_ = stderr;
+  color_ = may_color_ && IsTerminal(STDERR_FILENO);
+}
 
 void Console::Line(std::string_view text, Tone tone) {
   static constexpr std::string_view kCodes[] = {"", "\033[1;32m", "\033[1;31m",
                                                 "\033[2m"};
   ClearProgress();
   const bool coloured = color_ && tone != Tone::kPlain;
-  if (coloured) Write(stdout, kCodes[static_cast<int>(tone)]);
-  Write(stdout, text);
-  if (coloured) Write(stdout, "\033[0m");
-  Write(stdout, "\n");
+  if (coloured) Write(results_, kCodes[static_cast<int>(tone)]);
+  Write(results_, text);
+  if (coloured) Write(results_, "\033[0m");
+  Write(results_, "\n");
 }
 
 void Console::Raw(std::string_view text) {
   ClearProgress();
-  Write(stdout, text);
+  Write(results_, text);
 }
 
 void Console::Note(std::string_view text) {

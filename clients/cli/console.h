@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the command writes: results on stdout, all else on stderr. Colour and
-// the progress line exist on a terminal only, and never with --json, --quiet,
-// NO_COLOR or TERM=dumb.
+// Where the command writes: results on stdout, all else on stderr; around a
+// job, whose stdout it is, all on stderr. Colour and the progress line exist on
+// a terminal only, and never with --json, --quiet, NO_COLOR or TERM=dumb.
 #pragma once
 
+#include <cstdio>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,10 @@ enum class Tone { kPlain, kGood, kBad, kFaint };
 class Console {
  public:
   explicit Console(const Globals& globals);
+
+  // From here on results go to stderr: stdout belongs to a job. Not with
+  // --json, which asks for one on stdout, behind what the job has printed.
+  void LeaveStdout();
 
   // A line of the result.
   void Line(std::string_view text, Tone tone = Tone::kPlain);
@@ -48,6 +53,9 @@ class Console {
   bool Flush();
 
  private:
+  bool json_ = false;
+  std::FILE* results_ = stdout;
+  bool may_color_ = false;
   bool color_ = false;
   bool progress_ = false;
   bool quiet_ = false;

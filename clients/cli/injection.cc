@@ -37,11 +37,11 @@ StatusOr<std::vector<std::pair<std::string, std::string>>> TakeInjectionSlot() {
   std::vector<std::pair<std::string, std::string>> environment;
   if (holder == "none") return environment;
   if (!holder.empty() && !IsAgent(holder)) {
-    return FailedPrecondition(
-        StrCat(kSlot, " is held by ", holder,
-               ": CUDA takes one tool at a time; unset it, or leave it to that "
-               "tool with --keep-injection, and kernels are recorded only "
-               "while it does not have CUPTI"));
+    return FailedPrecondition(StrCat(
+        kSlot, " is held by ", holder,
+        ": CUDA takes one tool at a time, so the slot stays with it, and "
+        "kernels are recorded only while it does not have CUPTI; "
+        "unset it, or say --keep-injection to be told no more"));
   }
   for (const std::string& agent : {holder, AgentLibrary()}) {
     if (agent.empty() || !Loads(agent)) continue;

@@ -85,7 +85,8 @@ class StartLock {
 };
 
 bool IsProgram(const std::string& path) {
-  return fs::is_regular_file(path) && access(path.c_str(), X_OK) == 0;
+  std::error_code error;  // a folder of PATH that may not be read is no program
+  return fs::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
 }
 
 // REPRISE_DAEMON, else beside this program, else in PATH.

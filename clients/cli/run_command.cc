@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise run -- command...: runs a job with the agent's surroundings prepared
-// (run id, budget, socket of a daemon) and says at the end how it went. The
-// exit code is the job's own.
+// (run id, budget, socket of a daemon) and says at the end how it went, on
+// stderr: stdout is the job's. The exit code is the job's own, and whatever is
+// missing here (a daemon, a server, the injection slot) is said in a line and
+// keeps no job from running.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <optional>
@@ -22,6 +24,7 @@
 #include "clients/cli/moment_text.h"
 #include "clients/cli/private_daemon.h"
 #include "clients/cli/proto_json.h"
+#include "clients/cli/run_facts.h"
 #include "clients/cli/runtime_paths.h"
 #include "clients/cli/server_client.h"
 
@@ -44,15 +47,56 @@ void AwaitFirstRank() {
   }
 }
 
-// One that is about to end still holds its folder for a moment.
-StatusOr<Daemon> DaemonAfter() {
+// Where the job's records go, and who will say how it went.
+struct Watchers {
+  Daemon daemon;
+  ServerClient client;
+};
+
+// Connected before the job starts: a private daemon that somebody else started
+// is gone soon after it. REPRISE_SOCKET is left as it was where there is none.
+StatusOr<Watchers> FindWatchers(const Globals& globals) {
+  ASSIGN_OR_RETURN(const Daemon daemon, EnsureDaemon());
+  const char* const named = getenv("REPRISE_SOCKET");
+  const std::optional<std::string> before =
+      named == nullptr ? std::nullopt : std::optional<std::string>(named);
+  setenv("REPRISE_SOCKET", daemon.socket.c_str(), 1);
+  StatusOr<ServerClient> client = ServerClient::Connect(globals.server);
+  if (client.ok()) return Watchers{daemon, *std::move(client)};
+  StopDaemon(daemon);
+  if (before) {
+    setenv("REPRISE_SOCKET", before->c_str(), 1);
+  } else {
+    unsetenv("REPRISE_SOCKET");
+  }
+  return client.status();
+}
+
+// After those of the job have gone. A daemon that is about to end still holds
+// its folder for a moment.
+StatusOr<Watchers> OthersAfter(const Globals& globals) {
   const auto limit = steady_clock::now() + seconds(5);
   while (true) {
-    StatusOr<Daemon> daemon = EnsureDaemon();
-    if (daemon.ok() || steady_clock::now() > limit) return daemon;
+    StatusOr<Watchers> watchers = FindWatchers(globals);
+    if (watchers.ok() || steady_clock::now() > limit) return watchers;
     std::this_thread::sleep_for(milliseconds(50));
   }
 }
+
+const char* EndWord(v1::RunState state) {
+  switch (state) {
+    case v1::RUN_STATE_RUNNING:
+      return " is still running";
+    case v1::RUN_STATE_KILLED:
+      return " was killed";
+    case v1::RUN_STATE_FAILED:
+      return " failed";
+    default:
+      return " ended";
+  }
+}
+
+using Environment = std::vector<std::pair<std::string, std::string>>;
 
 class RunCommand : public Command {
  public:
@@ -79,10 +123,14 @@ class RunCommand : public Command {
   int Run(const Globals& globals, Console& console) override;
 
  private:
+  // What a program that arms its models itself reads, watched or not.
+  Environment Wishes() const;
+  // The job as it would run without this command.
+  int RunUnwatched(const Status& why, Console& console) const;
   // The run after its last record was stored, or as far as it came.
   static StatusOr<v1::Run> AwaitEnd(const ServerClient& client,
                                     const std::string& run_id);
-  static void Report(v1::Run run, const ServerClient& client,
+  static void Report(v1::Run run, int exit_code, const ServerClient& client,
                      const Globals& globals, Console& console);
 
   std::vector<std::string> job_;
@@ -101,24 +149,27 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     const StatusOr<Budget> budget = ParseBudget(budget_);
     if (!budget.ok()) return console.UsageError(budget.status().message());
   }
-  std::vector<std::pair<std::string, std::string>> environment;
-  if (!keep_injection_) {
-    auto slot = TakeInjectionSlot();
-    if (!slot.ok()) return console.Error(slot.status());
-    environment = *std::move(slot);
+  if (!globals.server.empty()) {
+    const auto endpoint = ParseEndpoint(globals.server);
+    if (!endpoint.ok()) return console.UsageError(endpoint.status().message());
   }
+  console.LeaveStdout();
+  // Before any thread is there.
+  StatusOr<Environment> slot = Environment{};
+  if (!keep_injection_) slot = TakeInjectionSlot();
   // Of several ranks that were started side by side the first one speaks.
   const std::optional<Launched> launched = LaunchedTogether();
   const std::string run_id = launched ? launched->run_id : NewUuid();
   const bool speaks = !launched || launched->rank == 0;
   if (!speaks) AwaitFirstRank();
-  const StatusOr<Daemon> daemon = EnsureDaemon();
-  if (!daemon.ok()) return console.Error(daemon.status());
+  StatusOr<Watchers> watchers = FindWatchers(globals);
+  if (!watchers.ok()) return RunUnwatched(watchers.status(), console);
+  if (!slot.ok()) console.Fail(0, slot.status().message());
 
+  Environment environment = slot.ok() ? *std::move(slot) : Environment{};
   environment.emplace_back("REPRISE_RUN_ID", run_id);
-  environment.emplace_back("REPRISE_SOCKET", daemon->socket);
-  if (!budget_.empty()) environment.emplace_back("REPRISE_BUDGET", budget_);
-  if (!name_.empty()) environment.emplace_back("REPRISE_NAME", name_);
+  environment.emplace_back("REPRISE_SOCKET", watchers->daemon.socket);
+  for (auto& wish : Wishes()) environment.push_back(std::move(wish));
   if (const std::string folder = LaunchFolder(); !folder.empty()) {
     const char* const before = getenv("PYTHONPATH");
     const bool alone = before == nullptr || *before == '\0';
@@ -127,38 +178,33 @@ int RunCommand::Run(const Globals& globals, Console& console) {
         alone ? folder : StrCat(folder, ":", std::string(before)));
   }
 
-  // Connected before the job starts: a private daemon that somebody else
-  // started is gone soon after it.
-  setenv("REPRISE_SOCKET", daemon->socket.c_str(), 1);
-  StatusOr<ServerClient> client = ServerClient::Connect(globals.server);
-  if (!client.ok()) {
-    StopDaemon(*daemon);
-    return console.Error(client.status());
-  }
   if (speaks) {
-    console.Note(
-        StrCat("run ", run_id, "  ", client->endpoint().url, "/runs/", run_id));
+    console.Note(StrCat("run ", run_id, "  ", watchers->client.endpoint().url,
+                        "/runs/", run_id));
   }
   const StatusOr<JobResult> result = RunJob(job_, environment);
   if (!result.ok()) {
-    StopDaemon(*daemon);
+    StopDaemon(watchers->daemon);
     return console.Error(result.status());
   }
   if (!speaks) return result->exit_code;
-  StatusOr<v1::Run> run = AwaitEnd(*client, run_id);
-  StatusOr<Daemon> next = Daemon{};
+  Daemon next;
+  StatusOr<v1::Run> run = AwaitEnd(watchers->client, run_id);
   if (run.status().code() == Code::kUnavailable) {
     // It was started by a job before this one, and has gone after this one's
     // last record: what it stored another one tells.
-    next = DaemonAfter();
-    if (next.ok()) client = ServerClient::Connect(globals.server);
-    if (next.ok() && client.ok()) run = AwaitEnd(*client, run_id);
+    StatusOr<Watchers> others = OthersAfter(globals);
+    if (others.ok()) {
+      next = others->daemon;
+      watchers->client = std::move(others->client);
+      run = AwaitEnd(watchers->client, run_id);
+    }
   }
   if (run.ok()) {
-    Report(*run, *client, globals, console);
+    Report(*run, result->exit_code, watchers->client, globals, console);
   } else if (run.status().code() == Code::kNotFound) {
     // Nothing will end a private daemon that no job ever came to.
-    StopDaemon(*daemon);
+    StopDaemon(watchers->daemon);
     console.Fail(0,
                  "the job never attached: no PyTorch model was trained in the "
                  "process that was started; call reprise.auto(model) where it "
@@ -166,8 +212,21 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   } else {
     console.Error(run.status());
   }
-  if (next.ok()) StopDaemon(*next);
+  StopDaemon(next);
   return result->exit_code;
+}
+
+Environment RunCommand::Wishes() const {
+  Environment wishes;
+  if (!budget_.empty()) wishes.emplace_back("REPRISE_BUDGET", budget_);
+  if (!name_.empty()) wishes.emplace_back("REPRISE_NAME", name_);
+  return wishes;
+}
+
+int RunCommand::RunUnwatched(const Status& why, Console& console) const {
+  console.Fail(0, StrCat("the job runs without Reprise: ", why.message()));
+  const StatusOr<JobResult> result = RunJob(job_, Wishes());
+  return result.ok() ? result->exit_code : console.Error(result.status());
 }
 
 StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
@@ -186,7 +245,7 @@ StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
   }
 }
 
-void RunCommand::Report(v1::Run run, const ServerClient& client,
+void RunCommand::Report(v1::Run run, int exit_code, const ServerClient& client,
                         const Globals& globals, Console& console) {
   // Now: a private daemon may be gone soon after the job.
   const auto moments = client.GetMoments(run.run_id());
@@ -197,12 +256,13 @@ void RunCommand::Report(v1::Run run, const ServerClient& client,
   }
   const v1::Verdict& verdict = run.verdict();
   if (!verdict.sentence().empty()) {
-    const bool good = verdict.feasible() &&
-                      (verdict.validated() || verdict.planned_steps() == 0);
-    console.Line(verdict.sentence(), good ? Tone::kGood : Tone::kBad);
+    console.Line(verdict.sentence(), ToneOf(verdict));
   } else {
-    console.Line(StrCat("run ", run.run_id(), " ended after ", run.steps(),
-                        " steps without a plan"));
+    console.Line(StrCat("run ", run.run_id(), EndWord(run.state()), " after ",
+                        run.steps(), " steps without a plan"));
+  }
+  if (run.state() == v1::RUN_STATE_FINISHED && exit_code != 0) {
+    console.Line(StrCat("The job exited with code ", exit_code, "."));
   }
   if (moments.ok()) PrintMoments(*moments, console);
   console.Note(StrCat("\nNext:  reprise show ", run.run_id()));

@@ -64,6 +64,17 @@ std::vector<std::pair<std::string, Group>> AliveAtPeak(
 
 }  // namespace
 
+Tone ToneOf(const v1::Verdict& verdict) {
+  if (verdict.validated()) return Tone::kGood;
+  const bool failed =
+      !verdict.feasible() || !verdict.refused().empty() ||
+      !verdict.withdrawn().empty() || verdict.over_budget_steps() > 0 ||
+      verdict.mismatches() > 0 || verdict.checks_differing() > 0 ||
+      verdict.state() == v1::RUN_STATE_KILLED ||
+      verdict.state() == v1::RUN_STATE_FAILED;
+  return failed ? Tone::kBad : Tone::kPlain;
+}
+
 Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
                          Console& console) {
   server::MeasuredTimeline measured("measured");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `reprise show RUN` says beside the verdict: what was alive at the peak
-// of a measured step, how the last window stands, and what works in the job.
+// How a run's verdict is shown, and what `reprise show RUN` says beside it:
+// what was alive at the peak of a measured step, how the last window stands,
+// and what works in the job.
 #pragma once
 
 #include "base/status.h"
@@ -9,6 +10,9 @@
 #include "clients/cli/server_client.h"
 
 namespace reprise::cli {
+
+// Good only where everything held and was checked.
+Tone ToneOf(const v1::Verdict& verdict);
 
 // The newest traced step without a plan; nothing where there is none.
 Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,

@@ -28,6 +28,8 @@ const char* StateWord(v1::RunState state) {
       return "finished";
     case v1::RUN_STATE_KILLED:
       return "killed";
+    case v1::RUN_STATE_FAILED:
+      return "failed";
     default:
       return "unknown";
   }
@@ -93,8 +95,7 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
 
 void PrintVerdict(const v1::Verdict& v, Console& console) {
   if (!v.sentence().empty()) {
-    const bool good = v.feasible() && (v.validated() || v.planned_steps() == 0);
-    console.Line(v.sentence(), good ? Tone::kGood : Tone::kBad);
+    console.Line(v.sentence(), ToneOf(v));
   }
   const auto row = [&](const char* name, int64_t peak, int64_t step) {
     if (peak <= 0 && step <= 0) return;

@@ -99,16 +99,17 @@ def test_run_has_the_driver_load_the_agent(jobs: Reprise, server: subprocess.Pop
     until("the run is stored", 30, is_stored)
 
 
-def test_run_refuses_when_another_tool_has_the_slot(
+def test_run_starts_the_job_and_says_so_when_another_tool_has_the_slot(
     jobs: Reprise, server: subprocess.Popen[str]
 ) -> None:
     nsys = "/opt/nsys/libToolsInjection64.so"
+    script = "import os; print(os.environ['CUDA_INJECTION64_PATH'])"
 
-    said = jobs.fails(1, "run", "--", "touch", "started", CUDA_INJECTION64_PATH=nsys)
+    result = jobs("run", "--", sys.executable, "-c", script, CUDA_INJECTION64_PATH=nsys)
 
-    assert f"CUDA_INJECTION64_PATH is held by {nsys}" in said
-    assert "--keep-injection" in said
-    assert not (jobs.folder / "started").exists()
+    assert (result.code, result.out) == (0, nsys + "\n")
+    assert f"CUDA_INJECTION64_PATH is held by {nsys}" in result.err
+    assert "--keep-injection" in result.err
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_run_starts_a_private_daemon_that_ends_by_itself(jobs: Reprise) -> None:
     result = jobs("run", "--", *JOB, "plain", "5")
 
     assert result.code == 0, result
-    assert "ended after 5 steps without a plan" in result.out
+    assert "ended after 5 steps without a plan" in result.err
 
 
 def test_a_program_that_ends_long_after_its_training_still_hears_how_it_went(
@@ -206,7 +207,7 @@ def test_a_program_that_ends_long_after_its_training_still_hears_how_it_went(
     result = jobs("run", "--", "sh", "-c", '"$@"; sleep 4', "sh", *JOB, "plain", "5")
 
     assert result.code == 0, result
-    assert "ended after 5 steps without a plan" in result.out
+    assert "ended after 5 steps without a plan" in result.err
 
 
 def test_run_ends_a_private_daemon_no_job_came_to(jobs: Reprise) -> None:
@@ -221,7 +222,8 @@ def test_run_says_how_a_planned_job_went(jobs: Reprise, server: subprocess.Popen
     result = jobs("run", "--budget", "1330", "--", *JOB, "planned")
 
     assert result.code == 0, result
-    sentence = result.out.splitlines()[0]
+    assert result.out == "", "standard output is the job's"
+    sentence = result.err.splitlines()[1]
     assert sentence.startswith("It fits in 1.3 KiB.  Peak 1.3 KiB (was 1.3 KiB)   Step 101 ns")
     assert sentence.endswith("gradients bit for bit equal in 1 check.")
 
@@ -248,7 +250,18 @@ def test_run_says_when_nothing_fits(jobs: Reprise, server: subprocess.Popen[str]
     result = jobs("run", "--budget", "1300", "--", *JOB, "planned")
 
     assert result.code == 0, result
-    assert "Nothing fits in" in result.out
+    assert "Nothing fits in" in result.err
+    assert result.out == "", "standard output is the job's"
+
+
+def test_with_json_the_run_follows_what_the_job_has_printed(
+    jobs: Reprise, server: subprocess.Popen[str]
+) -> None:
+    result = jobs("run", "--json", "--", *JOB, "print")
+
+    seen, run = map(json.loads, result.out.splitlines())
+    assert run["run_id"] == seen["REPRISE_RUN_ID"]
+    assert result.err == ""
 
 
 def test_signals_reach_the_job_and_its_code_comes_back(
@@ -288,20 +301,59 @@ def test_run_checks_the_budget_before_anything_starts(reprise: Reprise) -> None:
     assert "8GiB" in reprise.fails(2, "run", "--budget", "8G", "--", "true")
 
 
-def test_run_needs_a_runtime_folder_it_may_use(reprise: Reprise) -> None:
-    said = reprise.fails(1, "run", "--", "true", REPRISE_SOCKET="/proc/none/agent.sock")
-    assert said.startswith("/proc/none: cannot be made")
+def test_run_checks_the_server_before_anything_starts(reprise: Reprise) -> None:
+    said = reprise.fails(2, "run", "--server", "elsewhere", "--", "touch", "started")
+
+    assert "elsewhere" in said
+    assert not (reprise.folder / "started").exists()
 
 
-def test_run_says_why_the_daemon_did_not_start(reprise: Reprise) -> None:
-    said = reprise.fails(1, "run", "--", "true", REPRISE_DAEMON="/no/such/program")
-    assert said == "REPRISE_DAEMON=/no/such/program: is not a program"
-    said = reprise.fails(1, "run", "--", "true", REPRISE_DATA_DIR="/proc/none")
-    assert "/proc/none" in said
+LONG = "/tmp/" + "x" * 200
+HIDDEN = {"HOME": "", "XDG_STATE_HOME": "", "REPRISE_DATA_DIR": ""}
 
 
-def test_a_socket_path_that_no_kernel_takes_is_refused(reprise: Reprise) -> None:
-    long = "/tmp/" + "x" * 200 + "/agent.sock"
-    said = reprise.fails(1, "run", "--", "true", REPRISE_SOCKET=long)
-    assert "too long for a socket" in said
-    assert not os.path.exists(os.path.dirname(long))
+@pytest.mark.parametrize(
+    ("surroundings", "reason"),
+    [
+        ({"REPRISE_SOCKET": "/proc/none/agent.sock"}, "/proc/none: cannot be made"),
+        ({"REPRISE_SOCKET": f"{LONG}/agent.sock"}, "too long for a socket"),
+        ({"REPRISE_DAEMON": "/no/such/program"}, "/no/such/program: is not a program"),
+        ({"REPRISE_DATA_DIR": "/proc/none"}, "/proc/none"),
+        (HIDDEN, "HOME"),
+        ({"REPRISE_SERVER": "127.0.0.1:1"}, "127.0.0.1:1"),
+    ],
+    ids=["runtime folder", "long folder", "no daemon", "state folder", "no home", "no server"],
+)
+def test_a_job_runs_as_it_is_where_nobody_can_watch_it(
+    jobs: Reprise, surroundings: dict[str, str], reason: str
+) -> None:
+    surroundings = {"XDG_RUNTIME_DIR": jobs.environment["XDG_RUNTIME_DIR"], **surroundings}
+    script = """
+import json, os, sys
+print(json.dumps(dict(os.environ)))
+sys.exit(9)
+"""
+
+    result = jobs("run", "--budget", "0.5x", "--", sys.executable, "-c", script, **surroundings)
+
+    assert result.code == 9, result
+    (line,) = result.err.splitlines()
+    assert line.startswith("reprise: the job runs without Reprise: ")
+    assert reason in line
+    ours = {"REPRISE_BUDGET": "0.5x"}
+    assert json.loads(result.out) == jobs.environment | surroundings | ours
+    assert not os.path.exists(LONG)
+
+
+def test_a_job_runs_where_the_state_folder_has_a_daemon_of_another_runtime_folder(
+    jobs: Reprise, server: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+
+    result = jobs("run", "--", *JOB, "quit", "3", REPRISE_SOCKET=str(other / "agent.sock"))
+
+    assert result.code == 3, result
+    (line,) = result.err.splitlines()
+    assert line.startswith("reprise: the job runs without Reprise: ")
+    assert "another reprised" in line
