@@ -100,6 +100,7 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakePlanCommand());
   commands_.push_back(MakeSweepCommand());
   commands_.push_back(MakeExplainCommand());
+  commands_.push_back(MakeVerifyCommand());
   commands_.push_back(MakeGenerateCommand());
   commands_.push_back(MakeRunCommand(arguments_.job));
   commands_.push_back(MakeShowCommand());

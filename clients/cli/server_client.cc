@@ -219,6 +219,13 @@ StatusOr<v1::Explanation> ServerClient::Explain(
   return Ask(*planner_, &v1::Planner::Stub::Explain, request, endpoint_);
 }
 
+StatusOr<v1::Verification> ServerClient::Verify(
+    const std::string& plan_id) const {
+  v1::VerifyRequest request;
+  request.set_plan_id(plan_id);
+  return Ask(*planner_, &v1::Planner::Stub::Verify, request, endpoint_);
+}
+
 StatusOr<v1::StepGraph> ServerClient::GetGraph(
     const std::string& graph_id) const {
   grpc::ClientContext context;

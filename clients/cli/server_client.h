@@ -49,6 +49,7 @@ class ServerClient {
   StatusOr<v1::GetMomentsResponse> GetMoments(const std::string& run_id) const;
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
+  StatusOr<v1::Verification> Verify(const std::string& plan_id) const;
   StatusOr<v1::StepGraph> GetGraph(const std::string& graph_id) const;
   StatusOr<v1::WindowStatus> StartWindow(const std::string& run_id,
                                          uint32_t steps,

@@ -9,6 +9,7 @@
 
 #include "base/str_cat.h"
 #include "server/convert/json_scan.h"
+#include "server/convert/proof_json.h"
 #include "server/convert/sentence.h"
 
 namespace reprise::server {
@@ -232,6 +233,10 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
                            : "\"order\"");
     add("proven_optimal", flag(plan.proven_optimal()));
   }
+  add("bound_proof",
+      plan.bound_proof() == v1::BOUND_PROOF_CHECKED  ? "\"checked\""
+      : plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? "\"solver\""
+                                                     : "\"none\"");
   add("solver", Dump(plan.solver()));
   add("solve_ms", Dump(std::round(plan.solve_ms() * 1000) / 1000));
   add("ticks", number(plan.ticks()));
@@ -271,6 +276,7 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
     if (plan.lazy_region()) add("lazy_region", "true");
   }
   add("schedule", schedule + "]");
+  if (plan.has_certificate()) add("proof", WriteProof(plan.certificate()));
   return text + " }\n";
 }
 
@@ -351,7 +357,18 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
   in.Regions(plan);
   in.Ids("levels", false, [&](uint32_t level) { plan.add_levels(level); });
   in.Flag("lazy_region", false, [&](bool b) { plan.set_lazy_region(b); });
+  in.Text("bound_proof", false, [&](const std::string& s) {
+    plan.set_bound_proof(s == "checked"  ? v1::BOUND_PROOF_CHECKED
+                         : s == "solver" ? v1::BOUND_PROOF_SOLVER
+                                         : v1::BOUND_PROOF_NONE);
+    if (s != "checked" && s != "solver" && s != "none") {
+      in.Fail("bound_proof: must be checked, solver or none");
+    }
+  });
   RETURN_IF_ERROR(in.status());
+  if (json.contains("proof")) {
+    ASSIGN_OR_RETURN(*plan.mutable_certificate(), ReadProof(json["proof"]));
+  }
   if (plan.sentence().empty()) plan.set_sentence(PlanSentence(plan));
   return out;
 }

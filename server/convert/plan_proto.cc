@@ -8,6 +8,7 @@
 
 #include "base/budget.h"
 #include "base/str_cat.h"
+#include "planner/certify.h"
 #include "planner/regions.h"
 #include "planner/strategy.h"
 #include "server/convert/capabilities.h"
@@ -15,6 +16,7 @@
 #include "server/convert/graph_proto.h"
 #include "server/convert/refusal.h"
 #include "server/convert/sentence.h"
+#include "server/convert/verify_proto.h"
 
 namespace reprise::server {
 namespace {
@@ -157,6 +159,17 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
                              planner::FreePolicy::kProgram
                          ? v1::FREE_POLICY_PROGRAM
                          : v1::FREE_POLICY_EAGER);
+  to.set_bound_proof(plan.bound_proof == planner::BoundProof::kChecked
+                         ? v1::BOUND_PROOF_CHECKED
+                     : plan.bound_proof == planner::BoundProof::kSolver
+                         ? v1::BOUND_PROOF_SOLVER
+                         : v1::BOUND_PROOF_NONE);
+  if (plan.certificate.method != verify::Method::kNone) {
+    ToProto(
+        plan.certificate,
+        planner::ExecutorOf(planner::WithExecution(task.request.capabilities)),
+        task.reserve_bytes, *to.mutable_certificate());
+  }
   to.set_replan(task.replan);
   to.set_interrupted(plan.interrupted);
   to.set_ticks(plan.ticks);

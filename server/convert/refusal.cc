@@ -124,8 +124,11 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
   const BytesPair text =
       BudgetAndNeeded(plan.budget_bytes(), why.smallest_budget_bytes());
   return StrCat("This executor cannot keep to ", text.budget, ": ",
-                Named(task.graph, at), " needs at least ", text.needed, ", as ",
-                Rule(task, at), ".");
+                Named(task.graph, at), " needs at least ", text.needed,
+                plan.bound_proof() == v1::BOUND_PROOF_SOLVER
+                    ? " by the solver's word, not checked"
+                    : "",
+                ", as ", Rule(task, at), ".");
 }
 
 }  // namespace reprise::server

@@ -19,12 +19,23 @@ std::string WithoutStop(std::string text) {
   return text;
 }
 
+// Said of what no certificate has proven: the search found it, nothing else
+// has checked it.
+constexpr char kUnchecked[] = " by the solver's word, not checked";
+
 std::string Optimality(const v1::Plan& plan) {
   if (plan.proven_optimal()) return "proven optimal";
+  const bool checked = plan.bound_proof() != v1::BOUND_PROOF_SOLVER;
+  // What the solver calls optimal, up to its tolerance.
+  if (!checked &&
+      plan.overhead() - plan.bound() <= plan.overhead() * 2e-6 + 1e-8) {
+    return StrCat("optimal", kUnchecked);
+  }
   // Up, so that "at most" is true; the epsilon keeps 0.8 % from becoming 0.9.
   const double gap = std::max(0.0, plan.overhead() - plan.bound());
   const double shown = std::max(1.0, std::ceil(gap * 1000 - 1e-6)) / 1000;
-  return StrCat("at most ", FormatPercent(shown), " above optimal");
+  return StrCat("at most ", FormatPercent(shown), " above optimal",
+                checked ? "" : kUnchecked);
 }
 
 std::string Difference(int64_t measured, int64_t predicted) {
@@ -49,8 +60,10 @@ std::string NoPlan(const v1::Plan& plan) {
   const BytesPair text =
       BudgetAndNeeded(plan.budget_bytes(), why.smallest_budget_bytes());
   if (!Undecided(plan)) {
-    return StrCat("Nothing fits in ", text.budget, ": ", BlockingOp(why),
-                  " needs at least ", text.needed, ".");
+    return StrCat(
+        "Nothing fits in ", text.budget, ": ", BlockingOp(why),
+        " needs at least ", text.needed,
+        plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? kUnchecked : "", ".");
   }
   std::string sentence = StrCat("No plan found for ", text.budget, " yet");
   if (why.smallest_budget_bytes() > 0) {

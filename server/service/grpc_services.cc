@@ -258,6 +258,11 @@ class PlannerService final : public v1::Planner::CallbackService {
                                     v1::Explanation* response) override {
     return adapter_.Unary("Explain", request, response);
   }
+  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* /*context*/,
+                                   const v1::VerifyRequest* request,
+                                   v1::Verification* response) override {
+    return adapter_.Unary("Verify", request, response);
+  }
 
  private:
   Services& services_;

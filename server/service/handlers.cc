@@ -59,6 +59,7 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Unary(services, planner("FinishPlan"), &FinishPlan));
   table.Add(Unary(services, planner("GetPlan"), &GetPlan));
   table.Add(Unary(services, planner("Explain"), &Explain));
+  table.Add(Unary(services, planner("Verify"), &Verify));
   table.Add(Unary(services, query("ListRuns"), &ListRuns));
   table.Add(Unary(services, query("GetRun"), &GetRun));
   table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));

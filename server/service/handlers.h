@@ -62,6 +62,8 @@ StatusOr<v1::Plan> GetPlan(Services& services,
                            const v1::GetPlanRequest& request);
 StatusOr<v1::Explanation> Explain(Services& services,
                                   const v1::ExplainRequest& request);
+StatusOr<v1::Verification> Verify(Services& services,
+                                  const v1::VerifyRequest& request);
 
 // ---- Query ----
 

@@ -41,6 +41,17 @@ TEST(Sentence, SaysHowFarFromOptimalAtMost) {
   EXPECT_TRUE(PlanSentence(plan).ends_with("at most 0.1 % above optimal"));
 }
 
+TEST(Sentence, WhatNobodyCheckedIsNotCalledProven) {
+  v1::Plan plan = GoodPlan();
+  plan.set_proven_optimal(false);
+  plan.set_bound_proof(v1::BOUND_PROOF_SOLVER);
+  EXPECT_TRUE(PlanSentence(plan).ends_with(
+      "optimal by the solver's word, not checked"));
+  plan.set_bound(plan.overhead() - 0.008);
+  EXPECT_TRUE(PlanSentence(plan).ends_with(
+      "at most 0.8 % above optimal by the solver's word, not checked"));
+}
+
 TEST(Sentence, TheStepOfAJobStartsFromItsMeasuredTime) {
   // 400 measured + (412 - 370) = 442.
   EXPECT_NE(PlanSentence(GoodPlan(), 400'000'000).find("Step 442 ms"),

@@ -281,6 +281,24 @@ TEST(ExplainTest, SaysWhatHappensToEveryStorageLargestFirst) {
   EXPECT_FALSE(x->alive_at_peak());
 }
 
+TEST(VerifyTest, ChecksAStoredPlanWithItsCertificate) {
+  TestServer server;
+  const v1::Plan plan = server.Plan(RequestFor(
+      server.PutGraph(SmallGraph(), ""), std::to_string(kSmallestPeak)));
+  v1::VerifyRequest request;
+  request.set_plan_id(plan.plan_id());
+  v1::Verification found;
+  grpc::ClientContext context;
+
+  ASSERT_TRUE(server.planner().Verify(&context, request, &found).ok());
+
+  EXPECT_TRUE(found.holds()) << found.wrong();
+  EXPECT_EQ(plan.bound_proof(), v1::BOUND_PROOF_CHECKED);
+  EXPECT_EQ(found.bound_proof(), v1::BOUND_PROOF_CHECKED);
+  EXPECT_TRUE(found.proven_optimal());
+  EXPECT_EQ(found.peak_bytes(), plan.peak_bytes());
+}
+
 TEST(ExplainTest, KnowsNoPlanThatWasNotMade) {
   TestServer server;
   grpc::ClientContext context;

@@ -22,7 +22,7 @@ from enum import IntEnum
 from reprise.errors import RepriseError
 from reprise.proto_json import Fields
 
-__all__ = ["BoundScope", "Decision", "FreePolicy", "Infeasible", "Plan"]
+__all__ = ["BoundProof", "BoundScope", "Decision", "FreePolicy", "Infeasible", "Plan"]
 
 MAX_PLAN_BYTES = 16 << 20
 
@@ -42,6 +42,15 @@ class BoundScope(IntEnum):
     UNSPECIFIED = 0
     ORDER = 1
     ANY_ORDER = 2
+
+
+class BoundProof(IntEnum):
+    """Whose word the bound, or the refusal, is: the solver's, or also that of the verifier."""
+
+    UNSPECIFIED = 0
+    NONE = 1
+    SOLVER = 2
+    CHECKED = 3
 
 
 class FreePolicy(IntEnum):
@@ -81,10 +90,12 @@ class Plan:
     base_time_ns: int
     # The op at which the peak is reached first.
     peak_op: int
-    # Extra time as a fraction of base_time_ns, and the proven lower bound of it.
+    # Extra time as a fraction of base_time_ns, and the lower bound of it.
     overhead: float
     bound: float
     bound_scope: BoundScope
+    bound_proof: BoundProof
+    # The overhead equals the bound, and the bound was checked.
     proven_optimal: bool
     solver: str
     solve_ms: float
@@ -145,6 +156,7 @@ class Plan:
             overhead=f.number("overhead"),
             bound=f.number("bound"),
             bound_scope=f.enum("bound_scope", BoundScope, "BOUND_SCOPE_"),
+            bound_proof=f.enum("bound_proof", BoundProof, "BOUND_PROOF_"),
             proven_optimal=f.flag("proven_optimal"),
             solver=f.text("solver"),
             solve_ms=f.number("solve_ms"),

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// reprise verify GRAPH PLAN: checks what a plan says with a program that shares
+// nothing with the search that made it. Of two files, or of a plan that the
+// server stores.
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "base/str_cat.h"
+#include "clients/cli/command.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/files.h"
+#include "clients/cli/proto_json.h"
+#include "clients/cli/server_client.h"
+#include "planner/certify.h"
+#include "server/convert/capabilities.h"
+#include "server/convert/graph_proto.h"
+#include "server/convert/plan_json.h"
+#include "server/convert/verify_proto.h"
+
+namespace reprise::cli {
+namespace {
+
+class VerifyCommand : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override;
+  int Run(const Globals& globals, Console& console) override;
+
+ private:
+  StatusOr<v1::Verification> VerifyFiles();
+
+  std::string graph_;
+  std::string plan_;
+};
+
+CLI::App* VerifyCommand::Define(CLI::App& app) {
+  CLI::App* sub = app.add_subcommand(
+      "verify", "Check a plan, its bound or its refusal, independently");
+  sub->add_option("GRAPH", graph_,
+                  "A step graph file; or the id of a plan on the server")
+      ->required();
+  sub->add_option("PLAN", plan_, "The plan file");
+  sub->footer(
+      "Exits with 1 where something that the plan says is not true.\n\n"
+      "Example:\n  reprise verify resnet.graph.json resnet.plan.json");
+  return sub;
+}
+
+int VerifyCommand::Run(const Globals& globals, Console& console) {
+  StatusOr<v1::Verification> found = NotFound("");
+  if (!plan_.empty()) {
+    found = VerifyFiles();
+  } else if (Exists(graph_)) {
+    return console.UsageError(
+        StrCat(graph_, ": name the plan too: reprise verify GRAPH PLAN"));
+  } else {
+    const auto client = ServerClient::Connect(globals.server);
+    found = client.ok() ? client->Verify(graph_) : client.status();
+  }
+  if (!found.ok()) return console.Error(found.status());
+  if (globals.json) {
+    console.Line(ProtoToJson(*found));
+  } else {
+    console.Line(found->sentence(), found->holds() ? Tone::kGood : Tone::kBad);
+  }
+  return found->holds() ? kDone : kFailed;
+}
+
+StatusOr<v1::Verification> VerifyCommand::VerifyFiles() {
+  ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_));
+  ASSIGN_OR_RETURN(const std::string text,
+                   ReadFile(plan_, server::kMaxPlanTextBytes));
+  StatusOr<server::PlanText> read = server::ReadPlanText(text);
+  if (!read.ok()) {
+    return Status(read.status().code(),
+                  StrCat(plan_, ": ", read.status().message()));
+  }
+  const v1::Plan& plan = read->plan;
+  if (!plan.graph_id().empty() && plan.graph_id() != file.graph_id) {
+    return FailedPrecondition(StrCat(plan_, ": the plan is for graph ",
+                                     plan.graph_id(), ", but ", graph_, " is ",
+                                     file.graph_id));
+  }
+  ASSIGN_OR_RETURN(const planner::StepGraph graph,
+                   server::ToPlanner(file.graph));
+  // What was possible when the plan was made is in its schedule.
+  ASSIGN_OR_RETURN(v1::Capabilities named,
+                   server::ParseCapabilities(
+                       plan.executor().empty() ? "free" : plan.executor()));
+  named.set_seeded_ok(true);
+  named.set_collective_ok(true);
+  ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
+                   server::ToPlanner(named));
+  return server::VerifyPlan(
+      graph, plan, planner::ExecutorOf(planner::WithExecution(capabilities)));
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeVerifyCommand() {
+  return std::make_unique<VerifyCommand>();
+}
+
+}  // namespace reprise::cli
