@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from zoo import GPT
 
+import reprise
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.whole import Whole
 
@@ -371,3 +373,167 @@ def test_inductor_gives_a_gpt_and_a_conv_net_the_gradients_of_inductor(
     assert job.checks >= 1
     assert job.checks == 2 or "differ from those of the model compiled without" in job.why
     assert all(same(a, b) for a, b in zip(expected, found, strict=True))
+
+
+@dataclass
+class Both:
+    logits: Tensor
+    loss: Tensor
+
+
+class Returns(nn.Module):
+    """As nanoGPT: logits that nobody uses in training, and the loss."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.gpt, self.way = GPT(2), way
+
+    def forward(self, x: Tensor) -> Any:
+        logits = self.gpt(x)
+        loss = cross_entropy(logits.flatten(0, 1), x.flatten())
+        if self.way == "data class":
+            return Both(logits, loss)
+        if self.way == "dictionary":
+            return {"logits": logits, "loss": loss, "hidden": None}
+        return logits, loss, x
+
+
+@pytest.mark.parametrize(
+    ("way", "in_place"), [("tuple", False), ("data class", True), ("dictionary", True)]
+)
+def test_a_compiled_model_returns_more_than_its_loss_and_its_report_says_what_was_measured(
+    way: str, in_place: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(armed: bool) -> tuple[list[str], reprise.Report]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, x = Returns(way).train(), torch.randint(0, 64, (8, 64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if in_place:
+            model.compile(backend="aot_eager")
+        called = model if in_place else torch.compile(model, backend="aot_eager")
+        if armed:
+            called = reprise.auto(called, "0.8x", verify_every=3)
+            assert reprise.auto(called, "0.8x") is called
+        torch.manual_seed(7)
+        losses = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            out = called(x)
+            loss = out[1] if way == "tuple" else out["loss"] if way[1] == "i" else out.loss
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+            del out, loss
+        report = reprise.report(called)
+        reprise.remove(called)
+        return losses, report
+
+    expected, _ = run(False)
+    found, report = run(True)
+
+    assert found == expected
+    assert report.stage == "training under a plan"
+    assert report.budget == "0.8x"
+    assert report.plan_id
+    assert report.checks == 2
+    assert report.gradients_equal
+    assert report.planned_steps == 3  # the others compile and are compared
+    if report.measured_peak_bytes:
+        assert report.validated
+    assert "gradients bit for bit equal in 2 checks" in str(report)
+    assert "REPRISE" not in capsys.readouterr().err
+
+
+def test_what_cannot_be_watched_trains_on_and_its_report_says_why() -> None:
+    model = nn.Linear(2, 2)
+    model.weight = nn.Parameter(torch.empty(2, 2, device="meta"))
+
+    assert reprise.auto(model, "0.5x") is model
+
+    assert "parameters are on 2 devices" in str(reprise.report(model))
+    with pytest.raises(reprise.RepriseError, match="must be a torch"):
+        reprise.auto(3, "0.5x")  # type: ignore[type-var]
+
+
+class Trained(nn.Module):
+    """Its own forward is never called, as that of a LightningModule is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [m for _ in range(6) for m in (nn.Linear(32, 32), nn.GELU())]
+        self.net, self.head = nn.Sequential(*layers), nn.Linear(32, 32)
+
+    def training_step(self, x: Tensor, parts: int) -> Tensor:
+        y = self.net(x)
+        return (self.head(y) if parts == 2 else y).square().mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_model_whose_parts_are_called_is_planned_by_its_one_part_or_told_which_they_are(
+    parts: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(armed: bool) -> tuple[list[str], reprise.Report]:
+        torch.manual_seed(0)
+        model = Trained()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if armed:
+            reprise.auto(model, "0.8x", warmup=1)
+        losses = []
+        for _ in range(7):
+            optimizer.zero_grad()
+            loss = model.training_step(torch.randn(64, 32), parts)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        report = reprise.report(model)
+        reprise.remove(model)
+        return losses, report
+
+    expected, _ = run(False)
+    found, report = run(True)
+
+    said = capsys.readouterr().err
+    assert found == expected
+    if parts == 1:
+        assert "its part net is: that part is planned" in said
+        assert report.stage == "training under a plan", report.why
+    else:
+        assert said.count("its parts net, head are. Call reprise.auto with each") == 1
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_that_is_compiled_after_it_was_armed_is_planned_in_its_compiled_code(
+    in_place: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(armed: bool) -> tuple[list[str], reprise.Report]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, x = GPT(1).train(), torch.randint(0, 64, (8, 64))
+        if armed:
+            reprise.auto(model, "0.8x")
+        called: Any = model
+        if in_place:
+            model.compile(backend="aot_eager")
+        else:
+            called = torch.compile(model, backend="aot_eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(7)
+        losses = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = squares(called(x), x)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item().hex())
+        report = reprise.report(model)
+        reprise.remove(model)
+        return losses, report
+
+    expected, _ = run(False)
+    found, report = run(True)
+
+    assert found == expected
+    assert report.stage == "training under a plan"
+    assert report.plan_id
+    assert capsys.readouterr().err.count("was compiled after it was armed") == 1

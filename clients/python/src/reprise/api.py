@@ -16,7 +16,7 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from reprise.errors import RepriseError
 from reprise.saying import otherwise
@@ -25,6 +25,8 @@ from reprise.units import check_budget, format_bytes
 if TYPE_CHECKING:
     from torch import nn
 
+    from reprise.torch.joint.job import CompiledJob
+    from reprise.torch.session.reporting import Reporting
     from reprise.torch.session.session import Session
 
     M = TypeVar("M", bound=nn.Module)
@@ -112,7 +114,7 @@ def auto(
     override = os.environ.get("REPRISE_BUDGET")
     wanted = override if override else budget
     checked = None if wanted is None else check_budget(wanted)
-    known = _sessions.get(model)
+    known = armed(model)
     if known is not None and known.attached:
         remove(model)  # `reprise run` was first; the program knows better
         known = None
@@ -139,6 +141,16 @@ def auto(
     return model
 
 
+def armed(model: nn.Module) -> Session | CompiledJob | None:
+    """What watches a model: itself, or what is planned in its place."""
+    started = sys.modules.get("reprise.torch.session.start")
+    if started is None:
+        return _sessions.get(model)
+    job: CompiledJob | None = started.compiled.get(model)
+    session: Session | None = started.successors.get(model, _sessions.get(model))
+    return session or job
+
+
 def _first(asked: str | None) -> str:
     ways = ("auto", "plain", "host", "shapes")
     way = asked or os.environ.get("REPRISE_FIRST") or "auto"
@@ -160,9 +172,11 @@ def remove(model: nn.Module) -> None:
     if session is not None:
         session.remove()
     started = sys.modules.get("reprise.torch.session.start")
-    joint = None if started is None else started.compiled.pop(model, None)
-    if joint is not None:
-        joint.remove()
+    if started is not None:
+        started.unarmed.pop(model, None)
+        for one in (started.successors.pop(model, None), started.compiled.pop(model, None)):
+            if one is not None:
+                one.remove()
 
 
 @otherwise(lambda model: _report(model))
@@ -172,9 +186,13 @@ def report(model: nn.Module) -> Report:
 
 
 def _report(model: nn.Module) -> Report:
-    session = _sessions.get(model)
-    if session is None:
-        return _empty()
+    watches = armed(model)
+    if watches is None:
+        started = sys.modules.get("reprise.torch.session.start")
+        return _empty("" if started is None else started.unarmed.get(model, ""))
+    if hasattr(watches, "joint"):
+        return _of_compiled(cast("CompiledJob", watches))
+    session = watches
     session.step.times.read(wait=True)
     plan, measured, verdict = session.plan, session.measured, session.record.verdict()
     stage, why = session.standing
@@ -215,7 +233,46 @@ def _no_plan_yet(session: Session, stage: str, why: str) -> str:
     return f"No plan: {stage}{because}.{peak}"
 
 
-def _empty() -> Report:
+def _of_compiled(job: CompiledJob) -> Report:
+    told = cast("Reporting", job.told)
+    plan, measured, verdict = job.plan, told.measured, told.record.verdict()
+    why = job.why or next(iter(job.joint.why), "")
+    stage = "training without a plan" if why else "warming up"
+    if plan is not None and not job.why:
+        stage, why = "training under a plan", ""
+    because = f" ({why})" if why else ""
+    return Report(
+        stage=stage,
+        why=why,
+        budget=job.budget,
+        budget_bytes=job.joint.budget_bytes,
+        plan_id=plan.plan_id if plan else "",
+        base_peak_bytes=measured.base_peak_bytes,
+        predicted_peak_bytes=verdict.predicted_peak_bytes,
+        measured_peak_bytes=verdict.measured_peak_bytes,
+        base_step_ns=verdict.base_step_ns or measured.base_step_ns,
+        predicted_step_ns=verdict.predicted_step_ns,
+        measured_step_ns=verdict.measured_step_ns,
+        overhead_bound=verdict.overhead_bound,
+        planned_steps=verdict.planned_steps,
+        mismatched_steps=measured.mismatched_steps,
+        over_budget_steps=verdict.over_budget_steps,
+        unplanned_steps=verdict.unplanned_steps,
+        unplanned_peak_bytes=verdict.unplanned_peak_bytes,
+        rungs=len(job.joint.plans),
+        checks=verdict.checks,
+        failed_checks=verdict.checks_differing,
+        gradient_checks=verdict.checks - verdict.value_checks,
+        unchecked=verdict.unchecked,
+        verify_extra_bytes=measured.verify_extra_bytes,
+        verify_peak_bytes=measured.verify_peak_bytes,
+        validated=verdict.validated,
+        sentence=verdict.sentence or f"No plan: {stage}{because}.",
+    )
+
+
+def _empty(why: str = "") -> Report:
     disabled = os.environ.get("REPRISE_DISABLE") == "1"
-    why = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
+    never = "REPRISE_DISABLE=1" if disabled else "reprise.auto was not called on this model"
+    why = why or never
     return Report(stage="off", why=why, sentence=f"No plan: {why}.")

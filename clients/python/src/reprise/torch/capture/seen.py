@@ -18,7 +18,7 @@ from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStorage
 from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.place import Place
 from reprise.torch.capture.sizes import Chosen, follow
-from reprise.torch.ground.ops import OpKind, tensors_in
+from reprise.torch.ground.ops import OpKind, outputs_in, tensors_in
 from reprise.torch.ground.subclass import parts_of
 from reprise.torch.meter.meter import Meter
 
@@ -139,7 +139,7 @@ class Seen:
 
     def pin_outputs(self, outputs: Any) -> None:
         """Of the root's forward."""
-        for tensor in tensors_in(outputs):
+        for tensor in outputs_in(outputs):
             for part in parts_of(tensor):
                 storage = self._storages.of(part)
                 if storage is not None:

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
 from reprise.torch.compiled.digest import digest
 from reprise.torch.ground import guard
-from reprise.torch.ground.ops import tensors_in
+from reprise.torch.ground.ops import outputs_in
 from reprise.torch.ground.outside import OutsideCopy, copied, restored
 
 __all__ = ["Autocast", "Buffers", "Check", "CheckResult", "Generators"]
@@ -224,7 +224,7 @@ class Check:
         if self._once:
             return
         forward = self._forwards[-1]
-        for position, output in enumerate(tensors_in(outputs)):
+        for position, output in enumerate(outputs_in(outputs)):
             if output.requires_grad:
                 self._handles.append(
                     output.register_hook(guard.quiet(self._keep(forward, position)))
@@ -263,7 +263,9 @@ class Check:
         left_out = len(self._parameters.keys() - self._after.keys() | self._touched)
         left_out += self._left_out
         wanted = self._after.keys() - self._touched
-        if self._once or not wanted or self._now.differs(Parameters(self._model)):
+        # None has come to an output: what the model returns is of a kind that nobody looks into.
+        unseen = not any(forward.grads for forward in self._forwards)
+        if self._once or unseen or not wanted or self._now.differs(Parameters(self._model)):
             return CheckResult(0, (), len(self._parameters) + self._left_out)
         extra = sum(
             g.nbytes for f in self._forwards for of in f.grads.values() for g in of.values()
@@ -352,7 +354,7 @@ class Check:
         forward.generators.restore()
         with torch.enable_grad(), forward.autocast.as_it_was():
             args, kwargs = restored(forward.arguments)
-            return tuple(tensors_in(call(*args, **kwargs)))
+            return tuple(outputs_in(call(*args, **kwargs)))
 
 
 def _has_hooks(parameter: nn.Parameter) -> bool:

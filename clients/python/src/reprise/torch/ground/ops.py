@@ -8,6 +8,7 @@ exceptions. An overload nobody knows is `once`: it is never run again.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any
@@ -240,3 +241,16 @@ def tensors_in(*values: Any) -> Iterator[Tensor]:
             yield from tensors_in(*value)
         elif isinstance(value, dict):
             yield from tensors_in(*value.values())
+
+
+def outputs_in(value: Any) -> Iterator[Tensor]:
+    """Tensors that a model returns: as `tensors_in`, and through the fields of data classes."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from outputs_in(one)
+    elif isinstance(value, dict):
+        yield from outputs_in(list(value.values()))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from outputs_in([getattr(value, f.name, None) for f in dataclasses.fields(value)])
+    elif isinstance(value, Tensor):
+        yield value

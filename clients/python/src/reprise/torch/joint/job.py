@@ -23,6 +23,7 @@ share of it (whole.py), and are compiled again.
 
 from __future__ import annotations
 
+import atexit
 import json
 import weakref
 from collections.abc import Callable
@@ -38,21 +39,27 @@ from torch.optim.optimizer import (
 )
 
 from reprise.errors import RepriseError
+from reprise.plan import Plan
 from reprise.saying import say
 from reprise.torch.check import quarantine
 from reprise.torch.check.verify import Check, CheckResult
+from reprise.torch.ground import guard
 from reprise.torch.ground.cycle import Cycle
-from reprise.torch.ground.forward import ArmedForward
-from reprise.torch.ground.ops import tensors_in
+from reprise.torch.ground.ops import outputs_in
 from reprise.torch.joint.joint_graph import with_loss
 from reprise.torch.joint.joint_pass import Ask, JointPass
 from reprise.torch.joint.peak import peak_under
+from reprise.torch.joint.site import site_of
+from reprise.torch.joint.told import Told
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.units import check_budget, format_bytes, format_percent
 
-__all__ = ["CompiledJob"]
+__all__ = ["CompiledJob", "open_jobs"]
+
+# Those of this process.
+open_jobs: dict[CompiledJob, None] = {}
 
 # So often are graphs compiled again because a step peaked above the budget.
 TRIES = 4
@@ -64,15 +71,26 @@ class CompiledJob:
     """One model that `torch.compile` has wrapped."""
 
     def __init__(
-        self, model: nn.Module, budget: str | int, verify_every: int, planner: Ask | None = None
+        self,
+        model: nn.Module,
+        budget: str | int,
+        verify_every: int,
+        planner: Ask | None = None,
+        told: Told | None = None,
+        lent: bool = False,
     ) -> None:
-        self._model = weakref.ref(model)
+        site = site_of(model)
+        if site is None:
+            raise RepriseError("the model is not compiled by torch.compile")
+        self._site = site
+        self.budget = check_budget(budget)
+        self.attached = False  # by `reprise run`, not by the program
+        self.told = told or Told()
         self._parameters = {id(p) for p in model.parameters()}
         self._device = model_device(model)
         self._meter = _exact_meter(self._device)
-        self.joint = JointPass(check_budget(budget), planner, only_when_told=True)
-        self._settings = _settings(model)
-        self._every = verify_every
+        self.joint = JointPass(self.budget, planner, only_when_told=True)
+        self.every = verify_every
         self._plain = self._compiled(planned=False)
         self._call = self._compiled(planned=True)
         self._cycle = Cycle()
@@ -93,16 +111,23 @@ class CompiledJob:
         self.measured_peak_bytes = self.predicted_peak_bytes = self.checks = 0
         self.why = ""  # there is no plan any more
         self.joint.install()
-        self._forward = ArmedForward(model, self._around)
-        self._hooks = [
-            register_optimizer_step_pre_hook(lambda o, *_: self._before_optimizer(o)),
-            register_optimizer_step_post_hook(lambda o, *_: self._after_optimizer(o)),
-        ]
+        site.arm(self._around)
+        # Lent: somebody else has hooks there, and tells.
+        self._lent = lent
+        self._hooks: list[Any] = []
+        if not lent:
+            self._hooks = [
+                register_optimizer_step_pre_hook(lambda o, *_: self.before_optimizer(o)),
+                register_optimizer_step_post_hook(lambda o, *_: self.after_optimizer(o)),
+            ]
+        open_jobs[self] = None
+        self._close = guard.quiet(self.close)
+        atexit.register(self._close)
 
     def remove(self) -> None:
         """The model is as it was. Idempotent."""
         self.joint.remove()
-        self._forward.remove()
+        self._site.remove()
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -110,28 +135,60 @@ class CompiledJob:
             self._check.stop()
         if self._meter is not None:
             self._meter.stop()
+        self.close()
+
+    def close(self) -> None:
+        """The program ends, or the job does. Idempotent."""
+        atexit.unregister(self._close)
+        open_jobs.pop(self, None)
+        self.told.close()
+
+    @property
+    def plan(self) -> Plan | None:
+        """That of the last graph that has one."""
+        return self.joint.plans[-1] if self.joint.plans else None
 
     # ---- The step -------------------------------------------------------------------
 
     def _around(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        model = self._model()
-        if self.why or self._busy or model is None or not torch.is_grad_enabled():
-            return self._plain(*args, **kwargs) if self.why else self._call(*args, **kwargs)
-        if not self._under_way:
-            self._begin(model._orig_mod)  # type: ignore[arg-type]
+        root = self._site.root
+        if self.why or self._busy or root is None or not torch.is_grad_enabled():
+            return (self._plain if self.why else self._call)(*args, **kwargs)
+        wanted = self._plain if self._measures else self._call
+        return guard.around(self._forward, wanted, args, kwargs)
+
+    def _forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        root = self._site.root
+        if not self._under_way and root is not None:
+            self._begin(root)
         if self._check is not None:
             self._check.enter(args, kwargs)
         self._calls = []
-        out = (self._plain if self._measures else self._call)(*args, **kwargs)
+        out = call(*args, **kwargs)
         if self._check is not None:
             self._check.leave(out)
-        outputs = list(tensors_in(out))
+        outputs = list(outputs_in(out))
         self._outputs = [weakref.ref(t.untyped_storage()) for t in outputs]
         if self._meter is not None and not self.measured_peak_bytes:
             self._watch_loss(self._meter, outputs)
         return out
+
+    def before_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
+        """An optimizer of the process is about to step."""
+        self._safely(self._before_optimizer, optimizer, lent)
+
+    def after_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
+        """It has stepped."""
+        self._safely(self._after_optimizer, optimizer, lent)
+
+    def _safely(self, do: Callable[[Optimizer], None], optimizer: Optimizer, lent: bool) -> None:
+        """A fault of ours in a hook of the optimizer is not the program's."""
+        if lent == self._lent and not guard.quietly(do, optimizer):
+            self._under_way = self._busy = False
 
     def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
         """What the program makes between the forward and its first gradient, which no graph
@@ -153,8 +210,9 @@ class CompiledJob:
     def _begin(self, model: nn.Module) -> None:
         self._under_way = True
         self._steps += 1
+        self.told.begin(self._steps)
         self._graphs = self.joint.seen
-        due = self._every and (self._unchecked or self._steps % self._every == 0)
+        due = self.every and (self._unchecked or self._steps % self.every == 0)
         if due and not self._measures:
             self._unchecked = False
             self._check = Check(model, frozenset())
@@ -188,9 +246,14 @@ class CompiledJob:
         if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
             return
         self._under_way = False
-        if self._meter is None or self.why:
+        meter = self._meter
+        peak = max(self._forward_peak, meter.peak()) if meter is not None else 0
+        plan = None if self.why or self._measures else self.plan
+        own = peak if plan is None else self._own(peak)
+        budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
+        self.told.ended(own, plan, self._judged, budget, predicted)
+        if meter is None or self.why:
             return
-        peak = max(self._forward_peak, self._meter.peak())
         # What is compiled or checked in a step takes memory that no other step takes.
         if self._measures and self._judged:
             self._plan_whole(peak)
@@ -213,6 +276,9 @@ class CompiledJob:
     # ---- What follows ---------------------------------------------------------------
 
     def _judge(self, check: Check, result: CheckResult) -> None:
+        plan = self.plan
+        if plan is not None:
+            self.told.checked(plan, result)
         self.checks += bool(result.checked)
         if not result.differing:
             return
@@ -229,13 +295,17 @@ class CompiledJob:
             "plan is removed and training goes on without one"
         )
 
-    def _judge_peak(self, peak: int) -> None:
-        budget = self.joint.budget_bytes
+    def _own(self, peak: int) -> int:
+        """What of a peak the budget is about."""
         if self._whole is not None:
-            peak -= max(0, self._began_live - self._static_bytes)
-        elif not self.joint.absolute:
+            return peak - max(0, self._began_live - self._static_bytes)
+        if not self.joint.absolute:
             # A share of one graph's memory: what else is alive when a step begins is beside it.
-            peak -= max(0, self._began_live - self.joint.inputs_bytes)
+            return peak - max(0, self._began_live - self.joint.inputs_bytes)
+        return peak
+
+    def _judge_peak(self, peak: int) -> None:
+        budget, peak = self.joint.budget_bytes, self._own(peak)
         first, self.measured_peak_bytes = not self.measured_peak_bytes, peak
         if peak <= budget:
             if first:
@@ -307,6 +377,7 @@ class CompiledJob:
         say(f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}{equal}")
 
     def _stop(self, why: str) -> None:
+        self.told.stopped(self.plan, why)
         self.why = why
         say(why)
 
@@ -314,9 +385,7 @@ class CompiledJob:
 
     def _compiled(self, planned: bool) -> Callable[..., Any]:
         """Compiles at its first call. A backend of its own: nothing is shared with another."""
-        model = self._model()
-        assert model is not None
-        backend, options = self._settings
+        backend = self._site.backend
 
         def flavour(gm: Any, inputs: Any, **more: Any) -> Any:
             before = len(self.joint.graphs)
@@ -326,8 +395,7 @@ class CompiledJob:
 
         if self.joint.plans and planned and self._whole is None:
             self.joint.forget()
-        made: Callable[..., Any] = torch.compile(model._orig_mod, backend=flavour, **options)  # type: ignore[arg-type]
-        return made
+        return self._site.compiled(flavour)
 
     def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
         """The same, and which graph of the step it is."""
@@ -338,18 +406,6 @@ class CompiledJob:
             return compiled(*args)
 
         return called
-
-
-def _settings(model: nn.Module) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Backend and options that a model was compiled with."""
-    context: Any = getattr(model, "dynamo_ctx", None)
-    backend: Any = getattr(context, "callback", None)
-    while hasattr(backend, "_torchdynamo_orig_backend"):
-        backend = backend._torchdynamo_orig_backend
-    if not callable(backend):
-        raise RepriseError("this torch does not tell by which backend a model is compiled")
-    options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
-    return backend, options
 
 
 def _exact_meter(device: torch.device) -> Meter | None:

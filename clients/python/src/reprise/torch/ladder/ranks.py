@@ -13,15 +13,21 @@ never because of what one rank alone has seen.
 from __future__ import annotations
 
 import datetime
+import sys
+from types import FrameType
 from typing import Any
 
 import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["Ranks"]
+__all__ = ["Missing", "Ranks"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
+# For the others to come to their first forward: a rank that waits in one holds up whoever needs
+# what it makes.
+PATIENCE = datetime.timedelta(seconds=5)
+_PIPELINES = "torch.distributed.pipelining"
 
 _groups = 0  # that this process wanted
 
@@ -45,7 +51,14 @@ class Ranks:
         distributed: Any = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
-        return cls(distributed) if distributed.get_world_size() > 1 else None
+        if distributed.get_world_size() == 1:
+            return None
+        if _called_from(_PIPELINES):
+            raise RepriseError(
+                f"the model is a stage of a pipeline ({_PIPELINES}): its ranks are not in their "
+                "forwards at the same time, and all ranks are planned together"
+            )
+        return cls(distributed)
 
     def gather(self, value: Any) -> list[Any]:
         """What every rank has."""
@@ -68,16 +81,43 @@ class Ranks:
         if default_store is None:
             return
         store = default_store()
-        keys = [f"reprise/{_groups}/{rank}" for rank in range(self.count)]
-        store.set(keys[self.rank], "here")
+        here = [f"reprise/{_groups}/{rank}" for rank in range(self.count)]
+        store.set(here[self.rank], "here")
         try:
-            store.wait(keys, TIMEOUT)
-        except RuntimeError as error:
-            store.delete_key(keys[self.rank])
-            raise RepriseError(
-                f"not all of the {self.count} ranks came to the first step of this model within "
-                f"{TIMEOUT.total_seconds():.0f} s; it is to be armed on all of them"
-            ) from error
+            store.wait(here, PATIENCE)
+            found = "all"
+        except RuntimeError:
+            found = "some"
+        # What the first one found holds for all: none makes a group that another gave up.
+        try:
+            found = store.compare_set(f"reprise/{_groups}/found", "", found).decode()
+        except (NotImplementedError, RuntimeError):
+            if found == "some":
+                store.delete_key(here[self.rank])
+        if found != "all":
+            missing = [str(rank) for rank, key in enumerate(here) if not store.check([key])]
+            who = (
+                f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing[:4])}" if missing else ""
+            )
+            raise Missing(
+                f"not all of the {self.count} ranks came to a forward of this model within "
+                f"{PATIENCE.total_seconds():.0f} s of each other"
+                + (f" ({who} did not)" if who else "")
+                + "; all ranks are planned together"
+            )
+
+
+class Missing(RepriseError):
+    """Not all ranks have come. They may at the next step, if one was late."""
+
+
+def _called_from(module: str) -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith(module):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _fact(error: RuntimeError) -> str:

@@ -99,11 +99,11 @@ class _Watch:
     def _arm(module: nn.Module) -> None:
         from reprise import api
 
-        if module not in api._sessions:
+        if api.armed(module) is None:
             api.auto(module, budget=None)
-            session = api._sessions.get(module)
-            if session is not None:
-                session.attached = True
+            armed = api.armed(module)
+            if armed is not None:
+                armed.attached = True
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -40,6 +40,7 @@ from reprise.torch.ground import guard
 from reprise.torch.ground.forward import ArmedForward
 from reprise.torch.ground.open_hooks import sweep
 from reprise.torch.ground.watch import close_watches
+from reprise.torch.joint.job import open_jobs
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
@@ -62,7 +63,7 @@ from reprise.torch.shortage.later import Later
 from reprise.torch.tape.costs import Costs
 from reprise.verdict import measured_part
 
-__all__ = ["Session"]
+__all__ = ["Session", "any_open"]
 
 # Sessions of this process: they share one agent, and one captures at a time.
 _open: dict[Session, None] = {}
@@ -117,6 +118,9 @@ class Session:
         self.unplanned = Unplanned(self)
         self.retry = Retry(self)
         self.waiting = Waiting(self)
+        # Puts another module in this one's place, or what torch.compile made of this one (None).
+        # False: there is none.
+        self.hand_over: Callable[[nn.Module | None], bool] | None = None
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -179,6 +183,13 @@ class Session:
         guard.quietly(self.meter.stop)
         self.close()
 
+    def give_way(self) -> None:
+        """Another module is planned in the place of this one. Hooks of optimizers stay: torch may
+        be walking through them."""
+        self.forward.remove()
+        self.stage = Stage.PLAIN
+        self._gone()
+
     def remove(self) -> None:
         """Takes every hook out; the model is as it was. Idempotent."""
         for do in (
@@ -190,7 +201,7 @@ class Session:
         ):
             guard.quietly(do)
         self.stage = Stage.PLAIN
-        while _hooks and not _open:
+        while _hooks and not (_open or open_jobs):
             _hooks.pop().remove()
 
     def close(self) -> None:
@@ -214,7 +225,7 @@ class Session:
         guard.no_longer(self._broke)
         if (error := fatal_error()) is not None:
             guard.quietly(self.record.failed, error)
-        if not _open and os.getpid() == self._pid:
+        if not (_open or open_jobs) and os.getpid() == self._pid:
             self.agent.stop()
 
     def say(self, text: str) -> None:
@@ -392,6 +403,11 @@ def fatal_error() -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
+def any_open() -> bool:
+    """Is a model of this process armed?"""
+    return bool(_open)
+
+
 def _stepping() -> bool:
     """Is this called from an optimizer's step (a closure)? One that has raised said nothing."""
     frame: FrameType | None = sys._getframe(1)
@@ -403,11 +419,15 @@ def _stepping() -> bool:
 def _before_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for session in tuple(_open):
         session._safely(session.before_optimizer, optimizer)
+    for job in tuple(open_jobs):
+        job.before_optimizer(optimizer, lent=True)
 
 
 def _after_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for session in tuple(_open):
         session._safely(session.after_optimizer, optimizer)
+    for job in tuple(open_jobs):
+        job.after_optimizer(optimizer, lent=True)
 
 
 def _ran_out(error: BaseException | None, asked: int) -> None:

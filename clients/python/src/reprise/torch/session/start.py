@@ -8,6 +8,8 @@ import os
 import platform
 import sys
 import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType
 
@@ -20,19 +22,27 @@ from reprise.errors import RepriseError
 from reprise.saying import say
 from reprise.torch.compiled.fast import prepare
 from reprise.torch.ground.dynamo import compiled_in_pieces, compiled_parts
+from reprise.torch.ground.guard import described
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
+from reprise.torch.joint.site import site_of
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.judge import VALUES
+from reprise.torch.session.reporting import Reporting
 from reprise.torch.session.session import Session
 
-__all__ = ["compiled", "start"]
+__all__ = ["compiled", "start", "successors", "unarmed"]
 
 DEFAULT_WAIT_S = 60.0
 
 # Models that torch.compile has wrapped.
 compiled: weakref.WeakKeyDictionary[nn.Module, CompiledJob] = weakref.WeakKeyDictionary()
+# Models in whose place another one is planned: its session; None: a compiled job.
+successors: weakref.WeakKeyDictionary[nn.Module, Session | None] = weakref.WeakKeyDictionary()
+# Models that could not be armed, and why.
+unarmed: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
 
 def start(
@@ -45,34 +55,105 @@ def start(
     first: str = "auto",
     verify: str = VALUES,
 ) -> Session | None:
-    """A session, or None when this model cannot be watched; the reason is said."""
-    if hasattr(model, "_orig_mod") and budget is not None and not supported():
-        # Planned graph by graph, when it is compiled.
-        compiled[model] = CompiledJob(model, budget, verify_every)
+    """A session, or None when this model has none: it is planned while it is compiled, or it cannot
+    be watched, and the reason is said. RepriseError: it is no model."""
+    if not isinstance(model, nn.Module):
+        raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
+    try:
+        if budget is not None and _start_compiled(model, budget, verify_every, name):
+            return None
+        again = partial(
+            _start,
+            budget=budget,
+            verify_every=verify_every,
+            warmup=warmup,
+            name=name,
+            first=first,
+            verify=verify,
+        )
+        session = again(model)
+        if budget is not None and session is not None:
+            compiles = partial(_start_compiled, budget=budget, every=verify_every, name=name)
+            session.hand_over = partial(_hand_over, weakref.ref(session), again, compiles)
+        return session
+    except Exception as error:
+        unarmed[model] = f"trains without Reprise: {described(error)}"
+        say(unarmed[model])
         return None
+
+
+def _hand_over(
+    known: weakref.ref[Session],
+    again: Callable[[nn.Module], Session | None],
+    compiles: Callable[..., bool],
+    part: nn.Module | None,
+) -> bool:
+    """Plans a part of a model, or what torch.compile made of it (`part`: None), in its place."""
+    session = known()
+    if session is None:
+        return False
+    model = session.model
+    if part is None:
+        part = compiled_around(model)
+        if part is None:
+            return False
+        session.forward.remove()
+        if not compiles(part, lent=True):
+            return False
+        compiled[model] = compiled[part]
+        successors[model] = None
+        session.say("this model was compiled after it was armed: its compiled code is planned")
+    else:
+        successors[model] = again(part)
+    session.give_way()
+    return True
+
+
+def _start_compiled(
+    model: nn.Module, budget: str, every: int, name: str, lent: bool = False
+) -> bool:
+    """Plans graph by graph, when the model is compiled. False: nothing has compiled it, or this
+    torch has no place for that."""
+    if site_of(model) is None or supported():
+        return False
+    labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
+    _, agent = _connect(labels)
+    told = Reporting(agent, budget)
+    compiled[model] = CompiledJob(model, budget, every, told=told, lent=lent)
+    return True
+
+
+def _labels(model: nn.Module, name: str, budget: str | None) -> dict[str, str]:
+    program = Path(sys.argv[0]).name or "python"
+    return {
+        "name": os.environ.get("REPRISE_NAME") or program,
+        "program": program,
+        "model": name,
+        **_what_works(model, budget),
+    }
+
+
+def _start(
+    model: nn.Module,
+    *,
+    budget: str | None,
+    verify_every: int,
+    warmup: int,
+    name: str,
+    first: str,
+    verify: str,
+) -> Session | None:
     why = _unsupported(model)
     if why:
-        say(f"trains without Reprise: {why}")
-        return None
-    try:
-        meter = open_meter(model_device(model))
-        start_counting(meter, model_device(model))
-    except RepriseError as error:
-        say(f"trains without Reprise: {error}")
-        return None
+        raise RepriseError(why)
+    meter = open_meter(model_device(model))
+    start_counting(meter, model_device(model))
     if not meter.exact:
         counted = "by block" if meter.name == "cuda" else "per storage, without what ops use inside"
         say(f"peaks are counted {counted}: {meter.why}")
     if budget is not None:
         prepare()
-    program = Path(sys.argv[0]).name or "python"
-    labels = {
-        "name": os.environ.get("REPRISE_NAME") or program,
-        "program": program,
-        "model": name,
-        "meter": meter.name,
-        **_what_works(model, budget),
-    }
+    labels = {**_labels(model, name, budget), "meter": meter.name}
     collector, agent = _connect(labels)
     session = Session(
         model,
@@ -125,11 +206,9 @@ def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
 
 
 def _unsupported(model: nn.Module) -> str:
-    if not isinstance(model, nn.Module):
-        raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
         return "the model is compiled with TorchScript"
-    if hasattr(model, "_orig_mod"):
+    if site_of(model) is not None:
         return f"the model is compiled with torch.compile; {supported() or 'it has no budget'}"
     devices = {t.device for t in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:

@@ -17,12 +17,15 @@ from typing import TYPE_CHECKING
 
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
+from reprise.torch.session.elsewhere import Elsewhere
 
 if TYPE_CHECKING:
     from reprise.torch.session.session import Session
 
 __all__ = ["Waiting"]
 
+# After so many steps without a forward it is looked where the model runs.
+LOOKS = 2
 # So many steps, and nothing has come of them.
 STEPS = 8
 # A step may have that many forwards: gradients are accumulated over them.
@@ -36,6 +39,7 @@ class Waiting:
         self._session = session
         self._forwards = 0
         self._not_called = 0
+        self._elsewhere: Elsewhere | None = None
         self._unplanned = 0  # in a row
 
     def forward(self) -> None:
@@ -56,11 +60,30 @@ class Waiting:
         if session.budget is None or session.step.number:
             return
         self._not_called += 1
-        if self._not_called == STEPS:
+        if self._not_called == LOOKS:
+            if session.hand_over is not None and session.hand_over(None):
+                return
+            self._elsewhere = Elsewhere(session.model)
+            self._elsewhere.watch()
+        elif self._not_called == LOOKS + 1 and self._elsewhere is not None:
+            parts = self._elsewhere.parts()
+            names = ", ".join(list(parts)[:3])
+            if len(parts) == 1 and session.hand_over is not None:
+                session.say(
+                    f"the forward of this model is never called, that of its part {names} is: that "
+                    "part is planned"
+                )
+                session.hand_over(next(iter(parts.values())))
+                return
             session.say(
-                f"no plan yet: an optimizer has stepped {STEPS} times for this model, and its "
-                "forward was never called with gradients from outside torch.compile and "
-                "torch.func. Arm the module that the training loop calls, before it is compiled"
+                "no plan yet: the forward of this model was never called with gradients"
+                + (
+                    f"; its parts {names} are. Call reprise.auto with each of them, or with one "
+                    "module whose forward calls them"
+                    if parts
+                    else ", or only inside torch.compile or torch.func. Call reprise.auto with the "
+                    "module that the training loop calls"
+                )
             )
 
     def planned(self) -> None:

@@ -33,7 +33,7 @@ from torch import Tensor
 from reprise.errors import RepriseError
 from reprise.torch.ground.host import HostSaves
 from reprise.torch.ground.open_hooks import Hooks
-from reprise.torch.ladder.ranks import Ranks
+from reprise.torch.ladder.ranks import Missing, Ranks
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.ladder.together import Together
 from reprise.torch.meter.room import Room, room_on
@@ -72,6 +72,7 @@ class FirstSteps:
         self._watches: tuple[Room, int] | None = None
         self._before: tuple[Room, int] | None = None
         self._again: Again | None = None
+        self._late = False  # not all ranks came to the first step
         self._failed = ""  # the error of the last step, which the program has caught
         self.near = False  # the step under way may run out of memory, and is taken again if it does
         self.notes = Notes(session.model, session.device)
@@ -90,6 +91,9 @@ class FirstSteps:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A step begins."""
         if self._over or self._begun:
+            if self._late:
+                self._late = False
+                self._meet("plain", last=True)
             if self.plain:
                 self._next(args, kwargs)
             return
@@ -100,25 +104,38 @@ class FirstSteps:
                 self._elsewhere(),
                 "the last start of this job ran out of memory before it had a plan",
             )
-        try:
-            ranks = Ranks.here()
-            ways = [] if ranks is None else ranks.gather(way)
-        except RepriseError as error:
-            self._over = True
-            session.stop_planning(f"trains without a plan: {error}")
+        ways = self._meet(way)
+        if session.stage is Stage.PLAIN:
             return
-        if ranks is not None:
-            session.planning.together = Together(session, ranks)
+        ranks = session.planning.together
         if any(other not in ("auto", "plain") for other in ways):
             way = "host"  # shapes are those of one rank
         self.notes.begins()
         if way in ("host", "shapes"):
             self._careful(way, why, args, kwargs)
-        elif way == "auto" and ranks is None:
+        elif way == "auto" and ranks is None and not self._late:
             room = room_on(session.device)
             self._watches = None if room is None else (room, session.meter.live())
             self._before = self._watches
             self._look(near=True)
+
+    def _meet(self, way: str, last: bool = False) -> list[str]:
+        """The other ranks, if there are any: how each of them takes its first step."""
+        session = self._session
+        try:
+            ranks = Ranks.here()
+            if ranks is None:
+                return []
+            ways = ranks.gather(way)
+        except RepriseError as error:
+            if isinstance(error, Missing) and not last:
+                self._late = True  # at the next step, once more
+                return []
+            self._over = True
+            session.stop_planning(f"trains without a plan: {error}")
+            return []
+        session.planning.together = Together(session, ranks)
+        return ways
 
     def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A step begins after the first one, still without a plan."""

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the calls of a compiled model go, and how it was compiled.
+
+    site = site_of(model)            # None: nothing has compiled it as a whole
+    again = site.compiled(backend)   # the model compiled once more, with the same options
+    site.arm(around)                 # its calls now run inside around(call, args, kwargs)
+    site.remove()
+
+| compiled by | its calls |
+|---|---|
+| `torch.compile(model)` | of the wrapper's forward |
+| `model.compile()` | of what PyTorch keeps in the module itself |
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from reprise.errors import RepriseError
+from reprise.torch.ground.dynamo import is_compiled
+from reprise.torch.ground.forward import ArmedForward
+
+__all__ = ["Site", "site_of"]
+
+_IN_PLACE = "_compiled_call_impl"
+Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+
+
+def site_of(model: nn.Module) -> Site | None:
+    """RepriseError: this torch does not tell how it was compiled."""
+    if "dynamo_ctx" in model.__dict__ and isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        return _Wrapper(model)
+    if is_compiled(model.__dict__.get(_IN_PLACE)):
+        return _InPlace(model)
+    return None
+
+
+class Site:
+    """One of the two."""
+
+    def __init__(self, model: nn.Module, context: Any) -> None:
+        self._model = weakref.ref(model)
+        backend: Any = getattr(context, "callback", None)
+        while hasattr(backend, "_torchdynamo_orig_backend"):
+            backend = backend._torchdynamo_orig_backend
+        if not callable(backend):
+            raise RepriseError("this torch does not tell by which backend a model is compiled")
+        self.backend: Callable[..., Any] = backend  # with its mode and options
+        self._options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
+
+    @property
+    def root(self) -> nn.Module | None:
+        """The model itself; None: it is gone."""
+        return self._model()
+
+    def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+        """Compiles at its first call."""
+        made: Callable[..., Any] = torch.compile(self._callable(), backend=backend, **self._options)
+        return made
+
+    def _callable(self) -> Any:
+        raise NotImplementedError
+
+    def arm(self, around: Around) -> None:
+        """Its calls go there."""
+
+    def remove(self) -> None:
+        """The model is as it was. Idempotent."""
+
+
+class _Wrapper(Site):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model, model.__dict__["dynamo_ctx"])
+        self._forward: ArmedForward | None = None
+
+    @property
+    def root(self) -> nn.Module | None:
+        model = self._model()
+        return None if model is None else model._orig_mod  # type: ignore[return-value]
+
+    def _callable(self) -> Any:
+        return self.root
+
+    def arm(self, around: Around) -> None:
+        model = self._model()
+        assert model is not None
+        self._forward = ArmedForward(model, around)
+
+    def remove(self) -> None:
+        if self._forward is not None:
+            self._forward.remove()
+
+
+class _InPlace(Site):
+    """Copies and pickles of such a module are not compiled, as PyTorch has it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._own: Any = model.__dict__[_IN_PLACE]
+        super().__init__(model, _context(self._own))
+        self._armed: Any = None
+
+    def _callable(self) -> Any:
+        model = self._model()
+        assert model is not None
+        return model._call_impl
+
+    def arm(self, around: Around) -> None:
+        own = self._own
+
+        def armed(*args: Any, **kwargs: Any) -> Any:
+            return around(own, args, kwargs)
+
+        self._armed = armed
+        self._put(armed)
+
+    def remove(self) -> None:
+        model = self._model()
+        if model is not None and model.__dict__.get(_IN_PLACE) is self._armed:
+            self._put(self._own)
+
+    def _put(self, call: Any) -> None:
+        model = self._model()
+        if model is not None:
+            model.__dict__[_IN_PLACE] = call
+
+
+def _context(function: Any) -> Any:
+    """What torch.compile made a function with: it holds on to it."""
+    code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
+    held = {} if code is None else dict(zip(code.co_freevars, cells, strict=True))
+    if "self" not in held:
+        raise RepriseError("this torch does not tell by which backend a model is compiled")
+    return held["self"].cell_contents

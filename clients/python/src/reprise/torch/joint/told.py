@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is told of the steps of a compiled job: here nobody (session/reporting.py: the agent)."""
+
+from __future__ import annotations
+
+from reprise.plan import Plan
+from reprise.torch.check.verify import CheckResult
+
+__all__ = ["Told"]
+
+
+class Told:
+    """Of one job."""
+
+    def begin(self, number: int) -> None:
+        """A step begins."""
+
+    def ended(
+        self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
+    ) -> None:
+        """It is over; `plan`: it ran under one; `quiet`: nothing was compiled or compared in it;
+        `predicted`: its peak, 0 where that is not known."""
+
+    def checked(self, plan: Plan, result: CheckResult) -> None:
+        """Gradients were compared; nothing checked: they could not be."""
+
+    def stopped(self, plan: Plan | None, why: str) -> None:
+        """Training goes on without the plan."""
+
+    def close(self) -> None:
+        """Nothing more will be told."""

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compiled job measured: kept for its report, and told to the collector.
+
+told = Reporting(agent, budget)
+told.begin(number)               # a step
+told.ended(peak, plan, quiet, budget_bytes)
+told.checked(plan, result); told.stopped(plan, why)
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+from reprise import abi
+from reprise.agent import Agent
+from reprise.plan import Plan
+from reprise.torch.check.verify import CheckResult
+from reprise.torch.joint.job import open_jobs
+from reprise.torch.joint.told import Told
+from reprise.torch.session.measure import Measured
+from reprise.torch.session.record import Record
+from reprise.torch.session.session import any_open, fatal_error
+
+__all__ = ["Reporting"]
+
+_KEY = "compiled"  # inputs of other sizes are other graphs
+
+
+class Reporting(Told):
+    """Of one job."""
+
+    def __init__(self, agent: Agent, budget: str) -> None:
+        self._agent: Agent | None = agent
+        self.measured = Measured(budget)
+        self.record = Record(agent)
+        self._number = self._begin_ns = 0
+        self._applied: tuple[int, int] | None = None  # plan, predicted peak
+        self._pid = os.getpid()
+
+    def begin(self, number: int) -> None:
+        """A step begins."""
+        self._number = number
+        if self._agent is not None:
+            self._agent.step(number)
+        self._begin_ns = time.perf_counter_ns()
+
+    def ended(
+        self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
+    ) -> None:
+        """The step is over. One that also compiles or compares takes time and memory that no other
+        step takes: it is no measurement of a plan."""
+        step_ns = time.perf_counter_ns() - self._begin_ns
+        flags = 0 if quiet else abi.STEP_WINDOW
+        if not quiet:
+            plan = None
+        elif plan is None:
+            self.measured.plain(_KEY, peak)(step_ns, 0)
+        else:
+            # The planner may have been asked for less, to leave room for what no graph shows.
+            plan = replace(plan, budget_bytes=budget_bytes)
+            flags = abi.STEP_PLANNED
+            now = (plan.plan_number, predicted)
+            if now != self._applied:
+                self._applied = now
+                expected = replace(plan, peak_bytes=predicted or plan.peak_bytes)
+                self.record.applied(expected, 0, self.measured.base_step_ns)
+        self.record.step(self._number, step_ns=step_ns, peak_bytes=peak, flags=flags, plan=plan)
+
+    def checked(self, plan: Plan, result: CheckResult) -> None:
+        """Gradients were compared; nothing checked: they could not be."""
+        if not result.checked:
+            self.record.unchecked(plan, "the forward cannot run once more unnoticed")
+            return
+        self.measured.checked(result)
+        self.record.check(self._number, plan, result)
+
+    def stopped(self, plan: Plan | None, why: str) -> None:
+        """Training goes on without the plan."""
+        if plan is None:
+            self.record.without(why)
+        else:
+            self.record.withdrawn(plan, why)
+
+    def close(self) -> None:
+        """Nothing more will be told; the last one ends the agent's session."""
+        agent, self._agent = self._agent, None
+        if agent is None:
+            return
+        if (error := fatal_error()) is not None:
+            self.record.failed(error)
+        if not open_jobs and not any_open() and os.getpid() == self._pid:
+            agent.stop()

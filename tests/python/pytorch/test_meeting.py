@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that do not come to a forward together train on, all of them, and are told why."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch import distributed
+
+from reprise.errors import RepriseError
+from reprise.torch.ladder import ranks
+from reprise.torch.ladder.ranks import Missing, Ranks
+
+
+def process(rank: int, store: Any) -> Any:
+    """One of two, as torch.distributed shows it."""
+    return SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=lambda: rank,
+        get_world_size=lambda: 2,
+        new_group=lambda **_: "a group",
+        distributed_c10d=SimpleNamespace(_get_default_store=lambda: store),
+    )
+
+
+def test_what_the_first_rank_found_holds_for_one_that_comes_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = distributed.HashStore()
+    monkeypatch.setattr(ranks, "PATIENCE", timedelta(milliseconds=20))
+    monkeypatch.setattr(ranks, "_groups", 0)
+    with pytest.raises(Missing, match=r"not all of the 2 ranks came .* \(rank 1 did not\)"):
+        Ranks(process(0, store))
+
+    monkeypatch.setattr(ranks, "_groups", 0)
+    with pytest.raises(Missing, match="not all of the 2 ranks came"):
+        Ranks(process(1, store))
+
+    # At the next step the first one is there before.
+    store.set("reprise/2/0", "here")
+    monkeypatch.setattr(ranks, "_groups", 1)
+    assert Ranks(process(1, store)).rank == 1
+
+
+def test_a_stage_of_a_pipeline_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks.torch, "distributed", process(0, distributed.HashStore()))
+    schedule: dict[str, Any] = {"__name__": "torch.distributed.pipelining.schedules"}
+    exec("def step(forward):\n    return forward()\n", schedule)
+
+    with pytest.raises(RepriseError, match="is a stage of a pipeline"):
+        schedule["step"](Ranks.here)
