@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import time
 import weakref
 from collections.abc import Callable
 from functools import wraps
@@ -233,6 +234,12 @@ class CompiledJob:
         if check is None or not self.joint.plans or self.why:
             return
         self._busy = True
+        began = time.perf_counter_ns()
+        meter = self._meter
+        if meter is not None:
+            # What the comparison takes is beside the step.
+            self._forward_peak = max(self._forward_peak, meter.peak())
+            meter.reset_peak()
         try:
             result = check.compare(self._plain)
         except Exception as error:  # the reference is ours: out of memory, mostly
@@ -241,6 +248,9 @@ class CompiledJob:
             self._judge(check, result)
         finally:
             self._busy = False
+            self.told.compared(meter.peak() if meter else 0, time.perf_counter_ns() - began)
+            if meter is not None:
+                meter.reset_peak()
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
         if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
@@ -251,7 +261,8 @@ class CompiledJob:
         plan = None if self.why or self._measures else self.plan
         own = peak if plan is None else self._own(peak)
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
-        self.told.ended(own, plan, self._judged, budget, predicted)
+        compiled = self.joint.seen != self._graphs
+        self.told.ended(own, plan, not compiled, budget, predicted)
         if meter is None or self.why:
             return
         # What is compiled or checked in a step takes memory that no other step takes.

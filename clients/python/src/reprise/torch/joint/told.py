@@ -18,8 +18,11 @@ class Told:
     def ended(
         self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
     ) -> None:
-        """It is over; `plan`: it ran under one; `quiet`: nothing was compiled or compared in it;
+        """It is over; `plan`: it ran under one; `quiet`: nothing was compiled in it;
         `predicted`: its peak, 0 where that is not known."""
+
+    def compared(self, peak: int, took_ns: int) -> None:
+        """A comparison took so much, at its peak."""
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
         """Gradients were compared; nothing checked: they could not be."""

@@ -35,7 +35,7 @@ class Reporting(Told):
         self._agent: Agent | None = agent
         self.measured = Measured(budget)
         self.record = Record(agent)
-        self._number = self._begin_ns = 0
+        self._number = self._begin_ns = self._compared_ns = 0
         self._applied: tuple[int, int] | None = None  # plan, predicted peak
         self._pid = os.getpid()
 
@@ -49,24 +49,30 @@ class Reporting(Told):
     def ended(
         self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
     ) -> None:
-        """The step is over. One that also compiles or compares takes time and memory that no other
-        step takes: it is no measurement of a plan."""
-        step_ns = time.perf_counter_ns() - self._begin_ns
-        flags = 0 if quiet else abi.STEP_WINDOW
+        """The step is over. One that also compiles takes memory that no other step takes: its peak
+        is not known. Where no step without a plan was measured, times are compared with nothing."""
+        step_ns = time.perf_counter_ns() - self._begin_ns - self._compared_ns
+        self._compared_ns = 0
+        flags = 0 if quiet and self.measured.base_step_ns else abi.STEP_WINDOW
         if not quiet:
-            plan = None
+            plan, peak = None, 0
         elif plan is None:
             self.measured.plain(_KEY, peak)(step_ns, 0)
         else:
             # The planner may have been asked for less, to leave room for what no graph shows.
             plan = replace(plan, budget_bytes=budget_bytes)
-            flags = abi.STEP_PLANNED
+            flags |= abi.STEP_PLANNED
             now = (plan.plan_number, predicted)
             if now != self._applied:
                 self._applied = now
                 expected = replace(plan, peak_bytes=predicted or plan.peak_bytes)
                 self.record.applied(expected, 0, self.measured.base_step_ns)
         self.record.step(self._number, step_ns=step_ns, peak_bytes=peak, flags=flags, plan=plan)
+
+    def compared(self, peak: int, took_ns: int) -> None:
+        """A comparison took so much, at its peak."""
+        self._compared_ns += took_ns
+        self.measured.verify_peak_bytes = max(self.measured.verify_peak_bytes, peak)
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
         """Gradients were compared; nothing checked: they could not be."""
