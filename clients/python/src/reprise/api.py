@@ -144,6 +144,8 @@ def auto(
 def armed(model: nn.Module) -> Session | CompiledJob | None:
     """What watches a model: itself, or what is planned in its place."""
     started = sys.modules.get("reprise.torch.session.start")
+    if not hasattr(model, "named_modules"):
+        return None  # it is no model
     if started is None:
         return _sessions.get(model)
     job: CompiledJob | None = started.compiled.get(model)
