@@ -2,7 +2,7 @@
 
 /**
  * Peak and time of every step of a run, one above the other on one axis of
- * steps. Steps without a plan are grey, planned ones dark; gradient checks are
+ * steps. Steps without a plan are grey, planned ones dark; checks are
  * marks on the floor of the upper picture; predictions are dashed.
  */
 import uPlot from 'uplot';

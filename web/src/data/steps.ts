@@ -24,6 +24,8 @@ export interface Check {
   readonly differing: number;
   readonly equal: boolean;
   readonly firstName: string;
+  /** Compared were tensors that the plan made again; else gradients. */
+  readonly values: boolean;
 }
 
 export function emptyLog(): StepLog {
@@ -55,13 +57,15 @@ export function appended(
       differing: report.differing,
       equal: report.bitwise && report.differing === 0 && !report.failed,
       firstName: report.firstName,
+      values: report.values,
     });
   }
   return log.step.length + log.checks.length === before ? log : {...log};
 }
 
 export function checkText(check: Check): string {
-  if (check.equal) return `${check.checked} gradients equal bit for bit`;
+  const what = check.values ? 'recomputed tensors' : 'gradients';
+  if (check.equal) return `${check.checked} ${what} equal bit for bit`;
   const first = check.firstName === '' ? '' : `, first ${check.firstName}`;
-  return `${check.differing} of ${check.checked} gradients differ${first}`;
+  return `${check.differing} of ${check.checked} ${what} differ${first}`;
 }
