@@ -142,7 +142,7 @@ def main() -> None:
 
     model = GPT(args.depth, args.width, args.heads, args.context, args.dropout)
     if args.budget:
-        model = reprise.auto(model, budget=args.budget)
+        model = reprise.auto(model, budget=args.budget, verify="gradients")
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.1)
     loader = DataLoader(
         Text(args.context), args.batch, shuffle=True, drop_last=True, num_workers=args.workers

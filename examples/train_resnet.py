@@ -120,7 +120,7 @@ def main() -> None:
 
     model = ResNet(args.depth)
     if args.budget:
-        model = reprise.auto(model, budget=args.budget)
+        model = reprise.auto(model, budget=args.budget, verify="gradients")
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, weight_decay=1e-4)
     loader = DataLoader(
         digits(), args.batch, shuffle=True, drop_last=True, num_workers=args.workers
