@@ -36,11 +36,14 @@ def test_a_plan_a_bound_and_a_refusal_are_found_true(reprise: Reprise, graph_fil
     (reprise.folder / "p.plan.json").write_text(json.dumps(plan))
     said = reprise("verify", "small.graph.json", "p.plan.json")
 
-    assert found["holds"] and found["proven_optimal"]
+    assert found["holds"]
+    assert found["proven_optimal"]
     assert found["bound_proof"] == "BOUND_PROOF_CHECKED"
     assert int(found["peak_bytes"]) == plan["peak_bytes"]
-    assert refused["holds"] and refused["bound_proof"] == "BOUND_PROOF_CHECKED"
-    assert said.out.startswith("The schedule is valid") and "none is faster" in said.out
+    assert refused["holds"]
+    assert refused["bound_proof"] == "BOUND_PROOF_CHECKED"
+    assert said.out.startswith("The schedule is valid")
+    assert "none is faster" in said.out
 
 
 def without_a_run(plan: dict[str, Any]) -> None:
@@ -93,7 +96,8 @@ def test_a_changed_plan_is_rejected(
     found = verified(reprise, "small.graph.json", plan)
 
     assert not found.get("holds", False)
-    assert found["wrong"] and found["sentence"].startswith("Not true")
+    assert found["wrong"]
+    assert found["sentence"].startswith("Not true")
 
 
 def test_a_bound_without_its_certificate_is_the_solvers_word(
@@ -106,5 +110,6 @@ def test_a_bound_without_its_certificate_is_the_solvers_word(
 
     found = verified(reprise, "small.graph.json", plan)
 
-    assert found["holds"] and found["bound_proof"] == "BOUND_PROOF_SOLVER"
+    assert found["holds"]
+    assert found["bound_proof"] == "BOUND_PROOF_SOLVER"
     assert "solver's word" in found["sentence"]
