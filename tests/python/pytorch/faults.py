@@ -20,6 +20,7 @@ import argparse
 import atexit
 import json
 import multiprocessing
+import multiprocessing.util
 import os
 import random
 import select
@@ -159,6 +160,7 @@ def _child(writer: int, kind: str, fault: Fault | None, armed: bool, counts: boo
             sys.settrace(count(reached))
         try:
             result.digest = job()
+            atexit.unregister(multiprocessing.util._exit_function)
             atexit._run_exitfuncs()
         finally:
             sys.settrace(None)
@@ -282,10 +284,13 @@ def campaign(
     found = []
     todo = [(fault, expected[fault.kind]) for fault in chosen(reached, number, seed)]
     # Threads of a pool are of this process alone; those that fork have none.
-    with multiprocessing.get_context("fork").Pool(processes) as pool:
-        for one in pool.imap(_judge, todo) if processes > 1 else map(_judge, todo):
-            found.append(one)
-            told(one)
+    # What it does at the end of a process is not for those that are forked here.
+    pool = multiprocessing.get_context("fork").Pool(processes) if processes > 1 else None
+    for one in map(_judge, todo) if pool is None else pool.imap(_judge, todo):
+        found.append(one)
+        told(one)
+    if pool is not None:
+        pool.terminate()
     return reached, found
 
 
