@@ -15,6 +15,7 @@
 #include "planner/certify.h"
 #include "server/convert/capabilities.h"
 #include "server/convert/graph_proto.h"
+#include "server/convert/graph_json.h"
 #include "server/convert/plan_json.h"
 #include "server/convert/verify_proto.h"
 
@@ -69,7 +70,7 @@ int VerifyCommand::Run(const Globals& globals, Console& console) {
 StatusOr<v1::Verification> VerifyCommand::VerifyFiles() {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_));
   ASSIGN_OR_RETURN(const std::string text,
-                   ReadFile(plan_, server::kMaxPlanTextBytes));
+                   ReadFile(plan_, server::kMaxGraphTextBytes));
   StatusOr<server::PlanText> read = server::ReadPlanText(text);
   if (!read.ok()) {
     return Status(read.status().code(),

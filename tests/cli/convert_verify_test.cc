@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "server/convert/capabilities.h"
+#include "server/convert/graph_proto.h"
 #include "server/convert/plan_json.h"
 #include "server/convert/plan_proto.h"
 #include "server/convert/verify_proto.h"
