@@ -365,7 +365,7 @@ def unaware(armed: bool) -> Job:
     def job() -> str:
         os.environ["REPRISE_BUDGET"] = "0.9x"
         if armed:
-            attach.attach()
+            otherwise(lambda: None)(attach.attach)()  # as the package's sitecustomize does
         return train(model, 8, rows=lambda step: 64)
 
     return job

@@ -79,6 +79,7 @@ class Report:
         """Some check was made, and every one found the same bits."""
         return self.checks > 0 and self.failed_checks == 0
 
+    @otherwise(lambda self: self.sentence)
     def __str__(self) -> str:
         return self.sentence
 

@@ -20,11 +20,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from torch import nn
 
-from reprise.torch.ground.guard import quietly
+from reprise.torch.ground.guard import watched
 
 __all__ = ["compiled_in_pieces", "compiled_parts", "is_compiled", "watch"]
 
@@ -108,7 +109,7 @@ def _install() -> bool:
         _watching += 1
         if _watching == 1:
             _plain = getattr(eval_frame, _SETS)
-            setattr(eval_frame, _SETS, _seen)
+            setattr(eval_frame, _SETS, watched(_plain, _look))
     return True
 
 
@@ -120,12 +121,9 @@ def _uninstall() -> None:
             setattr(sys.modules[_MODULE], _SETS, _plain)
 
 
-def _seen(callback: Any) -> Any:
-    if callback is None and _here.called:
-        frame = sys._getframe(1)
-        if frame.f_code.co_name == _ENTRY:
-            quietly(_here.called[-1], _name_of(frame.f_locals.get("fn")))
-    return _plain(callback)
+def _look(frame: FrameType, callback: Any) -> None:
+    if callback is None and _here.called and frame.f_code.co_name == _ENTRY:
+        _here.called[-1](_name_of(frame.f_locals.get("fn")))
 
 
 def _name_of(function: Any) -> str:

@@ -22,6 +22,7 @@ Tests make every function of the package fail (tests/python/pytorch/faults.py) b
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -66,6 +67,7 @@ __all__ = [
     "surely",
     "told",
     "unpacking",
+    "watched",
 ]
 
 # Returns whether it has said so.
@@ -244,6 +246,16 @@ def _through(wrapper: Callable[..., Any], do: Callable[..., Any], *args: Any, **
     return around(lambda call, a, k: wrapper(call, *a, **k), do, args, kwargs)
 
 
+def watched(do: Callable[..., Any], look: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands in for `do`: before it is called, `look(frame, *args)` sees who calls it."""
+
+    def call(*args: Any) -> Any:
+        quietly(look, sys._getframe(1), *args)
+        return do(*args)
+
+    return call
+
+
 class Method:
     """Stands in `vars(model)["forward"]` and looks like the method whose place it takes; its calls
     go to `around_(plain, args, kwargs)`. Holds the module weakly, as a method would not: a module
@@ -331,7 +343,7 @@ class Lifted:
     @contextmanager
     def __call__(self, *args: Any) -> Iterator[None]:
         taken: list[Any] = []
-        quietly(self._off, taken)
+        surely(self._off, taken)
         try:
             with self._plain(*args):
                 yield

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.ground.geometry import Geometry, geometry_of
-from reprise.torch.ground.guard import told
+from reprise.torch.ground.guard import quiet, told
 from reprise.torch.ground.outside import hide, host_buffer
 from reprise.torch.ground.stale import stale_message
 
@@ -45,13 +45,13 @@ class _Copy:
     __slots__ = ("__weakref__", "bytes", "device", "host", "owner", "storage")
 
     def __init__(self, storage: torch.UntypedStorage, owner: HostSaves) -> None:
-        self.owner = owner
         self.bytes = storage.nbytes()
         self.device = storage.device
         self.host = host_bytes(self.bytes, self.device)
         self.lives_at(storage)
         self.refresh(storage)
         owner._holds(self.bytes)
+        self.owner = owner
 
     def lives_at(self, storage: torch.UntypedStorage) -> None:
         """Where the bytes are on the device, as long as they are."""
@@ -62,8 +62,11 @@ class _Copy:
         """The storage has been written."""
         self.host.copy_(_bytes_of(storage))
 
+    @quiet
     def __del__(self) -> None:
-        self.owner._holds(-self.bytes)
+        # One that could not be made has no owner.
+        if (owner := getattr(self, "owner", None)) is not None:
+            owner._holds(-self.bytes)
 
 
 class HostSaved:

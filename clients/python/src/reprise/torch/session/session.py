@@ -301,13 +301,15 @@ class Session:
         lets the step go on with everything kept; the rest waits until nothing of it is needed."""
         if self.broken:
             return True
+        first = not any(other.broken for other in _open)  # it is said once, whoever hears of it
         self.broken = True
         self.stage = Stage.PLAIN
         self.why = f"trains without Reprise after a fault of its own ({guard.described(error)})"
         run = self.step.run
         if run is not None:
             run.track.armed = False
-        self.say(self.why)
+        if first:
+            self.say(self.why)
         return True
 
     def _clear_up(self) -> None:
