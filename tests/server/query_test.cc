@@ -330,7 +330,8 @@ TEST_F(PlannedRun, IsWatchedFromItsFirstStepToItsEnd) {
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_EQ(event.steps_size(), 1);
   EXPECT_EQ(event.plan().plan_id(), plan_.plan_id());
-  EXPECT_TRUE(event.run().verdict().validated());
+  EXPECT_EQ(event.run().verdict().planned_steps(), 1u);
+  EXPECT_FALSE(event.run().verdict().validated());  // nothing was checked yet
 
   Send(PlannedStep(2, plan_, kSmallestPeak));
   ASSERT_TRUE(reader->Read(&event));
