@@ -25,7 +25,10 @@ GRAPHS = sorted(FOLDER.glob("*.json"))
 def test_a_plan_is_valid_or_a_proven_refusal(reprise: Reprise, path: Path, budget: str) -> None:
     graph = json.loads(path.read_text())
 
-    result = reprise("plan", str(path), "--budget", budget, "--json", timeout=300)
+    # The hardest cell has its first plan after two seconds of a core of its own.
+    hard = path.stem == "layered_500" and budget == "0.5x"
+    limit = ("--time-limit", "15s") if hard else ()
+    result = reprise("plan", str(path), "--budget", budget, "--json", *limit, timeout=300)
 
     assert result.code in (0, 3), result.err
     plan = result.json()
