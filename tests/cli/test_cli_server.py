@@ -225,7 +225,7 @@ def test_run_says_how_a_planned_job_went(jobs: Reprise, server: subprocess.Popen
     assert result.out == "", "standard output is the job's"
     sentence = result.err.splitlines()[1]
     assert sentence.startswith("It fits in 1.3 KiB.  Peak 1.3 KiB (was 1.3 KiB)   Step 101 ns")
-    assert sentence.endswith("gradients bit for bit equal in 1 check.")
+    assert "gradients bit for bit equal in 1 check. 2 steps ran without the plan" in sentence
 
     run_id = result.err.split()[1]
     for name in (run_id, run_id[:30], "latest"):
@@ -257,10 +257,11 @@ def test_run_says_when_nothing_fits(jobs: Reprise, server: subprocess.Popen[str]
 def test_with_json_the_run_follows_what_the_job_has_printed(
     jobs: Reprise, server: subprocess.Popen[str]
 ) -> None:
-    result = jobs("run", "--json", "--", *JOB, "print")
+    result = jobs("run", "--json", "--", "sh", "-c", 'echo {}; exec "$@"', "sh", *JOB, "plain", "5")
 
-    seen, run = map(json.loads, result.out.splitlines())
-    assert run["run_id"] == seen["REPRISE_RUN_ID"]
+    printed, run = map(json.loads, result.out.splitlines())
+    assert printed == {}
+    assert run["steps"] == 5
     assert result.err == ""
 
 
