@@ -210,7 +210,7 @@ class ManyFaced(nn.Module):
 
 @pytest.mark.xfail(
     strict=True,
-    reason="a program that keeps changing is captured ever more rarely: of three ways one has its plan after 60 steps",
+    reason="changing programs are captured ever more rarely: one of three ways has a plan by step 60",
 )
 def test_three_ways_in_turn_have_a_plan_each() -> None:
     agent = LocalAgent()
@@ -235,7 +235,7 @@ def test_three_ways_in_turn_have_a_plan_each() -> None:
 
 @pytest.mark.xfail(
     strict=True,
-    reason="a program that keeps changing is captured ever more rarely: after 70 steps it is not given up yet",
+    reason="changing programs are captured ever more rarely: after 70 steps it is not given up yet",
 )
 def test_a_program_that_is_never_the_same_is_given_up_and_said(
     capsys: pytest.CaptureFixture[str],
