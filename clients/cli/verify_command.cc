@@ -14,8 +14,8 @@
 #include "clients/cli/server_client.h"
 #include "planner/certify.h"
 #include "server/convert/capabilities.h"
-#include "server/convert/graph_proto.h"
 #include "server/convert/graph_json.h"
+#include "server/convert/graph_proto.h"
 #include "server/convert/plan_json.h"
 #include "server/convert/verify_proto.h"
 

@@ -210,7 +210,7 @@ class ManyFaced(nn.Module):
 
 @pytest.mark.xfail(
     strict=True,
-    reason="changing programs are captured ever more rarely: one of three ways has a plan by step 60",
+    reason="changing programs are captured ever more rarely: one way of three has a plan",
 )
 def test_three_ways_in_turn_have_a_plan_each() -> None:
     agent = LocalAgent()
