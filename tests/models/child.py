@@ -6,7 +6,7 @@
     python -m tests.models.child style/sam --steps 16 --by-hand        # every block checkpointed
 
 `digest` is of every parameter, buffer, optimizer state, gradient, loss and the state of the random
-generator, so that equal digests mean equal bits. Heap figures come from heap.c, which `run.py`
+generator, so that equal digests mean equal bits. Heap figures come from heap_counter.c, which `run.py`
 preloads; without it they are null.
 """
 
@@ -35,18 +35,18 @@ __all__ = ["digest", "main"]
 
 
 class Heap:
-    """The counters of heap.c in this process; `known` is False where it is not preloaded."""
+    """The counters of heap_counter.c in this process; `known` is False where it is not preloaded."""
 
     def __init__(self) -> None:
         own = ctypes.CDLL(None)
-        self.known = hasattr(own, "heap_now")
+        self.known = hasattr(own, "heap_live")
         self._own = own
         if self.known:
-            own.heap_now.restype = own.heap_peak.restype = ctypes.c_int64
+            own.heap_live.restype = own.heap_peak.restype = ctypes.c_int64
 
     def now(self) -> int:
         """Bytes allocated now."""
-        return int(self._own.heap_now()) if self.known else 0
+        return int(self._own.heap_live()) if self.known else 0
 
     def peak(self) -> int:
         """Most bytes allocated since the last `reset`."""

