@@ -6,8 +6,8 @@
     python -m tests.models.child style/sam --steps 16 --by-hand        # every block checkpointed
 
 `digest` is of every parameter, buffer, optimizer state, gradient, loss and the state of the random
-generator, so that equal digests mean equal bits. Heap figures come from heap_counter.c, which `run.py`
-preloads; without it they are null.
+generator, so that equal digests mean equal bits. `rises` is how far the heap rose in each step, from
+heap_counter.c, which `run.py` preloads; without it they are null.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["digest", "main"]
 
 
 class Heap:
-    """The counters of heap_counter.c in this process; `known` is False where it is not preloaded."""
+    """The counters of heap_counter.c; `known` is False where it is not preloaded."""
 
     def __init__(self) -> None:
         own = ctypes.CDLL(None)
