@@ -6,7 +6,7 @@
     python -m tests.models.child style/sam --steps 16 --by-hand        # every block checkpointed
 
 `digest` is of every parameter, buffer, optimizer state, gradient, loss and the state of the random
-generator, so that equal digests mean equal bits. `rises` is how far the heap rose in each step, from
+generator, so that equal digests mean equal bits. `rises`: how far the heap rose in each step, from
 heap_counter.c, which `run.py` preloads; without it they are null.
 """
 
