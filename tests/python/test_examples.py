@@ -71,7 +71,10 @@ def test_reprise_is_one_line_of_the_job(root, script):
     text = (root / "examples" / script).read_text()
 
     code = [line.strip() for line in text.splitlines() if "reprise" in line]
-    assert code == ["import reprise", "model = reprise.auto(model, budget=args.budget)"]
+    assert code == [
+        "import reprise",
+        'model = reprise.auto(model, budget=args.budget, verify="gradients")',
+    ]
 
 
 def test_a_size_that_does_not_exist_is_one_sentence(job, script, capfd):

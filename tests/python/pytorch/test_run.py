@@ -338,7 +338,7 @@ def test_a_program_that_arms_its_model_itself_decides_itself(job: Any) -> None:
     found, errors = job(text, "armed", budget="0.8x")
 
     assert found == plain
-    assert errors.count("It fits in") == 1
+    assert errors.count("reprise: It fits in") == 1
 
 
 @pytest.mark.skipif(

@@ -69,28 +69,33 @@ class Control(Audit):
         self.checked += 1
         with torch.no_grad():
             copy = kept.tensor().detach()
-            differs = _bits(made.detach()) != _bits(copy)
+            one, other = _bits(made.detach()), _bits(copy)
             known = self._unsteady.get(storage)
-            many = int(differs.sum())
-            if known is not None:
-                differs &= ~known.as_strided(*geometry_of(made))
-            if int(differs.sum()) > (many * CHANCE if known is not None else 0):
-                self.unexplained.append(slot)
-            elif known is not None:
-                self.unwritten.add(slot)
+            if known is None:
+                if not torch.equal(one, other):
+                    self.unexplained.append(slot)
+            else:
+                unsteady = known.as_strided(*geometry_of(made))
+                differ = torch.ne(one, other)
+                many = int(torch.count_nonzero(differ))
+                differ.logical_and_(unsteady)
+                if many - int(torch.count_nonzero(differ)) > many * CHANCE:
+                    self.unexplained.append(slot)
+                else:
+                    self.unwritten.add(slot)
         return copy
 
     def twice(self, op: int, storages: Iterable[int | None], first: Any, second: Any) -> None:
         """A call was made twice; `storages`: the plan's numbers of what it makes, by output."""
         for storage, one, other in zip(storages, first, second, strict=False):
             left, right = _all_bits(one), _all_bits(other)
-            differs = left != right if left.shape == right.shape else None
-            if differs is not None and not bool(differs.any()):
+            if torch.equal(left, right):
                 continue
             self.noisy.add(op)
-            if storage is not None and differs is not None:
+            if storage is not None and left.shape == right.shape:
+                differ = torch.ne(left, right)
                 known = self._unsteady.get(storage)
-                self._unsteady[storage] = differs if known is None else known | differs
+                self._unsteady[storage] = differ if known is None else known.logical_or_(differ)
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ __all__ = [
     "mutated_positions",
     "never_again",
     "overloads",
+    "partly_written",
     "statistics_of",
     "tensors_in",
     "trains_at",
@@ -111,6 +112,14 @@ _UNSAID: dict[Any, tuple[int, ...]] = (
     | dict.fromkeys(overloads("aten.miopen_rnn.default", "aten.miopen_rnn.out"), (13,))
 )
 
+# Outputs that nothing but the kernel's own backward reads, and whose bytes the kernel writes only in
+# part: the workspace of oneDNN's and the reserved space of cuDNN's and MIOpen's recurrent layers.
+_PARTLY_WRITTEN: dict[Any, frozenset[int]] = (
+    dict.fromkeys(overloads("aten.mkldnn_rnn_layer.default"), frozenset({3}))
+    | dict.fromkeys(overloads("aten._cudnn_rnn.default"), frozenset({3}))
+    | dict.fromkeys(overloads("aten.miopen_rnn.default"), frozenset({3}))
+)
+
 # Those of the CPU, and where they say whether they compute statistics.
 _TRAINS: dict[Any, int] = dict.fromkeys(
     overloads("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default"), 5
@@ -188,6 +197,11 @@ def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any
     if func in _STATISTICS_REQUIRED:
         func = torch.ops.aten.native_batch_norm.default
     return func, tuple(replayed)
+
+
+def partly_written(func: Any) -> frozenset[int]:
+    """The outputs (by position) that have bytes which no kernel writes: other ones in each run."""
+    return _PARTLY_WRITTEN.get(func, frozenset())
 
 
 def is_of_pytorch(func: Any) -> bool:

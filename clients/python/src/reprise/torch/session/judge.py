@@ -24,7 +24,7 @@ from reprise.torch.check import quarantine
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit
 from reprise.torch.check.verify import Check, CheckResult
-from reprise.torch.ground.ops import never_again
+from reprise.torch.ground.ops import never_again, partly_written
 from reprise.torch.ladder.ladder import Rung
 from reprise.torch.tape.tape_run import Run
 
@@ -48,6 +48,7 @@ class Judge:
         self._since = 0
         self._known: set[int] = set()  # rungs that have been checked, and, negative, traced
         self.checked = False  # the step under way
+        self.explaining = False  # it makes every call twice, and is larger than planned
         # By rung: slots whose values differed, in a step that nobody has explained yet; slots that
         # hold bytes which no kernel writes.
         self._suspects: dict[int, set[int]] = {}
@@ -61,7 +62,7 @@ class Judge:
         due = rung.number not in self._known or self._since >= self.every
         if self._suspects.get(rung.number):
             run.audit = Control(self._suspects[rung.number], self._control)
-            self.checked = True
+            self.checked = self.explaining = True
         elif self.every and not rung.sketch and due:
             self._since = 0
             self._known.add(rung.number)
@@ -89,7 +90,7 @@ class Judge:
             return
         rung = self._session.planning.rung
         assert rung is not None
-        left_out = self._unwritten.get(rung.number, set())
+        left_out = self._unwritten.get(rung.number, set()) | _partly_written(rung)
         differing = [slot for slot in audit.differing if slot not in left_out]
         if differing:
             # The next step finds out why.
@@ -223,3 +224,15 @@ class Judge:
         rung = self._session.planning.rung
         if rung is not None and rung.plan is not None:
             self._session.record.unchecked(rung.plan, why)
+
+
+def _partly_written(rung: Rung) -> set[int]:
+    """Slots of saved tensors that hold bytes which their kernel is known to leave unwritten."""
+    step = rung.graph.step
+    found = set()
+    for slot, saved in enumerate(step.slots):
+        maker = step.ops[saved.storage.birth]
+        for position in partly_written(maker.func):
+            if position < len(maker.outputs) and maker.outputs[position] is saved.storage:
+                found.add(slot)
+    return found

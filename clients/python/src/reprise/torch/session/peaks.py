@@ -3,6 +3,7 @@
 
 peaks.own(rung, peak)         # of a step, as its budget counts it
 peaks.above(rung, peak)       # a step as captured: asks for a plan with room, or captures again
+peaks.explaining(peak, plan)  # one that found out why values differed
 peaks.uncovered()             # one whose input no plan is for
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reprise.plan import Plan
 from reprise.torch.ladder.ladder import Rung
 from reprise.torch.session.message import enlarged
 from reprise.units import format_bytes
@@ -66,6 +68,14 @@ class Peaks:
         rung.grown_bytes = rung.room_bytes + more
         rung.awaited = session.planning.send(
             rung, enlarged(rung, rung.graph.message()), str(plan.budget_bytes)
+        )
+
+    def explaining(self, peak: int, plan: Plan) -> None:
+        """A step has made every call twice and peaked above the budget by that."""
+        self._session.say(
+            f"step {self._session.step.number} peaked at {format_bytes(peak)}, above "
+            f"{format_bytes(plan.budget_bytes)}: it made every recomputed value twice to find out "
+            "why values differed"
         )
 
     def uncovered(self) -> None:

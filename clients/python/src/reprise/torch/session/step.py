@@ -329,6 +329,7 @@ class Step:
         session, ladder = self._session, self._session.ladder
         run, self.run = self.run, None
         checked, session.judge.checked = session.judge.checked, False
+        explaining, session.judge.explaining = session.judge.explaining, False
         flags, replayed, mismatches, covered = 0, 0, 0, False
         took: Then | None = None
         rung = session.planning.rung
@@ -360,7 +361,9 @@ class Step:
                     representative=quiet,
                     covered=covered,
                 )
-                if over and not mismatches:
+                if over and explaining:
+                    session.peaks.explaining(peak, plan)
+                elif over and not mismatches:
                     session.peaks.above(rung, peak)
             session.measured.mismatched_steps += bool(mismatches)
         elif not self.out_of_memory:
