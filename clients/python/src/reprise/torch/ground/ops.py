@@ -112,8 +112,8 @@ _UNSAID: dict[Any, tuple[int, ...]] = (
     | dict.fromkeys(overloads("aten.miopen_rnn.default", "aten.miopen_rnn.out"), (13,))
 )
 
-# Outputs that only the kernel's own backward reads, and that the kernel writes in part: the workspace
-# of oneDNN's recurrent layers, the reserved space of cuDNN's and MIOpen's.
+# Outputs that only the kernel's own backward reads, and that the kernel writes in part: the
+# workspace of oneDNN's recurrent layers, the reserved space of cuDNN's and MIOpen's.
 _PARTLY_WRITTEN: dict[Any, frozenset[int]] = (
     dict.fromkeys(overloads("aten.mkldnn_rnn_layer.default"), frozenset({3}))
     | dict.fromkeys(overloads("aten._cudnn_rnn.default"), frozenset({3}))
