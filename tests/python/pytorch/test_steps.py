@@ -208,10 +208,6 @@ class ManyFaced(nn.Module):
         return (y.exp().cos(), y.cos().tanh().sin(), y.tanh())[self.way]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="changing programs are captured ever more rarely: one way of three has a plan",
-)
 def test_three_ways_in_turn_have_a_plan_each() -> None:
     agent = LocalAgent()
 
@@ -233,10 +229,6 @@ def test_three_ways_in_turn_have_a_plan_each() -> None:
     assert {s["plan_id"] for s in agent.steps[-6:]} == {1, 2, 3}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="changing programs are captured ever more rarely: after 70 steps it is not given up yet",
-)
 def test_a_program_that_is_never_the_same_is_given_up_and_said(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

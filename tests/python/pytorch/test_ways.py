@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that are not all the same program settle on plans, or are captured ever more rarely."""
+"""Steps that are not all the same program settle on plans, or are no longer captured."""
 
 from __future__ import annotations
 
@@ -103,7 +103,9 @@ def test_two_kinds_of_step_that_alternate_get_a_plan_each() -> None:
     assert sum(s.get("mismatches", 0) for s in agent.steps[-6:]) == 0
 
 
-def test_a_program_that_never_settles_is_captured_ever_more_rarely() -> None:
+def test_a_program_that_never_settles_is_captured_a_few_times_and_given_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     agent = LocalAgent()
     chance = random.Random(7)
     counts = [chance.randint(1, 30) for _ in range(60)]
@@ -113,4 +115,5 @@ def test_a_program_that_never_settles_is_captured_ever_more_rarely() -> None:
 
     curves(loop)
 
-    assert len(agent.graphs) <= 6
+    assert len(agent.graphs) <= 8
+    assert capsys.readouterr().err.count("the step keeps changing") == 1

@@ -47,8 +47,8 @@ MAX_CAPTURES = 16
 # After so many, or two more than twice the ways that were found, more do not help.
 MANY_CAPTURES = 8
 # A program that differs this many steps since the last capture is captured again; after each such
-# capture but the first twice as many are needed, so that a program that never settles is captured
-# ever more rarely.
+# capture but the first twice as many are needed, until a plan of one of them is followed, so that a
+# program that never settles is captured ever more rarely.
 MISMATCHES_BEFORE_CAPTURE = 3
 # So many steps in a row as captured: it has settled, and its next change is a first one again.
 SETTLED = 64
@@ -59,7 +59,8 @@ SMALL, OFTEN = 0.6, 5
 # So many plans in a row may peak above the budget on the tape before one is taken as it is.
 TIGHTENED_AT_MOST = 3
 AHEAD = 1.5
-_UNKNOWN = "?"  # structure of a step that is none of those known
+_UNKNOWN = "?"  # added to the structure before: a step that is none of those known came after it
+_UNKNOWN_IN_A_ROW = 8  # so many are told apart by how many came since a known one
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,8 @@ class Ladder:
     _recent: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED_STEPS))
     _stale: Rung | None = None  # its step is to be captured again
     _matched: int = 0  # steps in a row
-    _again: int = 0  # captures because of a program that no rung knows
+    # Captures of programs that no rung knew, since a step followed a plan for the first time.
+    _again: int = 0
     _too_large: list[Key] = field(default_factory=list)
     _small: Counter[Key] = field(default_factory=Counter)
     _last: str = ""  # structure of the step before
@@ -401,11 +403,11 @@ class Ladder:
         """A step has run under a rung."""
         self._recent.append(matched)
         if matched:
-            rung.matched = True
             self._in_a_row = 0
             self._matched += 1
-            if self._matched == SETTLED:
-                self._again = 0
+            if self._matched == SETTLED or not rung.matched:
+                self._again = 0  # captures help
+            rung.matched = True
             self._saw(rung.graph.structure)
         else:
             self._mismatches += 1
@@ -418,7 +420,13 @@ class Ladder:
                 for r in self.rungs
                 if r.key.kind == rung.key.kind and r.graph.structure != rung.graph.structure
             }
-            self._saw(others.pop() if len(others) == 1 else _UNKNOWN)
+            self._saw(others.pop() if len(others) == 1 else self._unknown())
+
+    def _unknown(self) -> str:
+        """What stands for the structure of a step that no rung knows, in the order of steps."""
+        known = self._last.rstrip(_UNKNOWN)
+        many = len(self._last) - len(known)
+        return known + _UNKNOWN * min(many + 1, _UNKNOWN_IN_A_ROW)
 
     def _saw(self, structure: str) -> None:
         if self._last:
