@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+VERSION = re.findall(
+    r'^__version__ = "(.+)"$', (ROOT / "clients/python/src/reprise/__init__.py").read_text(), re.M
+)[0]
 Graph = dict[str, Any]
 
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_program import Reprise
+from cli_program import VERSION, Reprise
 
 VERBS = ("plan", "sweep", "run", "show", "serve", "status", "version")
 
@@ -36,6 +36,15 @@ def test_help_lists_the_verbs_and_the_exit_codes(reprise: Reprise) -> None:
 def test_version_has_three_spellings(reprise: Reprise) -> None:
     assert reprise("--version").out == reprise("version").out
     assert reprise("version", "--json").json()["name"] == "reprise"
+
+
+def test_command_and_daemon_have_the_version_of_the_python_package(reprise: Reprise) -> None:
+    daemon = subprocess.run(
+        [reprise.program.parent / "reprised", "--version"], capture_output=True, text=True
+    )
+
+    assert reprise("--version").out == f"reprise {VERSION}\n"
+    assert daemon.stdout == f"reprised {VERSION}\n"
 
 
 def test_nothing_typed_is_wrong_usage_and_shows_the_help(reprise: Reprise) -> None:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_program import Reprise
+from cli_program import VERSION, Reprise
 from doctor_checks import checks, doctor_of_nobody, for_nobody
 from serving import ask, until
 
@@ -69,7 +69,7 @@ def test_a_daemon_and_its_version_are_found(
     found = checks(reprise)
 
     assert "a daemon listens" in found["socket"]["found"]
-    assert found["server"]["found"].startswith("reprised 0.1.0 at http://127.0.0.1:")
+    assert found["server"]["found"].startswith(f"reprised {VERSION} at http://127.0.0.1:")
     assert found["store"]["health"] == "ok"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli_program import Reprise
+from cli_program import VERSION, Reprise
 from doctor_checks import Check, checks, doctor_of_nobody, for_nobody, lines
 from serving import until
 
@@ -280,7 +280,7 @@ def test_a_daemon_says_who_listens_what_it_speaks_and_its_time(
     versions = found["versions"]
     assert versions["health"] == "ok"
     assert versions["found"].startswith("agent ABI 1 (")
-    assert "daemon 0.1.0, ring layout 1, protocol 1" in versions["found"]
+    assert f"daemon {VERSION}, ring layout 1, protocol 1" in versions["found"]
     assert found["clock"]["found"].startswith("the server's differs by less than")
     assert ", logs of both " in found["store"]["found"]
     assert found["losses"]["found"] == "no run was recorded yet"

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_program import ROOT, Reprise
+from cli_program import ROOT, VERSION, Reprise
 from serving import until
 
 JOB = [sys.executable, str(Path(__file__).with_name("job.py"))]
@@ -35,9 +35,9 @@ def test_status_tells_how_the_server_is(reprise: Reprise, server: subprocess.Pop
     result = reprise("status")
 
     assert result.code == 0, result
-    assert result.out.startswith("reprised 0.1.0 is well at http://127.0.0.1:")
+    assert result.out.startswith(f"reprised {VERSION} is well at http://127.0.0.1:")
     status = reprise("status", "--json").json()
-    assert status["version"] == "0.1.0"
+    assert status["version"] == VERSION
     assert status["runs"] == 0
     assert status["agent_socket"] == reprise.environment["REPRISE_SOCKET"]
 

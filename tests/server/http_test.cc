@@ -85,7 +85,8 @@ TEST(HttpTest, CountsWhatItDoes) {
   (void)server.PutGraph(SmallGraph(), "");
   (void)server.Post("/reprise.v1.Query/ListRuns", kJson, "{}");
   const std::string metrics = Get(server, "/metrics");
-  EXPECT_THAT(metrics, HasSubstr("reprise_build_info{version=\"0.1.0\""));
+  EXPECT_THAT(metrics,
+              HasSubstr("reprise_build_info{version=\"" REPRISE_VERSION "\""));
   EXPECT_THAT(metrics, HasSubstr("reprise_store_size_bytes "));
   EXPECT_THAT(metrics,
               HasSubstr("reprise_rpc_duration_seconds_count{method=\"/reprise."

@@ -1,0 +1,133 @@
+"""scripts/release: one version everywhere, and no tag on anything unfinished."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = (
+    "scripts/release.py",
+    "clients/python/src/reprise/__init__.py",
+    "CITATION.cff",
+    "web/package.json",
+    "web/package-lock.json",
+)
+CHANGELOG = "# Changelog\n\n## Unreleased\n\n### Fixed\n\n- A leak.\n\n## 0.1.0\n\nThe first.\n"
+
+
+class Repository:
+    """A repository with what a release touches, and programs instead of its tests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in FILES:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+        (folder / "CHANGELOG.md").write_text(CHANGELOG)
+        self.tests("exit 0")
+        self.git("init", "-q")
+        self.commit()
+
+    def tests(self, script: str) -> None:
+        program = self.folder / "scripts/test"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    def git(self, *arguments: str) -> str:
+        who = ("-c", "user.name=Someone", "-c", "user.email=someone@example.org")
+        done = subprocess.run(
+            ["git", *who, *arguments], cwd=self.folder, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def commit(self) -> None:
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", "A change")
+
+    def release(self, *arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "scripts/release.py", *arguments],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            env={
+                "PATH": "/usr/bin:/bin",
+                "GIT_COMMITTER_NAME": "Someone",
+                "GIT_COMMITTER_EMAIL": "someone@example.org",
+            },
+        )
+        return done.returncode, done.stderr
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+def test_a_release_is_prepared_in_every_place_then_tagged(repository: Repository) -> None:
+    assert repository.release("prepare", "9.8.7")[0] == 0
+    repository.commit()
+    code, said = repository.release("tag")
+
+    assert code == 0, said
+    assert repository.git("tag") == "v9.8.7"
+    assert repository.git("cat-file", "-t", "v9.8.7") == "tag"
+    lock = json.loads((repository.folder / "web/package-lock.json").read_text())
+    assert lock["version"] == lock["packages"][""]["version"] == "9.8.7"
+    assert json.loads((repository.folder / "web/package.json").read_text())["version"] == "9.8.7"
+    assert "version: 9.8.7\n" in (repository.folder / "CITATION.cff").read_text()
+    changelog = (repository.folder / "CHANGELOG.md").read_text()
+    assert "## Unreleased\n\n## 9.8.7 (20" in changelog
+    assert changelog.index("- A leak.") > changelog.index("## 9.8.7")
+
+
+@pytest.mark.parametrize("version", ["0.0.9", "0.1.0", "1.0", "v1.0.0"])
+def test_a_version_that_is_no_newer_one_is_refused(repository: Repository, version: str) -> None:
+    code, said = repository.release("prepare", version)
+
+    assert code == 1
+    assert said.startswith(f"release: {version}: ")
+    assert repository.git("status", "--porcelain") == ""
+
+
+def test_a_release_without_a_word_in_the_changelog_is_refused(repository: Repository) -> None:
+    text = CHANGELOG.replace("### Fixed\n\n- A leak.\n\n", "")
+    (repository.folder / "CHANGELOG.md").write_text(text)
+
+    assert "nothing is written under Unreleased" in repository.release("prepare", "9.8.7")[1]
+
+
+def test_changes_that_are_not_committed_are_not_tagged(repository: Repository) -> None:
+    repository.release("prepare", "9.8.7")
+
+    code, said = repository.release("tag")
+
+    assert code == 1
+    assert "the work tree has changes" in said
+    assert repository.git("tag") == ""
+
+
+def test_a_failing_test_leaves_no_tag(repository: Repository) -> None:
+    repository.tests("exit 7")
+    repository.release("prepare", "9.8.7")
+    repository.commit()
+
+    code, said = repository.release("tag")
+
+    assert code == 1
+    assert "scripts/test ended with code 7" in said
+    assert repository.git("tag") == ""
+
+
+def test_a_version_is_tagged_once(repository: Repository) -> None:
+    repository.release("prepare", "9.8.7")
+    repository.commit()
+    repository.git("tag", "v9.8.7")
+
+    assert "the tag v9.8.7 is there already" in repository.release("check")[1]

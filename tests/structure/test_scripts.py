@@ -1,0 +1,89 @@
+"""The commands in scripts/: what they hand on, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A program that says how it was called and ends well.
+ECHO = '#!/bin/sh\necho "$(basename "$0") $*"\n'
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """scripts/test beside a build, an interpreter and a ctest that only say how they are called."""
+
+    folder: Path
+
+    def test(self, *arguments: str) -> Done:
+        done = subprocess.run(
+            [self.folder / "scripts/test", *arguments],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": f"{self.folder / 'tools'}:{os.environ['PATH']}"},
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    for path in ("scripts/build", ".venv/bin/python", "tools/ctest"):
+        program = tmp_path / path
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(ECHO)
+        program.chmod(0o755)
+    shutil.copy(ROOT / "scripts/test", tmp_path / "scripts/test")
+    (tmp_path / "tests/python").mkdir(parents=True)
+    (tmp_path / "tests/python/test_units.py").touch()
+    return Checkout(tmp_path)
+
+
+def test_what_follows_cpp_is_for_ctest(checkout: Checkout) -> None:
+    done = checkout.test("cpp", "-R", "planner", "--verbose")
+
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0] == "build --tests"
+    assert done.out.splitlines()[1].startswith("ctest --test-dir build ")
+    assert done.out.splitlines()[1].endswith(" -R planner --verbose")
+
+
+def test_what_follows_python_is_for_pytest(checkout: Checkout) -> None:
+    done = checkout.test("--no-setup", "python", "-k", "python", "-x")
+
+    assert done.out.splitlines()[0] == "build --tests --no-setup"
+    assert " -k python -x tests/structure tests/cli" in done.out.splitlines()[1]
+
+
+def test_a_path_behind_python_takes_the_place_of_all_tests(checkout: Checkout) -> None:
+    done = checkout.test("python", "tests/python/test_units.py", "-k", "bytes", "--no-setup")
+
+    assert done.out.splitlines()[0] == "build --tests --no-setup"
+    assert done.out.splitlines()[1].endswith(" -k bytes tests/python/test_units.py")
+
+
+def test_parts_without_arguments_are_whole(checkout: Checkout) -> None:
+    done = checkout.test("cpp", "python")
+
+    assert done.out.splitlines()[1].endswith(" -j 2")
+    assert done.out.splitlines()[2].endswith(" tests/structure tests/cli tests/python tests/gpu")
+
+
+def test_a_part_that_is_none_shows_the_usage(checkout: Checkout) -> None:
+    done = checkout.test("everything")
+
+    assert done.code == 2
+    assert done.err.startswith("usage: scripts/test")
