@@ -96,6 +96,21 @@ const char* EndWord(v1::RunState state) {
   }
 }
 
+// As far as is known here: what went on in the job is not.
+std::string WhyNeverAttached() {
+  const char* const disabled = getenv("REPRISE_DISABLE");
+  if (disabled != nullptr && std::string(disabled) == "1") {
+    return "REPRISE_DISABLE=1";
+  }
+  if (LaunchFolder().empty()) {
+    return "the Python package is not beside this command; set REPRISE_LAUNCH "
+           "to its folder reprise/launch, or call reprise.auto(model) where "
+           "the model is trained";
+  }
+  return "no process of it was seen to train a PyTorch model, called as "
+         "model(inputs); call reprise.auto(model) where it is trained";
+}
+
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
 class RunCommand : public Command {
@@ -205,10 +220,7 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   } else if (run.status().code() == Code::kNotFound) {
     // Nothing will end a private daemon that no job ever came to.
     StopDaemon(watchers->daemon);
-    console.Fail(0,
-                 "the job never attached: no PyTorch model was trained in the "
-                 "process that was started; call reprise.auto(model) where it "
-                 "is trained");
+    console.Fail(0, StrCat("the job never attached: ", WhyNeverAttached()));
   } else {
     console.Error(run.status());
   }

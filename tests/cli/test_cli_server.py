@@ -191,6 +191,18 @@ def test_run_exits_with_the_jobs_own_code_and_says_it_never_attached(
     assert result.code == 42
     assert "never attached" in result.err
     assert "reprise.auto(model)" in result.err
+    # What a process did without attaching is not known here.
+    assert "no PyTorch model was trained" not in result.err
+
+
+def test_run_names_the_switch_that_keeps_a_job_from_attaching(
+    jobs: Reprise, server: subprocess.Popen[str]
+) -> None:
+    jobs.environment["REPRISE_DISABLE"] = "1"
+
+    result = jobs("run", "--", *JOB, "quit", "0")
+
+    assert "the job never attached: REPRISE_DISABLE=1" in result.err
 
 
 def test_run_starts_a_private_daemon_that_ends_by_itself(jobs: Reprise) -> None:

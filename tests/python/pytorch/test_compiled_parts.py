@@ -12,6 +12,7 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
+from reprise import api
 from reprise.torch.ground.dynamo import compiled_parts
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session.session import Session
@@ -126,6 +127,7 @@ def test_parts_that_are_compiled_run_compiled_in_every_step_and_it_is_said(
     assert session.stage is Stage.PLAIN
     assert "parts of this model are compiled one by one" in session.why
     assert capsys.readouterr().err.count("compiled one by one") == 1
+    assert str(api.report(net)).count("without a plan") == 1
 
 
 def test_what_is_compiled_is_found_by_name() -> None:

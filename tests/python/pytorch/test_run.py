@@ -290,6 +290,18 @@ def test_a_program_that_never_trains_is_told_so(job: Any) -> None:
     assert errors.count("no optimizer of torch.optim has stepped") == 1
 
 
+def test_a_program_that_never_calls_its_model_is_told_that_none_was_seen(job: Any) -> None:
+    text = LOOP.replace("nn.Sequential(*[mlp() for _ in range(6)])", "nn.Linear(128, 128)")
+    text = text.replace("model(", "model.forward(")
+
+    plain, _ = job(text, "plain")
+    found, errors = job(text, "plain", budget="0.75x")
+
+    assert found == plain
+    assert errors.count("no model in training mode was called with gradients as model(inputs)") == 1
+    assert "never attached: no process of it was seen to train a PyTorch model" in errors
+
+
 LIMITED = """
 import resource
 status = open("/proc/self/status").read()

@@ -206,7 +206,7 @@ def test_no_plan_in_time_is_one_line_and_it_is_taken_when_it_comes(
     found_later = train(model, 6)
 
     assert waiting.stage == "training without a plan until one comes"
-    assert waiting.why == "no plan after 0 s; trains without a plan until one comes"
+    assert waiting.why == "no plan after 0 s"
     assert reprise.report(model).stage == "training under a plan"
     assert reprise.report(model).why == ""
     assert found == expected[:6]

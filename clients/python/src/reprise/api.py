@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from reprise.errors import RepriseError
-from reprise.saying import otherwise
+from reprise.saying import because, otherwise
 from reprise.units import check_budget, format_bytes
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _no_plan_yet(session: Session, stage: str, why: str) -> str:
 def _of_compiled(job: CompiledJob) -> Report:
     told = cast("Reporting", job.told)
     plan, measured, verdict = job.plan, told.measured, told.record.verdict()
-    why = job.why or next(iter(job.joint.why), "")
+    why = because(job.why or next(iter(job.joint.why), ""))
     stage = "training without a plan" if why else "warming up"
     if plan is not None and not job.why:
         stage, why = "training under a plan", ""

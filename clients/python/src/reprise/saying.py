@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from reprise.errors import RepriseError
 
-__all__ = ["otherwise", "say"]
+__all__ = ["because", "otherwise", "say"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,6 +39,12 @@ def say(text: str) -> None:
             data = data[os.write(own.fileno(), data) :]
     except Exception:
         return
+
+
+def because(text: str) -> str:
+    """The reason alone, of a line that also says that the job trains without a plan, or under an
+    earlier one. For places that say that themselves: a report, a verdict."""
+    return text.removeprefix("trains without a plan: ").partition("; trains ")[0]
 
 
 def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:

@@ -4,11 +4,12 @@
     attach()      # once, after torch was imported
 
 A model to arm is a module that is called from outside any other module, with gradients on and
-parameters that want them. `nn.Module.__call__` is replaced until some optimizer has stepped a few
-times, and only between such calls: inside one everything is as it was, for whoever traces it. A
-hook would come too late, since torch looks up `forward` before it calls hooks, and the first step
-of a job that does not fit must not run plainly. A model inside DistributedDataParallel is armed
-itself: the wrapper communicates, the module computes.
+parameters that want them. `nn.Module.__call__` is replaced until one was armed and some optimizer
+has stepped a few times since, and only between such calls: inside one everything is as it was, for
+whoever traces it. A hook would come too late, since torch looks up `forward` before it calls hooks,
+and the first step of a job that does not fit must not run plainly. A model inside
+DistributedDataParallel is armed itself: the wrapper communicates, the module computes. Where
+optimizers step and no such model is called, that is said.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from reprise.torch.ground import guard
 
 __all__ = ["attach"]
 
-# Calls of optimizers after which every model has been seen.
+# Calls of optimizers after the first model was armed, after which every model has been seen.
 STEPS = 3
+# Calls of optimizers without any: what is trained is not called in a way that is seen here.
+UNSEEN = 8
 
 
 def attach() -> None:
@@ -40,7 +43,8 @@ def attach() -> None:
 
 class _Watch:
     def __init__(self) -> None:
-        self._steps = 0
+        self._steps = self._unseen = 0
+        self._armed = False
         self._pid = os.getpid()
         self._plain = modules.Module.__call__
         self._watching = guard.chained(self._plain, [self._called])
@@ -66,6 +70,7 @@ class _Watch:
     def _enter(self, module: nn.Module) -> None:
         try:
             if self._is_root(module):
+                self._armed = True
                 self._arm(_unwrapped(module))
         except RepriseError as error:
             say(f"trains without Reprise: {error}")
@@ -82,6 +87,16 @@ class _Watch:
 
     def _stepped(self, *_: Any) -> None:
         # torch is walking through its optimizer hooks: this one stays, and does nothing more.
+        if not self._armed:
+            self._unseen += 1
+            if self._unseen == UNSEEN and os.getpid() == self._pid:
+                say(
+                    f"no plan: an optimizer has stepped {UNSEEN} times, and no model in training "
+                    "mode was called with gradients as model(inputs). model.forward(inputs) and "
+                    "tensors without a module are not seen. Call reprise.auto(model) before the "
+                    "training"
+                )
+            return
         self._steps += 1
         if self._steps == STEPS:
             self._put(self._plain)

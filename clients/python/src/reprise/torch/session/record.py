@@ -15,12 +15,11 @@ from __future__ import annotations
 from reprise import abi
 from reprise.agent import Agent
 from reprise.plan import Plan
+from reprise.saying import because
 from reprise.torch.check.verify import CheckResult
 from reprise.verdict import Tally, Verdict
 
 __all__ = ["Record"]
-
-_PREFIX = "trains without a plan: "
 
 
 class Record:
@@ -129,7 +128,7 @@ class Record:
 
     def without(self, why: str) -> None:
         """The job trains without a plan from here on."""
-        why = why.removeprefix(_PREFIX)
+        why = because(why)
         if self._tally.is_withdrawn:
             return
         if self._tally.plan_id and self._plan is not None:

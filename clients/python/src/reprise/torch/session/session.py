@@ -34,7 +34,7 @@ from torch.optim.optimizer import (
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.plan import Plan
-from reprise.saying import say
+from reprise.saying import because, say
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ground import guard
 from reprise.torch.ground.forward import ArmedForward
@@ -165,12 +165,12 @@ class Session:
     def standing(self) -> tuple[str, str]:
         """Where the model is, in words, and why."""
         if self.stage is not Stage.PLANNED:
-            return self.stage.value, self.why
+            return self.stage.value, because(self.why)
         if not any(rung.tape is not None for rung in self.ladder.rungs):
-            return "training without a plan until one comes", self.why
+            return "training without a plan until one comes", because(self.why)
         if self.agent.status == "inert":
             return self.stage.value, f"nothing is recorded: {self.agent.why}"
-        return self.stage.value, self.why
+        return self.stage.value, because(self.why)
 
     @property
     def graph(self) -> CapturedGraph | None:
