@@ -244,8 +244,9 @@ def test_a_share_is_of_the_whole_job_where_graph_breaks_make_several_graphs(
     for start, peak in peaks[4:]:
         assert peak - start <= allowed
     assert "graphs are compiled" not in capsys.readouterr().err
-    # What a plain step takes between its graphs, here one activation of 64 KiB, is in none of them:
-    # it is counted wherever the plan peaks, so the prediction may be above what is measured by that.
+    # What a plain step takes between its graphs, here one activation of 64 KiB, is in none of
+    # them: it is counted wherever the plan peaks, so the prediction may be above what is measured
+    # by that.
     below = job.predicted_peak_bytes - job.measured_peak_bytes
     slack = 0.02 * job.predicted_peak_bytes
     assert -slack <= below <= max(slack, 256 * 64 * 4)
