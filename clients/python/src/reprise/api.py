@@ -231,9 +231,9 @@ def _report(model: nn.Module) -> Report:
 
 
 def _no_plan_yet(session: Session, stage: str, why: str) -> str:
-    measured, because = session.measured, f" ({why})" if why else ""
+    measured, whys = session.measured, f" ({why})" if why else ""
     peak = f"  Peak {format_bytes(measured.base_peak_bytes)}" if measured.plain_steps else ""
-    return f"No plan: {stage}{because}.{peak}"
+    return f"No plan: {stage}{whys}.{peak}"
 
 
 def _of_compiled(job: CompiledJob) -> Report:
@@ -243,7 +243,7 @@ def _of_compiled(job: CompiledJob) -> Report:
     stage = "training without a plan" if why else "warming up"
     if plan is not None and not job.why:
         stage, why = "training under a plan", ""
-    because = f" ({why})" if why else ""
+    whys = f" ({why})" if why else ""
     return Report(
         stage=stage,
         why=why,
@@ -270,7 +270,7 @@ def _of_compiled(job: CompiledJob) -> Report:
         verify_extra_bytes=measured.verify_extra_bytes,
         verify_peak_bytes=measured.verify_peak_bytes,
         validated=verdict.validated,
-        sentence=verdict.sentence or f"No plan: {stage}{because}.",
+        sentence=verdict.sentence or f"No plan: {stage}{whys}.",
     )
 
 
