@@ -13,6 +13,11 @@ from reprise.torch.meter.step_times import Then
 
 __all__ = ["Measured"]
 
+# So many peaks of plain steps are told apart.
+DIFFERENT = 64
+# Of one program, peaks differ by less: by what the allocator or a library makes of them.
+ALIKE = 0.01
+
 
 def _nobody(step_ns: int, work_ns: int) -> None:
     """Times that are not those of other steps."""
@@ -28,10 +33,13 @@ class _Steps:
     times_ns: list[int] = field(default_factory=list)
     work_ns: list[int] = field(default_factory=list)
     covered_peak_bytes: int = 0  # with inputs that the plan is for
+    peaks: set[int] = field(default_factory=set)  # the first ones that differ
 
     def add(self, peak: int) -> None:
         self.count += 1
         self.peak_bytes = max(self.peak_bytes, peak)
+        if len(self.peaks) < DIFFERENT:
+            self.peaks.add(peak)
 
     def took(self, step_ns: int, work_ns: int) -> None:
         """The time of one of them, which on a GPU is known later."""
@@ -88,6 +96,7 @@ class Measured:
         steps = self._plain.setdefault(key, _Steps())
         if steps.count == 1:
             steps.peak_bytes = 0
+            steps.peaks.clear()
         steps.add(peak)
         if not self._planned:
             self._key = key
@@ -115,6 +124,17 @@ class Measured:
         """A step with this input, which has changed since, needs so much without a plan."""
         if key in self._plain:
             self._plain[key].peak_bytes = max(self._plain[key].peak_bytes, peak)
+            self._plain[key].peaks.add(peak)
+
+    def take_like(self, key: Hashable, peak: int, several: bool) -> None:
+        """A step with this input was captured that peaks at `peak`. Where there are `several`
+        programs with this input, or plain steps peaked differently, the peak that comes closest to
+        it counts from here on, or it alone where none does."""
+        steps = self._plain.get(key)
+        if steps is None or not steps.peaks or not (several or len(steps.peaks) > 1):
+            return
+        closest = min(steps.peaks, key=lambda known: (abs(known - peak), -known))
+        steps.peak_bytes = closest if abs(closest - peak) <= ALIKE * peak else peak
 
     def begin_again(self) -> None:
         """Steps are others from here on: those before say nothing about them."""

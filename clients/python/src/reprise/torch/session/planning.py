@@ -82,6 +82,10 @@ class Planning:
         stale = self.ladder.is_stale(key)
         if stale:
             session.measured.raise_base(key, step.peak_bytes)
+        if all(storage.chosen is None for storage in step.storages):
+            # A step whose sizes the data decides is planned for the largest.
+            several = any(rung.key == key for rung in self.ladder.rungs)
+            session.measured.take_like(key, step.peak_bytes, several)
         peak, plain_ns = session.measured.base(key)
         if plain_ns and ops_ns:
             self._op_scale = plain_ns / ops_ns

@@ -68,7 +68,7 @@ class Unplanned:
                 graph = session.graph
                 if graph is None:
                     return 0
-                static, base = graph.static_bytes, session.measured.base_peak_bytes
+                static, base = graph.static_bytes, graph.measured_peak_bytes
                 return static + int(float(budget[:-1]) * max(0, base - static))
             return parse_bytes(budget)
         return 0

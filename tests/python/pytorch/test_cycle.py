@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which call of an optimizer ends a step."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.optim import SGD
+
+from reprise.torch.ground.cycle import Cycle
+
+
+def test_an_optimizer_that_takes_the_place_of_a_living_one_ends_every_step_from_its_second_on() -> (
+    None
+):
+    model, cycle = nn.Linear(2, 2), Cycle()
+    first, second = SGD(model.parameters()), SGD(model.parameters())
+    cycle.ends(first)
+
+    ends = [cycle.ends(second) for _ in range(4)]
+
+    assert ends == [False, True, True, True]
+    assert cycle.optimizers == [second]
+
+
+def test_one_that_steps_five_times_waits_for_that_of_other_parameters() -> None:
+    cycle = Cycle()
+    often, seldom = SGD(nn.Linear(2, 2).parameters()), SGD(nn.Linear(2, 2).parameters())
+    cycle.ends(seldom)
+    cycle.ends(often)
+
+    ends = [cycle.ends(often) for _ in range(5)]
+
+    assert ends == [False] * 5
+    assert cycle.ends(seldom)
+
+
+def test_two_over_the_same_parameters_that_take_turns_end_a_step_together() -> None:
+    model, cycle = nn.Linear(2, 2), Cycle()
+    inner, outer = SGD(model.parameters()), SGD(model.parameters())
+    cycle.learn(inner)
+    cycle.learn(outer)
+
+    ends = [cycle.ends(optimizer) for optimizer in (inner, outer, inner, outer)]
+
+    assert ends == [False, True, False, True]
