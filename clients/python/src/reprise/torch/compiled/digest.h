@@ -31,6 +31,7 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "below.h"
@@ -182,6 +183,17 @@ inline Digest DigestOf(const at::Tensor& t, const at::Tensor& like) {
     }
   }
   return hash.Finish();
+}
+
+// The same for a step of a job, which must not fail because of a comparison:
+// nothing where it cannot be had.
+inline std::optional<Digest> MaybeDigest(const at::Tensor& t) noexcept {
+  try {
+    const pybind11::gil_scoped_release released;
+    return DigestOf(t, t);
+  } catch (...) {
+    return std::nullopt;
+  }
 }
 
 // digest(tensor, like) -> bytes: 16 of them.
