@@ -17,6 +17,7 @@ from zoo import GPT
 import reprise
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.whole import Whole
+from reprise.torch.meter import room
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
 
@@ -121,6 +122,25 @@ def test_bytes_are_for_the_whole_process(capsys: pytest.CaptureFixture[str]) -> 
     assert job is not None
     assert not job.joint.plans
     assert "compiled without a plan: No" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("budget", "of"), [("50%", 2), ("fit", 1)])
+def test_a_share_of_the_device_and_what_fits_are_budgets_of_compiled_jobs(
+    budget: str, of: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = 64 << 20  # more than any step of this job needs
+    monkeypatch.setattr(room, "whole_of", lambda _: there * of)
+    monkeypatch.setattr(room, "room_on", lambda _: room.Room(there, "what the test says", True))
+    expected, end, _ = train(squares)
+
+    found, after, job = train(squares, budget=budget)
+
+    assert job is not None
+    assert job.joint.plans, job.why
+    alive = job.joint.budget_bytes - there  # "fit" is of all that the job can have
+    assert alive == 0 if budget == "50%" else 0 < alive < there
+    assert found == expected
+    assert same(end, after)
 
 
 def test_a_gradient_that_differs_in_a_bit_ends_the_plan_and_not_the_training(

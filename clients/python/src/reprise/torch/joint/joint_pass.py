@@ -40,6 +40,7 @@ from reprise.torch.ground.ops import tensors_in
 from reprise.torch.joint.hooks import find_hooks
 from reprise.torch.joint.joint_graph import LOSS, Made, alike, has_backward, joint_graph
 from reprise.torch.joint.peak import peak_under
+from reprise.torch.meter.room import in_bytes
 from reprise.torch.meter.state import alive_bytes
 from reprise.units import check_budget
 
@@ -169,7 +170,10 @@ class JointPass:
                 return
             self.graphs.append({**message})
             inputs = message["static_bytes"]
-            message["static_bytes"] += self._reserve + self._elsewhere(graph, inputs)
+            device = _device_of(graph)
+            # Once: what is free is less when the next graph is compiled.
+            self.budget = in_bytes(self.budget, device, alive_bytes(device))
+            message["static_bytes"] += self._reserve + self._elsewhere(device, inputs)
             again = self._budget_bytes and not self.absolute
             plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
             if plan is None:
@@ -202,13 +206,16 @@ class JointPass:
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
         tag(made, message, again, {s["id"] for s in message["storages"]} - dropped)
 
-    def _elsewhere(self, graph: Any, inputs_bytes: int) -> int:
+    def _elsewhere(self, device: torch.device, inputs_bytes: int) -> int:
         """What is alive beside the inputs of a graph, where that counts."""
         if not self.absolute:
             return 0
-        found = (v for node in graph.nodes for v in tensors_in(node.meta.get("val")))
-        device = next((v.device for v in found), torch.device("cpu"))
         return max(0, alive_bytes(device) - inputs_bytes)
+
+
+def _device_of(graph: Any) -> torch.device:
+    found = (v for node in graph.nodes for v in tensors_in(node.meta.get("val")))
+    return next((v.device for v in found), torch.device("cpu"))
 
 
 def tag(made: Made, message: dict[str, Any], run_again: set[int], saved: set[int]) -> int:

@@ -7,6 +7,7 @@ whole is.
     capacity(device)             # of a GPU: what this process can have in all
     advice(device)               # of a GPU: what would leave less of it unused
     share_of("90%", device, meter.live())     # what the planner must know for such a budget
+    in_bytes("90%", device, alive)            # such a budget as a number of bytes
 
 On a GPU it is what the driver has free, within the share that the process has set itself, and what
 torch's allocator holds unused; not the free parts of segments that something else lives in, which
@@ -27,7 +28,16 @@ import torch
 from reprise.torch.meter.cuda_meter import expandable
 from reprise.units import format_bytes
 
-__all__ = ["EXPANDABLE", "Room", "advice", "capacity", "room_on", "share_of", "whole_of"]
+__all__ = [
+    "EXPANDABLE",
+    "Room",
+    "advice",
+    "capacity",
+    "in_bytes",
+    "room_on",
+    "share_of",
+    "whole_of",
+]
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 WORTH_A_WORD = 0.05  # share of a GPU in fragments
@@ -113,6 +123,17 @@ def share_of(budget: str, device: torch.device, held_bytes: int) -> dict[str, in
     if budget == "fit" and (room := room_on(device)) is not None:
         return {"device_free_bytes": room.bytes + held_bytes}
     return {}
+
+
+def in_bytes(budget: str, device: torch.device, held_bytes: int) -> str:
+    """A share of the device or "fit" as a number of bytes, where the device's are known; any other
+    budget as it is."""
+    known = share_of(budget, device, held_bytes)
+    if budget.endswith("%") and known.get("device_bytes"):
+        return str(int(known["device_bytes"] * float(budget[:-1]) / 100))
+    if "device_free_bytes" in known:
+        return str(known["device_free_bytes"])
+    return budget
 
 
 def _own_limits() -> list[Room]:
