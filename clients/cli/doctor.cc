@@ -18,11 +18,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kPatience{10};
+// Importing torch from a cold disk takes a while.
+constexpr std::chrono::seconds kImportPatience{60};
 constexpr size_t kMostOutput = 64 << 10;
 
 // Reads until the other end closes; false: it took too long.
-bool ReadAll(int fd, std::string& out) {
-  const auto until = Clock::now() + kPatience;
+bool ReadAll(int fd, std::string& out, std::chrono::seconds patience) {
+  const auto until = Clock::now() + patience;
   while (out.size() < kMostOutput) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         until - Clock::now());
@@ -71,9 +73,56 @@ std::string TextOf(const nlohmann::json& json, const char* key) {
              : "";
 }
 
+// What `python option argument` prints.
+std::string Answer(const std::string& python, const char* option,
+                   const char* argument, std::chrono::seconds patience) {
+  // The outer child bounds the time; the inner one is the interpreter.
+  return InChild(
+      [&]() -> std::string {
+        int ends[2];
+        if (pipe(ends) != 0) return "";
+        const pid_t child = fork();
+        if (child == 0) {
+          dup2(ends[1], STDOUT_FILENO);
+          close(ends[0]);
+          close(ends[1]);
+          execlp(python.c_str(), python.c_str(), option, argument, nullptr);
+          _exit(127);
+        }
+        close(ends[1]);
+        std::string answer;
+        if (!ReadAll(ends[0], answer, patience)) kill(child, SIGKILL);
+        waitpid(child, nullptr, 0);
+        return answer;
+      },
+      patience + std::chrono::seconds(1));
+}
+
+// What is compiled for the torch of this Python, and what stands in for it.
+std::vector<Check> AskParts(const std::string& python) {
+  const auto json = nlohmann::json::parse(
+      Answer(python, "-m", "reprise.native_parts", kImportPatience), nullptr,
+      false);
+  if (!json.is_array()) {
+    return {{Health::kWarning, "tape",
+             "not checked: torch cannot be imported there, or takes longer "
+             "than a minute",
+             StrCat("try ", python, " -m reprise.native_parts")}};
+  }
+  std::vector<Check> parts;
+  for (const auto& part : json) {
+    if (!part.is_object()) continue;
+    parts.push_back(
+        {TextOf(part, "health") == "ok" ? Health::kOk : Health::kWarning,
+         TextOf(part, "check"), TextOf(part, "found"), TextOf(part, "advice")});
+  }
+  return parts;
+}
+
 }  // namespace
 
-std::string InChild(const std::function<std::string()>& work) {
+std::string InChild(const std::function<std::string()>& work,
+                    std::chrono::seconds patience) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return "";
   const pid_t child = fork();
@@ -98,7 +147,7 @@ std::string InChild(const std::function<std::string()>& work) {
   }
   close(ends[1]);
   std::string text;
-  if (!ReadAll(ends[0], text)) kill(child, SIGKILL);
+  if (!ReadAll(ends[0], text, patience)) kill(child, SIGKILL);
   close(ends[0]);
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
@@ -108,24 +157,8 @@ std::string InChild(const std::function<std::string()>& work) {
 
 PythonFacts AskPython(const std::string& python) {
   PythonFacts facts;
-  const std::string text = InChild([&]() -> std::string {
-    int ends[2];
-    if (pipe(ends) != 0) return "";
-    const pid_t child = fork();
-    if (child == 0) {
-      dup2(ends[1], STDOUT_FILENO);
-      close(ends[0]);
-      close(ends[1]);
-      execlp(python.c_str(), python.c_str(), "-c", kQuestion, nullptr);
-      _exit(127);
-    }
-    close(ends[1]);
-    std::string answer;
-    if (!ReadAll(ends[0], answer)) kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-    return answer;
-  });
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = nlohmann::json::parse(
+      Answer(python, "-c", kQuestion, kPatience), nullptr, false);
   if (!json.is_object()) return facts;
   facts.path = python;
   facts.version = TextOf(json, "version");
@@ -136,6 +169,9 @@ PythonFacts AskPython(const std::string& python) {
     for (const auto& path : json["libcupti"]) {
       if (path.is_string()) facts.libcupti.push_back(path.get<std::string>());
     }
+  }
+  if (!facts.reprise.empty() && !facts.torch.empty()) {
+    facts.parts = AskParts(python);
   }
   return facts;
 }
@@ -169,6 +205,7 @@ std::vector<Check> CheckPython(const PythonFacts& python) {
                   "PyTorch is not installed there: no model can be planned",
                   "install torch in the environment that trains"}
           : Check{Health::kOk, "torch", python.torch, ""});
+  checks.insert(checks.end(), python.parts.begin(), python.parts.end());
   return checks;
 }
 

@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,7 +29,7 @@ struct Check {
   std::string advice;  // what to do; empty when there is nothing to do
 };
 
-// What the Python of the job says, without importing torch.
+// What the Python of the job says.
 struct PythonFacts {
   std::string path;     // empty: none was found
   std::string version;  // "3.11.2"
@@ -36,7 +37,10 @@ struct PythonFacts {
   std::string torch;    // "2.13.0+cpu"; empty: not installed
   std::string agent;    // path of libreprise_agent.so; empty: not found
   std::vector<std::string> libcupti;  // in its packages
+  // What is compiled for its torch: only where package and torch are there.
+  std::vector<Check> parts;
 };
+// Imports torch in a child process, for `parts` alone.
 PythonFacts AskPython(const std::string& python);
 
 // Driver, profiling permissions, namespaces, the ring's needs.
@@ -64,7 +68,8 @@ std::vector<Check> CheckDaemon(const Globals& globals,
                                const std::vector<pid_t>& on_gpu);
 
 // What `work` writes, from a forked child; empty when it crashed or took
-// longer than ten seconds. For before any thread is there.
-std::string InChild(const std::function<std::string()>& work);
+// longer than `patience`. For before any thread is there.
+std::string InChild(const std::function<std::string()>& work,
+                    std::chrono::seconds patience = std::chrono::seconds(10));
 
 }  // namespace reprise::cli

@@ -35,8 +35,8 @@ class DoctorCommand : public Command {
     CLI::App* sub = app.add_subcommand(
         "doctor", "Say what works on this machine, and what to do");
     sub->add_option("--python", python_,
-                    "The Python that trains (that of VIRTUAL_ENV, else "
-                    "python3)");
+                    "The Python that trains (that of VIRTUAL_ENV, else the one "
+                    "that the package is installed in, else python3)");
     sub->footer(
         "Sends some records and a small step graph through the daemon, or a "
         "private one, and leaves nothing behind. Exits with 1 when something "
@@ -79,6 +79,8 @@ class DoctorCommand : public Command {
       const std::string own = StrCat(std::string(environment), "/bin/python");
       if (Exists(own)) return own;
     }
+    // That of the installation whose console script this was.
+    if (const char* installed = std::getenv("REPRISE_PYTHON")) return installed;
     return "python3";
   }
 

@@ -68,8 +68,14 @@ std::string AgentLibrary() {
   std::error_code error;
   const auto root = Root();
   if (root.empty()) return "";
-  const auto beside = root / "lib" / "libreprise_agent.so";
-  return std::filesystem::is_regular_file(beside, error) ? beside.string() : "";
+  // A build has it in lib/, a Python package beside the bin/ of this program.
+  for (const auto& folder : {root / "lib", root}) {
+    const auto library = folder / "libreprise_agent.so";
+    if (std::filesystem::is_regular_file(library, error)) {
+      return library.string();
+    }
+  }
+  return "";
 }
 
 std::string LaunchFolder() {
@@ -81,7 +87,7 @@ std::string LaunchFolder() {
   if (root.empty()) return "";
   for (const auto& folder :
        {root.parent_path() / "clients/python/src/reprise/launch",
-        root / "share/reprise/python/reprise/launch"}) {
+        root / "share/reprise/python/reprise/launch", root / "launch"}) {
     if (std::filesystem::exists(folder / "sitecustomize.py", error)) {
       return folder.string();
     }

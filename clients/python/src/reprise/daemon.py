@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from reprise import abi
+from reprise import abi, bundled
 from reprise.errors import RepriseError
 
 __all__ = ["Collector", "ensure", "find", "runtime_dir", "socket_paths"]
@@ -203,10 +203,14 @@ def _binary() -> Path:
         if found is None:
             raise RepriseError(f"REPRISE_DAEMON={named}: is not a program")
         return Path(found)
+    own = bundled.program("reprised")
+    # A wheel has the daemon of its own version inside; what is built in a checkout may be older.
+    if own is not None and bundled.checkout() is None:
+        return own
     on_path = shutil.which("reprised")
     if on_path is not None:
         return Path(on_path)
-    # A build tree has bin/reprised next to lib/libreprise_agent.so; a package has it inside.
+    # A build tree has bin/reprised next to lib/libreprise_agent.so.
     for library in abi.candidates():
         for folder in (library.parent.parent / "bin", library.parent / "bin"):
             if len(library.parts) > 1 and os.access(folder / "reprised", os.X_OK):

@@ -1,4 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a network plain and under a budget, and proves what happened.
+
+    python -m reprise.demo             # in an installation; scripts/demo builds a checkout first
 
 Two real processes run the same example with the same seed: the first without
 Reprise (REPRISE_DISABLE=1), the second with `--budget`. The verdict joins what
@@ -8,6 +11,7 @@ the daemon recorded of the second with the loss curves of both.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -24,10 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reprise import RepriseError
+from reprise import abi, bundled
+from reprise.errors import RepriseError
 from reprise.units import check_budget
 
-ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = {"resnet": "train_resnet.py", "gpt": "train_gpt.py"}
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4
 
@@ -50,7 +54,7 @@ class Job:
     batch: int | None
 
     def command(self, budget: str | None) -> list[str]:
-        script = ROOT / "examples" / EXAMPLES[self.model]
+        script = examples() / EXAMPLES[self.model]
         command = [sys.executable, str(script), "--steps", str(self.steps), "--json"]
         for flag, value in (("--depth", self.depth), ("--batch", self.batch)):
             if value is not None:
@@ -64,14 +68,37 @@ def say(text: str) -> None:
     print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
+def examples() -> Path:
+    """The folder of the example programs: a checkout's, or the one inside the package."""
+    root = bundled.checkout()
+    return (root if root is not None else Path(__file__).resolve().parent) / "examples"
+
+
+def state_folder() -> Path:
+    """Where the demo's daemon keeps its runs: they are there again in the next demo."""
+    root = bundled.checkout()
+    if root is not None:
+        return root / ".demo"
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(base) / "reprise-demo"
+
+
+def default_model() -> str:
+    """The ResNet learns scikit-learn's digits; the GPT needs torch alone."""
+    return "resnet" if importlib.util.find_spec("sklearn") else "gpt"
+
+
 class Daemon:
-    """A `reprised` of the demo's own: state in .demo, socket in a short path."""
+    """A `reprised` of the demo's own: a state folder, and a socket in a short path."""
 
     def __init__(self, listen: str) -> None:
-        state = ROOT / ".demo"
+        binary = bundled.program("reprised")
+        if binary is None:
+            raise DemoError("there is no reprised here: run scripts/build, or install a wheel")
+        state = state_folder()
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.runtime = Path(tempfile.mkdtemp(prefix="reprise-demo-"))
         self.socket = self.runtime / "agent.sock"
-        binary = ROOT / "build" / "bin" / "reprised"
         self.log_path = self.runtime / "reprised.log"
         self._log = self.log_path.open("wb")
         self.process = subprocess.Popen(
@@ -209,7 +236,7 @@ def demonstrate(url: str, daemon: Daemon, job: Job, budget: str) -> dict[str, An
     plain = train(job, "plain", None, {"REPRISE_DISABLE": "1"})
     run_id = str(uuid.uuid4())
     environment = {"REPRISE_SOCKET": str(daemon.socket), "REPRISE_RUN_ID": run_id}
-    environment["REPRISE_AGENT"] = str(ROOT / "build" / "lib" / "libreprise_agent.so")
+    environment["REPRISE_AGENT"] = str(abi.load().path)
     planned = train(job, f"budget {budget}", budget, environment)
     result = verdict_json(wait_for_end(url, run_id), plain == planned)
     result["steps"] = job.steps
@@ -236,12 +263,17 @@ def wait_for_interrupt() -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="scripts/demo",
-        description="Builds Reprise, trains a network twice (plain, then under a budget of its own "
-        "memory) and proves that the budget held and no gradient changed.",
+        prog="scripts/demo" if bundled.checkout() else "python -m reprise.demo",
+        description="Trains a network twice (plain, then under a budget of its own memory) and "
+        "proves that the budget held and no gradient changed.",
         epilog="exit codes: 0 validated, 1 failed, 2 usage, 3 no plan fits, 4 no server",
     )
-    parser.add_argument("--model", choices=sorted(EXAMPLES), default="resnet")
+    parser.add_argument(
+        "--model",
+        choices=sorted(EXAMPLES),
+        default=default_model(),
+        help="resnet needs scikit-learn for its data (default here: %(default)s)",
+    )
     parser.add_argument(
         "--budget",
         default="0.5x",
@@ -254,6 +286,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--no-wait", action="store_true", help="stop the daemon afterwards")
     options = parser.parse_args(arguments)
+    if options.model == "resnet" and default_model() != "resnet":
+        parser.error("--model resnet: needs scikit-learn: pip install scikit-learn")
     for name in ("depth", "batch", "steps"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -285,8 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     listen = options.listen or ("127.0.0.1:7070" if port_is_free(7070) else "127.0.0.1:0")
     job = Job(options.model, options.steps, options.depth, options.batch)
-    daemon = Daemon(listen)
+    daemon = None
     try:
+        daemon = Daemon(listen)
         url = daemon.wait_until_ready()
         result = demonstrate(url, daemon, job, options.budget)
         if options.json:
@@ -305,7 +340,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        daemon.stop()
+        if daemon is not None:
+            daemon.stop()
 
 
 if __name__ == "__main__":

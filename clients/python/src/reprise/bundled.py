@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that come with the package: `reprise` and `reprised`.
+
+A wheel has them in `reprise/bin`, a checkout in `build/bin`. The console scripts `reprise` and
+`reprised` of an installation become them: the process is replaced, so signals, exit code, standard
+streams and speed are the program's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from reprise.errors import RepriseError
+
+__all__ = ["checkout", "command", "daemon", "program"]
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def checkout() -> Path | None:
+    """The root of the source tree that this package lies in; None in an installation."""
+    # There this file is clients/python/src/reprise/bundled.py.
+    if len(_PACKAGE.parents) > 3:
+        root = _PACKAGE.parents[3]
+        if (root / "profiler" / "include" / "reprise_agent.h").is_file():
+            return root
+    return None
+
+
+def program(name: str) -> Path | None:
+    """The program of the package, or of the build beside it; None where there is neither."""
+    found = [_PACKAGE / "bin" / name]
+    root = checkout()
+    if root is not None:
+        found.append(root / "build" / "bin" / name)
+    return next((path for path in found if os.access(path, os.X_OK)), None)
+
+
+def command() -> NoReturn:
+    """The console script `reprise`."""
+    _become("reprise")
+
+
+def daemon() -> NoReturn:
+    """The console script `reprised`."""
+    _become("reprised")
+
+
+def _become(name: str) -> NoReturn:
+    path = program(name)
+    if path is None:
+        error = RepriseError(
+            f"{name}: this installation has no such program (looked in {_PACKAGE / 'bin'}); "
+            "install a wheel for this platform, or run scripts/build in a checkout"
+        )
+        print(f"reprise: {error}", file=sys.stderr)
+        raise SystemExit(1)
+    # `reprise doctor` asks this interpreter, which has the package, unless told otherwise.
+    os.environ.setdefault("REPRISE_PYTHON", sys.executable)
+    os.execv(path, [name, *sys.argv[1:]])
