@@ -115,20 +115,38 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
     return PlanSentence(plan, task.measured_step_ns);
   }
   const auto at = static_cast<planner::OpId>(why.blocking_op());
-  const planner::JobFloor floor =
-      planner::FloorOf(task.graph, task.request.budget_bytes, kFloorTicks);
-  if (floor.bytes > task.request.budget_bytes) {
+  const int64_t budget = task.request.budget_bytes;
+  const int64_t needed = why.smallest_budget_bytes();
+  planner::JobFloor floor = planner::FloorOf(task.graph, budget, kFloorTicks);
+  const bool nobody = floor.bytes > budget;
+  // What was shown to be too much for the budget may be more than that.
+  if (nobody && floor.bytes < needed) {
+    const planner::JobFloor more =
+        planner::FloorOf(task.graph, needed - 1, kFloorTicks);
+    if (more.bytes > floor.bytes) floor = more;
+  }
+  if (nobody && FormatBytesUp(floor.bytes) == FormatBytesUp(needed)) {
     return PlanSentence(plan, task.measured_step_ns) +
            OfTheOptimizer(task.graph, task.graph.ops[at]);
   }
-  const BytesPair text =
-      BudgetAndNeeded(plan.budget_bytes(), why.smallest_budget_bytes());
+  const char* const unchecked = plan.bound_proof() == v1::BOUND_PROOF_SOLVER
+                                    ? " by the solver's word, not checked"
+                                    : "";
+  if (nobody) {
+    const BytesPair text = BudgetAndNeeded(plan.budget_bytes(), floor.bytes);
+    std::string least =
+        StrCat("Nothing fits in ", text.budget, ": ",
+               Named(task.graph, floor.op), " needs at least ", text.needed);
+    const std::string optimizer =
+        OfTheOptimizer(task.graph, task.graph.ops[floor.op]);
+    if (!optimizer.empty()) return StrCat(least, ".", optimizer);
+    return StrCat(least, "; this executor ", FormatBytesUp(needed), unchecked,
+                  ", as ", Rule(task, at), ".");
+  }
+  const BytesPair text = BudgetAndNeeded(plan.budget_bytes(), needed);
   return StrCat("This executor cannot keep to ", text.budget, ": ",
                 Named(task.graph, at), " needs at least ", text.needed,
-                plan.bound_proof() == v1::BOUND_PROOF_SOLVER
-                    ? " by the solver's word, not checked"
-                    : "",
-                ", as ", Rule(task, at), ".");
+                unchecked, ", as ", Rule(task, at), ".");
 }
 
 }  // namespace reprise::server

@@ -5,8 +5,16 @@
 //   Nothing fits in 3.0 GiB: op 17 aten.bmm.default (layers.3.attn) needs at
 //     least 3.4 GiB.
 //
-// says that of the job: of these ops, in this order, whoever runs them. Where
-// only the rules of the executor are in the way, it is the executor that
+// says that of the job: of these ops, in this order, whoever runs them. What
+// this executor needs, where that is more, follows with the rule that makes it
+// so:
+//
+//   Nothing fits in 1.6 GiB: op 17 aten.bmm.default needs at least 1.7 GiB;
+//   this
+//     executor 3.4 GiB, as it never runs op 9 mine.mix.default (layers.3)
+//     again.
+//
+// Where only the rules of the executor are in the way, it is the executor that
 // cannot, and the sentence names the rule:
 //
 //   This executor cannot keep to 3.0 GiB: op 17 aten.bmm.default needs at least

@@ -79,6 +79,16 @@ TEST(Refusal, OfWhatOnlyARuleOfTheExecutorNeedsTheRuleIsNamed) {
             "2.0 KiB, as it never runs op 1 mix (layers.0) again.");
 }
 
+TEST(Refusal, WhatTheExecutorNeedsBeyondTheJobIsNotSaidOfTheJob) {
+  Step step;
+  step.graph().mutable_ops(1)->set_kind(v1::OP_KIND_ONCE);
+  step.graph().mutable_storages(1)->set_bytes(1000);
+
+  EXPECT_EQ(step.Sentence("1800"),
+            "Nothing fits in 1.8 KiB: op 4 back needs at least 2.1 KiB; this "
+            "executor 2.8 KiB, as it never runs op 1 mix (layers.0) again.");
+}
+
 TEST(Refusal, WhatHasToBeKeptIsNoOpThatNeverRuns) {
   Step step;
   step.graph().mutable_storages(1)->set_pinned(true);

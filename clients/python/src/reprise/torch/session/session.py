@@ -219,8 +219,8 @@ class Session:
         guard.quietly(self.step.times.read, True)
         if self.budget and self.step.number and not (self.step.ended or self.broken):
             self.say(
-                "no plan was made: no optimizer of torch.optim has stepped for this model, and a "
-                "step ends when its optimizer has stepped"
+                "no plan was made: no optimizer of torch.optim has stepped for this model "
+                "after its first forward, and a step ends when its optimizer has stepped"
             )
         guard.no_longer(self._broke)
         if (error := fatal_error()) is not None:
