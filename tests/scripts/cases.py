@@ -163,8 +163,8 @@ CASES: tuple[Case, ...] = (
     _example("regression"),
     _example(
         "time_sequence_prediction",
-        "--steps 3",
-        lambda folder: data.sines(folder / "cwd/traindata.pt"),
+        "--steps 12",
+        lambda folder: data.sines(folder / "cwd/traindata.pt", length=30),
         script="train.py",
         # The script reads its data in the way of torch before 2.6.
         environment=(("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1"),),

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.meter.state import alive_tensors
+from reprise.torch.session.message import unsupported
 from reprise.torch.tape.program import PlanRejected
 from reprise.torch.tape.tape import Tape
 
@@ -202,3 +203,35 @@ def test_what_reads_statistics_that_no_op_declares_never_runs_again() -> None:
 
     reads = [op for op in graph.message()["ops"] if op["name"] == "aten.add.Tensor"]
     assert reads[0]["kind"] == "OP_KIND_ONCE"
+
+
+@torch.library.custom_op("reprise_tests::fill", mutates_args={"into"})
+def fill(into: Tensor, value: float) -> None:
+    into.fill_(value)
+
+
+def test_what_reads_memory_that_an_op_of_others_fills_never_runs_again_and_it_is_named() -> None:
+    class Lent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+            self.register_buffer("lent", torch.zeros(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            fill(self.lent, 0.5)
+            y = self.inner(x).add(self.lent).sin()
+            fill(self.lent, 0.25)
+            return y.mul(self.lent).exp()
+
+    job = Sharp()
+    job.model = Lent()  # type: ignore[assignment]
+    job.optimizer = torch.optim.SGD(job.model.parameters(), lr=0.05)
+    job.plain()
+
+    graph = job.captured()
+
+    reads = [op for op in graph.message()["ops"] if op["name"] == "aten.add.Tensor"]
+    assert reads[0]["kind"] == "OP_KIND_ONCE"
+    assert "running ops again whose parameters reprise_tests.fill.default" in unsupported(
+        graph.step
+    )

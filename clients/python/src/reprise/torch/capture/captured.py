@@ -123,6 +123,9 @@ class CapturedStep:
     # times of the ops are stretched by it.
     stretched: float = 1.0
     worked: bool = False  # they are of CPU times
+    # An op, not of PyTorch's own, that writes parameters within the step: what reads them never
+    # runs again. Empty: there is none.
+    filled_by: str = ""
 
     def stretch(self, by: float) -> None:
         """As if the machine had been that busy."""

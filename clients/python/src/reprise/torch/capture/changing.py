@@ -54,9 +54,14 @@ def follow_changes(step: CapturedStep, elsewhere: set[CapturedStorage]) -> set[C
         moved = {s for s in op.reads if changed.get(s, -1) > number}
         if not moved.isdisjoint(hidden):
             op.kind = OpKind.ONCE
+            step.filled_by = step.filled_by or _filler(step, moved & elsewhere)
         else:
             followed |= moved
     return followed
+
+
+def _filler(step: CapturedStep, filled: set[CapturedStorage]) -> str:
+    return next((o.name for o in step.ops if not filled.isdisjoint(o.mutates)), "")
 
 
 def _may_run_again(op: CapturedOp) -> bool:

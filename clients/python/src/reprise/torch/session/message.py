@@ -17,7 +17,7 @@ from reprise.torch.ground.ops import OpKind
 from reprise.torch.ladder.ladder import Rung
 from reprise.units import format_bytes, parse_bytes
 
-__all__ = ["ON_THE_HOST", "enlarged", "graph_bytes", "on_the_host", "touched_bytes"]
+__all__ = ["ON_THE_HOST", "enlarged", "graph_bytes", "on_the_host", "touched_bytes", "unsupported"]
 
 ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
 
@@ -58,3 +58,13 @@ def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
     if 0 < fits < batch:
         text += f", or a batch of about {fits} instead of {batch}"
     return text
+
+
+def unsupported(step: CapturedStep) -> str:
+    """What in a refused step cannot be planned yet; empty: nothing of the kind is known."""
+    if not step.filled_by:
+        return ""
+    return (
+        f" Not supported yet: running ops again whose parameters {step.filled_by} gathers within "
+        "the step (fully_shard). What they make is kept"
+    )

@@ -33,6 +33,7 @@ from reprise.torch.session.message import (
     graph_bytes,
     on_the_host,
     touched_bytes,
+    unsupported,
 )
 from reprise.torch.shortage import oom
 from reprise.torch.tape.costs import measured_costs
@@ -261,6 +262,8 @@ class Planning:
             if reply.smallest_budget:
                 session.record.answered(reply.why)
             rung.refused = reply.why or "the server refused to plan this step"
+            if reply.smallest_budget:
+                rung.refused += unsupported(rung.graph.step)
             if session.first.host is not None and reply.smallest_budget:
                 return self._least(rung, reply.smallest_budget)
             if session.stage is not Stage.WAITING and not rung.sketch and self.together is None:
