@@ -20,7 +20,7 @@ from loops import curves, deep, train
 from torch import Tensor, nn
 
 import reprise
-from reprise.torch.ground import guard
+from reprise.torch.ground import guard, modes
 from reprise.torch.tape.tape_run import Run
 
 FAULTS = Path(__file__).parent / "faults.py"
@@ -110,8 +110,8 @@ def test_what_the_program_raises_comes_out_as_it_was(half: None) -> None:
 
 
 def test_an_error_of_an_op_is_the_programs() -> None:
-    class Silent(guard.Mode):
-        def op(self, op: guard.Op, types: Any) -> Any:
+    class Silent(modes.Mode):
+        def op(self, op: modes.Op, types: Any) -> Any:
             return op.run()
 
     with Silent(), pytest.raises(RuntimeError, match="shape"):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from reprise.torch.capture.capture import Capture
-from reprise.torch.ground.guard import packing, unpacking
 from reprise.torch.ground.host import HostSaves
+from reprise.torch.ground.saved_hooks import packing, unpacking
 from reprise.torch.ground.subclass import lacks_memory, parts_of, saved_alias, version_of
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_bytes

@@ -48,8 +48,8 @@ from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.sizes import chosen_by
 from reprise.torch.capture.unpacked import Unpacked, reads
 from reprise.torch.compiled.shortcut import has_shortcut, prepare, shortcut
-from reprise.torch.ground.guard import Mode, Op
 from reprise.torch.ground.host import HostSaves
+from reprise.torch.ground.modes import Mode, Op
 from reprise.torch.ground.open_hooks import Hooks, close
 from reprise.torch.ground.ops import IGNORED, OpKind, hidden_writes, tensors_in
 from reprise.torch.ground.subclass import parts_of

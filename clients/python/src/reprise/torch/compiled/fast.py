@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from reprise.saying import say
-from reprise.torch.ground import guard
+from reprise.torch.ground import guard, modes, saved_hooks
 from reprise.torch.ground.native import SOURCES, Native
 from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, statistics_of, trains_at
 
@@ -117,7 +117,7 @@ def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
     """The same with the gate in place; None: it has none here."""
     module = library()
     if module is None or not module.setup(
-        guard.unpacking(unpack), stale, guard.caught, [_name(func) for func in IGNORED]
+        saved_hooks.unpacking(unpack), stale, guard.caught, [_name(func) for func in IGNORED]
     ):
         return None
     return module if _teach_higher_order_operators() else None
@@ -239,7 +239,7 @@ def alone() -> bool:
     return not excluded and torch._C._len_torch_dispatch_stack() == 0
 
 
-class Ground(guard.Mode):
+class Ground(modes.Mode):
     """Lies below the tape while its gate is open (compiled/fast.cc). No op comes here."""
 
     supports_higher_order_operators = True
@@ -249,7 +249,7 @@ class Ground(guard.Mode):
         """What is compiled stays compiled."""
         return True
 
-    def op(self, op: guard.Op, types: Any) -> Any:
+    def op(self, op: modes.Op, types: Any) -> Any:
         return op.run() if PLAIN_TYPES.issuperset(types) else NotImplemented
 
 

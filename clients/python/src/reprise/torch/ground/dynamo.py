@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import nn
 
-from reprise.torch.ground.guard import watched
+from reprise.torch.ground.calls import watched
 
 __all__ = ["compiled_in_pieces", "compiled_parts", "is_compiled", "watch"]
 

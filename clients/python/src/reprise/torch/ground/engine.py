@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from reprise.torch.ground import guard
+from reprise.torch.ground import calls
 
 __all__ = ["around", "no_longer"]
 
@@ -39,7 +39,7 @@ def around(wrapper: Wrapper) -> bool:
         if found is None:
             return False
         if _run is None or found is not _run:
-            _plain, _run = found, guard.chained(found, _wrappers)
+            _plain, _run = found, calls.chained(found, _wrappers)
             setattr(torch.autograd, _NAME, _run)
     _wrappers.append(wrapper)
     return True

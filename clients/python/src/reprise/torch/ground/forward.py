@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from reprise.torch.ground import guard
+from reprise.torch.ground import stand_ins
 
 __all__ = ["ArmedForward"]
 
@@ -37,9 +37,9 @@ class ArmedForward:
         self._model = weakref.ref(model)
         own = vars(model)
         self._before = {name: own[name] for name in (_FORWARD, _REDUCE) if name in own}
-        method = guard.Method(model, self._before.get(_FORWARD), around)
+        method = stand_ins.Method(model, self._before.get(_FORWARD), around)
         self.plain = method.plain  # the forward as it was
-        reduce = guard.Reduce(model, self._before.get(_REDUCE), self._without)
+        reduce = stand_ins.Reduce(model, self._before.get(_REDUCE), self._without)
         self._standing = {_FORWARD: method, _REDUCE: reduce}
         own.update(self._standing)
 

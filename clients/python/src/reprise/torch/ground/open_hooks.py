@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from reprise.torch.ground import guard
+from reprise.torch.ground import saved_hooks, stand_ins
 
 __all__ = ["Hooks", "Open", "close", "sweep"]
 
@@ -54,7 +54,7 @@ class Hooks(saved_tensors_hooks):
         if isinstance(pack, BuiltinFunctionType):
             super().__init__(pack, unpack)
         else:
-            super().__init__(guard.packing(pack), guard.unpacking(unpack))
+            super().__init__(saved_hooks.packing(pack), saved_hooks.unpacking(unpack))
 
     def __enter__(self) -> None:
         global _set
@@ -103,7 +103,7 @@ def _put_back(taken: list[Hooks]) -> None:
 
 
 # What a transform puts around itself.
-_disabled = guard.Lifted(_plain, _take_off, _put_back)
+_disabled = stand_ins.Lifted(_plain, _take_off, _put_back)
 
 
 class Open(Protocol):

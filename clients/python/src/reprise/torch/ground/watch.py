@@ -34,8 +34,10 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from reprise.torch.ground.calls import Call
 from reprise.torch.ground.engine import around, no_longer
-from reprise.torch.ground.guard import Call, FunctionMode, Mode, Op, caught, quietly
+from reprise.torch.ground.guard import caught, quietly
+from reprise.torch.ground.modes import FunctionMode, Mode, Op
 from reprise.torch.ground.ops import PLAIN_TYPES, mutated_positions, tensors_in
 
 __all__ = ["close_watches", "open_watches", "watch"]

@@ -44,7 +44,7 @@ from reprise.plan import Plan
 from reprise.saying import say
 from reprise.torch.check import quarantine
 from reprise.torch.check.verify import Check, CheckResult
-from reprise.torch.ground import guard
+from reprise.torch.ground import calls, guard
 from reprise.torch.ground.cycle import Cycle
 from reprise.torch.ground.ops import outputs_in
 from reprise.torch.joint.joint_graph import with_loss
@@ -158,7 +158,7 @@ class CompiledJob:
         if self.why or self._busy or root is None or not torch.is_grad_enabled():
             return (self._plain if self.why else self._call)(*args, **kwargs)
         wanted = self._plain if self._measures else self._call
-        return guard.around(self._forward, wanted, args, kwargs)
+        return calls.around(self._forward, wanted, args, kwargs)
 
     def _forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

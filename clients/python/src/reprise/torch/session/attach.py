@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from reprise.errors import RepriseError
 from reprise.saying import say
-from reprise.torch.ground import guard
+from reprise.torch.ground import calls, guard
 
 __all__ = ["attach"]
 
@@ -47,7 +47,7 @@ class _Watch:
         self._armed = False
         self._pid = os.getpid()
         self._plain = modules.Module.__call__
-        self._watching = guard.chained(self._plain, [self._called])
+        self._watching = calls.chained(self._plain, [self._called])
         self._put(self._watching)
         guard.listen(self._broke)
         register_optimizer_step_post_hook(guard.quiet(self._stepped))

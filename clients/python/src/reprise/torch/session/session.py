@@ -36,7 +36,7 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import because, say
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.ground import guard
+from reprise.torch.ground import calls, guard
 from reprise.torch.ground.forward import ArmedForward
 from reprise.torch.ground.open_hooks import sweep
 from reprise.torch.ground.watch import close_watches
@@ -250,9 +250,9 @@ class Session:
         """The model is called. A fault of ours is not its caller's."""
         if self.broken:
             return call(*args, **kwargs)
-        level = guard.Level()
+        level = calls.Level()
         try:
-            return guard.around(self._forward, call, args, kwargs)
+            return calls.around(self._forward, call, args, kwargs)
         finally:
             if self.broken:
                 level.restore()

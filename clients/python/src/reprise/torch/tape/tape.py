@@ -32,8 +32,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from reprise.marks import At, ignore_end
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
-from reprise.torch.ground.guard import Mode, Op
 from reprise.torch.ground.host import HostSaves
+from reprise.torch.ground.modes import Mode, Op
 from reprise.torch.ground.open_hooks import Hooks
 from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, mutated_positions
 from reprise.torch.ground.stale import refuse_stale

@@ -30,8 +30,9 @@ from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
 from reprise.torch.ground.generator import GeneratorState, device_of
 from reprise.torch.ground.geometry import geometry_of
-from reprise.torch.ground.guard import Op, caught, described, fault, ours, quietly, told
+from reprise.torch.ground.guard import caught, described, fault, ours, quietly, told
 from reprise.torch.ground.host import HostSaved, HostSaves
+from reprise.torch.ground.modes import Op
 from reprise.torch.ground.ops import mutated_positions, tensors_in
 from reprise.torch.ground.passes import graph_is_kept
 from reprise.torch.ground.stale import GONE, refuse_stale
