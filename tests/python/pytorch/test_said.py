@@ -12,6 +12,7 @@ from nets import WIDTH
 from torch import Tensor, nn
 
 from reprise import api
+from reprise.agent import PlanReply
 from reprise.torch.ladder.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
@@ -123,6 +124,28 @@ def test_a_refusal_is_tried_again_when_the_step_has_changed_and_not_before(
     assert session.stage is Stage.PLANNED
     assert said.count("the step is another one than that whose budget was refused") == 1
     assert len(agent.graphs) == 2
+
+
+def test_a_share_that_is_refused_for_one_input_is_asked_for_with_the_larger_ones() -> None:
+    model, agent = Part(), RefusesTheFirst()
+    session = arm(model, agent)
+    sizes = (100, 100, 100, 600, 1200)
+
+    train(model, 30, lambda n: torch.ones(sizes[n % 5], WIDTH))
+
+    sizes_asked_for = [graph["measured_peak_bytes"] for graph in agent.graphs]
+    assert session.stage is Stage.PLANNED
+    assert sizes_asked_for == sorted(sizes_asked_for)
+    assert session.ladder.captures <= 3
+    assert api.report(model).planned_steps >= 12
+
+
+class RefusesTheFirst(LocalAgent):
+    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
+        why = "Nothing fits in 1000 B: op 17 needs at least 2000 B."
+        if graph_id == 1:
+            return PlanReply("refused", why=why, smallest_budget=2000)
+        return super().poll_plan(graph_id, have)
 
 
 def test_a_step_that_never_settles_is_not_captured_for_ever() -> None:

@@ -122,6 +122,8 @@ class Planning:
             return
         rung = self.ladder.add(key, graph, left_out, leaks)
         if rung is None:
+            if session.stage is Stage.CAPTURE:
+                self.stop(next(r.refused for r in self.ladder.rungs if r.key == key))
             return
         rung.awaited = stale
         if session.stage is Stage.CAPTURE:
@@ -258,7 +260,7 @@ class Planning:
         if reply.kind == "refused" and rung.plan is None:
             session.measured.smallest_budget = reply.smallest_budget
             if reply.smallest_budget is not None:
-                session.retry.refused()
+                session.retry.refused(rung.graph.measured_peak_bytes)
             if reply.smallest_budget:
                 session.record.answered(reply.why)
             rung.refused = reply.why or "the server refused to plan this step"
@@ -321,7 +323,7 @@ class Planning:
     def _install(self, rung: Rung, plan: Plan) -> None:
         if not plan.feasible:
             self.refused, rung.refused = plan, plan.sentence or "no plan fits the budget"
-            self._session.retry.refused()
+            self._session.retry.refused(rung.graph.measured_peak_bytes)
             self._session.record.answered(rung.refused)
             return
         found = self.prepared(rung, plan)

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A budget that was refused is asked for again when the step has changed.
 
-retry.refused()               # no plan fits the steps as they are
+retry.refused(peak)           # no plan fits the steps as they are; peak: of that which was captured
 retry.ended(key, peak)        # a plain step has ended; may begin anew
+retry.wants(key)              # may this step be captured?
 
 A refusal is about the step that was captured. Layers that are unfrozen, a longer sequence, a buffer
 that is gone make another one of it, which may have a plan. What tells is the peak of plain steps: a
-few in a row with another one than any before the refusal. Each try costs a captured step, so each
-next one waits longer, and there are not many.
+few in a row with another one than any before the refusal. Where the budget is a share of the step,
+a refusal says nothing of steps that need more: a few that peak higher, in a row or not, are enough
+to capture one of them, beside what was refused. Each try costs a captured step, so each next one
+waits longer, and there are not many.
 """
 
 from __future__ import annotations
@@ -41,10 +44,23 @@ class Retry:
         # Peaks of plain steps as they were refused: lowest and highest, by input.
         self._known: dict[Hashable, tuple[int, int]] = {}
         self._new: dict[Hashable, tuple[int, int]] = {}
+        # The highest step of which a share was refused; how many ended that peak higher; whether
+        # one of them is to be captured.
+        self._peak = self._higher = 0
+        self._wants_higher = False
 
-    def refused(self) -> None:
-        """By the planner, for what the steps need."""
-        self._refused = True
+    def refused(self, peak: int) -> None:
+        """By the planner, for what the steps need. `peak`: of the one that it was asked about."""
+        self._refused, self._wants_higher = True, False
+        self._peak = max(self._peak, peak)
+
+    def wants(self, key: Hashable) -> bool:
+        """Where higher steps are to be captured: is this one of them, as far as is known?"""
+        known, _ = self._session.measured.base(key)
+        return not (self._wants_higher and known) or self._is_higher(known)
+
+    def _is_higher(self, peak: int) -> bool:
+        return peak > self._peak + max(LEAST_BYTES, CHANGED * self._peak)
 
     def ended(self, key: Hashable, peak: int) -> None:
         """A plain step has ended."""
@@ -54,12 +70,16 @@ class Retry:
             return
         if session.planning.together is not None or self._tries >= TRIES:
             return
+        share = (session.budget or "").endswith("x")
+        self._higher += share and self._peak > 0 and self._is_higher(peak)
         low, high = self._range(key)
         less, more = max(LEAST_BYTES, CHANGED * low), max(LEAST_BYTES, CHANGED * high)
         if low - less <= peak <= high + more:
             self._in_a_row = 0
             self._new.clear()
             _widen(self._known, key, peak)
+            if self._higher >= STEPS << self._tries:
+                self._beside()
             return
         self._in_a_row += 1
         _widen(self._new, key, peak)
@@ -72,11 +92,23 @@ class Retry:
         known = self._known.get(key)
         return known or (0, max((high for _, high in self._known.values()), default=0))
 
+    def _beside(self) -> None:
+        """The next step that peaks higher than the one refused is captured."""
+        peak = max(high for _, high in self._known.values())
+        self._tries += 1
+        self._higher, self._wants_higher = 0, True
+        self._session.say(
+            f"steps peak at {format_bytes(peak)}, that whose budget was refused at "
+            f"{format_bytes(self._peak)}: one of the higher ones is captured, and a plan asked for"
+        )
+        self._session.stage, self._session.why = Stage.CAPTURE, ""
+
     def _again(self, before: int, now: int) -> None:
         session = self._session
         self._tries += 1
         self._known, self._new = self._new, {}
         self._in_a_row, self._refused = 0, False
+        self._peak = self._higher = 0
         session.say(
             f"the step is another one than that whose budget was refused: it peaks at "
             f"{format_bytes(now)}, that one at {format_bytes(before)}. It is captured, and a plan "

@@ -128,7 +128,7 @@ class Step:
         if together is not None:
             return together.captures
         if session.stage is Stage.CAPTURE:
-            return True
+            return session.retry.wants(self.key)
         return session.stage is Stage.PLANNED and session.ladder.wants(self.key)
 
     def _begin_capture(self, keep: bool = True) -> bool:
