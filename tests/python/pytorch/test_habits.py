@@ -84,4 +84,4 @@ def test_no_bit_changes(name: str, share: float, again: float, first: str) -> No
 
     for session in sessions:
         assert session.measured.failed_checks == 0, session.why
-        assert "fault of its own" not in session.why
+        assert "Reprise failed" not in session.why

@@ -122,7 +122,7 @@ def test_a_refusal_is_tried_again_when_the_step_has_changed_and_not_before(
     said = capsys.readouterr().err
     assert len(losses) == 12
     assert session.stage is Stage.PLANNED
-    assert said.count("the step is another one than that whose budget was refused") == 1
+    assert said.count("this step differs from the one whose budget was refused") == 1
     assert len(agent.graphs) == 2
 
 

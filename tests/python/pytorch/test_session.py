@@ -386,4 +386,4 @@ def test_a_forward_that_is_captured_into_a_graph_is_passed_over_and_said_once(
     assert session.step.number == 6
     assert session.stage is Stage.PLANNED
     said = capsys.readouterr().err
-    assert said.count("passed over: a CUDA graph is captured of the model") == 1
+    assert said.count("not planned: a CUDA graph is captured of the model") == 1

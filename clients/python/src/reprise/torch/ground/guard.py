@@ -71,7 +71,7 @@ def fault(error: Exception) -> None:
         except Exception:
             continue
     if not said:
-        text = f"trains without Reprise after a fault of its own ({described(error)})"
+        text = f"Reprise failed ({described(error)}); training goes on without it"
         if text not in _unheard:
             _unheard.add(text)
             say(text)

@@ -50,17 +50,19 @@ class Peaks:
         assert plan is not None
         text = (
             f"step {session.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(plan.budget_bytes)}: more is alive than when it was captured"
+            f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was captured"
         )
         rung.above += 1
         if session.planning.together is not None:
             return  # which sees it at the ranks' next meeting
         if rung.above > ABOVE_AT_MOST or rung.recaptured:
-            session.say(f"steps like this one peak above the budget from here on: {text}")
+            session.say(
+                f"{text}; later steps of this kind will peak above the budget, too, and are not reported"
+            )
             return
         more = peak - plan.peak_bytes
         if rung.above > 1 or self._beside(rung) < more * STANDS:
-            session.say(f"{text}, and not all the time: the step is captured again")
+            session.say(f"{text}, but not all the time; the step is captured again")
             rung.recaptured = True
             session.ladder.stale(rung)
             return
@@ -81,7 +83,7 @@ class Peaks:
     def uncovered(self) -> None:
         """A step whose input no plan is for has peaked above the budget."""
         self._session.say(
-            "steps peak above the budget whose input is larger than any that has a plan"
+            "steps with an input larger than any that has a plan peak above the budget"
         )
 
     def _beside(self, rung: Rung) -> int:

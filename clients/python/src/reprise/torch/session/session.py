@@ -278,7 +278,7 @@ class Session:
         """A training forward is captured into a CUDA graph."""
         if torch.is_grad_enabled() and self.model.training:
             why = "a CUDA graph is captured of the model, and what a graph replays is not planned"
-            self.say(f"passed over: {why}")
+            self.say(f"not planned: {why}")
             if self.stage in (Stage.WARMUP, Stage.CAPTURE):
                 self.why = why
 
@@ -304,7 +304,7 @@ class Session:
         first = not any(other.broken for other in _open)  # it is said once, whoever hears of it
         self.broken = True
         self.stage = Stage.PLAIN
-        self.why = f"trains without Reprise after a fault of its own ({guard.described(error)})"
+        self.why = f"Reprise failed ({guard.described(error)}); training goes on without it"
         run = self.step.run
         if run is not None:
             run.track.armed = False
