@@ -337,7 +337,8 @@ class CompiledJob:
         self.joint.reserve(int((peak - budget) * AND_A_BIT))
         say(
             f"a compiled step peaks at {format_bytes(peak)}, above {format_bytes(budget)}: more "
-            "memory is in use outside its graphs than was known; they are planned and compiled again"
+            "memory is in use outside its graphs than was known; they are planned and compiled "
+            "again"
         )
         self._call = self._compiled(planned=True)
 

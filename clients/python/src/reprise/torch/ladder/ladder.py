@@ -153,6 +153,7 @@ class Rung:
     room_bytes: int = 0  # of these, what its present plan has room for
     above: int = 0
     recaptured: bool = False  # because of that
+    given_up: bool = False  # no other plan is made because of it
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known
     awaited: bool = False  # its next plan is waited for, before its next step
     late: bool = False  # has been waited for, in vain

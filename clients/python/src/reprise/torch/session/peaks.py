@@ -50,15 +50,16 @@ class Peaks:
         assert plan is not None
         text = (
             f"step {session.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was captured"
+            f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was "
+            "captured"
         )
         rung.above += 1
         if session.planning.together is not None:
             return  # which sees it at the ranks' next meeting
         if rung.above > ABOVE_AT_MOST or rung.recaptured:
-            session.say(
-                f"{text}; later steps of this kind will peak above the budget, too, and are not reported"
-            )
+            if not rung.given_up:
+                rung.given_up = True
+                session.say(f"{text}. No other plan is made; the report counts such steps")
             return
         more = peak - plan.peak_bytes
         if rung.above > 1 or self._beside(rung) < more * STANDS:

@@ -110,9 +110,9 @@ class Retry:
         self._in_a_row, self._refused = 0, False
         self._peak = self._higher = 0
         session.say(
-            f"this step differs from the one whose budget was refused: it peaks at "
-            f"{format_bytes(now)} instead of {format_bytes(before)}. It is captured, and Reprise asks "
-            "for a plan again"
+            "this step differs from the one whose budget was refused: it peaks at "
+            f"{format_bytes(now)} instead of {format_bytes(before)}. It is captured, and Reprise "
+            "asks for a plan again"
         )
         session.planning.begin_again()
         session.measured.begin_again()

@@ -70,8 +70,8 @@ class Waiting:
             names = ", ".join(list(parts)[:3])
             if len(parts) == 1 and session.hand_over is not None:
                 session.say(
-                    f"the forward of this model is never called, that of its part {names} is: that "
-                    "part is planned"
+                    f"the model's own forward is never called, but that of its part {names} is: "
+                    "that part is planned"
                 )
                 session.hand_over(next(iter(parts.values())))
                 return
