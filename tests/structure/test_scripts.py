@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -87,3 +88,15 @@ def test_a_part_that_is_none_shows_the_usage(checkout: Checkout) -> None:
 
     assert done.code == 2
     assert done.err.startswith("usage: scripts/test")
+
+
+def test_every_part_that_the_workflow_runs_is_one_of_scripts_test() -> None:
+    usage = subprocess.run([ROOT / "scripts/test", "--help"], capture_output=True, text=True).stdout
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    lists = re.findall(r"parts: \[(.*)\]", workflow) + re.findall(
+        r"run: scripts/test ([a-z ]+)", workflow
+    )
+    parts = {word for text in lists for word in re.findall(r"[a-z0-9]+", text)}
+
+    assert parts >= {"lint", "cpp", "python", "sanitize", "wheel"}
+    assert [part for part in sorted(parts) if not re.search(rf"\b{part}\b", usage)] == []
