@@ -22,13 +22,17 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(24):
     if str(step) == sys.argv[1]:
         about = os.path.join(os.environ["XDG_RUNTIME_DIR"], "reprise", "server.json")
-        os.kill(json.load(open(about))["pid"], signal.SIGKILL)
+        daemon = json.load(open(about))["pid"]
+        os.kill(daemon, getattr(signal, sys.argv[2]))
     optimizer.zero_grad()
     loss = model(torch.randn(128 if step < 12 else 160, 64)).square().mean()
     loss.backward()
     optimizer.step()
     print(loss.item().hex())
-print(reprise.report(model).planned_steps, reprise.report(model).failed_checks, file=sys.stderr)
+report = reprise.report(model)
+print(report.planned_steps, report.failed_checks, report.stage, file=sys.stderr)
+if sys.argv[2] == "SIGSTOP":
+    os.kill(daemon, signal.SIGKILL)
 """
 
 
@@ -36,16 +40,20 @@ print(reprise.report(model).planned_steps, reprise.report(model).failed_checks, 
 def job(
     python: Callable[..., Any], home: Path, agent_library: Path, daemon_binary: Path
 ) -> Callable[..., tuple[list[str], list[str], int]]:
-    """Losses, what was said, and planned steps; none of them was wrong."""
+    """Losses, what was said, and planned steps; none of them was wrong, and what the report says of
+    the end is so."""
 
-    def run(killed_at: int = -1, **environment: str) -> tuple[list[str], list[str], int]:
+    def run(
+        killed_at: int = -1, by: str = "SIGKILL", **environment: str
+    ) -> tuple[list[str], list[str], int]:
         built = {"REPRISE_AGENT": str(agent_library), "REPRISE_DAEMON": str(daemon_binary)}
-        done = python("-c", PROGRAM, str(killed_at), **(built | environment))
+        done = python("-c", PROGRAM, str(killed_at), by, **(built | environment))
         assert done.returncode == 0, done.stderr
         *said, counts = done.stderr.splitlines()
-        planned, failed = map(int, counts.split())
-        assert failed == 0
-        return done.stdout.split(), said, planned
+        planned, failed, stage = counts.split(maxsplit=2)
+        assert failed == "0"
+        assert (stage == "training under a plan") == (int(planned) > 0), (stage, said)
+        return done.stdout.split(), said, int(planned)
 
     return run
 
@@ -62,6 +70,17 @@ def test_a_server_that_is_killed_takes_nothing_with_it(job: Any) -> None:
         if not planned:
             line = "the daemon is gone: signal 9 ended it; trains without a plan until one comes"
             assert said.count(f"reprise: {line}") == 1, said
+
+
+def test_a_server_that_is_stopped_is_waited_for_once(job: Any) -> None:
+    plain, _, _ = job(REPRISE_DISABLE="1")
+
+    losses, said, planned = job(2, "SIGSTOP", REPRISE_PLAN_TIMEOUT="2")
+
+    assert losses == plain
+    assert planned == 0
+    assert len(said) == len(set(said)), said
+    assert not any(" 0 ns" in line for line in said), said
 
 
 def test_a_disk_that_is_full_stops_no_job(job: Any, daemon_binary: Path, tmp_path: Path) -> None:
