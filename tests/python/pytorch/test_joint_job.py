@@ -292,7 +292,8 @@ def test_a_share_that_no_plan_for_several_graphs_meets_is_said_and_the_job_train
 
     assert job is not None
     assert found == expected
-    assert "trains without a plan" in job.why
+    assert "; trains without a plan" in job.why
+    assert ".;" not in job.why
     assert capsys.readouterr().err.count("trains without a plan") == 1
 
 

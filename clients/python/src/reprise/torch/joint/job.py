@@ -373,7 +373,8 @@ class CompiledJob:
             # What one call of a graph runs again, all of them do, and that was not planned.
             tighter = plan.budget_bytes - int((predicted - budget_bytes) * AND_A_BIT)
             plan, why = self.joint.ask(message, str(tighter))
-        self._stop(f"{why or 'no plan is one for all calls of a graph'}; trains without a plan")
+        why = why.rstrip(".") or "no plan is one for all calls of a graph"
+        self._stop(f"{why}; trains without a plan")
 
     def _say_status(self, peak: int, budget: int) -> None:
         off = ""
