@@ -176,7 +176,9 @@ CASES: tuple[Case, ...] = (
     ),
     _example("imagenet", "--dummy --batch-size 4 --workers 0 --print-freq 1", stop_after=9),
     _example(
-        "gat", "--epochs 12 --val-every 2 --num-heads 2 --hidden-dim 8", lambda folder: data.citations(folder / "cwd/cora")
+        "gat",
+        "--epochs 12 --val-every 2 --num-heads 2 --hidden-dim 8",
+        lambda folder: data.citations(folder / "cwd/cora"),
     ),
     _x("train_copy", "NUM_BATCHES=14", "BATCH_SIZE=16", "GENERATE_EVERY=7", enwik8=False),
     _x("train_parity", "BATCH_SIZE=32", "train_seq_len=32", enwik8=False),
