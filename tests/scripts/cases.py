@@ -187,7 +187,7 @@ CASES: tuple[Case, ...] = (
     _x("train_free", "NUM_BATCHES=12", "dim=64", "heads=4", "SEQ_LEN=64", "GENERATE_LENGTH=16"),
     _x("train_with_muon", *_ENWIK8, "SEQ_LEN=64", "GENERATE_LENGTH=16"),
     Case("vit-pytorch/loop", "own/vit_loop.py", path="lucidrains+vit-pytorch"),
-    Case("vit-pytorch/mae", "own/mae_loop.py", path="lucidrains+vit-pytorch"),
+    Case("vit-pytorch/cait", "own/cait_loop.py", path="lucidrains+vit-pytorch"),
     Case("transformers/trainer", "own/hf_trainer.py"),
     Case("transformers/trainer-compiled", "own/hf_trainer.py", ("--compile",)),
     Case("transformers/causal-lm", "own/causal_lm.py"),

@@ -70,6 +70,7 @@ def _environment(case: Case, folder: Path, heap: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TQDM_DISABLE": "1",
         "COLUMNS": "100",
+        "PYTHONPATH": os.pathsep.join([str(HERE / "start"), os.environ.get("PYTHONPATH", "")]),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TORCHINDUCTOR_CACHE_DIR": str(folder.parent / "inductor"),  # both runs compile the same
         **dict(case.environment),

@@ -61,26 +61,6 @@ class _Smaller(ast.NodeTransformer):
         return node
 
 
-def _torchvision() -> None:
-    """The registry's torchvision is built for CUDA: beside a CPU build of PyTorch it fails to
-    describe operators that did not load."""
-    import torch
-
-    if torch.version.cuda is None:
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        sys.modules[__name__].library = library  # type: ignore[attr-defined]
-
-
-def _no_experiment_tracking() -> None:
-    """A `wandb` that sends nothing anywhere."""
-    module = types.ModuleType("wandb")
-    module.init = module.log = lambda *_, **__: None  # type: ignore[attr-defined]
-    module.run = types.SimpleNamespace(name="", url=None)  # type: ignore[attr-defined]
-    sys.modules.setdefault("wandb", module)
-
-
 class _Heap:
     """What steps take of the heap, written when this process ends."""
 
@@ -136,8 +116,6 @@ def main() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    _torchvision()
-    _no_experiment_tracking()
     counted = os.environ.get("REPRISE_SCRIPTS_HEAP")
     heap = _Heap(counted) if counted else None
     register_optimizer_step_post_hook(_Steps(options.stop_after, heap))
