@@ -83,6 +83,21 @@ def test_parts_without_arguments_are_whole(checkout: Checkout) -> None:
     assert done.out.splitlines()[2].endswith(" tests/structure tests/cli tests/python tests/gpu")
 
 
+def test_what_follows_public_are_the_clones_and_which_scripts_to_run(checkout: Checkout) -> None:
+    for path in ("tests/models", "tests/scripts", "clients/python", ".venv-zoo/bin"):
+        (checkout.folder / path).mkdir(parents=True)
+        (checkout.folder / path / "requirements.txt").write_text("torch==0\n")
+    shutil.copy(checkout.folder / ".venv/bin/python", checkout.folder / ".venv-zoo/bin/python")
+
+    done = checkout.test("public", "--sources", "clones", "--case=gpt", "--case", "vae", "cpp")
+
+    assert done.code == 0, done.err
+    run = "python -m tests.scripts.run --out bench/results --sources clones --case=gpt --case vae"
+    assert run in done.out.splitlines()
+    assert done.out.splitlines()[-1].startswith("ctest")
+    assert "public: --sources DIR" in checkout.test("public").err
+
+
 def test_a_part_that_is_none_shows_the_usage(checkout: Checkout) -> None:
     done = checkout.test("everything")
 
