@@ -15,6 +15,7 @@
 #include "clients/cli/completion.h"
 #include "clients/cli/console.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/misspelt.h"
 #include "clients/cli/serve.h"
 
 namespace reprise::cli {
@@ -137,8 +138,11 @@ int Main::OnParseError(const CLI::ParseError& error, Console& console) {
   }
   CLI::App* typed = Typed();
   const std::string verb = typed == &app_ ? "" : " " + typed->get_name();
+  // CLI11 may complain of what is missing because of a misspelt flag.
+  const std::string unknown = FirstUnknown(app_, *typed, arguments_.own);
   return console.UsageError(
-      StrCat(OneLine(error.what()), "; see `reprise", verb, " --help`"));
+      StrCat(unknown.empty() ? OneLine(error.what()) : unknown,
+             "; see `reprise", verb, " --help`"));
 }
 
 int Main::Run() {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "clients/cli/misspelt.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/str_cat.h"
+
+namespace reprise::cli {
+namespace {
+
+// Damerau and Levenshtein's distance, with swaps of neighbours only.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<size_t>> d(a.size() + 1,
+                                     std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) d[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t wrong = a[i - 1] == b[j - 1] ? 0 : 1;
+      d[i][j] =
+          std::min({d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + wrong});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        d[i][j] = std::min(d[i][j], d[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return d[a.size()][b.size()];
+}
+
+bool LooksLikeFlag(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' &&
+         std::isdigit(static_cast<unsigned char>(word[1])) == 0;
+}
+
+bool IsFlagOf(const CLI::App& app, const std::string& flag) {
+  return app.get_option_no_throw(flag) != nullptr;
+}
+
+void AddFlags(const CLI::App& app, std::vector<std::string>& to) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      to.push_back("--" + name);
+    }
+  }
+}
+
+std::string Hint(std::string_view word, const std::vector<std::string>& known,
+                 std::string_view quote) {
+  const std::string meant = Nearest(word, known);
+  return meant.empty() ? std::string()
+                       : StrCat("; did you mean ", quote, meant, quote, "?");
+}
+
+}  // namespace
+
+std::string Nearest(std::string_view word,
+                    const std::vector<std::string>& known) {
+  std::string nearest;
+  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : known) {
+    const size_t distance = Distance(word, candidate);
+    if (distance < least) {
+      least = distance;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+std::string FirstUnknown(const CLI::App& app, const CLI::App& verb,
+                         const std::vector<std::string>& words) {
+  const bool typed = &app != &verb;
+  for (const std::string& word : words) {
+    if (LooksLikeFlag(word)) {
+      const std::string flag = word.substr(0, word.find('='));
+      // Of short flags several may stand in one word, and a value behind.
+      if (flag[1] != '-' || flag == "--help" || IsFlagOf(app, flag) ||
+          IsFlagOf(verb, flag)) {
+        continue;
+      }
+      std::vector<std::string> flags;
+      AddFlags(verb, flags);
+      if (typed) AddFlags(app, flags);
+      const std::string of = typed ? " " + verb.get_name() : "";
+      return StrCat(flag, ": `reprise", of, "` has no such flag",
+                    Hint(flag, flags, ""));
+    }
+    if (!typed) {
+      std::vector<std::string> verbs;
+      for (const CLI::App* known : app.get_subcommands({})) {
+        verbs.push_back(known->get_name());
+      }
+      return StrCat(word, ": no such command", Hint(word, verbs, "`"));
+    }
+  }
+  return {};
+}
+
+}  // namespace reprise::cli
