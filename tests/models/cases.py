@@ -9,8 +9,7 @@
 
 A case builds everything from the generators that its caller has seeded, so that two processes that
 build and train it compute the same bits. `Job.arm` is the module that a user would hand to
-`reprise.auto`; a case that hands it over by itself (a Trainer that builds its own loop) takes the
-budget in `Job.whole`.
+`reprise.auto`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CASES", "Job", "adamw", "batch", "case", "classes", "sgd", "supervised", "tokens"]
+__all__ = [
+    "CASES",
+    "Job",
+    "adamw",
+    "batch",
+    "case",
+    "classes",
+    "sgd",
+    "supervised",
+    "tokens",
+]
 
 CASES: dict[str, Callable[[], Job]] = {}
 
@@ -31,22 +40,36 @@ class Job:
     """One training job.
 
     step        runs training step n and returns its loss
+    loop        in its place where a framework owns the loop: runs so many steps, calls what it is
+                given before each, and returns the losses
     models      what is compared at the end: parameters and buffers of each
     optimizers  what is compared at the end: their state
     arm         the module given to `reprise.auto`; the first of `models` where it is None
     by_hand     containers whose children checkpointing by hand would wrap; found where empty
     """
 
-    step: Callable[[int], Tensor]
+    step: Callable[[int], Tensor] | None
     models: list[nn.Module]
     optimizers: list[torch.optim.Optimizer]
     arm: nn.Module | None = None
+    loop: Callable[[int, Callable[[], None]], list[Tensor]] | None = None
     by_hand: list[nn.Module] = field(default_factory=list)
 
     @property
     def armed(self) -> nn.Module:
         """The module that is given to `reprise.auto`."""
         return self.models[0] if self.arm is None else self.arm
+
+    def run(self, steps: int, before: Callable[[], None]) -> list[Tensor]:
+        """Trains; `before` is called when a step begins. Returns the losses."""
+        if self.loop is not None:
+            return self.loop(steps, before)
+        assert self.step is not None
+        losses = []
+        for number in range(steps):
+            before()
+            losses.append(self.step(number))
+        return losses
 
 
 def case(name: str) -> Callable[[Callable[[], Job]], Callable[[], Job]]:

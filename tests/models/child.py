@@ -7,7 +7,8 @@
 
 `digest` is of every parameter, buffer, optimizer state, gradient, loss and the state of the random
 generator, so that equal digests mean equal bits. `rises`: how far the heap rose in each step, from
-heap_counter.c, which `run.py` preloads; without it they are null.
+heap_counter.c, which `run.py` preloads; without it they are null. `planned`: which steps ran as
+planned, as the report counts them. `tensor_rise`: how far the tensors alone rose in one more step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import hashlib
+import itertools
 import json
 import sys
 import time
@@ -90,6 +92,62 @@ def _gradient_bytes(job: Job) -> int:
     return sum(g.untyped_storage().nbytes() for g in grads if not g.is_sparse)
 
 
+class Steps:
+    """What each step of a job takes, from its begin to that of the next one."""
+
+    def __init__(self, job: Job, heap: Heap, armed: bool) -> None:
+        self._job, self._heap, self._armed = job, heap, armed
+        self.rises: list[int] = []
+        self.cpu_ns: list[int] = []
+        self.planned: list[bool] = []  # ran as planned from its begin to its end
+        self._floor = self._began = 0
+        self._under_way = False
+        self._counts = (0, 0, 0)
+
+    def begin(self) -> None:
+        """A step begins; the one before is over."""
+        self.end()
+        self._under_way = True
+        self._heap.reset()
+        self._floor = self._heap.now() - _gradient_bytes(self._job)
+        self._began = time.process_time_ns()
+
+    def end(self) -> None:
+        """The step under way is over, if there is one."""
+        if not self._under_way:
+            return
+        self._under_way = False
+        self.cpu_ns.append(time.process_time_ns() - self._began)
+        self.rises.append(self._heap.peak() - self._floor)
+        before, self._counts = self._counts, self._count()
+        planned, without, left = (
+            now - then for now, then in zip(self._counts, before, strict=True)
+        )
+        self.planned.append(planned > 0 and without == left == 0)
+
+    def _count(self) -> tuple[int, int, int]:
+        """Planned steps, those without a plan, and those that left theirs."""
+        if not self._armed:
+            return 0, 0, 0
+        import reprise
+
+        report = reprise.report(self._job.armed)
+        return report.planned_steps, report.unplanned_steps, report.mismatched_steps
+
+
+def tensor_rise(job: Job, number: int) -> int:
+    """How far the tensors of one more step rose, as the profiler of PyTorch counts them: it does
+    not see that those go that were there before, as gradients of the step before."""
+    assert job.step is not None
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as watched:
+        job.step(number)
+    found = watched.profiler.kineto_results.events()
+    memory = sorted((e.start_ns(), e.nbytes()) for e in found if e.name() == "[memory]")
+    return max(itertools.accumulate((nbytes for _, nbytes in memory), initial=0))
+
+
 def checkpoint_by_hand(job: Job) -> int:
     """Wraps every child of the model's lists of blocks in torch.utils.checkpoint, as users do.
     Returns how many were wrapped; 0 where the model has no such list."""
@@ -133,17 +191,15 @@ def main() -> None:
 
         reprise.auto(job.armed, budget=options.budget, verify_every=options.verify_every)
     torch.manual_seed(1)
-    losses, rises, times = [], [], []
-    for number in range(options.steps):
-        heap.reset()
-        floor = heap.now() - _gradient_bytes(job)
-        began = time.process_time_ns()
-        losses.append(job.step(number).item().hex())
-        times.append(time.process_time_ns() - began)
-        rises.append(heap.peak() - floor)
+    steps = Steps(job, heap, armed=options.budget is not None)
+    losses = [loss.item().hex() for loss in job.run(options.steps, steps.begin)]
+    steps.end()
     result["digest"] = digest(job, losses)
-    result["rises"] = rises if heap.known else None
-    result["cpu_ns"] = times
+    result["rises"] = steps.rises if heap.known else None
+    result["planned"] = steps.planned
+    result["cpu_ns"] = steps.cpu_ns
+    if options.budget is None and job.step is not None and heap.known:
+        result["tensor_rise"] = tensor_rise(job, options.steps)
     if options.budget is not None:
         report = reprise.report(job.armed)
         result["report"] = asdict(report) | {

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training loops that a framework owns: Lightning, Accelerate, the Trainer of transformers.
-
-Each is driven in rounds of a few steps, as a user calls `fit` or `train`.
-"""
+"""Training loops that a framework owns: Lightning, Accelerate, the Trainer of transformers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,26 +19,23 @@ __all__: list[str] = []
 @case("framework/lightning")
 def lightning() -> Job:
     """Manual driving of a LightningModule under a Trainer; the inner network is armed."""
-    import lightning as L
+    return _fitted(*_classifier(), inner=True)
 
-    class Classifier(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
 
-        def training_step(self, number: Tensor, index: int) -> Tensor:
-            at = int(number)
-            return F.cross_entropy(self.net(batch(at, COUNT, WIDTH)), classes(at, 10, COUNT))
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return adamw(self.net)
-
-    return _fitted(L, Classifier(), inner=True)
+@case("framework/lightning-fitted-twice")
+def lightning_twice() -> Job:
+    """The second `fit` makes an optimizer of its own."""
+    return _fitted(*_classifier(), inner=True, fits=2)
 
 
 @case("framework/lightning-module-armed")
 def lightning_module() -> Job:
     """The LightningModule itself is armed; its own forward is never called."""
+    return _fitted(*_classifier(), inner=False)
+
+
+def _classifier() -> tuple[Any, Any]:
+    """Lightning, and a module of it."""
     import lightning as L
 
     class Classifier(L.LightningModule):
@@ -55,34 +50,47 @@ def lightning_module() -> Job:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return adamw(self.net)
 
-    return _fitted(L, Classifier(), inner=False)
+    return L, Classifier()
 
 
-def _fitted(L: Any, module: Any, inner: bool) -> Job:
+def _fitted(L: Any, module: Any, inner: bool, fits: int = 1) -> Job:
+    """One `fit` over all steps, or several with an optimizer of its own each."""
+
     class Numbers(torch.utils.data.Dataset[int]):
+        def __init__(self, count: int) -> None:
+            self.count = count
+
         def __len__(self) -> int:
-            return 4
+            return self.count
 
         def __getitem__(self, at: int) -> int:
             return at
 
-    def step(number: int) -> Tensor:
-        trainer = L.Trainer(
-            max_epochs=1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        trainer.fit(module, torch.utils.data.DataLoader(Numbers(), batch_size=None))
-        module.train()
-        with torch.no_grad():
-            return F.cross_entropy(
-                module.net(batch(number, COUNT, WIDTH)), classes(number, 10, COUNT)
-            )
+    def loop(steps: int, before: Callable[[], None]) -> list[Tensor]:
+        losses: list[Tensor] = []
 
-    return Job(step, [module], [], arm=module.net if inner else module)
+        class Listens(L.Callback):
+            def on_train_batch_start(self, *_: Any) -> None:
+                before()
+
+            def on_train_batch_end(self, _: Any, __: Any, outputs: Any, *___: Any) -> None:
+                losses.append(outputs["loss"].detach())
+
+        for _ in range(fits):
+            trainer = L.Trainer(
+                max_epochs=1,
+                accelerator="cpu",
+                logger=False,
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+                callbacks=[Listens()],
+            )
+            data = torch.utils.data.DataLoader(Numbers(steps // fits), batch_size=None)
+            trainer.fit(module, data)
+        return losses
+
+    return Job(None, [module], [], arm=module.net if inner else module, loop=loop)
 
 
 @case("framework/accelerate")
@@ -114,10 +122,16 @@ def accelerate() -> Job:
 
 @case("framework/transformers-trainer")
 def trainer() -> Job:
-    """The Trainer of transformers, four steps a call."""
+    """The Trainer of transformers."""
     import tempfile
 
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    from transformers import (
+        GPT2Config,
+        GPT2LMHeadModel,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
 
     model: nn.Module = GPT2LMHeadModel(
         GPT2Config(vocab_size=512, n_embd=128, n_layer=4, n_head=4, n_positions=128)
@@ -125,26 +139,29 @@ def trainer() -> Job:
 
     class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
         def __len__(self) -> int:
-            return 32
+            return 512
 
         def __getitem__(self, at: int) -> dict[str, Tensor]:
             ids = tokens(at, 512, 64)
             return {"input_ids": ids, "labels": ids}
 
-    arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=8,
-        max_steps=4,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-        logging_strategy="no",
-        seed=0,
-    )
+    def loop(steps: int, before: Callable[[], None]) -> list[Tensor]:
+        class Listens(TrainerCallback):
+            def on_step_begin(self, *_: Any, **__: Any) -> None:
+                before()
 
-    def step(number: int) -> Tensor:
-        result = Trainer(model=model, args=arguments, train_dataset=Texts()).train()
-        return torch.tensor(result.training_loss)
+        arguments = TrainingArguments(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=8,
+            max_steps=steps,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+            disable_tqdm=True,
+            logging_strategy="no",
+            seed=0,
+        )
+        trainer = Trainer(model=model, args=arguments, train_dataset=Texts(), callbacks=[Listens()])
+        return [torch.tensor(trainer.train().training_loss)]
 
-    return Job(step, [model], [])
+    return Job(None, [model], [], loop=loop)

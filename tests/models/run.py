@@ -27,8 +27,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 16
 LIMIT_S = 600
-# Beside its tensors a step makes Python objects, and a plan its records.
-SLACK_BYTES = 3 << 20
+# For Python objects that steps leave behind, and the records of a plan.
+SLACK_BYTES = 1 << 20
+REFUSED = re.compile(r"Nothing fits in|This executor cannot keep to")
+# Lines that do not say why there is no plan.
+SAYS_NOTHING = re.compile(r"private daemon|dashboard|steps? ran without a plan and peaked")
 
 __all__ = ["Row", "judge", "main", "table"]
 
@@ -42,7 +45,7 @@ class Row:
     outcome: str  # validated, planned, refused, unplanned, or one of FAILURES
     note: str = ""
     plain_bytes: int = 0  # the most that one of the last five steps added to the heap
-    armed_bytes: int = 0
+    armed_bytes: int = 0  # of all that ran as planned, else as for plain
     asked_bytes: int = 0  # the budget's share of plain_bytes
     by_hand_bytes: int = 0
     said: list[str] = field(default_factory=list)
@@ -77,29 +80,34 @@ def judge(
         row.outcome, row.note = "broken case", FAILURES["broken case"]
         return row
     row.plain_bytes = max(plain["rises"][-5:])
-    row.asked_bytes = int(float(budget.removesuffix("x")) * row.plain_bytes)
+    # Beside its tensors a step makes nodes of autograd, of which no plan needs fewer.
+    tensors = min(plain.get("tensor_rise", row.plain_bytes), row.plain_bytes)
+    row.asked_bytes = row.plain_bytes - int((1 - float(budget.removesuffix("x"))) * tensors)
     if armed is None:
         row.note = said[-1] if said else ""
         return row
     report = armed["report"]
-    row.armed_bytes = max(armed["rises"][-5:])
+    rises = armed["rises"]
+    under = [rise for rise, planned in zip(rises, armed["planned"], strict=True) if planned]
+    row.armed_bytes = max(under or rises[-5:])
     if armed["digest"] != plain["digest"]:
         row.outcome, row.note = "other bits", report["sentence"]
         return row
     row.note = report["sentence"]
     if report["planned_steps"]:
         row.outcome = "validated" if report["validated"] else "planned"
-        if row.armed_bytes > row.asked_bytes + SLACK_BYTES:
+        if not under:
+            row.outcome = "left its plan"
+        elif row.armed_bytes > row.asked_bytes + SLACK_BYTES:
             row.outcome = "over budget"
-    elif "refused" in report["stage"] or "does not fit" in report["sentence"]:
-        row.outcome = "refused"
+    elif REFUSED.search(report["why"]):
+        row.outcome, row.note = "refused", report["why"]
         if by_hand is not None and by_hand["digest"] == plain["digest"]:
             row.by_hand_bytes = max(by_hand["rises"][-5:])
             if row.by_hand_bytes <= row.asked_bytes:
                 row.outcome = "false refusal"
     else:
-        # Lines that come with every run say nothing about why there is no plan.
-        telling = [line for line in said if not re.search(r"private daemon|dashboard", line)]
+        telling = [line for line in said if not SAYS_NOTHING.search(line)]
         row.outcome = "unplanned" if telling else "silent"
         row.note = telling[-1] if telling else row.note
     return row
@@ -114,30 +122,60 @@ def _run(
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "PYTHONPATH": os.pathsep.join(
-            [str(ROOT), str(ROOT / "clients/python/src"), os.environ.get("PYTHONPATH", "")]
+            [
+                str(ROOT),
+                str(ROOT / "clients/python/src"),
+                os.environ.get("PYTHONPATH", ""),
+            ]
         ),
     }
-    command = [sys.executable, "-m", "tests.models.child", case, "--steps", str(STEPS), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.models.child",
+        case,
+        "--steps",
+        str(STEPS),
+        *arguments,
+    ]
     try:
         done = subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+            command,
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
         )
     except subprocess.TimeoutExpired:
         return None, [f"no end within {LIMIT_S} s"]
     log.write_text(done.stdout + done.stderr)
     said = [line for line in done.stderr.splitlines() if line.startswith("reprise: ")]
-    for line in done.stdout.splitlines():
-        if line.startswith("RESULT ") and done.returncode == 0:
-            result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
-            return result, said
+    result = _result(done.stdout) if done.returncode == 0 else None
+    if result is not None:
+        return result, said
     last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
     return None, [*said, *last]
 
 
-def run_case(case: str, budget: str, heap: Path, logs: Path) -> Row:
-    """Plain, armed and, where Reprise refuses, by hand."""
+def _result(printed: str) -> dict[str, Any] | None:
+    """Of a child."""
+    for line in printed.splitlines():
+        if line.startswith("RESULT "):
+            result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+            return result
+    return None
+
+
+def run_case(case: str, budget: str, heap: Path, logs: Path, keep: bool) -> Row:
+    """Plain, armed and, where Reprise refuses, by hand. `keep`: a plain run that `logs` has is not
+    made again."""
     stem = case.replace("/", "-")
-    plain, trouble = _run(case, heap, logs / f"{stem}.plain.log")
+    plain, trouble = None, [""]
+    if keep and (logs / f"{stem}.plain.log").exists():
+        plain = _result((logs / f"{stem}.plain.log").read_text())
+    if plain is None:
+        plain, trouble = _run(case, heap, logs / f"{stem}.plain.log")
     if plain is None:
         return judge(case, budget, None, None, None, trouble)
     log = logs / f"{stem}.{budget}.log"
@@ -161,10 +199,13 @@ def table(rows: list[Row], versions: dict[str, str], command: str) -> str:
     text = "# Public models and ways to train\n\n"
     text += f"`{command}`, {time.strftime('%Y-%m-%d')}, CPU, one thread, {STEPS} steps; "
     text += ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) + ".\n"
-    text += "MiB: how far the heap rose in one of the last five steps (checked ones among them),\n"
     text += (
-        "counted at malloc, outside of PyTorch and Reprise; asked: the budget's share of plain.\n"
+        "MiB: how far the heap rose in a step, counted at malloc, outside of PyTorch and Reprise:\n"
     )
+    text += (
+        "the most of any planned step, checked ones among them; without a plan of the last five.\n"
+    )
+    text += "Asked: the budget's share of the tensors in plain, and what else is in it.\n"
     text += "Bits: parameters, buffers, gradients, optimizer state, losses, random generator.\n\n"
     text += "| outcome | cases |\n|---|---|\n"
     text += "".join(f"| {name} | {count} |\n" for name, count in sorted(counts.items()))
@@ -195,6 +236,13 @@ def _versions() -> dict[str, str]:
     return found
 
 
+def _kept(out: Path | None) -> dict[tuple[str, str], Row]:
+    """Rows of an earlier run."""
+    path = None if out is None else out / "models.json"
+    rows = json.loads(path.read_text()) if path is not None and path.exists() else []
+    return {(row["case"], row["budget"]): Row(**row) for row in rows}
+
+
 def main() -> int:
     """Runs the cases asked for; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -202,10 +250,16 @@ def main() -> int:
     parser.add_argument("--budget", default="0.5x")
     parser.add_argument("--out", type=Path, help="folder for models.md and models.json")
     parser.add_argument("--logs", type=Path, help="folder for what the processes print")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep what --out has of other cases, and plain runs that --logs has",
+    )
     options = parser.parse_args()
     from .child import CASES
 
     names = options.case or sorted(CASES)
+    kept = _kept(options.out) if options.keep else {}
     unknown = [name for name in names if name not in CASES]
     if unknown:
         parser.error(f"--case {unknown[0]}: is none of {', '.join(sorted(CASES))}")
@@ -216,18 +270,23 @@ def main() -> int:
     subprocess.run(["gcc", "-O2", "-shared", "-fPIC", str(source), "-o", str(heap)], check=True)
     rows = []
     for number, name in enumerate(names, 1):
-        row = run_case(name, options.budget, heap, logs)
+        row = run_case(name, options.budget, heap, logs, options.keep)
         rows.append(row)
         print(f"[{number}/{len(names)}] {row.case}: {row.outcome}. {row.note}", flush=True)
         if options.out:
             options.out.mkdir(parents=True, exist_ok=True)
             command = "scripts/test zoo" if not options.case else "python -m tests.models.run"
-            (options.out / "models.md").write_text(table(rows, _versions(), command))
-            data = json.dumps([row.__dict__ for row in rows], indent=1)
+            kept[name, options.budget] = row
+            all_rows = [kept[key] for key in sorted(kept)]
+            (options.out / "models.md").write_text(table(all_rows, _versions(), command))
+            data = json.dumps([row.__dict__ for row in all_rows], indent=1)
             (options.out / "models.json").write_text(data + "\n")
     failed = [row for row in rows if row.failed]
     for row in failed:
-        print(f"FAILED {row.case}: {FAILURES[row.outcome]} (logs in {logs})", file=sys.stderr)
+        print(
+            f"FAILED {row.case}: {FAILURES[row.outcome]} (logs in {logs})",
+            file=sys.stderr,
+        )
     print(f"{len(rows) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from reprise import api
 from reprise.torch.ladder.ladder import Key, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.session.measure import Measured
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -66,6 +67,31 @@ def test_one_plan_does_for_any_number_of_forwards_each_with_its_backward() -> No
 
     assert len(agent.graphs) == 1
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+
+
+def test_a_forward_more_than_captured_runs_as_the_last_one_did() -> None:
+    agent = LocalAgent()
+    counts = [2, 2, 2, 2, 2, 1, 2, 3, 4]
+
+    def loop(armed: bool) -> list[str]:
+        return _loop(agent if armed else None, lambda n: counts[n], len(counts))[0]
+
+    curves(loop)
+
+    one, two, three, four = (step["recomputed"] for step in agent.steps[-4:])
+    last = two - one
+    assert last != one
+    assert (three, four) == (two + last, two + 2 * last)
+
+
+def test_what_a_capture_itself_takes_does_not_count_as_the_peak_of_plain_steps_alike() -> None:
+    measured = Measured("0.5x")
+    for peak in (9000, 10000, 10001, 10000):
+        measured.plain("input", peak)(1, 1)
+
+    measured.take_like("input", 12000, several=False)
+
+    assert measured.base("input")[0] == 10001
 
 
 def test_a_program_that_has_settled_is_captured_soon_when_it_changes_again() -> None:

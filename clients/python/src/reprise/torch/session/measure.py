@@ -131,7 +131,9 @@ class Measured:
         programs with this input, or plain steps peaked differently, the peak that comes closest to
         it counts from here on, or it alone where none does."""
         steps = self._plain.get(key)
-        if steps is None or not steps.peaks or not (several or len(steps.peaks) > 1):
+        if steps is None or not steps.peaks:
+            return
+        if not several and max(steps.peaks) - min(steps.peaks) <= ALIKE * peak:
             return
         closest = min(steps.peaks, key=lambda known: (abs(known - peak), -known))
         steps.peak_bytes = closest if abs(closest - peak) <= ALIKE * peak else peak

@@ -234,7 +234,7 @@ class Step:
             where = self._session.where
             audit = run.take_audit()
             run.counts.other_forwards = True
-            run = self.run = rung.tape.begin(run.counts, run.host, where.at(), where.here())
+            run = self.run = rung.tape.begin_more(run, run.host, where.at(), where.here())
             run.audit = audit
         later = self._session.later
         later.before(call, args, kwargs)

@@ -68,6 +68,9 @@ class Tape(Mode):
         self._laid: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
         self._compiled = fast.Compiled.of(program, unpack, refuse_stale)
+        # By program, of Python or compiled: slot and event that the last forward of a step begins
+        # with; None: it does not stand alone.
+        self._last: dict[int, tuple[int, int] | None] = {}
         self._run = self.begin()
 
     def begin(
@@ -86,6 +89,19 @@ class Tape(Mode):
         self._run = Run(program, counts, compiled, at, here, self._device)
         self._run.host = host
         return self._run
+
+    def begin_more(
+        self, spent: Run, host: HostSaves | None, at: At = ignore_end, here: int = 0
+    ) -> Run:
+        """A forward more than captured is about to run, and all before it are over: runs as the
+        last one did, beside whose saved tensors gradients are alive, too. Where that one cannot be
+        told from those before it, as the whole step."""
+        run = self.begin(spent.counts, host, at, here)
+        last = self._last.get(id(run.program))
+        if last is not None and (run.track.handed or fast.alone()):
+            run.region = len(run.program.regions) - 1
+            run.track.slot, run.track.cursor = last
+        return run
 
     @property
     def hooked(self) -> int:
@@ -114,6 +130,10 @@ class Tape(Mode):
         else:
             first, end = program.regions[number]
             track.next = first
+            if 0 < number == len(program.regions) - 1 and run.armed:
+                known = id(run.program)
+                if known not in self._last:
+                    self._last[known] = run.alone(number)
         run.region = number + 1
         try:
             with ExitStack() as laid, ExitStack() as gate:

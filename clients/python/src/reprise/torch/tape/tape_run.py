@@ -262,6 +262,18 @@ class Run:
             and all(slot >= packed for slot in events[done:])
         )
 
+    def alone(self, number: int) -> tuple[int, int] | None:
+        """Forward `number` is about to run. The slot and the event it begins with, if nothing
+        before it is still to be unpacked and nothing before it is made again for it."""
+        program, track = self.program, self.track
+        row, cursor = program.regions[number][0], track.cursor
+        if row >= len(program.rows) or not self._whole_forwards():
+            return None
+        first = program.rows[row].op
+        if any(replay.op < first for burst in program.bursts[cursor:] for replay in burst):
+            return None
+        return track.slot, cursor
+
     def _unplanned(self, what: str) -> None:
         """From here on nothing is let go and what is missing is made on demand."""
         self.safe = True
