@@ -10,11 +10,13 @@
 #include <utility>
 
 #include "planner/lp.h"
+#include "planner/verify/domain.h"
 #include "planner/verify/program.h"
 
 namespace reprise::planner {
 namespace {
 
+using verify::Domain;
 using verify::Node;
 using verify::Program;
 
@@ -22,11 +24,11 @@ using verify::Program;
 constexpr int kTimeBits = 36;
 constexpr int kMostShift = 60;
 constexpr int kMostRounds = 8;  // of rows inside segments
+constexpr int kMostTrees = 8;
 constexpr int kMostColumns = 60'000;
 constexpr double kWhole = 1e-6;
-constexpr size_t kMostTried = 10;  // columns tried before a branching
-constexpr int kTrialIterations = 40;
-constexpr int kTrusted = 3;  // trials after which a column is known
+constexpr size_t kMostTried = 20;  // columns tried before a branching
+constexpr int kTrialIterations = 20;
 // Larger certificates are not made.
 constexpr int64_t kMostMultipliers = 400'000;
 
@@ -58,13 +60,20 @@ class ProgramTree {
   // False: it could not be proven within the limits.
   bool Grow() {
     if (!MakeRows()) return false;
-    LpSeries series(program_lp_, limits_.should_stop);
-    series_ = &series;
-    const bool grown = GrowFrom(0);
-    series_ = nullptr;
-    return grown;
+    // A whole solution that claims less may break rows inside segments that no
+    // relaxation broke before: with those it is not one.
+    for (int round = 0; round < kMostTrees; ++round) {
+      if (GrowTree()) return true;
+      if (solution_.empty() || AddViolated(solution_) == 0 || !Build()) break;
+    }
+    return false;
   }
 
+  const Program* program() const { return program_ ? &*program_ : nullptr; }
+  int64_t iterations() const { return iterations_; }
+  int64_t solves() const { return solves_; }
+  // Of all the rows, and it adds less than claimed; empty: none was met.
+  const std::vector<double>& solution() const { return solution_; }
   // What the root alone proves.
   int64_t root_ns() const { return root_ns_; }
   const Node& root() const { return root_; }
@@ -74,14 +83,26 @@ class ProgramTree {
   std::vector<Node> TakeTree() { return std::move(tree_); }
 
  private:
+  bool GrowTree() {
+    tree_.clear();
+    solution_.clear();
+    multipliers_ = 0;
+    domain_.emplace(*program_);
+    LpSeries series(program_lp_, limits_.should_stop);
+    series_ = &series;
+    iterations_before_ = iterations_;
+    PassOn(0);
+    const bool grown = GrowFrom(0);
+    series_ = nullptr;
+    return grown;
+  }
+
   bool Build() {
     StatusOr<Program> built = Program::Build(
         facts_, budget_bytes_, source_.windows, source_.inside, inside_rows_);
     if (!built.ok()) return false;
     program_.emplace(*std::move(built));
     if (program_->column_count() > kMostColumns) return false;
-    low_.assign(program_->column_count(), 0);
-    high_.assign(program_->column_count(), 1);
     program_lp_ = {};
     for (int32_t j = 0; j < program_->column_count(); ++j) {
       program_lp_.AddColumn(
@@ -107,27 +128,33 @@ class ProgramTree {
   bool MakeRows() {
     if (!Build()) return false;
     if (!source_.inside) return true;
-    const auto segments = static_cast<int>(source_.windows.size()) - 1;
     for (int round = 0; round < kMostRounds; ++round) {
       LpSeries series(program_lp_, limits_.should_stop);
       const LpSeries::Answer answer = series.Solve(IterationsLeft());
       iterations_ += series.iterations();
       if (answer.outcome != MipOutcome::kOptimal) break;
-      const size_t before = inside_rows_.size();
-      for (int k = 0; k < segments; ++k) {
-        for (OpId o = 0; o < source_.windows[k + 1]; ++o) {
-          const verify::InsideRow row{.segment = k, .op = o};
-          const bool known = std::find(inside_rows_.begin(), inside_rows_.end(),
-                                       row) != inside_rows_.end();
-          if (!known && program_->ViolatesInside(k, o, answer.solution)) {
-            inside_rows_.push_back(row);
-          }
-        }
-      }
-      if (inside_rows_.size() == before) break;
+      if (AddViolated(answer.solution) == 0) break;
       if (!Build()) return false;
     }
     return true;
+  }
+
+  // The rows inside segments that a solution breaks; returns how many.
+  size_t AddViolated(const std::vector<double>& solution) {
+    if (!source_.inside) return 0;
+    const size_t before = inside_rows_.size();
+    const auto segments = static_cast<int>(source_.windows.size()) - 1;
+    for (int k = 0; k < segments; ++k) {
+      for (OpId o = 0; o < source_.windows[k + 1]; ++o) {
+        const verify::InsideRow row{.segment = k, .op = o};
+        const bool known = std::find(inside_rows_.begin(), inside_rows_.end(),
+                                     row) != inside_rows_.end();
+        if (!known && program_->ViolatesInside(k, o, solution)) {
+          inside_rows_.push_back(row);
+        }
+      }
+    }
+    return inside_rows_.size() - before;
   }
 
   int IterationsLeft() const {
@@ -162,51 +189,83 @@ class ProgramTree {
   }
 
   int64_t Proven(const Node& leaf) const {
-    const StatusOr<int64_t> proven = program_->AddedNs(leaf, low_, high_);
+    const StatusOr<int64_t> proven =
+        program_->AddedNs(leaf, domain_->low(), domain_->high());
     return proven.ok() ? *proven : 0;
   }
 
+  // From a node under what is fixed; False: it could not be proven.
   bool GrowFrom(int depth) {
-    if (++leaves_ > limits_.most_leaves || IterationsLeft() == 0) return false;
+    if (domain_->empty()) return AddLeaf({.impossible = true});
+    if (++nodes_ > limits_.most_leaves || IterationsLeft() == 0) return false;
     const LpSeries::Answer answer = series_->Solve(IterationsLeft());
-    iterations_ = series_->iterations();
+    ++solves_;
+    iterations_ = iterations_before_ + series_->iterations();
     if (answer.outcome == MipOutcome::kStopped) return false;
     if (answer.outcome == MipOutcome::kInfeasibleProven) {
       for (const int sign : {1, -1}) {
         const Node leaf = LeafOf(answer, true, sign);
-        if (Proven(leaf) < added_ns_) continue;
-        tree_.push_back(leaf);
-        return true;
+        if (Proven(leaf) >= added_ns_) return AddLeaf(leaf);
       }
       return false;
     }
-    const Node leaf = LeafOf(answer, false, 1);
-    const int64_t proven = Proven(leaf);
+    Node node = LeafOf(answer, false, 1);
+    const int64_t proven = Proven(node);
     if (depth == 0) {
       root_ns_ = proven;
-      root_ = leaf;
+      root_ = node;
     }
-    if (proven >= added_ns_) {
-      multipliers_ += static_cast<int64_t>(leaf.multipliers.size());
-      if (multipliers_ > kMostMultipliers) return false;
-      tree_.push_back(leaf);
-      return true;
+    if (proven >= added_ns_) return AddLeaf(node);
+    // What the multipliers of this relaxation leave no choice of.
+    const size_t before = domain_->fixed().size();
+    node.narrows = true;
+    if (domain_->Narrow(node, added_ns_).ok() &&
+        domain_->fixed().size() > before) {
+      PassOn(before);
+      const bool grown = AddLeaf(node) && GrowFrom(depth + 1);
+      UndoTo(before);
+      return grown;
     }
     const int32_t column = Choose(answer);
-    if (column < 0) return false;
-    tree_.push_back({.branch = column});
-    for (const int fixed : {1, 0}) {
-      Fix(column, fixed);
-      if (!GrowFrom(depth + 1)) return false;
+    if (column < 0) {
+      solution_ = answer.solution;
+      return false;
     }
-    Fix(column, -1);
+    tree_.push_back({.branch = column});
+    for (const uint8_t value : {1, 0}) {
+      Fix(column, value);
+      const bool grown = GrowFrom(depth + 1);
+      UndoTo(before);
+      if (!grown) return false;
+    }
     return true;
   }
 
-  void Fix(int32_t column, int to) {
-    low_[column] = to == 1;
-    high_[column] = to != 0;
-    series_->SetBounds(column, low_[column], high_[column]);
+  bool AddLeaf(const Node& leaf) {
+    multipliers_ += static_cast<int64_t>(leaf.multipliers.size());
+    if (multipliers_ > kMostMultipliers) return false;
+    tree_.push_back(leaf);
+    return true;
+  }
+
+  void Fix(int32_t column, uint8_t value) {
+    const size_t before = domain_->fixed().size();
+    domain_->Fix(column, value);
+    PassOn(before);
+  }
+
+  // Tells the linear programs what was fixed after the first so many.
+  void PassOn(size_t before) {
+    for (const int32_t j : domain_->fixed().subspan(before)) {
+      series_->SetBounds(j, domain_->low()[j], domain_->high()[j]);
+    }
+  }
+
+  void UndoTo(size_t before) {
+    for (const int32_t j : domain_->fixed().subspan(before)) {
+      series_->SetBounds(j, 0, 1);
+    }
+    domain_->UndoTo(before);
   }
 
   // The fractional column whose two sides raise the cost most, of the few that
@@ -219,10 +278,9 @@ class ProgramTree {
         if (program_->IsKept(j) != kept || x < kWhole || x > 1 - kWhole) {
           continue;
         }
-        const double known =
-            gain_count_.count(j) != 0 ? gain_sum_[j] / gain_count_[j] : -1;
-        const double distance = std::min(x, 1 - x);
-        candidates.emplace_back(known >= 0 ? 1 + known : distance, j);
+        const auto known = gain_.find(j);
+        candidates.emplace_back(
+            known != gain_.end() ? 1 + known->second : std::min(x, 1 - x), j);
       }
       if (!candidates.empty()) break;
     }
@@ -233,26 +291,26 @@ class ProgramTree {
     int32_t best = -1;
     double best_score = -1;
     for (const auto& [unused, j] : candidates) {
-      double score = gain_sum_[j] / std::max(1, gain_count_[j]);
-      if (gain_count_[j] < kTrusted) {
+      const auto [gain, fresh] = gain_.try_emplace(j, 0);
+      if (fresh) {
+        constexpr double kMostGain = 1 << kMipCostBits;
         double gains[2];
-        for (const int fixed : {0, 1}) {
-          Fix(j, fixed);
+        for (const uint8_t value : {0, 1}) {
+          series_->SetBounds(j, value, value);
           const LpSeries::Answer trial = series_->Solve(kTrialIterations);
-          gains[fixed] = std::clamp(trial.cost - answer.cost, 0.0,
-                                    1.0 * (1 << kMipCostBits));
-          Fix(j, -1);
+          ++solves_;
+          gains[value] = std::clamp(trial.cost - answer.cost, 0.0, kMostGain);
+          series_->SetBounds(j, 0, 1);
         }
-        score = (gains[0] + 1e-4) * (gains[1] + 1e-4);
-        gain_sum_[j] += score;
-        ++gain_count_[j];
+        gain->second = (gains[0] + 1e-4) * (gains[1] + 1e-4);
       }
+      const double score = gain->second;
       if (score > best_score) {
         best_score = score;
         best = j;
       }
     }
-    iterations_ = series_->iterations();
+    iterations_ = iterations_before_ + series_->iterations();
     return best;
   }
 
@@ -267,15 +325,17 @@ class ProgramTree {
   std::optional<Program> program_;
   MipProgram program_lp_;
   LpSeries* series_ = nullptr;
-  std::vector<uint8_t> low_, high_;
-  std::map<int32_t, double> gain_sum_;
-  std::map<int32_t, int> gain_count_;
+  std::optional<Domain> domain_;
+  std::map<int32_t, double> gain_;  // by column, what its one trial said
   std::vector<Node> tree_;
   Node root_;
+  std::vector<double> solution_;
   int64_t root_ns_ = 0;
-  int leaves_ = 0;
+  int nodes_ = 0;
+  int64_t solves_ = 0;
   int64_t multipliers_ = 0;
   int64_t iterations_ = 0;
+  int64_t iterations_before_ = 0;  // the tree that is grown
 };
 
 }  // namespace
@@ -309,6 +369,42 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
           .inside = source.inside,
           .inside_rows = tree.inside_rows(),
           .tree = tree.TakeTree()};
+}
+
+Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
+                         int64_t budget_bytes, const ProofSource& source,
+                         int64_t added_ns, const CertifyLimits& limits) {
+  ProgramTree tree(facts, budget_bytes, source, added_ns, false, limits);
+  Refutation found;
+  const bool grown = tree.Grow();
+  found.iterations = tree.iterations();
+  found.solves = tree.solves();
+  const Program* program = tree.program();
+  if (program == nullptr) return found;
+  found.rows = program->row_count();
+  if (grown) found.outcome = Refutation::Outcome::kProven;
+  const std::vector<double>& solution = tree.solution();
+  if (grown || solution.empty()) return found;
+  found.outcome = Refutation::Outcome::kCheaper;
+  const auto is_one = [&](int32_t column) {
+    return column >= 0 && solution[column] > 0.5;
+  };
+  for (size_t k = 0; k < source.windows.size(); ++k) {
+    const auto window = static_cast<int>(k);
+    KeepSet& keep = found.keep_sets.emplace_back();
+    keep.at = source.windows[k];
+    for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
+      if (!is_one(program->ColumnOfS(window, v))) continue;
+      keep.saved.push_back(v);
+      keep.saved_bytes += problem.BytesOf(v);
+    }
+    for (OpId o = 0; o < problem.op_count; ++o) {
+      if (o == keep.at || !is_one(program->ColumnOfR(window, o))) continue;
+      keep.recomputed.push_back(o);
+      keep.cost_ns += problem.rules.rerun_ns[o];
+    }
+  }
+  return found;
 }
 
 }  // namespace reprise::planner

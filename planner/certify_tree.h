@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "planner/certify.h"
+#include "planner/window_bound.h"
 
 namespace reprise::planner {
 
@@ -24,5 +26,25 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
                                       int64_t least_bytes,
                                       const ProofSource& source,
                                       const CertifyLimits& limits);
+
+// Whether these windows prove by themselves that every schedule adds at least
+// `added_ns`, which some schedule does: of a search that wants to know that its
+// best plan is optimal.
+struct Refutation {
+  enum class Outcome : uint8_t {
+    kStopped,  // by a limit; nothing is known
+    kProven,
+    kCheaper,  // the program has a solution that adds less
+  };
+  Outcome outcome = Outcome::kStopped;
+  // Of that solution, as of ManyWindowsResult.
+  std::vector<KeepSet> keep_sets = {};
+  int64_t iterations = 0;  // of simplex
+  int64_t solves = 0;      // linear programs
+  int64_t rows = 0;
+};
+Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
+                         int64_t budget_bytes, const ProofSource& source,
+                         int64_t added_ns, const CertifyLimits& limits);
 
 }  // namespace reprise::planner

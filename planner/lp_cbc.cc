@@ -74,7 +74,9 @@ class LpSeries::Solver {
   Answer Solve(int most_iterations) {
     stopped_ = false;
     model_.setMaximumIterations(most_iterations);
-    model_.dual();
+    // Keeps arrays and factorization from one solve to the next.
+    constexpr int kKeep = 1 | 2;
+    model_.dual(0, kKeep);
     iterations_ += model_.numberIterations();
     Answer answer{.cost = model_.objectiveValue()};
     if (stopped_) return answer;

@@ -21,10 +21,13 @@
 //                again later; each leaf has the price of a byte
 //   kWindows     bound or refusal. at[]: a program of several windows
 //                (program.h). A tree that branches on its columns: 1 or 0; each
-//                leaf has a vector of multipliers of the rows
+//                leaf has a vector of multipliers of the rows. A narrowing node
+//                has one too: it fixes the columns whose other value adds what
+//                is claimed (domain.h)
 //
 // A tree is a list of nodes in preorder: an inner node names what it branches
-// on, the node of "present" or 1 follows, then that of "made again" or 0.
+// on, the node of "present" or 1 follows, then that of "made again" or 0. What
+// a narrowing node fixes holds for the one node that follows it.
 #pragma once
 
 #include <cstdint>
@@ -67,12 +70,13 @@ struct Multiplier {
 };
 
 struct Node {
-  int32_t branch = -1;  // a value or a column; -1: a leaf
-  // Of a leaf. Multipliers of (memory) and (inside) rows count
+  int32_t branch = -1;  // a value or a column; -1: a leaf, or it narrows
+  bool narrows = false;
+  // Of these. Multipliers of (memory) and (inside) rows count
   // 2^-(shift + byte_shift) ns per byte, those of other rows 2^-shift ns.
   int shift = 0;
   int byte_shift = 0;
-  // Nothing obeys the rows of this leaf: times do not count.
+  // Nothing obeys the rows here: times do not count.
   bool impossible = false;
   int64_t price = 0;  // kWindow: of a byte, price / 2^(shift + byte_shift) ns
   std::vector<Multiplier> multipliers = {};  // kWindows

@@ -37,6 +37,9 @@
 // (Neumaier and Shcherbina, Safe bounds in linear and mixed-integer
 // programming, 2004); evaluated here in 128-bit integers, every operation
 // checked. With all times 0, a sum above 0 proves that nothing obeys the rows.
+// The same sum says which columns need not be looked at with one of their
+// values (Narrow): with it alone it is what is claimed already. What rows leave
+// no choice of follows by itself (domain.h).
 #pragma once
 
 #include <cstdint>
@@ -82,12 +85,39 @@ class Program {
   StatusOr<int64_t> AddedNs(const Node& leaf, std::span<const uint8_t> low,
                             std::span<const uint8_t> high) const;
 
-  // What certifiers read off a solution: the op's column of R in segment k, -1.
+  // The columns that have but one value wherever less than `claimed_ns` is
+  // added: the multipliers of a narrowing node prove that the other one adds
+  // as much. INVALID_ARGUMENT where a number is out of range.
+  struct Fixed {
+    int32_t column;
+    uint8_t value;
+  };
+  StatusOr<std::vector<Fixed>> Narrow(const Node& node, int64_t claimed_ns,
+                                      std::span<const uint8_t> low,
+                                      std::span<const uint8_t> high) const;
+
+  // What certifiers read off a solution: the value's column of S in segment k,
+  // the op's column of R; negative: none.
+  int32_t ColumnOfS(int k, Value v) const { return windows_[k].kept[v]; }
   int32_t ColumnOfR(int k, OpId o) const { return windows_[k].again[o]; }
   // The ops whose (inside) row in segment k a solution violates.
   bool ViolatesInside(int k, OpId o, const std::vector<double>& solution) const;
 
  private:
+  using Wide = __int128;
+  // What multipliers make of the objective, in units of 2^-unit ns: a constant
+  // and what each column adds where it is 1.
+  struct Reduced {
+    int unit = 0;
+    Wide constant = 0;
+    std::vector<Wide> columns = {};
+  };
+  StatusOr<Reduced> Reduce(const Node& node) const;
+  // The least over all values within [low, high].
+  static StatusOr<Wide> LeastOf(const Reduced& sums,
+                                std::span<const uint8_t> low,
+                                std::span<const uint8_t> high);
+
   // Instead of a column: surely 1, surely 0, not known.
   static constexpr int32_t kOne = -1, kZero = -2, kUnknown = -3;
 

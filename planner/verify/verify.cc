@@ -6,6 +6,7 @@
 
 #include "base/str_cat.h"
 #include "planner/verify/chain.h"
+#include "planner/verify/domain.h"
 #include "planner/verify/program.h"
 #include "planner/verify/window.h"
 
@@ -13,10 +14,12 @@ namespace reprise::verify {
 namespace {
 
 // Walks a tree in preorder: `branch` fixes what an inner node names (-1: frees
-// it again), `leaf` checks a leaf under what is fixed then. Every inner node
-// has both of its children, so the leaves cover all there is.
+// it again), `narrow` what a narrowing one proves, `leaf` checks a leaf under
+// what is fixed then. Every inner node has both of its children, so the leaves
+// cover all there is.
 Status WalkTree(const std::vector<Node>& tree,
                 const std::function<Status(int32_t, int)>& branch,
+                const std::function<Status(const Node&)>& narrow,
                 const std::function<Status(const Node&)>& leaf) {
   struct Open {
     int32_t id;
@@ -35,6 +38,10 @@ Status WalkTree(const std::vector<Node>& tree,
       }
       path.push_back({node.branch, 1});
       RETURN_IF_ERROR(branch(node.branch, 1));
+      continue;
+    }
+    if (node.narrows) {
+      RETURN_IF_ERROR(narrow(node));
       continue;
     }
     RETURN_IF_ERROR(leaf(node));
@@ -73,6 +80,9 @@ Status CheckWindow(const Facts& facts, const Certificate& claim) {
         window.Branch(value, present);
         return OkStatus();
       },
+      [](const Node&) {
+        return InvalidArgument("the tree of a window narrows nothing");
+      },
       [&](const Node& leaf) -> Status {
         ASSIGN_OR_RETURN(const int64_t added,
                          window.AddedNs(leaf, claim.budget_bytes));
@@ -88,22 +98,29 @@ Status CheckProgram(const Facts& facts, const Certificate& claim) {
   ASSIGN_OR_RETURN(
       const Program program,
       Program::Build(facts, budget, claim.at, claim.inside, claim.inside_rows));
-  std::vector<uint8_t> low(program.column_count(), 0);
-  std::vector<uint8_t> high(program.column_count(), 1);
+  const int64_t claimed = claim.refuses ? Program::kNothing : claim.added_ns;
+  Domain domain(program);
+  std::vector<size_t> before;  // what was fixed at each inner node of the path
   return WalkTree(
       claim.tree,
-      [&](int32_t column, int fixed) {
+      [&](int32_t column, int value) {
         if (column >= program.column_count()) {
           return InvalidArgument("the tree branches on no column");
         }
-        low[column] = fixed == 1;
-        high[column] = fixed != 0;
+        if (value == 1) before.push_back(domain.fixed().size());
+        domain.UndoTo(before.back());
+        if (value < 0) {
+          before.pop_back();
+        } else {
+          domain.Fix(column, static_cast<uint8_t>(value));
+        }
         return OkStatus();
       },
+      [&](const Node& node) { return domain.Narrow(node, claimed); },
       [&](const Node& leaf) -> Status {
-        ASSIGN_OR_RETURN(const int64_t added, program.AddedNs(leaf, low, high));
-        const int64_t claimed =
-            claim.refuses ? Program::kNothing : claim.added_ns;
+        if (domain.empty()) return OkStatus();
+        ASSIGN_OR_RETURN(const int64_t added,
+                         program.AddedNs(leaf, domain.low(), domain.high()));
         return added >= claimed ? OkStatus() : TooLittle(added, claimed);
       });
 }

@@ -45,6 +45,7 @@ void Append(std::string& text, const v1::ProofNode& node) {
   text += StrCat("{\"shift\": ", node.shift());
   if (node.byte_shift() > 0)
     text += StrCat(", \"byte_shift\": ", node.byte_shift());
+  if (node.narrows()) text += ", \"narrows\": true";
   if (node.impossible()) text += ", \"impossible\": true";
   if (node.price() > 0) text += StrCat(", \"price\": ", node.price());
   if (node.rows_size() > 0) {
@@ -133,6 +134,7 @@ class Reader {
       node.set_shift(static_cast<uint32_t>(Number(entry, "shift", kMostId)));
       node.set_byte_shift(
           static_cast<uint32_t>(Number(entry, "byte_shift", kMostId)));
+      node.set_narrows(entry.contains("narrows") && entry["narrows"] == true);
       node.set_impossible(entry.contains("impossible") &&
                           entry["impossible"] == true);
       node.set_price(Number(entry, "price", kMost));

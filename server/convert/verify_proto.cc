@@ -208,6 +208,7 @@ void ToProto(const verify::Certificate& from, const verify::Executor& executor,
     }
     added.set_shift(static_cast<uint32_t>(node.shift));
     added.set_byte_shift(static_cast<uint32_t>(node.byte_shift));
+    added.set_narrows(node.narrows);
     added.set_impossible(node.impossible);
     added.set_price(node.price);
     for (const verify::Multiplier& multiplier : node.multipliers) {
@@ -256,6 +257,7 @@ verify::Certificate ToCertificate(const v1::Certificate& from) {
     added.branch = Id(node.branch()) - 1;
     added.shift = Id(node.shift());
     added.byte_shift = Id(node.byte_shift());
+    added.narrows = node.narrows();
     added.impossible = node.impossible();
     added.price = node.price();
     const int count = std::min(node.rows_size(), node.multipliers_size());

@@ -78,7 +78,7 @@ void ExpectTrue(const Case& on, const verify::Certificate& claim) {
 class VerifyTest : public testing::TestWithParam<int> {};
 
 TEST_P(VerifyTest, WhatThePlannerSaysIsCheckedAndTrue) {
-  int bounds = 0, refusals = 0;
+  int bounds = 0, refusals = 0, by_word = 0;
   for (const int number : OracleGraphs(400)) {
     const Case on(GetParam(), number);
     SCOPED_TRACE("graph " + std::to_string(number));
@@ -95,6 +95,7 @@ TEST_P(VerifyTest, WhatThePlannerSaysIsCheckedAndTrue) {
       EXPECT_EQ(walked->peak_bytes, plan->evaluation.peak_bytes);
       EXPECT_EQ(walked->time_ns, plan->evaluation.time_ns);
     }
+    by_word += plan->feasible && plan->bound_proof == BoundProof::kSolver;
     if (plan->certificate.method == verify::Method::kNone) continue;
     EXPECT_EQ(verify::CheckCertificate(on.facts, plan->certificate),
               OkStatus());
@@ -103,7 +104,11 @@ TEST_P(VerifyTest, WhatThePlannerSaysIsCheckedAndTrue) {
     bounds += checked && !plan->certificate.refuses;
     refusals += checked && plan->certificate.refuses;
   }
-  EXPECT_GT(bounds, 25);
+  // The tape runs again in the backward only: of most of these steps it keeps
+  // all or is refused, and few bounds are above 0.
+  EXPECT_GT(bounds, GetParam() == 1 ? 25 : 50);
+  // Windows of a reduced graph sometimes prove a little less in the original.
+  EXPECT_LE(by_word, bounds / 10);
   EXPECT_GT(refusals, 5);
 }
 
@@ -150,7 +155,7 @@ TEST_P(VerifyTest, WalksAsTheEvaluatorDoesWhateverTheSchedule) {
 // solver may propose what it likes, the verifier accepts none of it.
 TEST_P(VerifyTest, NoTreeProvesMoreThanIsTrue) {
   if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
-  int tight = 0;
+  int tight = 0, narrowing = 0;
   for (const int number : OracleGraphs(250)) {
     Case on(GetParam(), number, 8);
     SCOPED_TRACE("graph " + std::to_string(number));
@@ -167,13 +172,23 @@ TEST_P(VerifyTest, NoTreeProvesMoreThanIsTrue) {
           CertifyProgram(on.facts, on.budget, source, *optimum + more, limits);
       if (!verify::CheckCertificate(on.facts, claim).ok()) continue;
       EXPECT_LE(claim.added_ns, *optimum);
+      for (size_t i = 0; i < claim.tree.size(); ++i) {
+        if (claim.tree[i].branch >= 0) continue;
+        narrowing += claim.tree[i].narrows;
+        // A leaf that narrows lacks the node it narrows, and a node that ceases
+        // to is a leaf with another one behind it.
+        verify::Certificate mutant = claim;
+        mutant.tree[i].narrows = !claim.tree[i].narrows;
+        EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
+      }
       tight += more == 0 && claim.added_ns == *optimum && *optimum > 0;
     }
     const verify::Certificate refusal =
         CertifyImpossible(on.facts, on.budget + 1, source, limits);
     EXPECT_EQ(refusal.method, verify::Method::kNone);
   }
-  EXPECT_GT(tight, 5);
+  EXPECT_GT(tight, GetParam() == 1 ? 5 : 10);
+  EXPECT_GT(narrowing, 0);
 }
 
 // Every number of a certificate in turn: what is still accepted is still true,
