@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "planner/certify_tree.h"
 #include "planner/pebble.h"
 #include "planner/screen.h"
 
@@ -19,6 +20,7 @@ constexpr int kMostCandidates = 20;
 constexpr int kSpread = 60;
 constexpr size_t kMostTouched = 12;
 constexpr size_t kMostTogether = 16;
+constexpr size_t kMostRefuting = 8;
 constexpr size_t kMostPairs = 6;
 constexpr int kLongestRun = 16;
 
@@ -264,6 +266,9 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
       together_finished_ = result.finished;
       if (result.has_keep_sets) {
         proposals = together_lacks_ = peaks_of(result.keep_sets, incumbent_ns);
+        // Nothing says where it exceeds the budget: whoever asks may find a
+        // schedule near it sooner than another window is found here.
+        if (together_finished_ && proposals.empty()) break;
       }
     }
     if (together_.size() >= kMostTogether || enough()) break;
@@ -318,6 +323,80 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     together_ticks_ = 0;
     together_finished_ = false;
     together_lacks_.clear();
+  }
+}
+
+std::vector<KeepSet> Certificate::RefuteBy(const std::vector<OpId>& windows,
+                                           int64_t incumbent_ns,
+                                           int64_t ticks) {
+  if (!facts_) {
+    auto facts =
+        verify::ReadFacts(*problem_.graph, ExecutorOf(problem_.capabilities));
+    if (!facts.ok()) return {};
+    facts_.emplace(*std::move(facts));
+  }
+  // What linear programs and their iterations cost, in ops and arcs looked at:
+  // measured.
+  const auto per_solve = [](int64_t rows) { return 1000 + 25 * rows; };
+  const auto per_iteration = [](int64_t rows) { return 500 + rows / 2; };
+  const int64_t rows =
+      static_cast<int64_t>(windows.size()) * 2 * problem_.op_count;
+  CertifyLimits limits{
+      .most_leaves = static_cast<int>(
+          std::clamp<int64_t>(ticks / per_solve(rows), 1, 100'000)),
+      .most_iterations = std::max<int64_t>(1, ticks / per_iteration(rows))};
+  limits.should_stop = [this] { return effort_.StopNow(); };
+  Refutation found = RefuteCheaper(problem_, *facts_, budget_bytes_,
+                                   {.windows = windows}, incumbent_ns, limits);
+  effort_.Spend(problem_.op_count + found.solves * per_solve(found.rows) +
+                found.iterations * per_iteration(found.rows));
+  if (found.outcome == Refutation::Outcome::kProven) {
+    Raise(incumbent_ns, windows, false);
+  }
+  return std::move(found.keep_sets);
+}
+
+void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
+                         const PeaksOf& peaks_of) {
+  if (!MipAvailable() || tried_.empty() || incumbent_ns == refuted_ns_) return;
+  const int64_t begin = effort_.ticks();
+  if (refuting_.empty()) {
+    OpId best = tried_.begin()->first;
+    for (const auto& [at, result] : tried_) {
+      if (result.added_ns > tried_.at(best).added_ns) best = at;
+    }
+    refuting_ = {best};
+  }
+  while (refuting_.size() <= kMostRefuting) {
+    const int64_t left = ticks - (effort_.ticks() - begin);
+    if (left <= 0 || effort_.Over()) return;
+    refuted_ns_ = incumbent_ns;
+    std::vector<OpId> windows = refuting_;
+    std::sort(windows.begin(), windows.end());
+    const std::vector<KeepSet> cheaper = RefuteBy(windows, incumbent_ns, left);
+    if (cheaper.empty()) return;
+    const std::vector<OpId> lacks = peaks_of(cheaper, incumbent_ns);
+    if (incumbent_ns < refuted_ns_) continue;
+    // Of the windows that it lacks the one that raises the LP most.
+    OpId chosen = kNoOp;
+    int64_t chosen_ns = -1;
+    for (const OpId at : lacks) {
+      if (std::binary_search(windows.begin(), windows.end(), at)) continue;
+      std::vector<OpId> more = windows;
+      more.insert(std::upper_bound(more.begin(), more.end(), at), at);
+      const int64_t added_ns =
+          SolveTogether(more, incumbent_ns, 0, How::kRelaxed).added_ns;
+      if (added_ns <= chosen_ns) continue;
+      chosen_ns = added_ns;
+      chosen = at;
+    }
+    if (chosen == kNoOp) return;
+    refuting_.push_back(chosen);
+    if (!together_.empty() || refuting_.size() != 2) continue;
+    // Combine begins with these.
+    together_ = together_order_ = refuting_;
+    std::sort(together_.begin(), together_.end());
+    together_ns_ = chosen_ns;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "planner/certify.h"
@@ -50,6 +51,11 @@ class Certificate {
       const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns)>;
   void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of,
                bool neighbours = true);
+  // Whether the best plan known is optimal, by a tree over few windows that
+  // knows what to prove (RefuteCheaper). Begins with the best window; a
+  // solution that adds less and exceeds the budget says which one is missing.
+  // Soon over, one way or the other. Asked again with another plan it goes on.
+  void Refute(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
   // Looks further back from the ops whose working set is largest, for a proof
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
@@ -82,6 +88,8 @@ class Certificate {
 
   WindowBound& At(OpId at);
   std::vector<OpId> Candidates() const;
+  std::vector<KeepSet> RefuteBy(const std::vector<OpId>& windows,
+                                int64_t incumbent_ns, int64_t ticks);
   void SolvePart(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
   ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
                                   int64_t incumbent_ns, int64_t ticks, How how);
@@ -100,6 +108,8 @@ class Certificate {
   std::map<OpId, int> run_length_;    // longest run of windows solved around it
   std::map<OpId, int64_t> run_ns_;    // and what it proved
   std::vector<OpId> touched_;         // the latest
+  std::vector<OpId> refuting_;        // windows of Refute, as chosen
+  int64_t refuted_ns_ = -1;           // the incumbent it was asked about
   std::vector<OpId> together_;        // windows of Combine, ascending
   std::vector<OpId> together_order_;  // the same, as they were chosen
   std::map<OpId, int64_t> together_scanned_;  // LP with one more window
@@ -111,6 +121,7 @@ class Certificate {
   bool together_grows_ = true;
   int64_t added_ns_ = 0;
   ProofSource source_;
+  std::optional<verify::Facts> facts_;  // of the graph, once asked for
   WindowCeiling ceiling_;
   Infeasible infeasible_;
 };

@@ -142,6 +142,7 @@ class Search {
   bool IsLoose() const { return !IsTight(); }
   bool IsLateAndNone() const;
   bool IsSmall() const;
+  bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
   bool HasBlocks() const;
   bool HasStarts() const { return IsSmall() && !starts_.empty(); }
   bool HasStartsLeft() const { return IsAlmostDone() && !starts_.empty(); }
@@ -188,6 +189,8 @@ class Search {
   // Several windows at once: a better bound still, and schedules that fit at
   // all of them.
   void Combine(int64_t ticks);
+  // Whether the best plan is optimal, by a tree that knows what to prove.
+  void Refute(int64_t ticks);
   // Makes schedules that keep what the windows say. Returns the ops whose
   // first runs, or the re-runs just before them, exceed the budget.
   std::vector<OpId> StartFrom(const std::vector<KeepSet>& keep_sets,

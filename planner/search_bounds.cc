@@ -26,6 +26,16 @@ void Search::Combine(int64_t ticks) {
       /*neighbours=*/request_.part != Part::kProve || round_ > 0);
 }
 
+void Search::Refute(int64_t ticks) {
+  certificate_.Refute(
+      BestAdded(), ticks,
+      [this](const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns) {
+        std::vector<OpId> peaks = StartFrom(keep_sets, "windows");
+        incumbent_ns = BestAdded();
+        return peaks;
+      });
+}
+
 std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
                                     const char* solver) {
   std::vector<OpId> peaks;

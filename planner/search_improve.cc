@@ -56,14 +56,21 @@ void Search::AnnealFirst(int64_t ticks) {
 
 void Search::AnnealStarts(int64_t ticks) {
   uint64_t seed = request_.seed;
-  for (std::vector<OpId> execs : starts_) {
+  const auto anneal = [&](std::vector<OpId> execs, int64_t share, int hot) {
     if (effort_.Over() || Proven()) return;
     const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
-                                     .ticks = ticks / kMostStarts,
+                                     .ticks = share,
                                      .seed = ++seed,
                                      .good_enough_ns = Aim(),
-                                     .hot = kCool};
+                                     .hot = hot};
     LocalSearch(problem_, options, execs, archive_, effort_);
+  };
+  // The latest comes first: most of the effort is for that one.
+  for (const int hot : {kCool, kCool + 2, kCool + 1}) {
+    anneal(starts_.front(), ticks / 4, hot);
+  }
+  for (size_t i = 1; i < starts_.size(); ++i) {
+    anneal(starts_[i], ticks / 4 / kMostStarts, kCool);
   }
 }
 

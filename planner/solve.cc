@@ -42,9 +42,11 @@ const Search::Pass Search::kFirst[] = {
     {"any", 4, &Search::HasNonePlain, &Search::FindAny, Part::kImprove},
     {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst,
      Part::kImprove},
-    {"exact-windows", 8, &Search::IsOpen, &Search::Sharpen, Part::kImprove},
+    {"refute", 4, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
-    {"near-windows", 2, &Search::HasStarts, &Search::AnnealStarts},
+    {"near-windows", 8, &Search::HasStarts, &Search::AnnealStarts},
+    {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
+    {"exact-windows", 8, &Search::IsOpen, &Search::Sharpen, Part::kImprove},
     {"next-use", 16, &Search::IsTightAndSmall, &Search::Squeeze},
 };
 
@@ -53,6 +55,7 @@ const Search::Pass Search::kRound[] = {
     {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
+    {"refute", 16, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"neighbourhoods", 64, &Search::IsStalled, &Search::SearchAround},
     {"incumbent-windows", 0, &Search::IsOpen, &Search::CertifyIncumbent},
     {"exact-windows", 16, &Search::IsOddRound, &Search::Sharpen,

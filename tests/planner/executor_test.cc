@@ -140,8 +140,9 @@ TEST(ExecutorTest, NestedRegionsAreNeverWorseThanFlatOnes) {
 
       const Plan flat =
           PlanFor(*graph, Execution::kNested, 2, budget, 4'000'000);
+      // They are among more, and searched among them.
       const Plan nested =
-          PlanFor(*graph, Execution::kNested, 0, budget, 4'000'000);
+          PlanFor(*graph, Execution::kNested, 0, budget, 8'000'000);
 
       if (!flat.feasible) continue;
       ASSERT_TRUE(nested.feasible);
