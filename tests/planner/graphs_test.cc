@@ -54,7 +54,8 @@ TEST_P(GraphsTest, IsNeverWorse) {
   EXPECT_GE(plan->bound * 100, cell.bound);
   if (cell.optimal && MipAvailable()) {
     EXPECT_TRUE(plan->proven_optimal)
-        << plan->is_optimal << " " << plan->overhead * 100 << " " << plan->bound * 100;
+        << plan->is_optimal << " " << plan->overhead * 100 << " "
+        << plan->bound * 100;
   }
 }
 
