@@ -24,6 +24,9 @@ SOURCE = "clients/python/src/reprise/__init__.py"
 PLACES = {
     SOURCE: '__version__ = "{}"',
     "CITATION.cff": "version: {}",
+    "docs/install.md": "reprise-{}-py3",
+    "deploy/kubernetes/base/kustomization.yaml": "newTag: {}",
+    "deploy/kubernetes/sidecar/kustomization.yaml": "newTag: {}",
     "web/package.json": '"version": "{}"',
     "web/package-lock.json": '"name": "reprise-web",\n{0}"version": "{{}}"',
 }
@@ -84,9 +87,10 @@ def prepare(new: str) -> None:
         raise ReleaseError(f"{new}: is not newer than {old}")
     if not unreleased():
         raise ReleaseError("CHANGELOG.md: nothing is written under Unreleased; say what changed")
-    for path in (SOURCE, "CITATION.cff", "web/package.json"):
-        form = PLACES[path]
-        replace(path, form.format(old), form.format(new), 1)
+    for path, form in PLACES.items():
+        if path != "web/package-lock.json":
+            count = 2 if "sidecar" in path else 1  # of the daemon and of the job
+            replace(path, form.format(old), form.format(new), count)
     # The lock names the package itself twice, at two depths.
     for indent in ("  ", "      "):
         form = PLACES["web/package-lock.json"].format(indent)

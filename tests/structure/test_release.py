@@ -15,6 +15,9 @@ FILES = (
     "scripts/release.py",
     "clients/python/src/reprise/__init__.py",
     "CITATION.cff",
+    "docs/install.md",
+    "deploy/kubernetes/base/kustomization.yaml",
+    "deploy/kubernetes/sidecar/kustomization.yaml",
     "web/package.json",
     "web/package-lock.json",
 )
@@ -82,6 +85,8 @@ def test_a_release_is_prepared_in_every_place_then_tagged(repository: Repository
     assert lock["version"] == lock["packages"][""]["version"] == "9.8.7"
     assert json.loads((repository.folder / "web/package.json").read_text())["version"] == "9.8.7"
     assert "version: 9.8.7\n" in (repository.folder / "CITATION.cff").read_text()
+    sidecar = (repository.folder / "deploy/kubernetes/sidecar/kustomization.yaml").read_text()
+    assert sidecar.count("newTag: 9.8.7\n") == 2
     changelog = (repository.folder / "CHANGELOG.md").read_text()
     assert "## Unreleased\n\n## 9.8.7 (20" in changelog
     assert changelog.index("- A leak.") > changelog.index("## 9.8.7")

@@ -46,3 +46,12 @@ def test_the_newest_release_of_the_changelog_is_this_version() -> None:
 
     assert headings[0] == "Unreleased"
     assert headings[1].split()[0] == reprise.__version__
+
+
+def test_pages_and_manifests_name_the_same_version() -> None:
+    install = (ROOT / "docs/install.md").read_text()
+    manifests = sorted((ROOT / "deploy/kubernetes").rglob("kustomization.yaml"))
+    tags = [re.findall(r"newTag: (.+)$", path.read_text(), re.M) for path in manifests]
+
+    assert set(re.findall(r"reprise-([\d.]+)-py3", install)) == {reprise.__version__}
+    assert {tag for found in tags for tag in found} == {reprise.__version__}
