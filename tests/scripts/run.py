@@ -31,7 +31,7 @@ from .compare import FAILURES, Result, Row, judge
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-LIMIT_S = 400
+LIMIT_S = 900
 
 __all__ = ["main", "run", "table"]
 

@@ -75,6 +75,33 @@ def test_a_compiled_model_saves_less_and_its_gradients_are_equal(backend: str) -
     assert all(torch.equal(plain[n], planned[n]) for n in plain)
 
 
+class Cubic(nn.Module):
+    """A GELU written out, as several public models have it: the derivatives of its power and its
+    tanh have factors that need no gradient."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.04 * torch.pow(x, 3.0))))
+
+
+def test_factors_that_only_the_backward_wants_are_computed_there() -> None:
+    torch.manual_seed(0)
+    layers = [m for _ in range(4) for m in (nn.Linear(64, 256), Cubic(), nn.Linear(256, 64))]
+    model, x = nn.Sequential(*layers), torch.randn(256, 64)
+    plain, before = gradients(copy.deepcopy(model), "aot_eager", x)
+    torch._dynamo.reset()
+    joint = install("0.4x")
+    try:
+        planned, after = gradients(copy.deepcopy(model), "aot_eager", x)
+    finally:
+        joint.remove()
+
+    (graph,) = joint.planned
+    outside = [op["name"] for op in graph["ops"]].index("reprise.outside")
+    assert {op["phase"] for op in graph["ops"][outside:]} == {"PHASE_BACKWARD"}
+    assert after < 0.6 * before
+    assert all(torch.equal(plain[n], planned[n]) for n in plain)
+
+
 def test_a_budget_that_no_plan_meets_leaves_the_graph_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -5,9 +5,10 @@
     message, made = joint_graph(graph, measured=False)      # its shape alone
     message = with_loss(message, takes_bytes, is_last)
 
-`made`: the forward's nodes, each with the storage it has. What the program does between forward
-and backward is one op, LOSS: it reads what the forward hands out and makes the gradients that the
-backward begins with. Linear in the graph.
+`made`: the nodes that need no gradient, each with the storage it has: those of the forward, and
+those that only the backward wants, which are ops of the backward. What the program does between
+forward and backward is one op, LOSS: it reads what the forward hands out and makes the gradients
+that the backward begins with. Linear in the graph.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Made = list[tuple[Any, int]]
 
 
 def joint_graph(graph: Any, *, measured: bool = True) -> tuple[dict[str, Any], Made]:
-    """The step graph, and the forward's nodes with the storage that each has."""
+    """The step graph, and the nodes that need no gradient with the storage that each has."""
     if not measured:
         return _Reading(None).whole(graph)
     with closing(JointCosts()) as costs:
@@ -74,7 +75,8 @@ class _Reading:
         self._storages: list[dict[str, Any]] = []
         self._ops = [_op("reprise.step_begin", True, "ONCE", 0, [], [])]
         self._known: dict[int, int] = {}  # fake storage -> id, or _INPUT
-        self._backward: set[Any] = set()
+        self._backward: set[Any] = set()  # what depends on the gradients handed in
+        self._handed_out: set[Any] = set()  # what the outputs of the forward depend on
         self._made: Made = []
         self._tangents: list[int] = []
         self._loss: dict[str, Any] | None = None
@@ -82,6 +84,7 @@ class _Reading:
         self._output: list[int] = []
 
     def whole(self, graph: Any) -> tuple[dict[str, Any], Made]:
+        self._find_phases(graph)
         for node in graph.nodes:
             if node.op == "placeholder":
                 self._placeholder(node)
@@ -102,11 +105,31 @@ class _Reading:
         }
         return message, self._made
 
+    def _find_phases(self, graph: Any) -> None:
+        for node in graph.nodes:
+            tangent = node.op == "placeholder" and "tangents" in str(node.target)
+            if tangent or any(arg in self._backward for arg in node.all_input_nodes):
+                self._backward.add(node)
+        for node in reversed(graph.nodes):
+            if node.op == "output":
+                wanted = [arg for arg in node.all_input_nodes if arg not in self._backward]
+            elif node in self._handed_out:
+                wanted = node.all_input_nodes
+            else:
+                continue
+            self._handed_out.update(wanted)
+
+    def _is_forward(self, node: Any) -> bool:
+        """A node that only the backward wants, and that comes within it, runs there: the factor
+        that the derivative of a power or a tanh is, for one. It needs no gradient, so the
+        partitioner could put it into the forward, and keep what it makes."""
+        if node in self._backward:
+            return False
+        return self._loss is None or node in self._handed_out or _random(node)
+
     def _placeholder(self, node: Any) -> None:
         """An input of the forward, or a gradient that the backward begins with."""
-        tangent = "tangents" in str(node.target)
-        if tangent:
-            self._backward.add(node)
+        tangent = node in self._backward
         for value in tensors_in(node.meta.get("val")):
             key = value.untyped_storage()._cdata
             if key in self._known:
@@ -119,11 +142,9 @@ class _Reading:
                 self._static += _bytes(value)
 
     def _call(self, node: Any) -> None:
-        if any(arg in self._backward for arg in node.all_input_nodes):
-            self._backward.add(node)
-            if self._loss is None:
-                self._between()
-        forward = node not in self._backward
+        if node in self._backward and self._loss is None:
+            self._between()
+        forward = self._is_forward(node)
         reads, writes = self._read_by(node), []
         for value in tensors_in(node.meta.get("val")):
             key = value.untyped_storage()._cdata
@@ -135,7 +156,7 @@ class _Reading:
                 made_by = self._ops[self._storages[i]["release_op"]]
                 self._storages[i]["saved_for_backward"] |= made_by["phase"] == "PHASE_FORWARD"
         own = self._ids(node)
-        if forward and own:
+        if node not in self._backward and own:
             self._made.append((node, max(own)))
         if node.target is operator.getitem and not writes:
             return

@@ -226,6 +226,8 @@ def tag(made: Made, message: dict[str, Any], run_again: set[int], saved: set[int
     recomputed = 0
     ops = message["ops"]
     again = {i for o in run_again for i in ops[o]["writes"]}
+    # Nodes that only the backward wants run there, once.
+    late = {i for op in ops if op["phase"] == "PHASE_BACKWARD" for i in op["writes"]}
     needed = {i for o in run_again for i in ops[o]["reads"]}
     needed |= {
         i
@@ -237,6 +239,8 @@ def tag(made: Made, message: dict[str, Any], run_again: set[int], saved: set[int
         if storage in again:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
             recomputed += node.target is not operator.getitem
+        elif storage in late:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         elif storage in needed and storage in saved:
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
         else:
