@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/console.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -21,6 +22,12 @@ bool NoColorAsked() {
   // https://no-color.org: present and not empty, whatever its value.
   const char* value = std::getenv("NO_COLOR");
   return value != nullptr && *value != '\0';
+}
+
+// Is stdout a pipe whose other end is closed?
+bool ReaderIsGone() {
+  pollfd out = {STDOUT_FILENO, 0, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
 void Write(std::FILE* stream, std::string_view text) {
@@ -97,7 +104,8 @@ void Console::ClearProgress() {
 }
 
 bool Console::Flush() {
-  return std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  return written || ReaderIsGone();
 }
 
 }  // namespace reprise::cli

@@ -49,7 +49,8 @@ class Console {
   void ClearProgress();
   bool shows_progress() const { return progress_; }
 
-  // False once stdout could not be written (disk full, closed pipe).
+  // False once stdout could not be written, as on a full disk. A reader that
+  // has read enough (`| head`) is no failure.
   bool Flush();
 
  private:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -122,3 +123,35 @@ def test_a_full_disk_is_a_failure(reprise: Reprise) -> None:
         )
     assert done.returncode == 1
     assert "stdout" in done.stderr
+
+
+def test_a_reader_that_has_read_enough_is_no_error(reprise: Reprise) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+
+    with os.fdopen(writer, "w") as closed:
+        done = subprocess.run(
+            [str(reprise.program), "--help"],
+            env=reprise.environment,
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plna"], "plna: no such command; did you mean `plan`?"),
+        (["frobnicate"], "frobnicate: no such command"),
+        (
+            ["plan", "a.json", "--budgt", "1GiB"],
+            "--budgt: `reprise plan` has no such flag; did you mean --budget?",
+        ),
+    ],
+)
+def test_a_misspelt_word_is_named(reprise: Reprise, arguments: list[str], says: str) -> None:
+    assert reprise.fails(2, *arguments).startswith(f"{says}; see `reprise ")
