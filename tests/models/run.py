@@ -191,8 +191,17 @@ def _mib(count: int) -> str:
     return f"{count / 2**20:.1f}" if count else ""
 
 
-def table(rows: list[Row], versions: dict[str, str], command: str) -> str:
-    """The rows as Markdown, with how many ended how."""
+MEANS = {
+    "validated": "planned, within the budget in every step, checked bits equal",
+    "planned": "planned; the report says what it lacks to be validated",
+    "left its plan": "no two steps are alike: planned ones kept everything, and the report says so",
+    "refused": "no plan fits, says Reprise; by hand: blocks checkpointed, where bits stay equal",
+    "unplanned": "no plan, and a line says why",
+}
+
+
+def table(rows: list[Row], versions: dict[str, str], command: str, kept: int = 0) -> str:
+    """The rows as Markdown, with how many ended how. `kept`: of earlier calls."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.outcome] = counts.get(row.outcome, 0) + 1
@@ -207,8 +216,12 @@ def table(rows: list[Row], versions: dict[str, str], command: str) -> str:
     )
     text += "Asked: the budget's share of the tensors in plain, and what else is in it.\n"
     text += "Bits: parameters, buffers, gradients, optimizer state, losses, random generator.\n\n"
-    text += "| outcome | cases |\n|---|---|\n"
-    text += "".join(f"| {name} | {count} |\n" for name, count in sorted(counts.items()))
+    if kept:
+        text += f"{kept} of the {len(rows)} rows are of earlier calls.\n\n"
+    text += "| outcome | cases | |\n|---|---|---|\n"
+    for name, count in sorted(counts.items(), key=lambda item: (item[0] in FAILURES, item[0])):
+        means = f"fails: {FAILURES[name]}" if name in FAILURES else MEANS[name]
+        text += f"| {name} | {count} | {means} |\n"
     text += "\n| case | budget | outcome | plain MiB | asked | under Reprise | by hand | |\n"
     text += "|---|---|---|---|---|---|---|---|\n"
     for row in rows:
@@ -278,7 +291,8 @@ def main() -> int:
             command = "scripts/test zoo" if not options.case else "python -m tests.models.run"
             kept[name, options.budget] = row
             all_rows = [kept[key] for key in sorted(kept)]
-            (options.out / "models.md").write_text(table(all_rows, _versions(), command))
+            text = table(all_rows, _versions(), command, len(kept) - number)
+            (options.out / "models.md").write_text(text)
             data = json.dumps([row.__dict__ for row in all_rows], indent=1)
             (options.out / "models.json").write_text(data + "\n")
     failed = [row for row in rows if row.failed]
