@@ -200,8 +200,11 @@ MEANS = {
 }
 
 
-def table(rows: list[Row], versions: dict[str, str], command: str, kept: int = 0) -> str:
-    """The rows as Markdown, with how many ended how. `kept`: of earlier calls."""
+def table(
+    rows: list[Row], versions: dict[str, str], command: str, kept: int = 0, missing: int = 0
+) -> str:
+    """The rows as Markdown, with how many ended how. `kept`: of earlier calls; `missing`: cases
+    that were not run."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.outcome] = counts.get(row.outcome, 0) + 1
@@ -218,6 +221,8 @@ def table(rows: list[Row], versions: dict[str, str], command: str, kept: int = 0
     text += "Bits: parameters, buffers, gradients, optimizer state, losses, random generator.\n\n"
     if kept:
         text += f"{kept} of the {len(rows)} rows are of earlier calls.\n\n"
+    if missing:
+        text += f"{missing} cases were not run.\n\n"
     text += "| outcome | cases | |\n|---|---|---|\n"
     for name, count in sorted(counts.items(), key=lambda item: (item[0] in FAILURES, item[0])):
         means = f"fails: {FAILURES[name]}" if name in FAILURES else MEANS[name]
@@ -291,7 +296,8 @@ def main() -> int:
             command = "scripts/test zoo" if not options.case else "python -m tests.models.run"
             kept[name, options.budget] = row
             all_rows = [kept[key] for key in sorted(kept)]
-            text = table(all_rows, _versions(), command, len(kept) - number)
+            missing = len(set(CASES) - {row.case for row in all_rows})
+            text = table(all_rows, _versions(), command, len(kept) - number, missing)
             (options.out / "models.md").write_text(text)
             data = json.dumps([row.__dict__ for row in all_rows], indent=1)
             (options.out / "models.json").write_text(data + "\n")
