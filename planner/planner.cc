@@ -127,9 +127,16 @@ StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request) {
   RETURN_IF_ERROR(Validate(graph));
   RETURN_IF_ERROR(CheckRequest(request));
   const Problem problem = MakeProblem(graph, request.capabilities);
+  std::function<bool()> stop_search = request.should_stop;
+  if (request.search_is_over) {
+    stop_search = [&request] {
+      return request.search_is_over() ||
+             (request.should_stop && request.should_stop());
+    };
+  }
   Effort effort(
       request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem),
-      request.should_stop);
+      stop_search);
   Known known(problem);
   if (request.strategy != Strategy::kAuto) known.archive = {};
   const Solution solution =

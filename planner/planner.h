@@ -65,6 +65,9 @@ struct Request {
   int64_t certify_iterations = 100'000;
   // Asked every few thousand ticks.
   std::function<bool()> should_stop = {};
+  // The same, of the search alone: a certificate of what it found is still
+  // made.
+  std::function<bool()> search_is_over = {};
   std::function<void(const Progress&)> on_progress = {};
   // Where several searches share the work: what they tell each other, and this
   // one's part. What they find then depends on time.

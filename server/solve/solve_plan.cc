@@ -105,6 +105,7 @@ class Searches {
       OnProgress(index, progress);
     };
     if (request_.until_stopped) {
+      request.search_is_over = [this] { return reached_together_.load(); };
       request.exchange = &finds_;
       request.part =
           index == 0 ? planner::Part::kProve : planner::Part::kImprove;
@@ -121,7 +122,7 @@ class Searches {
   }
 
   bool ShouldStop(int index) {
-    if (index > first_ended_ || reached_together_) return true;
+    if (index > first_ended_) return true;
     const std::lock_guard lock(mutex_);
     stopped_ = stopped_ || request_.should_stop();
     return stopped_;

@@ -82,6 +82,23 @@ TEST(SolvePlanTest, EndsEverySearchWhenAskedTo) {
   EXPECT_GT(plan->ticks, job.request.max_ticks);
 }
 
+// One search ends the others where plan and bound meet: what it proved is still
+// certified.
+TEST(SolvePlanTest, AnOptimumThatThreadsFindTogetherIsCheckedToo) {
+  Job job = LayeredJob();
+  job.request.until_stopped = true;
+  job.request.target_gap = 0;
+  job.request.max_ticks = 0;
+  std::atomic<int> asked = 0;
+  job.request.should_stop = [&] { return ++asked > 1'000'000; };
+
+  const auto plan = SolvePlan(job.graph, job.request, {.threads = 2});
+
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_TRUE(plan->is_optimal);
+  EXPECT_TRUE(plan->proven_optimal);
+}
+
 TEST(SolvePlanTest, ReportsTheBestOfAllSearches) {
   const Job job = LayeredJob();
   Request request = job.request;
