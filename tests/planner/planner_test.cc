@@ -198,8 +198,11 @@ TEST(ExchangeTest, SearchesThatShareTheWorkDoTheirPartsOfIt) {
 
   EXPECT_THAT(passes(Part::kImprove), Contains("first-annealing"));
   EXPECT_THAT(passes(Part::kImprove), Not(Contains("many-windows")));
+  EXPECT_THAT(passes(Part::kImprove), Contains("by-name"));
   EXPECT_THAT(passes(Part::kProve), Contains("many-windows"));
-  EXPECT_THAT(passes(Part::kProve), Not(Contains("first-annealing")));
+  EXPECT_THAT(passes(Part::kProve), Not(Contains("by-name")));
+  // Whoever proves needs a plan of which to prove it.
+  EXPECT_THAT(passes(Part::kProve), Contains("first-annealing"));
 }
 
 TEST(MakePlanTest, RequestsThatCannotBeMeantAreRefused) {
