@@ -188,7 +188,7 @@ CASES: tuple[Case, ...] = (
     _x("train_with_muon", *_ENWIK8, "SEQ_LEN=64", "GENERATE_LENGTH=16"),
     Case("vit-pytorch/loop", "own/vit_loop.py", path="lucidrains+vit-pytorch"),
     Case("vit-pytorch/cait", "own/cait_loop.py", path="lucidrains+vit-pytorch"),
-    Case("transformers/trainer", "own/hf_trainer.py"),
+    Case("transformers/trainer-eager", "own/hf_trainer.py"),
     Case("transformers/trainer-compiled", "own/hf_trainer.py", ("--compile",)),
     Case("transformers/causal-lm", "own/causal_lm.py"),
     Case("transformers/causal-lm-compiled", "own/causal_lm.py", ("--compile", "inductor")),

@@ -19,6 +19,7 @@ __all__ = ["FAILURES", "Result", "Row", "judge", "masked"]
 _TIMES = (
     r"\d+(\.\d+)? ?(ms|s|us|sec|seconds)\b",
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d([.,]\d+)?",
+    r"'\w+_(runtime|per_second)': '?[\d.]+'?",  # as the Trainer of transformers logs them
     r"ms/batch +\d+(\.\d+)?",
     r"(Time|Data) +\d+\.\d+ \( *\d+\.\d+\)",  # as imagenet's meters print them
     r"\d+(\.\d+)? ?(it|s)/(s|it)\b",
