@@ -45,6 +45,16 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _no_op_is_found_unsteady_for_good() -> Iterator[None]:
+    """An op that one test saw make other bits would never run again in those after it."""
+    from reprise.torch.ground import ops
+
+    known = set(ops._unsteady)
+    yield
+    ops._unsteady.intersection_update(known)
+
+
+@pytest.fixture(autouse=True)
 def _nothing_is_left_on() -> Iterator[None]:
     """A dispatch mode that a test leaves behind would change what all later ones see. One that
     watches a graph that is kept is meant to stay."""

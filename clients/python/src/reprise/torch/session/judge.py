@@ -24,7 +24,7 @@ from reprise.torch.check import quarantine
 from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit
 from reprise.torch.check.verify import Check, CheckResult
-from reprise.torch.ground.ops import never_again, partly_written
+from reprise.torch.ground.ops import never_again, only_allocates, partly_written
 from reprise.torch.ladder.ladder import Rung
 from reprise.torch.tape.tape_run import Run
 
@@ -178,10 +178,12 @@ class Judge:
         self._control = None
         self._since = self.every  # the next step is checked again
         self._unwritten.setdefault(rung.number, set()).update(control.unwritten)
-        if slots and control.noisy:
-            funcs = {
-                row.func for row in run.program.rows if row.op in control.noisy and row.replays
-            }
+        funcs = {
+            row.func
+            for row in run.program.rows
+            if row.op in control.noisy and row.replays and not only_allocates(row.func)
+        }
+        if slots and funcs:
             never_again(funcs)
             names = ", ".join(sorted(map(str, funcs)))
             session.planning.again(
