@@ -40,12 +40,12 @@ def program(name: str) -> Path | None:
 
 
 def command() -> NoReturn:
-    """The console script `reprise`."""
+    """The console script `reprise`: becomes the bundled program. SystemExit: there is none."""
     _become("reprise")
 
 
 def daemon() -> NoReturn:
-    """The console script `reprised`."""
+    """The console script `reprised`: becomes the bundled daemon. SystemExit: there is none."""
     _become("reprised")
 
 

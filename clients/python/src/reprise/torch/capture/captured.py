@@ -52,7 +52,7 @@ class CapturedStorage:
 
 @dataclass(slots=True, eq=False)
 class CapturedOp:
-    """One operator call."""
+    """One operator call: what it read, wrote and changed, how long it took, what was alive."""
 
     func: Any  # None for the synthetic ones
     name: str

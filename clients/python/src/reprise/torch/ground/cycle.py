@@ -34,7 +34,7 @@ class Cycle:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those known so far."""
+        """The optimizers that have stepped for this model, in no order."""
         return list(self._known)
 
     def learn(self, optimizer: Optimizer) -> None:

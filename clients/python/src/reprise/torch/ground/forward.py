@@ -31,7 +31,7 @@ _FORWARD, _REDUCE = "forward", "__reduce_ex__"
 
 
 class ArmedForward:
-    """Of one module."""
+    """Takes the place of one module's forward until `remove`; its calls go to `around`."""
 
     def __init__(self, model: nn.Module, around: Around) -> None:
         self._model = weakref.ref(model)

@@ -32,6 +32,7 @@ from reprise.saying import say
 __all__ = [
     "caught",
     "described",
+    "failure",
     "fault",
     "is_oom",
     "listen",
@@ -52,12 +53,12 @@ _unheard: set[str] = set()
 
 
 def listen(listener: Listener) -> None:
-    """It hears of every fault from now on."""
+    """Calls `listener` with every fault from now on. It returns whether it has said so."""
     _listeners.append(listener)
 
 
 def no_longer(listener: Listener) -> None:
-    """It does not. Idempotent."""
+    """Ends what `listen` began for this listener. Idempotent."""
     if listener in _listeners:
         _listeners.remove(listener)
 
@@ -71,10 +72,15 @@ def fault(error: Exception) -> None:
         except Exception:
             continue
     if not said:
-        text = f"Reprise failed ({described(error)}); training goes on without it"
+        text = failure(error)
         if text not in _unheard:
             _unheard.add(text)
             say(text)
+
+
+def failure(error: BaseException) -> str:
+    """The line of the log about a fault that Reprise is taken off a model for."""
+    return f"Reprise failed ({described(error)}); training goes on without it"
 
 
 def described(error: BaseException) -> str:

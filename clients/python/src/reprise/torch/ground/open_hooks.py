@@ -94,7 +94,7 @@ def _take_off(taken: list[Hooks]) -> None:
 
 
 def _put_back(taken: list[Hooks]) -> None:
-    """The same once more."""
+    """Pushes the hooks that `_take_off` has taken, the last one first."""
     autograd: Any = torch._C._autograd
     while taken:
         hooks = taken[-1]
@@ -112,10 +112,10 @@ class Open(Protocol):
     thread: int  # that put it on
 
     def on_top(self) -> bool:
-        """Nothing lies above it."""
+        """Is it the innermost mode or pair of hooks, so that it can be taken off?"""
 
     def take_off(self) -> None:
-        """Now."""
+        """Takes it off. Only where `on_top` is true."""
 
 
 _left: list[Open] = []

@@ -170,10 +170,13 @@ class JointPass:
                 return
             self.graphs.append({**message})
             inputs = message["static_bytes"]
-            device = _device_of(graph)
-            # Once: what is free is less when the next graph is compiled.
-            self.budget = in_bytes(self.budget, device, alive_bytes(device))
-            message["static_bytes"] += self._reserve + self._elsewhere(device, inputs)
+            message["static_bytes"] += self._reserve
+            if self.absolute:
+                device = _device_of(graph)
+                alive = alive_bytes(device)
+                # Once: what is free is less when the next graph is compiled.
+                self.budget = in_bytes(self.budget, device, alive)
+                message["static_bytes"] += max(0, alive - inputs)
             again = self._budget_bytes and not self.absolute
             plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
             if plan is None:
@@ -205,12 +208,6 @@ class JointPass:
         again = decided[number]
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
         tag(made, message, again, {s["id"] for s in message["storages"]} - dropped)
-
-    def _elsewhere(self, device: torch.device, inputs_bytes: int) -> int:
-        """What is alive beside the inputs of a graph, where that counts."""
-        if not self.absolute:
-            return 0
-        return max(0, alive_bytes(device) - inputs_bytes)
 
 
 def _device_of(graph: Any) -> torch.device:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from reprise.errors import RepriseError
 from reprise.torch.ladder.ladder import Rung
-from reprise.torch.meter.room import advice, capacity, share_of
+from reprise.torch.meter.room import advice, capacity, in_bytes
 from reprise.torch.tape.launches import launch_ns, launches
 from reprise.units import format_bytes, parse_bytes
 
@@ -48,15 +48,10 @@ def within_device(session: Session, message: dict[str, Any], budget: str) -> str
 def _bytes_of(budget: str, message: dict[str, Any], session: Session) -> int | None:
     """None: the budget is not of a form that is known here."""
     try:
-        device = share_of(budget, session.device, session.meter.live())
-        if budget.endswith("%"):
-            return int(device["device_bytes"] * float(budget[:-1]) / 100)
-        if budget == "fit":
-            return device["device_free_bytes"]
         if budget.endswith("x"):
             static = int(message["static_bytes"])
             return static + int(float(budget[:-1]) * (message["measured_peak_bytes"] - static))
-        return parse_bytes(budget)
+        return parse_bytes(in_bytes(budget, session.device, session.meter.live()))
     except (RepriseError, ValueError):
         return None
 

@@ -77,7 +77,7 @@ class Peaks:
         """A step has made every call twice and peaked above the budget by that."""
         self._session.say(
             f"step {self._session.step.number} peaked at {format_bytes(peak)}, above "
-            f"{format_bytes(plan.budget_bytes)}: it made every recomputed value twice to find out "
+            f"{format_bytes(plan.budget_bytes)}. It made every recomputed value twice, to find out "
             "why values differed"
         )
 

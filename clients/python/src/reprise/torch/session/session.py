@@ -304,7 +304,7 @@ class Session:
         first = not any(other.broken for other in _open)  # it is said once, whoever hears of it
         self.broken = True
         self.stage = Stage.PLAIN
-        self.why = f"Reprise failed ({guard.described(error)}); training goes on without it"
+        self.why = guard.failure(error)
         run = self.step.run
         if run is not None:
             run.track.armed = False
