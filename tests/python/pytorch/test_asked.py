@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from reprise.torch.meter import room
 from reprise.torch.session import asked
 
 MIB = 1 << 20
@@ -20,7 +21,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(asked, "capacity", lambda device: 100 * MIB)
     monkeypatch.setattr(asked, "advice", lambda device: "")
     known = {"%": {"device_bytes": 100 * MIB}, "t": {"device_free_bytes": 96 * MIB}}
-    monkeypatch.setattr(asked, "share_of", lambda budget, *_: known.get(budget[-1], {}))
+    monkeypatch.setattr(room, "share_of", lambda budget, *_: known.get(budget[-1], {}))
     said: list[str] = []
     return SimpleNamespace(
         device=torch.device("cuda:0"),

@@ -25,9 +25,14 @@ pytestmark = pytest.mark.usefixtures("removed")
 
 
 def _loop(
-    agent: LocalAgent | None, forwards: Callable[[int], int], steps: int, *, together: bool = False
+    agent: LocalAgent | None,
+    forwards: Callable[[int], int],
+    steps: int,
+    *,
+    together: bool = False,
+    rows: int = 6,
 ) -> tuple[list[str], nn.Module]:
-    """Gradients accumulated over so many forwards; `together`: in one backward."""
+    """Gradients accumulated over so many forwards of `rows` samples; `together`: in one backward."""
     torch.manual_seed(4)
     model = deep()
     if agent is not None:
@@ -38,7 +43,7 @@ def _loop(
         optimizer.zero_grad()
         sums: list[Tensor] = []
         for _ in range(forwards(step)):
-            loss = model(torch.randn(6, WIDTH)).square().mean()
+            loss = model(torch.randn(rows, WIDTH)).square().mean()
             if together:
                 sums.append(loss)
             else:
@@ -134,7 +139,8 @@ def test_the_peak_of_a_captured_step_is_its_own_where_other_programs_have_the_sa
     # The plain steps and the first captured one run three forwards, the next captured one runs one.
     counts = [3] * 5 + [1] * 12
 
-    _loop(agent, lambda n: counts[n], len(counts), together=True)
+    # Large, so that what other tests have left alive does not hide the difference.
+    _loop(agent, lambda n: counts[n], len(counts), together=True, rows=6000)
 
     # A graph may be sent twice, for a plan with more room.
     peaks = {len(graph["ops"]): graph["measured_peak_bytes"] for graph in agent.graphs}
