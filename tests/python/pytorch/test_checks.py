@@ -525,6 +525,62 @@ def test_bytes_that_nothing_writes_are_not_compared(
     assert len(agent.graphs) == 1  # a step that finds out why is larger, and no plan goes for that
 
 
+def _copies(buffer: Tensor, values: Tensor) -> None:
+    buffer.copy_(values)
+
+
+def _puts(buffer: Tensor, values: Tensor) -> None:
+    buffer[torch.arange(len(buffer)).flip(0)] = values
+
+
+def _writes_and_adds(buffer: Tensor, values: Tensor) -> None:
+    buffer.zero_().add_(values)
+
+
+@pytest.mark.parametrize("fill", [_copies, _puts, _writes_and_adds])
+@pytest.mark.usefixtures("in_python")
+def test_a_storage_that_is_filled_after_it_was_made_hides_no_wrong_value(
+    fill: Callable[[Tensor, Tensor], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x).sin()
+            buffer = torch.empty(2, *y.shape)
+            fill(buffer[0], self.wrong)  # its other half is never written
+            return _First.apply(y.tanh(), buffer)  # type: ignore[no-any-return]
+
+    chance = torch.Generator().manual_seed(1)
+
+    def garbage(out: Tensor) -> None:
+        out.copy_(torch.randint(0, 64, out.shape, generator=chance))
+
+    disturbed(monkeypatch, torch.ops.aten.empty.memory_format, garbage)
+    model, agent = Model(), LocalAgent()
+    session = arm(model, agent, verify_every=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    torch.manual_seed(5)
+    for _ in range(8):
+        optimizer.zero_grad()
+        model.wrong = torch.randn(6, WIDTH)
+        loss = model(torch.randn(6, WIDTH)).square().mean()
+        model.wrong.numpy()[3, 2] += 1  # one element: a write that no version counter shows
+        loss.backward()
+        optimizer.step()
+
+    assert "values that were made again differ from those that were given up" in (
+        capsys.readouterr().err
+    )
+    assert session.stage is Stage.PLAIN
+    assert quarantine.holds(agent.make(agent.graphs[0], 1))
+    assert not reprise.report(model).validated
+
+
 @pytest.mark.usefixtures("in_python", "steady")
 def test_an_op_that_makes_other_bits_each_time_is_not_run_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why values that were made again differ from those that were given up: one step that finds out.
 
-    run.audit = Control(slots)           # a step after the one in which they differed
+    run.audit = Control(slots, ops)          # a step after the one in which they differed
     found.unwritten, found.noisy, found.unexplained
-    run.audit = Control(slots, found)    # and one more
+    run.audit = Control(slots, ops, found)   # and one more
 
 Every call that is made again is made twice, from the same inputs. What then differs is not the
 plan's doing:
 
 - Some kernels leave bytes unwritten (reserved space, padding, seeds that nothing will read). They
-  hold whatever the memory held, differ every time and always in the same places: `unwritten`.
+  hold whatever the memory held, differ every time and always in the same places: `unwritten`. A
+  storage that is only allocated holds nothing else, until calls write into it: each of those is
+  made once more on a copy whose unwritten bytes are other ones, and what then differs is what it
+  has left unwritten, or made of such bytes.
 - Some kernels add in an order that changes from run to run (atomics). What they make differs in
   places that change, too, and so does all that is computed from it: `noisy`, and nothing to be run
   again.
@@ -35,24 +38,34 @@ from reprise.torch.ground.outside import OutsideCopy
 
 __all__ = ["Control"]
 
-# Of what was never written, so much may have been the same twice by chance.
+# Of what a kernel never wrote, so much may have been the same twice by chance.
 CHANCE = 0.01
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Control(Audit):
-    """One step; `suspects`: slots whose values differed."""
+    """One step. `suspects`: slots whose values differed; `allocating`: ops of the step graph that
+    write nothing of what they make; `before`: the step before this one, where it has not found out
+    everything."""
 
-    def __init__(self, suspects: Iterable[int], before: Control | None = None) -> None:
+    def __init__(
+        self,
+        suspects: Iterable[int],
+        allocating: Iterable[int] = (),
+        before: Control | None = None,
+    ) -> None:
         super().__init__()
         self.suspects = frozenset(suspects)
+        self.allocating = frozenset(allocating)
         self.rounds: int = 1 if before is None else before.rounds + 1
         self.noisy: set[int] = set() if before is None else before.noisy  # ops of the step graph
         self.unwritten: set[int] = set()  # slots
         self.unexplained: list[int] = []  # slots
-        # Storage -> its elements that were not the same twice.
+        # Storage -> its elements that are not the same twice.
         self._unsteady: dict[int, Tensor] = {} if before is None else before._unsteady
+        # Storages of which that was seen in two results, which may be alike by chance.
+        self._guessed: set[int] = set() if before is None else before._guessed
 
     def keep(self, slot: int, tensor: Tensor) -> Any:
         if slot not in self.suspects:
@@ -71,22 +84,32 @@ class Control(Audit):
             copy = kept.tensor().detach()
             one, other = _bits(made.detach()), _bits(copy)
             known = self._unsteady.get(storage)
+            differ = torch.ne(one, other)
+            many = int(torch.count_nonzero(differ))
             if known is None:
-                if not torch.equal(one, other):
-                    self.unexplained.append(slot)
+                within, unsteady = 0, False
             else:
-                unsteady = known.as_strided(*geometry_of(made))
-                differ = torch.ne(one, other)
-                many = int(torch.count_nonzero(differ))
-                differ.logical_and_(unsteady)
-                if many - int(torch.count_nonzero(differ)) > many * CHANCE:
-                    self.unexplained.append(slot)
-                else:
-                    self.unwritten.add(slot)
+                mask = known.as_strided(*geometry_of(made))
+                within = int(torch.count_nonzero(differ.logical_and_(mask)))
+                unsteady = bool(mask.any())
+            by_chance = many * CHANCE if storage in self._guessed else 0
+            if many - within > by_chance:
+                self.unexplained.append(slot)
+            elif unsteady:
+                self.unwritten.add(slot)
         return copy
 
+    # ---- Calls that are made again ----------------------------------------------------
+
+    def allocated(self, storages: Iterable[int | None], made: Iterable[Tensor]) -> None:
+        """A call has made storages and written nothing of them."""
+        for storage, tensor in zip(storages, made, strict=False):
+            if storage is not None:
+                self._unsteady[storage] = torch.ones_like(_all_bits(tensor), dtype=torch.bool)
+
     def twice(self, op: int, storages: Iterable[int | None], first: Any, second: Any) -> None:
-        """A call was made twice; `storages`: the plan's numbers of what it makes, by output."""
+        """A call was made twice from the same bits; `storages`: the plan's numbers of what it
+        makes or writes, by output."""
         for storage, one, other in zip(storages, first, second, strict=False):
             left, right = _all_bits(one), _all_bits(other)
             if torch.equal(left, right):
@@ -96,11 +119,33 @@ class Control(Audit):
                 differ = torch.ne(left, right)
                 known = self._unsteady.get(storage)
                 self._unsteady[storage] = differ if known is None else known.logical_or_(differ)
+                self._guessed.add(storage)
+
+    def unsteady(self, storage: int | None) -> bool:
+        """Is there something in a storage that is not the same twice?"""
+        known = None if storage is None else self._unsteady.get(storage)
+        return known is not None and bool(known.any())
+
+    def flip(self, storage: int | None, copy: Tensor) -> Tensor:
+        """Other bits into a copy of a storage, wherever it is not the same twice."""
+        assert storage is not None
+        known = self._unsteady[storage]
+        size = copy.element_size()
+        rows = torch.empty(0, dtype=torch.uint8, device=copy.device).set_(copy.untyped_storage())
+        flips = known.to(torch.uint8).mul_(1 if copy.dtype == torch.bool else 255)
+        rows[: known.numel() * size].view(-1, size).bitwise_xor_(flips.unsqueeze(1))
+        return copy
+
+    def written(self, storage: int | None, tensor: Tensor, flipped: Tensor) -> None:
+        """A call has written into a storage, and into a copy that `flip` has changed before: what
+        differs is what is not the same twice from here on."""
+        assert storage is not None
+        self._unsteady[storage] = torch.ne(_all_bits(tensor), _all_bits(flipped))
 
 
 def _bits(tensor: Tensor) -> Tensor:
     """Its elements as numbers that compare as bits do."""
-    kind = _BITS.get(tensor.element_size())
+    kind = None if tensor.dtype == torch.bool else _BITS.get(tensor.element_size())
     return tensor if kind is None else tensor.view(kind)
 
 

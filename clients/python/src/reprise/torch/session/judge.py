@@ -16,6 +16,7 @@ itself says nothing about it, nor do bytes that a kernel leaves unwritten (contr
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,11 +32,20 @@ from reprise.torch.tape.tape_run import Run
 if TYPE_CHECKING:
     from reprise.torch.session.session import Session
 
-__all__ = ["GRADIENTS", "VALUES", "Judge"]
+__all__ = ["GRADIENTS", "VALUES", "Judge", "Looks"]
 
 VALUES, GRADIENTS = "values", "gradients"
+
 # So many steps in which every call is made twice, before something is concluded.
 ROUNDS = 2
+
+
+class Looks(Enum):
+    """How closely a step is looked at."""
+
+    NOT = 0
+    CHECKS = 1  # what is made again has the bits of what was given up
+    EXPLAINS = 2  # why it has not: every call is made twice, and the step is larger than planned
 
 
 class Judge:
@@ -47,8 +57,7 @@ class Judge:
         self._what = what
         self._since = 0
         self._known: set[int] = set()  # rungs that have been checked, and, negative, traced
-        self.checked = False  # the step under way
-        self.explaining = False  # it makes every call twice, and is larger than planned
+        self.looks = Looks.NOT  # the step under way
         # By rung: slots whose values differed, in a step that nobody has explained yet; slots that
         # hold bytes which no kernel writes.
         self._suspects: dict[int, set[int]] = {}
@@ -61,12 +70,13 @@ class Judge:
         check = None
         due = rung.number not in self._known or self._since >= self.every
         if self._suspects.get(rung.number):
-            run.audit = Control(self._suspects[rung.number], self._control)
-            self.checked = self.explaining = True
+            allocating = [row.op for row in run.program.rows if only_allocates(row.func)]
+            run.audit = Control(self._suspects[rung.number], allocating, self._control)
+            self.looks = Looks.EXPLAINS
         elif self.every and not rung.sketch and due:
             self._since = 0
             self._known.add(rung.number)
-            self.checked = True
+            self.looks = Looks.CHECKS
             run.audit = Audit()
             # Where nothing fits without a plan, no reference does.
             if self._what == GRADIENTS and not rung.leaks and self._session.first.host is None:
@@ -178,11 +188,7 @@ class Judge:
         self._control = None
         self._since = self.every  # the next step is checked again
         self._unwritten.setdefault(rung.number, set()).update(control.unwritten)
-        funcs = {
-            row.func
-            for row in run.program.rows
-            if row.op in control.noisy and row.replays and not only_allocates(row.func)
-        }
+        funcs = {row.func for row in run.program.rows if row.op in control.noisy and row.replays}
         if slots and funcs:
             never_again(funcs)
             names = ", ".join(sorted(map(str, funcs)))

@@ -31,6 +31,7 @@ from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.step_times import StepTimes, Then
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
+from reprise.torch.session.judge import Looks
 from reprise.torch.session.tracing import Tracing
 from reprise.torch.tape.tape_run import Run
 
@@ -328,8 +329,7 @@ class Step:
     def _end(self, peak: int) -> None:
         session, ladder = self._session, self._session.ladder
         run, self.run = self.run, None
-        checked, session.judge.checked = session.judge.checked, False
-        explaining, session.judge.explaining = session.judge.explaining, False
+        looks, session.judge.looks = session.judge.looks, Looks.NOT
         flags, replayed, mismatches, covered = 0, 0, 0, False
         took: Then | None = None
         rung = session.planning.rung
@@ -343,7 +343,8 @@ class Step:
             replayed = counts.replayed + counts.on_demand
             mismatches = counts.mismatches
             flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
-            quiet = not (self.tracing.on or checked or mismatches or counts.other_forwards)
+            looked = self.tracing.on or looks is not Looks.NOT
+            quiet = not (looked or mismatches or counts.other_forwards)
             peak = session.peaks.own(rung, peak)
             over = peak > plan.budget_bytes and not self.out_of_memory
             if run.armed or mismatches:
@@ -361,7 +362,7 @@ class Step:
                     representative=quiet,
                     covered=covered,
                 )
-                if over and explaining:
+                if over and looks is Looks.EXPLAINS:
                     session.peaks.explaining(peak, plan)
                 elif over and not mismatches:
                     session.peaks.above(rung, peak)

@@ -127,7 +127,7 @@ class Replayer:
                 if held.reads == 0 and _elsewhere(held):
                     held.tensor = None
         node.replays -= 1
-        before = None if self.control is None or own is None else _copy(own)
+        again = None if self.control is None else _Again(self.control, node, op, own)
         recorder = self.recorder
         number = 0 if recorder is None else recorder.begin(str(node.func))
         out = _call(node, args, kwargs)
@@ -136,9 +136,9 @@ class Replayer:
             used.append(owner)
         if recorder is not None:
             recorder.end(number)
-        if self.control is not None:
-            _once_more(self.control, op, node, args, kwargs, out, own, before)
-        del args, kwargs, own, before
+        if again is not None:
+            again.compare(args, kwargs, out)
+        del args, kwargs, own, again
         self._counts.replayed += 1
         if owner is None:
             made = (out,) if isinstance(out, Tensor) else tensors_in(out)
@@ -325,31 +325,56 @@ def _call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         surely(before.restore)
 
 
-def _once_more(
-    control: Control,
-    op: int,
-    node: Node,
-    args: list[Any],
-    kwargs: dict[str, Any],
-    out: Any,
-    own: Tensor | None,
-    before: Tensor | None,
-) -> None:
-    """Makes a call a second time from the same inputs, and has both results compared."""
-    made = list(tensors_in(out))
-    if own is not None and before is not None:
-        if node.flat is None:
+class _Again:
+    """A call that is made a second time from the same inputs, and whose results are compared."""
+
+    def __init__(self, control: Control, node: Node, op: int, own: Tensor | None) -> None:
+        """Before the first time; `own`: what it writes in place."""
+        self._control, self._node, self._op, self._own = control, node, op, own
+        cells = [None if c is None else c() for c in node.outputs]
+        self._storages = [None if c is None else c.id for c in cells]
+        self._before = self._flipped = None
+        if own is not None:
+            self._before = _copy(own)
+            if control.unsteady(self._storages[0]):
+                self._flipped = control.flip(self._storages[0], _copy(own))
+
+    def compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """After it."""
+        control, own = self._control, self._own
+        if own is None or self._before is None:
+            made = list(tensors_in(out))
+            if self._op in control.allocating:
+                control.allocated(self._storages, made)
+                return
+            again = tensors_in(_call(self._node, args, kwargs))
+            control.twice(self._op, self._storages, made, again)
             return
-        for position, item in node.flat:
-            if isinstance(item, Own):
-                args[position] = _view(before, item.geometry)
-        _call(node, args, kwargs)
-        made = [own]
-        again = [before]
-    else:
-        again = list(tensors_in(_call(node, args, kwargs)))
-    cells = [None if c is None else c() for c in node.outputs]
-    control.twice(op, [None if c is None else c.id for c in cells], made, again)
+        if self._flipped is not None:
+            self._written(self._flipped, args, kwargs)
+            control.written(self._storages[0], own, self._flipped)
+            self._flipped = None
+        self._written(self._before, args, kwargs)
+        control.twice(self._op, self._storages, [own], [self._before])
+
+    def _written(self, copy: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """The call writes a copy."""
+        node = self._node
+        _call(
+            node, _instead(node.args or [], args, copy), _instead(node.kwargs or {}, kwargs, copy)
+        )
+
+
+def _instead(recorded: Any, loaded: Any, own: Tensor) -> Any:
+    """Arguments as they were loaded, with another tensor where the storage stands that the call
+    writes."""
+    if isinstance(recorded, Own):
+        return _view(own, recorded.geometry)
+    if isinstance(recorded, (list, tuple)):
+        return [_instead(r, v, own) for r, v in zip(recorded, loaded, strict=True)]
+    if isinstance(recorded, dict):
+        return {key: _instead(value, loaded[key], own) for key, value in recorded.items()}
+    return loaded
 
 
 def _first_life(held: Held) -> Tensor:
