@@ -32,7 +32,7 @@ def _loop(
     together: bool = False,
     rows: int = 6,
 ) -> tuple[list[str], nn.Module]:
-    """Gradients accumulated over so many forwards of `rows` samples; `together`: in one backward."""
+    """Gradients added up over so many forwards of `rows` samples; `together`: in one backward."""
     torch.manual_seed(4)
     model = deep()
     if agent is not None:
