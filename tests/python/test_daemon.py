@@ -148,9 +148,9 @@ def test_a_daemon_that_is_about_to_end_is_waited_for(home, monkeypatch, daemon_b
     fcntl.flock(leaving, fcntl.LOCK_EX)
     start, refused = daemon._start, []
 
-    def leaves_after_the_first_try(path, timeout_s):
+    def leaves_after_the_first_try(path, timeout_s, stay):
         try:
-            start(path, timeout_s)
+            start(path, timeout_s, stay)
         except RepriseError as error:
             refused.append(str(error))
             fcntl.flock(leaving, fcntl.LOCK_UN)

@@ -86,8 +86,9 @@ def find() -> Path | None:
     return next((path for path in socket_paths() if answers(path)), None)
 
 
-def ensure(timeout_s: float = START_TIMEOUT_S) -> Collector:
-    """A collector that answers: one that is there, else a private one started now."""
+def ensure(timeout_s: float = START_TIMEOUT_S, stay: bool = False) -> Collector:
+    """A collector that answers: one that is there, else a private one started now. With `stay` such
+    a one does not end before this process, whether or not it has a job."""
     try:
         found = find()
         if found is not None:
@@ -98,7 +99,7 @@ def ensure(timeout_s: float = START_TIMEOUT_S) -> Collector:
             deadline = time.monotonic() + timeout_s
             while not answers(path):
                 try:
-                    _start(path, timeout_s)
+                    _start(path, timeout_s, stay)
                     return Collector(path, started=True)
                 except RepriseError as error:
                     # The one before has closed its socket and is about to end.
@@ -221,14 +222,17 @@ def _binary() -> Path:
     )
 
 
-def _start(path: Path, timeout_s: float) -> None:
+def _start(path: Path, timeout_s: float, stay: bool) -> None:
     """Starts `reprised --private` and waits until it answers at `path`."""
     binary = _binary()
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile())
         try:
             child = subprocess.Popen(
-                [str(binary), "--private", "--agent-socket", str(path)],
+                [
+                    *(str(binary), "--private", "--agent-socket", str(path)),
+                    *(["--with-parent", str(os.getpid())] if stay else []),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=log,

@@ -135,6 +135,11 @@ class Plan:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise RepriseError(f"plan: not JSON ({str(error)[:80]})") from None
+        return cls.from_message(value)
+
+    @classmethod
+    def from_message(cls, value: object) -> Plan:
+        """The same of JSON that was read already, as a part of a larger message."""
         return cls._from_fields(Fields(value, "plan"))
 
     @classmethod
@@ -147,7 +152,7 @@ class Plan:
             budget=f.text("budget"),
             budget_bytes=f.size("budget_bytes"),
             feasible=f.flag("feasible"),
-            infeasible=None if infeasible is None else _read_infeasible(infeasible),
+            infeasible=None if infeasible is None else read_infeasible(infeasible),
             peak_bytes=f.size("peak_bytes"),
             base_peak_bytes=f.size("base_peak_bytes"),
             time_ns=f.size("time_ns"),
@@ -197,7 +202,7 @@ class Plan:
                 raise RepriseError(f"plan.recomputed_ops[{i}]: op {op} is not in the schedule")
 
 
-def _read_infeasible(f: Fields) -> Infeasible:
+def read_infeasible(f: Fields) -> Infeasible:
     return Infeasible(
         smallest_budget_bytes=f.size("smallest_budget_bytes"),
         blocking_op=f.size("blocking_op"),

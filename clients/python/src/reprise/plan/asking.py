@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Questions to the planner: a plan for a budget, and the whole trade-off curve.
+
+Each graph is sent once per process and server and becomes a run there, so that its plans have a
+page; `report_step` puts what was measured beside what was predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from reprise.errors import InfeasibleBudget, RepriseError, ServerUnavailable
+from reprise.plan.capabilities import Capabilities
+from reprise.plan.received import Infeasible, Plan, read_infeasible
+from reprise.plan.server import Server
+from reprise.plan.step_graph import StepGraph
+from reprise.proto_json import Fields
+from reprise.units import check_budget
+
+__all__ = ["TradeoffPoint", "plan", "run_of", "sweep"]
+
+STRATEGIES = ("auto", "memory", "speed", "collection", "per_block", "save_all")
+MOST_TIME_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TradeoffPoint:
+    """One budget of the curve and what it costs. Without a plan, `infeasible` says why."""
+
+    budget_bytes: int
+    feasible: bool
+    peak_bytes: int
+    time_ns: int
+    # Extra time as a fraction of a step without a plan, and the lower bound of it.
+    overhead: float
+    bound: float
+    infeasible: Infeasible | None
+    solver: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    graph_id: str
+    run_id: str
+
+
+# By server and content.
+_sent: dict[tuple[str, str], _Sent] = {}
+
+
+def plan(
+    graph: StepGraph,
+    budget: str | int,
+    executor: str | Capabilities = "free",
+    *,
+    strategy: str = "auto",
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    threads: int = 0,
+    reserve_bytes: int = 0,
+    device_bytes: int = 0,
+    device_free_bytes: int = 0,
+    server: Server | None = None,
+) -> Plan:
+    """A plan for `budget` ("22GiB", a number of bytes, "0.5x"; "90%" and "fit" with
+    `device_bytes` and `device_free_bytes`) that `executor` can run.
+
+    Without `time_limit_s` the effort is fixed and the plan the same every time. `reserve_bytes` of
+    the budget are held back for what the graph does not show. Raises `RepriseError` naming the
+    field of the graph or of the question that is wrong, `InfeasibleBudget` where no plan was found
+    (its `plan` says by whose word, and which op needs more), `ServerUnavailable`."""
+    text = check_budget(budget)
+    if strategy not in STRATEGIES:
+        raise RepriseError(f"strategy: must be one of {', '.join(STRATEGIES)}, got {strategy!r}")
+    request = {
+        **_limits(time_limit_s, seed, threads),
+        "budget": text,
+        "capabilities": Capabilities.of(executor).to_message(),
+        "strategy": f"STRATEGY_{strategy.upper()}",
+        "reserveBytes": reserve_bytes,
+        "deviceBytes": device_bytes,
+        "deviceFreeBytes": device_free_bytes,
+    }
+    found: Plan | None = None
+    for event in _ask(graph, "Planner/Plan", request, server):
+        if "plan" in event:
+            found = Plan.from_message(event["plan"])
+    if found is None:
+        raise RepriseError("the server ended the search without a plan and without a reason")
+    if not found.feasible:
+        smallest = found.infeasible.smallest_budget_bytes if found.infeasible else None
+        raise InfeasibleBudget(found.sentence, smallest, found)
+    return found
+
+
+def sweep(
+    graph: StepGraph,
+    executor: str | Capabilities = "free",
+    *,
+    points: int = 21,
+    time_limit_s: float | None = None,
+    seed: int = 0,
+    threads: int = 0,
+    server: Server | None = None,
+) -> list[TradeoffPoint]:
+    """The curve of overhead over budget, the largest budget first. Raises as `plan`, but an
+    impossible budget is a point."""
+    request = {
+        **_limits(time_limit_s, seed, threads),
+        "capabilities": Capabilities.of(executor).to_message(),
+        "points": points,
+    }
+    # A point that a later search improves comes again.
+    newest: dict[int, TradeoffPoint] = {}
+    for message in _ask(graph, "Planner/Sweep", request, server):
+        point = _point(Fields(message, "point"))
+        newest[point.budget_bytes] = point
+    return [newest[budget] for budget in sorted(newest, reverse=True)]
+
+
+def run_of(found: Plan | None) -> str | None:
+    """The run that this process made for the graph of a plan; without one, for its newest graph."""
+    fitting = (s for s in reversed(_sent.values()) if not found or s.graph_id == found.graph_id)
+    return next((sent.run_id for sent in fitting), None)
+
+
+def _ask(
+    graph: StepGraph, method: str, request: dict[str, Any], server: Server | None
+) -> list[dict[str, Any]]:
+    """The answers. A private daemon may have ended since the last question: once more then."""
+    text = graph.to_json()
+    try:
+        return _asked(text, graph.name, method, request, server or Server.find())
+    except ServerUnavailable:
+        if server is not None:
+            raise
+        return _asked(text, graph.name, method, request, Server.find())
+
+
+def _asked(
+    text: str, name: str, method: str, request: dict[str, Any], server: Server
+) -> list[dict[str, Any]]:
+    from hashlib import sha256
+
+    key = (server.address, sha256(text.encode()).hexdigest())
+    if key not in _sent:
+        _sent[key] = _send(text, name, server)
+    to = {"graphId": _sent[key].graph_id}
+    if method == "Planner/Plan":
+        to["runId"] = _sent[key].run_id
+    return list(server.stream(method, {**request, **to}))
+
+
+def _send(text: str, name: str, server: Server) -> _Sent:
+    run = server.upload(name or "step graph", text.encode()).get("runId")
+    if not isinstance(run, str):
+        raise RepriseError("import: the server does not say which run it made")
+    graph_id = server.call("Query/GetRun", {"runId": run}).get("graphId")
+    if not isinstance(graph_id, str):
+        raise RepriseError(f"run {run}: has no step graph after the import")
+    return _Sent(graph_id, run)
+
+
+def _limits(time_limit_s: float | None, seed: int, threads: int) -> dict[str, Any]:
+    if time_limit_s is not None and not 0 < time_limit_s <= MOST_TIME_S:
+        raise RepriseError(
+            f"time_limit_s: must be above 0 and at most {MOST_TIME_S:.0f}, got {time_limit_s!r}"
+        )
+    milliseconds = 0 if time_limit_s is None else max(1, round(time_limit_s * 1000))
+    return {"timeLimitMs": milliseconds, "seed": seed, "threads": threads}
+
+
+def _point(f: Fields) -> TradeoffPoint:
+    infeasible = f.message("infeasible")
+    return TradeoffPoint(
+        budget_bytes=f.size("budget_bytes"),
+        feasible=f.flag("feasible"),
+        peak_bytes=f.size("peak_bytes"),
+        time_ns=f.size("time_ns"),
+        overhead=f.number("overhead"),
+        bound=f.number("bound"),
+        infeasible=None if infeasible is None else read_infeasible(infeasible),
+        solver=f.text("solver"),
+    )

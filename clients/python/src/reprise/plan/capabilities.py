@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an executor can do: the planner hands out no plan that it cannot run.
+
+    Capabilities.of("free:seeded_ok=1")      # a name, and keys that refine it, as for the command
+
+The fields are those of reprise.v1.Capabilities; what they mean for a schedule is in evaluate.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reprise.errors import RepriseError
+from reprise.plan.received import FreePolicy
+
+__all__ = ["EXECUTORS", "Capabilities"]
+
+# As in server/convert/capabilities.cc: numbers of the runs, and of nanoseconds.
+_MOST = {"max_runs": (1 << 31) - 1, "ns_per_op": 1 << 50}
+_FLAGS = (
+    "recompute_in_backward_only",
+    "seeded_ok",
+    "collective_ok",
+    "duplicate_outputs",
+    "lazy_region",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """One executor. The default runs any valid schedule."""
+
+    executor: str = ""
+    # Runs of one op, its first included; 0: no limit.
+    max_runs: int = 0
+    recompute_in_backward_only: bool = False
+    seeded_ok: bool = False
+    collective_ok: bool = False
+    # A re-run allocates all outputs again, present or not.
+    duplicate_outputs: bool = False
+    free_policy: FreePolicy = FreePolicy.EAGER
+    # Added to the time of every re-run.
+    ns_per_op: int = 0
+    # "free" (any schedule), "once" or "nested"; docs/formats.md, Regions.
+    execution: str = "free"
+    lazy_region: bool = False
+
+    @classmethod
+    def of(cls, executor: str | Capabilities) -> Capabilities:
+        """From "NAME:key=value:...". `RepriseError` names the part that is not known."""
+        if isinstance(executor, Capabilities):
+            return executor
+        name, *pairs = executor.split(":")
+        if name not in EXECUTORS:
+            known = ", ".join(sorted(filter(None, EXECUTORS)))
+            raise RepriseError(f"executor: there is no {name[:80]!r}; known are {known}")
+        made = EXECUTORS[name]
+        for pair in pairs:
+            key, _, value = pair.partition("=")
+            made = replace(made, **{key: _value(key, value)})
+        return made
+
+    def in_effect(self) -> Capabilities:
+        """With what `execution` implies written into the other fields."""
+        if self.execution == "free":
+            return self
+        implied = replace(self, recompute_in_backward_only=True)
+        if self.execution == "nested":
+            return implied
+        most = self.max_runs if 0 < self.max_runs <= 2 else 2
+        return replace(implied, lazy_region=True, max_runs=most)
+
+    def to_message(self) -> dict[str, Any]:
+        """Proto3 JSON of reprise.v1.Capabilities."""
+        message: dict[str, Any] = {
+            "freePolicy": f"FREE_POLICY_{self.free_policy.name}",
+            "execution": f"EXECUTION_{self.execution.upper()}",
+        }
+        for key, value in (
+            ("executor", self.executor),
+            ("maxRuns", self.max_runs),
+            ("recomputeInBackwardOnly", self.recompute_in_backward_only),
+            ("seededOk", self.seeded_ok),
+            ("collectiveOk", self.collective_ok),
+            ("duplicateOutputs", self.duplicate_outputs),
+            ("nsPerOp", self.ns_per_op),
+            ("lazyRegion", self.lazy_region),
+        ):
+            if value:
+                message[key] = value
+        return message
+
+
+def _value(key: str, value: str) -> Any:
+    if key in _FLAGS and value in ("0", "1"):
+        return value == "1"
+    if key == "free_policy" and value in ("eager", "program"):
+        return FreePolicy[value.upper()]
+    if key in _MOST and value.isdecimal() and value.isascii() and int(value) <= _MOST[key]:
+        return int(value)
+    if key in _FLAGS:
+        raise RepriseError(f"executor: {key}={value[:40]}: must be 0 or 1")
+    if key == "free_policy":
+        raise RepriseError(f"executor: {key}={value[:40]}: must be eager or program")
+    if key in _MOST:
+        raise RepriseError(
+            f"executor: {key}={value[:40]}: must be an integer from 0 to {_MOST[key]}"
+        )
+    raise RepriseError(f"executor: unknown key {key[:40]!r}")
+
+
+_ONCE = Capabilities(recompute_in_backward_only=True, execution="once")
+_NESTED = Capabilities(recompute_in_backward_only=True, execution="nested")
+
+EXECUTORS: dict[str, Capabilities] = {
+    "": Capabilities(),
+    "free": Capabilities(),
+    "once": replace(_ONCE, executor="once"),
+    "nested": replace(_NESTED, executor="nested"),
+    "joint": replace(_ONCE, executor="joint"),
+    "region": replace(
+        _NESTED,
+        executor="region",
+        max_runs=2,
+        duplicate_outputs=True,
+        free_policy=FreePolicy.PROGRAM,
+    ),
+    "tape": Capabilities(
+        executor="tape",
+        recompute_in_backward_only=True,
+        duplicate_outputs=True,
+        free_policy=FreePolicy.PROGRAM,
+    ),
+    "graph": Capabilities(executor="graph", seeded_ok=True, duplicate_outputs=True),
+    # A TensorFlow graph, rewritten: a copy makes all of its outputs anew.
+    "tf-graph": Capabilities(executor="tf-graph", duplicate_outputs=True),
+}

@@ -1,0 +1,414 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training step as the planner sees it, built op by op.
+
+    graph = StepGraph("mlp", static_bytes=4_000_000)
+    x, h = graph.storage(4096, "x"), graph.storage(8192, "h")
+    graph.op("load", writes=[x], time_ns=900, kind="once")
+    graph.op("linear", reads=[x], writes=[h], time_ns=52_000)
+    graph.require(h)
+
+What the fields mean is in docs/formats.md (`reprise.graph/1`). `check` refuses what the planner
+would refuse, by the path of the field (`ops[17].reads[2]: there is no storage 99`); whatever sends
+a graph calls it first.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, SupportsIndex
+
+from reprise.errors import RepriseError
+
+__all__ = ["CATEGORIES", "KINDS", "PHASES", "Op", "StepGraph", "Storage"]
+
+FORMAT = "reprise.graph/1"
+PHASES = ("forward", "backward", "optimizer")
+KINDS = ("pure", "seeded", "once", "collective", "view")
+CATEGORIES = (
+    "parameter",
+    "gradient",
+    "optimizer_state",
+    "activation",
+    "input",
+    "temporary",
+    "communication",
+    "unknown",
+)
+
+MOST_OPS = 4_000_000
+MOST_SUM = 1 << 62
+Whole = SupportsIndex
+
+
+@dataclass(slots=True)
+class Storage:
+    """One allocation of the step. Static memory is not listed."""
+
+    bytes: int
+    name: str = ""
+    category: str = "unknown"
+    saved_for_backward: bool = False
+    # The program holds it until this op has run; None: until its last reader.
+    release_op: int | None = None
+    # Never made again.
+    pinned: bool = False
+
+
+@dataclass(slots=True)
+class Op:
+    """One call of the framework, in base order."""
+
+    name: str
+    reads: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    mutates: list[int] = field(default_factory=list)
+    time_ns: int = 0
+    workspace_bytes: int = 0
+    phase: str = "forward"
+    kind: str = "pure"
+    module: str = ""
+    # Time of a re-run; 0: as that of the first run.
+    again_ns: int = 0
+    # Generator state that is kept if a seeded op runs again.
+    state_bytes: int = 0
+
+
+class StepGraph:
+    """Ops and storages of one step. Positions are ids: `storage` and `op` return them."""
+
+    def __init__(
+        self,
+        name: str = "",
+        *,
+        static_bytes: Whole = 0,
+        flavour: str = "",
+        source: str = "",
+        note: str = "",
+        measured_peak_bytes: Whole = 0,
+        measured_step_ns: Whole = 0,
+    ) -> None:
+        """`static_bytes`: what is resident during the whole step, as parameters. The measured
+        figures are those of a step without a plan, 0 where unknown; what the graph does not
+        explain of the measured peak is held back inside every budget."""
+        self.name = name
+        self.static_bytes = _whole(static_bytes, "static_bytes")
+        self.flavour = flavour
+        self.source = source
+        self.note = note
+        self.measured_peak_bytes = _whole(measured_peak_bytes, "measured_peak_bytes")
+        self.measured_step_ns = _whole(measured_step_ns, "measured_step_ns")
+        self.storages: list[Storage] = []
+        self.ops: list[Op] = []
+        self.required: list[int] = []
+
+    # ---- Building --------------------------------------------------------------
+
+    def storage(
+        self,
+        bytes: Whole,
+        name: str = "",
+        *,
+        category: str = "unknown",
+        saved_for_backward: bool = False,
+        release_op: Whole | None = None,
+        pinned: bool = False,
+    ) -> int:
+        """Adds a storage and returns its id. Its one writer is the op that names it in `writes`."""
+        where = f"storages[{len(self.storages)}]"
+        release = None if release_op is None else _whole(release_op, f"{where}.release_op")
+        made = Storage(
+            _whole(bytes, f"{where}.bytes"), name, category, saved_for_backward, release, pinned
+        )
+        self.storages.append(made)
+        return len(self.storages) - 1
+
+    def op(
+        self,
+        name: str,
+        reads: Iterable[Whole] = (),
+        writes: Iterable[Whole] = (),
+        *,
+        time_ns: Whole,
+        mutates: Iterable[Whole] = (),
+        workspace_bytes: Whole = 0,
+        phase: str = "forward",
+        kind: str = "pure",
+        module: str = "",
+        again_ns: Whole = 0,
+        state_bytes: Whole = 0,
+    ) -> int:
+        """Adds the next op in base order and returns its id. What it mutates it reads too, also
+        where `reads` does not say so."""
+        where = f"ops[{len(self.ops)}]"
+        changed = _ids(mutates, f"{where}.mutates")
+        read = _ids(reads, f"{where}.reads")
+        made = Op(
+            name,
+            read + [s for s in dict.fromkeys(changed) if s not in read],
+            _ids(writes, f"{where}.writes"),
+            changed,
+            _whole(time_ns, f"{where}.time_ns"),
+            _whole(workspace_bytes, f"{where}.workspace_bytes"),
+            phase,
+            kind,
+            module,
+            _whole(again_ns, f"{where}.again_ns"),
+            _whole(state_bytes, f"{where}.state_bytes"),
+        )
+        self.ops.append(made)
+        return len(self.ops) - 1
+
+    def require(self, *storages: Whole) -> None:
+        """What must be present, at its last version, when the step is over: loss, gradients."""
+        for storage in storages:
+            where = f"required[{len(self.required)}]"
+            self.required.append(_whole(storage, where))
+
+    # ---- Checking --------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises `RepriseError` with the path of the first field that the planner would refuse."""
+        if len(self.ops) > MOST_OPS or len(self.storages) > MOST_OPS:
+            _refuse("ops", f"at most {MOST_OPS} ops and storages are planned")
+        for key in ("name", "flavour", "source", "note"):
+            _check_text(getattr(self, key), key)
+        for key in ("static_bytes", "measured_peak_bytes", "measured_step_ns"):
+            _check_size(getattr(self, key), key)
+        self._check_storages()
+        writer = self._check_ops()
+        for s, storage in enumerate(self.storages):
+            if s not in writer:
+                _refuse(f"storages[{s}]", "no op writes it")
+            release = storage.release_op
+            if release is not None and not writer[s] <= release < len(self.ops):
+                _refuse(
+                    f"storages[{s}].release_op",
+                    f"op {release} is not between its writer {writer[s]} and the last op",
+                )
+        self._check_list(self.required, "required")
+
+    def _check_storages(self) -> None:
+        total = self.static_bytes
+        for s, storage in enumerate(self.storages):
+            where = f"storages[{s}]"
+            _check_size(storage.bytes, f"{where}.bytes")
+            _check_text(storage.name, f"{where}.name")
+            _check_one_of(storage.category, CATEGORIES, f"{where}.category")
+            for key in ("saved_for_backward", "pinned"):
+                if not isinstance(getattr(storage, key), bool):
+                    _refuse(
+                        f"{where}.{key}", f"must be True or False, got {getattr(storage, key)!r}"
+                    )
+            if storage.release_op is not None:
+                _check_size(storage.release_op, f"{where}.release_op")
+            total += storage.bytes
+        most_workspace = 0
+        for o, op in enumerate(self.ops):
+            _check_size(op.workspace_bytes, f"ops[{o}].workspace_bytes")
+            _check_size(op.state_bytes, f"ops[{o}].state_bytes")
+            most_workspace = max(most_workspace, op.workspace_bytes)
+            total += op.state_bytes
+        if total + most_workspace > MOST_SUM:
+            _refuse("storages", "their bytes sum to more than 2^62")
+
+    def _check_ops(self) -> dict[int, int]:
+        """Returns the op that writes each storage."""
+        writer: dict[int, int] = {}
+        total = 0
+        for o, op in enumerate(self.ops):
+            where = f"ops[{o}]"
+            _check_text(op.name, f"{where}.name")
+            _check_text(op.module, f"{where}.module")
+            _check_one_of(op.phase, PHASES, f"{where}.phase")
+            _check_one_of(op.kind, KINDS, f"{where}.kind")
+            _check_size(op.time_ns, f"{where}.time_ns")
+            _check_size(op.again_ns, f"{where}.again_ns")
+            total += max(op.time_ns, op.again_ns)
+            self._check_list(op.reads, f"{where}.reads")
+            for i, s in enumerate(op.reads):
+                if s not in writer:
+                    _refuse(f"{where}.reads[{i}]", f"storage {s} is not written by an earlier op")
+            self._check_list(op.mutates, f"{where}.mutates")
+            for i, s in enumerate(op.mutates):
+                if s not in op.reads:
+                    _refuse(f"{where}.mutates[{i}]", f"storage {s} is not in the reads of this op")
+            self._check_list(op.writes, f"{where}.writes")
+            for i, s in enumerate(op.writes):
+                if s in writer:
+                    _refuse(
+                        f"{where}.writes[{i}]", f"storage {s} is already written by op {writer[s]}"
+                    )
+                writer[s] = o
+        if total > MOST_SUM:
+            _refuse("ops", "their time_ns sum to more than 2^62")
+        return writer
+
+    def _check_list(self, ids: list[int], where: str) -> None:
+        """Ids in range, none of them twice."""
+        if not isinstance(ids, list):
+            _refuse(where, f"must be a list of storages, got {ids!r}")
+        seen: set[int] = set()
+        for i, s in enumerate(ids):
+            _check_size(s, f"{where}[{i}]")
+            if s >= len(self.storages):
+                _refuse(
+                    f"{where}[{i}]", f"there is no storage {s}, the graph has {len(self.storages)}"
+                )
+            if s in seen:
+                _refuse(f"{where}[{i}]", f"names storage {s} twice")
+            seen.add(s)
+
+    # ---- Files -----------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """The graph as a `reprise.graph/1` file, checked; `reprise plan FILE` reads it."""
+        self.check()
+        root: dict[str, Any] = {"format": FORMAT}
+        for key in ("name", "source", "note", "flavour"):
+            if getattr(self, key):
+                root[key] = getattr(self, key)
+        for key in ("measured_peak_bytes", "measured_step_ns"):
+            if getattr(self, key):
+                root[key] = getattr(self, key)
+        root["static_bytes"] = self.static_bytes
+        root["required"] = self.required
+        root["storages"] = [_storage_json(s, made) for s, made in enumerate(self.storages)]
+        root["ops"] = [_op_json(o, made) for o, made in enumerate(self.ops)]
+        return json.dumps(root, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> StepGraph:
+        """Reads a `reprise.graph/1` file and checks it; keys that are not known are ignored."""
+        try:
+            root = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RepriseError(f"graph: not JSON ({str(error)[:80]})") from None
+        if not isinstance(root, dict) or root.get("format") != FORMAT:
+            raise RepriseError(f"graph: must be an object of format {FORMAT}")
+        made = cls(
+            root.get("name", ""),
+            static_bytes=root.get("static_bytes", 0),
+            flavour=root.get("flavour", ""),
+            source=root.get("source", ""),
+            note=root.get("note", ""),
+            measured_peak_bytes=root.get("measured_peak_bytes", 0),
+            measured_step_ns=root.get("measured_step_ns", 0),
+        )
+        for s, item in enumerate(_objects(root, "storages")):
+            made.storage(item.get("bytes", ""), **_some(item, _STORAGE_KEYS, f"storages[{s}]", s))
+        for o, item in enumerate(_objects(root, "ops")):
+            made.op(item.get("name", ""), **_some(item, _OP_KEYS, f"ops[{o}]", o))
+        made.require(*_ids(root.get("required", ()), "required"))
+        made.check()
+        return made
+
+
+_STORAGE_KEYS = ("name", "category", "saved_for_backward", "release_op", "pinned")
+_OP_KEYS = (
+    "reads",
+    "writes",
+    "time_ns",
+    "mutates",
+    "workspace_bytes",
+    "phase",
+    "kind",
+    "module",
+    "again_ns",
+    "state_bytes",
+)
+
+
+def _objects(root: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    items = root.get(key)
+    if not isinstance(items, list):
+        _refuse(key, "must be a list of objects")
+    for i, item in enumerate(items):
+        if not isinstance(item, dict):
+            _refuse(f"{key}[{i}]", f"must be an object, got {item!r}"[:120])
+    return items
+
+
+def _some(item: dict[str, Any], keys: tuple[str, ...], where: str, position: int) -> dict[str, Any]:
+    if item.get("id", position) != position:
+        _refuse(f"{where}.id", f"must be {position}, its position, got {item['id']!r}")
+    if "time_ns" in keys and "time_ns" not in item:
+        _refuse(f"{where}.time_ns", "is missing")
+    return {key: item[key] for key in keys if key in item}
+
+
+def _storage_json(s: int, made: Storage) -> dict[str, Any]:
+    item: dict[str, Any] = {"id": s, "bytes": made.bytes, "category": made.category}
+    if made.name:
+        item["name"] = made.name
+    if made.saved_for_backward:
+        item["saved_for_backward"] = True
+    if made.release_op is not None:
+        item["release_op"] = made.release_op
+    if made.pinned:
+        item["pinned"] = True
+    return item
+
+
+def _op_json(o: int, made: Op) -> dict[str, Any]:
+    item: dict[str, Any] = {"id": o}
+    for key in (
+        "name",
+        "phase",
+        "kind",
+        "time_ns",
+        "workspace_bytes",
+        "reads",
+        "writes",
+        "mutates",
+    ):
+        item[key] = getattr(made, key)
+    for key in ("module", "again_ns", "state_bytes"):
+        if getattr(made, key):
+            item[key] = getattr(made, key)
+    return item
+
+
+# ---- Single fields ------------------------------------------------------------
+
+
+def _refuse(where: str, fact: str) -> NoReturn:
+    raise RepriseError(f"{where}: {fact}")
+
+
+def _whole(value: object, where: str) -> int:
+    """Any integer type as int: numpy's too, no bool and no float."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return operator.index(value)
+    _refuse(where, f"must be an integer, got {value!r}"[:120])
+
+
+def _ids(values: Iterable[Whole], where: str) -> list[int]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        _refuse(where, f"must be a list of storages, got {values!r}"[:120])
+    return [_whole(value, f"{where}[{i}]") for i, value in enumerate(values)]
+
+
+def _check_size(value: object, where: str) -> None:
+    if type(value) is not int:
+        _refuse(where, f"must be an integer, got {value!r}"[:120])
+    if value < 0:
+        _refuse(where, f"must not be negative, got {value}")
+    if value >= MOST_SUM:
+        _refuse(where, "must be less than 2^62")
+
+
+def _check_text(value: object, where: str) -> None:
+    if not isinstance(value, str):
+        _refuse(where, f"must be text, got {value!r}"[:120])
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        _refuse(where, "is not valid Unicode")
+
+
+def _check_one_of(value: object, allowed: tuple[str, ...], where: str) -> None:
+    if value not in allowed:
+        _refuse(where, f"must be one of {', '.join(allowed)}, got {value!r}"[:200])

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans asked for over HTTP, without a framework: what comes back, and what may go wrong."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reprise
+from reprise import plan as neutral
+from reprise.errors import InfeasibleBudget, RepriseError, ServerUnavailable
+from reprise.plan import StepGraph, base_schedule, evaluate, plan, report_step, reporting, sweep
+from reprise.plan.asking import run_of
+from reprise.plan.server import Server
+
+sys.path.insert(0, str(Path(__file__).parent))
+from random_graphs import random_graph
+
+
+def layers(count: int = 6) -> StepGraph:
+    """A chain of layers and its backward, which needs every layer's input."""
+    graph = StepGraph("layers", static_bytes=1000)
+    kept = [graph.storage(100, "input")]
+    graph.op("input", writes=kept, time_ns=1, kind="once")
+    for layer in range(count):
+        kept.append(graph.storage(100, f"h{layer}"))
+        graph.op(f"layer{layer}", [kept[-2]], [kept[-1]], time_ns=10)
+    gradient = kept[-1]
+    for layer in reversed(range(count)):
+        made = graph.storage(100, f"g{layer}")
+        graph.op(f"back{layer}", [kept[layer], gradient], [made], time_ns=20, phase="backward")
+        gradient = made
+    graph.require(gradient)
+    return graph
+
+
+@pytest.fixture(scope="module")
+def server(daemon_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One daemon for the questions of this file."""
+    import json
+    import subprocess
+    import time
+
+    folder = tmp_path_factory.mktemp("d")
+    child = subprocess.Popen(
+        [
+            daemon_binary,
+            "--listen",
+            "127.0.0.1:0",
+            "--agent-socket",
+            folder / "a",
+            "--data-dir",
+            folder,
+        ],
+        stdin=subprocess.DEVNULL,
+    )
+    about = folder / "server.json"
+    while not about.is_file():
+        assert child.poll() is None, "reprised ended at once"
+        time.sleep(0.01)
+    yield Server(json.loads(about.read_text())["url"])
+    child.terminate()
+    assert child.wait(timeout=60) == 0
+
+
+def test_a_plan_is_what_the_referee_says_it_is(server: Server) -> None:
+    graph = layers()
+
+    found = plan(graph, "0.6x", server=server)
+    walked = evaluate(graph, found.schedule)
+
+    assert found.peak_bytes <= found.budget_bytes < found.base_peak_bytes
+    assert found.base_peak_bytes == evaluate(graph, base_schedule(graph)).peak_bytes
+    assert (walked.peak_bytes, walked.time_ns) == (found.peak_bytes, found.time_ns)
+    assert walked.bytes_at == found.predicted_bytes
+    assert found.recomputed_ops
+
+
+def test_plans_for_every_executor_are_valid_for_it_and_as_large_and_long_as_they_say(
+    server: Server,
+) -> None:
+    pick = random.Random(7)
+    checked = 0
+    for executor in (
+        "free",
+        "tape:seeded_ok=1",
+        "graph",
+        "once",
+        "nested",
+        "tf-graph",
+        "free:ns_per_op=9",
+    ):
+        graph = random_graph(pick, ops=16)
+        try:
+            found = plan(graph, "0.8x", executor, server=server)
+        except InfeasibleBudget:
+            found = plan(graph, "1x", executor, server=server)
+        walked = evaluate(graph, found.schedule, executor)
+        assert (walked.peak_bytes, walked.time_ns) == (found.peak_bytes, found.time_ns), executor
+        assert walked.bytes_at == found.predicted_bytes
+        checked += bool(found.recomputed_ops)
+    assert checked > 0
+
+
+def test_a_budget_that_nothing_fits_in_is_refused_with_the_op_that_needs_more(
+    server: Server,
+) -> None:
+    with pytest.raises(InfeasibleBudget) as refusal:
+        plan(layers(), 1200, server=server)
+
+    # Beside static memory the input, which nobody makes again, and what back5 reads and writes.
+    assert refusal.value.smallest_bytes == 1400
+    answer = refusal.value.plan
+    assert answer is not None
+    assert answer.infeasible is not None
+    assert answer.bound_proof is neutral.BoundProof.CHECKED
+    assert answer.infeasible.blocking_op_name.startswith("back")
+    assert "Nothing fits in" in str(refusal.value)
+
+
+def test_the_curve_falls_from_free_to_impossible(server: Server) -> None:
+    points = sweep(layers(), points=5, server=server)
+
+    assert [p.budget_bytes for p in points] == sorted(
+        (p.budget_bytes for p in points), reverse=True
+    )
+    assert (points[0].feasible, points[0].overhead) == (True, 0)
+    costs = [p.overhead for p in points if p.feasible]
+    assert costs == sorted(costs)
+    assert any(cost > 0 for cost in costs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"budget": "12G"}, 'the unit "G" can mean two sizes'),
+        ({"budget": "90%"}, "90%"),
+        ({"budget": "1x", "executor": "jit"}, "executor: there is no 'jit'"),
+        ({"budget": "1x", "executor": "free:fast=1"}, "executor: unknown key 'fast'"),
+        ({"budget": "1x", "executor": "free:max_runs=x"}, "max_runs=x: must be an integer"),
+        ({"budget": "1x", "executor": "free:seeded_ok=2"}, "seeded_ok=2: must be 0 or 1"),
+        ({"budget": "1x", "strategy": "best"}, "strategy: must be one of"),
+        ({"budget": "1x", "time_limit_s": 0}, "time_limit_s: must be above 0"),
+    ],
+)
+def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(
+    server: Server, arguments: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(RepriseError, match=r".") as refusal:
+        plan(layers(), server=server, **arguments)
+
+    assert sentence in str(refusal.value)
+
+
+def test_a_graph_is_sent_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    upload = Server.upload
+    monkeypatch.setattr(
+        Server, "upload", lambda self, name, body: sent.append(name) or upload(self, name, body)
+    )
+    graph = layers(7)
+
+    first, second = plan(graph, "0.8x", server=server), plan(graph, "0.7x", server=server)
+
+    assert sent == ["layers"]
+    assert run_of(first) == run_of(second)
+
+
+@pytest.fixture
+def beside(reprised: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A daemon of the test's own, found by whoever looks for one."""
+    daemon = reprised()
+    monkeypatch.setenv("REPRISE_SOCKET", str(daemon.socket))
+    return daemon
+
+
+# ---- The run -------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_session() -> Iterator[None]:
+    """Reports of a test end with it."""
+    reporting._agent, reporting._applied = None, 0
+    yield
+    if reporting._agent is not None:
+        reporting._agent.stop()
+    reporting._agent, reporting._applied = None, 0
+
+
+def test_what_is_measured_stands_beside_what_was_predicted(
+    beside: Any, until: Callable[..., None], no_session: None
+) -> None:
+    found = plan(layers(), "0.6x")
+
+    told = [
+        report_step(None, step=0, peak_bytes=found.base_peak_bytes, step_ns=1000),
+        report_step(found, step=1, peak_bytes=found.peak_bytes, step_ns=1100),
+        neutral.report_check(found, step=1, checked=4, differing=0),
+    ]
+
+    def verdict_now() -> dict[str, Any]:
+        return beside.query("GetRun", {"runId": run_of(found)}).get("verdict", {})
+
+    until(lambda: "checks" in verdict_now())
+    verdict = verdict_now()
+
+    assert told == [True, True, True]
+    assert verdict["measuredPeakBytes"] == verdict["predictedPeakBytes"] == str(found.peak_bytes)
+    assert (verdict["plannedSteps"], verdict["unplannedSteps"]) == (1, 1)
+    assert verdict["validated"]
+    assert verdict["gradientsEqual"]
+
+
+def test_steps_of_two_graphs_are_not_mixed_up_in_one_run(beside: Any, no_session: None) -> None:
+    one, other = plan(layers(5), "0.6x"), plan(layers(8), "0.6x")
+    report_step(one, step=0, peak_bytes=1, step_ns=1)
+
+    with pytest.raises(RepriseError, match="reports for run"):
+        report_step(other, step=0, peak_bytes=1, step_ns=1)
+
+
+def test_a_report_that_nobody_takes_says_so(
+    home: Path, monkeypatch: pytest.MonkeyPatch, no_session: None
+) -> None:
+    monkeypatch.setenv("REPRISE_DAEMON", str(home / "none"))
+
+    assert report_step(None, step=0, peak_bytes=1, step_ns=1) is False
+
+
+# ---- Servers that are not there, or not themselves ------------------------------
+
+
+def test_without_any_daemon_the_error_says_what_is_missing(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPRISE_DAEMON", str(home / "none"))
+
+    with pytest.raises(ServerUnavailable, match="is not a program"):
+        plan(layers(), "1x")
+
+
+def test_a_named_server_that_does_not_answer_is_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REPRISE_SERVER", "http://127.0.0.1:9/")
+
+    with pytest.raises(ServerUnavailable, match=r"127\.0\.0\.1:9 does not answer"):
+        plan(layers(), "1x")
+    with pytest.raises(RepriseError, match="must be HOST:PORT"):
+        Server("localhost")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence"),
+    [
+        (404, b"<html>not here</html>", "<html>not here</html>"),
+        (400, b'{"code":"invalid_argument","message":"ops[3]: no"}', "ops[3]: no"),
+        (200, b"nothing that we know", "the answer is not JSON"),
+        (200, b"[1]", "the answer is not an object"),
+        (200, b'{"progress":1}', "ended the import without a word"),
+        (200, b'{"error":{"message":"step.json: byte 17"}}', "step.json: byte 17"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_an_error_and_no_crash(
+    status: int, body: bytes, sentence: str
+) -> None:
+    class Odd(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Odd) as odd:
+        threading.Thread(target=odd.serve_forever, daemon=True).start()
+        with pytest.raises(RepriseError) as refusal:
+            plan(layers(), "1x", server=Server(f"127.0.0.1:{odd.server_port}"))
+        odd.shutdown()
+
+    assert sentence in str(refusal.value)
+
+
+def test_the_neutral_client_loads_no_framework_and_nothing_heavy(python: Any) -> None:
+    code = (
+        "import sys, reprise.plan\n"
+        "heavy = {'torch', 'jax', 'keras', 'tensorflow', 'numpy', 'grpc', 'google', 'ctypes',"
+        " 'subprocess', 'http.client', 'urllib.request', 'ssl', 'hashlib', 'socket', 'asyncio'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+
+    done = python("-c", code)
+
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+    assert reprise.Plan is neutral.Plan
+
+
+def test_the_example_of_another_framework_keeps_its_budget_and_every_bit(
+    beside: Any, root: Path, python: Any
+) -> None:
+    done = python(
+        str(root / "examples/numpy_autodiff.py"),
+        *("--layers", "6", "--width", "64", "--rows", "4096", "--budget", "0.6x"),
+    )
+
+    lines = dict(line.split(": ", 1) for line in done.stdout.splitlines()[1:])
+    for name in ("plain", "planned"):
+        measured, predicted = (int(word) for word in lines[name].split() if word.isdecimal())
+        # tracemalloc counts the Python objects too.
+        assert predicted <= measured <= predicted * 1.01
+    assert lines["gradients"] == "0 of 6 differ"
+
+
+def block(root: Path, language: str) -> str:
+    text = (root / "docs/api.md").read_text()
+    return text.split(f"```{language}\n")[1].split("```")[0]
+
+
+def test_the_lines_of_the_page_run_in_python_and_with_curl(
+    beside: Any, root: Path, python: Any, tmp_path: Path
+) -> None:
+    import subprocess
+
+    (tmp_path / "step.json").write_text(layers().to_json())
+    script = block(root, "sh").replace("http://127.0.0.1:7070", beside.url)
+
+    told = python("-c", block(root, "python"))
+    curled = subprocess.run(
+        ["bash", "-euc", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    lines = told.stdout.splitlines()
+    assert lines[0].startswith("It fits in"), told
+    assert int(lines[1]) > 1_000_000
+    assert len(lines) == 7
+    assert curled.returncode == 0, curled
+    assert '"sentence":"It fits in' in curled.stdout
+    assert '"schedule":' in curled.stdout
+    assert '"holds":true' in curled.stdout
