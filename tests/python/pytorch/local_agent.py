@@ -17,8 +17,10 @@ from reprise.plan import Plan
 
 
 class LocalAgent:
-    def __init__(self, share: float = 1.0, again: float = 0.3, seed: int = 0) -> None:
-        self.share, self.again, self.seed = share, again, seed
+    def __init__(
+        self, share: float = 1.0, again: float = 0.3, seed: int = 0, late: bool = False
+    ) -> None:
+        self.share, self.again, self.seed, self.late = share, again, seed, late
         self.status, self.why, self.run_id = "ok", "", "local"
         self.graphs: list[dict[str, Any]] = []
         self.steps: list[dict[str, Any]] = []
@@ -82,7 +84,7 @@ class LocalAgent:
         return self.poll_plan(graph_id, have)
 
     def make(self, graph: dict[str, Any], number: int) -> Plan:
-        schedule = referee.random_plan(graph, self.seed, self.share, self.again)
+        schedule = referee.random_plan(graph, self.seed, self.share, self.again, self.late)
         peak, time, _ = referee.evaluate(graph, schedule)
         base_peak, base_time, _ = referee.evaluate(graph, referee.base_schedule(graph))
         self.plan_peak = peak

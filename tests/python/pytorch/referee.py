@@ -152,9 +152,12 @@ def base_schedule(graph: Graph) -> list[int]:
     return with_frees(graph, list(range(len(graph["ops"]))))
 
 
-def random_plan(graph: Graph, seed: int, share: float = 0.6, again: float = 0.3) -> list[int]:
+def random_plan(
+    graph: Graph, seed: int, share: float = 0.6, again: float = 0.3, late: bool = False
+) -> list[int]:
     """A valid schedule that drops random forward storages before the backward and makes them again
-    when they are read. `again`: how often a re-created one is dropped at once after its use."""
+    when they are read. `again`: how often a re-created one is dropped at once after its use. `late`:
+    so is what is not re-created, and nothing is dropped before."""
     rng = random.Random(seed)
     ops, storages = graph["ops"], graph["storages"]
     needed = versions_needed(graph)
@@ -193,7 +196,7 @@ def random_plan(graph: Graph, seed: int, share: float = 0.6, again: float = 0.3)
         for s in ops[o]["mutates"]:
             present[s] += 1
         if o + 1 == backward:
-            for s in droppable:
+            for s in () if late else droppable:
                 present.pop(s, None)
         elif o >= backward:
             for s in ops[o]["reads"]:

@@ -4,6 +4,7 @@ under, what happens when one peaks above the budget, and what is never given up.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -197,31 +198,98 @@ def test_a_check_of_one_model_is_in_no_peak_of_another() -> None:
     assert own.measured.over_budget_steps == 0
 
 
-def test_of_a_graph_that_is_kept_as_when_it_was_captured_nothing_is_given_up() -> None:
-    agent = LocalAgent()
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "after the first"])
+@pytest.mark.usefixtures("half")
+def test_what_two_backwards_of_one_graph_need_is_made_again_for_each(late: bool) -> None:
+    agent = LocalAgent(again=1.0, late=late)
+    made = nn.Sequential(deep(128), deep(128))
 
     def loop(armed: bool) -> list[str]:
-        body, last = nn.Sequential(deep(), deep()), deep()
-        model = nn.Sequential(body, last)
+        model = copy.deepcopy(made)
         if armed:
             arm(model, agent)
         optimizer = sgd(model)
         losses = []
         for _ in range(9):
             optimizer.zero_grad()
-            out = model(torch.randn(6, WIDTH))
-            kept = torch.autograd.grad(out.sum(), last[3].weight, retain_graph=True)
+            out = model(torch.randn(256, 128))
+            out.cos().mean().backward(retain_graph=True)
             out.square().mean().backward()
             optimizer.step()
-            losses.append(kept[0].sum().item().hex())
+            losses.append(sum(p.grad.sum() for p in model.parameters()).item().hex())  # type: ignore[union-attr, misc]
         return losses
 
     curves(loop)
 
-    # What only the last backward needs is given up, and every step is as planned.
+    graph = agent.graphs[0]
+    forward = {s for op in graph["ops"] if op["phase"] == "PHASE_FORWARD" for s in op["writes"]}
+    of_both = [
+        s
+        for s in forward
+        if sum(op["phase"] == "PHASE_BACKWARD" and s in op["reads"] for op in graph["ops"]) > 1
+    ]
+    given_up = [s for s in of_both if not graph["storages"][s]["pinned"]]
+    assert len(given_up) > 6
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
-    assert agent.steps[-1]["recomputed"] > 0
+    assert agent.steps[-1]["recomputed"] >= (1 if late else 2) * len(given_up)
     assert all(c["differing"] == 0 for c in agent.checks)
+    assert all(c["checked"] > 0 for c in agent.checks)
+    if sessions[0].meter.exact:
+        assert agent.steps[-1]["peak_bytes"] <= agent.plan_peak + 8192
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "after the first"])
+def test_a_backward_more_or_less_than_captured_is_equal_and_counted(late: bool) -> None:
+    agent = LocalAgent(again=1.0, late=late)
+
+    def loop(armed: bool) -> list[str]:
+        model = nn.Sequential(deep(), deep())
+        if armed:
+            arm(model, agent)
+        optimizer = sgd(model)
+        losses = []
+        for step in range(10):
+            optimizer.zero_grad()
+            loss = model(torch.randn(6, WIDTH)).square().mean()
+            passes = {6: 3, 8: 1}.get(step, 2)
+            for number in range(passes):
+                loss.backward(retain_graph=number + 1 < passes)
+            optimizer.step()
+            losses.append(sum(p.grad.sum() for p in model.parameters()).item().hex())  # type: ignore[union-attr, misc]
+        return losses
+
+    curves(loop)
+
+    left = [step["step"] for step in agent.steps if step.get("mismatches", 0)]
+    assert left == [7]
+    assert sum(step["recomputed"] > 0 for step in agent.steps) > 3
+
+
+def test_what_the_backward_of_a_backward_holds_is_never_made_again() -> None:
+    agent = LocalAgent(again=1.0)
+
+    def loop(armed: bool) -> list[str]:
+        model = nn.Sequential(deep(64), deep(64))
+        if armed:
+            arm(model, agent)
+        optimizer = sgd(model)
+        losses = []
+        for _ in range(9):
+            optimizer.zero_grad()
+            x = torch.randn(128, 64, requires_grad=True)
+            out = model(x)
+            (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            (out.mean() + grad.square().mean()).backward()
+            optimizer.step()
+            losses.append(grad.sum().item().hex())
+        return losses
+
+    curves(loop)
+
+    assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
+    assert all(c["differing"] == 0 for c in agent.checks)
+    if sessions[0].meter.exact:
+        assert sessions[0].measured.over_budget_steps == 0
 
 
 def test_an_input_too_large_to_be_captured_runs_under_the_largest_plan_there_is(

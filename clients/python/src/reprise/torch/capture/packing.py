@@ -96,6 +96,9 @@ class Packing:
             self.slots.append(SavedTensor(storage, version, shape, dtype, len(self._ops)))
             if not is_plain(tensor):
                 storage.pinned = True
+        elif self._unpacked.keeps():
+            # A backward that is itself differentiated holds it for the next one.
+            storage.pinned = True
         return _Packed(alias, slot, storage, self._place.module)
 
     def _alias(self, tensor: Tensor) -> Tensor | HostSaved:

@@ -72,10 +72,13 @@ class Unpacked:
             if task != self._task:
                 self._task, self._kept = task, graph_is_kept()
             self.unpacks.append(Unpack(slot, len(self._ops), self._kept))
-            storage.pinned |= self._kept  # it may come once more
             if self._node is not None:
                 self._saved_by.setdefault(slot, self._node[0])
         self._alive.append(weakref.ref(alias, quiet(self._released(storage))))
+
+    def keeps(self) -> bool:
+        """Does the backward under way, if there is one, keep its graph for another?"""
+        return self._kept and torch._C._current_graph_task_id() == self._task
 
     def read_by(self, op: CapturedOp) -> None:
         """An op reads what its node has unpacked."""

@@ -59,7 +59,7 @@ _operators = 0  # higher-order ones that know of the gate's key
 class Track:
     """How far a step has come; what compiled/track.h has under the same name."""
 
-    __slots__ = ("armed", "cursor", "handed", "next", "safe", "slot", "task")
+    __slots__ = ("armed", "cursor", "handed", "keeps", "next", "safe", "slot", "task")
 
     def __init__(self) -> None:
         self.armed = True
@@ -69,6 +69,7 @@ class Track:
         self.slot = 0
         self.cursor = 0  # event
         self.task = -1  # autograd's graph task
+        self.keeps = False  # it keeps its graph for another backward
 
 
 def _wanted() -> bool:
@@ -211,6 +212,7 @@ def sheet_of(fast: Any, program: Program) -> Any:
             array("q", (row.op for row in program.rows)),
             array("q", program.event_ops),
             array("q", program.versions),
+            array("q", program.firsts),
         )
     except LookupError:
         return None

@@ -111,6 +111,8 @@ struct ShownRef {
   const Geometry& geometry;
   const at::Tensor& made;
   const std::optional<Digest>& given;
+  int64_t firsts = 0;
+  int64_t stale = 0;
 };
 
 class Handover {
@@ -135,7 +137,8 @@ class Handover {
   }
   Object Show(const ShownRef& ref) {
     return TupleOf(Shown(ref.slot), Number(ref.cell), Shown(ref.version),
-                   Shown(ref.geometry), Shown(ref.made), Shown(ref.given));
+                   Shown(ref.geometry), Shown(ref.made), Shown(ref.given),
+                   Shown(ref.firsts), Shown(ref.stale));
   }
 
  private:

@@ -44,26 +44,39 @@ inline PyObject* python_stale = nullptr;   // raises for (tensor, version)
 inline PyTypeObject kept_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 inline PyTypeObject ref_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 
+// Of the tensor, as it stays: without its graph, seen by nobody.
+inline at::Tensor SavedAlias(const at::Tensor& tensor) {
+  const c10::impl::ExcludeDispatchKeyGuard unseen(
+      DispatchKeySet(DispatchKey::Python) |
+      DispatchKeySet(DispatchKey::PythonTLSSnapshot) | DispatchKeySet(kGate));
+  return tensor.detach();
+}
+
 // nullptr without an error: it is not the tensor of the captured step.
 inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   Records& records = track.book->records;
   CellPtr cell = records.marks().CellOf(tensor);
   if (!cell || cell->dtype != tensor.scalar_type() || !cell->IsWhole())
     return nullptr;
+  const Sheet& page = track.Page();
+  const auto slot = static_cast<size_t>(track.slot);
+  const int64_t firsts = page.firsts.empty() ? 0 : page.firsts[slot];
+  at::Tensor saved;
+  if (firsts > 0) saved = SavedAlias(tensor);
   auto* const ref = PyObject_New(Ref, &ref_type);
   if (ref == nullptr) return nullptr;
   new (&ref->cell) CellPtr(std::move(cell));
   new (&ref->geometry) Geometry(GeometryOf(tensor));
-  new (&ref->made) at::Tensor();
+  new (&ref->made) at::Tensor(std::move(saved));
   new (&ref->given) std::optional<Digest>();
   ref->track =
       reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
   ref->run = Py_NewRef(run);
   ref->twin = nullptr;
   ref->slot = track.slot;
-  ref->version =
-      std::max<int64_t>(ref->cell->Length(),
-                        track.Page().versions[static_cast<size_t>(track.slot)]);
+  ref->firsts = firsts;
+  ref->stale = firsts > 0 ? ref->made._version() : 0;
+  ref->version = std::max<int64_t>(ref->cell->Length(), page.versions[slot]);
   // One that is still to be written is not what will be handed out.
   if (track.audited != 0 && ref->version == ref->cell->Length())
     ref->given = MaybeDigest(tensor);
@@ -99,11 +112,8 @@ inline PyObject* Keep(Track& track, PyObject* value, long long slot) {
   kept->track =
       reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
   kept->slot = slot;
-  const c10::impl::ExcludeDispatchKeyGuard unseen(
-      DispatchKeySet(DispatchKey::Python) |
-      DispatchKeySet(DispatchKey::PythonTLSSnapshot) | DispatchKeySet(kGate));
   try {
-    kept->tensor = THPVariable_Unpack(value).detach();
+    kept->tensor = SavedAlias(THPVariable_Unpack(value));
     kept->version = kept->tensor._version();
   } catch (...) {
     Py_DECREF(kept);
@@ -185,14 +195,29 @@ inline bool Advance(Track& track, long long slot) {
 }
 
 // What was made again with what was given up.
-inline void Compare(Ref& ref) {
+inline void Compare(Ref& ref, const at::Tensor& tensor) {
   Book& book = *ref.track->book;
-  const std::optional<Digest> made = MaybeDigest(ref.made);
+  const std::optional<Digest> made = MaybeDigest(tensor);
   if (made) {
     ++book.compared;
     if (*made != *ref.given) book.differing.push_back(ref.slot);
   }
-  ref.given.reset();
+  if (ref.track->keeps == 0) ref.given.reset();
+}
+
+// As it was saved; the last unpack of that kind gives it up.
+inline PyObject* TakeAsSaved(Ref& ref) {
+  PyObject* const tensor = THPVariable_Wrap(ref.made);
+  if (tensor == nullptr) return nullptr;
+  if (ref.made._version() != ref.stale) {
+    PyObject* const said =
+        PyObject_CallFunction(python_stale, "OI", tensor, ref.stale);
+    Py_XDECREF(said);
+    Py_DECREF(tensor);
+    return nullptr;
+  }
+  if (ref.track->safe == 0 && --ref.firsts == 0) ref.made.reset();
+  return tensor;
 }
 
 // A tensor that was given up.
@@ -203,6 +228,7 @@ inline PyObject* Take(Ref& ref) {
   if (ref.twin != nullptr) return in_python();
   if (!Advance(*ref.track, ref.slot)) return nullptr;
   if (ref.twin != nullptr) return in_python();
+  if (ref.firsts > 0) return TakeAsSaved(ref);
   if (ref.made.defined()) {
     ref.cell->Use();
     return THPVariable_Wrap(ref.made);
@@ -213,11 +239,16 @@ inline PyObject* Take(Ref& ref) {
     if (PyObject_SetAttrString(ref.run, "safe", Py_True) < 0) return nullptr;
     return in_python();
   }
-  ref.made = ref.track->book->records.ViewAlone(cell.tensor, ref.geometry);
-  cell.Waited(ref.version);
+  const at::Tensor made =
+      ref.track->book->records.ViewAlone(cell.tensor, ref.geometry);
+  if (ref.given) Compare(ref, made);
+  // A later backward asks again, and finds what the plan has for it then.
+  if (ref.track->keeps == 0) {
+    ref.made = made;
+    cell.Waited(ref.version);
+  }
   cell.Use();
-  if (ref.given) Compare(ref);
-  return THPVariable_Wrap(ref.made);
+  return THPVariable_Wrap(made);
 }
 
 // From here on nothing is let go, and what is missing is made from the records

@@ -45,6 +45,8 @@ struct Sheet {
   std::vector<int64_t> row_ops;
   std::vector<int64_t> event_ops;
   std::vector<int64_t> versions;  // by slot: that its unpack finds
+  // By slot: unpacks that find it as it was saved. Empty: there are none.
+  std::vector<int64_t> firsts;
   // By window: does it go through the hooks, and its first slot. Empty: all do.
   std::vector<char> hooked;
   std::vector<int64_t> first_slot;

@@ -85,17 +85,17 @@ inline bool ReadBurst(PyObject* item, std::vector<Replay>& to) {
 }
 
 // Sheet(rows, specials, bursts, given_up, events, quiet, hooked, first_slot,
-// row_ops, event_ops, versions): rows are a list of (name, overload), specials
-// and bursts lists as above; events, first_slot, both ops and versions bytes of
-// int64, the others of 0 and 1.
+// row_ops, event_ops, versions, firsts): rows are a list of (name, overload),
+// specials and bursts lists as above; events, first_slot, both ops, versions
+// and firsts bytes of int64, the others of 0 and 1.
 inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject *rows = nullptr, *specials = nullptr, *bursts = nullptr;
   Py_buffer given_up, events, quiet, hooked, first_slot, row_ops, event_ops,
-      versions;
-  if (!PyArg_ParseTuple(args, "O!O!O!y*y*y*y*y*y*y*y*", &PyList_Type, &rows,
+      versions, firsts;
+  if (!PyArg_ParseTuple(args, "O!O!O!y*y*y*y*y*y*y*y*y*", &PyList_Type, &rows,
                         &PyList_Type, &specials, &PyList_Type, &bursts,
                         &given_up, &events, &quiet, &hooked, &first_slot,
-                        &row_ops, &event_ops, &versions))
+                        &row_ops, &event_ops, &versions, &firsts))
     return nullptr;
   auto* const sheet = new Sheet;
   const auto copy = [](Py_buffer& from, auto& to) {
@@ -111,12 +111,15 @@ inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   copy(row_ops, sheet->row_ops);
   copy(event_ops, sheet->event_ops);
   copy(versions, sheet->versions);
+  copy(firsts, sheet->firsts);
   const auto count = static_cast<size_t>(PyList_GET_SIZE(rows));
   bool fine =
       sheet->quiet.size() == sheet->events.size() &&
       sheet->event_ops.size() == sheet->events.size() &&
       sheet->row_ops.size() == count &&
       sheet->versions.size() == sheet->given_up.size() &&
+      (sheet->firsts.empty() ||
+       sheet->firsts.size() == sheet->given_up.size()) &&
       static_cast<size_t>(PyList_GET_SIZE(specials)) == count &&
       static_cast<size_t>(PyList_GET_SIZE(bursts)) == sheet->events.size() &&
       sheet->hooked.size() == sheet->first_slot.size();

@@ -56,6 +56,7 @@ struct Track {
   char safe;
   char audited;  // what is made again is compared with what was given up
   char handed;   // the records are in Python, and more of them are made there
+  char keeps;    // the backward under way keeps its graph for another one
   Book* book;
 
   const Sheet& Page() const {
@@ -99,6 +100,10 @@ struct Ref {
   Geometry geometry;
   at::Tensor made;
   std::optional<Digest> given;  // of what is given up, where it is compared
+  // So many unpacks still find what was saved, which is `made` until then, at
+  // this version.
+  int64_t firsts;
+  uint32_t stale;
 };
 
 // Adds what has been counted here to the counts of the run.

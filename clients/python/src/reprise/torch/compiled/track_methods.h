@@ -71,7 +71,7 @@ inline PyObject* HandOver(PyObject* self, PyObject* adopt) {
   const Object records = handover.Show();
   const Object shown = ListOf(refs, [&](const Ref* ref) {
     return handover.Show({ref->slot, ref->version, ref->cell, ref->geometry,
-                          ref->made, ref->given});
+                          ref->made, ref->given, ref->firsts, ref->stale});
   });
   const Object twins(PyObject_CallFunctionObjArgs(adopt, run, records.get(),
                                                   shown.get(), nullptr));
@@ -161,6 +161,7 @@ inline PyMemberDef track_members[] = {
     {"safe", T_BOOL, offsetof(Track, safe), 0, nullptr},
     {"audited", T_BOOL, offsetof(Track, audited), 0, nullptr},
     {"handed", T_BOOL, offsetof(Track, handed), 0, nullptr},
+    {"keeps", T_BOOL, offsetof(Track, keeps), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
 inline PyMethodDef track_methods[] = {

@@ -102,9 +102,9 @@ def _held(
 
 
 def _ref(run: Run, cells: list[Cell], shown: tuple[Any, ...]) -> Ref:
-    slot, cell, version, geometry, made, given = shown
+    slot, cell, version, geometry, made, given, firsts, stale = shown
     ref = Ref(run, slot, cells[cell], version, _geometry(geometry))
-    ref.made, ref.given = made, given
+    ref.made, ref.given, ref.firsts, ref.stale = made, given, firsts, stale
     return ref
 
 

@@ -92,6 +92,9 @@ class Program:
     windows: tuple[int, ...] = ()
     outputs: frozenset[int] = frozenset()  # slots that are outputs of the call before
     kept: tuple[bool, ...] = ()  # by event: its pass of backward keeps the graph for another
+    # By slot that is given up: how many unpacks find it as it was saved, and the last of them gives
+    # it up, as where two backward passes go through one graph. Empty: it is given up when packed.
+    firsts: tuple[int, ...] = ()
     execs: tuple[int, ...] = ()  # ops in the order in which the tape runs them
 
     @property
@@ -239,22 +242,24 @@ class _Compiler:
 
     def _program(self) -> Program:
         step = self._graph.step
-        # A slot unpacked several times is given up only if every unpack finds a later life.
+        # Of a slot unpacked several times the first unpacks may find the life that was saved.
         dropped = [False] * len(step.slots)
+        firsts = [0] * len(step.slots)
         for number, unpack in enumerate(step.unpacks):
             dropped[unpack.slot] = self._unpack_life[number] > 0
+            firsts[unpack.slot] += self._unpack_life[number] == 0
         versions = [0] * len(step.slots)
         for number, unpack in enumerate(step.unpacks):
             found = self._needed[min(unpack.op, len(self._ops) - 1)].get(
                 step.slots[unpack.slot].storage.id, 0
             )
-            if self._unpack_life[number] == 0 or versions[unpack.slot] not in (0, found):
+            if versions[unpack.slot] not in (0, found):
                 dropped[unpack.slot] = False
             versions[unpack.slot] = found
         unpacked = [
             (unpack.op, (step.slots[unpack.slot].storage.id, self._unpack_life[number]))
             for number, unpack in enumerate(step.unpacks)
-            if dropped[unpack.slot]
+            if dropped[unpack.slot] and self._unpack_life[number] > 0
         ]
         useful = self._useful(unpacked)
         uses: Counter[Life] = Counter(life for _, life in unpacked)
@@ -302,6 +307,7 @@ class _Compiler:
             windows=tuple(bisect_left(numbers, slot.op) for slot in step.slots),
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
             kept=tuple(unpack.kept for unpack in step.unpacks),
+            firsts=tuple(firsts) if any(map(_both, dropped, firsts)) else (),
             execs=tuple(self._execs(useful)),
         )
 
@@ -356,3 +362,8 @@ class _Compiler:
             )
         row.plain = not row.replays and not row.writes
         return row
+
+
+def _both(dropped: bool, firsts: int) -> bool:
+    """Is a slot given up, and not at once?"""
+    return dropped and firsts > 0

@@ -172,12 +172,14 @@ class Node:
 class Ref:
     """What autograd keeps instead of a tensor that is given up."""
 
-    __slots__ = ("cell", "geometry", "given", "made", "run", "slot", "version")
+    __slots__ = ("cell", "firsts", "geometry", "given", "made", "run", "slot", "stale", "version")
 
     def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
         # What was unpacked. The node that did so holds it anyway until it lets go of this `Ref`;
         # should it ask again, here it is.
         self.made: Tensor | None = None
+        # So many unpacks still find what was saved, which is `made` until then.
+        self.firsts = self.stale = 0
         cell.wait(version)
         self.given: Any = None  # what the tensor is compared by, in a step that is checked
         self.run = run
@@ -185,6 +187,10 @@ class Ref:
         self.cell: Cell | None = cell
         self.version = version
         self.geometry = geometry
+
+    def hold(self, tensor: Tensor, firsts: int) -> None:
+        """So many unpacks find what was saved; the last of them gives it up."""
+        self.made, self.firsts, self.stale = tensor, firsts, version_of(tensor)
 
     def let_go(self) -> None:
         """Its backward will not be."""

@@ -66,6 +66,7 @@ class _Rehearsal:
         self._cells = {s for row in program.rows for s in row.cells if s >= 0}
         self._version: dict[int, int] = {}  # of the copies that are present
         self._uses: dict[int, int] = {}
+        self._firsts = list(program.firsts)  # unpacks that find what was saved
 
     def replay(self, replay: Replay) -> str:
         op = self._step.ops[replay.op]
@@ -98,6 +99,9 @@ class _Rehearsal:
         return ""
 
     def unpack(self, slot: int) -> str:
+        if self._firsts and self._firsts[slot] > 0:
+            self._firsts[slot] -= 1
+            return ""
         storage = self._step.slots[slot].storage.id
         why = self._find(storage, self._program.versions[slot], f"saved tensor {slot}")
         if not why:

@@ -31,6 +31,8 @@ from reprise.torch.ground.generator import GeneratorState
 from reprise.torch.ground.geometry import Geometry
 from reprise.torch.ground.guard import surely, told
 from reprise.torch.ground.ops import tensors_in
+from reprise.torch.ground.stale import refuse_stale
+from reprise.torch.ground.subclass import version_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.program import Burst
 from reprise.torch.tape.records import Cell, Held, Node, Own, Ref
@@ -171,6 +173,8 @@ class Replayer:
         cell, geometry = ref.cell, ref.geometry
         assert cell is not None
         if ref.made is not None:
+            if ref.firsts:
+                return _as_saved(ref, run.safe)
             if not run.safe:
                 _use(cell)
             return ref.made
@@ -182,8 +186,10 @@ class Replayer:
         if not _lies_as(tensor, geometry):
             tensor = _alone(tensor.as_strided, *geometry)
         if not run.safe:
-            ref.made = tensor
-            cell.waited(ref.version)
+            # A later backward asks again, and finds what the plan has for it then.
+            if not run.track.keeps:
+                ref.made = tensor
+                cell.waited(ref.version)
             _use(cell)
         return tensor
 
@@ -231,6 +237,19 @@ class Replayer:
                     _keep(memo, cell, 1, tensor)
         assert own is not None
         _keep(memo, target, version, own)
+
+
+def _as_saved(ref: Ref, safe: bool) -> Tensor:
+    """What was saved, until its last unpack of that kind."""
+    tensor = ref.made
+    assert tensor is not None
+    if version_of(tensor) != ref.stale:
+        refuse_stale(tensor, ref.stale)
+    if not safe:
+        ref.firsts -= 1
+        if not ref.firsts:
+            ref.made = None
+    return tensor
 
 
 def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:

@@ -421,6 +421,9 @@ class Run:
                 self.counts.dropped += 1
                 version = max(len(cell.chain), self.program.versions[slot])
                 ref = Ref(self, slot, cell, version, geometry_of(tensor))
+                firsts = self.program.firsts
+                if firsts and firsts[slot]:
+                    ref.hold(saved_alias(tensor), firsts[slot])
                 # One that is still to be written is not what will be handed out.
                 if self.audit is not None and version == len(cell.chain):
                     ref.given = self.audit.keep(slot, tensor)
@@ -445,7 +448,8 @@ class Run:
         task = torch._C._current_graph_task_id()
         if task != track.task:
             track.task = task
-            if graph_is_kept() and not self._expects_to_keep():
+            track.keeps = graph_is_kept()
+            if track.keeps and not self._expects_to_keep():
                 self._unplanned("the graph is kept for another backward")
                 return
         cursor, program = track.cursor, self.program
@@ -460,8 +464,8 @@ class Run:
             self.safe = True
 
     def _expects_to_keep(self) -> bool:
-        """Was the graph kept in the captured step, too, in the pass that begins here? Nothing is
-        given up then of what that pass needs."""
+        """Was the graph kept in the captured step, too, in the pass that begins here? The plan knows
+        then what later passes ask for."""
         cursor, kept = self.track.cursor, self.program.kept
         return bool(cursor < len(kept) and kept[cursor])
 
@@ -478,9 +482,10 @@ def _unpacked(packed: Any) -> Tensor:
         if packed.cell is None:
             raise told(RuntimeError(GONE))
         packed.run.advance(packed.slot)
+        again = not packed.firsts
         made = packed.run.replayer.take(packed, packed.run)
         audit = packed.run.audit
-        if packed.given is not None and audit is not None:  # None: it has been judged
+        if again and packed.given is not None and audit is not None:  # None: it has been judged
             made = audit.compare(packed.slot, made, packed.given, packed.cell.id)
         return made  # type: ignore[no-any-return]
     if type(packed) is HostSaved:
