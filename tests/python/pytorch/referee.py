@@ -156,8 +156,8 @@ def random_plan(
     graph: Graph, seed: int, share: float = 0.6, again: float = 0.3, late: bool = False
 ) -> list[int]:
     """A valid schedule that drops random forward storages before the backward and makes them again
-    when they are read. `again`: how often a re-created one is dropped at once after its use. `late`:
-    so is what is not re-created, and nothing is dropped before."""
+    when they are read. `again`: how often a re-created one is dropped at once after its use.
+    `late`: so is what is not re-created, and nothing is dropped before."""
     rng = random.Random(seed)
     ops, storages = graph["ops"], graph["storages"]
     needed = versions_needed(graph)

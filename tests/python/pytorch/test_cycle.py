@@ -9,17 +9,35 @@ from torch.optim import SGD
 from reprise.torch.ground.cycle import Cycle
 
 
-def test_an_optimizer_that_takes_the_place_of_a_living_one_ends_every_step_from_its_second_on() -> (
-    None
-):
+def test_an_optimizer_that_takes_the_place_of_a_living_one_ends_every_step() -> None:
     model, cycle = nn.Linear(2, 2), Cycle()
     first, second = SGD(model.parameters()), SGD(model.parameters())
     cycle.ends(first)
 
+    replaces = cycle.replaces(second)
     ends = [cycle.ends(second) for _ in range(4)]
 
-    assert ends == [False, True, True, True]
+    assert replaces
+    assert not cycle.replaces(second)
+    assert ends == [True, True, True, True]
     assert cycle.optimizers == [second]
+
+
+def test_an_inner_loop_with_a_new_optimizer_for_every_step_ends_none_from_the_third_on() -> None:
+    model, cycle = nn.Linear(2, 2), Cycle()
+    outer = SGD(model.parameters())
+    ends = []
+    for _ in range(4):
+        inner = SGD(model.parameters())
+        over = cycle.ends(inner)
+        if over:
+            cycle.learn(outer)
+        else:
+            over = cycle.ends(outer)
+            ends.append(over)
+        del inner
+
+    assert ends == [True, True]
 
 
 def test_one_that_steps_five_times_waits_for_that_of_other_parameters() -> None:

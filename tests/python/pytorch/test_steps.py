@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from arming import arm, sessions
@@ -45,6 +47,45 @@ def test_several_optimizers_of_one_model_are_one_step() -> None:
     assert len(agent.steps) == 10
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert len(agent.graphs[0]["ops"]) > 40  # both updates are in the captured step
+
+
+def test_a_second_fit_with_an_optimizer_of_its_own_keeps_to_the_plan_in_every_step() -> None:
+    class Fit:
+        """Refers to itself, as trainers do: only the garbage collector lets go of it."""
+
+        def __init__(self, model: nn.Module) -> None:
+            self.optimizer = torch.optim.AdamW(model.parameters())
+            self.self = self
+
+    agent = LocalAgent(again=1.0)
+
+    def loop(armed: bool) -> list[str]:
+        model = nn.Sequential(deep(128), deep(128))
+        if armed:
+            arm(model, agent)
+        losses = []
+        for _ in range(2):
+            fit = Fit(model)
+            for _ in range(8):
+                fit.optimizer.zero_grad()
+                loss = model(torch.randn(256, 128)).square().mean()
+                loss.backward()
+                fit.optimizer.step()
+                losses.append(loss.item().hex())
+        return losses
+
+    gc.disable()
+    try:
+        curves(loop)
+    finally:
+        gc.enable()
+
+    assert len(agent.steps) == 16
+    if not sessions[0].meter.exact:
+        pytest.skip("needs the exact meter")
+    planned = [step["peak_bytes"] for step in agent.steps if step["recomputed"]]
+    assert len(planned) >= 12
+    assert max(planned) <= agent.plan_peak + 8192
 
 
 def test_two_models_that_train_each_other_are_both_planned() -> None:

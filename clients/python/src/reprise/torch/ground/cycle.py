@@ -7,13 +7,15 @@
 One optimizer: every call. Several (one for the embeddings, or those of a GAN): a step is one cycle
 of them, over when each has stepped since the last one ended. Who belongs to the cycle is learned
 from the calls themselves. One that no longer steps is forgotten: after many calls, or at once where
-another one steps twice that moves the same parameters, as when a second `fit` has made its own.
+another one steps that is new and moves the same parameters, as when a second `fit` has made its
+own. One that has come back after that is only forgotten once the other one has stepped twice: an
+inner loop may make an optimizer of its own for every step.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -30,6 +32,7 @@ class Cycle:
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._forgotten: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._calls = 0
 
     @property
@@ -41,12 +44,21 @@ class Cycle:
         """It stepped although no step was under way: from now on it belongs to one."""
         self._known.add(optimizer)
 
+    def replaces(self, optimizer: Optimizer) -> bool:
+        """Is this one, about to step, new, and does it move all that another one has moved?"""
+        return optimizer not in self._known and bool(self._replaced_by([optimizer]))
+
     def ends(self, optimizer: Optimizer) -> bool:
         """An optimizer has stepped."""
-        if optimizer in self._stepped:
-            self._forget_replaced()
-        self._known.add(optimizer)
+        again = optimizer in self._stepped
+        new = optimizer not in self._known
         self._stepped.add(optimizer)
+        if again or new:
+            for replaced in self._replaced_by(self._stepped):
+                if again or replaced not in self._forgotten:
+                    self._known.discard(replaced)
+                    self._forgotten.add(replaced)
+        self._known.add(optimizer)
         self._calls += 1
         if self._calls >= PATIENCE:
             self._known = weakref.WeakSet(self._stepped)
@@ -55,12 +67,11 @@ class Cycle:
             self.restart()
         return over
 
-    def _forget_replaced(self) -> None:
-        """Those whose parameters are all moved by others that have stepped."""
-        moved = {id(p) for optimizer in self._stepped for p in _parameters(optimizer)}
-        for optimizer in [o for o in self._known if o not in self._stepped]:
-            if all(id(p) in moved for p in _parameters(optimizer)):
-                self._known.discard(optimizer)
+    def _replaced_by(self, optimizers: Iterable[Optimizer]) -> list[Optimizer]:
+        """Those that have not stepped, and whose parameters are all moved by these."""
+        moved = {id(p) for optimizer in optimizers for p in _parameters(optimizer)}
+        waiting = [o for o in self._known if o not in self._stepped]
+        return [o for o in waiting if all(id(p) in moved for p in _parameters(o))]
 
     def restart(self) -> None:
         """A step begins."""

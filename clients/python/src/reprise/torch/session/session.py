@@ -367,6 +367,8 @@ class Session:
             return
         sweep()
         close_watches()
+        if self.stage is Stage.PLANNED:
+            self.step.meet(optimizer)
         if self.step.under_way:
             self.step.before_optimizer()
         elif self._eval_forward and self.step.number == 0:

@@ -12,6 +12,7 @@ choice (ladder.py), made when it begins.
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -249,6 +250,12 @@ class Step:
     def learn(self, optimizer: Optimizer) -> None:
         """It has stepped outside a step: from now on it belongs to one."""
         self._cycle.learn(optimizer)
+
+    def meet(self, optimizer: Optimizer) -> None:
+        """It is about to step. A new one makes state of its own; that of the one it replaces goes
+        now, where only cycles of objects hold it any more (a trainer, of an earlier `fit`)."""
+        if self._cycle.replaces(optimizer):
+            gc.collect()
 
     def before_optimizer(self) -> None:
         """An optimizer of the model is about to step."""

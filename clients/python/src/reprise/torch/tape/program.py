@@ -249,7 +249,7 @@ class _Compiler:
             dropped[unpack.slot] = self._unpack_life[number] > 0
             firsts[unpack.slot] += self._unpack_life[number] == 0
         versions = [0] * len(step.slots)
-        for number, unpack in enumerate(step.unpacks):
+        for unpack in step.unpacks:
             found = self._needed[min(unpack.op, len(self._ops) - 1)].get(
                 step.slots[unpack.slot].storage.id, 0
             )

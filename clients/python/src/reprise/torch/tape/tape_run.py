@@ -464,8 +464,8 @@ class Run:
             self.safe = True
 
     def _expects_to_keep(self) -> bool:
-        """Was the graph kept in the captured step, too, in the pass that begins here? The plan knows
-        then what later passes ask for."""
+        """Was the graph kept in the captured step, too, in the pass that begins here? Then the plan
+        knows what later passes ask for."""
         cursor, kept = self.track.cursor, self.program.kept
         return bool(cursor < len(kept) and kept[cursor])
 
