@@ -3,8 +3,8 @@
 // The way back from a reduced graph (reduce.h).
 #include <algorithm>
 
+#include "planner/bounds/screen.h"
 #include "planner/reduce.h"
-#include "planner/screen.h"
 
 namespace reprise::planner {
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "planner/problem.h"
-#include "planner/screen.h"
-#include "planner/solve.h"
+#include "planner/bounds/screen.h"
+#include "planner/model/problem.h"
+#include "planner/search/solve.h"
 
 namespace reprise::planner {
 namespace {

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/planner.h"
+#include "planner/model/plan.h"
 
 namespace reprise::planner {
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/planner.h"
 
-#include "planner/archive.h"
-#include "planner/effort.h"
-#include "planner/executor.h"
-#include "planner/flags.h"
-#include "planner/problem.h"
+#include "planner/construct/strategy.h"
+#include "planner/model/archive.h"
+#include "planner/model/effort.h"
+#include "planner/model/flags.h"
+#include "planner/model/problem.h"
 #include "planner/reduce.h"
-#include "planner/solve.h"
-#include "planner/strategy.h"
+#include "planner/regions/executor.h"
+#include "planner/search/solve.h"
 
 namespace reprise::planner {
 namespace {

@@ -43,8 +43,8 @@
 #include <span>
 #include <vector>
 
-#include "planner/planner.h"
-#include "planner/problem.h"
+#include "planner/model/plan.h"
+#include "planner/model/problem.h"
 
 namespace reprise::planner {
 

@@ -21,14 +21,14 @@
 #include <algorithm>
 #include <optional>
 
-#include "planner/archive.h"
-#include "planner/effort.h"
-#include "planner/flags.h"
+#include "planner/bounds/screen.h"
+#include "planner/model/archive.h"
+#include "planner/model/effort.h"
+#include "planner/model/flags.h"
+#include "planner/model/problem.h"
 #include "planner/planner.h"
-#include "planner/problem.h"
 #include "planner/reduce.h"
-#include "planner/screen.h"
-#include "planner/solve.h"
+#include "planner/search/solve.h"
 
 namespace reprise::planner {
 namespace {

@@ -13,10 +13,10 @@
 #include <cstdlib>
 #include <functional>
 
-#include "planner/exec_list.h"
-#include "planner/generate.h"
-#include "planner/local_search.h"
-#include "planner/random.h"
+#include "bench/generate/generate.h"
+#include "planner/model/exec_list.h"
+#include "planner/model/random.h"
+#include "planner/search/local_search.h"
 
 namespace reprise::planner {
 namespace {

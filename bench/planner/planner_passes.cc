@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
+#include "planner/model/problem.h"
 #include "planner/planner.h"
-#include "planner/problem.h"
 #include "tests/planner/graph_json.h"
 
 namespace reprise::planner {

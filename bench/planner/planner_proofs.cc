@@ -20,10 +20,10 @@
 #include <string>
 #include <vector>
 
-#include "planner/certify.h"
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
+#include "planner/bounds/certify.h"
+#include "planner/model/problem.h"
 #include "planner/planner.h"
-#include "planner/problem.h"
 #include "planner/verify/verify.h"
 #include "server/solve/solve_plan.h"
 #include "tests/planner/graph_json.h"

@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
+#include "planner/model/problem.h"
 #include "planner/planner.h"
-#include "planner/problem.h"
 
 namespace reprise::planner {
 namespace {

@@ -8,7 +8,7 @@
 #include "clients/cli/files.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/plan_options.h"
-#include "planner/explain.h"
+#include "planner/explain/explain.h"
 #include "server/convert/capabilities.h"
 #include "server/convert/explain_proto.h"
 #include "server/convert/graph_proto.h"

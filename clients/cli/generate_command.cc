@@ -7,11 +7,11 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
+#include "bench/generate/generate.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/files.h"
-#include "planner/evaluate.h"
-#include "planner/generate.h"
+#include "planner/model/evaluate.h"
 #include "server/convert/graph_json.h"
 #include "server/convert/graph_proto.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "planner/evaluate.h"
-#include "planner/step_graph.h"
+#include "planner/model/evaluate.h"
+#include "planner/model/step_graph.h"
 
 namespace reprise::cli {
 

@@ -3,7 +3,7 @@
 
 #include "base/str_cat.h"
 #include "clients/cli/plan_options.h"
-#include "planner/strategy.h"
+#include "planner/construct/strategy.h"
 #include "server/convert/search_options.h"
 
 namespace reprise::cli {

@@ -41,8 +41,6 @@ const char* DecisionWord(v1::Decision decision) {
       return "saved";
     case v1::DECISION_RECOMPUTE:
       return "recomputed";
-    case v1::DECISION_OFFLOAD:
-      return "offloaded";
     default:
       return "-";
   }

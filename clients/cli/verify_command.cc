@@ -12,7 +12,7 @@
 #include "clients/cli/files.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
-#include "planner/certify.h"
+#include "planner/bounds/certify.h"
 #include "server/convert/capabilities.h"
 #include "server/convert/graph_json.h"
 #include "server/convert/graph_proto.h"

@@ -33,7 +33,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/step_graph.h"
+#include "planner/model/step_graph.h"
 
 namespace reprise::verify {
 

@@ -128,7 +128,7 @@ StatusOr<Facts> ReadFacts(const StepGraph& graph, const Executor& executor) {
     facts.may_rerun.push_back(again);
     facts.may_trigger.push_back(!executor.recompute_in_backward_only ||
                                 op.phase == Phase::kBackward);
-    // Limits as in planner/rules.h: a sum of two such numbers fits.
+    // Limits as in planner/model/rules.h: a sum of two such numbers fits.
     const __int128 launch_ns =
         static_cast<__int128>(std::max<int64_t>(0, executor.ns_per_op)) *
         op.launches;

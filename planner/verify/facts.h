@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The verifier's own reading of a step graph and an executor: versions, uses,
-// what may run again. Shares nothing with planner/versions.h and
-// planner/rules.h, so that the two can disagree.
+// what may run again. Shares nothing with planner/model/versions.h and
+// planner/model/rules.h, so that the two can disagree.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ struct Facts {
   Value Before(StorageId s, OpId at) const;
 };
 
-// INVALID_ARGUMENT where the graph is not one (planner/step_graph.h).
+// INVALID_ARGUMENT where the graph is not one (planner/model/step_graph.h).
 StatusOr<Facts> ReadFacts(const planner::StepGraph& graph,
                           const Executor& executor);
 

@@ -2,7 +2,7 @@
 //
 // The verifier's own evaluator: walks a schedule and finds out whether it is
 // valid, its peak and its time. The rules are those that docs/formats.md
-// states; no code is shared with planner/evaluate.h. O(length + arities).
+// states; no code is shared with planner/model/evaluate.h. O(length + arities).
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "planner/evaluate.h"
+#include "planner/model/evaluate.h"
 #include "reprise/v1/planner.pb.h"
 
 namespace reprise::server {

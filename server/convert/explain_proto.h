@@ -3,7 +3,7 @@
 // The planner's explanation with the names people know.
 #pragma once
 
-#include "planner/explain.h"
+#include "planner/explain/explain.h"
 #include "reprise/v1/planner.pb.h"
 
 namespace reprise::server {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "planner/step_graph.h"
+#include "planner/model/step_graph.h"
 #include "reprise/v1/graph.pb.h"
 
 namespace reprise::server {

@@ -228,9 +228,7 @@ std::string WritePlanText(const v1::Plan& plan, std::string_view graph) {
   if (plan.feasible()) {
     add("overhead", Dump(plan.overhead()));
     add("bound", Dump(plan.bound()));
-    add("bound_scope", plan.bound_scope() == v1::BOUND_SCOPE_ANY_ORDER
-                           ? "\"any-order\""
-                           : "\"order\"");
+    add("bound_scope", "\"order\"");
     add("proven_optimal", flag(plan.proven_optimal()));
   }
   add("bound_proof",
@@ -323,11 +321,8 @@ StatusOr<PlanText> ReadPlanText(std::string_view text) {
   in.Fraction("overhead", fits, [&](double x) { plan.set_overhead(x); });
   in.Fraction("bound", fits, [&](double x) { plan.set_bound(x); });
   in.Text("bound_scope", fits, [&](const std::string& s) {
-    plan.set_bound_scope(s == "any-order" ? v1::BOUND_SCOPE_ANY_ORDER
-                                          : v1::BOUND_SCOPE_ORDER);
-    if (s != "any-order" && s != "order") {
-      in.Fail("bound_scope: must be order or any-order");
-    }
+    plan.set_bound_scope(v1::BOUND_SCOPE_ORDER);
+    if (s != "order") in.Fail("bound_scope: must be order");
   });
   in.Flag("proven_optimal", fits, [&](bool b) { plan.set_proven_optimal(b); });
   in.Text("solver", false, [&](std::string s) { plan.set_solver(s); });

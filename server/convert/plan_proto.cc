@@ -8,9 +8,9 @@
 
 #include "base/budget.h"
 #include "base/str_cat.h"
-#include "planner/certify.h"
-#include "planner/regions.h"
-#include "planner/strategy.h"
+#include "planner/bounds/certify.h"
+#include "planner/construct/strategy.h"
+#include "planner/regions/regions.h"
 #include "server/convert/capabilities.h"
 #include "server/convert/digest.h"
 #include "server/convert/graph_proto.h"
@@ -149,9 +149,7 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
   to.set_base_peak_bytes(task.base_peak_bytes);
   to.set_base_time_ns(plan.base_time_ns);
   to.set_bound(plan.bound);
-  to.set_bound_scope(plan.bound_scope == planner::BoundScope::kAnyOrder
-                         ? v1::BOUND_SCOPE_ANY_ORDER
-                         : v1::BOUND_SCOPE_ORDER);
+  to.set_bound_scope(v1::BOUND_SCOPE_ORDER);
   to.set_solver(plan.solver);
   to.set_solve_ms(solve_ms);
   to.set_executor(task.capabilities.executor());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/explain.h"
+#include "planner/explain/explain.h"
 
 #include "server/convert/digest.h"
 #include "server/convert/explain_proto.h"

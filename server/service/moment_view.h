@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "planner/evaluate.h"
+#include "planner/model/evaluate.h"
 #include "reprise/v1/query.pb.h"
 #include "server/store/moment_rows.h"
 #include "server/store/sqlite.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/certify.h"
+#include "planner/bounds/certify.h"
 #include "server/convert/digest.h"
 #include "server/convert/verify_proto.h"
 #include "server/service/handlers.h"

@@ -6,15 +6,15 @@
 //   plan   the best by (time, execs, peak, digest of the schedule, search)
 //   bound  the best of all: each holds for every schedule, that of a search
 //          which another one ended too, since an interrupted search says only
-//          what it has proven (planner/solve.h)
+//          what it has proven (planner/search/solve.h)
 //
 // Requests that count ticks are answered by the same number of searches
 // whatever the number of threads, and one that reaches the target gap ends
 // only those after it, so that the answer is the same on 1, 2 or 8 threads
 // (SolvePlanTest.IsTheSameOnAnyNumberOfThreads). Requests that run until they
 // are stopped have one search per thread: the first proves, the others improve,
-// and they tell each other what they find (planner/exchange.h). The first to
-// reach the target with the best plan and the best bound of all ends them
+// and they tell each other what they find (planner/model/exchange.h). The first
+// to reach the target with the best plan and the best bound of all ends them
 // together.
 //
 // The request's callbacks are called by one thread at a time.

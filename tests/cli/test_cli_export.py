@@ -34,7 +34,7 @@ def ops(trace: Any, process: int) -> list[Any]:
 
 
 def walk(graph: Graph) -> list[int]:
-    """Bytes alive at every op without a plan, as planner/evaluate.h defines them."""
+    """Bytes alive at every op without a plan, as planner/model/evaluate.h defines them."""
     last: dict[int, int] = {}
     for op in graph["ops"]:
         for storage in [*op["writes"], *op["reads"]]:

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/evaluate.h"
-#include "planner/explain.h"
+#include "planner/explain/explain.h"
+#include "planner/model/evaluate.h"
 #include "planner/planner.h"
-#include "planner/regions.h"
+#include "planner/regions/regions.h"
 #include "tests/fuzz/harness.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
 
-#include "planner/evaluate.h"
+#include "planner/model/evaluate.h"
 #include "server/convert/graph_proto.h"
 #include "server/import/trace.h"
 #include "server/import/trace_graph.h"

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/random.h"
+#include "planner/model/random.h"
 #include "tests/fuzz/harness.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/str_cat.h"
-#include "planner/evaluate.h"
+#include "planner/model/evaluate.h"
 #include "server/convert/graph_proto.h"
 #include "server/import/trace_graph.h"
 #include "server/import/trace_json.h"

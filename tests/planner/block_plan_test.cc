@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/block_plan.h"
+#include "planner/construct/block_plan.h"
 
 #include <gtest/gtest.h>
 
 #include <optional>
 
-#include "planner/evaluate.h"
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
+#include "planner/model/evaluate.h"
 #include "planner/planner.h"
-#include "planner/solve.h"
+#include "planner/search/solve.h"
 
 namespace reprise::planner {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/blocks.h"
+#include "planner/construct/blocks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <string>
 
-#include "planner/generate.h"
-#include "planner/random.h"
+#include "bench/generate/generate.h"
+#include "planner/model/random.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {

@@ -7,8 +7,8 @@
 
 #include <vector>
 
+#include "planner/chains/rotor.h"
 #include "planner/planner.h"
-#include "planner/rotor.h"
 
 namespace reprise::planner {
 

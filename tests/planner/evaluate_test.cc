@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/evaluate.h"
+#include "planner/model/evaluate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

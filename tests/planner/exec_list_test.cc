@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/exec_list.h"
+#include "planner/model/exec_list.h"
 
 #include <gtest/gtest.h>
 
-#include "planner/local_search.h"
-#include "planner/score.h"
+#include "planner/model/score.h"
+#include "planner/search/local_search.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {

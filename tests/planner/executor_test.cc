@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/executor.h"
+#include "planner/regions/executor.h"
 
 #include <gtest/gtest.h>
 
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
 #include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
 #include "tests/planner/region_oracle.h"

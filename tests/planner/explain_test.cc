@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/explain.h"
+#include "planner/explain/explain.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "planner/explain_groups.h"
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
+#include "planner/explain/explain_groups.h"
 #include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <set>
 #include <string>
 
-#include "planner/evaluate.h"
-#include "planner/problem.h"
-#include "planner/screen.h"
+#include "planner/bounds/screen.h"
+#include "planner/model/evaluate.h"
+#include "planner/model/problem.h"
 
 namespace reprise::planner {
 namespace {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "planner/step_graph.h"
+#include "planner/model/step_graph.h"
 
 namespace reprise::planner {
 

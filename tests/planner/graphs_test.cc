@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "planner/mip.h"
+#include "planner/bounds/mip.h"
 #include "planner/planner.h"
 #include "tests/planner/graph_json.h"
 

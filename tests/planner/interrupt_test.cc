@@ -9,8 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "planner/bounds/screen.h"
 #include "planner/planner.h"
-#include "planner/screen.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"

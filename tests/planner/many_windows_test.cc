@@ -4,7 +4,7 @@
 // optimal schedules, and every row of the program must hold for them: that
 // finds a wrong row sooner than bounds do, and needs no solver.
 // oracle_graphs.h asks for more graphs.
-#include "planner/many_windows.h"
+#include "planner/bounds/many_windows.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <cmath>
 #include <string>
 
-#include "planner/screen.h"
+#include "planner/bounds/screen.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"
@@ -35,23 +35,13 @@ int64_t TightBudget(const Problem& problem, Random& random) {
   return std::max<int64_t>(0, least + random.Below(most - least));
 }
 
-// One to four windows; for kAnyOrder each an ancestor of the next.
-std::vector<OpId> RandomWindows(const Problem& problem, BoundScope scope,
-                                Random& random) {
-  std::vector<OpId> windows;
-  const Versions& versions = problem.versions;
-  OpId at = random.Below(problem.op_count);
-  windows.push_back(at);
+// One to four windows.
+std::vector<OpId> RandomWindows(const Problem& problem, Random& random) {
+  std::vector<OpId> windows = {
+      static_cast<OpId>(random.Below(problem.op_count))};
   for (int i = random.Below(4); i > 0; --i) {
-    if (scope == BoundScope::kOrder) {
-      at = random.Below(problem.op_count);
-      if (std::count(windows.begin(), windows.end(), at) == 0) {
-        windows.push_back(at);
-      }
-    } else if (!versions.Need(at).empty()) {
-      const auto need = versions.Need(at);
-      at =
-          versions.maker[need[random.Below(static_cast<int64_t>(need.size()))]];
+    const OpId at = random.Below(problem.op_count);
+    if (std::count(windows.begin(), windows.end(), at) == 0) {
       windows.push_back(at);
     }
   }
@@ -131,32 +121,30 @@ void ExpectEveryRowHolds(const MipProgram& program,
 // The optimum found by the oracle obeys every row, so the optimum of the
 // program is a bound.
 TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
-  for (const BoundScope scope : {BoundScope::kOrder, BoundScope::kAnyOrder}) {
-    Random random(21);
-    int checked = 0, inside = 0;
-    for (int i = 0; i < GraphCount(1); ++i) {
-      const StepGraph graph = RandomGraph(random, 8);
-      const Capabilities capabilities = CapabilitiesOf(i, random);
-      const Problem problem = MakeProblem(graph, capabilities);
-      const int64_t budget = TightBudget(problem, random);
-      const std::vector<OpId> windows = RandomWindows(problem, scope, random);
-      SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
-                   testing::PrintToString(windows));
+  Random random(21);
+  int checked = 0, inside = 0;
+  for (int i = 0; i < GraphCount(1); ++i) {
+    const StepGraph graph = RandomGraph(random, 8);
+    const Capabilities capabilities = CapabilitiesOf(i, random);
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int64_t budget = TightBudget(problem, random);
+    const std::vector<OpId> windows = RandomWindows(problem, random);
+    SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
+                 testing::PrintToString(windows));
 
-      ManyWindows program(problem, windows, budget, scope,
-                          /*inside=*/i % 2 == 0);
-      inside += program.AddInsideRows(nullptr);
-      const auto best = BestSchedule(graph, capabilities, budget);
+    ManyWindows program(problem, windows, budget,
+                        /*inside=*/i % 2 == 0);
+    inside += program.AddInsideRows(nullptr);
+    const auto best = BestSchedule(graph, capabilities, budget);
 
-      if (!best.has_value()) continue;
-      ++checked;
-      ExpectEveryRowHolds(program.program(),
-                          ReadOff(problem, program, windows, best->schedule));
-      if (testing::Test::HasFatalFailure()) return;
-    }
-    EXPECT_GT(checked, GraphCount(1) / 3);
-    EXPECT_GT(inside, GraphCount(1) / 5);
+    if (!best.has_value()) continue;
+    ++checked;
+    ExpectEveryRowHolds(program.program(),
+                        ReadOff(problem, program, windows, best->schedule));
+    if (testing::Test::HasFatalFailure()) return;
   }
+  EXPECT_GT(checked, GraphCount(1) / 3);
+  EXPECT_GT(inside, GraphCount(1) / 5);
 }
 
 TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
@@ -168,13 +156,11 @@ TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
     const Capabilities capabilities = CapabilitiesOf(i, random);
     const Problem problem = MakeProblem(graph, capabilities);
     const int64_t budget = TightBudget(problem, random);
-    const BoundScope scope =
-        random.Percent(70) ? BoundScope::kOrder : BoundScope::kAnyOrder;
-    const std::vector<OpId> windows = RandomWindows(problem, scope, random);
+    const std::vector<OpId> windows = RandomWindows(problem, random);
     SCOPED_TRACE("graph " + std::to_string(i) + " windows " +
                  testing::PrintToString(windows));
 
-    ManyWindows program(problem, windows, budget, scope,
+    ManyWindows program(problem, windows, budget,
                         /*inside=*/i % 2 == 0);
     const ManyWindowsResult relaxed = program.Relax({});
     const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
@@ -199,52 +185,6 @@ TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
     EXPECT_LE(cut.added_ns, optimum);
   }
   EXPECT_GT(positive, GraphCount(4) / 20);
-}
-
-TEST(ManyWindowsTest, TheAnyOrderBoundHoldsForOtherOrders) {
-  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
-  Random random(23);
-  int positive = 0;
-  for (int i = 0; i < GraphCount(8); ++i) {
-    StepGraph graph = RandomGraph(random, 8);
-    // Versions are fixed by an order: leave one per storage.
-    for (Op& op : graph.ops) op.mutates.clear();
-    for (Storage& storage : graph.storages) storage.release_op = kNoOp;
-    const Problem problem = MakeProblem(graph, {});
-    const int64_t budget = TightBudget(problem, random);
-    const std::vector<OpId> windows =
-        RandomWindows(problem, BoundScope::kAnyOrder, random);
-    // Another topological order: any op whose inputs are made, at random.
-    StepGraph other = graph;
-    other.ops.clear();
-    std::vector<uint8_t> made(graph.storage_count(), 0);
-    std::vector<Op> left = graph.ops;
-    while (!left.empty()) {
-      const size_t pick = random.Below(static_cast<int64_t>(left.size()));
-      const Op& op = left[pick];
-      if (!std::all_of(op.reads.begin(), op.reads.end(),
-                       [&](StorageId s) { return made[s] != 0; })) {
-        continue;
-      }
-      for (const StorageId s : op.writes) made[s] = 1;
-      other.ops.push_back(op);
-      left.erase(left.begin() + static_cast<int64_t>(pick));
-    }
-    ASSERT_EQ(Validate(other), OkStatus());
-
-    ManyWindows program(problem, windows, budget, BoundScope::kAnyOrder,
-                        /*inside=*/i % 2 == 0);
-    const ManyWindowsResult whole = program.Solve({.most_nodes = 50});
-    const auto best = BestSchedule(other, {}, budget);
-
-    ASSERT_TRUE(whole.solved);
-    if (!best.has_value()) continue;
-    EXPECT_FALSE(whole.impossible) << "graph " << i;
-    EXPECT_LE(whole.added_ns, best->time_ns - problem.base.time_ns)
-        << "graph " << i;
-    positive += whole.added_ns > 0;
-  }
-  EXPECT_GT(positive, 0);
 }
 
 TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
@@ -289,7 +229,7 @@ TEST(ManyWindowsTest, WhatStaysThroughASegmentIsThereWhileItsReRunsAre) {
       {.time_ns = 1, .reads = {1, 2, 4}, .writes = {5}}};
   const Problem problem = MakeProblem(graph, {});
   const auto bound = [&](int64_t budget, bool inside) {
-    ManyWindows program(problem, {3, 4, 5}, budget, BoundScope::kOrder, inside);
+    ManyWindows program(problem, {3, 4, 5}, budget, inside);
     return program.Solve({});
   };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/max_flow.h"
+#include "planner/bounds/max_flow.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "planner/random.h"
+#include "planner/model/random.h"
 
 namespace reprise::planner {
 namespace {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/mip.h"
+#include "planner/bounds/mip.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <thread>
 
-#include "planner/random.h"
+#include "planner/model/random.h"
 
 namespace reprise::planner {
 namespace {

@@ -3,15 +3,15 @@
 // Neighbourhoods of schedules against the evaluator, brute force and plans that
 // are proven to be optimal. Where the build has no CBC, schedules must stay as
 // they are.
-#include "planner/neighbourhood.h"
+#include "planner/search/neighbourhood.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 #include <string>
 
-#include "planner/flags.h"
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
+#include "planner/model/flags.h"
 #include "planner/planner.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"

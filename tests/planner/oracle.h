@@ -5,15 +5,15 @@
 // Dijkstra over states (ops run, versions present, lives, runs, generator
 // states stored) with one arc per possible exec and per possible free, guided
 // by the time of the first runs that must still come (A*). It has its own
-// reading of the rules of `planner/evaluate.h` and shares no code with the
-// planner beyond the step graph, so that the two can disagree. Practical to
+// reading of the rules of `planner/model/evaluate.h` and shares no code with
+// the planner beyond the step graph, so that the two can disagree. Practical to
 // about 9 ops.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "planner/evaluate.h"
+#include "planner/model/evaluate.h"
 
 namespace reprise::planner {
 

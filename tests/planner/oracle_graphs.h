@@ -18,7 +18,7 @@
 #include <numeric>
 #include <vector>
 
-#include "planner/random.h"
+#include "planner/model/random.h"
 
 namespace reprise::planner {
 

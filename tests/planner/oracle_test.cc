@@ -10,10 +10,10 @@
 #include <algorithm>
 #include <string>
 
-#include "planner/flags.h"
+#include "planner/bounds/screen.h"
+#include "planner/bounds/window_bound.h"
+#include "planner/model/flags.h"
 #include "planner/planner.h"
-#include "planner/screen.h"
-#include "planner/window_bound.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"
 

@@ -9,10 +9,10 @@
 #include <string>
 #include <utility>
 
-#include "planner/archive.h"
-#include "planner/generate.h"
-#include "planner/problem.h"
-#include "planner/random.h"
+#include "bench/generate/generate.h"
+#include "planner/model/archive.h"
+#include "planner/model/problem.h"
+#include "planner/model/random.h"
 #include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
 

@@ -5,8 +5,8 @@
 // generator states, required storages, a forward and a backward.
 #pragma once
 
-#include "planner/evaluate.h"
-#include "planner/random.h"
+#include "planner/model/evaluate.h"
+#include "planner/model/random.h"
 
 namespace reprise::planner {
 

@@ -11,8 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "planner/generate.h"
-#include "planner/screen.h"
+#include "bench/generate/generate.h"
+#include "planner/bounds/screen.h"
+#include "planner/planner.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"

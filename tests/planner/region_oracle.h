@@ -2,15 +2,15 @@
 //
 // The oracle of executors with regions: every family of nested regions of a
 // small forward and every level of every storage, by brute force. It has its
-// own reading of planner/regions.h; the evaluator says what the execs cost.
-// Practical to 5 forward ops.
+// own reading of planner/regions/regions.h; the evaluator says what the execs
+// cost. Practical to 5 forward ops.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "planner/evaluate.h"
+#include "planner/model/evaluate.h"
 
 namespace reprise::planner {
 

@@ -9,9 +9,9 @@
 
 #include <string>
 
+#include "planner/bounds/screen.h"
 #include "planner/planner.h"
-#include "planner/regions.h"
-#include "planner/screen.h"
+#include "planner/regions/regions.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/regions.h"
+#include "planner/regions/regions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

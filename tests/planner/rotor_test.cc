@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/rotor.h"
+#include "planner/chains/rotor.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <map>
 #include <tuple>
 
-#include "planner/evaluate.h"
-#include "planner/random.h"
+#include "planner/model/evaluate.h"
+#include "planner/model/random.h"
 #include "tests/planner/oracle.h"
 
 namespace reprise::planner {

@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "planner/generate.h"
-#include "planner/many_windows.h"
-#include "planner/max_flow.h"
-#include "planner/mip.h"
-#include "planner/random.h"
-#include "planner/screen.h"
-#include "planner/window_bound.h"
+#include "bench/generate/generate.h"
+#include "planner/bounds/many_windows.h"
+#include "planner/bounds/max_flow.h"
+#include "planner/bounds/mip.h"
+#include "planner/bounds/screen.h"
+#include "planner/bounds/window_bound.h"
+#include "planner/model/random.h"
 #include "tests/planner/random_graph.h"
 #ifdef REPRISE_GLPK
 #include <glpk.h>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/step_graph.h"
+#include "planner/model/step_graph.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 
-#include "planner/versions.h"
+#include "planner/model/versions.h"
 
 namespace reprise::planner {
 namespace {

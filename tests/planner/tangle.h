@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <set>
 
-#include "planner/random.h"
-#include "planner/step_graph.h"
+#include "planner/model/random.h"
+#include "planner/model/step_graph.h"
 
 namespace reprise::planner {
 

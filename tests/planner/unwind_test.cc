@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/unwind.h"
+#include "planner/construct/unwind.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 
-#include "planner/evaluate.h"
+#include "planner/bounds/screen.h"
+#include "planner/model/evaluate.h"
+#include "planner/model/random.h"
 #include "planner/planner.h"
-#include "planner/random.h"
-#include "planner/screen.h"
 #include "tests/planner/random_graph.h"
 #include "tests/planner/tangle.h"
 

@@ -10,11 +10,11 @@
 #include <optional>
 #include <string>
 
-#include "planner/certify.h"
-#include "planner/certify_tree.h"
-#include "planner/mip.h"
+#include "planner/bounds/certify.h"
+#include "planner/bounds/certify_tree.h"
+#include "planner/bounds/mip.h"
+#include "planner/bounds/screen.h"
 #include "planner/planner.h"
-#include "planner/screen.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"
 #include "tests/planner/random_graph.h"

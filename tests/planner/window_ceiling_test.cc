@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "planner/window_ceiling.h"
+#include "planner/bounds/window_ceiling.h"
 
 #include <gtest/gtest.h>
 
-#include "planner/generate.h"
-#include "planner/window_bound.h"
+#include "bench/generate/generate.h"
+#include "planner/bounds/window_bound.h"
 #include "tests/planner/random_graph.h"
 
 namespace reprise::planner {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
 #include "server/convert/digest.h"
 #include "server/convert/graph_proto.h"
 #include "server/service/planning.h"

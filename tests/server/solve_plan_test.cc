@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include "planner/generate.h"
+#include "bench/generate/generate.h"
 
 namespace reprise::server {
 namespace {

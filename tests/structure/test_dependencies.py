@@ -17,7 +17,22 @@ ALLOWED: dict[str, set[str]] = {
     "planner": {"base"},
     "profiler": set(),
     "server": {"base", "planner", "proto", "profiler"},
-    "clients/cli": {"base", "planner", "proto", "server", "profiler"},
+    # Made-up step graphs, for tests, benchmarks and `reprise generate`.
+    "bench/generate": {"base", "planner"},
+    "clients/cli": {"base", "planner", "proto", "server", "profiler", "bench/generate"},
+}
+# Folders of the planner, in the order in which a request flows -> those that they include from. The
+# front door, the files right in planner/, includes from all.
+PLANNER: dict[str, set[str]] = {
+    "model": {"verify"},
+    "bounds": {"model", "verify"},
+    "chains": {"model"},
+    "construct": {"model", "bounds", "chains"},
+    "regions": {"model", "bounds", "chains", "construct"},
+    "search": {"model", "bounds", "chains", "construct", "regions"},
+    "explain": {"model", "bounds", "construct"},
+    # The step graph as plain data.
+    "verify": {"model"},
 }
 # The one header of the agent that the server may see: the wire format.
 AGENT_HEADERS = {"reprise_wire.h", "reprise_agent.h"}
@@ -70,7 +85,7 @@ def folder_of(include: str) -> str | None:
         return "proto"
     if include.rpartition("/")[2] in AGENT_HEADERS:
         return "profiler"
-    for folder in (*ALLOWED, "web", "clients"):
+    for folder in (*ALLOWED, "web", "clients", "bench", "tests"):
         if include.startswith(folder + "/"):
             return folder
     return None
@@ -106,6 +121,22 @@ def test_every_file_of_the_adapter_is_in_one_of_its_folders() -> None:
     folders = {path.parent.name for path in (ROOT / TORCH).glob("*/*.py")}
     assert folders == set(BELOW)
     assert [path.name for path in (ROOT / TORCH).glob("*.py")] == ["__init__.py"]
+
+
+@pytest.mark.parametrize("folder", PLANNER)
+def test_a_folder_of_the_planner_includes_only_from_those_before_it(folder: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} includes {include}"
+        for path in sources(f"planner/{folder}")
+        for include in includes(path)
+        if include.startswith("planner/")
+        if include.removeprefix("planner/").split("/")[0] not in {folder} | PLANNER[folder]
+    ]
+    assert wrong == []
+
+
+def test_every_folder_of_the_planner_has_its_place() -> None:
+    assert {path.parent.name for path in (ROOT / "planner").glob("*/*.cc")} == set(PLANNER)
 
 
 @pytest.mark.parametrize("folder", ALLOWED)
@@ -147,7 +178,7 @@ def test_the_verifier_shares_nothing_with_the_search() -> None:
         for include in includes(path)
         if "/" in include
         and not include.startswith(("base/", "planner/verify/"))
-        and include != "planner/step_graph.h"
+        and include != "planner/model/step_graph.h"
     ]
     links = (ROOT / "planner/verify/CMakeLists.txt").read_text()
 
@@ -173,7 +204,7 @@ def test_the_core_needs_no_library(folder: str) -> None:
 
 # CBC keeps variables of its own per process: the adapter makes calls take turns, and waits for its
 # turn in slices to be able to stop. What it returns depends on neither.
-TAKES_TURNS = ROOT / "planner/mip_cbc.cc"
+TAKES_TURNS = ROOT / "planner/bounds/mip_cbc.cc"
 
 
 @pytest.mark.parametrize("header", ["thread", "mutex", "fstream", "iostream", "chrono"])

@@ -77,8 +77,6 @@ export function decisionText(decision: Decision): string {
   switch (decision) {
     case Decision.RECOMPUTE:
       return 'recomputed';
-    case Decision.OFFLOAD:
-      return 'offloaded';
     case Decision.SAVE:
       return 'saved';
     default:

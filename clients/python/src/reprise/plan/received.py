@@ -33,7 +33,6 @@ class Decision(IntEnum):
     UNSPECIFIED = 0
     SAVE = 1
     RECOMPUTE = 2
-    OFFLOAD = 3
 
 
 class BoundScope(IntEnum):
@@ -41,7 +40,6 @@ class BoundScope(IntEnum):
 
     UNSPECIFIED = 0
     ORDER = 1
-    ANY_ORDER = 2
 
 
 class BoundProof(IntEnum):

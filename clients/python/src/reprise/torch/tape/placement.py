@@ -182,7 +182,7 @@ class _Profile:
 
 
 class _Walk:
-    """The evaluator of the planner (planner/evaluate.h, frees.cc), for lists of execs."""
+    """The evaluator of the planner (planner/model/evaluate.h, frees.cc), for lists of execs."""
 
     def __init__(self, graph: CapturedGraph) -> None:
         ops = graph.step.ops

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Certificates of several windows: a tree of linear programs over the
+// verifier's own program, until every leaf proves what was claimed. The bound
+// to reach is known, so the tree is walked depth first and each leaf ends as
+// soon as its multipliers, evaluated exactly, say enough.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/bounds/certify.h"
+#include "planner/bounds/window_bound.h"
+
+namespace reprise::planner {
+
+// At most `added_ns`; what the root proves where the tree did not end.
+verify::Certificate CertifyProgram(const verify::Facts& facts,
+                                   int64_t budget_bytes,
+                                   const ProofSource& source, int64_t added_ns,
+                                   const CertifyLimits& limits);
+
+// That nothing fits in less than `least_bytes`; method kNone where the tree did
+// not end.
+verify::Certificate CertifyImpossible(const verify::Facts& facts,
+                                      int64_t least_bytes,
+                                      const ProofSource& source,
+                                      const CertifyLimits& limits);
+
+// Whether these windows prove by themselves that every schedule adds at least
+// `added_ns`, which some schedule does: of a search that wants to know that its
+// best plan is optimal.
+struct Refutation {
+  enum class Outcome : uint8_t {
+    kStopped,  // by a limit; nothing is known
+    kProven,
+    kCheaper,  // the program has a solution that adds less
+  };
+  Outcome outcome = Outcome::kStopped;
+  // Of that solution, as of ManyWindowsResult.
+  std::vector<KeepSet> keep_sets = {};
+  int64_t iterations = 0;  // of simplex
+  int64_t solves = 0;      // linear programs
+  int64_t rows = 0;
+};
+Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
+                         int64_t budget_bytes, const ProofSource& source,
+                         int64_t added_ns, const CertifyLimits& limits);
+
+}  // namespace reprise::planner

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The certificate: a lower bound from one window, as a minimum cut.
+//
+// Fix an op t. Past P = ops before t in base order; N = values made in P that
+// t or a later op, or the end, needs. When t first runs, every v of N is
+// present or its maker runs again later. With binaries S[v] (present) and R[o]
+// (runs again), every schedule satisfies
+//
+//   added time >= sum c(o) R[o]
+//   S[v] + R[maker v] >= 1           v in N
+//   R[o] <= S[u] + R[maker u]        o in P, u in need(o)
+//   sum bytes(v) S[v] <= room = B - static - writes(t) - workspace(t)
+//   S = 1 on what must be present: need(t); first lives the program holds;
+//   values that nobody may make again, or that are used before recompute may
+//   begin (executors that recompute in the backward only)
+//
+// Pricing the memory row at L >= 0 per byte leaves a minimum cut:
+//
+//   source -> R_o          c(o), infinite if o may not run again
+//   R_maker(v) -> A_v      L * bytes(v)         (cut: v is saved)
+//   A_v -> sink            infinite for v in N
+//   A_u -> R_o             infinite for u in need(o)
+//
+// and D(L) = mincut(L) - L * room is a lower bound for every L. The best L is
+// found by intersecting the lines (cost, bytes) of two bracketing cuts until
+// no new line appears. The least bytes that must be saved (all c = 0) prove
+// budgets impossible. See Lawler's parametric cuts and the "joint graph
+// min-cut" of PyTorch's partitioner, which is one such cut without the price.
+//
+// The price leaves a gap where bytes do not divide well. `SolveExactly` closes
+// it by branch and bound on "v is saved": a fixed value costs its bytes of the
+// room or must be made again, and each node is bounded by the same cuts.
+//
+// Every answer survives an interruption: a bound is the best over cuts at
+// prices that were solved to the end, and branch and bound takes the worst over
+// what it has not looked at yet, so that fewer cuts and nodes prove less and
+// never more. Nothing here asks anybody whether to stop.
+//
+// One Build is O(past); one Solve is about ten max-flows.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "planner/bounds/max_flow.h"
+#include "planner/model/problem.h"
+
+namespace reprise::planner {
+
+// What a cut says about the values of the past.
+struct KeepSet {
+  OpId at = 0;
+  int64_t cost_ns = 0;
+  int64_t saved_bytes = 0;            // without what is forced
+  std::vector<ValueId> saved = {};    // present when `at` first runs
+  std::vector<OpId> recomputed = {};  // run again later
+};
+
+struct WindowResult {
+  bool impossible = false;
+  // No budget below this works, whatever the time.
+  int64_t least_budget_bytes = 0;
+  // Proven: every schedule within the budget adds at least this much time.
+  int64_t added_ns = 0;
+  // The cheapest cut found that fits the room, where one does.
+  bool has_keep_set = false;
+  KeepSet keep_set;
+  // The next cheaper cut, which does not fit, where there is one: the optimum
+  // of the relaxation is a mixture of the two.
+  bool has_rich_set = false;
+  KeepSet rich_set;
+  int64_t room_bytes = 0;  // what a cut may save besides what is forced
+};
+
+// What the cuts prove under some fixes, and the price that proves it.
+struct WindowLeaf {
+  bool impossible = false;
+  int64_t added_ns = 0;
+  // Of a byte, in ns: price / 2^shift.
+  int64_t price = 0;
+  int shift = 0;
+  ValueId branch = kNoValue;  // to branch on next; kNoValue: nothing is left
+};
+
+class WindowBound {
+ public:
+  WindowBound(const Problem& problem, OpId at);
+
+  // Each value is present while `at` runs, or not and made again.
+  using Fixes = std::vector<std::pair<ValueId, bool>>;
+  WindowLeaf Leaf(int64_t budget_bytes, const Fixes& fixes);
+
+  WindowResult Solve(int64_t budget_bytes);
+
+  // The same where these values are saved by all means: for the cuts; it proves
+  // nothing about schedules that do not save them.
+  WindowResult SolveSaving(int64_t budget_bytes,
+                           const std::vector<ValueId>& saved);
+
+  // The window's optimum, or what was proven when the ticks ran out or
+  // `enough_ns` of added time was reached.
+  WindowResult SolveExactly(int64_t budget_bytes, int64_t enough_ns,
+                            int64_t most_ticks);
+
+  // Values that must be present while `at` runs, in every schedule.
+  const std::vector<ValueId>& forced() const { return forced_; }
+  // Arcs scanned so far.
+  int64_t ticks() const { return flow_.ticks() + build_ticks_; }
+
+ private:
+  struct Line {
+    int64_t cost_ns = 0;
+    int64_t bytes = 0;
+    friend bool operator==(const Line&, const Line&) = default;
+  };
+  enum class Fix : uint8_t { kFree, kSaved, kNotSaved };
+  // A price per byte, L = price / 2^shift.
+  struct Price {
+    int64_t price = 0;
+    int shift = 0;
+  };
+  // What the cuts say about one node of the branch and bound.
+  struct Relaxed {
+    bool possible = false;
+    int64_t added_ns = 0;  // proven
+    bool fits = false;     // keep_set fits the room
+    KeepSet keep_set;
+    bool is_over = false;  // rich_set exceeds the room
+    KeepSet rich_set;
+    int32_t branch = -1;  // value to branch on; -1: nothing is left to decide
+    Price price;          // that proved added_ns
+  };
+
+  void FindForced();
+  void CollectNodes();
+  MaxFlow BuildNetwork();
+  int64_t LeastSavedBytes();
+  // Solves at a price; adds its bound to best_added_.
+  Line Cut(Price price, int64_t room);
+  Price PriceBetween(const Line& cheap, const Line& small) const;
+  KeepSet ReadCut() const;
+  Line ReadLine() const;
+  bool IsSavedByCut(size_t value) const;
+  Relaxed Relax(int64_t budget_bytes);
+  WindowResult SolveFixed(int64_t budget_bytes);
+
+  const Problem& problem_;
+  const OpId at_;
+  std::vector<uint8_t> is_forced_, is_needed_;  // by value
+  std::vector<ValueId> forced_;
+  int64_t fixed_bytes_ = 0;  // static, writes and workspace of t, forced
+
+  // Makers are ops of the past, or -1 - v for a value that may not be made
+  // again while its op may (pinned): such a maker costs infinitely much.
+  std::vector<int64_t> makers_;
+  std::vector<ValueId> values_;
+  std::vector<int32_t> maker_of_;    // parallel to values_: index in makers_
+  std::vector<int32_t> op_node_;     // by op: index in makers_ or -1
+  std::vector<int32_t> value_node_;  // by value: index in values_ or -1
+  std::vector<int> cost_arc_, save_arc_;
+  std::vector<Fix> fix_;  // parallel to values_
+  int64_t total_cost_ = 0, total_bytes_ = 0;
+  int64_t build_ticks_ = 0;
+  int64_t best_added_ = 0;
+  Price best_price_;
+  MaxFlow flow_;
+};
+
+}  // namespace reprise::planner

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bursts: the ops that run again, between two ops of the base order, to make
+// what is wanted there of what is present.
+//
+// Two searches go *backwards* over sets of values: undoing the last exec m of
+// a burst leaves X - make(m) + need(m), and a set that is present is a goal.
+// Only sets that fit in the budget are followed (compare pebble.h). The order
+// of the execs is free; in a depth-first burst the inputs of ops that wait
+// pile up.
+//
+// - AllAtOnce: each absent ancestor once, in base order. O(ops of the burst *
+//   values they need).
+// - Cheapest: the sets by time so far plus the time of the makers of what is
+//   missing (A*, Hart, Nilsson, Raphael 1968, with a weight of 2), up to
+//   `most_states` sets.
+// - Smallest: of all sets one exec further back, the few smallest are
+//   followed (a beam); at most 20 steps per op of the graph.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "planner/construct/present.h"
+#include "planner/model/effort.h"
+#include "planner/model/problem.h"
+
+namespace reprise::planner {
+
+using ValueSet = std::vector<ValueId>;  // sorted
+
+// In larger graphs the beam costs more than it finds.
+inline constexpr int kMostBeamOps = 256;
+
+struct Burst {
+  std::vector<OpId> ops;           // in the order they run
+  std::vector<ValueSet> survives;  // by op: what is present before it and has
+                                   // to stay: its inputs, all that is wanted
+                                   // after it
+  int64_t peak_bytes = 0;          // of that and nothing else; AllAtOnce only
+};
+
+// Looks for bursts before base op `at` of a schedule under construction. What
+// it is given must outlive it; `runs` are the execs of each op so far.
+class BurstSearch {
+ public:
+  BurstSearch(const Problem& problem, const std::vector<int32_t>& runs,
+              int64_t budget_bytes, Effort& effort, int64_t last_tick);
+
+  // What is present now is where bursts start from.
+  void StandAt(Present& present, OpId at);
+
+  // Nothing where an ancestor may not run again. May exceed the budget.
+  std::optional<Burst> AllAtOnce(const ValueSet& wanted,
+                                 const std::set<ValueId>& keep);
+  std::optional<Burst> Cheapest(const ValueSet& wanted, int most_states);
+  // `keep_present`: what is present now is not made again.
+  std::optional<Burst> Smallest(const ValueSet& wanted, bool keep_present);
+
+ private:
+  struct Node {
+    ValueSet set;
+    int32_t parent;
+    OpId undone;  // exec between this set and its parent's
+    int64_t time_ns;
+    bool closed;
+  };
+
+  bool Over() const { return effort_.Over() || effort_.ticks() > last_tick_; }
+  bool AllPresent(const ValueSet& set) const;
+  bool MayUndo(OpId m, const ValueSet& after) const;
+  bool Undo(OpId m, const ValueSet& after, ValueSet& before) const;
+  int64_t BytesWhile(OpId m, const ValueSet& before, const ValueSet& after);
+  int64_t MissingTime(const ValueSet& set);
+  void FindAncestors();
+  static Burst Path(const std::vector<Node>& nodes, int32_t index);
+
+  const Problem& problem_;
+  const std::vector<int32_t>& runs_;
+  const int64_t budget_bytes_;
+  Effort& effort_;
+  const int64_t last_tick_;
+  Present* present_ = nullptr;
+  // Bytes that no burst can free: what is held or may not be made again.
+  int64_t retained_bytes_ = 0;
+  std::vector<uint8_t> retained_;  // by storage
+  std::vector<OpId> makers_;
+  std::vector<StorageId> scratch_;
+  std::vector<std::vector<uint64_t>> ancestors_;  // by op, one bit per op
+};
+
+}  // namespace reprise::planner

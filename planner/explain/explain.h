@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Why a plan is as it is: for every storage what happens to it, what that
+// costs and what the other decision would cost; the price of memory at this
+// budget; and what stands in the way of a smaller one.
+//
+// `why` is one of
+//
+//   no_gain         saved: not alive where memory is short
+//   small           saved: below a thousandth of the peak
+//   pinned          saved: the user or the executor keeps it
+//   not_repeatable  saved: its op runs once only, or an in-place version on the
+//                   way to it does
+//   capability      saved: its op could run again, but not by this executor
+//   costly          saved: making it again costs more than its bytes are worth
+//   cheap           recomputed: costs less than its bytes are worth
+//   shared          recomputed: one more run serves several readers
+//   needed          recomputed: costs more, but nothing cheaper makes room
+//
+// What bytes are worth is the price: the slope of the proven bound in the
+// budget, at the window with the strongest bound (window_bound.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/model/plan.h"
+
+namespace reprise::planner {
+
+// One life: from the exec `born` to the exec `last`, counted in execs, and when
+// these start and end.
+struct StorageLife {
+  int32_t born = 0;
+  int32_t last = 0;
+  int64_t born_ns = 0;
+  int64_t last_ns = 0;
+};
+
+// The plan with the other decision for one storage, against the plan.
+struct WhatIf {
+  Decision decision = Decision::kSave;
+  int64_t added_ns = 0;
+  int64_t added_bytes = 0;  // of the peak
+};
+
+// Per storage: what the plan does with it, and why.
+struct StorageExplanation {
+  StorageId storage = 0;
+  Decision decision = Decision::kSave;
+  OpId made_by = kNoOp;
+  OpId last_read_by = kNoOp;
+  int64_t recompute_ns = 0;  // once, its absent inputs not counted
+  int32_t times_recomputed = 0;
+  bool alive_at_peak = false;
+  bool alive_at_base_peak = false;
+  std::string why = {};
+  std::vector<StorageLife> lives = {};
+  std::optional<WhatIf> what_if = {};
+};
+
+// Storages that equal blocks have in common: same op at the same place of a
+// module whose path differs in numbers only, same bytes, same decision.
+struct StorageGroup {
+  std::string name = {};  // "layers.0-31.mlp aten.gelu.default"
+  Decision decision = Decision::kSave;
+  std::string why = {};  // the commonest
+  int64_t bytes = 0;     // together
+  int64_t recompute_ns = 0;
+  std::vector<StorageId> storages = {};
+};
+
+// What one op has in memory at the same time, or, with `by_window`, what must
+// be there when it first runs, because later ops need it and nobody can make it
+// again.
+struct WorkingSet {
+  OpId op = kNoOp;
+  bool by_window = false;
+  int64_t bytes = 0;  // with static memory and workspace
+  int64_t workspace_bytes = 0;
+  std::vector<StorageId> storages = {};  // largest first
+  std::string advice = {};
+};
+
+struct Explanation {
+  std::vector<StorageExplanation> storages;  // by id
+  std::vector<StorageGroup> groups;          // most bytes first
+  double price_ns_per_byte = 0;
+  WorkingSet working_set;
+};
+
+struct ExplainOptions {
+  // Storages that get a counterfactual, the largest first. Each is one
+  // evaluation; fewer are made where schedules are long.
+  int most_what_ifs = 200;
+};
+
+// The plan must be the planner's, or a stored one that passed the evaluator: of
+// it, `feasible`, `schedule`, `evaluation` and `infeasible` are looked at.
+// O(schedule x what-ifs) and ten windows. Plans that are not feasible get the
+// working set alone.
+Explanation Explain(const StepGraph& graph, const Plan& plan,
+                    int64_t budget_bytes, const Capabilities& capabilities,
+                    const ExplainOptions& options = {});
+
+}  // namespace reprise::planner

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One decision changed in a finished plan, everything else as it was.
+//
+//   kept instead of recomputed   the re-runs that made it again are taken out,
+//                                and with them every re-run that only they read
+//   recomputed instead of kept   it is dropped between the two uses around the
+//                                peak and made again, with its absent inputs,
+//                                just before the later one
+//
+// The result goes through the free policy and the evaluator like any plan. It
+// answers "what does this decision cost", not "what would be best": the plan
+// is not searched again. O(schedule) each.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "planner/explain/explain.h"
+#include "planner/model/problem.h"
+
+namespace reprise::planner {
+
+class Counterfactual {
+ public:
+  Counterfactual(const Problem& problem, std::span<const Entry> schedule,
+                 const Evaluation& evaluation);
+
+  // Nothing: the storage was not recomputed, or the change makes no valid
+  // schedule (its version is destroyed in between).
+  std::optional<WhatIf> IfKept(StorageId storage) const;
+  // Nothing: it may not be made again, or is not kept across the peak.
+  std::optional<WhatIf> IfRecomputed(StorageId storage) const;
+
+ private:
+  std::optional<WhatIf> Judge(const std::vector<OpId>& execs,
+                              Decision decision) const;
+  // Present while the exec at this position runs.
+  bool IsPresent(StorageId storage, int32_t exec) const;
+  // Appends what makes `value` at this position, inputs first. False: nobody
+  // can, or it takes too many ops.
+  bool Make(ValueId value, int32_t exec, std::vector<uint8_t>& made,
+            std::vector<OpId>& ops) const;
+
+  const Problem& problem_;
+  const Evaluation& evaluation_;
+  std::vector<OpId> execs_;
+  int32_t peak_exec_ = 0;
+  // Lives by storage, CSR, in execs: [born, last].
+  std::vector<int32_t> life_begin_;
+  std::vector<std::pair<int32_t, int32_t>> lives_;
+};
+
+}  // namespace reprise::planner

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The referee of every plan: walks a schedule and computes its peak and time.
+// No solver, test, server or page computes a peak in any other way.
+//
+// State: which storages are present, at which version; live bytes.
+//
+//   free s   error if absent; live -= bytes(s)
+//   exec o   1. first run: every op before o in base order has run; further
+//               run: its kind and the capabilities must allow it
+//            2. every storage it needs is present at the version it needs
+//            3. storages it writes come alive (already present at version 1:
+//               nothing is allocated; at another version: error)
+//            4. peak candidate = static + live + workspace: inputs and
+//               outputs both count while o runs
+//            5. time += time(o)
+//
+// At the end every op has run and every required storage is present at its
+// last version. Frees are part of the schedule; `WithFrees` writes them out
+// for a policy. Capability duplicate_outputs adds, in step 4, the bytes of
+// outputs that are present already. Integers only; O(length + arities).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "planner/model/step_graph.h"
+
+namespace reprise::planner {
+
+// When a storage is freed if nobody says so.
+enum class FreePolicy : uint8_t {
+  kEager,    // after the last reader of its current life, unless required
+  kProgram,  // as eager, but a first life also lasts to release_op
+};
+
+// How an executor runs a plan.
+//
+//   kFree    any valid schedule
+//   kOnce    a set of saved storages: forward and backward run in base order;
+//            what was dropped is made again just before its first reader in the
+//            backward, all that is missing for it in base order, and stays
+//            until its last reader. No op runs more than twice
+//   kNested  regions of the forward, and regions inside regions: what crosses
+//            them is saved, inside them some storages are. At the first
+//            backward need of something dropped its whole region runs again,
+//            but for ops whose outputs are there, and keeps of what regions
+//            inside it make no more than the forward does. An op inside d
+//            regions runs at most 1 + d times, so max_runs = 2 means that
+//            regions do not nest
+//
+// Both kinds run again forward ops only, in the backward only (regions.h).
+enum class Execution : uint8_t { kFree, kOnce, kNested };
+
+// What the executor that will run the plan can do. The default is an
+// unrestricted schedule under the reference semantics.
+struct Capabilities {
+  int max_runs = 0;  // runs per op, the first included; 0: no limit
+  bool recompute_in_backward_only = false;  // forward ops only, in backward
+  bool seeded_ok = false;
+  bool collective_ok = false;
+  bool duplicate_outputs = false;
+  FreePolicy free_policy = FreePolicy::kEager;
+  int64_t ns_per_op = 0;  // added to the time of every re-run
+  Execution execution = Execution::kFree;
+  // Of kNested: a region with none inside it makes again only what each reader
+  // needs, when it needs it.
+  bool lazy_region = false;
+};
+
+// What `execution` implies written into the other fields: recompute in the
+// backward only; at most two runs per op, and lazily, for kOnce. Evaluator,
+// rules and problems apply it.
+Capabilities WithExecution(Capabilities capabilities);
+
+// One step of a schedule.
+struct Entry {
+  enum class Kind : uint8_t { kExec, kFree };
+  Kind kind = Kind::kExec;
+  int32_t id = 0;  // OpId or StorageId
+
+  friend bool operator==(const Entry&, const Entry&) = default;
+};
+inline Entry Exec(OpId op) { return {Entry::Kind::kExec, op}; }
+inline Entry Free(StorageId storage) { return {Entry::Kind::kFree, storage}; }
+
+using Schedule = std::vector<Entry>;
+
+// A stretch [begin, end) of the forward that runs again as a whole.
+struct Region {
+  OpId begin = 0;
+  OpId end = 0;
+
+  friend bool operator==(const Region&, const Region&) = default;
+};
+
+// What an executor of kOnce or kNested is told instead of a schedule; regions.h
+// has the semantics.
+struct RegionPlan {
+  std::vector<Region> regions = {};  // by begin, the outer first
+  std::vector<int32_t> levels = {};  // by storage: 0 is saved by the forward
+};
+
+struct Evaluation {
+  int64_t peak_bytes = 0;
+  OpId peak_op = kNoOp;     // first op that reaches the peak
+  int32_t peak_entry = -1;  // its position in the schedule
+  int64_t time_ns = 0;
+  int32_t execs = 0;
+};
+
+// One point per exec, for pages and tests: bytes alive while it runs.
+struct MemoryPoint {
+  int64_t start_ns = 0;
+  int64_t bytes = 0;
+  OpId op = kNoOp;
+};
+
+// INVALID_ARGUMENT with the first error: entry, op, storage, wanted and
+// present version. `profile`, where given, receives one point per exec.
+StatusOr<Evaluation> Evaluate(const StepGraph& graph,
+                              std::span<const Entry> schedule,
+                              const Capabilities& capabilities,
+                              std::vector<MemoryPoint>* profile = nullptr);
+
+// A life of a storage in a schedule: present from entry `born` to entry `dead`
+// (the Free, or the schedule's length).
+struct Lifetime {
+  StorageId storage = 0;
+  int32_t born = 0;
+  int32_t dead = 0;
+};
+// The schedule must be valid.
+std::vector<Lifetime> Lifetimes(const StepGraph& graph,
+                                std::span<const Entry> schedule);
+
+// Completes a list of execs with the frees of the policy.
+Schedule WithFrees(const StepGraph& graph, std::span<const OpId> execs,
+                   FreePolicy policy);
+
+// The base order, every op once, with the frees of the policy.
+Schedule BaseSchedule(const StepGraph& graph, FreePolicy policy);
+
+}  // namespace reprise::planner

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What searches of one step graph and one budget tell each other while they
+// run. The planner has no threads: whoever runs several searches makes one of
+// these, and any of them may call it at any time (server/solve).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/model/step_graph.h"
+
+namespace reprise::planner {
+
+// What one of several searches does first: bounds, plans, or all of it.
+enum class Part : uint8_t { kAll, kProve, kImprove };
+
+class Exchange {
+ public:
+  // In terms of the graph that is searched, which all reduce alike.
+  struct Found {
+    int64_t peak_bytes = 0;
+    int64_t time_ns = 0;
+    std::vector<OpId> execs = {};
+    std::string solver = {};
+  };
+
+  virtual ~Exchange() = default;
+
+  // Tells of a schedule within the budget, and of a bound.
+  virtual void Offer(const Found& found) = 0;
+  virtual void OfferBound(int64_t added_ns) = 0;
+
+  // The fastest schedule, where it takes less time than this; the best bound.
+  virtual std::optional<Found> Faster(int64_t time_ns) = 0;
+  virtual int64_t BoundNs() = 0;
+};
+
+}  // namespace reprise::planner

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A schedule as a list of execs, evaluated incrementally: the state of the
+// local search.
+//
+// First runs stand in base order; re-runs may stand anywhere between them. A
+// list is valid where every exec finds the versions it needs. Nothing else has
+// to be said: a life ends at its last event before the storage is written
+// again, exactly where `WithFrees` puts the free. So the time of a list is a
+// sum, and putting in or taking out one re-run touches only the lives of what
+// it makes (one is split or two are joined) and of what it reads (one grows or
+// shrinks):
+//
+//   x made         x read                x read
+//     |==============|=====================|       one life
+//     |==============|            |========|       `x` is re-run before the
+//                                 x again          second reader
+//
+// Memory is kept per exec in blocks of about 64 with a pending sum and the
+// maximum of each: adding to a range costs O(block + blocks). Storages keep
+// their events (makes, reads) in order; versions that do not follow each other
+// are counted as *clashes*, so that several changes may pass through lists
+// that are not valid. Every change is logged and can be undone.
+//
+// Insert, Erase: O(arity * (block + blocks + log events)); 100,000 ops have
+// some 1,600 blocks. Memory O(execs + arities). After any changes and undos
+// the figures equal those of the evaluator on the same execs
+// (ExecListTest.AgreesWithTheEvaluatorAfterAnyChanges).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "planner/model/problem.h"
+
+namespace reprise::planner {
+
+class ExecList {
+ public:
+  // First runs are their op, `End()` is the end of the step, re-runs are
+  // numbered above.
+  using Node = int32_t;
+
+  // Something that happens to a storage: the version it must find, the
+  // version it leaves (kNoValue: none, the same).
+  struct Event {
+    Node node = -1;
+    ValueId need = kNoValue;
+    ValueId make = kNoValue;
+    bool starts = false;  // begins a life
+    ValueId After() const { return make != kNoValue ? make : need; }
+  };
+
+  explicit ExecList(const Problem& problem);
+
+  // Replaces the list. First runs must be complete and in base order.
+  void Assign(std::span<const OpId> execs);
+  std::vector<OpId> Execs() const;
+
+  // Whether `op` may run again just before `next`: its kind, the number of
+  // its runs, and what re-runs may precede. Versions are not looked at.
+  bool MayInsert(OpId op, Node next) const;
+  Node InsertBefore(Node next, OpId op);
+  void Erase(Node rerun);
+
+  // Changes since the last Commit. UndoTo takes back all after the mark.
+  size_t Mark() const { return log_.size(); }
+  void UndoTo(size_t mark);
+  void Commit() { log_.clear(); }
+
+  bool valid() const { return clashes_ == 0; }
+  int64_t time_ns() const { return time_ns_; }
+  int64_t PeakBytes() const;
+  // The first exec that reaches the peak.
+  Node PeakNode() const;
+  int64_t BytesAt(Node node) const;
+  // Largest memory strictly between two nodes, or 0 where there is nothing.
+  int64_t MostBetween(Node after, Node before) const;
+
+  Node End() const { return problem_.op_count; }
+  bool IsRerun(Node node) const { return node > problem_.op_count; }
+  // False for a re-run that was erased and whose number is not used again.
+  bool Has(Node node) const { return nodes_[node].block >= 0; }
+  OpId OpOf(Node node) const { return nodes_[node].op; }
+  // The base op, or the end, that the burst of this exec leads to.
+  OpId LeadsTo(Node node) const { return nodes_[node].leads_to; }
+  const std::vector<Node>& reruns() const { return reruns_; }
+  bool IsBefore(Node a, Node b) const { return Key(a) < Key(b); }
+  // The node this many places further, or the first or the end.
+  Node Move(Node node, int64_t places) const;
+
+  // Events of a storage in order; seeded ops have a storage of their own for
+  // the generator's state, numbered above the graph's.
+  const std::vector<Event>& Events(StorageId s) const { return events_[s]; }
+  // Index of the first event that is not before `node`.
+  int32_t FirstEventFrom(StorageId s, Node node) const;
+  // True where an exec made something that is never read before it is made
+  // again, in all its outputs.
+  bool IsUnread(Node rerun) const;
+
+  int64_t ticks() const { return ticks_; }
+
+ private:
+  static constexpr int32_t kBlock = 128;
+  struct Block {
+    int32_t count = 0;
+    Node nodes[kBlock];
+    int64_t bytes[kBlock];  // without the block's pending sum
+  };
+  struct NodeInfo {
+    OpId op = kNoOp;
+    int32_t block = -1;
+    int32_t offset = 0;
+    OpId leads_to = kNoOp;
+    int32_t rerun_slot = -1;   // place in reruns_
+    int64_t own_bytes = 0;     // workspace and outputs allocated once more
+    int64_t ending_bytes = 0;  // of lives whose last event is here
+  };
+  struct Touch {
+    StorageId storage;
+    ValueId need, make;
+    bool writes;
+  };
+  struct Change {
+    bool inserted;
+    OpId op;
+    Node node, next;
+  };
+
+  int64_t Key(Node node) const {
+    const NodeInfo& info = nodes_[node];
+    return (static_cast<int64_t>(rank_[info.block]) << 32) + info.offset;
+  }
+  Node Previous(Node node) const;
+  Event EventOf(const Touch& touch, Node node) const;
+  bool IsBad(const std::vector<Event>& events, size_t index) const;
+  bool IsState(StorageId s) const { return s >= state_begin_; }
+
+  void AddTouches();
+  void Fill(std::span<const Node> order);
+  void AccountAll();
+  Node DoInsert(Node next, OpId op);
+  void DoErase(Node node);
+  void AddEvent(const Touch& touch, Node node);
+  void RemoveEvent(const Touch& touch, Node node);
+  // Adds to the memory of the nodes strictly between two.
+  void AddBetween(Node after, Node before, int64_t bytes);
+  void AddAt(Node node, int64_t bytes);
+  void AddInBlock(int32_t rank, int32_t begin, int32_t end, int64_t bytes);
+  void FindMost(int32_t rank);
+  void Split(int32_t rank);
+
+  const Problem& problem_;
+  const StorageId state_begin_;
+  std::vector<int64_t> bytes_;        // by storage, states included
+  std::vector<int32_t> touch_begin_;  // CSR by op and the end
+  std::vector<Touch> touches_;
+  std::vector<Event> holds_;  // by storage: release by the program
+
+  std::vector<NodeInfo> nodes_;
+  std::vector<Node> unused_;
+  std::vector<Node> reruns_;
+  std::vector<int32_t> runs_;  // by op
+  std::vector<std::vector<Event>> events_;
+  std::vector<Block> blocks_;
+  std::vector<int32_t> order_;           // by rank: block
+  std::vector<int32_t> rank_;            // by block
+  std::vector<int64_t> pending_, most_;  // by rank; most_ includes pending_
+  std::vector<Change> log_;
+  int64_t clashes_ = 0;
+  int64_t time_ns_ = 0;
+  mutable int64_t ticks_ = 0;
+};
+
+}  // namespace reprise::planner

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/regions/executor.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "planner/bounds/window_bound.h"
+#include "planner/chains/chain.h"
+#include "planner/chains/chain_plan.h"
+#include "planner/construct/strategy.h"
+#include "planner/model/exec_list.h"
+#include "planner/model/random.h"
+#include "planner/model/score.h"
+
+namespace reprise::planner {
+namespace {
+
+// A level below every home: saved by nobody.
+constexpr int32_t kDropped = std::numeric_limits<int32_t>::max();
+
+constexpr size_t kMostStarts = 4;
+
+bool IsNested(const Problem& problem) {
+  return problem.capabilities.execution == Execution::kNested;
+}
+
+// How deep regions may nest.
+int MostDepth(const Problem& problem) {
+  const int most_runs = problem.capabilities.max_runs;
+  return most_runs > 0 ? most_runs - 1 : std::numeric_limits<int>::max();
+}
+
+std::vector<Region> OneRegion(const Problem& problem) {
+  return {{.begin = 0, .end = problem.first_backward}};
+}
+
+std::vector<int32_t> LevelsOf(const SavedSet& saved) {
+  std::vector<int32_t> levels;
+  for (const uint8_t s : saved) levels.push_back(s != 0 ? 0 : kDropped);
+  return levels;
+}
+
+// With no level deeper than its home.
+RegionPlan Trimmed(const Problem& problem, RegionPlan plan) {
+  const std::vector<int32_t> home = HomeDepths(problem, plan.regions);
+  for (size_t s = 0; s < home.size(); ++s) {
+    plan.levels[s] = std::min(plan.levels[s], home[s]);
+  }
+  return plan;
+}
+
+std::string SolverName(const Problem& problem, const RegionPlan& plan) {
+  if (!IsNested(problem)) return "saved-set";
+  return DepthOf(plan) > 1 ? "nested-regions" : "regions";
+}
+
+// Annealing: the search of one kind of executor.
+class Annealing {
+ public:
+  Annealing(const Problem& problem, int64_t budget_bytes, int64_t good_ns,
+            uint64_t seed, Archive& archive, Effort& effort)
+      : problem_(problem),
+        good_ns_(good_ns),
+        most_depth_(MostDepth(problem)),
+        random_(seed),
+        archive_(archive),
+        effort_(effort),
+        list_(problem),
+        score_{.budget_bytes = budget_bytes,
+               .base_time_ns = problem.base.time_ns,
+               .base_peak_bytes = problem.base.peak_bytes} {
+    for (StorageId s = 0; s < static_cast<StorageId>(problem.bytes.size());
+         ++s) {
+      // Made in the forward, and its last version can be made again.
+      const Versions& versions = problem.versions;
+      if (versions.maker[versions.first_value[s]] < problem.first_backward &&
+          problem.rules.may_remake[versions.Last(s)] != 0 &&
+          problem.bytes[s] > 0) {
+        decisions_.push_back(s);
+      }
+    }
+  }
+
+  bool Done() const {
+    const Archive::Point* best = archive_.Best(score_.budget_bytes);
+    return effort_.Over() || (best != nullptr && best->time_ns <= good_ns_);
+  }
+
+  // The score of a plan, which goes to the archive.
+  int64_t Try(const RegionPlan& plan) {
+    const std::vector<OpId> execs = RegionExecs(problem_, plan);
+    effort_.Spend(static_cast<int64_t>(problem_.op_count) * 4 +
+                  static_cast<int64_t>(execs.size()) * 2);
+    if (execs.empty()) return Score::kWorst;
+    const int64_t before = list_.ticks();
+    list_.Assign(execs);
+    effort_.Spend(list_.ticks() - before);
+    if (!list_.valid()) return Score::kWorst;
+    const Generated figures{.valid = true,
+                            .time_ns = list_.time_ns(),
+                            .peak_bytes = list_.PeakBytes()};
+    const int64_t score = score_.Of(figures);
+    const Archive::Point* best = archive_.Best(figures.peak_bytes);
+    if (best == nullptr || best->time_ns > figures.time_ns) {
+      // The evaluator has the last word.
+      if (!AddRegions(problem_, plan, SolverName(problem_, plan), archive_)) {
+        return Score::kWorst;
+      }
+    }
+    return score;
+  }
+
+  void Run(RegionPlan plan, int64_t ticks) {
+    if (decisions_.empty() || Done()) return;
+    int64_t now = Try(plan);
+    const int64_t begin = effort_.ticks();
+    while (!Done() && effort_.ticks() - begin < ticks) {
+      // From 2^-8 to 2^-18 of the base time.
+      const int64_t spent = effort_.ticks() - begin;
+      const int shift = 8 + static_cast<int>(10 * spent / (ticks + 1));
+      RegionPlan next = plan;
+      for (int moves = random_.Percent(25) ? 2 : 1; moves > 0; --moves) {
+        if (IsNested(problem_) && random_.Percent(25)) {
+          ChangeRegions(next);
+        } else {
+          ChangeLevel(next);
+        }
+      }
+      const int64_t score = Try(next);
+      const int64_t slack =
+          static_cast<int64_t>(static_cast<__int128>(random_.Exponential16()) *
+                                   (problem_.base.time_ns >> shift) >>
+                               16);
+      if (score == Score::kWorst || score > now + slack) continue;
+      plan = std::move(next);
+      now = score;
+    }
+  }
+
+ private:
+  void ChangeLevel(RegionPlan& plan) {
+    const StorageId s =
+        decisions_[random_.Below(static_cast<int64_t>(decisions_.size()))];
+    int32_t& level = plan.levels[s];
+    // In between only where regions nest: most storages have no home so deep.
+    if (most_depth_ > 1 && plan.regions.size() > 1 && random_.Percent(30)) {
+      level = 1 + random_.Below(3);
+    } else {
+      level = level == 0 ? kDropped : 0;
+    }
+  }
+
+  // Short more often than long.
+  OpId Length() {
+    int64_t length = 1;
+    while (length < problem_.first_backward && random_.Percent(75)) {
+      length += 1 + length / 2;
+    }
+    return static_cast<OpId>(
+        std::min<int64_t>(length, problem_.first_backward));
+  }
+
+  void ChangeRegions(RegionPlan& plan) {
+    std::vector<Region>& regions = plan.regions;
+    const int kind = random_.Below(4);
+    if (regions.empty() || kind == 0) {
+      const OpId begin = random_.Below(problem_.first_backward);
+      regions.push_back(
+          {begin, std::min(problem_.first_backward, begin + Length())});
+    } else {
+      const auto which =
+          regions.begin() + random_.Below(static_cast<int64_t>(regions.size()));
+      if (kind == 1) {
+        regions.erase(which);
+      } else {
+        const OpId by = random_.Percent(50) ? Length() : -Length();
+        OpId& bound = kind == 2 ? which->begin : which->end;
+        bound = std::clamp<OpId>(bound + by, 0, problem_.first_backward);
+      }
+    }
+    regions = Nested(std::move(regions), most_depth_);
+  }
+
+  const Problem& problem_;
+  const int64_t good_ns_;
+  const int most_depth_;
+  Random random_;
+  Archive& archive_;
+  Effort& effort_;
+  ExecList list_;
+  const Score score_;
+  std::vector<StorageId> decisions_;
+};
+
+std::vector<Region> RegionsOfStages(const Chain& chain) {
+  std::vector<Region> regions;
+  OpId begin = 0;
+  for (const OpId end : chain.ends) {
+    regions.push_back({begin, end + 1});
+    begin = end + 1;
+  }
+  return regions;
+}
+
+// Regions that do not nest: the stages of the chain, joined to fewer and fewer;
+// one region for everything where the graph is no chain.
+std::vector<std::vector<Region>> FlatRegions(const Problem& problem) {
+  std::vector<std::vector<Region>> all;
+  const Chain chain = FindChain(problem);
+  for (int stages = std::max(1, chain.stage_count()); stages > 1;
+       stages = stages * 2 / 3) {
+    all.push_back(RegionsOfStages(JoinStages(problem, chain, stages)));
+  }
+  all.push_back(OneRegion(problem));
+  return all;
+}
+
+// Parts of parts, `parts` each, down to single stages.
+void AddParts(const std::vector<Region>& stages, size_t begin, size_t end,
+              size_t parts, std::vector<Region>& regions) {
+  if (end - begin < 2) return;
+  for (size_t i = 0; i < parts; ++i) {
+    const size_t from = begin + (end - begin) * i / parts;
+    const size_t to = begin + (end - begin) * (i + 1) / parts;
+    if (from == to) continue;
+    regions.push_back({stages[from].begin, stages[to - 1].end});
+    AddParts(stages, from, to, parts, regions);
+  }
+}
+
+std::vector<std::vector<Region>> NestedRegions(const Problem& problem) {
+  std::vector<std::vector<Region>> all;
+  const std::vector<Region> stages = RegionsOfStages(FindChain(problem));
+  for (const size_t parts : {2, 3, 5, 9, 17}) {
+    if (stages.size() <= parts) break;
+    std::vector<Region> regions;
+    AddParts(stages, 0, stages.size(), parts, regions);
+    all.push_back(Nested(std::move(regions), MostDepth(problem)));
+  }
+  return all;
+}
+
+// Sets of saved storages to begin with.
+std::vector<SavedSet> SavedSets(const Problem& problem, int64_t budget_bytes,
+                                const Archive& any, Generator& generator,
+                                Effort& effort) {
+  std::vector<SavedSet> sets;
+  for (const Archive::Point* point : {any.Best(budget_bytes), any.Smallest()}) {
+    if (point != nullptr) sets.push_back(SavedBy(problem, point->execs));
+  }
+  for (const Candidate& candidate :
+       StrategyCandidates(problem, Strategy::kAuto, generator)) {
+    sets.push_back(SavedBy(problem, candidate.execs));
+  }
+  // Cuts at the boundary: for this budget and for less.
+  WindowBound window(problem, problem.first_backward);
+  for (const int percent : {100, 90, 80, 65, 50}) {
+    const int64_t room = (budget_bytes - problem.static_bytes) / 100 * percent;
+    const WindowResult cut = window.Solve(problem.static_bytes + room);
+    if (!cut.has_keep_set) continue;
+    SavedSet saved(problem.bytes.size(), 1);
+    for (const OpId o : cut.keep_set.recomputed) {
+      for (const ValueId v : problem.versions.Make(o)) {
+        saved[problem.versions.storage[v]] = 0;
+      }
+    }
+    for (const ValueId v : cut.keep_set.saved) {
+      saved[problem.versions.storage[v]] = 1;
+    }
+    sets.push_back(std::move(saved));
+  }
+  effort.Spend(window.ticks());
+  // Nothing but what nobody may make again.
+  sets.push_back(SavedSet(problem.bytes.size(), 0));
+  return sets;
+}
+
+// Starts: plans to begin with, and how good they are.
+class Starts {
+ public:
+  explicit Starts(Annealing& search) : search_(search) {}
+
+  void Add(const RegionPlan& plan) {
+    if (search_.Done()) return;
+    const int64_t score = search_.Try(plan);
+    if (score == Score::kWorst) return;
+    const auto after = std::upper_bound(
+        best_.begin(), best_.end(), score,
+        [](int64_t s, const auto& start) { return s < start.first; });
+    best_.insert(after, {score, plan});
+    if (best_.size() > kMostStarts) best_.pop_back();
+  }
+
+  void Improve(int64_t ticks) {
+    for (size_t i = 0; i < best_.size() && !search_.Done(); ++i) {
+      search_.Run(best_[i].second, ticks / static_cast<int64_t>(best_.size()));
+    }
+  }
+
+ private:
+  Annealing& search_;
+  std::vector<std::pair<int64_t, RegionPlan>> best_;
+};
+
+}  // namespace
+
+SavedSet SavedBy(const Problem& problem, const std::vector<OpId>& execs) {
+  SavedSet saved(problem.bytes.size(), 1);
+  std::vector<uint8_t> ran(problem.op_count, 0);
+  for (const OpId o : execs) {
+    if (ran[o] != 0) {
+      for (const ValueId v : problem.versions.Make(o)) {
+        saved[problem.versions.storage[v]] = 0;
+      }
+    }
+    ran[o] = 1;
+  }
+  return saved;
+}
+
+RegionPlan PlanLike(const Problem& problem, const std::vector<OpId>& execs) {
+  if (IsNested(problem)) {
+    return RegionsOfExecs(problem, execs, MostDepth(problem));
+  }
+  return {.regions = OneRegion(problem),
+          .levels = LevelsOf(SavedBy(problem, execs))};
+}
+
+bool AddRegions(const Problem& problem, const RegionPlan& plan,
+                const std::string& solver, Archive& archive) {
+  const std::vector<OpId> execs = RegionExecs(problem, plan);
+  if (execs.empty()) return false;
+  const StatusOr<Evaluation> evaluation = Evaluate(
+      *problem.graph,
+      WithFrees(*problem.graph, execs, problem.capabilities.free_policy),
+      problem.capabilities);
+  if (!evaluation.ok()) return false;
+  archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver,
+              Trimmed(problem, plan));
+  return true;
+}
+
+void SearchRegions(const Problem& problem, int64_t budget_bytes,
+                   int64_t bound_ns, const Request& request, const Archive& any,
+                   Generator& generator, Archive& archive, Effort& effort) {
+  if (problem.first_backward == 0 ||
+      problem.first_backward >= problem.op_count || MostDepth(problem) < 1) {
+    return;
+  }
+  const int64_t good_ns =
+      problem.base.time_ns + bound_ns +
+      static_cast<int64_t>(request.target_gap *
+                           static_cast<double>(problem.base.time_ns));
+  Annealing search(problem, budget_bytes, good_ns, request.seed, archive,
+                   effort);
+  const std::vector<SavedSet> sets =
+      SavedSets(problem, budget_bytes, any, generator, effort);
+  Starts flat(search);
+  std::vector<std::vector<Region>> regions = {OneRegion(problem)};
+  if (IsNested(problem)) regions = FlatRegions(problem);
+  // In long steps they must leave time for those that nest.
+  const bool nests = IsNested(problem) && MostDepth(problem) > 1;
+  const int64_t most_flat =
+      effort.ticks() + (effort.most_ticks() - effort.ticks()) / (nests ? 4 : 1);
+  for (const std::vector<Region>& stages : regions) {
+    for (const SavedSet& saved : sets) {
+      if (effort.ticks() >= most_flat) break;
+      flat.Add({.regions = stages, .levels = LevelsOf(saved)});
+    }
+  }
+  const int64_t left = effort.most_ticks() - effort.ticks();
+  if (!nests) return flat.Improve(left);
+
+  Starts nested(search);
+  for (const std::vector<Region>& parts : NestedRegions(problem)) {
+    nested.Add({.regions = parts, .levels = LevelsOf(sets.back())});
+    nested.Add({.regions = parts, .levels = LevelsOf(sets.front())});
+  }
+  for (const Archive::Point* point : {any.Best(budget_bytes), any.Smallest()}) {
+    if (point != nullptr) nested.Add(PlanLike(problem, point->execs));
+  }
+  ChainSchedules chains(problem);
+  for (const int percent : {100, 95, 85, 70}) {
+    if (search.Done()) return;
+    Effort part(std::max<int64_t>(1, left / 8), effort.should_stop());
+    const int64_t room = (budget_bytes - problem.static_bytes) / 100 * percent;
+    for (const ChainSchedule& schedule :
+         chains.For(problem.static_bytes + room, generator, part)) {
+      nested.Add(PlanLike(problem, schedule.execs));
+    }
+    effort.Spend(part.ticks());
+  }
+  flat.Improve((effort.most_ticks() - effort.ticks()) / 2);
+  nested.Improve(effort.most_ticks() - effort.ticks());
+}
+
+}  // namespace reprise::planner

@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/search/local_search.h"
+
+#include <algorithm>
+
+#include "planner/model/exec_list.h"
+
+namespace reprise::planner {
+namespace {
+
+using Node = ExecList::Node;
+using Event = ExecList::Event;
+
+// Re-runs that one step may put in, and that one in twenty may.
+constexpr int kMostInserted = 8;
+constexpr int kMostInsertedRarely = 50;
+// Tries to find a value alive at a node, per value wanted.
+constexpr int kTries = 16;
+// Execs looked at for the re-runs of a ruin.
+constexpr int kRuinSpan = 200;
+// Changes since the best list after which that list is written down.
+constexpr size_t kMostLogged = size_t{1} << 20;
+// The price of one base peak of bytes above the budget, in base times, at the
+// beginning and from 70 % of the run on. The first is about what bytes are
+// worth, so that the search walks through lists that do not fit.
+constexpr double kFirstPrice = 2.5;
+constexpr double kLastPrice = 20;
+
+class Annealing {
+ public:
+  Annealing(const Problem& problem, const LocalSearchOptions& options,
+            std::vector<OpId>& execs, Archive& archive, Effort& effort)
+      : problem_(problem),
+        options_(options),
+        execs_(execs),
+        archive_(archive),
+        effort_(effort),
+        random_(options.seed),
+        list_(problem) {
+    for (StorageId s = 0; s < static_cast<StorageId>(problem.bytes.size());
+         ++s) {
+      if (problem.bytes[s] > 0 &&
+          problem.rules.may_remake[problem.versions.first_value[s]] != 0) {
+        storages_.push_back(s);
+      }
+    }
+    OpId trigger = kNoOp;
+    for (OpId o = 0; o <= problem.op_count; ++o) {
+      if (problem.rules.may_trigger[o] != 0) trigger = o;
+      last_trigger_.push_back(trigger);
+    }
+  }
+
+  int64_t Run() {
+    list_.Assign(execs_);
+    if (!list_.valid() || storages_.empty()) return 0;
+    SetPrice(0);
+    TakeAsBest();
+    peak_ = list_.PeakNode();
+    int64_t spent = 0, steps = 0;
+    int64_t before = list_.ticks();
+    while (spent < options_.ticks && !effort_.Over()) {
+      Step(Temperature(spent));
+      ++steps;
+      // At least one tick each, so that a step without a change ends too.
+      const int64_t ticks = list_.ticks() - before + 4;
+      before = list_.ticks();
+      spent += ticks;
+      effort_.Spend(ticks);
+      if (Fits() && best_ <= options_.good_enough_ns) break;
+      SetPrice(spent);
+      if (list_.Mark() > kMostLogged) WriteDownBest();
+    }
+    if (!best_execs_.empty()) {
+      list_.Assign(best_execs_);
+    } else {
+      list_.UndoTo(0);
+    }
+    execs_ = list_.Execs();
+    archive_.Add(list_.PeakBytes(), list_.time_ns(), execs_, options_.name);
+    return steps;
+  }
+
+ private:
+  bool Fits() const { return best_peak_ <= options_.budget_bytes; }
+
+  int64_t ScoreNow() {
+    last_peak_ = list_.PeakBytes();
+    const int64_t over = last_peak_ - options_.budget_bytes;
+    if (over <= 0) return list_.time_ns();
+    const double score = static_cast<double>(over) * price_ +
+                         static_cast<double>(list_.time_ns()) + 1;
+    return score < 4e18 ? static_cast<int64_t>(score) : Score::kWorst / 2;
+  }
+  // Smaller is better: what fits by time, what does not by peak.
+  int64_t WorthNow() const {
+    if (last_peak_ <= options_.budget_bytes) return list_.time_ns();
+    return Score::kWorst / 2 + last_peak_ / 2;
+  }
+
+  // Geometric: the exponent falls linearly in ticks; 8 steps per power of two.
+  int64_t Temperature(int64_t spent) const {
+    const int64_t steps = 8 * (options_.cold - options_.hot);
+    const int64_t step = std::min<int64_t>(
+        steps, static_cast<int64_t>(static_cast<__int128>(spent) * steps /
+                                    std::max<int64_t>(1, options_.ticks)));
+    // 2^(-i/8) * 2^16
+    static constexpr int64_t kEighths[8] = {65536, 60097, 55109, 50535,
+                                            46341, 42495, 38968, 35734};
+    const __int128 base =
+        static_cast<__int128>(problem_.base.time_ns) * kEighths[step % 8];
+    return static_cast<int64_t>(base >> (16 + options_.hot + step / 8));
+  }
+
+  // The price rises in 64 steps, and ever faster while nothing fits.
+  void SetPrice(int64_t spent) {
+    const int64_t step =
+        static_cast<int64_t>(static_cast<__int128>(64) * spent /
+                             std::max<int64_t>(1, options_.ticks));
+    if (step == price_step_) return;
+    price_step_ = step;
+    double factor = kFirstPrice;
+    const double ratio = kLastPrice / kFirstPrice;
+    // Powers by multiplication: the same bits on every machine.
+    static constexpr int kRise = 45;
+    const double root = 1.0473;  // ratio^(1/45)
+    for (int i = 0; i < std::min<int64_t>(step, kRise); ++i) factor *= root;
+    factor = std::min(factor, kFirstPrice * ratio);
+    if (!Fits()) {
+      for (int64_t i = 48; i < step; ++i) factor *= 2;
+    }
+    price_ =
+        factor *
+        static_cast<double>(std::max<int64_t>(1, problem_.base.time_ns)) /
+        static_cast<double>(std::max<int64_t>(1, problem_.base.peak_bytes));
+    current_ = ScoreNow();
+  }
+
+  void TakeAsBest() {
+    best_ = WorthNow();
+    best_peak_ = last_peak_;
+    best_execs_.clear();
+    list_.Commit();
+  }
+
+  // The log since the best list is long: keep that list itself.
+  void WriteDownBest() {
+    const std::vector<OpId> now = list_.Execs();
+    if (best_execs_.empty()) {
+      list_.UndoTo(0);
+      best_execs_ = list_.Execs();
+      list_.Assign(now);
+      peak_ = list_.PeakNode();
+    }
+    list_.Commit();
+  }
+
+  void Step(int64_t temperature) {
+    const size_t mark = list_.Mark();
+    inserted_ = 0;
+    most_inserted_ = random_.Percent(5) ? kMostInsertedRarely : kMostInserted;
+    merges_ = random_.Percent(50);
+    bool possible = Propose();
+    if (possible && random_.Percent(25)) possible = Propose();
+    if (list_.Mark() == mark) return;
+    const __int128 rise =
+        static_cast<__int128>(temperature) * random_.Exponential16() >> 16;
+    const __int128 limit = rise + current_;
+    const int64_t most = limit >= Score::kWorst ? Score::kWorst - 1
+                                                : static_cast<int64_t>(limit);
+    if (!possible || !list_.valid() || list_.time_ns() > most) {
+      list_.UndoTo(mark);
+      return;
+    }
+    const int64_t score = ScoreNow();
+    if (score > most) {
+      list_.UndoTo(mark);
+      return;
+    }
+    current_ = score;
+    peak_ = list_.PeakNode();
+    if (WorthNow() < best_) TakeAsBest();
+  }
+
+  // False: what was begun cannot be finished.
+  bool Propose() {
+    const int kind = random_.Below(100);
+    const std::vector<Node>& reruns = list_.reruns();
+    if (kind < 35 || reruns.empty()) return DropAt(peak_);
+    const Node rerun = reruns[random_.Below(reruns.size())];
+    if (kind < 60) {
+      int drops = 1 + random_.Below(3);
+      if (random_.Percent(15)) {
+        drops += Ruin(rerun);
+      } else {
+        Delete(rerun);
+      }
+      return random_.Percent(30) || Eject(drops);
+    }
+    if (kind < 85) return Shift(rerun);
+    if (kind < 92) return DropAt(rerun);
+    return DropAt(random_.Below(problem_.op_count + 1));
+  }
+
+  // Deletes several re-runs that stand near each other.
+  int Ruin(Node first) {
+    const int count = 1 + random_.Below(6);
+    doomed_near_.clear();
+    Node node = first;
+    for (int i = 0; i < kRuinSpan && node != list_.End(); ++i) {
+      if (list_.IsRerun(node)) doomed_near_.push_back(node);
+      if (static_cast<int>(doomed_near_.size()) == count) break;
+      node = list_.Move(node, 1);
+    }
+    for (const Node doomed : doomed_near_) {
+      if (list_.Has(doomed)) Delete(doomed);
+    }
+    return count;
+  }
+
+  // Drops something else wherever the list does not fit now.
+  bool Eject(int drops) {
+    while (drops-- > 0 && list_.PeakBytes() > options_.budget_bytes) {
+      if (!DropAt(list_.PeakNode())) return false;
+    }
+    return true;
+  }
+
+  // Re-makes a value that is alive at a node, but not touched by it, before
+  // its next reader: any one, or the cheapest per byte of three.
+  bool DropAt(Node node) {
+    if (!list_.Has(node)) return true;  // gone with the step's first move
+    int wanted = random_.Percent(50) ? 3 : 1;
+    ValueId best = kNoValue;
+    Node before = node;
+    double least = 0;
+    for (int tries = kTries * wanted; tries > 0 && wanted > 0; --tries) {
+      const StorageId s = storages_[random_.Below(storages_.size())];
+      const std::vector<Event>& events = list_.Events(s);
+      const int32_t next = list_.FirstEventFrom(s, node);
+      if (next == 0 || next >= static_cast<int32_t>(events.size()) ||
+          events[next].starts || events[next].node == node) {
+        continue;
+      }
+      const ValueId v = events[next - 1].After();
+      if (problem_.rules.may_remake[v] == 0) continue;
+      const double worth =
+          static_cast<double>(
+              problem_.rules.rerun_ns[problem_.versions.maker[v]]) /
+          static_cast<double>(problem_.bytes[s]);
+      if (best == kNoValue || worth < least) {
+        best = v;
+        before = events[next].node;
+        least = worth;
+      }
+      --wanted;
+    }
+    if (best == kNoValue) return true;
+    // Where re-runs may not stand just before the reader: as late as they may.
+    const OpId trigger = last_trigger_[list_.LeadsTo(before)];
+    if (trigger != list_.LeadsTo(before)) {
+      if (trigger == kNoOp || !list_.IsBefore(node, trigger)) return true;
+      before = trigger;
+    }
+    return Remake(best, before);
+  }
+
+  // Puts in the maker of a value before a node, and what that needs.
+  bool Remake(ValueId v, Node next) {
+    const OpId op = problem_.versions.maker[v];
+    if (++inserted_ > most_inserted_ || problem_.rules.may_remake[v] == 0 ||
+        !list_.MayInsert(op, next)) {
+      return false;
+    }
+    const Node node = list_.InsertBefore(next, op);
+    for (const ValueId u : problem_.versions.Need(op)) {
+      // It may have gone with what was put in for another input.
+      if (!list_.Has(node) || list_.OpOf(node) != op) return false;
+      const StorageId s = problem_.versions.storage[u];
+      const std::vector<Event>& events = list_.Events(s);
+      const int32_t at = list_.FirstEventFrom(s, node);
+      const Event previous = events[at - 1];
+      if (previous.After() != u) {
+        if (!Remake(u, node)) return false;
+        continue;
+      }
+      const bool extended = at + 1 == static_cast<int32_t>(events.size()) ||
+                            events[at + 1].starts;
+      if (!extended || problem_.rules.may_remake[u] == 0) continue;
+      if (!list_.MayInsert(problem_.versions.maker[u], node)) continue;
+      const bool over =
+          list_.MostBetween(previous.node, node) > options_.budget_bytes;
+      if (!random_.Percent(over ? 75 : 8)) continue;
+      if (!Remake(u, node)) return false;
+    }
+    if (!list_.Has(node) || list_.OpOf(node) != op) return false;
+    if (!RemakeNewer(node)) return false;
+    if (!list_.Has(node) || list_.OpOf(node) != op) return false;
+    DeleteUnreadBefore(node);
+    if (merges_ && list_.Has(node)) DeleteNextAfter(node);
+    return true;
+  }
+
+  // An older version made again destroys the newer one: who reads that later
+  // needs it made again in turn.
+  bool RemakeNewer(Node node) {
+    const Versions& versions = problem_.versions;
+    for (const ValueId v : versions.Make(list_.OpOf(node))) {
+      const StorageId s = versions.storage[v];
+      if (versions.Last(s) == versions.first_value[s]) continue;
+      const std::vector<Event>& events = list_.Events(s);
+      ValueId present = v;
+      for (size_t i = list_.FirstEventFrom(s, node) + 1; i < events.size();
+           ++i) {
+        if (events[i].starts) break;
+        if (events[i].need != kNoValue && events[i].need != present) {
+          if (!Remake(events[i].need, events[i].node)) return false;
+          break;
+        }
+        present = events[i].After();
+      }
+    }
+    return true;
+  }
+
+  // The next re-run of the same op: its readers may as well take from `node`.
+  // A step that does so throughout moves a whole burst forward.
+  void DeleteNextAfter(Node node) {
+    constexpr size_t kFar = 4;
+    for (const StorageId s : problem_.Writes(list_.OpOf(node))) {
+      const std::vector<Event>& events = list_.Events(s);
+      const size_t from = list_.FirstEventFrom(s, node) + 1;
+      for (size_t i = from; i < std::min(from + kFar, events.size()); ++i) {
+        if (!events[i].starts) continue;
+        if (list_.IsRerun(events[i].node)) Delete(events[i].node);
+        return;
+      }
+    }
+  }
+
+  // A re-run whose readers are now served by `node` was for nothing.
+  void DeleteUnreadBefore(Node node) {
+    for (const StorageId s : problem_.Writes(list_.OpOf(node))) {
+      const int32_t at = list_.FirstEventFrom(s, node);
+      const Event& previous = list_.Events(s)[at - 1];
+      if (list_.IsRerun(previous.node) && previous.starts &&
+          list_.IsUnread(previous.node)) {
+        Delete(previous.node);
+        return;
+      }
+    }
+  }
+
+  // Takes a re-run out, and those that were there for it alone.
+  void Delete(Node rerun) {
+    doomed_.assign(1, rerun);
+    while (!doomed_.empty()) {
+      const Node node = doomed_.back();
+      doomed_.pop_back();
+      // One may have gone with another.
+      if (!list_.Has(node) || (node != rerun && !list_.IsUnread(node))) {
+        continue;
+      }
+      for (const ValueId u : problem_.versions.Need(list_.OpOf(node))) {
+        const StorageId s = problem_.versions.storage[u];
+        const int32_t at = list_.FirstEventFrom(s, node);
+        const Event& previous = list_.Events(s)[at - 1];
+        if (previous.make != kNoValue && list_.IsRerun(previous.node)) {
+          doomed_.push_back(previous.node);
+        }
+      }
+      list_.Erase(node);
+    }
+  }
+
+  bool Shift(Node rerun) {
+    const OpId op = list_.OpOf(rerun);
+    Node target = list_.End();
+    if (random_.Percent(40)) {
+      for (const StorageId s : problem_.Writes(op)) {
+        const std::vector<Event>& events = list_.Events(s);
+        const size_t next = list_.FirstEventFrom(s, rerun) + 1;
+        if (next < events.size() && !events[next].starts &&
+            list_.IsBefore(events[next].node, target)) {
+          target = events[next].node;
+        }
+      }
+    } else {
+      int64_t places = 1 + random_.Below(int64_t{2} << random_.Below(7));
+      if (random_.Percent(50)) places = -places;
+      target = list_.Move(rerun, places);
+    }
+    if (target == rerun || list_.Move(rerun, 1) == target) return true;
+    list_.Erase(rerun);
+    if (!list_.MayInsert(op, target)) return false;
+    list_.InsertBefore(target, op);
+    return true;
+  }
+
+  const Problem& problem_;
+  const LocalSearchOptions& options_;
+  std::vector<OpId>& execs_;
+  Archive& archive_;
+  Effort& effort_;
+  Random random_;
+  ExecList list_;
+
+  std::vector<StorageId> storages_;  // that may be made again
+  std::vector<OpId> last_trigger_;   // by op: the last one up to it
+  Node peak_ = 0;
+  int inserted_ = 0;  // by the current step
+  int most_inserted_ = kMostInserted;
+  bool merges_ = false;  // this step deletes what follows what it inserts
+  std::vector<Node> doomed_, doomed_near_;
+  int64_t last_peak_ = 0;
+  int64_t current_ = Score::kWorst;
+  int64_t best_ = Score::kWorst;
+  int64_t best_peak_ = Score::kWorst;
+  std::vector<OpId> best_execs_;  // empty: the list at the log's beginning
+  double price_ = 0;              // per byte
+  int64_t price_step_ = -1;
+};
+
+}  // namespace
+
+int64_t LocalSearch(const Problem& problem, const LocalSearchOptions& options,
+                    std::vector<OpId>& execs, Archive& archive,
+                    Effort& effort) {
+  return Annealing(problem, options, execs, archive, effort).Run();
+}
+
+}  // namespace reprise::planner

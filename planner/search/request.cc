@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/str_cat.h"
+#include "planner/search/solve.h"
+
+namespace reprise::planner {
+
+Status CheckRequest(const Request& request) {
+  if (request.budget_bytes < 0) {
+    return InvalidArgument(StrCat("budget_bytes: must not be negative, got ",
+                                  request.budget_bytes));
+  }
+  if (request.max_ticks < 0) {
+    return InvalidArgument(
+        StrCat("max_ticks: must not be negative, got ", request.max_ticks));
+  }
+  if (request.until_stopped && !request.should_stop) {
+    return InvalidArgument("until_stopped: needs should_stop");
+  }
+  if (!(request.target_gap >= 0) || request.target_gap > 1e6) {
+    return InvalidArgument("target_gap: must be between 0 and 1000000");
+  }
+  if (request.capabilities.max_runs < 0) {
+    return InvalidArgument(
+        StrCat("capabilities.max_runs: must not be negative, "
+               "got ",
+               request.capabilities.max_runs));
+  }
+  const int64_t ns_per_op = request.capabilities.ns_per_op;
+  if (ns_per_op < 0 || ns_per_op > 1'000'000'000) {
+    return InvalidArgument(
+        StrCat("capabilities.ns_per_op: must be between 0 "
+               "and 1000000000, got ",
+               ns_per_op));
+  }
+  return OkStatus();
+}
+
+Known::Known(const Problem& problem) : generator(problem), chains(problem) {
+  std::vector<OpId> execs(problem.op_count);
+  for (OpId o = 0; o < problem.op_count; ++o) execs[o] = o;
+  RegionPlan regions;
+  if (problem.capabilities.execution != Execution::kFree) {
+    regions.levels.assign(problem.bytes.size(), 0);
+  }
+  archive.Add(problem.base.peak_bytes, problem.base.time_ns, execs, "base",
+              regions);
+}
+
+int64_t DefaultTicks(const Problem& problem) {
+  return std::max<int64_t>(200'000'000, 20'000 * int64_t{problem.op_count});
+}
+
+}  // namespace reprise::planner

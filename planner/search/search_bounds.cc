@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iterator>
+
+#include "planner/construct/construct.h"
+#include "planner/model/exec_list.h"
+#include "planner/search/search.h"
+
+namespace reprise::planner {
+void Search::Sharpen(int64_t ticks) {
+  const int64_t enough = Best() == nullptr ? Score::kWorst : BestAdded();
+  const WindowResult window = certificate_.Sharpen(enough, ticks);
+  if (window.has_keep_set) StartFrom({window.keep_set}, "exact-cut");
+}
+
+void Search::Combine(int64_t ticks) {
+  certificate_.Combine(
+      Best() == nullptr ? -1 : BestAdded(), ticks,
+      [this](const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns) {
+        std::vector<OpId> peaks = StartFrom(keep_sets, "windows");
+        Trade();
+        if (Best() != nullptr) incumbent_ns = BestAdded();
+        return peaks;
+      },
+      // Another search makes the time worth more elsewhere.
+      /*neighbours=*/request_.part != Part::kProve || round_ > 0);
+}
+
+void Search::Refute(int64_t ticks) {
+  certificate_.Refute(
+      BestAdded(), ticks,
+      [this](const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns) {
+        std::vector<OpId> peaks = StartFrom(keep_sets, "windows");
+        incumbent_ns = BestAdded();
+        return peaks;
+      });
+}
+
+std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
+                                    const char* solver) {
+  std::vector<OpId> peaks;
+  for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
+    Flags flags = BaseFlags(problem_);
+    for (const KeepSet& keep_set : keep_sets) {
+      ApplyKeepSet(problem_, keep_set, tail, flags);
+    }
+    const int64_t before = generator_.ticks();
+    const Generated generated = generator_.Generate(flags);
+    effort_.Spend(generator_.ticks() - before);
+    if (!generated.valid) continue;
+    archive_.Add(generated.peak_bytes, generated.time_ns, generator_.execs(),
+                 solver);
+    // What windows say comes first: it is often a few moves from optimal.
+    starts_.insert(starts_.begin(), generator_.execs());
+    if (std::ssize(starts_) > kMostStarts) starts_.pop_back();
+    if (generated.peak_bytes <= request_.budget_bytes) return {};
+    if (generated.peak_at != kNoOp && generated.peak_at < problem_.op_count) {
+      peaks.push_back(generated.peak_at);
+    }
+    std::vector<int64_t> bytes(problem_.op_count);
+    for (OpId o = 0; o < problem_.op_count; ++o) {
+      bytes[o] = generator_.bytes_at()[generator_.first_exec()[o]];
+    }
+    for (const OpId at :
+         LocalPeaks(bytes, 2, std::max(1, problem_.op_count / 64))) {
+      if (bytes[at] > request_.budget_bytes) peaks.push_back(at);
+    }
+  }
+  std::sort(peaks.begin(), peaks.end());
+  peaks.erase(std::unique(peaks.begin(), peaks.end()), peaks.end());
+  return peaks;
+}
+
+void Search::CertifyIncumbent(int64_t) {
+  const Archive::Point* best = Best();
+  if (best == nullptr) return;
+  ExecList list(problem_);
+  list.Assign(best->execs);
+  effort_.Spend(list.ticks());
+  std::vector<int64_t> bytes(problem_.op_count);
+  for (OpId o = 0; o < problem_.op_count; ++o) bytes[o] = list.BytesAt(o);
+  for (const OpId at :
+       LocalPeaks(bytes, 6, std::max(1, problem_.op_count / 64))) {
+    if (effort_.Over()) return;
+    certificate_.Touch(at);
+  }
+}
+
+}  // namespace reprise::planner

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <memory>
+
+#include "planner/construct/construct.h"
+#include "planner/construct/strategy.h"
+#include "planner/search/local_search.h"
+#include "planner/search/search.h"
+
+namespace reprise::planner {
+namespace {
+
+// Of the windows of the base order, whatever the size of the step.
+constexpr int64_t kMostBaseTicks = 25'000'000;
+// In smaller ones the search over lists of execs sees all there is.
+constexpr int kFewestBlockOps = 400;
+
+}  // namespace
+
+void Search::AddStart(const Flags& flags) {
+  if (generator_.Generate(flags).valid) {
+    starts_.push_back(generator_.execs());
+  }
+  effort_.Spend(problem_.op_count);
+}
+
+void Search::CertifyBaseOrder(int64_t ticks) {
+  CertifyBase(problem_, request_.budget_bytes, std::min(ticks, kMostBaseTicks),
+              certificate_, effort_);
+}
+
+void Search::AddStrategies(int64_t) {
+  if (!known_.has_strategies) {
+    const int64_t before = generator_.ticks();
+    for (const Candidate& candidate :
+         StrategyCandidates(problem_, Strategy::kAuto, generator_)) {
+      archive_.Add(candidate.peak_bytes, candidate.time_ns, candidate.execs,
+                   std::string(NameOf(candidate.strategy)));
+    }
+    effort_.Spend(generator_.ticks() - before);
+    known_.has_strategies = true;
+  }
+  for (const ChainSchedule& schedule :
+       known_.chains.For(request_.budget_bytes, generator_, effort_)) {
+    archive_.Add(schedule.peak_bytes, schedule.time_ns, schedule.execs,
+                 schedule.solver);
+  }
+}
+
+void Search::Construct(int64_t ticks) {
+  const Score score{.budget_bytes = request_.budget_bytes,
+                    .base_time_ns = problem_.base.time_ns,
+                    .base_peak_bytes = problem_.base.peak_bytes};
+  for (const Retention tail : {Retention::kAgain, Retention::kSave}) {
+    if (Done()) break;
+    ConstructOptions options{.budget_bytes = request_.budget_bytes,
+                             .tail = tail};
+    Flags flags = FromCuts(problem_, options, certificate_, generator_,
+                           archive_, effort_);
+    if (!Done()) {
+      Restore(problem_, score, ticks, generator_, flags, archive_, effort_);
+    }
+    AddStart(flags);
+  }
+  // What fits in less fits too, and is sometimes better.
+  for (const int percent : {90, 80, 70}) {
+    if (Done() || Best() == nullptr) break;
+    const int64_t before = BestAdded();
+    ConstructOptions options{
+        .budget_bytes =
+            problem_.static_bytes +
+            (request_.budget_bytes - problem_.static_bytes) / 100 * percent};
+    Flags flags = FromCuts(problem_, options, certificate_, generator_,
+                           archive_, effort_);
+    if (BestAdded() < before) AddStart(flags);
+  }
+}
+
+void Search::ConstructBlocks(int64_t ticks) {
+  if (problem_.op_count < kFewestBlockOps) return;
+  if (certificate_.tried().empty()) return;
+  OpId at = certificate_.tried().begin()->first;
+  for (const auto& [op, window] : certificate_.tried()) {
+    if (window.added_ns > certificate_.tried().at(at).added_ns) at = op;
+  }
+  block_plan_ = std::make_unique<BlockPlan>(problem_, FindBlocks(problem_), at);
+  effort_.Spend(problem_.op_count);
+  if (!block_plan_->empty()) {
+    block_plan_->Fit(request_.budget_bytes, certificate_, generator_, archive_,
+                     effort_);
+    ImproveBlocks(ticks);
+  }
+  if (!block_plan_->empty()) AddStart(block_plan_->MakeFlags());
+}
+
+void Search::FindAny(int64_t ticks) {
+  std::vector<OpId> execs = BaseExecs();
+  const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                   .ticks = ticks,
+                                   .seed = random_.Next(),
+                                   .good_enough_ns = GoodEnough(),
+                                   .hot = kHot};
+  LocalSearch(problem_, options, execs, archive_, effort_);
+}
+
+void Search::LookBack(int64_t ticks) { certificate_.TryPebbling(ticks); }
+
+}  // namespace reprise::planner

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "planner/search/local_search.h"
+#include "planner/search/neighbourhood.h"
+#include "planner/search/search.h"
+
+namespace reprise::planner {
+namespace {
+
+constexpr int kMostTwiceOps = 128;
+// First temperature of a search from what windows say, as kHot.
+constexpr int kCool = 12;
+// They get the ticks of a round, or as little as this part of them.
+constexpr int64_t kMostParts = 32;
+// With less a single one may take more than all that is left.
+constexpr int64_t kFewestAroundTicks = 1'000'000;
+
+}  // namespace
+
+void Search::Anneal(int64_t ticks) {
+  std::vector<OpId> execs = BaseExecs();
+  int hot = kHot;
+  if (round_ % 4 == 3 && !starts_.empty()) {
+    execs = starts_[static_cast<size_t>(round_ / 4) % starts_.size()];
+    hot += 1;
+  } else if (round_ % 2 == 1 && Best() != nullptr) {
+    execs = Best()->execs;
+    hot += 2;
+  }
+  const int64_t before = BestAdded();
+  const LocalSearchOptions options{
+      .budget_bytes = request_.budget_bytes,
+      .ticks = std::min(ticks, effort_.most_ticks() - effort_.ticks()),
+      .seed = random_.Next(),
+      .good_enough_ns = Aim(),
+      .hot = hot,
+  };
+  LocalSearch(problem_, options, execs, archive_, effort_);
+  stalled_ = BestAdded() < before ? 0 : stalled_ + 1;
+}
+
+void Search::AnnealFirst(int64_t ticks) {
+  // Of the smallest steps two short ones find more than one.
+  const int runs = problem_.op_count <= kMostTwiceOps ? 2 : 1;
+  for (int run = 0; run < runs && !Done(); ++run) {
+    std::vector<OpId> execs = BaseExecs();
+    const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                     .ticks = ticks / 2,
+                                     .seed = request_.seed + run,
+                                     .good_enough_ns = GoodEnough(),
+                                     .hot = kHot};
+    LocalSearch(problem_, options, execs, archive_, effort_);
+  }
+}
+
+void Search::AnnealStarts(int64_t ticks) {
+  uint64_t seed = request_.seed;
+  const auto anneal = [&](std::vector<OpId> execs, int64_t share, int hot) {
+    if (effort_.Over() || Proven()) return;
+    const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                     .ticks = share,
+                                     .seed = ++seed,
+                                     .good_enough_ns = Aim(),
+                                     .hot = hot};
+    LocalSearch(problem_, options, execs, archive_, effort_);
+  };
+  // The latest comes first: most of the effort is for that one.
+  for (const int hot : {kCool, kCool + 2, kCool + 1}) {
+    anneal(starts_.front(), ticks / 4, hot);
+  }
+  for (size_t i = 1; i < starts_.size(); ++i) {
+    anneal(starts_[i], ticks / 4 / kMostStarts, kCool);
+  }
+}
+
+void Search::ImproveBlocks(int64_t ticks) {
+  const Score score{.budget_bytes = request_.budget_bytes,
+                    .base_time_ns = problem_.base.time_ns,
+                    .base_peak_bytes = problem_.base.peak_bytes};
+  block_plan_->Improve(score, random_.Next(), ticks, GoodEnough(), generator_,
+                       archive_, effort_);
+}
+
+void Search::SearchAround(int64_t ticks) {
+  stalled_ = 0;
+  if (ticks / around_part_ < kFewestAroundTicks) return;
+  if (blocks_ == nullptr) {
+    blocks_ = std::make_unique<Blocks>(FindBlocks(problem_));
+  }
+  std::vector<OpId> execs = Best()->execs;
+  const auto runs = static_cast<uint64_t>(log_.Runs("neighbourhoods"));
+  const NeighbourhoodOptions options{.budget_bytes = request_.budget_bytes,
+                                     .ticks = ticks / around_part_,
+                                     .seed = request_.seed + 1 + runs,
+                                     .good_enough_ns = GoodEnough()};
+  const int64_t before = BestAdded();
+  SearchNeighbourhoods(problem_, *blocks_, options, execs, archive_, effort_);
+  around_part_ = BestAdded() < before ? std::max<int64_t>(1, around_part_ / 2)
+                                      : std::min(kMostParts, 2 * around_part_);
+}
+
+void Search::Polish(int64_t ticks) {
+  std::vector<OpId> execs = Best()->execs;
+  const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
+                                   .ticks = ticks,
+                                   .seed = Random(request_.seed).Next(),
+                                   .good_enough_ns = Aim(),
+                                   .hot = 10};
+  LocalSearch(problem_, options, execs, archive_, effort_);
+}
+
+}  // namespace reprise::planner

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/search/solve.h"
+
+#include <algorithm>
+
+#include "planner/bounds/mip.h"
+#include "planner/construct/burst.h"
+#include "planner/construct/construct.h"
+#include "planner/regions/executor.h"
+#include "planner/search/search.h"
+
+namespace reprise::planner {
+namespace {
+
+// More effort where the first schedule was hard to find.
+constexpr int64_t kTightScales = 2;
+// Larger steps end with the effort that they begin with.
+constexpr int kMostFarOps = 10'000;
+// In larger steps the last hundredths of a percent cost too much.
+constexpr int kMostSmallOps = 1500;
+// Rounds of annealing without a gain after which neighbourhoods are tried.
+constexpr int kStalledRounds = 3;
+
+}  // namespace
+
+// ---- The list: name, share in 1/64, when, what ----
+
+// Once, with what the request allows.
+const Search::Pass Search::kFirst[] = {
+    {"base-windows", 8, &Search::IsOpen, &Search::CertifyBaseOrder},
+    {"by-name", 0, nullptr, &Search::AddStrategies, Part::kImprove},
+    {"min-cut", 4, &Search::IsOpen, &Search::Construct},
+    {"blocks", 16, &Search::IsOpen, &Search::ConstructBlocks},
+    // Of graphs without versions a schedule found from its end comes at once
+    // or late.
+    {"unwind", 1, &Search::HasNonePlain, &Search::UnwindFromMarks},
+    {"looking-back", 4, &Search::HasNone, &Search::LookBack, Part::kProve},
+    // Of graphs with versions the main search finds tighter schedules than of
+    // others, sooner.
+    {"any", 4, &Search::HasNoneWithVersions, &Search::FindAny, Part::kImprove},
+    {"unwind", 48, &Search::HasNone, &Search::UnwindFromMarks, Part::kImprove},
+    {"any", 4, &Search::HasNonePlain, &Search::FindAny, Part::kImprove},
+    {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst},
+    {"refute", 4, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
+    {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
+    {"near-windows", 8, &Search::HasStarts, &Search::AnnealStarts},
+    {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute},
+    {"exact-windows", 8, &Search::IsOpen, &Search::Sharpen, Part::kImprove},
+    {"next-use", 16, &Search::IsTightAndSmall, &Search::Squeeze},
+};
+
+// In each round, with the ticks of that round.
+const Search::Pass Search::kRound[] = {
+    {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
+    {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
+    {"annealing", 64, &Search::IsOpen, &Search::Anneal},
+    {"refute", 16, &Search::IsSmallWithPlan, &Search::Refute},
+    {"neighbourhoods", 64, &Search::IsStalled, &Search::SearchAround},
+    {"incumbent-windows", 0, &Search::IsOpen, &Search::CertifyIncumbent},
+    {"exact-windows", 16, &Search::IsOddRound, &Search::Sharpen,
+     Part::kImprove},
+    {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
+};
+
+// Where the search ended far from its bound: a schedule found another way now
+// and then is a better start.
+const Search::Pass Search::kFar[] = {
+    {"unwind", 32, &Search::IsLoose, &Search::UnwindFromMarks},
+};
+
+// The target gap is reached; a little more often closes it.
+const Search::Pass Search::kLast[] = {
+    {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
+    {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
+    {"near-windows", 2, &Search::HasStartsLeft, &Search::AnnealStarts},
+    {"polish", 4, &Search::IsAlmostDone, &Search::Polish},
+    {"annealing", 11, &Search::IsAlmostDone, &Search::Anneal},
+    {"incumbent-windows", 0, &Search::IsAlmostDone, &Search::CertifyIncumbent},
+    {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
+    {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
+};
+
+bool Search::IsTightAndSmall() const {
+  return IsTight() && problem_.op_count <= kMostBeamOps;
+}
+
+bool Search::IsLateAndNone() const {
+  return HasNone() && log_.Runs("next-use") == 0 &&
+         (round_ >= 2 || effort_.ticks() > scale_ / 2);
+}
+
+bool Search::IsSmall() const {
+  return IsOpen() && problem_.op_count <= kMostSmallOps;
+}
+
+bool Search::HasBlocks() const {
+  return IsOpen() && problem_.op_count > kMostSmallOps &&
+         block_plan_ != nullptr && !block_plan_->empty();
+}
+
+bool Search::IsStalled() const {
+  return IsOpen() && !HasNone() && MipAvailable() && stalled_ >= kStalledRounds;
+}
+
+bool Search::IsAlmostDone() const {
+  return !HasNone() && !Proven() && problem_.op_count <= kMostSmallOps;
+}
+
+bool Search::IsFar() const {
+  return problem_.op_count <= kMostFarOps && Best()->time_ns > GoodEnough() &&
+         BestAdded() - BoundNs() > problem_.base.time_ns / 50;
+}
+
+PassLog::State Search::Now() const {
+  return {.ticks = effort_.ticks(),
+          .added_ns = HasNone() ? -1 : BestAdded(),
+          .bound_ns = BoundNs()};
+}
+
+void Search::RunAll(std::span<const Pass> passes, int64_t ticks) {
+  for (const Pass& pass : passes) {
+    if (certificate_.impossible()) return;
+    const bool wanted =
+        pass.wanted == nullptr || (!effort_.Over() && (this->*pass.wanted)());
+    const bool shared = request_.exchange != nullptr &&
+                        request_.part != Part::kAll && pass.part != Part::kAll;
+    if (!wanted || (shared && pass.part != request_.part)) continue;
+    const PassLog::State before = Now();
+    (this->*pass.run)(
+        static_cast<int64_t>(static_cast<__int128>(ticks) * pass.share / 64));
+    log_.Add(pass.name, before, Now());
+    Trade();
+    Report(pass.name);
+  }
+}
+
+void Search::Improve() {
+  int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
+  stalled_ = 0;
+  for (round_ = 0;; ++round_) {
+    if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
+    effort_.Spend(1000);  // a round without a single candidate ends too
+    RunAll(kRound, ticks);
+    if (Done() || certificate_.impossible()) return;
+    if (round_ % 2 == 1) ticks = ticks * 3 / 2;
+  }
+}
+
+void Search::Trade() {
+  Exchange* exchange = request_.exchange;
+  if (exchange == nullptr) return;
+  exchange->OfferBound(certificate_.added_ns());
+  shared_bound_ns_ = exchange->BoundNs();
+  const int64_t time_ns = HasNone() ? Score::kWorst : Best()->time_ns;
+  if (const auto other = exchange->Faster(time_ns)) {
+    archive_.Add(other->peak_bytes, other->time_ns, other->execs,
+                 other->solver);
+  } else if (!HasNone()) {
+    exchange->Offer({.peak_bytes = Best()->peak_bytes,
+                     .time_ns = time_ns,
+                     .execs = Best()->execs,
+                     .solver = Best()->solver});
+  }
+}
+
+Solution Search::Run() {
+  if (problem_.base.peak_bytes <= request_.budget_bytes) return {};
+  RunAll(kFirst, scale_);
+  if (certificate_.impossible()) return Refuse();
+  Improve();
+  if (Best() != nullptr && request_.max_ticks == 0 &&
+      (is_plain_ ? IsTight() : IsFar())) {
+    // Worth the same effort again.
+    effort_.AllowAtLeast(kTightScales * scale_);
+    RunAll(kFar, scale_);
+    Improve();
+  }
+  if (Best() == nullptr && request_.max_ticks == 0) {
+    // Nobody limited the effort: a plan late is worth more than none.
+    effort_.AllowAtLeast(kTightScales * scale_);
+    Improve();
+  }
+  RunAll(kLast, scale_);
+  if (certificate_.impossible() && HasNone()) return Refuse();
+  return {.added_ns = certificate_.added_ns(),
+          .source = certificate_.source(),
+          .impossible = false,
+          .infeasible = certificate_.infeasible(),
+          .passes = log_.lines()};
+}
+
+Solution Search::Refuse() {
+  const Infeasible infeasible =
+      ProveMore(problem_, certificate_.infeasible(), scale_ / 32, effort_);
+  const int64_t least = infeasible.smallest_budget_bytes;
+  for (const int64_t percent : {100, 105, 120}) {
+    const int64_t budget =
+        least + (problem_.base.peak_bytes - least) * (percent - 100) / 100;
+    const Archive::Point* smallest = archive_.Smallest();
+    if (smallest != nullptr && smallest->peak_bytes <= budget) break;
+    ConstructOptions options{.budget_bytes = budget, .rounds = 20};
+    FromCuts(problem_, options, certificate_, generator_, archive_, effort_);
+  }
+  return {.added_ns = 0,
+          .source = {},
+          .impossible = true,
+          .infeasible = certificate_.infeasible().smallest_budget_bytes >
+                                infeasible.smallest_budget_bytes
+                            ? certificate_.infeasible()
+                            : infeasible,
+          .passes = log_.lines()};
+}
+
+Solution Solve(const Problem& problem, const Request& request, Known& known,
+               Effort& effort) {
+  if (problem.capabilities.execution == Execution::kFree) {
+    return Search(problem, request, known, effort).Run();
+  }
+  // Any schedule under the same rules: its bound holds for the executor, and
+  // its plans are where the executor's own begin.
+  Known any(problem);
+  const int64_t half = effort.most_ticks() / 2;
+  Effort first(half, effort.should_stop());
+  Solution solution = Search(problem, request, any, first).Run();
+  effort.Spend(first.ticks());
+  if (!solution.impossible) {
+    SearchRegions(problem, request.budget_bytes, solution.added_ns, request,
+                  any.archive, known.generator, known.archive, effort);
+  }
+  return solution;
+}
+
+}  // namespace reprise::planner

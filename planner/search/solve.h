@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One solve: the pipeline of algorithms for one problem and one budget.
+//
+//   base order fits        -> done, proven
+//   screen and windows     -> impossible, with the proof
+//   cuts -> schedules      -> restore -> local search, from several starts
+//   windows where the incumbent touches the budget -> better bound
+//
+// What is known outlives a solve: a sweep shares it. A solution's bound and
+// refusal are the certificate's (certificate.h), whatever ended the search;
+// constructions, chains, trees, neighbourhoods and regions find schedules and
+// prove nothing.
+#pragma once
+
+#include "planner/bounds/certificate.h"
+#include "planner/bounds/certify.h"
+#include "planner/chains/chain_plan.h"
+#include "planner/model/archive.h"
+#include "planner/model/flags.h"
+#include "planner/model/plan.h"
+#include "planner/model/problem.h"
+
+namespace reprise::planner {
+
+struct Solution {
+  int64_t added_ns = 0;  // proven for this budget
+  ProofSource source;    // of added_ns
+  bool impossible = false;
+  Infeasible infeasible;
+  std::vector<PassLine> passes = {};
+};
+
+// Extra time as a fraction of the base time.
+inline double Overhead(int64_t added_ns, int64_t base_time_ns) {
+  if (base_time_ns <= 0) return 0;
+  return static_cast<double>(added_ns) / static_cast<double>(base_time_ns);
+}
+
+// INVALID_ARGUMENT where a field of the request cannot be meant.
+Status CheckRequest(const Request& request);
+
+// What solves of one problem share: nothing in it depends on a budget.
+struct Known {
+  // Begins with the base order: what fits without a plan fits.
+  explicit Known(const Problem& problem);
+
+  Generator generator;
+  Archive archive;
+  ChainSchedules chains;
+  bool has_strategies = false;  // the named ones are in the archive
+};
+
+// Ticks where the request does not say: about three seconds of one core,
+// and for 100,000 ops about 20.
+int64_t DefaultTicks(const Problem& problem);
+
+// Windows at the highest local peaks of the base order; and, until `ticks` are
+// spent, at all its ops above the budget. In large steps without those of which
+// a window like them says that they prove nothing more.
+void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
+                 Certificate& certificate, Effort& effort);
+
+// Raises the smallest budget not ruled out, as far as the ticks go.
+Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
+                     int64_t ticks, Effort& effort);
+
+// Searches until the gap is at most `target_gap` or the effort is over. What
+// it finds is in the archive.
+Solution Solve(const Problem& problem, const Request& request, Known& known,
+               Effort& effort);
+
+// The plan for a budget out of the archive, replayed by the evaluator.
+StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
+                        const Solution& solution, const Archive& archive);
+
+}  // namespace reprise::planner
