@@ -3,9 +3,9 @@
 
 The forward runs as it is and keeps what is not recomputed. Before the first op of the backward that
 needs something absent, everything missing for it runs again in the order of the forward, and stays
-until its last reader. That is what the planner's executor `joint` is (planner/model/evaluate.h). Where it
-finds no plan of that kind, a plan for an executor that can do more may still fit when it is carried
-out this way; this says whether it does. Linear in the graph.
+until its last reader. That is what the planner's executor `joint` is (planner/model/evaluate.h).
+Where it finds no plan of that kind, a plan for an executor that can do more may still fit when it
+is carried out this way; this says whether it does. Linear in the graph.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@
 
     print(agreement(step, model, batch, budget="0.5x"))    # all of it, with a plan of the planner
 
-The evaluator (planner/model/evaluate.h) says what is alive while every exec runs; this does what the
-schedule says and looks. Storages are held by nothing but the table here, at one version each, so a
-free that comes too early shows as an absent storage, one that comes too late as bytes, and a
+The evaluator (planner/model/evaluate.h) says what is alive while every exec runs; this does what
+the schedule says and looks. Storages are held by nothing but the table here, at one version each,
+so a free that comes too early shows as an absent storage, one that comes too late as bytes, and a
 version that is not the one a call read in the trace as an error or as other gradients. Any valid
 schedule can be executed: calls of the backward may run again, calls may run again anywhere, any
 number of times.
