@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import referee
 import torch
+from arming import arm
 from jobs import (
     CapturedGraph,
     Job,
@@ -20,6 +23,8 @@ from jobs import (
     start_meter,
     sum_of,
 )
+from local_agent import LocalAgent
+from loops import deep, train
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -320,3 +325,31 @@ def test_another_torch_has_another_build(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch, "__version__", "3.0.0")
 
     assert Native._fingerprint(fast.FAST) != here
+
+
+@pytest.mark.usefixtures("removed")
+def test_an_interpreter_that_cannot_be_run_again_costs_the_compiled_half_and_no_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    denied = tmp_path / "python"
+    denied.touch(mode=0o600)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("_module", "_builder"):
+        monkeypatch.setattr(fast, name, None)
+    monkeypatch.setattr(fast, "_failed", False)
+    for executable in (str(denied), None):
+        monkeypatch.setattr(sys, "executable", executable)
+        monkeypatch.setattr(fast, "_failed", False)
+
+        fast.prepare()
+        fast.prepare()
+
+        said = capsys.readouterr().err
+        assert said.count("the compiled tape is not built") == 1
+        assert repr(executable) in said
+    model = deep()
+    session = arm(model, LocalAgent(), verify_every=1)
+    train(model, 6)
+    assert fast.library() is None
+    assert session.measured.planned_steps == 3
+    assert session.measured.checks == 3

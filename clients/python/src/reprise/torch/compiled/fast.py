@@ -77,8 +77,9 @@ def _wanted() -> bool:
 
 
 def prepare() -> None:
-    """Starts the compiler where nothing is built yet."""
-    global _builder
+    """Starts the compiler where nothing is built yet. Where that is not possible, this process runs
+    its plans in Python alone, and says so."""
+    global _builder, _failed
     folder = FAST.cache_folder()
     if not _wanted() or _module is not None or _builder is not None or folder is None:
         return
@@ -86,14 +87,21 @@ def prepare() -> None:
         command = [sys.executable, "-m", "reprise.torch.compiled.fast", "build"]
         own, theirs = str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")
         path = os.pathsep.join(filter(None, [own, theirs]))
-        _builder = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": path, "REPRISE_DISABLE": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            _builder = subprocess.Popen(
+                command,
+                env={**os.environ, "PYTHONPATH": path, "REPRISE_DISABLE": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except (OSError, TypeError) as error:  # an embedded interpreter has no name
+            _failed = True
+            say(
+                f"the compiled tape is not built: {sys.executable!r} cannot be run "
+                f"({guard.described(error)}). Plans run in Python, with more overhead"
+            )
 
 
 def library() -> Any:
