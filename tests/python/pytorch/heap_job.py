@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that prints what every step held, counted by heap_counter.c: run with it in LD_PRELOAD.
 
-python heap_job.py VERIFY        # a line of JSON
+python heap_job.py VERIFY               # a line of JSON
+python heap_job.py VERIFY compiled      # the same job under torch.compile
 """
 
 from __future__ import annotations
@@ -17,17 +18,64 @@ from arming import arm
 from local_agent import LocalAgent
 from torch import nn
 
+from reprise.torch.joint.job import CompiledJob
+from reprise.torch.joint.told import Told
+
 WIDTH, BATCH, LAYERS, STEPS = 64, 8192, 6, 8
 
 
-def main() -> None:
+def counted() -> Any:
+    """What heap_counter.c knows."""
     heap: Any = ctypes.CDLL(None)
     for name in ("heap_live", "heap_peak"):
         getattr(heap, name).restype = ctypes.c_int64
+    return heap
+
+
+def network() -> nn.Sequential:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     layers = [m for _ in range(LAYERS) for m in (nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.GELU())]
-    model = nn.Sequential(*layers)
+    return nn.Sequential(*layers)
+
+
+def compiled() -> None:
+    """Under torch.compile."""
+    heap, model = counted(), network()
+    told: list[int] = []
+    unplanned: list[bool] = []
+
+    class Listens(Told):
+        own = 0
+
+        def compared(self, peak: int, own: int, took_ns: int) -> None:
+            self.own = own
+
+        def ended(self, peak: int, plan: Any, quiet: bool, budget: int, predicted: int) -> None:
+            told.append(max(peak, self.own))
+            unplanned.append(bool(self.own) or not quiet)
+            self.own = 0
+
+    called: nn.Module = torch.compile(model, backend="aot_eager")
+    job = CompiledJob(called, "0.8x", verify_every=3, told=Listens(), verify=sys.argv[1])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    steps = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        x = torch.randn(BATCH, WIDTH)
+        gc.collect()
+        beside = heap.heap_live() - (job._meter.live() if job._meter is not None else 0)
+        heap.heap_reset_peak()
+        called(x).square().mean().backward()
+        optimizer.step()
+        steps.append(heap.heap_peak() - beside)
+        del x
+    found = {"steps": steps, "told": told, "unplanned": unplanned, "checks": job.checks}
+    print(json.dumps({**found, "budget": job.joint.budget_bytes, "exact": job._meter is not None}))
+
+
+def main() -> None:
+    heap, model = counted(), network()
     agent = LocalAgent(again=1.0)
     session = arm(model, agent, verify_every=3, verify=sys.argv[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -61,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    compiled() if "compiled" in sys.argv else main()

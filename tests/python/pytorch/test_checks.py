@@ -21,6 +21,7 @@ from local_agent import LocalAgent
 from loops import deep
 from nets import WIDTH
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import reprise
 from reprise.torch.check import quarantine
@@ -242,6 +243,109 @@ def test_a_batch_norm_that_runs_twice_in_a_step_is_compared_and_left_as_it_was()
         assert torch.equal(mine, theirs), name
 
 
+def test_buffers_that_a_step_writes_are_compared_and_counted() -> None:
+    values, gradients = Norm(), Norm()
+    arm(values, LocalAgent(), verify_every=1)
+    train(values)
+    arm(gradients, LocalAgent(), verify="gradients", verify_every=1)
+    train(gradients)
+
+    for model in (values, gradients):
+        report = reprise.report(model)
+        assert (report.checks, report.failed_checks) == (4, 0)
+        assert report.buffers_checked == 4 * len(list(model.buffers()))
+
+
+class Counts(nn.Module):
+    """Calls an operator that writes a buffer, and whose schema does not say so."""
+
+    calls: Tensor
+
+    def __init__(self, op: Any) -> None:
+        super().__init__()
+        self.linear, self.op = nn.Linear(WIDTH, WIDTH), op
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        return (x * self.op(x.detach(), self.calls)).sin().cos()  # type: ignore[no-any-return]
+
+
+def _by_a_kernel(calls: Tensor) -> None:
+    calls.add_(1)
+
+
+def _unseen(calls: Tensor) -> None:
+    calls.numpy()[...] += 1
+
+
+# The compiled half refuses to replay what reads a tensor with another version.
+@pytest.fixture(params=[(_by_a_kernel, "0"), (_unseen, "0"), (_unseen, "1")])
+def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Such an operator, taken for one of PyTorch's."""
+    library = torch.library.Library("reprise_counts", "FRAGMENT")
+    write, fast = request.param
+    monkeypatch.setenv("REPRISE_FAST", fast)
+    library.define("signs(Tensor x, Tensor calls) -> Tensor")
+
+    def signs(x: Tensor, calls: Tensor) -> Tensor:
+        write(calls)
+        return x.sign()
+
+    library.impl("signs", signs, "CPU")
+    monkeypatch.setattr(ops, "_NAMESPACES", ops._NAMESPACES | {"reprise_counts"})
+    yield torch.ops.reprise_counts.signs.default
+    library._destroy()
+
+
+@pytest.mark.usefixtures("steady")
+def test_a_buffer_that_what_runs_again_has_written_once_more_is_found(
+    counts: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, agent = Counts(counts), LocalAgent(again=1.0)
+    session = arm(model, agent, verify_every=1)
+
+    train(model, 12)
+
+    said = capsys.readouterr().err
+    assert "1 buffer of the model was written once more when ops ran again (calls)" in said
+    assert "reprise_counts.signs.default writes it and does not say so" in said
+    assert quarantine.holds(agent.make(agent.graphs[0], 1))
+    assert session.stage is Stage.PLANNED  # by another plan
+    assert [c["differing"] > 0 for c in agent.checks[:2]] == [True, False]
+    assert model.calls == 13  # once too often, in the step that showed it
+    report = reprise.report(model)
+    assert (report.failed_checks, report.validated) == (1, False)
+    assert report.buffers_checked > 2
+
+
+def test_a_forward_of_the_program_that_writes_a_buffer_twice_is_its_own_affair(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Norm(), Norm()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = checkpoint(self.first, x, use_reentrant=False)
+            return self.second(x).sin().cos()  # type: ignore[no-any-return]
+
+    plain, model, agent = Checkpointed(), Checkpointed(), LocalAgent()
+    model.load_state_dict(plain.state_dict())
+    train(plain, 9)
+    session = arm(model, agent, verify_every=1)
+
+    train(model, 9)
+
+    assert session.stage is Stage.PLANNED
+    assert agent.checks
+    assert all(c["differing"] == 0 for c in agent.checks)
+    assert "written" not in capsys.readouterr().err
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, plain.get_buffer(name)), name
+
+
 def test_a_copy_without_gradients_of_its_own_is_no_fault(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -334,6 +438,36 @@ def test_a_checked_step_takes_what_is_said_of_it_counted_below_torch(
         assert told["verify_peak"] == 0
     else:
         assert told["budget"] + 16 * small < checked <= told["verify_peak"] + small
+
+
+@pytest.mark.parametrize("verify", ["values", "gradients"])
+def test_a_checked_step_of_a_compiled_job_is_told_at_what_it_takes_and_later_ones_keep_the_budget(
+    verify: str, heap_counter: Path
+) -> None:
+    job = Path(__file__).with_name("heap_job.py")
+    done = subprocess.run(
+        [sys.executable, job, verify, "compiled"],
+        env={**os.environ, "LD_PRELOAD": str(heap_counter)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+
+    if not found["exact"]:
+        pytest.skip("needs the exact meter")
+    small, checked = 128 << 10, [0] if verify == "values" else [0, 2, 5]
+    assert found["checks"] == len(checked)
+    for step, (peak, told) in enumerate(zip(found["steps"], found["told"], strict=True)):
+        if step in checked:
+            assert found["unplanned"][step]
+            assert told > found["budget"] + 4 * small
+            if step:  # the first one compiles, which takes memory of Python
+                assert peak <= told + small
+        else:
+            assert peak <= found["budget"] + small
+    if verify == "values":
+        assert "gradients of later compiled steps are not compared" in done.stderr
 
 
 # ---- Whose fault it is ---------------------------------------------------------------------

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 from zoo import GPT
 
 import reprise
+from reprise.torch.check.verify import GRADIENTS
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter import room
@@ -52,7 +53,7 @@ def train(
     model, x = GPT(layers).train(), torch.randint(0, 64, (8, 64))
     optimizer = torch.optim.AdamW(model.parameters())
     compiled: nn.Module = torch.compile(model, backend=backend)
-    job = None if budget is None else CompiledJob(compiled, budget, verify_every=3)
+    job = None if budget is None else CompiledJob(compiled, budget, 3, verify=GRADIENTS)
     torch.manual_seed(7)
     curve = []
     try:
@@ -92,6 +93,23 @@ def test_a_compiled_job_peaks_within_its_budget_and_where_it_was_predicted(
     if job.measured_peak_bytes:  # the meter here sees inside ops
         assert job.measured_peak_bytes <= plan.budget_bytes
         assert abs(job.measured_peak_bytes / job.predicted_peak_bytes - 1) <= 0.02
+
+
+def test_a_comparison_that_does_not_fit_is_not_made_and_why_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = room.Room(1 << 10, "what the test says", True)
+    monkeypatch.setattr("reprise.torch.joint.job.room_on", lambda _: small)
+    expected, end, _ = train(squares, steps=2)
+
+    found, after, job = train(squares, budget="0.8x", steps=2)
+
+    assert job is not None
+    assert (found, job.joint.plans != []) == (expected, True)
+    assert same(end, after)
+    if job._meter is not None:
+        assert job.checks == 0
+        assert "only 1.0 KiB are left (what the test says)" in capsys.readouterr().err
 
 
 def test_a_loss_that_keeps_more_than_was_assumed_gets_another_plan_or_none(
@@ -163,6 +181,42 @@ def test_a_gradient_that_differs_in_a_bit_ends_the_plan_and_not_the_training(
     assert same(end, after)
 
 
+def test_a_buffer_that_a_compiled_plan_leaves_otherwise_is_found_and_put_right(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(armed: bool) -> tuple[dict[str, Tensor], CompiledJob | None]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.BatchNorm1d(64), nn.GELU())
+        compiled: nn.Module = torch.compile(model, backend="aot_eager")
+        job = CompiledJob(compiled, "0.9x", 1) if armed else None
+        if job is not None:
+            honest = job._call
+
+            def lies(x: Tensor) -> Any:
+                out = honest(x)
+                model[2].running_mean.numpy()[0] += 1e-3  # in a way that no counter shows
+                return out
+
+            job._call = lies
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            compiled(torch.randn(256, 64)).square().mean().backward()
+            optimizer.step()
+        if job is not None:
+            job.remove()
+        return dict(model.state_dict()), job
+
+    expected, _ = run(False)
+    found, job = run(True)
+
+    assert job is not None
+    assert "1 of 3 buffers that the forward writes differ" in job.why
+    assert "buffer 2.running_mean first" in job.why
+    assert same(found, expected)
+
+
 class _Off(torch.autograd.Function):
     """The same outputs; the gradients that go on are a little larger than those that came."""
 
@@ -182,7 +236,7 @@ def test_what_is_armed_is_taken_out_again() -> None:
     compiled: nn.Module = torch.compile(nn.Linear(4, 4), backend="aot_eager")
     own = compiled.forward
 
-    job = CompiledJob(compiled, "0.8x", verify_every=1)
+    job = CompiledJob(compiled, "0.8x", verify_every=1, verify="gradients")
     assert compiled.forward is not own
     job.remove()
     job.remove()
@@ -223,7 +277,7 @@ def in_pieces(
     model, x = Broken(breaks, tied), torch.randn(256, 64)
     optimizer = torch.optim.AdamW(model.parameters())
     compiled: nn.Module = torch.compile(model, backend="aot_eager")
-    job = None if budget is None else CompiledJob(compiled, budget, verify_every=every)
+    job = None if budget is None else CompiledJob(compiled, budget, every, verify=GRADIENTS)
     meter = start_meter()
     losses, peaks = [], []
     for _ in range(steps):
@@ -330,7 +384,7 @@ def test_inductor_gives_the_bits_of_inductor_or_stops(capsys: pytest.CaptureFixt
                 layer.reset_parameters()
         compiled: nn.Module = torch.compile(model, backend="inductor")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        job = None if budget is None else CompiledJob(compiled, budget, verify_every=1)
+        job = None if budget is None else CompiledJob(compiled, budget, 1, verify=GRADIENTS)
         losses = []
         for _ in range(4):
             optimizer.zero_grad()
@@ -376,7 +430,7 @@ def test_inductor_gives_a_gpt_and_a_conv_net_the_gradients_of_inductor(
         model.load_state_dict(start)
         compiled: nn.Module = torch.compile(model, backend="inductor")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        job = None if budget is None else CompiledJob(compiled, budget, verify_every=1)
+        job = None if budget is None else CompiledJob(compiled, budget, 1, verify=GRADIENTS)
         found = []
         torch.manual_seed(7)
         for _ in range(2):
@@ -439,7 +493,7 @@ def test_a_compiled_model_returns_more_than_its_loss_and_its_report_says_what_wa
             model.compile(backend="aot_eager")
         called = model if in_place else torch.compile(model, backend="aot_eager")
         if armed:
-            called = reprise.auto(called, "0.8x", verify_every=3)
+            called = reprise.auto(called, "0.8x", verify_every=3, verify="gradients")
             assert reprise.auto(called, "0.8x") is called
         torch.manual_seed(7)
         losses = []
@@ -464,10 +518,11 @@ def test_a_compiled_model_returns_more_than_its_loss_and_its_report_says_what_wa
     assert report.plan_id
     assert report.checks == 2
     assert report.gradients_equal
-    assert report.planned_steps == 4  # the first one compiles
-    assert report.unplanned_peak_bytes == 0
+    # The first one compiles, and with the third it runs without its plan, too, to be compared.
+    assert report.planned_steps == 3
     if report.measured_peak_bytes:
         assert report.validated
+        assert report.unplanned_peak_bytes > report.budget_bytes
     assert "gradients bit for bit equal in 2 checks" in str(report)
     assert "REPRISE" not in capsys.readouterr().err
 

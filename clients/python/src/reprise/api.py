@@ -68,6 +68,7 @@ class Report:
     checks: int = 0
     failed_checks: int = 0
     gradient_checks: int = 0  # of the checks, those that compared gradients; the others: values
+    buffers_checked: int = 0  # in all checks: buffers that the step had written
     unchecked: str = ""  # why nothing has been checked yet
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the peak of unplanned runs for a comparison of gradients
@@ -222,6 +223,7 @@ def _report(model: nn.Module) -> Report:
         checks=verdict.checks,
         failed_checks=verdict.checks_differing,
         gradient_checks=verdict.checks - verdict.value_checks,
+        buffers_checked=measured.buffers_checked,
         unchecked=verdict.unchecked,
         verify_extra_bytes=measured.verify_extra_bytes,
         verify_peak_bytes=measured.verify_peak_bytes,
@@ -266,6 +268,7 @@ def _of_compiled(job: CompiledJob) -> Report:
         checks=verdict.checks,
         failed_checks=verdict.checks_differing,
         gradient_checks=verdict.checks - verdict.value_checks,
+        buffers_checked=measured.buffers_checked,
         unchecked=verdict.unchecked,
         verify_extra_bytes=measured.verify_extra_bytes,
         verify_peak_bytes=measured.verify_peak_bytes,

@@ -19,6 +19,9 @@ plan's doing:
 
 What differs where neither is the case is the plan's: `unexplained`.
 
+The same step finds out which of these calls write a buffer of the model (written.py) each time they
+are made: `writers`. What they have written is taken back.
+
 Autograd gets copies of what was given up in this step, so its gradients are those without a plan
 whatever is found. The copies are of the suspects alone; they and the second results make this one
 step larger than planned.
@@ -26,13 +29,14 @@ step larger than planned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reprise.torch.check.values import Audit
+from reprise.torch.compiled.digest import digest
 from reprise.torch.ground.geometry import geometry_of
 from reprise.torch.ground.outside import OutsideCopy
 
@@ -47,13 +51,14 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class Control(Audit):
     """One step. `suspects`: slots whose values differed; `allocating`: ops of the step graph that
     write nothing of what they make; `before`: the step before this one, where it has not found out
-    everything."""
+    everything; `buffers`: those that were written once more."""
 
     def __init__(
         self,
         suspects: Iterable[int],
         allocating: Iterable[int] = (),
         before: Control | None = None,
+        buffers: Callable[[], dict[str, Tensor]] = dict,
     ) -> None:
         super().__init__()
         self.suspects = frozenset(suspects)
@@ -62,6 +67,9 @@ class Control(Audit):
         self.noisy: set[int] = set() if before is None else before.noisy  # ops of the step graph
         self.unwritten: set[int] = set()  # slots
         self.unexplained: list[int] = []  # slots
+        self.writers: dict[int, set[str]] = {}  # op of the step graph -> buffers
+        self._buffers = buffers
+        self._standing: list[tuple[str, Tensor, OutsideCopy, bytes]] = []
         # Storage -> its elements that are not the same twice.
         self._unsteady: dict[int, Tensor] = {} if before is None else before._unsteady
         # Storages of which that was seen in two results, which may be alike by chance.
@@ -100,6 +108,22 @@ class Control(Audit):
         return copy
 
     # ---- Calls that are made again ----------------------------------------------------
+
+    def begins(self) -> None:
+        """One of them."""
+        self._standing = [
+            (name, buffer, OutsideCopy(buffer), digest(buffer))
+            for name, buffer in self._buffers().items()
+        ]
+
+    def ends(self, op: int) -> None:
+        """It has been made, as often as it takes."""
+        for name, buffer, content, before in self._standing:
+            if digest(buffer) != before:
+                self.writers.setdefault(op, set()).add(name)
+                with torch.no_grad():
+                    buffer.copy_(content.tensor())
+        self._standing = []
 
     def allocated(self, storages: Iterable[int | None], made: Iterable[Tensor]) -> None:
         """A call has made storages and written nothing of them."""

@@ -7,8 +7,9 @@
 
 The planned step is the real one: it trains. Kept from it are the generator states, the buffers and
 the inputs, and the gradients of the outputs as they arrive. `compare` runs forward and backward
-once more without a plan from that state, compares every parameter's gradient, and puts generators
-and buffers back. So nothing that happens outside the model (loss, loader, logging) happens twice.
+once more without a plan from that state, compares every parameter's gradient and what the forwards
+leave in the buffers, and puts generators and buffers back. So nothing that happens outside the
+model (loss, loader, logging) happens twice.
 What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
 
 Where gradients differ, the reference runs once more: one that differs from itself is no reference
@@ -38,19 +39,35 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
+from reprise.torch.check.written import buffers_of, digests_of
 from reprise.torch.compiled.digest import digest
 from reprise.torch.ground import guard
 from reprise.torch.ground.ops import outputs_in
 from reprise.torch.ground.outside import OutsideCopy, copied, restored
 
-__all__ = ["Autocast", "Buffers", "Check", "CheckResult", "Generators"]
+__all__ = [
+    "BUFFER",
+    "GRADIENTS",
+    "VALUES",
+    "Autocast",
+    "Buffers",
+    "Check",
+    "CheckResult",
+    "Generators",
+]
+
+# What a program may ask to be compared.
+VALUES, GRADIENTS = "values", "gradients"
+# Before the name of a buffer, among the names of what differs.
+BUFFER = "buffer "
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What a check found: of gradients, or of values that were made again. `extra_bytes`: what the
-    check itself held during the step. Not `repeatable`: the step without a plan differs from
-    itself."""
+    """What a check found: of gradients, or of values that were made again, and of buffers.
+    `differing`: names, those of buffers after "buffer "; `buffers`: so many were compared that the
+    step wrote; `extra_bytes`: what the check itself held during the step. Not `repeatable`: the
+    step without a plan differs from itself."""
 
     checked: int
     differing: tuple[str, ...]
@@ -58,6 +75,15 @@ class CheckResult:
     extra_bytes: int = 0
     values: bool = False
     repeatable: bool = True
+    buffers: int = 0
+
+    def what_differs(self) -> str:
+        """Of a check of gradients: how many gradients and buffers differ, and the first of them."""
+        buffers = sum(name.startswith(BUFFER) for name in self.differing)
+        gradients = len(self.differing) - buffers
+        found = [f"{gradients} of {self.checked} gradients"] if gradients else []
+        found += [f"{buffers} of {self.buffers} buffers that the forward writes"] if buffers else []
+        return f"{' and '.join(found)} differ"
 
 
 class Generators:
@@ -160,6 +186,12 @@ class Check:
         self._touched: set[str] = set()
         # By name of a parameter whose gradient differs: the reference's.
         self.expected: dict[str, Tensor | None] = {}
+        # Digests of buffers before the first forward, after the last one, and after that of the
+        # reference; what the reference has left in those that differ.
+        self._entered: dict[str, bytes] = {}
+        self._left: dict[str, bytes] = {}
+        self._again_left: dict[str, bytes] = {}
+        self._buffers: dict[str, OutsideCopy] = {}
         self._handles: list[Any] = []
         self._now = Parameters(model)
         self._kept: Remembered | None = None
@@ -204,6 +236,8 @@ class Check:
         if self._once:
             return
         self._kept = Remembered(self._model)
+        if not self._forwards:
+            self._entered = digests_of(self._model)
         copies: list[OutsideCopy] = []
         arguments = copied((args, kwargs), copies)
         self._forwards.append(
@@ -223,6 +257,7 @@ class Check:
             self._kept = None
         if self._once:
             return
+        self._left = digests_of(self._model)
         forward = self._forwards[-1]
         for position, output in enumerate(outputs_in(outputs)):
             if output.requires_grad:
@@ -274,14 +309,34 @@ class Check:
         extra += sum(b.nbytes for b in self._before.values() if b is not None)
         expected = self._from_here(call)
         differing = [n for n in self._after if n in wanted and self._differs(n, expected)]
-        if differing and self._digests(expected) != self._digests(self._from_here(call)):
+        buffers = self._again_left
+        others = [n for n, left in self._left.items() if buffers.get(n, left) != left]
+        if (differing or others) and (
+            self._digests(expected) != self._digests(self._from_here(call))
+            or self._again_left != buffers
+        ):
             return CheckResult(0, (), left_out + len(wanted), extra, repeatable=False)
         for name in differing:
             grad = self._parameters[name].grad
             # One that was changed since cannot be put right.
             if grad is not None and digest(grad, self._parameters[name]) == self._after[name]:
                 self.expected[name] = expected.get(name)
-        return CheckResult(len(wanted), tuple(differing), left_out, extra)
+        written = sum(left != self._entered.get(n) for n, left in self._left.items())
+        names = (*differing, *(BUFFER + name for name in others))
+        return CheckResult(len(wanted), names, left_out, extra, buffers=max(written, len(others)))
+
+    def put_right(self) -> None:
+        """The gradients and buffers that differ become those of the reference, but for what the
+        program has changed since."""
+        for name, grad in self.expected.items():
+            own = self._parameters[name].grad
+            if own is not None and grad is not None:
+                own.copy_(grad)
+        for name, buffer in buffers_of(self._model).items():
+            copy = self._buffers.get(name)
+            if copy is not None and digest(buffer) == self._left.get(name):
+                with torch.no_grad():
+                    buffer.copy_(copy.tensor())
 
     def _differs(self, name: str, expected: dict[str, Tensor]) -> bool:
         grad = expected.get(name)
@@ -354,7 +409,15 @@ class Check:
         forward.generators.restore()
         with torch.enable_grad(), forward.autocast.as_it_was():
             args, kwargs = restored(forward.arguments)
-            return tuple(outputs_in(call(*args, **kwargs)))
+            outputs = tuple(outputs_in(call(*args, **kwargs)))
+        if forward is self._forwards[-1]:
+            self._again_left = digests_of(self._model)
+            self._buffers = {
+                name: OutsideCopy(buffer)
+                for name, buffer in buffers_of(self._model).items()
+                if self._again_left[name] != self._left.get(name)
+            }
+        return outputs
 
 
 def _has_hooks(parameter: nn.Parameter) -> bool:

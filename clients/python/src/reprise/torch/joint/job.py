@@ -8,9 +8,13 @@ those of the same model compiled without a plan.
 
 The model is compiled with plans (joint_pass.py) and, for a reference, once more without: by the
 same backend, with the same settings. Inductor fuses what is recomputed with other ops than what is
-saved, so whether the bits are the same is found out and not assumed: the first planned step and
-every n-th are checked, as those of the tape are (verify.py). Where a bit differs, the step gets the
-reference's gradients, the plan is never used again and training goes on without one.
+saved, so whether the bits are the same is found out and not assumed: the first planned step is
+checked, as those of the tape are (verify.py). Where a bit differs, the step gets the reference's
+gradients, the plan is never used again and training goes on without one.
+
+The reference takes the memory of a step without a plan. So the checked step is told as one of
+those, at the peak it had; where the device has not so much, nothing is compared. Every n-th step is
+checked as well where that keeps the budget, or where checks of gradients were asked for.
 
 What a graph does not show is measured: the optimizer's state, gradients, what the program makes
 between forward and backward. A step that peaks above the budget has the graphs compiled again with
@@ -43,7 +47,7 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import say
 from reprise.torch.check import quarantine
-from reprise.torch.check.verify import Check, CheckResult
+from reprise.torch.check.verify import GRADIENTS, VALUES, Check, CheckResult
 from reprise.torch.ground import calls, guard
 from reprise.torch.ground.cycle import Cycle
 from reprise.torch.ground.ops import outputs_in
@@ -54,6 +58,7 @@ from reprise.torch.joint.site import site_of
 from reprise.torch.joint.told import Told
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter.meter import Meter, open_meter
+from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.units import check_budget, format_bytes, format_percent
 
@@ -79,7 +84,9 @@ class CompiledJob:
         planner: Ask | None = None,
         told: Told | None = None,
         lent: bool = False,
+        verify: str = VALUES,
     ) -> None:
+        """`verify`: with GRADIENTS later checks may take more than the budget."""
         site = site_of(model)
         if site is None:
             raise RepriseError("the model is not compiled by torch.compile")
@@ -92,6 +99,8 @@ class CompiledJob:
         self._meter = _exact_meter(self._device)
         self.joint = JointPass(self.budget, planner, only_when_told=True)
         self.every = verify_every
+        self._within = verify != GRADIENTS  # later checks keep the budget
+        self._compared_bytes = 0  # the peak of a step that was compared
         self._plain = self._compiled(planned=False)
         self._call = self._compiled(planned=True)
         self._cycle = Cycle()
@@ -104,7 +113,7 @@ class CompiledJob:
         self._static_bytes = self._base_bytes = 0  # of a step without a plan, where that is known
         self._again: set[int] = set()  # ops of the whole that run again
         self._beside_bytes = 0  # by which steps have been above what was predicted
-        self._judged = False
+        self._judged = self._said_once = False
         self._unchecked = True  # the plan there is
         self._outputs: list[weakref.ref[Any]] = []
         self._outputs_die = False  # before the backward reaches the graph
@@ -214,7 +223,7 @@ class CompiledJob:
         self.told.begin(self._steps)
         self._graphs = self.joint.seen
         due = self.every and (self._unchecked or self._steps % self.every == 0)
-        if due and not self._measures:
+        if due and not self._measures and (self._unchecked or self._affords_check()):
             self._unchecked = False
             self._check = Check(model, frozenset())
         if self._meter is not None:
@@ -233,6 +242,10 @@ class CompiledJob:
         self._judged = check is None and self.joint.seen == self._graphs
         if check is None or not self.joint.plans or self.why:
             return
+        if missing := self._missing():
+            check.stop()
+            self._unchecked_for(missing)
+            return
         self._busy = True
         began = time.perf_counter_ns()
         meter = self._meter
@@ -248,9 +261,49 @@ class CompiledJob:
             self._judge(check, result)
         finally:
             self._busy = False
-            self.told.compared(meter.peak() if meter else 0, time.perf_counter_ns() - began)
+            peak = meter.peak() if meter else 0
+            self._compared_bytes = max(self._compared_bytes, self._own(peak))
+            self.told.compared(peak, self._own(peak), time.perf_counter_ns() - began)
             if meter is not None:
                 meter.reset_peak()
+
+    def _affords_check(self) -> bool:
+        """Does a comparison keep the budget, or may it take more? Says once that it does not."""
+        need, budget = self._needs_bytes(), self.joint.budget_bytes
+        if not self._within or need <= budget:
+            return True
+        if not self._said_once:
+            self._said_once = True
+            say(
+                f"gradients of later compiled steps are not compared: that takes "
+                f"{format_bytes(need)}, the budget is {format_bytes(budget)} "
+                '(verify="gradients" compares them all the same)'
+            )
+        return False
+
+    def _needs_bytes(self) -> int:
+        """What a step takes that is compared: as measured, or as a step without a plan."""
+        plan = self.plan
+        return self._compared_bytes or (plan.base_peak_bytes if plan is not None else 0)
+
+    def _missing(self) -> str:
+        """Why nothing can be compared in this step; empty: it can."""
+        room, meter = room_on(self._device), self._meter
+        if room is None or meter is None:
+            return ""
+        more = self._needs_bytes() - meter.live()
+        if more <= room.bytes:
+            return ""
+        return (
+            f"a comparison takes {format_bytes(more)} more than is in use, and only "
+            f"{format_bytes(room.bytes)} are left ({room.what})"
+        )
+
+    def _unchecked_for(self, why: str) -> None:
+        plan = self.plan
+        if plan is not None:
+            self.told.unchecked(plan, why)
+        say(f"gradients of a compiled step are not compared: {why}")
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
         if not self._under_way or not self._owns(optimizer) or not self._cycle.ends(optimizer):
@@ -293,17 +346,14 @@ class CompiledJob:
         self.checks += bool(result.checked)
         if not result.differing:
             return
-        for name, grad in check.expected.items():
-            own = check.parameter(name).grad
-            if own is not None and grad is not None:
-                own.copy_(grad)
+        check.put_right()
         report = {"differing": result.differing, "torch": torch.__version__, "compiled": True}
         for plan, message in zip(self.joint.plans, self.joint.planned, strict=True):
             quarantine.put(plan, json.dumps(message).encode(), report)
         self._stop(
-            f"{len(result.differing)} of {result.checked} gradients of a compiled step differ "
-            f"from those of the model compiled without a plan ({result.differing[0]} first); the "
-            "plan is removed and training goes on without one"
+            f"a compiled step: {result.what_differs()} from those of the model compiled without a "
+            f"plan ({result.differing[0]} first); the plan is removed and training goes on without "
+            "one"
         )
 
     def _own(self, peak: int) -> int:

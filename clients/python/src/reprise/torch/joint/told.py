@@ -21,11 +21,14 @@ class Told:
         """It is over; `plan`: it ran under one; `quiet`: nothing was compiled in it;
         `predicted`: its peak, 0 where that is not known."""
 
-    def compared(self, peak: int, took_ns: int) -> None:
-        """A comparison took so much, at its peak."""
+    def compared(self, peak: int, own: int, took_ns: int) -> None:
+        """A comparison took so much, at its peak; `own`: what of that the budget is about."""
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
         """Gradients were compared; nothing checked: they could not be."""
+
+    def unchecked(self, plan: Plan, why: str) -> None:
+        """A comparison was due and not made."""
 
     def stopped(self, plan: Plan | None, why: str) -> None:
         """Training goes on without the plan."""

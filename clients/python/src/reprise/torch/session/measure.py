@@ -72,6 +72,7 @@ class Measured:
     gradient_checks: int = 0  # of gradients with those of an unplanned run; the others: of values
     gradients_checked: int = 0
     values_checked: int = 0
+    buffers_checked: int = 0
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the highest of unplanned runs for a comparison
     why_values: str = ""  # gradients were to be compared, and are not
@@ -167,6 +168,7 @@ class Measured:
         else:
             self.gradient_checks += 1
             self.gradients_checked += result.checked
+        self.buffers_checked += result.buffers
         self.failed_checks += bool(result.differing)
         self.verify_extra_bytes = max(self.verify_extra_bytes, result.extra_bytes)
 

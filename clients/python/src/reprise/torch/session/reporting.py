@@ -35,7 +35,7 @@ class Reporting(Told):
         self._agent: Agent | None = agent
         self.measured = Measured(budget)
         self.record = Record(agent)
-        self._number = self._begin_ns = self._compared_ns = 0
+        self._number = self._begin_ns = self._compared_ns = self._compared_bytes = 0
         self._applied: tuple[int, int] | None = None  # plan, predicted peak
         self._pid = os.getpid()
 
@@ -50,12 +50,14 @@ class Reporting(Told):
         self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
     ) -> None:
         """The step is over. One that also compiles takes memory that no other step takes: its peak
-        is not known. Where no step without a plan was measured, times are compared with nothing."""
+        is not known. One that was compared has run with the plan and without: it is told as one
+        without, at the peak of both. Where no step without a plan was measured, times are compared
+        with nothing."""
         step_ns = time.perf_counter_ns() - self._begin_ns - self._compared_ns
-        self._compared_ns = 0
-        flags = 0 if quiet and self.measured.base_step_ns else abi.STEP_WINDOW
-        if not quiet:
-            plan, peak = None, 0
+        compared, self._compared_ns, self._compared_bytes = self._compared_bytes, 0, 0
+        flags = 0 if quiet and not compared and self.measured.base_step_ns else abi.STEP_WINDOW
+        if not quiet or compared:
+            plan, peak = None, max(compared, peak if quiet else 0)
         elif plan is None:
             self.measured.plain(_KEY, peak)(step_ns, 0)
         else:
@@ -69,18 +71,23 @@ class Reporting(Told):
                 self.record.applied(expected, 0, self.measured.base_step_ns)
         self.record.step(self._number, step_ns=step_ns, peak_bytes=peak, flags=flags, plan=plan)
 
-    def compared(self, peak: int, took_ns: int) -> None:
-        """A comparison took so much, at its peak."""
+    def compared(self, peak: int, own: int, took_ns: int) -> None:
+        """A comparison took so much, at its peak; `own`: what of that the budget is about."""
         self._compared_ns += took_ns
+        self._compared_bytes = own
         self.measured.verify_peak_bytes = max(self.measured.verify_peak_bytes, peak)
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
         """Gradients were compared; nothing checked: they could not be."""
         if not result.checked:
-            self.record.unchecked(plan, "the forward cannot run once more unnoticed")
+            self.unchecked(plan, "the forward cannot run once more unnoticed")
             return
         self.measured.checked(result)
         self.record.check(self._number, plan, result)
+
+    def unchecked(self, plan: Plan, why: str) -> None:
+        """A comparison was due and not made."""
+        self.record.unchecked(plan, why)
 
     def stopped(self, plan: Plan | None, why: str) -> None:
         """Training goes on without the plan."""

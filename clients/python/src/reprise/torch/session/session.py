@@ -36,6 +36,7 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import because, say
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.check.verify import VALUES
 from reprise.torch.ground import calls, guard
 from reprise.torch.ground.forward import ArmedForward
 from reprise.torch.ground.open_hooks import sweep
@@ -45,7 +46,7 @@ from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph, model_device
-from reprise.torch.session.judge import VALUES, Judge
+from reprise.torch.session.judge import Judge
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks

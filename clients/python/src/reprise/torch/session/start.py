@@ -20,6 +20,7 @@ from reprise import abi, daemon
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.saying import say
+from reprise.torch.check.verify import VALUES
 from reprise.torch.compiled.fast import prepare
 from reprise.torch.ground.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.ground.guard import described
@@ -29,7 +30,6 @@ from reprise.torch.joint.site import site_of
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.session.elsewhere import compiled_around
-from reprise.torch.session.judge import VALUES
 from reprise.torch.session.reporting import Reporting
 from reprise.torch.session.session import Session
 
@@ -60,7 +60,7 @@ def start(
     if not isinstance(model, nn.Module):
         raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
     try:
-        if budget is not None and _start_compiled(model, budget, verify_every, name):
+        if budget is not None and _start_compiled(model, budget, verify_every, name, verify):
             return None
         again = partial(
             _start,
@@ -73,7 +73,9 @@ def start(
         )
         session = again(model)
         if budget is not None and session is not None:
-            compiles = partial(_start_compiled, budget=budget, every=verify_every, name=name)
+            compiles = partial(
+                _start_compiled, budget=budget, every=verify_every, name=name, verify=verify
+            )
             session.hand_over = partial(_hand_over, weakref.ref(session), again, compiles)
         return session
     except Exception as error:
@@ -110,7 +112,7 @@ def _hand_over(
 
 
 def _start_compiled(
-    model: nn.Module, budget: str, every: int, name: str, lent: bool = False
+    model: nn.Module, budget: str, every: int, name: str, verify: str, lent: bool = False
 ) -> bool:
     """Plans graph by graph, when the model is compiled. False: nothing has compiled it, or this
     torch has no place for that."""
@@ -119,7 +121,7 @@ def _start_compiled(
     labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
     _, agent = _connect(labels)
     told = Reporting(agent, budget)
-    compiled[model] = CompiledJob(model, budget, every, told=told, lent=lent)
+    compiled[model] = CompiledJob(model, budget, every, told=told, lent=lent, verify=verify)
     return True
 
 

@@ -180,6 +180,7 @@ class Step:
         self._one_thread &= threading.get_ident() == self._thread
         where.enter(FORWARD)
         try:
+            self._session.judge.enters()
             if self.check is not None:
                 self.check.enter(args, kwargs)
             with watch_compiled(self._compiled_code):
@@ -187,6 +188,7 @@ class Step:
         finally:
             self.in_forward = False
         where.enter(BACKWARD)
+        self._session.judge.left()
         if self.check is not None:
             self.check.leave(out)
         return out

@@ -353,6 +353,7 @@ class _Again:
         cells = [None if c is None else c() for c in node.outputs]
         self._storages = [None if c is None else c.id for c in cells]
         self._before = self._flipped = None
+        control.begins()
         if own is not None:
             self._before = _copy(own)
             if control.unsteady(self._storages[0]):
@@ -360,6 +361,10 @@ class _Again:
 
     def compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
         """After it."""
+        self._compare(args, kwargs, out)
+        self._control.ends(self._op)
+
+    def _compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
         control, own = self._control, self._own
         if own is None or self._before is None:
             made = list(tensors_in(out))

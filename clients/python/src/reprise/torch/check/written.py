@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the buffers of a planned step: its forwards write them, as they do without a plan, and
+nothing that is made again writes them once more.
+
+    written = Written(model)             # before the step
+    written.enters(); written.left()     # around every forward of the root
+    written.differing(), written.checked # after its backward
+
+Running statistics, counters, whatever a model updates in its forward. Some kernels write what they
+do not declare; one of them that runs again updates a buffer twice, and no gradient shows it. So the
+buffers have the same bits at the end of the backward as at the end of the forward.
+
+What differs may still be the program's doing: an update of its own after the forward, batch norm in
+a forward that runs again within the backward (torch.utils.checkpoint). The step that finds out why
+values differ tells (control.py). `seen`: those whose version counter has moved, so that the program
+may have written them in this step and in no other one.
+
+Kept of a buffer are 128 bits. Three passes over all buffers, in checked steps.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprise.torch.compiled.digest import digest
+from reprise.torch.ground.ops import PLAIN_TYPES
+
+__all__ = ["Written", "buffers_of", "digests_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Of one buffer, at one time."""
+
+    tensor: weakref.ref[Any]
+    version: int
+    digest: bytes
+
+
+def buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    """Those that have bits to compare, by name."""
+    return {
+        name: buffer
+        for name, buffer in model.named_buffers()
+        if type(buffer) in PLAIN_TYPES
+        and buffer.layout == torch.strided
+        and buffer.device.type != "meta"
+        and not buffer.is_inference()
+    }
+
+
+def digests_of(model: nn.Module) -> dict[str, bytes]:
+    """What stands in them."""
+    return {name: digest(buffer) for name, buffer in buffers_of(model).items()}
+
+
+class Written:
+    """One checked step."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = weakref.ref(model)
+        self._begin = {name: state.digest for name, state in self._now().items()}
+        self._left: dict[str, _State] | None = None  # as the last forward has left them
+        self._differing: list[str] = []
+        self._checked: set[str] = set()
+        self.seen: set[str] = set()
+        self._closed = False
+
+    def _now(self) -> dict[str, _State]:
+        model = self._model()
+        buffers = {} if model is None else buffers_of(model)
+        return {n: _State(weakref.ref(b), b._version, digest(b)) for n, b in buffers.items()}
+
+    def enters(self) -> None:
+        """A forward of the root begins."""
+        if self._left is not None and not self._closed:
+            self._compare()
+
+    def left(self) -> None:
+        """It is over."""
+        self._left = self._now()
+
+    def close(self) -> None:
+        """The backward is over; what becomes of buffers later is not looked at. Idempotent."""
+        if not self._closed:
+            self._compare()
+        self._closed = True
+
+    def _compare(self) -> None:
+        now = self._now()
+        for name, state in (self._left or {}).items():
+            if name not in now or state.tensor() is not now[name].tensor():
+                continue  # the program has put another one in its place
+            if state.digest != self._begin.get(name):
+                self._checked.add(name)
+            if state.digest != now[name].digest and name not in self._differing:
+                self._differing.append(name)
+                if state.version != now[name].version:
+                    self.seen.add(name)
+
+    @property
+    def checked(self) -> int:
+        """Buffers that the step's forwards wrote, and that were compared."""
+        return len(self._checked)
+
+    def differing(self) -> list[str]:
+        """Those that were written once more."""
+        self.close()
+        return self._differing
