@@ -34,7 +34,7 @@ class PickleMachine {
       if (stack_.size() > kMostStack) {
         return TooMuch("more than 4 million values wait to be put somewhere");
       }
-      const int64_t held = PickleNode::held_bytes - held_before_;
+      const int64_t held = Held();
       if (held > static_cast<int64_t>(limits_.held_bytes)) {
         return TooMuch(StrCat("needs more than ", limits_.held_bytes >> 20,
                               " MiB at once"));
@@ -50,6 +50,8 @@ class PickleMachine {
   using Kind = PickleValue::Kind;
 
   static constexpr size_t kMostStack = size_t{1} << 22;
+  // About what a place in a hash table takes.
+  static constexpr int64_t kPlaceBytes = 64;
 
   Status Wrong(std::string_view what) const {
     return InvalidArgument(StrCat("byte ", at_, ": ", what));
@@ -61,6 +63,11 @@ class PickleMachine {
     if (!source_.status().ok()) return source_.status();
     return InvalidArgument(
         StrCat("byte ", source_.position(), ": the pickle ends too early"));
+  }
+
+  // Bytes of all values, and of the memo's places for kept lists.
+  int64_t Held() const {
+    return PickleNode::held_bytes - held_before_ + kept_places_ * kPlaceBytes;
   }
 
   Status ReadUnsigned(int bytes, uint64_t& out) {
@@ -240,6 +247,7 @@ class PickleMachine {
   void Forget(const PickleValue& value, bool top) {
     if (value.kind() < Kind::kList) return;
     PickleNode& node = value.node();
+    if (node.kept) return;
     const bool shared = !top && value.is_dict() && node.depth == 0 &&
                         value.Find(limits_.shared_dict) != nullptr;
     if (shared ||
@@ -249,12 +257,45 @@ class PickleMachine {
     Unmemo(node);
     for (size_t i = 0; i < node.items.size(); ++i) {
       const PickleValue& item = node.items[i];
+      const std::string_view key = value.is_dict() && i % 2 == 1
+                                       ? node.items[i - 1].text()
+                                       : std::string_view();
+      if (item.is_list() && key == limits_.shared_list && Keep(item)) continue;
       Forget(item, /*top=*/false);
-      if (value.is_dict() && i % 2 == 1 && item.is_text() &&
-          node.items[i - 1].text() == limits_.own_text) {
-        Unmemo(item.node());
-      }
+      if (item.is_text() && key == limits_.own_text) Unmemo(item.node());
     }
+  }
+
+  // Leaves one list in the memo for all that hold the same items. False: it is
+  // not in the memo, or what is kept already takes half of what may be held.
+  bool Keep(const PickleValue& list) {
+    PickleNode& node = list.node();
+    if (node.kept) return true;
+    const auto place = memo_.find(node.memo);
+    if (node.memo == PickleNode::kNotInMemo || place == memo_.end() ||
+        node.items.empty() ||
+        Held() > static_cast<int64_t>(limits_.held_bytes / 2)) {
+      return false;
+    }
+    std::string items;
+    for (const PickleValue& item : node.items) {
+      // Others are forgotten with their list.
+      if (!item.is_dict() || item.node().depth > 0 ||
+          item.Find(limits_.shared_dict) == nullptr) {
+        return false;
+      }
+      const PickleNode* address = &item.node();
+      items.append(reinterpret_cast<const char*>(&address), sizeof address);
+    }
+    const auto [one, fresh] = kept_.try_emplace(std::move(items), list);
+    if (fresh) {
+      node.kept = true;
+      node.Charge(static_cast<int64_t>(one->first.size()) + kPlaceBytes);
+    } else {
+      ++kept_places_;
+      place->second = one->second;
+    }
+    return true;
   }
 
   void Unmemo(PickleNode& node) {
@@ -348,6 +389,9 @@ class PickleMachine {
   std::vector<PickleValue> stack_;
   std::unordered_map<uint32_t, PickleValue> memo_;
   uint64_t next_memo_ = 0;
+  // Lists that stay, by the addresses of their items.
+  std::unordered_map<std::string, PickleValue> kept_;
+  int64_t kept_places_ = 0;
 };
 
 }  // namespace reprise::server

@@ -12,9 +12,12 @@
 //                                       ▲ taken, then forgotten
 //
 // A taken item is forgotten with the containers in it, but for what later items
-// share: texts, and dicts of plain values that have the key `shared_dict`
-// (stack frames). A later reference to something forgotten reads as kGone. What
-// is held at any time is limited; a pickle that needs more is refused.
+// share: texts, dicts of plain values that have the key `shared_dict` (stack
+// frames), and lists of such dicts under the key `shared_list` (stacks, which
+// PyTorch shares between a block and the events of its memory). Equal stacks
+// are kept once, and none is kept any more when half of what may be held is
+// taken. A later reference to something forgotten reads as kGone. What is held
+// at any time is limited; a pickle that needs more is refused.
 //
 // O(bytes) time; O(what is held) memory. Opcodes: CPython's
 // Lib/pickletools.py.
@@ -35,6 +38,7 @@ struct PickleLimits {
   uint32_t text_bytes = 16 << 20;   // of one text
   int depth = 64;
   std::string_view shared_dict = "filename";
+  std::string_view shared_list = "frames";
   // Texts under this key are every item's own, and forgotten with it.
   std::string_view own_text = "user_metadata";
 };

@@ -101,6 +101,7 @@ class PickleNode {
   std::vector<PickleValue> items;
   uint32_t memo = kNotInMemo;
   bool sealed = false;
+  bool kept = false;   // stays in the memo to the end
   uint16_t depth = 0;  // containers around the innermost one in it
 
   // About what all nodes of this thread take, with their place in the memo.

@@ -22,6 +22,7 @@ struct TraceEntry {
   uint64_t address = 0;
   int64_t time_us = -1;
   bool oom = false;
+  bool stack_lost = false;  // was read long before, and is no longer held
 };
 
 StatusOr<TraceEntry> ReadEntry(const PickleValue& item) {
@@ -54,6 +55,10 @@ StatusOr<TraceEntry> ReadEntry(const PickleValue& item) {
         StrCat("an entry \"", word, "\" without its address"));
   }
   entry.bytes = word == "alloc" ? size : -size;
+  if (const PickleValue* frames = item.Find("frames")) {
+    entry.stack_lost =
+        word == "alloc" && frames->kind() == PickleValue::Kind::kGone;
+  }
   return entry;
 }
 
@@ -139,6 +144,7 @@ struct Device {
   int64_t last_us = -1;
   uint64_t untimed = 0;
   uint64_t ooms = 0;
+  uint64_t stacks_lost = 0;
   int64_t end_live = 0;
   int64_t reserved = 0;
   bool has_segments = false;
@@ -156,6 +162,7 @@ struct FirstReading {
     ASSIGN_OR_RETURN(const TraceEntry entry, ReadEntry(item));
     Device& on = devices[device];
     on.ooms += entry.oom;
+    on.stacks_lost += entry.stack_lost;
     if (entry.bytes == 0) return OkStatus();
     if (entry.time_us < 0) {
       ++on.untimed;
@@ -282,6 +289,12 @@ StatusOr<Snapshot> Snapshot::Open(OpenSource open, std::string name,
     summary.notes.push_back(StrCat("it has ", others,
                                    " devices; this is the memory of ",
                                    summary.device, ", choose with --device"));
+  }
+  if (on.stacks_lost > 0) {
+    summary.notes.push_back(
+        StrCat(on.stacks_lost,
+               " of its allocations have no known owner: the file has "
+               "more different stacks than fit into the memory of the reader"));
   }
   if (on.ooms > 0) {
     summary.notes.push_back(StrCat("the device ran out of memory ", on.ooms,

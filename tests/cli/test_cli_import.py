@@ -18,7 +18,7 @@ from cli_program import ROOT, Reprise
 from serving import ask
 
 sys.path.insert(0, str(ROOT / "tests" / "import"))
-from snapshots import snapshot, write_large
+from snapshots import BASE, block, event, snapshot, stack, write_large
 
 PROFILED_STEP = ROOT / "tests" / "import" / "profiled_step.py"
 
@@ -63,6 +63,30 @@ def test_show_names_who_was_alive_at_the_peak(
     assert ["2.0", "KiB", "model.py:12", "forward"] in lines
     assert ["1000", "B", "model.py:11", "forward"] in lines
     assert "which op reads which tensor is not in a memory snapshot" in shown.out
+
+
+def test_owners_are_known_where_entries_share_their_stacks(
+    reprise: Reprise,
+    server: subprocess.Popen[str],
+) -> None:
+    # As PyTorch writes it: one list for each traceback, shared by the block and its event.
+    whole = snapshot()
+    whole["segments"][0]["blocks"] = []
+    whole["device_traces"] = [[]]
+    for i in range(3000):
+        address, frames = BASE + 512 * i, stack(20) if i % 2 else stack(30)
+        whole["segments"][0]["blocks"].append(
+            block(address, 512, 500, "active_allocated") | {"frames": frames}
+        )
+        whole["device_traces"][0].append(event("alloc", address, 500, 100 + i, frames))
+    (reprise.folder / "s.pickle").write_bytes(pickle.dumps(whole))
+    assert reprise("import", "s.pickle").code == 0
+
+    shown = reprise("show", "latest").out
+
+    assert "unknown" not in shown
+    assert shown.count("model.py:20 forward") == shown.count("model.py:30 forward") == 1
+    assert shown.count("732.4 KiB") == 2
 
 
 def test_a_snapshot_is_no_step_graph(reprise: Reprise) -> None:

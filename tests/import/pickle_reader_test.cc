@@ -193,6 +193,52 @@ TEST(PickleReaderTest, TakenItemsAreForgottenButForWhatTheyShare) {
   EXPECT_TRUE(value->Find("trace")->items().empty());
 }
 
+// {"t": [{"frames": [frame]}, {"frames": the same list} ...]}, one by one.
+std::string SharedStacks(int items) {
+  std::string pickle = Two(Bytes({'}', 'X', 1, 0, 0, 0, 't'}) + "](");
+  const std::string key = Bytes({'X', 6, 0, 0, 0}) + "frames";
+  pickle += "}" + key + Bytes({']', 'q', 2, '}', 'X', 8, 0, 0, 0}) +
+            "filename" + Bytes({'X', 1, 0, 0, 0, 'x', 's', 'a', 's', 'e'});
+  for (int i = 1; i < items; ++i) {
+    pickle += "(}" + key + Bytes({'h', 2, 's', 'e'});
+  }
+  return pickle + "s.";
+}
+
+TEST(PickleReaderTest, AStackIsKnownHoweverManyItemsShareIt) {
+  int known = 0;
+  const auto value = Read(
+      SharedStacks(50),
+      [&](const PickleSpot& spot, const PickleValue& item) -> StatusOr<bool> {
+        if (spot.key != "t") return false;
+        const PickleValue* frames = item.Find("frames");
+        known += frames != nullptr && frames->items().size() == 1;
+        return true;
+      });
+
+  ASSERT_TRUE(value.ok()) << value.status().message();
+  EXPECT_EQ(known, 50);
+}
+
+TEST(PickleReaderTest, AStackThatDoesNotFitIsForgottenAndTheRestIsRead) {
+  int gone = 0;
+  std::string bytes = SharedStacks(3);
+  ByteSource source = ByteSource::Over(bytes);
+  PickleLimits limits;
+  limits.held_bytes = 2200;  // half of it is taken by the first item
+  const auto value = ReadPickle(
+      source,
+      [&](const PickleSpot& spot, const PickleValue& item) -> StatusOr<bool> {
+        if (spot.key != "t") return false;
+        gone += item.Find("frames")->kind() == Kind::kGone;
+        return true;
+      },
+      limits);
+
+  ASSERT_TRUE(value.ok()) << value.status().message();
+  EXPECT_EQ(gone, 2);
+}
+
 TEST(PickleReaderTest, SaysWhichInnerListAnItemIsFor) {
   // {"t": [[1], [], [2, 3]]}
   const std::string pickle =
