@@ -41,9 +41,6 @@ constexpr size_t kMaxShortWaiting = 1024;
 constexpr int kPlanThreads = 2;
 constexpr size_t kMaxPlansWaiting = 64;
 constexpr auto kOrphanPause = seconds(5);
-// A private daemon ends this long after its last agent, and when none came.
-constexpr auto kPrivateLinger = seconds(2);
-constexpr auto kPrivatePatience = seconds(60);
 constexpr auto kCallGrace = seconds(2);
 
 std::string VersionText() { return REPRISE_VERSION; }
@@ -67,6 +64,9 @@ class Daemon::Impl {
   Status Start();
   void Stop(milliseconds patience);
   bool Tick();
+  bool MayYield() const {
+    return options_.private_daemon && collector_->Agents().empty();
+  }
   void Abandon() {
     if (announced_) ::unlink(ServerFile().c_str());
   }
@@ -127,7 +127,9 @@ class Daemon::Impl {
   std::atomic<bool> stopping_{false};
   bool announced_ = false;
   Clock::time_point last_orphans_{};
-  std::optional<Clock::time_point> idle_since_;
+  // For a private daemon: when it last had a job, a starter or a reader.
+  Clock::time_point last_needed_ = started_;
+  uint64_t asked_before_ = 0;
 };
 
 Status Daemon::Impl::Start() {
@@ -149,14 +151,16 @@ Status Daemon::Impl::TakeLocks() {
   const std::string runtime_dir = FolderOf(options_.agent_socket);
   RETURN_IF_ERROR(EnsureOwnFolder(options_.data_dir));
   RETURN_IF_ERROR(EnsureOwnFolder(runtime_dir));
-  ASSIGN_OR_RETURN(LockFile data_lock, LockFile::Take(options_.data_dir));
+  ASSIGN_OR_RETURN(LockFile data_lock,
+                   LockFile::Take(options_.data_dir, options_.private_daemon));
   locks_.push_back(std::move(data_lock));
   // One folder for both is fine, but can be locked only once.
   std::error_code error;
   if (std::filesystem::equivalent(options_.data_dir, runtime_dir, error)) {
     return OkStatus();
   }
-  ASSIGN_OR_RETURN(LockFile runtime_lock, LockFile::Take(runtime_dir));
+  ASSIGN_OR_RETURN(LockFile runtime_lock,
+                   LockFile::Take(runtime_dir, options_.private_daemon));
   locks_.push_back(std::move(runtime_lock));
   return OkStatus();
 }
@@ -355,15 +359,17 @@ bool Daemon::Impl::Tick() {
     if (!status.ok()) LogWarning(status.message());
   }
   if (!options_.private_daemon) return false;
-  if (!collector_->EverHadAgent()) return now - started_ >= kPrivatePatience;
+  // Nobody finds it any more where its socket was removed.
+  if (::access(options_.agent_socket.c_str(), F_OK) != 0) return true;
   // An agent that is gone stays listed until the server knows its end. A parent
-  // that is gone is not this process's parent any more.
-  if (!collector_->Agents().empty() || getppid() == options_.with_parent) {
-    idle_since_.reset();
-    return false;
+  // that is gone is not this process's parent any more. Pages ask all the time.
+  const uint64_t asked = metrics_.calls_started;
+  if (!collector_->Agents().empty() || getppid() == options_.with_parent ||
+      asked != asked_before_ || metrics_.calls_under_way > 0) {
+    asked_before_ = asked;
+    last_needed_ = now;
   }
-  if (!idle_since_) idle_since_ = now;
-  return now - *idle_since_ >= kPrivateLinger;
+  return now - last_needed_ >= seconds(options_.linger_seconds);
 }
 
 void Daemon::Impl::Stop(milliseconds patience) {
@@ -411,6 +417,7 @@ StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
 std::string Daemon::http_address() const { return impl_->http_address(); }
 std::string Daemon::grpc_address() const { return impl_->grpc_address(); }
 bool Daemon::Tick() { return impl_->Tick(); }
+bool Daemon::MayYield() const { return impl_->MayYield(); }
 void Daemon::Stop(milliseconds patience) { impl_->Stop(patience); }
 void Daemon::Abandon() { impl_->Abandon(); }
 

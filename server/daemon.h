@@ -44,6 +44,9 @@ class Daemon {
   // what needs looking after every few seconds; call it about once a second.
   bool Tick();
 
+  // A private daemon without a job: another one may take its place at once.
+  bool MayYield() const;
+
   // Clean shutdown within about `patience`.
   void Stop(std::chrono::milliseconds patience);
 

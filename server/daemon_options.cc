@@ -41,7 +41,13 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
                  "Socket that agents connect to (REPRISE_SOCKET, else "
                  "$XDG_RUNTIME_DIR/reprise/agent.sock)");
   app.add_flag("--private", options.private_daemon,
-               "Listen on any free port and end with the last job");
+               "Listen on any free port; end some time after the last job");
+  app.add_option("--linger", options.linger_seconds,
+                 "With --private: end this many seconds after the last job has "
+                 "gone and the last page was closed (REPRISE_LINGER)")
+      ->check(CLI::Range(int64_t{0}, int64_t{30} * 24 * 3600))
+      ->envname("REPRISE_LINGER")
+      ->capture_default_str();
   app.add_option(
       "--with-parent", options.with_parent,
       "With --private: end no sooner than this process, if it is the parent");

@@ -17,8 +17,10 @@ struct DaemonOptions {
   std::string http_listen;
   std::string data_dir;
   std::string agent_socket;
-  // Ends by itself when the last agent is gone.
+  // Ends by itself, `linger` after the last agent has gone and nobody has asked
+  // anything, so that the page of a run that has ended can still be read.
   bool private_daemon = false;
+  int64_t linger_seconds = 3600;
   // A private daemon does not end before its parent, when that is this process:
   // who started it has questions once the job is gone. 0: nobody has.
   int64_t with_parent = 0;

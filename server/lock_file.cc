@@ -6,7 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <thread>
 #include <utility>
 
 #include "base/str_cat.h"
@@ -25,7 +30,44 @@ LockFile& LockFile::operator=(LockFile&& other) noexcept {
   return *this;
 }
 
-StatusOr<LockFile> LockFile::Take(const std::string& folder) {
+namespace {
+
+constexpr auto kYieldTimeout = std::chrono::seconds(3);
+constexpr auto kYieldPoll = std::chrono::milliseconds(20);
+constexpr std::string_view kYields = " yields";
+
+// "1234" or "1234 yields".
+std::string Holder(int fd) {
+  char text[32] = {};
+  const ssize_t n = ::pread(fd, text, sizeof(text) - 1, 0);
+  std::string holder(text, n > 0 ? static_cast<size_t>(n) : 0);
+  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  return holder;
+}
+
+// Takes the lock, now or once a holder that yields has ended. As flock: 0, or
+// -1 with errno.
+int Lock(int fd) {
+  const auto deadline = std::chrono::steady_clock::now() + kYieldTimeout;
+  pid_t asked = 0;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return -1;
+    const std::string holder = Holder(fd);
+    const auto pid = static_cast<pid_t>(std::atol(holder.c_str()));
+    if (!holder.ends_with(kYields) || pid <= 1 ||
+        std::chrono::steady_clock::now() > deadline) {
+      errno = EWOULDBLOCK;
+      return -1;
+    }
+    if (asked != pid) ::kill(asked = pid, SIGUSR1);
+    std::this_thread::sleep_for(kYieldPoll);
+  }
+  return 0;
+}
+
+}  // namespace
+
+StatusOr<LockFile> LockFile::Take(const std::string& folder, bool yields) {
   const std::string path = folder + "/reprised.lock";
   const int fd =
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -35,22 +77,20 @@ StatusOr<LockFile> LockFile::Take(const std::string& folder) {
                                    "; choose another folder"));
   }
   LockFile lock(fd);
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  if (Lock(fd) != 0) {
     if (errno != EWOULDBLOCK) {
       return PermissionDenied(
           StrCat(path, ": cannot lock: ", std::strerror(errno)));
     }
-    char text[32] = {};
-    const ssize_t n = ::pread(fd, text, sizeof(text) - 1, 0);
-    std::string pid(text, n > 0 ? static_cast<size_t>(n) : 0);
-    while (!pid.empty() && pid.back() == '\n') pid.pop_back();
+    std::string pid = Holder(fd);
+    if (pid.ends_with(kYields)) pid.resize(pid.size() - kYields.size());
     return FailedPrecondition(
         StrCat(folder, ": another reprised", pid.empty() ? "" : " (pid ", pid,
                pid.empty() ? "" : ")",
                " uses this folder; stop it or choose other folders with "
                "--data-dir and --agent-socket"));
   }
-  const std::string pid = StrCat(::getpid(), "\n");
+  const std::string pid = StrCat(::getpid(), yields ? kYields : "", "\n");
   if (::ftruncate(fd, 0) != 0 || ::pwrite(fd, pid.data(), pid.size(), 0) !=
                                      static_cast<ssize_t>(pid.size())) {
     return ResourceExhausted(

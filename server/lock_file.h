@@ -18,8 +18,10 @@ class LockFile {
   LockFile(LockFile&& other) noexcept;
   LockFile& operator=(LockFile&& other) noexcept;
 
+  // `yields`: whoever wants the folder next may ask this process to end, with
+  // SIGUSR1. Such a holder is asked, and waited for during a few seconds.
   // FAILED_PRECONDITION: another process holds it, with its pid.
-  static StatusOr<LockFile> Take(const std::string& folder);
+  static StatusOr<LockFile> Take(const std::string& folder, bool yields);
 
  private:
   explicit LockFile(int fd) : fd_(fd) {}

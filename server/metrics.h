@@ -34,6 +34,8 @@ class Metrics {
   void CountPlan(std::string_view outcome, double seconds);
 
   // ---- RPCs ----
+  std::atomic<uint64_t> calls_started{0};
+  std::atomic<int64_t> calls_under_way{0};
   void CountRpc(std::string_view method, Code code, double seconds);
 
   // Everything above as Prometheus text.

@@ -25,6 +25,8 @@ sigset_t EndingSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // Asks a private daemon to make room for another one.
+  sigaddset(&signals, SIGUSR1);
   return signals;
 }
 
@@ -42,7 +44,8 @@ void WithSecondSignal(Daemon& daemon, const sigset_t& signals, Work work) {
   std::atomic<bool> done{false};
   std::thread watch([&] {
     while (!done) {
-      if (AwaitSignal(signals, std::chrono::milliseconds(50)) == 0) continue;
+      const int signal = AwaitSignal(signals, std::chrono::milliseconds(50));
+      if (signal == 0 || signal == SIGUSR1) continue;
       LogWarning("second signal: ending now; what was acknowledged is stored");
       daemon.Abandon();
       _exit(1);
@@ -75,13 +78,17 @@ int RunServer(int argc, char** argv) {
   const bool is_private = parsed.options.private_daemon;
   const auto tick = std::chrono::milliseconds(is_private ? 250 : 1000);
   while (true) {
-    if (const int signal = AwaitSignal(signals, tick); signal != 0) {
+    if (const int signal = AwaitSignal(signals, tick); signal == SIGUSR1) {
+      if (!daemon->MayYield()) continue;
+      LogInfo("another daemon takes over: shutting down");
+      break;
+    } else if (signal != 0) {
       LogInfo(signal == SIGINT ? "interrupted: shutting down"
                                : "told to end: shutting down");
       break;
     }
     if (daemon->Tick()) {
-      LogInfo("the last job is gone: shutting down");
+      LogInfo("the last job and the last reader are gone: shutting down");
       break;
     }
   }

@@ -84,7 +84,7 @@ int ImportCommand::Run(const Globals& globals, Console& console) {
   // Asked before the work, so that nobody waits for a run that has no place.
   std::optional<ServerClient> client;
   if (out_.empty()) {
-    auto connected = ServerClient::Connect(globals.server);
+    auto connected = ServerClient::ConnectOrStart(globals.server, true);
     if (!connected.ok()) {
       const Status& status = connected.status();
       if (status.code() == Code::kInvalidArgument) {

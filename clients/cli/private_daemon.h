@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A daemon for a job where none runs. `reprised --private` listens on a free
-// loopback port, waits for the first job and ends by itself two seconds after
-// the last one; whoever starts second finds the first one's daemon. The Python
+// A daemon for a job, or for a look at what is stored, where none runs.
+// `reprised --private` listens on a free loopback port and ends by itself an
+// hour after the last job and the last question; whoever starts second finds
+// the first one's daemon. The Python
 // package does the same, with the same lock (`start.lock`), so that a command
 // and a job that start together end up with one daemon.
 #pragma once

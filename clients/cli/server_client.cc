@@ -15,7 +15,9 @@
 #include "clients/cli/files.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/plan_options.h"
+#include "clients/cli/private_daemon.h"
 #include "clients/cli/runtime_paths.h"
+#include "server/paths.h"
 
 namespace reprise::cli {
 namespace {
@@ -162,6 +164,22 @@ StatusOr<Endpoint> FindServer(const std::string& flag) {
     endpoint->url = json["url"].get<std::string>();
   }
   return endpoint;
+}
+
+StatusOr<ServerClient> ServerClient::ConnectOrStart(const std::string& flag,
+                                                    bool to_store) {
+  StatusOr<ServerClient> client = Connect(flag);
+  const char* named = std::getenv("REPRISE_SERVER");
+  if (client.ok() || client.status().code() != Code::kUnavailable ||
+      !flag.empty() || (named != nullptr && *named != '\0')) {
+    return client;
+  }
+  const StatusOr<std::string> folder = server::DefaultDataDir();
+  if (!to_store && (!folder.ok() || !Exists(*folder + "/reprise.db"))) {
+    return client;
+  }
+  RETURN_IF_ERROR(EnsureDaemon().status());
+  return Connect(flag);
 }
 
 StatusOr<ServerClient> ServerClient::Connect(const std::string& flag) {

@@ -37,6 +37,11 @@ class ServerClient {
   // UNAVAILABLE: nothing answers there within two seconds.
   static StatusOr<ServerClient> Connect(const std::string& flag);
 
+  // As Connect; where no server was named and none runs, a private daemon is
+  // started for what is stored here. Where nothing is, that takes `to_store`.
+  static StatusOr<ServerClient> ConnectOrStart(const std::string& flag,
+                                               bool to_store = false);
+
   const Endpoint& endpoint() const { return endpoint_; }
   // For streams that go up (server/import).
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

@@ -8,8 +8,10 @@
 #include "base/units.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
+#include "clients/cli/files.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
+#include "server/paths.h"
 
 namespace reprise::cli {
 namespace {
@@ -37,9 +39,17 @@ class StatusCommand : public Command {
   int Run(const Globals& globals, Console& console) override {
     const auto client = ServerClient::Connect(globals.server);
     if (!client.ok()) {
-      return client.status().code() == Code::kInvalidArgument
-                 ? console.UsageError(client.status().message())
-                 : console.Error(client.status());
+      if (client.status().code() == Code::kInvalidArgument) {
+        return console.UsageError(client.status().message());
+      }
+      const StatusOr<std::string> folder = server::DefaultDataDir();
+      if (client.status().code() != Code::kUnavailable || !folder.ok() ||
+          !Exists(*folder + "/reprise.db")) {
+        return console.Error(client.status());
+      }
+      return console.Error(Unavailable(
+          StrCat("no server is running here; what was recorded is kept in ",
+                 *folder, ", and `reprise show latest` reads it")));
     }
     const auto status = client->GetStatus();
     if (!status.ok()) return console.Error(status.status());

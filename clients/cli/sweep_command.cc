@@ -148,7 +148,7 @@ Status SweepCommand::SweepFile(Console& console) {
 
 Status SweepCommand::SweepStored(const Globals& globals, Console& console) {
   ASSIGN_OR_RETURN(const ServerClient client,
-                   ServerClient::Connect(globals.server));
+                   ServerClient::ConnectOrStart(globals.server));
   v1::SweepRequest request;
   request.set_graph_id(graph_);
   options_.Apply(request);

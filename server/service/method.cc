@@ -11,7 +11,13 @@ namespace {
 class MeasuredCall : public Call {
  public:
   MeasuredCall(std::shared_ptr<Call> call, std::string path, Metrics& metrics)
-      : call_(std::move(call)), path_(std::move(path)), metrics_(metrics) {}
+      : call_(std::move(call)), path_(std::move(path)), metrics_(metrics) {
+    ++metrics_.calls_started;
+    ++metrics_.calls_under_way;
+  }
+  ~MeasuredCall() override { --metrics_.calls_under_way; }
+  MeasuredCall(const MeasuredCall&) = delete;
+  MeasuredCall& operator=(const MeasuredCall&) = delete;
 
   void Send(const google::protobuf::Message& message) override {
     call_->Send(message);

@@ -52,7 +52,7 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
                      db.Prepare("SELECT run_id FROM runs"
                                 " ORDER BY started_ns DESC, run_id LIMIT 1"));
     ASSIGN_OR_RETURN(const bool row, newest.Step());
-    if (!row) return NotFound("run_id: there is no run yet");
+    if (!row) return NotFound("there is no run yet");
     return std::string(newest.Text(0));
   }
   // substr instead of LIKE: an id may contain LIKE's wildcards.
@@ -63,7 +63,7 @@ StatusOr<std::string> ResolveRunId(Database& db, std::string_view text) {
   RETURN_IF_ERROR(matches.BindAll(text));
   ASSIGN_OR_RETURN(bool row, matches.Step());
   if (!row) {
-    return NotFound(StrCat("run_id: there is no run \"", text,
+    return NotFound(StrCat("there is no run \"", text,
                            "\"; `reprise show latest` shows the newest"));
   }
   std::string first(matches.Text(0));
@@ -84,7 +84,7 @@ StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id) {
                    db.Prepare(StrCat(kSelect, "WHERE run_id = ?")));
   RETURN_IF_ERROR(select.BindAll(run_id));
   ASSIGN_OR_RETURN(const bool row, select.Step());
-  if (!row) return NotFound(StrCat("run_id: there is no run \"", run_id, "\""));
+  if (!row) return NotFound(StrCat("there is no run \"", run_id, "\""));
   return FromRow(select);
 }
 

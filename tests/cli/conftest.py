@@ -40,6 +40,8 @@ def reprise(tmp_path: Path) -> Reprise:
         "XDG_RUNTIME_DIR": str(runtime),
         "XDG_STATE_HOME": str(home / "state"),
         "REPRISE_SOCKET": str(runtime / "agent.sock"),
+        # A private daemon of a test does not stay for an hour.
+        "REPRISE_LINGER": "2",
         "LC_ALL": "C.UTF-8",
         "TERM": "xterm",
     }

@@ -138,10 +138,17 @@ def test_what_is_wrong_with_a_file_is_one_sentence(reprise: Reprise) -> None:
     assert "damaged.gz: " in reprise.fails(1, "import", "damaged.gz")
 
 
-def test_a_good_file_without_a_server_exits_with_4(reprise: Reprise) -> None:
+def test_a_file_is_imported_and_shown_without_a_server(reprise: Reprise) -> None:
     (reprise.folder / "s.pickle").write_bytes(pickle.dumps(snapshot()))
 
-    assert "no server is running here" in reprise.fails(4, "import", "s.pickle")
+    assert reprise("import", "s.pickle", "--name", "alone").code == 0
+    assert "alone  finished" in reprise("show", "latest").out
+
+
+def test_without_the_server_that_was_named_nothing_is_imported(reprise: Reprise) -> None:
+    (reprise.folder / "s.pickle").write_bytes(pickle.dumps(snapshot()))
+
+    assert "does not answer" in reprise.fails(4, "import", "s.pickle", "--server", "127.0.0.1:1")
     assert "only this machine" in reprise.fails(2, "import", "s.pickle", "--server", "1.2.3.4:1")
     reprise.fails(2, "import")
     reprise.fails(2, "import", "s.pickle", "--device", "-1")

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -210,6 +213,48 @@ def test_run_starts_a_private_daemon_that_ends_by_itself(jobs: Reprise) -> None:
 
     assert result.code == 0, result
     assert "ended after 5 steps without a plan" in result.err
+
+
+def test_what_a_run_prints_works_after_its_end(jobs: Reprise) -> None:
+    jobs.environment["REPRISE_LINGER"] = "600"
+    ran = jobs("run", "--", *JOB, "plain", "5")
+    page = re.findall(r"http://127\.0\.0\.1:\d+/runs/\S+", ran.err)[0]
+    time.sleep(3)  # longer than a daemon stays that is told to stay for two seconds
+
+    assert urllib.request.urlopen(page, timeout=30).status == 200
+    assert "finished  5 steps" in jobs("show", "latest").out
+    _end_private_daemon(jobs)
+    assert "reprise show latest" in jobs.fails(4, "status")
+    assert "finished  5 steps" in jobs("show", "latest").out
+    _end_private_daemon(jobs)
+
+
+def test_a_server_takes_the_place_of_an_idle_private_daemon(jobs: Reprise) -> None:
+    jobs.environment["REPRISE_LINGER"] = "600"
+    assert jobs("run", "--", *JOB, "plain", "5").code == 0
+    idle = _private_daemon(jobs)
+    server = subprocess.Popen(
+        [jobs.program, "serve", "--listen", "127.0.0.1:0"], env=jobs.environment, cwd=jobs.folder
+    )
+
+    until("the server has the lock", 30, lambda: _private_daemon(jobs) == server.pid)
+
+    until("the private daemon has ended", 30, lambda: not Path(f"/proc/{idle}/exe").exists())
+    assert "finished  5 steps" in jobs("show", "latest").out
+    server.terminate()
+    assert server.wait(timeout=30) == 0
+
+
+def _private_daemon(jobs: Reprise) -> int:
+    """The process id of the daemon that has the runtime folder."""
+    lock = Path(jobs.environment["XDG_RUNTIME_DIR"]) / "reprised.lock"
+    return int(lock.read_text().split()[0])
+
+
+def _end_private_daemon(jobs: Reprise) -> None:
+    pid = _private_daemon(jobs)
+    os.kill(pid, signal.SIGTERM)
+    until("the daemon has ended", 30, lambda: not Path(f"/proc/{pid}/exe").exists())
 
 
 def test_a_program_that_ends_long_after_its_training_still_hears_how_it_went(

@@ -97,6 +97,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    # A private daemon of a test does not stay for an hour.
+    monkeypatch.setenv("REPRISE_LINGER", "2")
     for name in ("REPRISE_SOCKET", "REPRISE_SERVER", "REPRISE_DATA_DIR", "REPRISE_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     yield folder

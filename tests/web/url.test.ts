@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 import {expect, test} from 'vitest';
-import {routeOf, runPath} from '../../web/src/url/route';
+import {comparePath, routeOf, runPath} from '../../web/src/url/route';
 import {readState, writeState} from '../../web/src/url/state';
 
 test('paths name pages', () => {
@@ -11,6 +11,14 @@ test('paths name pages', () => {
     page: 'missing',
     path: '/graphs/1/plan',
   });
+});
+
+test('a comparison is a page and two runs', () => {
+  const [path, search] = comparePath('a/1', 'b').split('?');
+
+  expect(routeOf(path!)).toEqual({page: 'compare'});
+  expect(readState(search!)).toEqual({a: 'a/1', b: 'b'});
+  expect(writeState({a: 'a/1', b: 'b'})).toBe(`?${search}`);
 });
 
 test('a run id with odd characters survives the address', () => {
@@ -30,6 +38,15 @@ test('the state of a page is short and readable', () => {
   expect(text).toBe('?budget=24GiB&t=1.2s..1.4s');
   expect(readState(text)).toEqual(state);
   expect(writeState({})).toBe('');
+});
+
+test('the list of runs has its search, filter and order in the address', () => {
+  const state = {search: 'res net', show: 'died', sort: 'peak', ascending: true} as const;
+
+  expect(writeState(state)).toBe('?q=res%20net&show=died&sort=peak');
+  expect(readState(writeState(state))).toEqual(state);
+  expect(readState(writeState({sort: 'steps'}))).toEqual({sort: 'steps'});
+  expect(readState('?show=nonsense&sort=--x&q=')).toEqual({});
 });
 
 test('a narrow window keeps a thousandth of its width', () => {

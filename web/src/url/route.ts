@@ -5,6 +5,7 @@ export type Route =
   | {readonly page: 'runs'}
   | {readonly page: 'run'; readonly runId: string}
   | {readonly page: 'status'}
+  | {readonly page: 'compare'}
   | {readonly page: 'missing'; readonly path: string};
 
 export function routeOf(path: string): Route {
@@ -12,6 +13,7 @@ export function routeOf(path: string): Route {
   if (parts.length === 0) return {page: 'runs'};
   if (parts.length === 1 && parts[0] === 'runs') return {page: 'runs'};
   if (parts.length === 1 && parts[0] === 'status') return {page: 'status'};
+  if (parts.length === 1 && parts[0] === 'compare') return {page: 'compare'};
   if (parts.length === 2 && parts[0] === 'runs') {
     const runId = decoded(parts[1]!);
     if (runId !== undefined) return {page: 'run', runId};
@@ -21,6 +23,11 @@ export function routeOf(path: string): Route {
 
 export function runPath(runId: string): string {
   return `/runs/${encodeURIComponent(runId)}`;
+}
+
+/** Two runs beside each other. */
+export function comparePath(a: string, b: string): string {
+  return `/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`;
 }
 
 function decoded(part: string): string | undefined {

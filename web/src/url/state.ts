@@ -2,13 +2,19 @@
 
 /**
  * What of a page's state stands in its address, short and readable, so that a
- * link shows a colleague the same thing: ?budget=24GiB&t=1.2ms..3.4ms
+ * link shows a colleague the same thing: ?budget=24GiB&t=1.2ms..3.4ms of a run,
+ * ?q=resnet&show=died&sort=peak of the list of runs.
  */
-export interface PageState {
+import {isShown, isSort, type RunsView} from '../data/runs';
+
+export interface PageState extends RunsView {
   /** The what-if budget as typed or chosen. */
   readonly budget?: string;
   /** The part of the step on the screen, in ns since its start. */
   readonly window?: Window;
+  /** The runs of a comparison. */
+  readonly a?: string;
+  readonly b?: string;
 }
 
 export interface Window {
@@ -17,13 +23,22 @@ export interface Window {
 }
 
 /** Whatever cannot be read is left out. */
-export function readState(search: string): PageState {
-  const params = new URLSearchParams(search);
+export function readState(query: string): PageState {
+  const params = new URLSearchParams(query);
   const budget = params.get('budget')?.trim();
   const window = readWindow(params.get('t'));
+  const search = params.get('q')?.trim();
+  const [a, b] = [params.get('a'), params.get('b')];
+  const show = params.get('show') ?? '';
+  const [, down, sort] = /^(-?)(\w+)$/.exec(params.get('sort') ?? '') ?? ['', '', ''];
   return {
     ...(budget ? {budget} : {}),
     ...(window ? {window} : {}),
+    ...(search ? {search} : {}),
+    ...(a ? {a} : {}),
+    ...(b ? {b} : {}),
+    ...(isShown(show) ? {show} : {}),
+    ...(isSort(sort!) ? {sort, ...(down ? {} : {ascending: true})} : {}),
   };
 }
 
@@ -35,6 +50,11 @@ export function writeState(state: PageState): string {
     const {fromNs, toNs} = state.window;
     parts.push(`t=${writeTime(fromNs, toNs - fromNs)}..${writeTime(toNs, toNs - fromNs)}`);
   }
+  if (state.a) parts.push(`a=${encodeURIComponent(state.a)}`);
+  if (state.b) parts.push(`b=${encodeURIComponent(state.b)}`);
+  if (state.search) parts.push(`q=${encodeURIComponent(state.search)}`);
+  if (state.show) parts.push(`show=${state.show}`);
+  if (state.sort) parts.push(`sort=${state.ascending ? '' : '-'}${state.sort}`);
   return parts.length === 0 ? '' : `?${parts.join('&')}`;
 }
 
