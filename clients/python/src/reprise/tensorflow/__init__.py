@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow under a budget of memory: `tf.gradients` and `tf.function`, planned op by op.
+
+    grads = reprise.tensorflow.gradients(loss, variables, budget="0.5x")
+
+Needs TensorFlow 2.16 or newer. docs/tensorflow.md is the page for users.
+"""
+
+from __future__ import annotations
+
+from reprise.tensorflow.gradients import Applied, applied_to, gradients
+from reprise.tensorflow.replacing import replace_gradients
+from reprise.tensorflow.report import Validation, validate
+
+__all__ = ["Applied", "Validation", "applied_to", "gradients", "replace_gradients", "validate"]

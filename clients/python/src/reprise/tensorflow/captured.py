@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step inside a TensorFlow graph, as the planner reads it.
+
+Everything that the gradients and the losses are computed from is an op of the step graph, in the
+order of its creation, which is an order of execution: forward, then backward. What the step only
+reads (variables, feeds, constants) is static memory. An output that shares its input's memory has
+no storage of its own; an op that writes over its input is a change of that storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reprise.errors import RepriseError
+from reprise.plan.step_graph import StepGraph
+from reprise.tensorflow.kinds import (
+    forwards,
+    in_a_frame,
+    is_source,
+    is_view,
+    kind_of,
+    reads_sizes_only,
+)
+from reprise.tensorflow.trace import OpRecord
+
+__all__ = ["CapturedStep", "capture", "step_ops"]
+
+
+@dataclass(slots=True)
+class CapturedStep:
+    """The step graph, and what its numbers stand for."""
+
+    graph: StepGraph
+    # By op id.
+    ops: list[Any]
+    # The storage of a tensor, by its name: its own, or that which it is a view of.
+    storage_of: dict[str, int] = field(default_factory=dict)
+    # By storage: the tensor that made it.
+    made_by: list[Any] = field(default_factory=list)
+    # The first op of the backward.
+    first_backward: int = 0
+    sources: list[Any] = field(default_factory=list)
+
+
+def step_ops(targets: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """All ops that the targets are computed from, in base order, and the sources they read."""
+    found: dict[str, Any] = {}
+    sources: dict[str, Any] = {}
+    todo = [tensor.op for tensor in targets]
+    while todo:
+        op = todo.pop()
+        if op.name in found or op.name in sources:
+            continue
+        if is_source(op):
+            sources[op.name] = op
+            continue
+        if in_a_frame(op):
+            raise RepriseError(
+                f"{op.name}: is control flow of TensorFlow 1, into whose frames no op can be "
+                "copied; call tf.compat.v1.enable_control_flow_v2() before the graph is built"
+            )
+        found[op.name] = op
+        todo += [tensor.op for tensor in op.inputs]
+        todo += op.control_inputs
+    return sorted(found.values(), key=lambda op: op._id), list(sources.values())
+
+
+def _base_order(ops: list[Any]) -> list[Any]:
+    """Ops that only look at shapes go right behind what they look at: they would hold it."""
+    position = {op.name: float(i) for i, op in enumerate(ops)}
+    for op in ops:
+        if reads_sizes_only(op):
+            position[op.name] = max((position.get(t.op.name, -1.0) for t in op.inputs), default=-1)
+            position[op.name] += 0.5
+    return sorted(ops, key=lambda op: position[op.name])
+
+
+def capture(
+    ys: Sequence[Any],
+    gradients: Sequence[Any],
+    backward: set[str],
+    records: Mapping[str, OpRecord],
+    static_bytes: int,
+    name: str,
+) -> CapturedStep:
+    """The step that makes `gradients` of `ys`. `backward`: the names of the backward's ops."""
+    targets = [*ys, *gradients]
+    ops, sources = step_ops(targets)
+    ops = _base_order(ops)
+    graph = StepGraph(name, static_bytes=static_bytes, flavour="tf-graph")
+    step = CapturedStep(graph, [], sources=sources)
+    inside = {op.name for op in ops}
+    kept = {tensor.name for tensor in targets}
+    step.first_backward = len(ops)
+    for op in ops:
+        if is_view(op) and op.inputs[0].name in step.storage_of:
+            step.storage_of[op.outputs[0].name] = step.storage_of[op.inputs[0].name]
+            continue
+        if is_view(op) and op.inputs[0].op.name not in inside:
+            continue  # a view of a source
+        is_backward = op.name in backward and not reads_sizes_only(op)
+        _add(step, op, is_backward, records.get(op.name), kept, inside)
+    required = {step.storage_of[t.name] for t in targets if t.name in step.storage_of}
+    graph.require(*sorted(required))
+    for storage in required:
+        # The program fetches the first one.
+        graph.storages[storage].pinned = True
+    return step
+
+
+def _add(
+    step: CapturedStep,
+    op: Any,
+    is_backward: bool,
+    record: OpRecord | None,
+    kept: set[str],
+    inside: set[str],
+) -> None:
+    reads = dict.fromkeys(step.storage_of[t.name] for t in op.inputs if t.name in step.storage_of)
+    over = _overwritten(step, op, kept, inside)
+    writes = []
+    for slot, tensor in enumerate(op.outputs):
+        if over is not None and slot == 0:
+            step.storage_of[tensor.name] = over
+            continue
+        made = step.graph.storage(
+            _bytes(tensor, slot, record),
+            tensor.name,
+            category="activation" if not is_backward else "gradient",
+        )
+        step.storage_of[tensor.name] = made
+        step.made_by.append(tensor)
+        writes.append(made)
+    if is_backward:
+        step.first_backward = min(step.first_backward, len(step.ops))
+    step.graph.op(
+        op.type,
+        list(reads),
+        writes,
+        mutates=[] if over is None else [over],
+        time_ns=record.time_ns if record else 1,
+        workspace_bytes=record.workspace_bytes if record else 0,
+        phase="backward" if is_backward else "forward",
+        kind=kind_of(op),
+        module=op.name,
+    )
+    step.ops.append(op)
+
+
+def _overwritten(step: CapturedStep, op: Any, kept: set[str], inside: set[str]) -> int | None:
+    """The storage that it writes its output over: an input of the same size that nobody else reads,
+    through whatever view."""
+    if not forwards(op):
+        return None
+    output = op.outputs[0]
+    for tensor in op.inputs:
+        if tensor.name not in step.storage_of or tensor.dtype != output.dtype:
+            continue
+        if _elements(tensor) is None or _elements(tensor) != _elements(output):
+            continue
+        if _is_only_reader(op, tensor, kept, inside):
+            return step.storage_of[tensor.name]
+    return None
+
+
+def _is_only_reader(op: Any, tensor: Any, kept: set[str], inside: set[str]) -> bool:
+    """Nobody else needs the memory of the tensor, nor does somebody fetch it."""
+    while True:
+        if tensor.name in kept:
+            return False
+        readers = [reader for reader in tensor.consumers() if reader.name in inside]
+        if [reader.name for reader in readers] != [op.name]:
+            return False
+        if _times(op, tensor) != 1:
+            return False
+        if not is_view(tensor.op):
+            return not is_source(tensor.op)
+        op, tensor = tensor.op, tensor.op.inputs[0]
+
+
+def _times(op: Any, tensor: Any) -> int:
+    return sum(other is tensor for other in op.inputs)
+
+
+def _elements(tensor: Any) -> int | None:
+    count = tensor.shape.num_elements()
+    return None if count is None else int(count)
+
+
+def _bytes(tensor: Any, slot: int, record: OpRecord | None) -> int:
+    if record is not None and slot < len(record.output_bytes):
+        return record.output_bytes[slot]
+    count = _elements(tensor)
+    return 0 if count is None else count * int(tensor.dtype.size)

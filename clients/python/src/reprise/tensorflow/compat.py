@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of gradient checkpointing for TensorFlow 1, with their names and arguments.
+
+Code written for them runs after its import is changed to this module, the idiom of replacing the
+gradients of the whole process too:
+
+    from reprise.tensorflow import compat as memory_saving_gradients
+    from tensorflow.python.ops import gradients
+    gradients.__dict__["gradients"] = memory_saving_gradients.gradients_memory
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reprise.tensorflow.gradients import gradients as planned
+
+__all__ = ["gradients", "gradients_collection", "gradients_memory", "gradients_speed"]
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    checkpoints: str | Sequence[Any] = "collection",
+    **kwargs: Any,
+) -> list[Any]:
+    """Gradients that keep `checkpoints` only: "collection", "memory", "speed" or tensors."""
+    return planned(ys, xs, grad_ys, checkpoints=checkpoints, **kwargs)
+
+
+def gradients_speed(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
+    """Keeps the outputs of convolutions and matrix products."""
+    return gradients(ys, xs, grad_ys, checkpoints="speed", **kwargs)
+
+
+def gradients_memory(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
+    """Keeps about the square root of the tensors that separate before from after."""
+    return gradients(ys, xs, grad_ys, checkpoints="memory", **kwargs)
+
+
+def gradients_collection(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
+    """Keeps the tensors of the graph's collection "checkpoints"."""
+    return gradients(ys, xs, grad_ys, checkpoints="collection", **kwargs)

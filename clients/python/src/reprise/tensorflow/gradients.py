@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tf.gradients` under a budget of memory, or with checkpoints.
+
+    grads = reprise.tensorflow.gradients(loss, variables, budget="0.5x")
+    grads = reprise.tensorflow.gradients(loss, variables, checkpoints="memory")
+
+The graph is rewritten while it is built (rewrite.py): what the plan drops is computed again by
+copies of its ops. Every gradient keeps every bit. It may not have run in a session before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from reprise.errors import InfeasibleBudget, RepriseError
+from reprise.plan import Evaluation, Plan, base_schedule, evaluate
+from reprise.plan import plan as ask
+from reprise.tensorflow.captured import CapturedStep, capture
+from reprise.tensorflow.modes import checkpoints_of, schedule_of
+from reprise.tensorflow.rehearsal import rehearse
+from reprise.tensorflow.rewrite import apply
+
+# Bound now: a program may put this module's function in its place.
+_plain_gradients = tf.compat.v1.gradients
+
+__all__ = ["Applied", "applied_to", "gradients", "rewrite_step"]
+
+EXECUTOR = "tf-graph"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What was done to a graph, in bytes with variables and inputs."""
+
+    step: CapturedStep
+    # None: checkpoints, whose schedule no planner made.
+    plan: Plan | None
+    predicted: Evaluation
+    # In base order, without a plan; and the most that ops had allocated in the rehearsal.
+    base: Evaluation
+    plain_peak_bytes: int
+    copies: int
+
+    @property
+    def sentence(self) -> str:
+        """What it comes to, in one sentence."""
+        if self.plan is not None:
+            return self.plan.sentence
+        more = self.predicted.time_ns / max(1, self.base.time_ns) - 1
+        return (
+            f"Checkpoints: peak {self.predicted.peak_bytes} bytes (was {self.base.peak_bytes}), "
+            f"{self.copies} ops run again, {more:+.1%} time predicted."
+        )
+
+
+# By graph: the newest rewrite of it.
+_ATTRIBUTE = "_reprise_applied"
+
+
+def applied_to(graph: Any) -> Applied | None:
+    """What the newest call did to a graph; None: nothing."""
+    return getattr(graph, _ATTRIBUTE, None)
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: bool | int = False,
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    *,
+    budget: str | int | None = None,
+    checkpoints: str | Sequence[Any] | None = None,
+    batch: int | None = None,
+    time_limit_s: float | None = None,
+) -> list[Any]:
+    """As `tf.compat.v1.gradients`, with either a `budget` ("0.5x", "2GiB", bytes of variables,
+    inputs and everything the step allocates) or `checkpoints`: "memory", "speed", "collection" or a
+    list of tensors. `batch` is the size to plan for where the graph leaves dimensions open.
+
+    Raises `InfeasibleBudget` with the op that needs more, and leaves the graph as
+    `tf.compat.v1.gradients` makes it; `RepriseError` for what cannot be planned."""
+    if (budget is None) == (checkpoints is None):
+        raise RepriseError("gradients: give either budget= or checkpoints=")
+    outputs = _flat(ys)
+    graph = outputs[0].graph
+    before = graph.get_operations()[-1]._id if graph.get_operations() else -1
+    found = _plain_gradients(
+        ys,
+        xs,
+        grad_ys,
+        name=name,
+        colocate_gradients_with_ops=colocate_gradients_with_ops,
+        gate_gradients=gate_gradients,
+        aggregation_method=aggregation_method,
+        stop_gradients=stop_gradients,
+        unconnected_gradients=unconnected_gradients,
+    )
+    backward = {op.name for op in graph.get_operations() if op._id > before}
+    if not backward:
+        return list(found)
+    rewrite_step(
+        outputs,
+        _values(found),
+        backward,
+        budget=budget,
+        checkpoints=checkpoints,
+        batch=batch,
+        time_limit_s=time_limit_s,
+    )
+    return list(found)
+
+
+def rewrite_step(
+    ys: Sequence[Any],
+    gradients: Sequence[Any],
+    backward: set[str],
+    *,
+    budget: str | int | None,
+    checkpoints: str | Sequence[Any] | None,
+    batch: int | None = None,
+    time_limit_s: float | None = None,
+) -> Applied:
+    """Measures, plans and rewrites the step that makes `gradients` of `ys`."""
+    graph = ys[0].graph
+    found = rehearse([*ys, *gradients], batch)
+    step = capture(ys, gradients, backward, found.records, found.static_bytes, "TensorFlow step")
+    plan = None
+    if budget is not None:
+        plan = ask(step.graph, budget, EXECUTOR, time_limit_s=time_limit_s)
+        schedule: Sequence[int] = plan.schedule
+    else:
+        assert checkpoints is not None
+        schedule = _of_checkpoints(step, checkpoints)
+    predicted = evaluate(step.graph, schedule, EXECUTOR)
+    base = evaluate(step.graph, base_schedule(step.graph), EXECUTOR)
+    copies = apply(step, schedule)
+    plain = found.peak_bytes + found.static_bytes
+    made = Applied(step, plan, predicted, base, plain, copies)
+    setattr(graph, _ATTRIBUTE, made)
+    return made
+
+
+def _of_checkpoints(step: CapturedStep, checkpoints: str | Sequence[Any]) -> Sequence[int]:
+    try:
+        return schedule_of(step, checkpoints_of(step, checkpoints))
+    except RepriseError:
+        if checkpoints != "memory":
+            raise
+    # No articulation points: the least memory that the planner knows a way to.
+    try:
+        return ask(step.graph, 1, EXECUTOR).schedule
+    except InfeasibleBudget as refusal:
+        answer = refusal.plan
+        if answer is None or answer.infeasible is None:
+            raise
+        smallest = answer.infeasible.smallest_known_bytes or step.graph.static_bytes
+        return ask(step.graph, smallest, EXECUTOR).schedule
+
+
+def _flat(ys: Any) -> list[Any]:
+    return [tf.convert_to_tensor(y) for y in tf.nest.flatten(ys)]
+
+
+def _values(found: Sequence[Any]) -> list[Any]:
+    """The tensors of gradients; those of an embedding are values and their rows."""
+    tensors: list[Any] = []
+    for gradient in found:
+        if isinstance(gradient, tf.IndexedSlices):
+            tensors += [t for t in (gradient.values, gradient.indices) if t is not None]
+        elif gradient is not None:
+            tensors.append(gradient)
+    return tensors

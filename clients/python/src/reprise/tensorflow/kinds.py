@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of single TensorFlow ops: what is an alias, what is overwritten, what runs once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["forwards", "is_source", "is_view", "kind_of", "reads_sizes_only"]
+
+# What a step reads and nobody computes in it: parameters, inputs, constants. Static memory.
+_SOURCES = frozenset(
+    {
+        "Const",
+        "Placeholder",
+        "PlaceholderV2",
+        "PlaceholderWithDefault",
+        "ReadVariableOp",
+        "VarHandleOp",
+        "Variable",
+        "VariableV2",
+        "IteratorGetNext",
+        "IteratorGetNextSync",
+        "OptionalGetValue",
+        "QueueDequeueV2",
+        "QueueDequeueManyV2",
+        "QueueDequeueUpToV2",
+    }
+)
+
+# Their output is their first input's memory.
+_VIEWS = frozenset(
+    {
+        "Reshape",
+        "Identity",
+        "StopGradient",
+        "PreventGradient",
+        "Squeeze",
+        "ExpandDims",
+        "EnsureShape",
+        "CheckNumerics",
+        "Snapshot",
+    }
+)
+
+# They write their output over an input of the same size that nobody else needs.
+# fmt: off
+_FORWARDING = frozenset({
+    "Abs", "Add", "AddV2", "AddN", "BiasAdd", "Cast", "Ceil", "Cos", "Div", "Elu",
+    "EluGrad", "Erf", "Exp", "Expm1", "Floor", "Inv", "LeakyRelu", "LeakyReluGrad", "Log",
+    "Log1p", "LogSoftmax", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "Pow",
+    "RealDiv", "Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Round", "Rsqrt",
+    "RsqrtGrad", "SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin",
+    "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "SqrtGrad",
+    "Square", "SquaredDifference", "Sub", "Tanh", "TanhGrad", "TruncateDiv", "Xdivy",
+    "Xlogy",
+})
+# fmt: on
+
+# They look at the shape of a tensor and not at its elements.
+_SIZES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+
+_FRAMES = frozenset(
+    {
+        *("Enter", "Exit", "LoopCond", "Merge", "NextIteration", "Switch"),
+        *("RefEnter", "RefExit", "RefMerge", "RefNextIteration", "RefSwitch"),
+    }
+)
+
+
+def is_source(op: Any) -> bool:
+    """Its outputs are there when the step begins."""
+    if op.type in _SOURCES:
+        return True
+    # How a variable of TensorFlow 1 is read.
+    return op.type == "Identity" and bool(op.inputs) and op.inputs[0].dtype._is_ref_dtype
+
+
+def is_view(op: Any) -> bool:
+    """Its one output shares the memory of its first input."""
+    return op.type in _VIEWS
+
+
+def forwards(op: Any) -> bool:
+    """It may write its output over an input."""
+    return op.type in _FORWARDING
+
+
+def reads_sizes_only(op: Any) -> bool:
+    """It needs its inputs' shapes; done as early as it can be, it holds nothing."""
+    return op.type in _SIZES and not op.control_inputs
+
+
+def in_a_frame(op: Any) -> bool:
+    """It belongs to control flow of TensorFlow 1, whose frames no copy can enter."""
+    return op.type in _FRAMES or op._get_control_flow_context() is not None
+
+
+def kind_of(op: Any) -> str:
+    """Whether it may run again."""
+    return "once" if op.op_def.is_stateful else "pure"

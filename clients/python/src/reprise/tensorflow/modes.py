@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three modes of the original package, as schedules: what a set of checkpoints amounts to.
+
+    speed        keep the outputs of convolutions and matrix products
+    memory       keep about the square root of the articulation points, evenly spaced
+    collection   keep the tensors of the graph collection "checkpoints"
+
+Between two checkpoints everything is dropped after its last reader in the forward. When the
+backward first needs something of such a segment, all of it that the backward needs runs again, in
+base order.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from reprise.errors import RepriseError
+from reprise.plan import with_frees
+from reprise.tensorflow.captured import CapturedStep
+
+__all__ = ["COLLECTION", "MODES", "articulation_points", "checkpoints_of", "schedule_of"]
+
+COLLECTION = "checkpoints"
+MODES = ("memory", "speed", "collection")
+_COSTLY = re.compile(r"Conv|MatMul|Einsum")
+
+
+def checkpoints_of(step: CapturedStep, mode: str | Sequence[Any]) -> set[int]:
+    """The storages that a mode, or a list of tensors, keeps. `RepriseError`: there are none."""
+    if not isinstance(mode, str):
+        return _storages(step, mode, "checkpoints")
+    if mode == "collection":
+        tensors = step.ops[0].graph.get_collection(COLLECTION) if step.ops else []
+        if not tensors:
+            raise RepriseError(
+                f'checkpoints="collection": the collection {COLLECTION!r} of the graph is empty; '
+                f"tf.compat.v1.add_to_collection({COLLECTION!r}, tensor) fills it"
+            )
+        return _storages(step, tensors, f"collection {COLLECTION!r}")
+    if mode == "speed":
+        return {
+            s
+            for op in step.graph.ops[: step.first_backward]
+            if _COSTLY.search(op.name)
+            for s in op.writes
+        }
+    if mode != "memory":
+        raise RepriseError(
+            f"checkpoints: must be one of {', '.join(MODES)} or a list of tensors, got {mode!r}"
+        )
+    points = articulation_points(step)
+    if not points:
+        raise RepriseError(
+            'checkpoints="memory": no tensor of the forward separates what is before it from what '
+            "is after it; give the checkpoints, or a budget"
+        )
+    stride = math.ceil(len(points) / math.ceil(math.sqrt(len(points))))
+    return set(points[stride - 1 :: stride])
+
+
+def _storages(step: CapturedStep, tensors: Sequence[Any], what: str) -> set[int]:
+    found = {step.storage_of[t.name] for t in tensors if t.name in step.storage_of}
+    if not found:
+        raise RepriseError(f"{what}: none of its tensors is one that the gradients depend on")
+    return found
+
+
+def articulation_points(step: CapturedStep) -> list[int]:
+    """Storages of the forward that are all there is, besides what is static, at some moment of it;
+    in the order in which they are made."""
+    graph, end = step.graph, step.first_backward
+    last: dict[int, int] = {}
+    for o, op in enumerate(graph.ops[:end]):
+        last |= dict.fromkeys([*op.reads, *op.writes], o)
+    alive: set[int] = set()
+    points: list[int] = []
+    for o, op in enumerate(graph.ops[: end - 1]):
+        alive |= {*op.writes, *op.mutates}
+        alive = {s for s in alive if last[s] > o}
+        if len(alive) == 1 and graph.storages[next(iter(alive))].bytes:
+            points += alive - set(points[-1:])
+    return points
+
+
+def schedule_of(step: CapturedStep, checkpoints: set[int]) -> list[int]:
+    """The schedule that keeps the checkpoints, and what cannot run again, across the loss."""
+    graph, end = step.graph, step.first_backward
+    writers = {s: o for o, op in enumerate(graph.ops) for s in (*op.writes, *op.mutates)}
+    makers: dict[int, list[int]] = {}
+    for o, op in enumerate(graph.ops[:end]):
+        for s in (*op.writes, *op.mutates):
+            makers.setdefault(s, []).append(o)
+    kept = {
+        s
+        for s, ops in makers.items()
+        if s in checkpoints
+        or graph.storages[s].pinned
+        or any(graph.ops[o].kind == "once" for o in ops)
+    }
+    segment = _segments(graph, end, checkpoints)
+    needed = _needed_again(graph, end, kept, makers)
+    order = list(range(end))
+    made: set[int] = set()
+    for o in range(end, len(graph.ops)):
+        wanted = [s for s in graph.ops[o].reads if s in makers and s not in kept and s not in made]
+        for s in sorted(wanted, key=lambda s: writers[s]):
+            if s not in made:
+                order += _again(graph, makers, segment, needed, kept, made, s)
+        order.append(o)
+    return with_frees(graph, order)
+
+
+def _segments(graph: Any, end: int, checkpoints: set[int]) -> list[int]:
+    """By forward op: how many checkpoints were made before it."""
+    numbers, number = [], 0
+    for op in graph.ops[:end]:
+        numbers.append(number)
+        number += any(s in checkpoints for s in op.writes)
+    return numbers
+
+
+def _needed_again(graph: Any, end: int, kept: set[int], makers: dict[int, list[int]]) -> set[int]:
+    """The storages that the backward reads and does not find, and what making them again takes."""
+    todo = [s for op in graph.ops[end:] for s in op.reads if s in makers and s not in kept]
+    needed: set[int] = set()
+    while todo:
+        s = todo.pop()
+        if s in needed:
+            continue
+        needed.add(s)
+        for o in makers[s]:
+            todo += [r for r in graph.ops[o].reads if r not in kept and r != s]
+    return needed
+
+
+def _again(
+    graph: Any,
+    makers: dict[int, list[int]],
+    segment: list[int],
+    needed: set[int],
+    kept: set[int],
+    made: set[int],
+    storage: int,
+) -> list[int]:
+    """The ops of the storage's segment that run again for it, after those of earlier segments that
+    they need."""
+    number = segment[makers[storage][0]]
+    together = sorted(
+        {o for s in needed - made if segment[makers[s][0]] == number for o in makers[s]}
+    )
+    made |= {s for s in needed if segment[makers[s][0]] == number}
+    before: list[int] = []
+    for o in together:
+        for s in graph.ops[o].reads:
+            if s in makers and s not in kept and s not in made:
+                before += _again(graph, makers, segment, needed, kept, made, s)
+    return before + together

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step measured before it is planned: in a copy of the graph, on inputs of the same shapes.
+
+A graph that a session has run cannot be rewritten any more, so times, workspaces and sizes come
+from a copy of it, in a session of its own. Variables and inputs are fed: their values do not matter
+to bytes, and the program's own are not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from reprise.errors import RepriseError
+from reprise.tensorflow.captured import step_ops
+from reprise.tensorflow.trace import OpRecord, op_records, peak_bytes, run_traced
+
+__all__ = ["Rehearsal", "rehearse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What one plain step showed."""
+
+    records: Mapping[str, OpRecord]
+    # Of variables and inputs, which no op of the step allocates.
+    static_bytes: int
+    # Above those.
+    peak_bytes: int
+
+
+def rehearse(targets: Sequence[Any], batch: int | None = None) -> Rehearsal:
+    """Runs the step that makes `targets` once. `batch`: what stands for dimensions that the graph
+    leaves open. `RepriseError` names the input whose shape is not known."""
+    ops, sources = step_ops(targets)
+    graph = targets[0].graph
+    reads = _fed(ops, sources)
+    values = {tensor.name: _value(tensor, batch) for tensor in reads}
+    scratch = tf.Graph()
+    with scratch.as_default():
+        definition = graph.as_graph_def()
+        handles, initial = _handles(ops, sources)
+        tf.import_graph_def(definition, input_map=handles, name="")
+        with tf.compat.v1.Session(graph=scratch, config=_as_written()) as session:
+            session.run(initial)
+            names = [tensor.name for tensor in targets]
+            run_traced(session, names, values)  # what the first run does once
+            _, metadata = run_traced(session, names, values)
+    static = sum(value.nbytes for value in values.values())
+    static += sum(_handle_bytes(op) for op in _resources(ops, sources))
+    return Rehearsal(op_records(metadata), static, peak_bytes(metadata))
+
+
+def _as_written() -> Any:
+    """Runs the graph op by op, so that each op of it is measured."""
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1
+    return config
+
+
+def _fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
+    """The tensors that sources bring into the step, constants and handles of variables not."""
+    read = {tensor.name: tensor for op in ops for tensor in op.inputs}
+    brought = {tensor.name for op in sources for tensor in op.outputs if op.type != "Const"}
+    return [
+        tensor
+        for name, tensor in read.items()
+        if name in brought and tensor.dtype.base_dtype not in (tf.resource, tf.variant)
+    ]
+
+
+def _value(tensor: Any, batch: int | None) -> Any:
+    shape = tensor.shape
+    if shape.rank is None or (batch is None and not shape.is_fully_defined()):
+        raise RepriseError(
+            f"{tensor.name}: its shape {shape} is not known before the step runs; give it, or "
+            "batch=, the size to plan for"
+        )
+    sizes: list[Any] = [batch if size is None else size for size in shape.as_list()]
+    dtype = tensor.dtype.base_dtype.as_numpy_dtype
+    if np.issubdtype(dtype, np.integer) or dtype in (np.bool_, np.object_):
+        return np.zeros(sizes, dtype)
+    return np.random.default_rng(0).normal(0, 0.1, sizes).astype(dtype)
+
+
+# ---- Variables that ops read by their handle ------------------------------------
+
+
+def _resources(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
+    """Handles that ops of the step take themselves, as those of embeddings do."""
+    taken = {tensor.op.name for op in ops for tensor in op.inputs if tensor.dtype == tf.resource}
+    return [op for op in sources if op.name in taken]
+
+
+def _handle_bytes(op: Any) -> int:
+    shape, dtype = _handle_type(op)
+    return int(np.prod(shape, dtype=np.int64)) * int(dtype.size)
+
+
+def _handle_type(op: Any) -> tuple[list[int], Any]:
+    data = getattr(op.outputs[0], "_handle_data", None)
+    if data is not None and data.is_set and len(data.shape_and_type) == 1:
+        found = data.shape_and_type[0]
+        return [d.size for d in found.shape.dim], tf.dtypes.as_dtype(found.dtype)
+    if op.type == "VarHandleOp":
+        shape = tf.TensorShape(op.get_attr("shape"))
+        return shape.as_list(), tf.dtypes.as_dtype(op.get_attr("dtype"))
+    raise RepriseError(f"{op.name}: reads a resource that is no variable, which cannot be planned")
+
+
+def _handles(ops: Iterable[Any], sources: Iterable[Any]) -> tuple[dict[str, Any], list[Any]]:
+    """A variable of its own in the copy for each of them, and the ops that fill it."""
+    handles, initial = {}, []
+    for op in _resources(ops, sources):
+        shape, dtype = _handle_type(op)
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=dtype, shape=shape, shared_name=f"reprise/{op.name}", name="reprise_variable"
+        )
+        value = np.zeros(shape, dtype.as_numpy_dtype)
+        initial.append(tf.raw_ops.AssignVariableOp(resource=handle, value=value))
+        handles[op.outputs[0].name] = handle
+    return handles, initial

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted against measured: one step of a rewritten graph under `FULL_TRACE`.
+
+fetched, found = reprise.tensorflow.validate(session, [loss, *grads], feed_dict)
+print(found.sentence)
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from reprise.errors import RepriseError
+from reprise.plan import report_step
+from reprise.tensorflow.gradients import applied_to
+from reprise.tensorflow.trace import peak_bytes, run_traced
+from reprise.units import format_bytes, format_percent
+
+__all__ = ["Validation", "validate"]
+
+_steps: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Bytes with variables and inputs, as a budget counts them."""
+
+    predicted_peak_bytes: int
+    measured_peak_bytes: int
+    # 0: checkpoints, which promise none.
+    budget_bytes: int
+
+    @property
+    def within(self) -> bool:
+        """The budget was kept."""
+        return not self.budget_bytes or self.measured_peak_bytes <= self.budget_bytes
+
+    @property
+    def sentence(self) -> str:
+        """Predicted, measured, budget."""
+        off = self.measured_peak_bytes / max(1, self.predicted_peak_bytes) - 1
+        text = (
+            f"Predicted {format_bytes(self.predicted_peak_bytes)}, measured "
+            f"{format_bytes(self.measured_peak_bytes)} ({format_percent(off, sign=True)})"
+        )
+        if not self.budget_bytes:
+            return text + "."
+        kept = "kept" if self.within else "not kept"
+        return f"{text}: the budget of {format_bytes(self.budget_bytes)} was {kept}."
+
+
+def validate(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Validation]:
+    """Runs a step as `session.run` does, traced, and compares its peak with the prediction. The
+    run of the plan, on the page and in `reprise show`, gets the step too. Steps before it should
+    have run: the first one allocates what stays."""
+    made = applied_to(session.graph)
+    if made is None:
+        raise RepriseError("validate: no plan was applied to the graph of this session")
+    started = time.perf_counter_ns()
+    fetched, metadata = run_traced(session, fetches, feed_dict)
+    took = time.perf_counter_ns() - started
+    measured = peak_bytes(metadata) + made.step.graph.static_bytes
+    if made.plan is not None:
+        step = _steps[made.plan.plan_id] = _steps.get(made.plan.plan_id, -1) + 1
+        report_step(made.plan, step=step, peak_bytes=measured, step_ns=took, recomputed=made.copies)
+    budget = 0 if made.plan is None else made.plan.budget_bytes
+    return fetched, Validation(made.predicted.peak_bytes, measured, budget)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Executor `tf-graph`: a schedule written into the graph that it is for.
+
+An op that runs again is copied. Whoever reads in the schedule what a copy made is made to read the
+copy; nothing else changes, no op loses its name, device or attributes. A control edge from each op
+of the schedule to the next keeps the order, because TensorFlow runs whatever is ready; memory is
+freed by TensorFlow's own counts of readers, after the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from reprise.errors import RepriseError
+from reprise.tensorflow.captured import CapturedStep
+from reprise.tensorflow.kinds import is_view
+
+__all__ = ["apply", "check_features"]
+
+_NEEDED = ("_update_input", "_add_control_input")
+
+
+def check_features(op: Any) -> None:
+    """`RepriseError` where this TensorFlow lacks what a graph is rewritten with."""
+    missing = [name for name in _NEEDED if not hasattr(op, name)]
+    if missing:
+        raise RepriseError(
+            f"this TensorFlow has no Operation.{missing[0]}, with which plans are applied; "
+            "use tf.recompute_grad, or TensorFlow 2.16 to 2.21"
+        )
+
+
+class _Rewriter:
+    """One walk over a schedule."""
+
+    def __init__(self, step: CapturedStep) -> None:
+        self._step = step
+        # As they were: what is redirected is copied later with its own inputs.
+        self._inputs = {op.name: list(op.inputs) for op in step.ops}
+        self._ran: set[int] = set()
+        # By storage: the original tensor that made it -> the one that makes its present life.
+        self._now: dict[str, Any] = {}
+        # Views of copies, by the copy that they look at and their own name.
+        self._views: dict[tuple[str, str], Any] = {}
+        self.copies = 0
+
+    def run(self, schedule: Sequence[int]) -> None:
+        last: Any = None
+        for entry in schedule:
+            if entry < 0:
+                continue
+            op = self._step.ops[entry]
+            if entry in self._ran:
+                op = self._copy(op)
+            else:
+                self._ran.add(entry)
+                self._redirect(op)
+            if last is not None and last.name not in {before.name for before in op.control_inputs}:
+                op._add_control_input(last)
+            last = op
+
+    def _copy(self, op: Any) -> Any:
+        graph = op.graph
+        inputs = [self._present(tensor) for tensor in self._inputs[op.name]]
+        with graph.control_dependencies(None), graph.device(op.device or None):
+            made = graph.create_op(
+                op.type,
+                inputs,
+                [output.dtype for output in op.outputs],
+                name=f"{op.name}/again",
+                attrs=_attributes(op),
+                op_def=op.op_def,
+            )
+        self.copies += 1
+        for before, now in zip(op.outputs, made.outputs, strict=True):
+            now.set_shape(before.shape)
+            self._now[before.name] = now
+        return made
+
+    def _redirect(self, op: Any) -> None:
+        for index, tensor in enumerate(self._inputs[op.name]):
+            now = self._present(tensor)
+            if now is not tensor:
+                op._update_input(index, now)
+
+    def _present(self, tensor: Any) -> Any:
+        """What holds the value of a tensor at this place of the schedule."""
+        if tensor.name in self._now:
+            return self._now[tensor.name]
+        op = tensor.op
+        if not is_view(op) or tensor.name not in self._step.storage_of:
+            return tensor
+        base = op.inputs[0]
+        now = self._present(base)
+        if now is base:
+            return tensor
+        key = (now.name, tensor.name)
+        if key not in self._views:
+            graph = op.graph
+            inputs = [now, *list(op.inputs)[1:]]
+            with graph.control_dependencies(None), graph.device(op.device or None):
+                made = graph.create_op(
+                    op.type,
+                    inputs,
+                    [tensor.dtype],
+                    name=f"{op.name}/again",
+                    attrs=_attributes(op),
+                    op_def=op.op_def,
+                )
+            made.outputs[0].set_shape(tensor.shape)
+            self._views[key] = made.outputs[0]
+        return self._views[key]
+
+
+def _attributes(op: Any) -> dict[str, Any]:
+    return {key: value for key, value in op.node_def.attr.items() if key != "_output_shapes"}
+
+
+def apply(step: CapturedStep, schedule: Sequence[int]) -> int:
+    """Writes a valid schedule into the step's graph; returns how many ops were copied."""
+    if step.ops:
+        check_features(step.ops[0])
+    rewriter = _Rewriter(step)
+    rewriter.run(schedule)
+    return rewriter.copies
