@@ -7,12 +7,13 @@
     report_check(answer, step=1, checked=12, differing=0)         # gradients compared bit for bit
 
 Reports go through the agent's C ABI (libreprise_agent.so) to the daemon beside this process, and
-survive the process. They belong to the run that `plan` made for the graph; a process reports for
-one run.
+survive the process. They belong to the run that `plan` made for the graph; the reports of another
+graph end that run's session and begin one in the other run.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from reprise.errors import RepriseError
@@ -92,14 +93,22 @@ def _connected(plan: Plan | None) -> Agent:
     from reprise.agent import Agent
 
     run = run_of(plan)
+    if _agent is not None and plan is not None and run not in (None, _agent.run_id):
+        _leave(_agent)
+        _agent = None
     if _agent is None:
         _agent = Agent.start(run, labels={"name": "step graph"}, socket=daemon.ensure().socket)
-    elif plan is not None and run is not None and run != _agent.run_id:
-        raise RepriseError(
-            f"this process reports for run {_agent.run_id}, and the plan is of run {run}; report "
-            "the steps of another graph from another process"
-        )
     return _agent
+
+
+def _leave(agent: Agent) -> None:
+    """Ends the session of another graph's run: a process has one session at a time."""
+    if "reprise.torch" in sys.modules:
+        raise RepriseError(
+            f"this process reports for run {agent.run_id} and has a model armed; report the steps "
+            "of another graph from another process"
+        )
+    agent.stop()
 
 
 def _say_applied(agent: Agent, plan: Plan | None) -> None:

@@ -2,7 +2,7 @@
 """A training step inside a TensorFlow graph, as the planner reads it.
 
 Everything that the gradients and the losses are computed from is an op of the step graph, in the
-order of its creation, which is an order of execution: forward, then backward. What the step only
+order of its creation, which is one of execution: forward, then backward. What the step only
 reads (variables, feeds, constants) is static memory. An output that shares its input's memory has
 no storage of its own; an op that writes over its input is a change of that storage.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from reprise.errors import RepriseError
@@ -25,7 +26,10 @@ from reprise.tensorflow.kinds import (
 )
 from reprise.tensorflow.trace import OpRecord
 
-__all__ = ["CapturedStep", "capture", "step_ops"]
+__all__ = ["CapturedStep", "capture", "constant_bytes", "step_ops"]
+
+# Larger ones are computed in every step.
+LARGEST_CONSTANT = 10 << 20
 
 
 @dataclass(slots=True)
@@ -39,13 +43,16 @@ class CapturedStep:
     storage_of: dict[str, int] = field(default_factory=dict)
     # By storage: the tensor that made it.
     made_by: list[Any] = field(default_factory=list)
+    # By op id: what it reads, as it was before anything was rewritten.
+    inputs: list[list[Any]] = field(default_factory=list)
     # The first op of the backward.
     first_backward: int = 0
     sources: list[Any] = field(default_factory=list)
 
 
 def step_ops(targets: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """All ops that the targets are computed from, in base order, and the sources they read."""
+    """All ops that the targets are computed from, and the sources they read. An op comes after
+    those that it needs, and else as created: a loop's gradient gives the loop later inputs."""
     found: dict[str, Any] = {}
     sources: dict[str, Any] = {}
     todo = [tensor.op for tensor in targets]
@@ -64,7 +71,56 @@ def step_ops(targets: Iterable[Any]) -> tuple[list[Any], list[Any]]:
         found[op.name] = op
         todo += [tensor.op for tensor in op.inputs]
         todo += op.control_inputs
-    return sorted(found.values(), key=lambda op: op._id), list(sources.values())
+    ordered = _in_order(found)
+    constant = _constants(ordered)
+    rest = [op for op in ordered if op.name not in constant]
+    read = {t.op.name for op in rest for t in op.inputs}
+    folded = [op for op in ordered if op.name in constant and op.name in read]
+    return rest, [*sources.values(), *folded]
+
+
+def _constants(ordered: list[Any]) -> set[str]:
+    """Ops of constants alone, which TensorFlow computes once, before the first step, and keeps."""
+    constant: set[str] = set()
+    for op in ordered:
+        if op.control_inputs or not op.inputs or kind_of(op) == "once":
+            continue
+        if any(_size(tensor) > LARGEST_CONSTANT for tensor in op.outputs):
+            continue
+        if all(t.op.name in constant or t.op.type == "Const" for t in op.inputs):
+            constant.add(op.name)
+    return constant
+
+
+def constant_bytes(sources: Iterable[Any]) -> int:
+    """What those take that the step reads."""
+    return sum(_size(t) for op in sources if not is_source(op) for t in op.outputs)
+
+
+def _size(tensor: Any) -> int:
+    return (_elements(tensor) or 0) * int(tensor.dtype.size)
+
+
+def _in_order(found: dict[str, Any]) -> list[Any]:
+    waits: dict[str, int] = {}
+    readers: dict[str, list[Any]] = {}
+    for op in found.values():
+        needed = {t.op.name for t in op.inputs} | {before.name for before in op.control_inputs}
+        needed &= found.keys()
+        waits[op.name] = len(needed)
+        for name in needed:
+            readers.setdefault(name, []).append(op)
+    ready = [(op._id, op.name) for op in found.values() if not waits[op.name]]
+    heapify(ready)
+    order = []
+    while ready:
+        _, name = heappop(ready)
+        order.append(found[name])
+        for reader in readers.get(name, ()):
+            waits[reader.name] -= 1
+            if not waits[reader.name]:
+                heappush(ready, (reader._id, reader.name))
+    return order
 
 
 def _base_order(ops: list[Any]) -> list[Any]:
@@ -80,15 +136,15 @@ def _base_order(ops: list[Any]) -> list[Any]:
 def capture(
     ys: Sequence[Any],
     gradients: Sequence[Any],
-    backward: set[str],
     records: Mapping[str, OpRecord],
     static_bytes: int,
     name: str,
 ) -> CapturedStep:
-    """The step that makes `gradients` of `ys`. `backward`: the names of the backward's ops."""
+    """The step that makes `gradients` of `ys`, whose own ops are the forward."""
     targets = [*ys, *gradients]
+    forward = {op.name for op in step_ops(ys)[0]}
     ops, sources = step_ops(targets)
-    ops = _base_order(ops)
+    ops = _base_order(sorted(ops, key=lambda op: op.name not in forward))
     graph = StepGraph(name, static_bytes=static_bytes, flavour="tf-graph")
     step = CapturedStep(graph, [], sources=sources)
     inside = {op.name for op in ops}
@@ -100,7 +156,7 @@ def capture(
             continue
         if is_view(op) and op.inputs[0].op.name not in inside:
             continue  # a view of a source
-        is_backward = op.name in backward and not reads_sizes_only(op)
+        is_backward = op.name not in forward and not reads_sizes_only(op)
         _add(step, op, is_backward, records.get(op.name), kept, inside)
     required = {step.storage_of[t.name] for t in targets if t.name in step.storage_of}
     graph.require(*sorted(required))
@@ -147,6 +203,7 @@ def _add(
         module=op.name,
     )
     step.ops.append(op)
+    step.inputs.append(list(op.inputs))
 
 
 def _overwritten(step: CapturedStep, op: Any, kept: set[str], inside: set[str]) -> int | None:
@@ -192,5 +249,4 @@ def _elements(tensor: Any) -> int | None:
 def _bytes(tensor: Any, slot: int, record: OpRecord | None) -> int:
     if record is not None and slot < len(record.output_bytes):
         return record.output_bytes[slot]
-    count = _elements(tensor)
-    return 0 if count is None else count * int(tensor.dtype.size)
+    return _size(tensor)

@@ -20,6 +20,7 @@ from reprise.errors import InfeasibleBudget, RepriseError
 from reprise.plan import Evaluation, Plan, base_schedule, evaluate
 from reprise.plan import plan as ask
 from reprise.tensorflow.captured import CapturedStep, capture
+from reprise.tensorflow.in_place import peak_in_place
 from reprise.tensorflow.modes import checkpoints_of, schedule_of
 from reprise.tensorflow.rehearsal import rehearse
 from reprise.tensorflow.rewrite import apply
@@ -40,10 +41,14 @@ class Applied:
     # None: checkpoints, whose schedule no planner made.
     plan: Plan | None
     predicted: Evaluation
+    # That of the schedule as TensorFlow runs it, with what is written over a last input.
+    peak_bytes: int
     # In base order, without a plan; and the most that ops had allocated in the rehearsal.
     base: Evaluation
     plain_peak_bytes: int
     copies: int
+    # The op that runs last of the step.
+    last: Any
 
     @property
     def sentence(self) -> str:
@@ -52,7 +57,7 @@ class Applied:
             return self.plan.sentence
         more = self.predicted.time_ns / max(1, self.base.time_ns) - 1
         return (
-            f"Checkpoints: peak {self.predicted.peak_bytes} bytes (was {self.base.peak_bytes}), "
+            f"Checkpoints: peak {self.peak_bytes} bytes (was {self.base.peak_bytes}), "
             f"{self.copies} ops run again, {more:+.1%} time predicted."
         )
 
@@ -91,8 +96,6 @@ def gradients(
     if (budget is None) == (checkpoints is None):
         raise RepriseError("gradients: give either budget= or checkpoints=")
     outputs = _flat(ys)
-    graph = outputs[0].graph
-    before = graph.get_operations()[-1]._id if graph.get_operations() else -1
     found = _plain_gradients(
         ys,
         xs,
@@ -104,25 +107,36 @@ def gradients(
         stop_gradients=stop_gradients,
         unconnected_gradients=unconnected_gradients,
     )
-    backward = {op.name for op in graph.get_operations() if op._id > before}
-    if not backward:
+    if not _values(found):
         return list(found)
-    rewrite_step(
+    made = rewrite_step(
         outputs,
         _values(found),
-        backward,
         budget=budget,
         checkpoints=checkpoints,
         batch=batch,
         time_limit_s=time_limit_s,
     )
-    return list(found)
+    return [_after(made, gradient) for gradient in found]
+
+
+def _after(made: Applied, gradient: Any) -> Any:
+    """Where variables are changed in place, as those of TensorFlow 1 are, no gradient is given out
+    before the last op has read them."""
+    in_place = any(t.dtype._is_ref_dtype for op in made.step.sources for t in op.inputs)
+    if not in_place or gradient is None or made.last is None:
+        return gradient
+    graph = made.last.graph
+    with graph.control_dependencies([made.last]):
+        if isinstance(gradient, tf.IndexedSlices):
+            values = tf.identity(gradient.values)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return tf.identity(gradient)
 
 
 def rewrite_step(
     ys: Sequence[Any],
     gradients: Sequence[Any],
-    backward: set[str],
     *,
     budget: str | int | None,
     checkpoints: str | Sequence[Any] | None,
@@ -132,7 +146,7 @@ def rewrite_step(
     """Measures, plans and rewrites the step that makes `gradients` of `ys`."""
     graph = ys[0].graph
     found = rehearse([*ys, *gradients], batch)
-    step = capture(ys, gradients, backward, found.records, found.static_bytes, "TensorFlow step")
+    step = capture(ys, gradients, found.records, found.static_bytes, "TensorFlow step")
     plan = None
     if budget is not None:
         plan = ask(step.graph, budget, EXECUTOR, time_limit_s=time_limit_s)
@@ -141,10 +155,11 @@ def rewrite_step(
         assert checkpoints is not None
         schedule = _of_checkpoints(step, checkpoints)
     predicted = evaluate(step.graph, schedule, EXECUTOR)
+    peak = peak_in_place(step, schedule, predicted)
     base = evaluate(step.graph, base_schedule(step.graph), EXECUTOR)
-    copies = apply(step, schedule)
+    copies, last = apply(step, schedule)
     plain = found.peak_bytes + found.static_bytes
-    made = Applied(step, plan, predicted, base, plain, copies)
+    made = Applied(step, plan, predicted, peak, base, plain, copies, last)
     setattr(graph, _ATTRIBUTE, made)
     return made
 

@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 from reprise.errors import RepriseError
-from reprise.tensorflow.captured import step_ops
+from reprise.tensorflow.captured import constant_bytes, step_ops
+from reprise.tensorflow.kinds import is_source
 from reprise.tensorflow.trace import OpRecord, op_records, peak_bytes, run_traced
 
 __all__ = ["Rehearsal", "rehearse"]
@@ -51,13 +52,14 @@ def rehearse(targets: Sequence[Any], batch: int | None = None) -> Rehearsal:
             run_traced(session, names, values)  # what the first run does once
             _, metadata = run_traced(session, names, values)
     static = sum(value.nbytes for value in values.values())
+    static += constant_bytes(sources)
     static += sum(_handle_bytes(op) for op in _resources(ops, sources))
     return Rehearsal(op_records(metadata), static, peak_bytes(metadata))
 
 
 def _as_written() -> Any:
     """Runs the graph op by op, so that each op of it is measured."""
-    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1)
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
     return config
@@ -66,7 +68,8 @@ def _as_written() -> Any:
 def _fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
     """The tensors that sources bring into the step, constants and handles of variables not."""
     read = {tensor.name: tensor for op in ops for tensor in op.inputs}
-    brought = {tensor.name for op in sources for tensor in op.outputs if op.type != "Const"}
+    values = [op for op in sources if is_source(op) and op.type != "Const"]
+    brought = {tensor.name for op in values for tensor in op.outputs}
     return [
         tensor
         for name, tensor in read.items()

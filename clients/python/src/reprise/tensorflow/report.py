@@ -65,4 +65,4 @@ def validate(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Va
         step = _steps[made.plan.plan_id] = _steps.get(made.plan.plan_id, -1) + 1
         report_step(made.plan, step=step, peak_bytes=measured, step_ns=took, recomputed=made.copies)
     budget = 0 if made.plan is None else made.plan.budget_bytes
-    return fetched, Validation(made.predicted.peak_bytes, measured, budget)
+    return fetched, Validation(made.peak_bytes, measured, budget)

@@ -37,16 +37,16 @@ class _Rewriter:
     def __init__(self, step: CapturedStep) -> None:
         self._step = step
         # As they were: what is redirected is copied later with its own inputs.
-        self._inputs = {op.name: list(op.inputs) for op in step.ops}
+        self._inputs = {op.name: inputs for op, inputs in zip(step.ops, step.inputs, strict=True)}
         self._ran: set[int] = set()
         # By storage: the original tensor that made it -> the one that makes its present life.
         self._now: dict[str, Any] = {}
         # Views of copies, by the copy that they look at and their own name.
         self._views: dict[tuple[str, str], Any] = {}
         self.copies = 0
+        self.last: Any = None
 
     def run(self, schedule: Sequence[int]) -> None:
-        last: Any = None
         for entry in schedule:
             if entry < 0:
                 continue
@@ -56,9 +56,9 @@ class _Rewriter:
             else:
                 self._ran.add(entry)
                 self._redirect(op)
-            if last is not None and last.name not in {before.name for before in op.control_inputs}:
-                op._add_control_input(last)
-            last = op
+            if self.last is not None and self.last.name not in {b.name for b in op.control_inputs}:
+                op._add_control_input(self.last)
+            self.last = op
 
     def _copy(self, op: Any) -> Any:
         graph = op.graph
@@ -117,10 +117,11 @@ def _attributes(op: Any) -> dict[str, Any]:
     return {key: value for key, value in op.node_def.attr.items() if key != "_output_shapes"}
 
 
-def apply(step: CapturedStep, schedule: Sequence[int]) -> int:
-    """Writes a valid schedule into the step's graph; returns how many ops were copied."""
+def apply(step: CapturedStep, schedule: Sequence[int]) -> tuple[int, Any]:
+    """Writes a valid schedule into the step's graph; returns how many ops were copied, and the op
+    that runs last."""
     if step.ops:
         check_features(step.ops[0])
     rewriter = _Rewriter(step)
     rewriter.run(schedule)
-    return rewriter.copies
+    return rewriter.copies, rewriter.last

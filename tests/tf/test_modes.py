@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The three modes, counted by hand on small graphs, and code that was written for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.python.ops import gradients as ops_gradients
+from tests.tf.nets import FED, chain, perceptron
+
+import reprise
+from reprise.plan import evaluate, plan
+from reprise.tensorflow import applied_to, compat, gradients, replace_gradients
+from reprise.tensorflow.replacing import restore_gradients
+
+v1 = tf.compat.v1
+Run = Callable[..., Any]
+
+
+def again(graph: Any) -> list[str]:
+    """The ops that run a second time, in their order."""
+    copies = [op for op in graph.get_operations() if "/again" in op.name]
+    return [op.name.split("/again")[0] for op in copies]
+
+
+def test_the_memory_mode_keeps_every_root_of_n_articulation_points(run: Run, graph: Any) -> None:
+    y, x, _ = chain(10)
+
+    (found,) = gradients(y, [x], checkpoints="memory")
+
+    # Nine links are all there is at some moment; every third is kept: 2, 5 and 8. The input of the
+    # first link is fed. Of each segment the last thing needed is the input of its last link.
+    assert again(graph) == [f"link{n}" for n in (6, 7, 3, 4, 0, 1)]
+    assert np.array_equal(run([found], {x: FED}).values[0], sin_gradient(10))
+
+
+def sin_gradient(length: int) -> Any:
+    with tf.Graph().as_default(), v1.Session() as session:
+        y, x, _ = chain(length)
+        return session.run(v1.gradients(y, [x])[0], {x: FED})
+
+
+def test_a_list_of_tensors_keeps_just_them(run: Run, graph: Any) -> None:
+    y, x, links = chain(6)
+
+    (found,) = gradients(y, [x], checkpoints=[links[2]])
+
+    assert again(graph) == [f"link{n}" for n in (3, 4, 0, 1)]
+    assert np.array_equal(run([found], {x: FED}).values[0], sin_gradient(6))
+
+
+def test_the_collection_mode_keeps_what_is_in_the_collection(graph: Any) -> None:
+    y, x, links = chain(6)
+    for link in (1, 3):
+        v1.add_to_collection("checkpoints", links[link])
+
+    compat.gradients_collection(y, [x])
+
+    assert again(graph) == ["link4", "link2", "link0"]
+
+
+def test_the_speed_mode_keeps_matrix_products(run: Run, graph: Any) -> None:
+    loss, variables, feed = perceptron(3)
+
+    found = compat.gradients_speed(loss, variables)
+
+    kinds = [graph.get_operation_by_name(name).type for name in again(graph)]
+    # A Relu writes over its product: keeping the product is keeping the Relu.
+    assert set(kinds) == {"Mul", "Tanh"}
+    with tf.Graph().as_default():
+        other, weights, fed = perceptron(3)
+        expected = run([other, *v1.gradients(other, weights)], fed)
+    ran = run([loss, *found], feed)
+    assert all(np.array_equal(a, b) for a, b in zip(ran.values, expected.values, strict=True))
+
+
+def test_the_prediction_of_a_mode_is_what_it_needs(run: Run, graph: Any) -> None:
+    loss, variables, feed = perceptron(12)
+
+    found = gradients(loss, variables, checkpoints="memory")
+    ran = run([loss, *found], feed, grappler=False)
+
+    made = applied_to(graph)
+    static = made.step.graph.static_bytes
+    assert ran.peak == pytest.approx(made.peak_bytes - static, rel=0.01)
+    assert made.predicted.peak_bytes < made.base.peak_bytes
+    # A plan for the same bytes takes no more time.
+    answer = plan(made.step.graph, made.predicted.peak_bytes, "tf-graph")
+    assert evaluate(made.step.graph, answer.schedule, "tf-graph").time_ns <= made.predicted.time_ns
+
+
+def test_without_articulation_points_the_memory_mode_is_the_smallest_plan(
+    run: Run, graph: Any
+) -> None:
+    def build() -> Any:
+        x = v1.placeholder(tf.float32, [4096], "x")
+        a, b = tf.sin(x), tf.cos(x)
+        for _ in range(6):
+            a, b = tf.sin(a) * b, tf.cos(b) + a
+        return tf.reduce_sum(a + b), x
+
+    y, x = build()
+
+    (found,) = gradients(y, [x], checkpoints="memory")
+
+    made = applied_to(graph)
+    assert made.predicted.peak_bytes <= made.base.peak_bytes
+    assert made.copies > 0
+    with tf.Graph().as_default():
+        other, fed = build()
+        expected = run([v1.gradients(other, [fed])[0]], {fed: FED})
+    assert np.array_equal(run([found], {x: FED}).values[0], expected.values[0])
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "sentence"),
+    [
+        ("collection", "the collection 'checkpoints' of the graph is empty"),
+        ("fast", "must be one of memory, speed, collection or a list of tensors, got 'fast'"),
+        ([], "none of its tensors"),
+    ],
+)
+def test_checkpoints_that_cannot_be_meant_are_refused(checkpoints: Any, sentence: str) -> None:
+    y, x, _ = chain(3)
+
+    with pytest.raises(reprise.RepriseError, match=sentence):
+        gradients(y, [x], checkpoints=checkpoints)
+
+
+# ---- Code that was written for the original --------------------------------------
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    before = ops_gradients.__dict__["gradients"]
+    yield
+    ops_gradients.__dict__["gradients"] = before
+    restore_gradients()
+
+
+def losses(build: Callable[[], None]) -> list[float]:
+    """Three steps of an optimizer of TensorFlow 1, which asks for gradients itself."""
+    with tf.Graph().as_default() as made:
+        loss, variables, feed = perceptron(6)
+        v1.add_to_collection("checkpoints", made.get_tensor_by_name("Tanh_2:0"))
+        step = v1.train.GradientDescentOptimizer(0.5).minimize(loss, var_list=variables)
+        build()
+        with v1.Session(graph=made) as session:
+            session.run(v1.global_variables_initializer())
+            return [session.run([loss, step], feed)[0] for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", ["gradients_memory", "gradients_speed", "gradients_collection"])
+def test_the_idiom_of_replacing_the_gradients_of_the_process_works(
+    name: str, restored: None
+) -> None:
+    copies: list[int] = []
+    expected = losses(lambda: None)
+
+    ops_gradients.__dict__["gradients"] = getattr(compat, name)
+    planned = losses(lambda: copies.append(applied_to(tf.compat.v1.get_default_graph()).copies))
+
+    assert planned == expected
+    assert copies[0] > 0
+
+
+def test_replacing_with_a_budget_ends_with_its_block(restored: None) -> None:
+    before = ops_gradients.gradients, v1.gradients, tf.gradients
+    expected = losses(lambda: None)
+
+    with replace_gradients(budget="0.5x"):
+        planned = losses(lambda: None)
+
+    assert planned == expected
+    assert (ops_gradients.gradients, v1.gradients, tf.gradients) == before
