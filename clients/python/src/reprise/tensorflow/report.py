@@ -56,7 +56,7 @@ def validate(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Va
     have run: the first one allocates what stays."""
     made = applied_to(session.graph)
     if made is None:
-        raise RepriseError("validate: no plan was applied to the graph of this session")
+        raise RepriseError("validate: no plan was applied to the graph that it runs")
     started = time.perf_counter_ns()
     fetched, metadata = run_traced(session, fetches, feed_dict)
     took = time.perf_counter_ns() - started
