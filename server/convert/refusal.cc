@@ -45,8 +45,20 @@ Held HeldByTheProgram(const planner::StepGraph& graph, planner::OpId at) {
   return held;
 }
 
-// The rule that makes an op need so much.
-std::string Rule(const Task& task, planner::OpId at) {
+// What the executor may not do, where no single tensor explains the rest.
+std::string Limit(const planner::Capabilities& may) {
+  if (may.execution == planner::Execution::kOnce || may.max_runs == 2) {
+    return "it runs an op again once at the most, in the backward";
+  }
+  if (may.recompute_in_backward_only) {
+    return "it makes tensors again in the backward only, just before a read";
+  }
+  return "no order of running ops again that it can follow needs less";
+}
+
+// Why the executor needs `gap` bytes more at an op than it may. What is smaller
+// than that is not why.
+std::string Rule(const Task& task, planner::OpId at, int64_t gap) {
   const planner::StepGraph& graph = task.graph;
   const std::vector<planner::OpId> once = planner::NeverAgain(graph, at);
   const Held held = HeldByTheProgram(graph, at);
@@ -56,7 +68,7 @@ std::string Rule(const Task& task, planner::OpId at) {
       kept += graph.storages[s].bytes;
     }
   }
-  if (kept > 0 && kept >= held.bytes) {
+  if (kept >= gap && kept >= held.bytes) {
     const planner::Op& first = graph.ops[once.front()];
     const bool runs_once = first.kind == planner::OpKind::kOnce ||
                            first.kind == planner::OpKind::kCollective;
@@ -68,16 +80,13 @@ std::string Rule(const Task& task, planner::OpId at) {
     }
     return text;
   }
-  if (held.largest >= 0) {
+  if (held.bytes >= gap) {
     const std::string& name = graph.storages[held.largest].name;
-    return StrCat("the program itself holds ", FormatBytes(held.bytes),
-                  " until then, the largest ",
+    return StrCat("variables of the program or autograd hold ",
+                  FormatBytes(held.bytes), " until then, the largest ",
                   name.empty() ? StrCat("storage ", held.largest) : name);
   }
-  if (graph.ops[at].phase == planner::Phase::kForward) {
-    return "it runs ops again in the backward only";
-  }
-  return "its rules keep more until then";
+  return Limit(task.request.capabilities);
 }
 
 // Bytes that the optimizer itself made of what an op of it has in memory.
@@ -139,14 +148,17 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
                Named(task.graph, floor.op), " needs at least ", text.needed);
     const std::string optimizer =
         OfTheOptimizer(task.graph, task.graph.ops[floor.op]);
-    if (!optimizer.empty()) return StrCat(least, ".", optimizer);
+    // What holds for everybody may be more than was shown of this executor.
+    if (!optimizer.empty() || floor.bytes > needed) {
+      return StrCat(least, ".", optimizer);
+    }
     return StrCat(least, "; this executor ", FormatBytesUp(needed), unchecked,
-                  ", as ", Rule(task, at), ".");
+                  ", as ", Rule(task, at, needed - floor.bytes), ".");
   }
   const BytesPair text = BudgetAndNeeded(plan.budget_bytes(), needed);
   return StrCat("This executor cannot keep to ", text.budget, ": ",
                 Named(task.graph, at), " needs at least ", text.needed,
-                unchecked, ", as ", Rule(task, at), ".");
+                unchecked, ", as ", Rule(task, at, needed - budget), ".");
 }
 
 }  // namespace reprise::server

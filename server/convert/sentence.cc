@@ -124,21 +124,26 @@ std::string Measured(const v1::Verdict& verdict) {
 }
 
 // Steps without a plan that a reader would take to have kept the budget.
-std::string Unplanned(const v1::Plan& plan, const v1::Verdict& verdict) {
+std::string Unplanned(const v1::Plan& plan, const v1::Verdict& verdict,
+                      size_t processes) {
   const int64_t peak = verdict.unplanned_peak_bytes();
   const int64_t over = peak - verdict.budget_bytes();
   const bool planned = plan.feasible() && verdict.planned_steps() > 0;
   if (verdict.unplanned_steps() == 0 || (planned && over <= 0)) return "";
-  std::string text =
-      StrCat(" ", Count(verdict.unplanned_steps(), "step"), " ran without ",
-             planned ? "the plan" : "a plan", ", at up to ", FormatBytes(peak));
+  std::string text = StrCat(" ", Count(verdict.unplanned_steps(), "step"));
+  if (processes > 1) text += StrCat(" of ", processes, " processes");
+  // Beside what a refused step needs, which is rounded up, too.
+  text +=
+      StrCat(" ran without ", planned ? "the plan" : "a plan", ", at up to ",
+             plan.feasible() ? FormatBytes(peak) : FormatBytesUp(peak));
   if (plan.feasible() && over > 0) {
     text += StrCat(", ", FormatBytes(over), " over the budget");
   }
   return text + ".";
 }
 
-std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict) {
+std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict,
+                    size_t processes) {
   std::string text;
   if (plan.feasible() && !verdict.refused().empty()) {
     text += StrCat(" It was not run: ", WithoutStop(verdict.refused()), ".");
@@ -163,7 +168,7 @@ std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict) {
   // A plan that no step has run under yet says nothing of those before it.
   const bool fresh = plan.feasible() && verdict.planned_steps() == 0 &&
                      verdict.refused().empty() && text.empty() && !died;
-  if (!fresh) text += Unplanned(plan, verdict);
+  if (!fresh) text += Unplanned(plan, verdict, processes);
   if (verdict.state() == v1::RUN_STATE_KILLED) text += " The job was killed.";
   if (verdict.state() == v1::RUN_STATE_FAILED) {
     const std::string why = WithoutStop(verdict.failure());
@@ -223,14 +228,15 @@ std::string StrategySentence(std::string_view strategy, const v1::Plan& plan) {
                 "; the strategy auto looks for one that fits.");
 }
 
-std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict) {
+std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
+                        size_t processes) {
   std::string sentence = plan.sentence();
   if (plan.plan_id().empty()) {
     sentence = StrCat("No plan: ", WithoutStop(verdict.refused()), ".");
   } else if (plan.feasible() && verdict.planned_steps() > 0) {
     sentence += Measured(verdict);
   }
-  std::string more = Trouble(plan, verdict);
+  std::string more = Trouble(plan, verdict, processes);
   // A plan that nothing has happened to yet speaks alone.
   if (more.empty()) return sentence;
   if (!sentence.ends_with('.')) sentence += ".";

@@ -42,8 +42,10 @@ std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
 std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
 
 // The plan's sentence, the measured part once `verdict` has planned steps, and
-// what else is to be said. Of an empty plan: why there is none.
-std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict);
+// what else is to be said. Of an empty plan: why there is none. `processes`:
+// those whose steps without a plan are counted, as the ranks of a job.
+std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
+                        size_t processes = 1);
 
 // Why a feasible = false plan is none: proven, or ended without an answer.
 bool Undecided(const v1::Plan& plan);

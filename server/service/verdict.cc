@@ -24,7 +24,8 @@ int64_t Median(std::vector<int64_t> values) {
 
 }  // namespace
 
-void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes) {
+void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes,
+                         const std::string& session_id) {
   // A step that kept everything after a mismatch is one even where the
   // executor did not count the ops, or ran it under no plan at all.
   const uint32_t mismatches =
@@ -32,6 +33,7 @@ void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes) {
   mismatches_ += mismatches;
   if (!step.planned()) {
     ++unplanned_steps_;
+    unplanned_in_.insert(session_id);
     unplanned_peak_bytes_ = std::max(unplanned_peak_bytes_, step.peak_bytes());
     return;
   }
@@ -153,7 +155,7 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
   verdict.set_validated(plan.feasible() && planned_steps_ > 0 &&
                         over_budget_steps_ == 0 && verdict.gradients_equal() &&
                         mismatches_ == 0 && withdrawn_.empty() && !died);
-  verdict.set_sentence(RunSentence(plan, verdict));
+  verdict.set_sentence(RunSentence(plan, verdict, unplanned_in_.size()));
   return verdict;
 }
 
@@ -171,7 +173,7 @@ Status RunReports::Read(Database& db, const std::string& run_id,
     last_step_ = row.id;
     ASSIGN_OR_RETURN(const int64_t budget_bytes,
                      BudgetOf(db, row.report.plan_id()));
-    builder_.Add(row.report, budget_bytes);
+    builder_.Add(row.report, budget_bytes, row.session_id);
     if (event != nullptr) *event->add_steps() = std::move(row.report);
   }
   ASSIGN_OR_RETURN(std::vector<CheckRow> checks,

@@ -27,7 +27,9 @@ namespace reprise::server {
 class VerdictBuilder {
  public:
   // `budget_bytes`: of the step's own plan; 0: none, or not known.
-  void Add(const v1::StepReport& step, int64_t budget_bytes);
+  // `session_id`: of the process that ran it.
+  void Add(const v1::StepReport& step, int64_t budget_bytes,
+           const std::string& session_id = "");
   void Add(const v1::VerifyReport& check);
   void Add(const v1::PlanState& state);
 
@@ -64,6 +66,7 @@ class VerdictBuilder {
   uint32_t over_budget_steps_ = 0;
   int64_t over_budget_bytes_ = 0;
   uint32_t unplanned_steps_ = 0;
+  std::set<std::string> unplanned_in_;  // sessions
   int64_t unplanned_peak_bytes_ = 0;
   std::set<uint64_t> checked_steps_;
   uint32_t checks_ = 0;

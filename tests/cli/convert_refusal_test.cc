@@ -51,8 +51,9 @@ class Step {
   v1::StepGraph& graph() { return graph_; }
 
   // As the tape would be told.
-  std::string Sentence(const std::string& budget) const {
+  std::string Sentence(const std::string& budget, int max_runs = 0) const {
     v1::Capabilities tape;
+    tape.set_max_runs(max_runs);
     tape.set_executor("tape");
     tape.set_recompute_in_backward_only(true);
     tape.set_free_policy(v1::FREE_POLICY_PROGRAM);
@@ -106,8 +107,26 @@ TEST(Refusal, WhatTheProgramHoldsIsNamed) {
 
   EXPECT_THAT(step.Sentence("1930"),
               AllOf(StartsWith("This executor cannot keep to "),
-                    HasSubstr("as the program itself holds 100 B until then, "
-                              "the largest hidden.")));
+                    HasSubstr("as variables of the program or autograd hold "
+                              "100 B until then, the largest hidden.")));
+}
+
+// Two wide ops in the backward, and `mix` is read after each: who may run it
+// once more only has it beside one of them.
+TEST(Refusal, WhatIsTooSmallToBeTheCauseIsNotNamedButTheLimitOfTheExecutor) {
+  Step step;
+  step.Add("wide again", v1::PHASE_BACKWARD, 50, {2, 4})
+      .set_workspace_bytes(800);
+  step.Add("back again", v1::PHASE_BACKWARD, 50, {0, 1, 5});
+  step.graph().mutable_storages(2)->set_release_op(5);
+  step.graph().mutable_storages(2)->set_name("scalar");
+
+  EXPECT_THAT(
+      step.Sentence("1930", /*max_runs=*/2),
+      AllOf(StartsWith("This executor cannot keep to "),
+            HasSubstr(
+                ", as it runs an op again once at the most, in the backward."),
+            Not(HasSubstr("scalar"))));
 }
 
 TEST(Refusal, TemporariesOfTheOptimizerAreSaidToBeTheFloorAndWhatHelps) {

@@ -210,6 +210,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
     parser.add_argument("names", nargs="*")
     asked = parser.parse_args()
+    for name in asked.names:
+        if not any(name in case.name for case in CASES):
+            parser.error(f"{name}: a part of none of {', '.join(case.name for case in CASES)}")
     wanted = [c for c in CASES if not asked.names or any(n in c.name for n in asked.names)]
     outcomes, known = [], dict[Job, Said]()
     jobs = list(dict.fromkeys(job for c in wanted for job in (Job.plain(c), Job.planned(c))))

@@ -6,7 +6,13 @@ import json
 import pytest
 
 from reprise.errors import RepriseError
-from reprise.units import check_budget, format_bytes, format_duration, format_percent
+from reprise.units import (
+    check_budget,
+    format_bytes,
+    format_bytes_up,
+    format_duration,
+    format_percent,
+)
 
 
 def test_bytes_print_as_in_cpp_and_typescript(root):
@@ -75,3 +81,18 @@ def test_a_mistyped_budget_is_refused_with_the_remedy(budget, says):
         check_budget(budget)
 
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 B"),
+        (1024, "1.0 KiB"),
+        (1025, "1.1 KiB"),
+        ((9 << 20) + (115 << 10), "9.2 MiB"),
+        ((1 << 20) - 1, "1.0 MiB"),
+        (9 << 30, "9.0 GiB"),
+    ],
+)
+def test_bytes_rounded_up_are_never_less_than_they_are(value: int, text: str) -> None:
+    assert format_bytes_up(value) == text

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "profiler/include/reprise_wire.h"
+
 namespace reprise::server {
 namespace {
 
@@ -81,6 +83,42 @@ TEST(Verdict, IsAboutThePlanOfTheNewestPlannedStep) {
   builder.Add(step, 0);
 
   EXPECT_EQ(builder.plan_id(), "0000000000000001");
+}
+
+TEST(Verdict, SaysOfHowManyProcessesItCountsTheStepsWithoutAPlan) {
+  VerdictBuilder builder;
+  v1::StepReport step;
+  step.set_peak_bytes(1 << 20);
+  for (const char* const rank : {"one", "two"}) {
+    builder.Add(step, 0, rank);
+    builder.Add(step, 0, rank);
+  }
+  v1::PlanState none;
+  none.set_state(REPRISE_PLAN_NONE);
+  none.set_why("no reason");
+  builder.Add(none);
+
+  EXPECT_EQ(builder.Build({}, {}, v1::RUN_STATE_FINISHED).sentence(),
+            "No plan: no reason. 4 steps of 2 processes ran without a plan, at "
+            "up to 1.0 MiB.");
+}
+
+TEST(Verdict, APeakBesideWhatARefusedStepNeedsIsRoundedAsThatIs) {
+  VerdictBuilder builder;
+  v1::StepReport step;
+  step.set_peak_bytes((9 << 20) + (115 << 10));  // 9.11 MiB
+  builder.Add(step, 0);
+  v1::Plan plan;
+  plan.set_plan_id("0000000000000001");
+  plan.set_sentence("op 1 needs at least 9.2 MiB.");
+  v1::PlanState refused;
+  refused.set_plan_id(plan.plan_id());
+  refused.set_state(REPRISE_PLAN_REFUSED);
+  builder.Add(refused);
+
+  EXPECT_EQ(builder.Build(plan, {}, v1::RUN_STATE_FINISHED).sentence(),
+            "op 1 needs at least 9.2 MiB. 1 step ran without a plan, at up to "
+            "9.2 MiB.");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,3 +116,31 @@ def test_every_part_that_the_workflow_runs_is_one_of_scripts_test() -> None:
 
     assert parts >= {"lint", "cpp", "python", "sanitize", "wheel"}
     assert [part for part in sorted(parts) if not re.search(rf"\b{part}\b", usage)] == []
+
+
+def test_what_follows_zoo_is_a_row_to_make_anew(checkout: Checkout) -> None:
+    for path in ("tests/models/requirements.txt", "clients/python/requirements.txt"):
+        (checkout.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (checkout.folder / path).write_text("torch==1\n")
+    program = checkout.folder / ".venv-zoo/bin/python"
+    program.parent.mkdir(parents=True)
+    shutil.copy(checkout.folder / ".venv/bin/python", program)
+
+    done = checkout.test("zoo", "--case", "style/sam", "--case=style/plain")
+
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == (
+        "python -m tests.models.run --out bench/results --case style/sam --case=style/plain --keep"
+    )
+    assert checkout.test("zoo", "style/sam").code == 2
+
+
+def test_a_name_that_no_job_on_the_fake_gpu_has_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/fakegpu/run.py", "no such job"],
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2
+    assert "no such job: a part of none of mlp, gpt, " in done.stderr

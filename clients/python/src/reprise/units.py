@@ -17,6 +17,7 @@ from reprise.errors import RepriseError
 __all__ = [
     "check_budget",
     "format_bytes",
+    "format_bytes_up",
     "format_duration",
     "format_percent",
     "parse_bytes",
@@ -40,6 +41,18 @@ def format_bytes(value: int) -> str:
         if tenths < 10240 or unit == _BYTE_UNITS[-1]:
             break
     return f"{minus}{tenths // 10}.{tenths % 10} {unit}"
+
+
+def format_bytes_up(value: int) -> str:
+    """The same, rounded up: 9.11 MiB -> "9.2 MiB"."""
+    minus, size = ("-", -value) if value < 0 else ("", value)
+    if minus or size < 1024:
+        return format_bytes(value)
+    for power, unit in enumerate(_BYTE_UNITS[1:], start=1):
+        tenths = -(-size * 10 >> (10 * power))
+        if tenths < 10240 or unit == _BYTE_UNITS[-1]:
+            break
+    return f"{tenths // 10}.{tenths % 10} {unit}"
 
 
 def format_duration(ns: int) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from reprise.plan import Plan
-from reprise.units import format_bytes, format_duration, format_percent
+from reprise.units import format_bytes, format_bytes_up, format_duration, format_percent
 
 __all__ = ["Tally", "Verdict"]
 
@@ -286,7 +286,9 @@ def _unplanned(verdict: Verdict, planned: bool) -> str:
     if not verdict.unplanned_steps or (planned and over <= 0):
         return ""
     plan = "the plan" if planned else "a plan"
-    peak = format_bytes(verdict.unplanned_peak_bytes)
+    # Beside what a refused step needs, which is rounded up, too.
+    shown = format_bytes if verdict.feasible else format_bytes_up
+    peak = shown(verdict.unplanned_peak_bytes)
     text = f" {_count(verdict.unplanned_steps, 'step')} ran without {plan}, at up to {peak}"
     if verdict.feasible and over > 0:
         text += f", {format_bytes(over)} over the budget"
