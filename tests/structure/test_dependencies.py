@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "server": {"base", "planner", "proto", "profiler"},
     # Made-up step graphs, for tests, benchmarks and `reprise generate`.
     "bench/generate": {"base", "planner"},
+    "clients/cpp": {"profiler"},
     "clients/cli": {"base", "planner", "proto", "server", "profiler", "bench/generate"},
 }
 # Folders of the planner, in the order in which a request flows -> those that they include from. The

@@ -8,8 +8,18 @@ Needs TensorFlow 2.16 or newer. docs/tensorflow.md is the page for users.
 
 from __future__ import annotations
 
+from reprise.tensorflow.function import PlannedFunction, auto
 from reprise.tensorflow.gradients import Applied, applied_to, gradients
 from reprise.tensorflow.replacing import replace_gradients
 from reprise.tensorflow.report import Validation, validate
 
-__all__ = ["Applied", "Validation", "applied_to", "gradients", "replace_gradients", "validate"]
+__all__ = [
+    "Applied",
+    "PlannedFunction",
+    "Validation",
+    "applied_to",
+    "auto",
+    "gradients",
+    "replace_gradients",
+    "validate",
+]

@@ -50,12 +50,13 @@ class CapturedStep:
     sources: list[Any] = field(default_factory=list)
 
 
-def step_ops(targets: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """All ops that the targets are computed from, and the sources they read. An op comes after
-    those that it needs, and else as created: a loop's gradient gives the loop later inputs."""
+def step_ops(targets: Iterable[Any], effects: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
+    """All ops that the targets are computed from and the effects need, and the sources they read.
+    An op comes after those that it needs, and else as created: a loop's gradient gives the loop
+    later inputs."""
     found: dict[str, Any] = {}
     sources: dict[str, Any] = {}
-    todo = [tensor.op for tensor in targets]
+    todo = [*effects, *(tensor.op for tensor in targets)]
     while todo:
         op = todo.pop()
         if op.name in found or op.name in sources:
@@ -139,12 +140,19 @@ def capture(
     records: Mapping[str, OpRecord],
     static_bytes: int,
     name: str,
+    effects: Sequence[Any] = (),
 ) -> CapturedStep:
-    """The step that makes `gradients` of `ys`, whose own ops are the forward."""
+    """The step that makes `gradients` of `ys`, whose own ops are the forward. Of a function all is
+    `ys`, and `effects` are its ops that change something: what a tape made is the backward then."""
     targets = [*ys, *gradients]
-    forward = {op.name for op in step_ops(ys)[0]}
-    ops, sources = step_ops(targets)
-    ops = _base_order(sorted(ops, key=lambda op: op.name not in forward))
+    ops, sources = step_ops(targets, effects)
+    if gradients:
+        forward = {op.name for op in step_ops(ys)[0]}
+        ops = sorted(ops, key=lambda op: op.name not in forward)
+    else:
+        # As created: what reads a variable again after its update stays behind the update.
+        forward = _before_tapes(ops)
+    ops = _base_order(ops)
     graph = StepGraph(name, static_bytes=static_bytes, flavour="tf-graph")
     step = CapturedStep(graph, [], sources=sources)
     inside = {op.name for op in ops}
@@ -164,6 +172,12 @@ def capture(
         # The program fetches the first one.
         graph.storages[storage].pinned = True
     return step
+
+
+def _before_tapes(ops: list[Any]) -> set[str]:
+    """The ops before the first one that a gradient tape made."""
+    first = next((i for i, op in enumerate(ops) if "gradient_tape/" in op.name), len(ops))
+    return {op.name for op in ops[:first]}
 
 
 def _add(

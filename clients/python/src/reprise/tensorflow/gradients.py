@@ -142,11 +142,13 @@ def rewrite_step(
     checkpoints: str | Sequence[Any] | None,
     batch: int | None = None,
     time_limit_s: float | None = None,
+    effects: Sequence[Any] = (),
 ) -> Applied:
-    """Measures, plans and rewrites the step that makes `gradients` of `ys`."""
-    graph = ys[0].graph
-    found = rehearse([*ys, *gradients], batch)
-    step = capture(ys, gradients, found.records, found.static_bytes, "TensorFlow step")
+    """Measures, plans and rewrites the step that makes `gradients` of `ys`, or (no gradients) all
+    of a function whose outputs are `ys`."""
+    graph = (ys or effects)[0].graph
+    found = rehearse([*ys, *gradients], batch, effects)
+    step = capture(ys, gradients, found.records, found.static_bytes, "TensorFlow step", effects)
     plan = None
     if budget is not None:
         plan = ask(step.graph, budget, EXECUTOR, time_limit_s=time_limit_s)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.ops import handle_data_util
 
 from reprise.errors import RepriseError
 from reprise.tensorflow.captured import constant_bytes, step_ops
@@ -34,21 +35,28 @@ class Rehearsal:
     peak_bytes: int
 
 
-def rehearse(targets: Sequence[Any], batch: int | None = None) -> Rehearsal:
-    """Runs the step that makes `targets` once. `batch`: what stands for dimensions that the graph
-    leaves open. `RepriseError` names the input whose shape is not known."""
-    ops, sources = step_ops(targets)
-    graph = targets[0].graph
-    reads = _fed(ops, sources)
-    values = {tensor.name: _value(tensor, batch) for tensor in reads}
+def rehearse(
+    targets: Sequence[Any],
+    batch: int | None = None,
+    effects: Sequence[Any] = (),
+    folded: bool = False,
+) -> Rehearsal:
+    """Runs the step that makes `targets`, and the ops that are its `effects`. `batch`: what stands
+    for dimensions that the graph leaves open. `folded`: what is constant is computed before, as in
+    any other session; else every op is measured. `RepriseError` names the input whose shape is not
+    known."""
+    ops, sources = step_ops(targets, effects)
+    graph = (targets[0] if targets else effects[0]).graph
+    reads, known = _fed(ops, sources), _captured(graph)
+    values = {t.name: known[t.name] if t.name in known else _value(t, batch) for t in reads}
     scratch = tf.Graph()
     with scratch.as_default():
         definition = graph.as_graph_def()
         handles, initial = _handles(ops, sources)
         tf.import_graph_def(definition, input_map=handles, name="")
-        with tf.compat.v1.Session(graph=scratch, config=_as_written()) as session:
+        with tf.compat.v1.Session(graph=scratch, config=_as_written(folded)) as session:
             session.run(initial)
-            names = [tensor.name for tensor in targets]
+            names = [thing.name for thing in (*targets, *effects)]
             run_traced(session, names, values)  # what the first run does once
             _, metadata = run_traced(session, names, values)
     static = sum(value.nbytes for value in values.values())
@@ -57,11 +65,21 @@ def rehearse(targets: Sequence[Any], batch: int | None = None) -> Rehearsal:
     return Rehearsal(op_records(metadata), static, peak_bytes(metadata))
 
 
-def _as_written() -> Any:
-    """Runs the graph op by op, so that each op of it is measured."""
+def _captured(graph: Any) -> dict[str, Any]:
+    """The values that a function took from around it: sizes and axes may be among them."""
+    return {
+        inside.name: outside.numpy()
+        for outside, inside in getattr(graph, "captures", ())
+        if hasattr(outside, "numpy") and outside.dtype not in (tf.resource, tf.variant)
+    }
+
+
+def _as_written(folded: bool) -> Any:
+    """Runs the graph op by op, without rewriting it."""
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = -1
+    if not folded:
+        config.graph_options.optimizer_options.opt_level = -1
     return config
 
 
@@ -106,7 +124,7 @@ def _handle_bytes(op: Any) -> int:
 
 
 def _handle_type(op: Any) -> tuple[list[int], Any]:
-    data = getattr(op.outputs[0], "_handle_data", None)
+    data = handle_data_util.get_resource_handle_data(op.outputs[0])
     if data is not None and data.is_set and len(data.shape_and_type) == 1:
         found = data.shape_and_type[0]
         return [d.size for d in found.shape.dim], tf.dtypes.as_dtype(found.dtype)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training step of TensorFlow 2, with its tape and its optimizer, under a budget.
+
+    step = reprise.tensorflow.auto(train_step, budget="0.5x")
+    for images, labels in data: loss = step(images, labels)
+    print(step.applied.sentence)
+
+The function is traced as `tf.function` does; before the trace is closed its graph is rehearsed,
+planned and rewritten. Each new shape of its arguments is a trace and a plan of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from reprise.errors import RepriseError
+from reprise.tensorflow.gradients import Applied, rewrite_step
+from reprise.tensorflow.kinds import is_source
+from reprise.tensorflow.rehearsal import Rehearsal, rehearse
+
+__all__ = ["PlannedFunction", "auto"]
+
+
+class PlannedFunction:
+    """A step that is called as it was before."""
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        budget: str | int | None,
+        checkpoints: str | Sequence[Any] | None,
+        time_limit_s: float | None,
+    ) -> None:
+        # Of the newest trace; None before the first.
+        self.applied: Applied | None = None
+        self._refusal: RepriseError | None = None
+        self._targets: tuple[list[Any], list[Any]] = ([], [])
+        self._step = step
+        self._how: dict[str, Any] = {
+            "budget": budget,
+            "checkpoints": checkpoints,
+            "time_limit_s": time_limit_s,
+        }
+        self._function = tf.function(self._traced)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a step; the first of each shape is traced and planned before."""
+        self._refusal = None
+        try:
+            return self._function(*args, **kwargs)
+        except Exception:
+            # Tracing wraps what is raised in it.
+            if self._refusal is not None:
+                raise self._refusal from None
+            raise
+
+    def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        result = self._step(*args, **kwargs)
+        self._plan(result)
+        return result
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _plan(self, result: Any) -> None:
+        """Rewrites the graph of the trace that is about to end with `result`."""
+        graph = tf.compat.v1.get_default_graph()
+        outputs = [t for t in tf.nest.flatten(result) if tf.is_tensor(t) and t.graph is graph]
+        effects = [
+            op
+            for op in graph.get_operations()
+            if op.op_def.is_stateful and not is_source(op) and op.type != "Placeholder"
+        ]
+        if not outputs and not effects:
+            return
+        try:
+            self.applied = rewrite_step(outputs, [], effects=effects, **self._how)
+        except RepriseError as refusal:
+            self._refusal = refusal
+            raise
+        self._targets = (outputs, effects)
+
+    def rehearse(self) -> Rehearsal:
+        """Runs the newest trace as it was rewritten, in a session of its own on variables of its
+        own, for its peak: what runs eagerly leaves no record of memory."""
+        if self.applied is None:
+            raise RepriseError("rehearse: the step was not called yet")
+        outputs, effects = self._targets
+        return rehearse(outputs, effects=effects, folded=True)
+
+
+def auto(
+    step: Callable[..., Any],
+    budget: str | int | None = None,
+    *,
+    checkpoints: str | Sequence[Any] | None = None,
+    time_limit_s: float | None = None,
+) -> PlannedFunction:
+    """A function that does what `step` does, gradients and update, within `budget` or keeping
+    `checkpoints` only, as `reprise.tensorflow.gradients` has them. `step` may be a `tf.function`.
+
+    Raises `RepriseError` for one with `jit_compile=True`, in which nothing keeps the order; what
+    `gradients` raises comes with the first call."""
+    if (budget is None) == (checkpoints is None):
+        raise RepriseError("auto: give either budget= or checkpoints=")
+    if getattr(step, "_jit_compile", None):
+        raise RepriseError(
+            "auto: the step is compiled by XLA (jit_compile=True), which orders and merges ops as "
+            "it likes; a plan needs it off"
+        )
+    plain = getattr(step, "python_function", step)
+    return PlannedFunction(plain, budget, checkpoints, time_limit_s)
