@@ -20,6 +20,21 @@ std::vector<StorageId> StoragesOf(const Problem& problem, OpId op) {
   return storages;
 }
 
+std::vector<StorageId> HeldBesides(const Problem& problem, OpId op) {
+  const Versions& versions = problem.versions;
+  const std::vector<OpId>& held_until = problem.rules.held_until;
+  std::vector<uint8_t> own(problem.bytes.size(), 0);
+  for (const StorageId s : StoragesOf(problem, op)) own[s] = 1;
+  std::vector<StorageId> held;
+  for (size_t s = 0; s < held_until.size(); ++s) {
+    if (own[s] == 0 && held_until[s] != kNoOp && held_until[s] >= op &&
+        versions.maker[versions.first_value[s]] <= op) {
+      held.push_back(static_cast<StorageId>(s));
+    }
+  }
+  return held;
+}
+
 std::vector<int64_t> WorkingSets(const Problem& problem) {
   // Bytes of first lives held by the program at each op, from their writer to
   // their release; the op's own storages are taken out again below.

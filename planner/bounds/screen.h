@@ -25,4 +25,9 @@ Infeasible LargestWorkingSet(const Problem& problem);
 // The storages an op needs and makes, largest first.
 std::vector<StorageId> StoragesOf(const Problem& problem, OpId op);
 
+// What the program itself holds while the op runs, beside what the op needs and
+// makes, by id. O(storages). Static memory, workspace, these and StoragesOf add
+// up to the op's working set.
+std::vector<StorageId> HeldBesides(const Problem& problem, OpId op);
+
 }  // namespace reprise::planner

@@ -307,6 +307,16 @@ WorkingSet ExplainWorkingSet(const Problem& problem, const Plan& plan) {
   set.storages = set.by_window && !plan.infeasible.storages.empty()
                      ? plan.infeasible.storages
                      : StoragesOf(problem, set.op);
+  if (!set.by_window) {
+    // The parts add up: static memory, workspace and these are the bytes.
+    for (const StorageId s : HeldBesides(problem, set.op)) {
+      set.storages.push_back(s);
+    }
+    std::stable_sort(set.storages.begin(), set.storages.end(),
+                     [&](StorageId a, StorageId b) {
+                       return problem.bytes[a] > problem.bytes[b];
+                     });
+  }
   set.advice = Advice(problem, set);
   return set;
 }
@@ -319,7 +329,18 @@ Explanation Explain(const StepGraph& graph, const Plan& plan,
   const Problem problem = MakeProblem(graph, capabilities);
   Explanation result;
   result.working_set = ExplainWorkingSet(problem, plan);
-  if (!plan.feasible) return result;
+  if (!plan.feasible) {
+    // What there is to say is about the step without a plan.
+    Plan unplanned;
+    unplanned.schedule = BaseSchedule(graph, problem.capabilities.free_policy);
+    unplanned.evaluation = problem.base;
+    result.storages = ExplainStorages(problem, unplanned, 0);
+    for (StorageExplanation& storage : result.storages) {
+      storage.alive_at_peak = false;
+      storage.why.clear();
+    }
+    return result;
+  }
   result.price_ns_per_byte = Price(problem, budget_bytes);
   result.storages = ExplainStorages(problem, plan, result.price_ns_per_byte);
   AddWhatIfs(problem, plan, options.most_what_ifs, result.storages);

@@ -99,8 +99,8 @@ struct ExplainOptions {
 
 // The plan must be the planner's, or a stored one that passed the evaluator: of
 // it, `feasible`, `schedule`, `evaluation` and `infeasible` are looked at.
-// O(schedule x what-ifs) and ten windows. Plans that are not feasible get the
-// working set alone.
+// O(schedule x what-ifs) and ten windows. Of plans that are not feasible, the
+// working set and the storages of the step without a plan are told.
 Explanation Explain(const StepGraph& graph, const Plan& plan,
                     int64_t budget_bytes, const Capabilities& capabilities,
                     const ExplainOptions& options = {});

@@ -408,6 +408,11 @@ describe('runs that did not go well', () => {
 
     expect(await verdict(page)).toMatch(/^Nothing fits in 45.0 MiB: op \d+ /);
     expect(await page.getByText('✗ no plan fits').isVisible()).toBe(true);
+    // What is alive without a plan is known, and what stands in the way adds up.
+    const alive = page.getByRole('region', {name: 'At the peak'});
+    expect(await alive.getByRole('row').count()).toBeGreaterThan(2);
+    const inTheWay = page.getByRole('region', {name: 'Why'});
+    expect(await inTheWay.getByText('which the proof does not name').count()).toBe(0);
     job.bye();
   });
 
@@ -420,6 +425,55 @@ describe('runs that did not go well', () => {
     expect(await page.getByText('✓ validated').count()).toBe(0);
     expect(await page.getByText('3 of 8 differ').isVisible()).toBe(true);
     job.bye();
+  });
+});
+
+describe('many runs', () => {
+  test('runs are searched, filtered and sorted, and the address says how', async () => {
+    const page = await open('/');
+    const names = (): Promise<string[]> => page.locator('td.name a').allTextContents();
+    await page.getByRole('link', {name: 'tight job'}).waitFor();
+
+    await page.getByRole('button', {name: /^no plan fits/}).click();
+    await expect.poll(names).toEqual(['tight job']);
+    expect(page.url()).toBe(`${daemon.url}/?show=impossible`);
+
+    await page.getByRole('button', {name: /^all/}).click();
+    await page.getByRole('searchbox').fill('whole job');
+    await expect.poll(names).toEqual(['whole job']);
+
+    await page.getByRole('searchbox').fill('no such run');
+    await page.getByText('here is of this kind').waitFor();
+    await page.getByRole('button', {name: 'Show all'}).click();
+    await page.getByRole('button', {name: 'Run', exact: true}).click();
+    const sorted = await names();
+    expect(sorted).toEqual(
+      [...sorted].sort((a, b) => (a.toLowerCase() < b.toLowerCase() ? -1 : 1)),
+    );
+    expect(page.url()).toBe(`${daemon.url}/?sort=name`);
+  });
+
+  test('two runs are compared by figures, by their steps and by owner', async () => {
+    const page = await open('/');
+    await page.getByRole('checkbox', {name: 'Compare whole job', exact: true}).check();
+    await page.getByText('Choose a second run').waitFor();
+    await page.getByRole('checkbox', {name: 'Compare wrong job', exact: true}).check();
+    await page.getByRole('link', {name: 'Compare the two runs'}).click();
+
+    await page.getByRole('heading', {name: 'Compare'}).waitFor();
+    const figures = page.getByRole('region', {name: 'Figures'});
+    await figures.getByRole('row', {name: /^Checks/}).waitFor();
+    expect(await figures.getByRole('row', {name: /^Steps/}).count(), 'they are equal').toBe(0);
+    expect(await page.getByRole('img', {name: /^Peak of A .* of B/}).isVisible()).toBe(true);
+    await page.getByText('also what is equal').click();
+    await page.getByRole('region', {name: 'Alive at the peak'}).getByRole('row').nth(1).waitFor();
+  });
+
+  test.each(['/', '/compare?a=whole&b=wrong'])('%s fits a phone', async (path) => {
+    const page = await open(path, {width: 390});
+    await page.getByRole('link', {name: /whole job/}).waitFor();
+
+    expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(390);
   });
 });
 

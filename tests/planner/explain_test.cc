@@ -208,6 +208,41 @@ TEST(ExplainTest, AnImpossibleBudgetNamesItsOpAndWhatThatNeeds) {
   EXPECT_THAT(set.advice, HasSubstr("smaller batch"));
 }
 
+TEST(ExplainTest, ThePartsOfWhatIsInTheWayAddUp) {
+  StepGraph graph = Layers(6);
+  graph.static_bytes = 5;
+  graph.ops[8].workspace_bytes = 7;
+  // The program keeps the first layer's output to the end of the step.
+  graph.storages[0].release_op = static_cast<OpId>(graph.op_count()) - 1;
+  const Capabilities as_the_program = {.free_policy = FreePolicy::kProgram};
+  const StatusOr<Plan> plan =
+      MakePlan(graph, {.budget_bytes = 30, .capabilities = as_the_program});
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  ASSERT_FALSE(plan->feasible);
+
+  const WorkingSet set = Explain(graph, *plan, 30, as_the_program).working_set;
+
+  ASSERT_FALSE(set.by_window);
+  int64_t sum = graph.static_bytes + set.workspace_bytes;
+  for (const StorageId s : set.storages) sum += graph.storages[s].bytes;
+  EXPECT_EQ(sum, set.bytes);
+  EXPECT_EQ(set.storages.size(), 4u);
+}
+
+TEST(ExplainTest, OfAnImpossibleBudgetTheStepWithoutAPlanIsTold) {
+  const StepGraph graph = Layers(6);
+  const Plan plan = Planned(graph, 20);
+  ASSERT_FALSE(plan.feasible);
+
+  int64_t at_base_peak = graph.static_bytes;
+  for (const StorageExplanation& s : Explain(graph, plan, 20, {}).storages) {
+    EXPECT_FALSE(s.alive_at_peak);
+    if (s.alive_at_base_peak) at_base_peak += graph.storages[s.storage].bytes;
+  }
+
+  EXPECT_EQ(at_base_peak, plan.base_peak_bytes);
+}
+
 TEST(ExplainTest, TheAdviceForRandomOpsIsAnExecutorThatRunsThemAgain) {
   StepGraph graph = Layers(6);
   for (Op& op : graph.ops) {
