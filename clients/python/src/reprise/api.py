@@ -18,6 +18,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from reprise.elsewhere import call_for
 from reprise.errors import RepriseError
 from reprise.saying import because, otherwise
 from reprise.units import check_budget, format_bytes
@@ -109,10 +110,14 @@ def auto(
                   up, in the memory of any planned step; "gradients", those of the parameters too,
                   against the same step run once more without a plan, in the memory of that one
 
-    RepriseError: the budget cannot be read, or the model is armed already with another one.
+    RepriseError: the budget cannot be read, the model is armed already with another one, or it is
+    another framework's (the sentence names the call for it).
     """
     if os.environ.get("REPRISE_DISABLE") == "1":
         return model
+    other = call_for(model)
+    if other is not None:
+        raise RepriseError(other)
     override = os.environ.get("REPRISE_BUDGET")
     wanted = override if override else budget
     checked = None if wanted is None else check_budget(wanted)

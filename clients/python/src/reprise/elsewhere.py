@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which call plans an object that `reprise.auto` does not take: one of another framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["call_for"]
+
+
+def call_for(thing: Any) -> str | None:
+    """A sentence that names the call; None for what belongs to PyTorch, or to nobody known. Imports
+    no framework: it goes by the modules that the classes of the object come from."""
+    modules = [base.__module__ for base in type(thing).__mro__]
+    roots = {module.partition(".")[0] for module in modules}
+    name = type(thing).__name__
+    if "torch" in roots:
+        return None
+    if "reprise.plan.step_graph" in modules:
+        return f"{name}: reprise.plan.plan(graph, budget=...) plans a step graph"
+    if "keras" in roots:
+        return (
+            f"{name}: is Keras's, whose fit() is not planned; write its training step as a "
+            "function and give that to reprise.tensorflow.auto(train_step, budget=...)"
+        )
+    if "tensorflow" in roots:
+        return (
+            f"{name}: is TensorFlow's; reprise.tensorflow.auto(train_step, budget=...) plans a "
+            "step that is a function, reprise.tensorflow.gradients(ys, xs, budget=...) one in a "
+            "graph"
+        )
+    if roots & {"jax", "jaxlib", "flax"}:
+        return (
+            f"{name}: is JAX's, whose programs are not planned; reprise.plan.plan(graph, "
+            "budget=...) plans any step that is written down as a reprise.plan.StepGraph"
+        )
+    return None

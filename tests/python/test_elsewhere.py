@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reprise.auto` says which call plans an object of another framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import reprise
+from reprise.elsewhere import call_for
+from reprise.plan import StepGraph
+
+
+def made_by(module: str, name: str) -> Any:
+    """An object as that framework's, without the framework."""
+    return type(name, (type("Base", (), {"__module__": module}),), {"__module__": "__main__"})()
+
+
+@pytest.mark.parametrize(
+    ("thing", "call"),
+    [
+        (made_by("tensorflow.python.module.module", "Net"), "reprise.tensorflow.auto(train_step"),
+        (made_by("keras.src.models.model", "Model"), "reprise.tensorflow.auto(train_step"),
+        (made_by("jaxlib._jax", "PjitFunction"), "reprise.plan.plan(graph"),
+        (StepGraph("step"), "reprise.plan.plan(graph"),
+    ],
+    ids=["tensorflow", "keras", "jax", "step graph"],
+)
+def test_an_object_of_another_framework_is_refused_with_its_call(thing: Any, call: str) -> None:
+    with pytest.raises(reprise.RepriseError) as refusal:
+        reprise.auto(thing, budget="0.5x")
+
+    assert str(refusal.value).startswith(type(thing).__name__)
+    assert call in str(refusal.value)
+
+
+def test_what_is_of_pytorch_or_of_nobody_is_not_sent_elsewhere() -> None:
+    assert call_for(made_by("torch.nn.modules.module", "Net")) is None
+    assert call_for(object()) is None
