@@ -53,6 +53,8 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
   Known found(smaller);
   Solution solution = Solve(smaller, request, found, effort);
   solution.infeasible = reduction.Expand(solution.infeasible);
+  // A tree is of the program of the graph that was searched.
+  solution.source.tree.clear();
   solution.source.windows = reduction.ExpandWindows(solution.source.windows);
   for (const Archive::Point* point :
        {found.archive.Best(request.budget_bytes), found.archive.Smallest()}) {

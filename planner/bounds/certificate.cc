@@ -21,6 +21,12 @@ constexpr int kSpread = 60;
 constexpr size_t kMostTouched = 12;
 constexpr size_t kMostTogether = 16;
 constexpr size_t kMostRefuting = 8;
+// A guess at an optimum goes so much of the way from its bound to the best
+// plan.
+constexpr int64_t kGuess = 8;
+// Of the ticks for an optimum to the first tree; of those for a refutation to
+// all that comes before it.
+constexpr int64_t kTree = 3;
 constexpr size_t kMostPairs = 6;
 constexpr int kLongestRun = 16;
 
@@ -66,18 +72,17 @@ void Certificate::Try(OpId at) {
   }
   for (const StorageId s : problem_.Writes(at)) storages.push_back(s);
   Prove(at, result.least_budget_bytes, std::move(storages));
-  Raise(result.added_ns, {at}, false);
+  Raise(result.added_ns, {.windows = {at}});
   if (result.has_keep_set) {
     ceiling_.Lower(result.keep_set.recomputed);
     effort_.Spend(problem_.op_count);
   }
 }
 
-void Certificate::Raise(int64_t added_ns, std::vector<OpId> windows,
-                        bool inside) {
+void Certificate::Raise(int64_t added_ns, ProofSource source) {
   if (added_ns <= added_ns_) return;
   added_ns_ = added_ns;
-  source_ = {.windows = std::move(windows), .inside = inside};
+  source_ = std::move(source);
 }
 
 void Certificate::Prove(OpId at, int64_t least_bytes,
@@ -119,7 +124,7 @@ WindowResult Certificate::Sharpen(int64_t enough_ns, int64_t ticks) {
     effort_.Spend(window.ticks() - before);
     tried_[at].added_ns = std::max(tried_[at].added_ns, result.added_ns);
     if (result.has_keep_set && result.added_ns >= best.added_ns) best = result;
-    Raise(result.added_ns, {at}, false);
+    Raise(result.added_ns, {.windows = {at}});
   }
   return best;
 }
@@ -181,7 +186,7 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
       infeasible_.inside = inside;
     }
   } else if (result.solved) {
-    Raise(result.added_ns, windows, inside);
+    Raise(result.added_ns, {.windows = windows, .inside = inside});
   }
   return result;
 }
@@ -325,9 +330,9 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
   }
 }
 
-std::vector<KeepSet> Certificate::RefuteBy(const std::vector<OpId>& windows,
-                                           int64_t incumbent_ns,
-                                           int64_t ticks) {
+Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
+                                 int64_t added_ns, bool to_optimum,
+                                 int64_t ticks) {
   if (!facts_) {
     auto facts =
         verify::ReadFacts(*problem_.graph, ExecutorOf(problem_.capabilities));
@@ -345,14 +350,54 @@ std::vector<KeepSet> Certificate::RefuteBy(const std::vector<OpId>& windows,
           std::clamp<int64_t>(ticks / per_solve(rows), 1, 100'000)),
       .most_iterations = std::max<int64_t>(1, ticks / per_iteration(rows))};
   limits.should_stop = [this] { return effort_.StopNow(); };
-  Refutation found = RefuteCheaper(problem_, *facts_, budget_bytes_,
-                                   {.windows = windows}, incumbent_ns, limits);
+  Refutation found =
+      RefuteCheaper(problem_, *facts_, budget_bytes_, {.windows = windows},
+                    added_ns, to_optimum, limits);
   effort_.Spend(problem_.op_count + found.solves * per_solve(found.rows) +
                 found.iterations * per_iteration(found.rows));
   if (found.outcome == Refutation::Outcome::kProven) {
-    Raise(incumbent_ns, windows, false);
+    Raise(found.added_ns, {.windows = windows, .tree = std::move(found.tree)});
   }
-  return std::move(found.keep_sets);
+  return found;
+}
+
+// A tree under a bound above the optimum grows large before it meets a good
+// solution, one under a bound below is soon refuted: so the bound is a guess,
+// raised when it is refuted and lowered when its tree takes too long.
+Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
+                                  int64_t incumbent_ns, int64_t low_ns,
+                                  int64_t ticks) {
+  const int64_t begin = effort_.ticks();
+  low_ns = std::max(low_ns, added_ns_);
+  int64_t high_ns = incumbent_ns, tree_ticks = ticks / kTree;
+  int64_t step_ns = (high_ns - low_ns) / kGuess;
+  Refutation best;
+  while (!effort_.Over()) {
+    const int64_t left = ticks - (effort_.ticks() - begin);
+    if (left <= 0) break;
+    step_ns = std::max<int64_t>(1, step_ns);
+    const int64_t guess_ns = std::min(high_ns, low_ns + step_ns);
+    Refutation found =
+        RefuteBy(windows, guess_ns, true, std::min(left, tree_ticks));
+    const bool proven = found.outcome == Refutation::Outcome::kProven;
+    if (!found.keep_sets.empty()) {
+      best = std::move(found);
+      if (proven) break;
+      high_ns = best.added_ns;
+      step_ns = (high_ns - low_ns) / kGuess;
+      tree_ticks *= 2;
+    } else if (proven) {
+      low_ns = guess_ns;
+      if (guess_ns < high_ns) continue;
+      best.outcome = found.outcome;
+      break;
+    } else {
+      if (tree_ticks >= left) break;
+      step_ns /= 2;
+      tree_ticks *= 2;
+    }
+  }
+  return best;
 }
 
 void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
@@ -366,16 +411,38 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
     }
     refuting_ = {best};
   }
+  // Once these windows say almost everything, their optimum.
+  bool to_optimum = false;
+  int64_t root_ns = 0;
   while (refuting_.size() <= kMostRefuting) {
     const int64_t left = ticks - (effort_.ticks() - begin);
-    if (left <= 0 || effort_.Over()) return;
+    const int64_t kept = to_optimum ? 0 : ticks / kTree * (kTree - 1);
+    if (left <= kept || effort_.Over()) return;
     refuted_ns_ = incumbent_ns;
     std::vector<OpId> windows = refuting_;
     std::sort(windows.begin(), windows.end());
-    const std::vector<KeepSet> cheaper = RefuteBy(windows, incumbent_ns, left);
-    if (cheaper.empty()) return;
-    const std::vector<OpId> lacks = peaks_of(cheaper, incumbent_ns);
-    if (incumbent_ns < refuted_ns_) continue;
+    const Refutation found =
+        to_optimum ? OptimumOf(windows, incumbent_ns, root_ns, left)
+                   : RefuteBy(windows, incumbent_ns, false, left - kept);
+    if (found.keep_sets.empty()) return;
+    root_ns = std::max(root_ns, found.root_ns);
+    const bool is_optimum = found.outcome == Refutation::Outcome::kProven;
+    const std::vector<OpId> lacks = peaks_of(found.keep_sets, incumbent_ns);
+    if (is_optimum) {
+      // Combine goes on from here.
+      together_ = windows;
+      together_order_ = refuting_;
+      together_ns_ = found.root_ns;
+      together_finished_ = true;
+      together_lacks_ = lacks;
+      together_scanned_.clear();
+    }
+    if (incumbent_ns < refuted_ns_) {
+      is_near_ = is_optimum;
+      if (is_optimum) return;
+      to_optimum = true;
+      continue;
+    }
     // Of the windows that it lacks the one that raises the LP most.
     OpId chosen = kNoOp;
     int64_t chosen_ns = -1;
@@ -389,7 +456,13 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
       chosen_ns = added_ns;
       chosen = at;
     }
-    if (chosen == kNoOp) return;
+    if (chosen == kNoOp) {
+      is_near_ = is_optimum;
+      if (to_optimum) return;
+      to_optimum = true;
+      continue;
+    }
+    to_optimum = false;
     refuting_.push_back(chosen);
     if (!together_.empty() || refuting_.size() != 2) continue;
     // Combine begins with these.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "planner/bounds/certify.h"
+#include "planner/bounds/certify_tree.h"
 #include "planner/bounds/many_windows.h"
 #include "planner/bounds/window_bound.h"
 #include "planner/bounds/window_ceiling.h"
@@ -71,6 +72,10 @@ class Certificate {
     return ceiling_.At(at) - added_ns_ > rise_ns;
   }
 
+  // Refute has found the optimum of its windows, and where it exceeds the
+  // budget is not known: schedules near it are worth a try.
+  bool is_near() const { return is_near_; }
+
   // Proven: every schedule adds at least this much time.
   int64_t added_ns() const { return added_ns_; }
   // By these windows.
@@ -88,8 +93,12 @@ class Certificate {
 
   WindowBound& At(OpId at);
   std::vector<OpId> Candidates() const;
-  std::vector<KeepSet> RefuteBy(const std::vector<OpId>& windows,
-                                int64_t incumbent_ns, int64_t ticks);
+  Refutation RefuteBy(const std::vector<OpId>& windows, int64_t added_ns,
+                      bool to_optimum, int64_t ticks);
+  // The cheapest solution of these windows, below the incumbent; kProven where
+  // it is, or where there is none.
+  Refutation OptimumOf(const std::vector<OpId>& windows, int64_t incumbent_ns,
+                       int64_t low_ns, int64_t ticks);
   void SolvePart(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
   ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
                                   int64_t incumbent_ns, int64_t ticks, How how);
@@ -97,7 +106,7 @@ class Certificate {
                          const PeaksOf& peaks_of);
   void Prove(OpId at, int64_t least_bytes, std::vector<StorageId> storages);
   // Raises what is proven.
-  void Raise(int64_t added_ns, std::vector<OpId> windows, bool inside);
+  void Raise(int64_t added_ns, ProofSource source);
 
   const Problem& problem_;
   const int64_t budget_bytes_;
@@ -105,13 +114,14 @@ class Certificate {
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
   std::map<OpId, int64_t> sharpened_;  // ticks given so far
-  std::map<OpId, int> run_length_;    // longest run of windows solved around it
-  std::map<OpId, int64_t> run_ns_;    // and what it proved
-  std::vector<OpId> touched_;         // the latest
-  std::vector<OpId> refuting_;        // windows of Refute, as chosen
-  int64_t refuted_ns_ = -1;           // the incumbent it was asked about
-  std::vector<OpId> together_;        // windows of Combine, ascending
-  std::vector<OpId> together_order_;  // the same, as they were chosen
+  std::map<OpId, int> run_length_;  // longest run of windows solved around it
+  std::map<OpId, int64_t> run_ns_;  // and what it proved
+  std::vector<OpId> touched_;       // the latest
+  std::vector<OpId> refuting_;      // windows of Refute, as chosen
+  int64_t refuted_ns_ = -1;         // the incumbent it was asked about
+  bool is_near_ = false;
+  std::vector<OpId> together_;                // windows of Combine, ascending
+  std::vector<OpId> together_order_;          // the same, as they were chosen
   std::map<OpId, int64_t> together_scanned_;  // LP with one more window
   size_t part_solved_ = 0;                    // of these, as one MIP
   int64_t together_ns_ = 0;                   // their LP

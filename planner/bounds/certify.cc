@@ -104,6 +104,16 @@ verify::Certificate CertifyBound(const Problem& problem,
                                  const ProofSource& source, int64_t added_ns,
                                  const CertifyLimits& limits) {
   verify::Certificate best;
+  if (!source.tree.empty()) {
+    best = {.method = verify::Method::kWindows,
+            .budget_bytes = budget_bytes,
+            .added_ns = added_ns,
+            .at = source.windows,
+            .inside = source.inside,
+            .tree = source.tree};
+    if (Accepted(facts, best)) return best;
+    best = {};
+  }
   // Of several windows each alone proves something too, without a tree.
   const bool alone = source.windows.size() == 1;
   for (const OpId at : source.windows) {

@@ -32,6 +32,8 @@ namespace reprise::planner {
 struct ProofSource {
   std::vector<OpId> windows = {};  // ascending; several: many_windows.h
   bool inside = false;             // with memory inside segments
+  // The tree that proves it, where the search has grown one.
+  std::vector<verify::Node> tree = {};
 };
 
 struct CertifyLimits {

@@ -36,12 +36,13 @@ class ProgramTree {
  public:
   ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
               const ProofSource& source, int64_t added_ns, bool refuses,
-              const CertifyLimits& limits)
+              const CertifyLimits& limits, bool to_optimum = false)
       : facts_(facts),
         budget_bytes_(budget_bytes),
         source_(source),
         added_ns_(refuses ? Program::kNothing : added_ns),
-        limits_(limits) {
+        limits_(limits),
+        to_optimum_(to_optimum) {
     int64_t base_ns = 1, largest = 1;
     for (const Op& op : facts.graph->ops) base_ns += op.time_ns;
     for (const Storage& storage : facts.graph->storages) {
@@ -74,6 +75,8 @@ class ProgramTree {
   int64_t solves() const { return solves_; }
   // Of all the rows, and it adds less than claimed; empty: none was met.
   const std::vector<double>& solution() const { return solution_; }
+  // What the tree proves, once it is grown.
+  int64_t added_ns() const { return added_ns_; }
   // What the root alone proves.
   int64_t root_ns() const { return root_ns_; }
   const Node& root() const { return root_; }
@@ -229,7 +232,14 @@ class ProgramTree {
     const int32_t column = Choose(answer);
     if (column < 0) {
       solution_ = answer.solution;
-      return false;
+      if (!to_optimum_) return false;
+      // Only what is cheaper still is of interest from here on, up to what
+      // IsProven lets pass. What has been proven so far is more than that.
+      const int64_t cost = CostOf(solution_);
+      if (cost >= added_ns_) return false;
+      added_ns_ = cost - cost / 1'000'000;
+      node.narrows = false;
+      return proven >= added_ns_ && AddLeaf(node);
     }
     tree_.push_back({.branch = column});
     for (const uint8_t value : {1, 0}) {
@@ -239,6 +249,14 @@ class ProgramTree {
       if (!grown) return false;
     }
     return true;
+  }
+
+  int64_t CostOf(const std::vector<double>& solution) const {
+    int64_t cost = 0;
+    for (int32_t j = 0; j < program_->column_count(); ++j) {
+      if (solution[j] > 0.5) cost += program_->CostNs(j);
+    }
+    return cost;
   }
 
   bool AddLeaf(const Node& leaf) {
@@ -317,8 +335,9 @@ class ProgramTree {
   const verify::Facts& facts_;
   const int64_t budget_bytes_;
   const ProofSource& source_;
-  const int64_t added_ns_;
+  int64_t added_ns_;
   const CertifyLimits& limits_;
+  const bool to_optimum_;
   double base_scale_ = 1, byte_scale_ = 1;
   int shift_ = 0, byte_shift_ = 0;
   std::vector<verify::InsideRow> inside_rows_;
@@ -373,8 +392,10 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
 
 Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
                          int64_t budget_bytes, const ProofSource& source,
-                         int64_t added_ns, const CertifyLimits& limits) {
-  ProgramTree tree(facts, budget_bytes, source, added_ns, false, limits);
+                         int64_t added_ns, bool to_optimum,
+                         const CertifyLimits& limits) {
+  ProgramTree tree(facts, budget_bytes, source, added_ns, false, limits,
+                   to_optimum);
   Refutation found;
   const bool grown = tree.Grow();
   found.iterations = tree.iterations();
@@ -382,10 +403,15 @@ Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
   const Program* program = tree.program();
   if (program == nullptr) return found;
   found.rows = program->row_count();
-  if (grown) found.outcome = Refutation::Outcome::kProven;
+  found.root_ns = tree.root_ns();
+  found.added_ns = tree.added_ns();
+  if (grown) {
+    found.outcome = Refutation::Outcome::kProven;
+    found.tree = tree.TakeTree();
+  }
   const std::vector<double>& solution = tree.solution();
-  if (grown || solution.empty()) return found;
-  found.outcome = Refutation::Outcome::kCheaper;
+  if (solution.empty()) return found;
+  if (!grown) found.outcome = Refutation::Outcome::kCheaper;
   const auto is_one = [&](int32_t column) {
     return column >= 0 && solution[column] > 0.5;
   };

@@ -30,6 +30,8 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
 // Whether these windows prove by themselves that every schedule adds at least
 // `added_ns`, which some schedule does: of a search that wants to know that its
 // best plan is optimal.
+// `to_optimum`: goes on where something adds less, until nothing does: proven
+// is then the optimum of the program, and found its solution.
 struct Refutation {
   enum class Outcome : uint8_t {
     kStopped,  // by a limit; nothing is known
@@ -37,14 +39,18 @@ struct Refutation {
     kCheaper,  // the program has a solution that adds less
   };
   Outcome outcome = Outcome::kStopped;
-  // Of that solution, as of ManyWindowsResult.
+  int64_t added_ns = 0;  // what is proven, or what the solution adds
+  int64_t root_ns = 0;   // proven by the root alone
+  // Of the cheapest such solution that was found, as of ManyWindowsResult.
   std::vector<KeepSet> keep_sets = {};
-  int64_t iterations = 0;  // of simplex
-  int64_t solves = 0;      // linear programs
+  std::vector<verify::Node> tree = {};  // kProven: the proof
+  int64_t iterations = 0;               // of simplex
+  int64_t solves = 0;                   // linear programs
   int64_t rows = 0;
 };
 Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
                          int64_t budget_bytes, const ProofSource& source,
-                         int64_t added_ns, const CertifyLimits& limits);
+                         int64_t added_ns, bool to_optimum,
+                         const CertifyLimits& limits);
 
 }  // namespace reprise::planner

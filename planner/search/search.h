@@ -145,6 +145,7 @@ class Search {
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
   bool HasBlocks() const;
   bool HasStarts() const { return IsSmall() && !starts_.empty(); }
+  bool HasNearStarts() const;
   bool HasStartsLeft() const { return IsAlmostDone() && !starts_.empty(); }
   bool IsStalled() const;
   bool IsOddRound() const { return IsOpen() && round_ % 2 == 1; }

@@ -18,6 +18,9 @@ constexpr int64_t kTightScales = 2;
 constexpr int kMostFarOps = 10'000;
 // In larger steps the last hundredths of a percent cost too much.
 constexpr int kMostSmallOps = 1500;
+// The optimum of some windows is a place to start from where it is below the
+// best plan's added time by at most this part of it.
+constexpr int64_t kNearPart = 8;
 // Rounds of annealing without a gain after which neighbourhoods are tried.
 constexpr int kStalledRounds = 3;
 
@@ -41,7 +44,8 @@ const Search::Pass Search::kFirst[] = {
     {"unwind", 48, &Search::HasNone, &Search::UnwindFromMarks, Part::kImprove},
     {"any", 4, &Search::HasNonePlain, &Search::FindAny, Part::kImprove},
     {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst},
-    {"refute", 4, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
+    {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
+    {"near-windows", 8, &Search::HasNearStarts, &Search::AnnealStarts},
     {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
     {"near-windows", 8, &Search::HasStarts, &Search::AnnealStarts},
     {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute},
@@ -54,7 +58,7 @@ const Search::Pass Search::kRound[] = {
     {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
-    {"refute", 16, &Search::IsSmallWithPlan, &Search::Refute},
+    {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute},
     {"neighbourhoods", 64, &Search::IsStalled, &Search::SearchAround},
     {"incumbent-windows", 0, &Search::IsOpen, &Search::CertifyIncumbent},
     {"exact-windows", 16, &Search::IsOddRound, &Search::Sharpen,
@@ -91,6 +95,11 @@ bool Search::IsLateAndNone() const {
 
 bool Search::IsSmall() const {
   return IsOpen() && problem_.op_count <= kMostSmallOps;
+}
+
+bool Search::HasNearStarts() const {
+  return HasStarts() && certificate_.is_near() &&
+         BestAdded() - BoundNs() <= BestAdded() / kNearPart;
 }
 
 bool Search::HasBlocks() const {

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <string>
 
+#include "planner/bounds/certify_tree.h"
 #include "planner/bounds/screen.h"
 #include "tests/planner/oracle.h"
 #include "tests/planner/oracle_graphs.h"
@@ -185,6 +186,45 @@ TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
     EXPECT_LE(cut.added_ns, optimum);
   }
   EXPECT_GT(positive, GraphCount(4) / 20);
+}
+
+TEST(ManyWindowsTest, ATreeUnderAGuessFindsTheSolversOptimum) {
+  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+  Random random(24);
+  int compared = 0, refuted = 0;
+  for (int i = 0; i < GraphCount(4); ++i) {
+    const StepGraph graph = RandomGraph(random, 8);
+    const Capabilities capabilities = CapabilitiesOf(i, random);
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int64_t budget = TightBudget(problem, random);
+    const std::vector<OpId> windows = RandomWindows(problem, random);
+    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
+    ASSERT_TRUE(facts.ok());
+    SCOPED_TRACE("graph " + std::to_string(i));
+
+    const ManyWindowsResult whole =
+        ManyWindows(problem, windows, budget).Solve({.most_nodes = 1000});
+    if (!whole.finished || whole.impossible) continue;
+    const auto under = [&](int64_t guess_ns) {
+      return RefuteCheaper(problem, *facts, budget, {.windows = windows},
+                           guess_ns, /*to_optimum=*/true, {});
+    };
+    const Refutation above = under(2 * whole.added_ns + 3);
+    const Refutation at = under(whole.added_ns);
+
+    // Above the optimum there is a solution, at it there is none.
+    EXPECT_EQ(above.outcome, Refutation::Outcome::kProven);
+    EXPECT_EQ(above.added_ns, whole.added_ns);
+    if (whole.added_ns > 0) {
+      EXPECT_EQ(above.keep_sets.size(), windows.size());
+    }
+    EXPECT_EQ(at.outcome, Refutation::Outcome::kProven);
+    EXPECT_TRUE(at.keep_sets.empty());
+    ++compared;
+    refuted += whole.added_ns > 0;
+  }
+  EXPECT_GT(compared, GraphCount(4) / 3);
+  EXPECT_GT(refuted, GraphCount(4) / 20);
 }
 
 TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
