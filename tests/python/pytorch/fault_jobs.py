@@ -25,6 +25,7 @@ from arming import arm  # noqa: E402
 from local_agent import LocalAgent  # noqa: E402
 from nets import WIDTH, RandomNet  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import reprise  # noqa: E402
 from reprise.saying import otherwise  # noqa: E402
@@ -338,6 +339,50 @@ def first_from_shapes(armed: bool) -> Job:
 
     model = One()
     return lambda: (local(model, armed, first="shapes"), train(model))[1]
+
+
+@kind
+def scaled(armed: bool) -> Job:
+    """Losses scaled by a GradScaler, a generator of the program's own, gradients compared."""
+
+    model = net(3)
+    chance = torch.Generator().manual_seed(3)
+
+    def job() -> str:
+        local(model, armed, fast=False, verify="gradients", verify_every=2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        losses = []
+        for _ in range(9):
+            optimizer.zero_grad()
+            loss = model(torch.randn(6, WIDTH, generator=chance))[0].sin().square().mean()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        return digest(losses, [model], [optimizer])
+
+    return job
+
+
+@kind
+def written_twice(armed: bool) -> Job:
+    """A forward that runs again within the backward writes a buffer twice, as it does without
+    Reprise: a step finds out who does."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.norm = net(2), nn.BatchNorm1d(WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = checkpoint(self.norm, self.inner(x)[0], use_reentrant=False)
+            return out.sin().exp()  # type: ignore[no-any-return]
+
+    model = Twice()
+    return lambda: (local(model, armed, verify_every=1), train(model, 9))[1]
 
 
 @kind

@@ -2,16 +2,23 @@
 """Makes functions of the Python package fail in the middle of a training, and sees that it ends as
 without Reprise.
 
-    python tests/python/pytorch/faults.py [--count 1000] [--seed 0] [--kind NAME] [--table FILE]
+    python tests/python/pytorch/faults.py [--count 1000] [--lasting 0.3] [--native 300]
+        [--seed 0] [--kind NAME] [--table FILE]
 
 A fault is an exception at the n-th call of one function of the package, at its first instruction:
-one that no function of ours can catch but those that call it. Every function that a kind of job
-(`fault_jobs.py`) reaches is taken at its first call, then others at random ones. Each fault has a
-process of its own, forked, with a limit of time: what ends it, or keeps it from ending, counts.
-Compared are losses, parameters, buffers, optimizer state and generator, and what was said.
+one that no function of ours can catch but those that call it. A lasting one comes at every later
+call, too. In the compiled half (`--native`, in a build of its own: compiled/inject.h) it is a call
+of one of its entries that fails, or an allocation within it that finds no memory.
 
-Left out are the files that catch (`CAUGHT_BY`), and what the interpreter itself calls to find a
-name of the package (`reprise.__getattr__`).
+Every function that a kind of job (`fault_jobs.py`) reaches is taken at its first call, then others
+at random ones. Each fault has a process of its own, forked, with a limit of time: what ends it, or
+keeps it from ending, counts. Compared are losses, parameters, buffers, optimizer state and
+generator, and what was said.
+
+Left out are the files that catch (`CAUGHT_BY`), the hooks of the compiled half, which catch as
+well, and what the interpreter itself calls to find a name of the package (`reprise.__getattr__`).
+No fault lasts in what alone makes given-up tensors again (`ONLY_WAY_BACK`), or takes the gate of
+the compiled half out of the way (`RESTORES`).
 """
 
 from __future__ import annotations
@@ -30,7 +37,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -52,6 +59,9 @@ CAUGHT_BY = (
     "torch/ground/saved_hooks.py",
     "torch/ground/stand_ins.py",
 )
+# What was given up is made again by these, and by nothing else: where one of them fails for good,
+# the backward cannot be had, and the program gets the error.
+ONLY_WAY_BACK = ("torch/tape/replay.py", "torch/tape/records.py", "torch/tape/handover.py")
 PACKAGE = str(SOURCE / "reprise") + os.sep
 
 
@@ -73,9 +83,11 @@ class Fault:
     where: Where
     call: int
     error: str
+    lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind}: {self.where[0]} {self.where[1]}, call {self.call}, {self.error}"
+        calls = f"call {self.call}{' and all later ones' if self.lasting else ''}"
+        return f"{self.kind}: {self.where[0]} {self.where[1]}, {calls}, {self.error}"
 
 
 @dataclass
@@ -116,8 +128,8 @@ def count(reached: Counter[Where]) -> Callable[[FrameType, str, Any], None]:
     return trace
 
 
-def fail(fault: Fault, fired: list[bool]) -> Callable[[FrameType, str, Any], None]:
-    """A trace function that raises, once."""
+def fail(fault: Fault, fired: list[bool]) -> None:
+    """Raises, from here on in this thread."""
     file, name = PACKAGE + fault.where[0], fault.where[1]
     error = next(e for e in ERRORS if e.__name__ == fault.error)
     short, left = name.rpartition(".")[2], fault.call
@@ -127,12 +139,55 @@ def fail(fault: Fault, fired: list[bool]) -> Callable[[FrameType, str, Any], Non
         code = frame.f_code
         if code.co_name == short and code.co_qualname == name and code.co_filename == file:
             left -= 1
-            if not left:
+            if left <= 0:
                 fired.append(True)
                 sys.settrace(None)
                 raise error(f"injected into {name}")
 
-    return trace
+    def again(frame: FrameType, event: str, _: Any) -> None:
+        if sys.gettrace() is None:  # it has raised
+            sys.settrace(trace)
+
+    sys.settrace(trace)
+    if fault.lasting:
+        sys.setprofile(again)
+
+
+# ---- The compiled half ---------------------------------------------------------------
+
+COMPILED, ALLOCATES = "compiled", "operator new"
+# They take the gate out of the way: each may fail once, and there is no other way to do so.
+RESTORES = ("close", "aside")
+
+
+def use_native() -> None:
+    """The build in which something can fail is the one of this process."""
+    from reprise.torch.compiled import fast
+
+    flags = ("-DREPRISE_INJECT", "-Wl,-Bsymbolic")
+    fast.FAST = replace(fast.FAST, name="fast-inject", flags=flags)
+    fast.FAST.build(fast.FAST.cache_folder())  # type: ignore[arg-type]
+    if fast.library() is None:
+        raise SystemExit("the compiled half cannot be loaded")
+
+
+def native() -> Any:
+    """Its module; None: it is the ordinary build."""
+    from reprise.torch.compiled import fast
+
+    return fast._module if hasattr(fast._module, "inject") else None
+
+
+def fail_natively(fault: Fault | None) -> None:
+    """Counts begin anew; `fault`: what fails."""
+    if native() is None:
+        return
+    if fault is None:
+        native().inject(0, "", 0, False)
+    elif fault.where[1] == ALLOCATES:
+        native().inject(fault.call, "", 0, False)
+    else:
+        native().inject(0, fault.where[1], fault.call, fault.lasting)
 
 
 def run(kind: str, fault: Fault | None = None, armed: bool = True, counts: bool = False) -> Ended:
@@ -162,16 +217,25 @@ def _child(writer: int, kind: str, fault: Fault | None, armed: bool, counts: boo
     try:
         sys.__stderr__ = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
         job = KINDS[kind](armed)
-        if fault is not None:
-            sys.settrace(fail(fault, fired))
+        if fault is not None and fault.where[0] == COMPILED:
+            fail_natively(fault)
+        elif fault is not None:
+            fail(fault, fired)
         elif counts:
+            fail_natively(None)
             sys.settrace(count(reached))
         try:
             result.digest = job()
             atexit.unregister(multiprocessing.util._exit_function)
             atexit._run_exitfuncs()
         finally:
+            sys.setprofile(None)
             sys.settrace(None)
+        if native() is not None:
+            failed, allocations, entries = native().injected()
+            fired += [True] * failed
+            reached[COMPILED, ALLOCATES] = allocations
+            reached.update({(COMPILED, entry): n for entry, n in entries.items()})
     except BaseException as error:
         import traceback
 
@@ -222,23 +286,47 @@ def _worked(pid: int) -> float:
 # ---- Which faults ------------------------------------------------------------------
 
 
-def chosen(reached: dict[str, dict[Where, int]], number: int, seed: int) -> list[Fault]:
+def chosen(
+    reached: dict[str, dict[Where, int]], number: int, seed: int, lasting: float = 0.0
+) -> list[Fault]:
     """Of every kind the first call of every function it reaches, then others; a sample of them
-    where there are more than so many, the same for the same seed."""
+    where there are more than so many, the same for the same seed. `lasting`: this share stays."""
     rng = random.Random(seed)
-    first = [
-        Fault(k, w, 1, rng.choice(ERRORS).__name__) for k in reached for w in sorted(reached[k])
-    ]
+    own = {k: {w: n for w, n in of.items() if w[0] != COMPILED} for k, of in reached.items()}
+    first = [Fault(k, w, 1, rng.choice(ERRORS).__name__) for k in own for w in sorted(own[k])]
     rng.shuffle(first)
     # Functions before kinds: none is left out as long as there is room for all.
     seen: set[Where] = set()
     ahead = [f for f in first if not (f.where in seen or seen.add(f.where))]  # type: ignore[func-returns-value]
     behind = [f for f in first if f not in set(ahead)]
     found = (ahead + behind)[:number]
-    repeated = [(k, w, n) for k in reached for w, n in sorted(reached[k].items()) if n > 1]
+    repeated = [(k, w, n) for k in own for w, n in sorted(own[k].items()) if n > 1]
     while repeated and len(found) < number:
         kind, where, calls = rng.choice(repeated)
         fault = Fault(kind, where, rng.randint(2, calls), rng.choice(ERRORS).__name__)
+        if fault not in found:
+            found.append(fault)
+    stays = [rng.random() < lasting and f.where[0] not in ONLY_WAY_BACK for f in found]
+    return [replace(f, lasting=lasts) for f, lasts in zip(found, stays, strict=True)]
+
+
+def chosen_native(reached: dict[str, dict[Where, int]], number: int, seed: int) -> list[Fault]:
+    """Of the compiled half: every entry of every kind, once and for good, then allocations."""
+    rng = random.Random(seed)
+    found, allocates = [], []
+    for kind, of in reached.items():
+        for where, calls in sorted(of.items()):
+            if where[0] == COMPILED and where[1] != ALLOCATES:
+                found.append(Fault(kind, where, rng.randint(1, calls), "RuntimeError"))
+                if where[1] not in RESTORES:
+                    found.append(Fault(kind, where, 1, "RuntimeError", lasting=True))
+            elif where == (COMPILED, ALLOCATES) and calls:
+                allocates.append((kind, where, calls))
+    rng.shuffle(found)
+    found = found[: number // 2]
+    while allocates and len(found) < number:
+        kind, where, calls = rng.choice(allocates)
+        fault = Fault(kind, where, rng.randint(1, calls), "bad_alloc")
         if fault not in found:
             found.append(fault)
     return found
@@ -256,6 +344,10 @@ class Judged:
 
 def judged(fault: Fault, expected: str) -> Judged:
     ended = run(fault.kind, fault)
+    for _ in range(3):
+        # What a job calls depends on how busy the machine is: costs are measured as time allows.
+        if ended.how == "ended" and not ended.fired:
+            ended = run(fault.kind, fault)
     if ended.how == "ended" and not ended.fired:
         verdict = "not reached"
     elif ended.how != "ended":
@@ -264,7 +356,7 @@ def judged(fault: Fault, expected: str) -> Judged:
         verdict = "other bits"
     else:
         verdict = "same"
-    lines = sum("injected into" in line for line in ended.said)
+    lines = sum("injected into" in line or "bad_alloc" in line for line in ended.said)
     if any("Traceback" in line or "Exception ignored" in line for line in ended.said):
         verdict += ", and a traceback"
     return Judged(fault, verdict, lines, ended)
@@ -280,9 +372,16 @@ def campaign(
     kinds: list[str],
     told: Callable[[Judged], None],
     processes: int = 1,
+    lasting: float = 0.0,
+    compiled: int = 0,
+    minutes: float = 0.0,
 ) -> tuple[dict[str, dict[Where, int]], list[Judged]]:
-    """What each kind reaches, and every fault judged."""
+    """What each kind reaches, and every fault judged; `compiled`: so many in the compiled half;
+    `minutes`: what is not judged by then is left."""
+    deadline = time.monotonic() + (minutes * 60 if minutes else float("inf"))
     prepare()
+    if compiled:
+        use_native()
     reached, expected = {}, {}
     for kind in kinds:
         plain, armed = run(kind, armed=False), run(kind, counts=True)
@@ -290,13 +389,17 @@ def campaign(
             raise SystemExit(f"{kind}: {plain.how}, {armed.how}\n{plain.why}{armed.why}")
         expected[kind], reached[kind] = plain.digest, armed.reached
     found = []
-    todo = [(fault, expected[fault.kind]) for fault in chosen(reached, number, seed)]
+    faults = chosen(reached, number, seed, lasting) + chosen_native(reached, compiled, seed)
+    random.Random(seed).shuffle(faults)
+    todo = [(fault, expected[fault.kind]) for fault in faults]
     # Threads of a pool are of this process alone; those that fork have none.
     # What it does at the end of a process is not for those that are forked here.
     pool = multiprocessing.get_context("fork").Pool(processes) if processes > 1 else None
     for one in map(_judge, todo) if pool is None else pool.imap(_judge, todo):
         found.append(one)
         told(one)
+        if time.monotonic() > deadline:
+            break
     if pool is not None:
         pool.terminate()
     return reached, found
@@ -324,7 +427,11 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
     """For people."""
     verdicts = Counter(j.verdict for j in found)
     lines = Counter(j.lines for j in found)
-    everywhere = {w for kind in reached.values() for w in kind}
+    everywhere = {w for kind in reached.values() for w in kind if w[0] != COMPILED}
+    entries = {w for kind in reached.values() for w in kind if w[0] == COMPILED}
+    native = [j for j in found if j.fault.where[0] == COMPILED]
+    allocations = sum(j.fault.where[1] == ALLOCATES for j in native)
+    lasting = sum(j.fault.lasting for j in found)
     rows = [
         "# Faults of our own, injected",
         "",
@@ -334,9 +441,20 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
         "job; afterwards losses, parameters, buffers, optimizer state and generator are compared",
         "with the same job without Reprise. CPU; not run on a GPU.",
         "",
-        f"{len(found)} faults in {len({j.fault.where for j in found})} of the "
-        f"{len(everywhere)} functions that the jobs reach; the package has {len(functions())}.",
+        f"{len(found)} faults. In {len({j.fault.where for j in found} & everywhere)} of the "
+        f"{len(everywhere)} functions that the jobs reach; the package has {len(functions())}. "
+        f"{lasting} of them last: the function fails at every later call, too.",
         "",
+        *(
+            [
+                f"{len(native)} of them in the compiled half: {len(native) - allocations} calls of "
+                f"its {len(entries - {(COMPILED, ALLOCATES)})} entries that the jobs reach fail, "
+                f"{allocations} allocations within it find no memory.",
+                "",
+            ]
+            if native
+            else []
+        ),
         "| outcome | faults |",
         "|---|---|",
         *(f"| {verdict} | {n} |" for verdict, n in sorted(verdicts.items(), key=lambda x: -x[1])),
@@ -367,6 +485,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--lasting", type=float, default=0.0, help="share of faults that stay")
+    parser.add_argument("--native", type=int, default=0, help="faults in the compiled half")
+    parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", action="append", choices=sorted(KINDS))
     parser.add_argument("--table", type=Path)
@@ -384,8 +505,19 @@ def main() -> int:
             print("      " + "\n      ".join([*one.ended.said[-40:], one.ended.why]), flush=True)
 
     kinds = options.kind or list(KINDS)
-    reached, found = campaign(options.count, options.seed, kinds, told, options.processes)
+    reached, found = campaign(
+        options.count,
+        options.seed,
+        kinds,
+        told,
+        options.processes,
+        options.lasting,
+        options.native,
+        options.minutes,
+    )
     how = f"python tests/python/pytorch/faults.py --count {options.count} --seed {options.seed}"
+    how += f" --lasting {options.lasting}" if options.lasting else ""
+    how += f" --native {options.native}" if options.native else ""
     text = table(reached, found, how)
     if options.table:
         options.table.write_text(text)

@@ -20,6 +20,7 @@ from loops import curves, deep, train
 from torch import Tensor, nn
 
 import reprise
+from reprise import api
 from reprise.torch.ground import guard, modes
 from reprise.torch.tape.tape_run import Run
 
@@ -77,6 +78,25 @@ def test_a_fault_is_said_once_and_stands_in_the_report(
     assert session.step.run is None
     assert capsys.readouterr().err.count("training goes on without it") == 1
     assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_report_that_cannot_be_made_says_so_and_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = deep()
+    arm(model, LocalAgent())
+
+    def broken(*_: Any) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(api, "_report", broken)
+
+    report = reprise.report(model)
+
+    assert not report.validated
+    assert str(report) == ("Not known: Reprise failed while it made this report; the log says how.")
+    assert capsys.readouterr().err.count("KeyError: 'broken'") == 1
 
 
 @pytest.mark.usefixtures("removed")

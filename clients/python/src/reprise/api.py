@@ -188,10 +188,19 @@ def remove(model: nn.Module) -> None:
                 one.remove()
 
 
-@otherwise(lambda model: _report(model))
+@otherwise(lambda model: _report_at_last(model))
 def report(model: nn.Module) -> Report:
     """What was predicted and what was measured so far."""
     return _report(model)
+
+
+def _report_at_last(model: nn.Module) -> Report:
+    """After a fault, which has been said: once more, or that there is none."""
+    try:
+        return _report(model)
+    except Exception:
+        why = "Reprise failed while it made this report; the log says how"
+        return Report(stage="off", why=why, sentence=f"Not known: {why}.")
 
 
 def _report(model: nn.Module) -> Report:

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -72,11 +73,16 @@ struct Own {
 };
 
 // Takes chains of records apart one by one: each is owned by the next, and
-// thousands of destructors inside each other would end the stack.
-inline void Bury(CellPtr cell) {
+// thousands of destructors inside each other would end the stack. Called by
+// destructors: where there is no room for one more, that one goes here.
+inline void Bury(CellPtr cell) noexcept {
   thread_local std::vector<CellPtr> grave;
   thread_local bool busy = false;
-  grave.push_back(std::move(cell));
+  try {
+    grave.push_back(std::move(cell));
+  } catch (const std::bad_alloc&) {
+    return;
+  }
   if (busy) return;
   busy = true;
   while (!grave.empty()) {

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "below.h"
+#include "fault.h"
 
 namespace reprise_fast {
 
@@ -191,6 +192,9 @@ inline std::optional<Digest> MaybeDigest(const at::Tensor& t) noexcept {
   try {
     const pybind11::gil_scoped_release released;
     return DigestOf(t, t);
+  } catch (const std::bad_alloc& error) {
+    Report(error.what());
+    return std::nullopt;
   } catch (...) {
     return std::nullopt;
   }

@@ -50,6 +50,7 @@
 #include "digest.h"
 #include "fault.h"
 #include "gate.h"
+#include "inject.h"
 #include "let_go.h"
 #include "remembered.h"
 #include "saved.h"
@@ -98,26 +99,47 @@ PyObject* Setup(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"setup", Setup, METH_VARARGS, "Puts the gate in place."},
-    {"open", Open, METH_O, "Ops come to the gate."},
-    {"close", Close, METH_NOARGS, "They come to the mode."},
-    {"aside", SetAside, METH_O, "Takes the gate out of the way, or back."},
-    {"follow", Follow, METH_NOARGS, "Behind an op that was aside."},
-    {"clock", Clock, METH_O, "Ops are timed."},
-    {"clocked", Clocked, METH_NOARGS, "They were, and are no longer."},
+    {"setup", REPRISE_ENTRY("setup", Setup), METH_VARARGS,
+     "Puts the gate in place."},
+    {"open", REPRISE_ENTRY("open", Open), METH_O, "Ops come to the gate."},
+    {"close", REPRISE_ENTRY("close", Close), METH_NOARGS,
+     "They come to the mode."},
+    {"aside", REPRISE_ENTRY("aside", SetAside), METH_O,
+     "Takes the gate out of the way, or back."},
+    {"follow", REPRISE_ENTRY("follow", Follow), METH_NOARGS,
+     "Behind an op that was aside."},
+    {"clock", REPRISE_ENTRY("clock", Clock), METH_O, "Ops are timed."},
+    {"clocked", REPRISE_ENTRY("clocked", Clocked), METH_NOARGS,
+     "They were, and are no longer."},
     {"unpack", Unpack, METH_O, "The unpack hook."},
-    {"let_go", LetGo, METH_O, "A graph's backward will not be."},
-    {"digest", PyDigest, METH_VARARGS, "128 bits for the bytes of a tensor."},
-    {"versions", Versions, METH_O, "Of tensors, to know them by."},
-    {"copy_all", CopyAll, METH_VARARGS, "Into memory of ours."},
-    {"gradients", TakeGradients, METH_O, "To know them by."},
-    {"untouched", Untouched, METH_VARARGS, "Which of them are as they were."},
-    {"normalized", PyNormalized, METH_VARARGS, "A batch norm once more."},
-    {"normalizes", PyNormalizes, METH_VARARGS, "May it be made so?"},
-    {"round_once", RoundOnce, METH_VARARGS, "How it is rounded."},
-    {"is_mask", PyIsMask, METH_O, "Can it be kept as bits?"},
-    {"bits_of", PyBitsOf, METH_O, "What a mask holds."},
-    {"spread_bits", PySpreadBits, METH_VARARGS, "A mask once more."},
+    {"let_go", REPRISE_ENTRY("let_go", LetGo), METH_O,
+     "A graph's backward will not be."},
+    {"digest", REPRISE_ENTRY("digest", PyDigest), METH_VARARGS,
+     "128 bits for the bytes of a tensor."},
+    {"versions", REPRISE_ENTRY("versions", Versions), METH_O,
+     "Of tensors, to know them by."},
+    {"copy_all", REPRISE_ENTRY("copy_all", CopyAll), METH_VARARGS,
+     "Into memory of ours."},
+    {"gradients", REPRISE_ENTRY("gradients", TakeGradients), METH_O,
+     "To know them by."},
+    {"untouched", REPRISE_ENTRY("untouched", Untouched), METH_VARARGS,
+     "Which of them are as they were."},
+    {"normalized", REPRISE_ENTRY("normalized", PyNormalized), METH_VARARGS,
+     "A batch norm once more."},
+    {"normalizes", REPRISE_ENTRY("normalizes", PyNormalizes), METH_VARARGS,
+     "May it be made so?"},
+    {"round_once", REPRISE_ENTRY("round_once", RoundOnce), METH_VARARGS,
+     "How it is rounded."},
+    {"is_mask", REPRISE_ENTRY("is_mask", PyIsMask), METH_O,
+     "Can it be kept as bits?"},
+    {"bits_of", REPRISE_ENTRY("bits_of", PyBitsOf), METH_O,
+     "What a mask holds."},
+    {"spread_bits", REPRISE_ENTRY("spread_bits", PySpreadBits), METH_VARARGS,
+     "A mask once more."},
+#ifdef REPRISE_INJECT
+    {"inject", inject::Inject, METH_VARARGS, "Something fails from here on."},
+    {"injected", inject::Injected, METH_NOARGS, "What was seen, and failed."},
+#endif
     {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
@@ -142,9 +164,9 @@ void Describe(PyTypeObject& type, const char* name, Py_ssize_t bytes,
 
 PyMODINIT_FUNC PyInit_reprise_fast() {
   Describe(sheet_type, "reprise_fast.Sheet", sizeof(SheetObject), SheetDealloc);
-  sheet_type.tp_new = SheetNew;
+  sheet_type.tp_new = REPRISE_ENTRY("Sheet", SheetNew);
   Describe(track_type, "reprise_fast.Track", sizeof(Track), TrackDealloc);
-  track_type.tp_new = TrackNew;
+  track_type.tp_new = REPRISE_ENTRY("Track", TrackNew);
   track_type.tp_members = track_members;
   track_type.tp_methods = track_methods;
   Describe(kept_type, "reprise_fast.Kept", sizeof(Kept), KeptDealloc);

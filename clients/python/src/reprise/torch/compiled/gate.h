@@ -205,14 +205,19 @@ inline PyObject* Open(PyObject*, PyObject* track) {
 
 inline PyObject* Close(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
-  TurnHooks(true);
+  // Whatever fails, the gate is out of the way.
   tls_set_dispatch_key_included(kGate, false);
   ReachMode(true);  // the tape's mode leaves the stack next
-  if (open_track != nullptr) {
-    open_track->book->records.Sweep(true);
-    if (!CountUp(*open_track)) return nullptr;
+  struct Held {
+    Track* track;
+    ~Held() { Py_XDECREF(reinterpret_cast<PyObject*>(track)); }
+  };
+  const Held held{std::exchange(open_track, nullptr)};
+  TurnHooks(true);
+  if (held.track != nullptr) {
+    held.track->book->records.Sweep(true);
+    if (!CountUp(*held.track)) return nullptr;
   }
-  Py_CLEAR(open_track);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }

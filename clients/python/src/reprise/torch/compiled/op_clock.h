@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <ctime>
 #include <limits>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -51,11 +52,17 @@ class OpClock {
   void Time(const c10::OperatorHandle& op, Run run) {
     const int64_t begin = Now();
     run();
-    times.emplace_back(op, std::max<int64_t>(0, Now() - begin - look_ns_));
+    const int64_t took = std::max<int64_t>(0, Now() - begin - look_ns_);
+    try {
+      times.emplace_back(op, took);
+    } catch (const std::bad_alloc&) {
+      lost = true;  // the op has run: its caller is the program
+    }
   }
 
   // In the order in which they ended.
   std::vector<std::pair<c10::OperatorHandle, int64_t>> times;
+  bool lost = false;  // there was no memory for one
 
  private:
   int64_t Now() const {
@@ -92,7 +99,9 @@ inline PyObject* Clocked(PyObject*, PyObject*) {
   if (!op_clock) return PyList_New(0);
   c10::impl::tls_set_dispatch_key_included(kGate, false);
   const auto times = std::move(op_clock->times);
+  const bool lost = op_clock->lost;
   op_clock.reset();
+  if (lost) throw std::bad_alloc();
   PyObject* const list = PyList_New(static_cast<Py_ssize_t>(times.size()));
   for (size_t i = 0; list != nullptr && i < times.size(); ++i) {
     const auto& name = times[i].first.operator_name();

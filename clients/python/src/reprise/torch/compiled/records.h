@@ -49,15 +49,23 @@ class Records {
   template <typename Run>
   std::string RunSpecial(const Special& row, int64_t number, int64_t op_id,
                          const c10::OperatorHandle& op, Stack& stack, Run run) {
-    const std::vector<CellPtr> targets =
-        row.writes ? BeforeWrite(op, stack) : std::vector<CellPtr>();
+    std::vector<CellPtr> targets;
+    std::string why;
+    // Twice: once it may fail.
+    for (int tried = 0; row.writes && tried < 2; ++tried) {
+      try {
+        targets = BeforeWrite(op, stack);
+        break;
+      } catch (const std::exception& error) {
+        why = error.what();
+      }
+    }
     const CellPtr target = targets.empty() ? nullptr : targets.back();
     const auto length = target ? target->chain.size() : 0;
     NodePtr node;
     at::Tensor mask;
-    std::string why;
     try {
-      if (row.replays != 0) {
+      if (row.replays != 0 && why.empty()) {
         marks_.Sweep(false);
         node = Recorded(marks_, row, number, op, stack, target);
         mask = PrepareShortcut(row, op, stack, *node);
@@ -196,9 +204,7 @@ class Records {
           t.storage().unsafeGetStorageImpl();
       const auto found = leaves_.find(storage);
       if (found != leaves_.end()) {
-        const auto waiting = std::move(found->second);
-        leaves_.erase(found);
-        for (const auto& weak : waiting) {
+        for (const auto& weak : found->second) {
           const NodePtr node = weak.lock();
           if (!node) continue;
           for (Held& h : node->held) {
@@ -210,8 +216,15 @@ class Records {
             h.stale = h.tensor._version();
           }
         }
+        leaves_.erase(found);
       }
-      if (CellPtr cell = marks_.CellOf(t)) targets.push_back(std::move(cell));
+      if (CellPtr cell = marks_.CellOf(t)) {
+        // What is added to it behind the call is not to fail.
+        auto& chain = cell->chain;
+        if (chain.size() == chain.capacity())
+          chain.reserve(2 * chain.size() + 1);
+        targets.push_back(std::move(cell));
+      }
     }
     return targets;
   }

@@ -63,12 +63,19 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   const int64_t firsts = page.firsts.empty() ? 0 : page.firsts[slot];
   at::Tensor saved;
   if (firsts > 0) saved = SavedAlias(tensor);
+  const int64_t version =
+      std::max<int64_t>(cell->Length(), page.versions[slot]);
+  // One that is still to be written is not what will be handed out.
+  std::optional<Digest> given;
+  if (track.audited != 0 && version == cell->Length())
+    given = MaybeDigest(tensor);
+  Geometry geometry = GeometryOf(tensor);
   auto* const ref = PyObject_New(Ref, &ref_type);
   if (ref == nullptr) return nullptr;
   new (&ref->cell) CellPtr(std::move(cell));
-  new (&ref->geometry) Geometry(GeometryOf(tensor));
+  new (&ref->geometry) Geometry(std::move(geometry));
   new (&ref->made) at::Tensor(std::move(saved));
-  new (&ref->given) std::optional<Digest>();
+  new (&ref->given) std::optional<Digest>(given);
   ref->track =
       reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
   ref->run = Py_NewRef(run);
@@ -76,12 +83,14 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   ref->slot = track.slot;
   ref->firsts = firsts;
   ref->stale = firsts > 0 ? ref->made._version() : 0;
-  ref->version = std::max<int64_t>(ref->cell->Length(), page.versions[slot]);
-  // One that is still to be written is not what will be handed out.
-  if (track.audited != 0 && ref->version == ref->cell->Length())
-    ref->given = MaybeDigest(tensor);
-  ref->cell->Wait(ref->version);
-  track.book->refs.insert(ref);
+  ref->version = version;
+  try {
+    ref->cell->Wait(version);
+    track.book->refs.insert(ref);
+  } catch (...) {
+    Py_DECREF(ref);
+    throw;
+  }
   ++track.slot;
   ++records.dropped;
   return reinterpret_cast<PyObject*>(ref);

@@ -10,8 +10,10 @@
 // clang-format on
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -89,19 +91,23 @@ inline bool ReadBurst(PyObject* item, std::vector<Replay>& to) {
 // specials and bursts lists as above; events, first_slot, both ops, versions
 // and firsts bytes of int64, the others of 0 and 1.
 inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
   PyObject *rows = nullptr, *specials = nullptr, *bursts = nullptr;
-  Py_buffer given_up, events, quiet, hooked, first_slot, row_ops, event_ops,
+  struct Buffer : Py_buffer {
+    Buffer() : Py_buffer{} {}
+    ~Buffer() { PyBuffer_Release(this); }  // once; nothing where it is empty
+  };
+  Buffer given_up, events, quiet, hooked, first_slot, row_ops, event_ops,
       versions, firsts;
   if (!PyArg_ParseTuple(args, "O!O!O!y*y*y*y*y*y*y*y*y*", &PyList_Type, &rows,
                         &PyList_Type, &specials, &PyList_Type, &bursts,
                         &given_up, &events, &quiet, &hooked, &first_slot,
                         &row_ops, &event_ops, &versions, &firsts))
     return nullptr;
-  auto* const sheet = new Sheet;
-  const auto copy = [](Py_buffer& from, auto& to) {
+  auto sheet = std::make_unique<Sheet>();
+  const auto copy = [](const Py_buffer& from, auto& to) {
     to.resize(static_cast<size_t>(from.len) / sizeof(to[0]));
     std::memcpy(to.data(), from.buf, to.size() * sizeof(to[0]));
-    PyBuffer_Release(&from);
   };
   copy(given_up, sheet->given_up);
   copy(events, sheet->events);
@@ -138,12 +144,10 @@ inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   if (!fine && !PyErr_Occurred())
     PyErr_SetString(PyExc_TypeError, "a burst is a tuple");
   PyObject* const made = fine ? type->tp_alloc(type, 0) : nullptr;
-  if (made == nullptr) {
-    delete sheet;
-    return nullptr;
-  }
-  reinterpret_cast<SheetObject*>(made)->sheet = sheet;
+  if (made == nullptr) return nullptr;
+  reinterpret_cast<SheetObject*>(made)->sheet = sheet.release();
   return made;
+  END_HANDLE_TH_ERRORS
 }
 
 inline void SheetDealloc(PyObject* self) {

@@ -12,10 +12,12 @@
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "handover.h"
+#include "inject.h"
 #include "records.h"
 #include "saved.h"
 #include "sheet_reader.h"
@@ -24,8 +26,10 @@
 namespace reprise_fast {
 
 inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
+  HANDLE_TH_ERRORS
   PyObject *sheet = nullptr, *run = nullptr;
   if (!PyArg_ParseTuple(args, "O!O", &sheet_type, &sheet, &run)) return nullptr;
+  auto book = std::make_unique<Book>();
   PyObject* const weak = PyWeakref_NewRef(run, nullptr);
   if (weak == nullptr) return nullptr;
   auto* const track = reinterpret_cast<Track*>(type->tp_alloc(type, 0));
@@ -39,8 +43,9 @@ inline PyObject* TrackNew(PyTypeObject* type, PyObject* args, PyObject*) {
   track->task = -1;
   track->armed = 1;
   track->device = -1;
-  track->book = new Book;
+  track->book = book.release();
   return reinterpret_cast<PyObject*>(track);
+  END_HANDLE_TH_ERRORS
 }
 
 inline void TrackDealloc(PyObject* self) {
@@ -166,12 +171,18 @@ inline PyMemberDef track_members[] = {
 
 inline PyMethodDef track_methods[] = {
     {"pack", Pack, METH_O, "What autograd keeps instead of a saved tensor."},
-    {"hand_over", HandOver, METH_O, "The records go to Python."},
-    {"burst", Burst, METH_O, "Replays what stands before an event."},
-    {"on", On, METH_O, "It begins on a GPU, on the stream of now."},
-    {"holds", Holds, METH_O, "Does a record hold one of these storages?"},
-    {"compared", Compared, METH_NOARGS, "What comparing has found since."},
-    {"waits", Waits, METH_NOARGS, "May something still be replayed?"},
+    {"hand_over", REPRISE_ENTRY("Track.hand_over", HandOver), METH_O,
+     "The records go to Python."},
+    {"burst", REPRISE_ENTRY("Track.burst", Burst), METH_O,
+     "Replays what stands before an event."},
+    {"on", REPRISE_ENTRY("Track.on", On), METH_O,
+     "It begins on a GPU, on the stream of now."},
+    {"holds", REPRISE_ENTRY("Track.holds", Holds), METH_O,
+     "Does a record hold one of these storages?"},
+    {"compared", REPRISE_ENTRY("Track.compared", Compared), METH_NOARGS,
+     "What comparing has found since."},
+    {"waits", REPRISE_ENTRY("Track.waits", Waits), METH_NOARGS,
+     "May something still be replayed?"},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace reprise_fast

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.ground.calls import Call, around
-from reprise.torch.ground.guard import fault, ours, quietly
+from reprise.torch.ground.guard import fault, ours, quietly, surely
 
 __all__ = ["FunctionMode", "Mode", "Op"]
 
@@ -64,7 +64,7 @@ class Mode(TorchDispatchMode):
         gate = self.gate
         # Some calls come here past the gate, by a tensor of another class: what we call must not
         # come to it.
-        before = 0 if gate is None else gate.aside(0)
+        before = 0 if gate is None else _aside(gate)
         try:
             return self.op(op, types)
         except Exception as error:
@@ -75,9 +75,18 @@ class Mode(TorchDispatchMode):
             return op.out if op.done else func(*args, **(kwargs or {}))
         finally:
             if gate is not None:
-                gate.aside(before)
+                surely(gate.aside, before)
                 if before & 1:
-                    gate.follow()
+                    quietly(gate.follow)
+
+
+def _aside(gate: Any) -> int:
+    """Takes a gate out of the way of what is called next; how it was. Twice: once it may fail."""
+    try:
+        return int(gate.aside(0))
+    except Exception as error:
+        fault(error)
+        return int(gate.aside(0))
 
 
 class FunctionMode(TorchFunctionMode):

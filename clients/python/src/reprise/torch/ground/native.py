@@ -44,6 +44,7 @@ class Native:
     why: str = ""  # somebody would want it built
     python: bool = False  # an extension module of this Python
     parts: tuple[Path, ...] = ()  # headers of ours that it includes
+    flags: tuple[str, ...] = ()  # of the compiler, beyond the usual ones
 
     def cache_folder(self) -> Path | None:
         """Where builds are kept; None where no folder of this user's can be had."""
@@ -100,6 +101,7 @@ class Native:
             "-fPIC",
             "-fvisibility=hidden",
             "-std=gnu++20",
+            *self.flags,
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
             "-isystem",
             str(root / "include"),
@@ -136,7 +138,7 @@ class Native:
         digest = hashlib.sha256()
         facts = [torch.__version__, str(torch.version.git_version), os.uname().machine]
         facts += [sys.implementation.cache_tag or ""] if self.python else []
-        for fact in facts:
+        for fact in (*facts, *self.flags):
             digest.update(fact.encode() + b"\0")
         for file in (self.source, *self.parts):
             digest.update(file.read_bytes())

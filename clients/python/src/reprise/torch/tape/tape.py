@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from reprise.marks import At, ignore_end
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
+from reprise.torch.ground.guard import surely
 from reprise.torch.ground.host import HostSaves
 from reprise.torch.ground.modes import Mode, Op
 from reprise.torch.ground.open_hooks import Hooks
@@ -198,7 +199,7 @@ class Tape(Mode):
             yield
         finally:
             self.gate = None
-            gate.close()
+            surely(gate.close)
 
     def op(self, op: Op, types: Any) -> Any:
         if types and not PLAIN_TYPES.issuperset(types):
