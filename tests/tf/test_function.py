@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import reprise
-from reprise.tensorflow import auto
+from reprise.tensorflow import applied_to, auto, gradients
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +92,23 @@ def test_a_mode_works_in_a_function_too() -> None:
 
     assert planned == plain
     assert step.applied.copies > 0
+
+
+def test_gradients_are_planned_inside_of_a_function_too() -> None:
+    training = Training()
+
+    def step(x: Any, find: Any, **how: Any) -> Any:
+        h = x
+        for weight in training.weights:
+            h = tf.tanh(tf.nn.relu(tf.matmul(h, weight)) * 0.5)
+        return find(tf.reduce_mean(tf.square(h)), training.weights, **how)
+
+    plain = tf.function(lambda x: step(x, tf.gradients))(batch())
+    planned = tf.function(lambda x: step(x, gradients, budget="0.5x"))
+    found = planned(batch())
+
+    assert all(np.array_equal(a, b) for a, b in zip(plain, found, strict=True))
+    assert applied_to(planned.get_concrete_function(batch()).graph).copies > 0
 
 
 def test_a_new_shape_is_planned_anew() -> None:

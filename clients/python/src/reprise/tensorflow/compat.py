@@ -27,7 +27,8 @@ def gradients(
     **kwargs: Any,
 ) -> list[Any]:
     """Gradients that keep `checkpoints` only: "collection", "memory", "speed" or tensors."""
-    return planned(ys, xs, grad_ys, checkpoints=checkpoints, **kwargs)
+    found: list[Any] = planned(ys, xs, grad_ys, checkpoints=checkpoints, **kwargs)
+    return found
 
 
 def gradients_speed(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:

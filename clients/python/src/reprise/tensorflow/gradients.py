@@ -71,6 +71,7 @@ def applied_to(graph: Any) -> Applied | None:
     return getattr(graph, _ATTRIBUTE, None)
 
 
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
 def gradients(
     ys: Any,
     xs: Any,
