@@ -8,7 +8,8 @@
 `digest` is of every parameter, buffer, optimizer state, gradient, loss and the state of the random
 generator, so that equal digests mean equal bits. `rises`: how far the heap rose in each step, from
 heap_counter.c, which `run.py` preloads; without it they are null. `planned`: which steps ran as
-planned, as the report counts them. `tensor_rise`: how far the tensors alone rose in one more step.
+planned, as the report counts them. `before`: how much of each rise came before the model's first
+forward, in the plain run. `tensor_rise`: how far the tensors alone rose in one more step.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class Steps:
         self.rises: list[int] = []
         self.cpu_ns: list[int] = []
         self.planned: list[bool] = []  # ran as planned from its begin to its end
+        self.before: list[int] = []  # of each rise, what came before the first forward
         self._floor = self._began = 0
         self._under_way = False
         self._counts = (0, 0, 0)
@@ -111,6 +113,12 @@ class Steps:
         self._heap.reset()
         self._floor = self._heap.now() - _gradient_bytes(self._job)
         self._began = time.process_time_ns()
+        self.before.append(-1)
+
+    def forward(self, module: nn.Module) -> None:
+        """A module is about to run."""
+        if module is self._job.armed and self._under_way and self.before[-1] < 0:
+            self.before[-1] = self._heap.peak() - self._floor
 
     def end(self) -> None:
         """The step under way is over, if there is one."""
@@ -192,11 +200,15 @@ def main() -> None:
         reprise.auto(job.armed, budget=options.budget, verify_every=options.verify_every)
     torch.manual_seed(1)
     steps = Steps(job, heap, armed=options.budget is not None)
+    if options.budget is None and "compiled" not in options.case:  # compiled code would see it
+        # A function, no method: cases copy the model with its hooks.
+        job.armed.register_forward_pre_hook(lambda module, _: steps.forward(module))
     losses = [loss.item().hex() for loss in job.run(options.steps, steps.begin)]
     steps.end()
     result["digest"] = digest(job, losses)
     result["rises"] = steps.rises if heap.known else None
     result["planned"] = steps.planned
+    result["before"] = [max(0, rise) for rise in steps.before]
     result["cpu_ns"] = steps.cpu_ns
     if options.budget is None and job.step is not None and heap.known:
         result["tensor_rise"] = tensor_rise(job, options.steps)
