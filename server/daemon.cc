@@ -68,7 +68,9 @@ class Daemon::Impl {
     return options_.private_daemon && collector_->Agents().empty();
   }
   void Abandon() {
-    if (announced_) ::unlink(ServerFile().c_str());
+    if (!announced_) return;
+    ::unlink(ServerFile().c_str());
+    ::unlink(TokenCopy().c_str());
   }
 
   std::string http_address() const {
@@ -85,10 +87,29 @@ class Daemon::Impl {
   std::string ServerFile() const {
     return FolderOf(options_.agent_socket) + "/server.json";
   }
+  // For commands that find the daemon by its socket, maybe in a container that
+  // has the socket's folder and not the one of the data.
+  std::string TokenCopy() const {
+    return FolderOf(options_.agent_socket) + "/server.token";
+  }
+
+  std::string TokenFile() const {
+    return options_.token_file.empty() ? options_.data_dir + "/token"
+                                       : options_.token_file;
+  }
+
+  // A browser of this machine opens this.
+  std::string PageAddress() const {
+    if (tls_ == nullptr) return "http://" + http_address();
+    const Address at = (*http_listener_)->address();
+    return StrCat("https://", tls_name_, ":", at.port);
+  }
 
   Status TakeLocks();
+  Status LearnSecret();
   Status BindPorts();
   Status StartServices();
+  Status StartTls();
   Status StartCollector();
   Status Announce();
   void OnSteps(const std::string& run_id,
@@ -104,6 +125,8 @@ class Daemon::Impl {
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::optional<Listener*> http_listener_;
   std::optional<Listener*> grpc_listener_;
+
+  std::optional<Secret> secret_;
 
   // In the order in which they need each other; destroyed the other way round.
   std::unique_ptr<Store> store_;
@@ -122,6 +145,8 @@ class Daemon::Impl {
   std::unique_ptr<Routes> routes_;
   std::unique_ptr<ImportUploads> imports_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<TlsFront> tls_;
+  std::string tls_name_;
   std::unique_ptr<Collector> collector_;
 
   std::atomic<bool> stopping_{false};
@@ -134,15 +159,21 @@ class Daemon::Impl {
 
 Status Daemon::Impl::Start() {
   RETURN_IF_ERROR(TakeLocks());
+  RETURN_IF_ERROR(LearnSecret());
   RETURN_IF_ERROR(BindPorts());
   ASSIGN_OR_RETURN(store_,
                    Store::Open({.path = options_.data_dir + "/reprise.db",
                                 .max_pages = options_.max_store_pages}));
   RETURN_IF_ERROR(StartServices());
+  RETURN_IF_ERROR(StartTls());
   RETURN_IF_ERROR(StartCollector());
   for (const std::unique_ptr<Listener>& listener : listeners_) {
-    listener->Start([this](int fd) { grpc_->Adopt(-1, fd); },
-                    [this](int fd) { http_->Adopt(fd); });
+    if (tls_ != nullptr) {
+      listener->Start({}, [this](int fd) { tls_->Adopt(fd); });
+    } else {
+      listener->Start([this](int fd) { grpc_->Adopt(fd); },
+                      [this](int fd) { http_->Adopt(fd); });
+    }
   }
   return Announce();
 }
@@ -151,6 +182,11 @@ Status Daemon::Impl::TakeLocks() {
   const std::string runtime_dir = FolderOf(options_.agent_socket);
   RETURN_IF_ERROR(EnsureOwnFolder(options_.data_dir));
   RETURN_IF_ERROR(EnsureOwnFolder(runtime_dir));
+  for (const char* name : {"reprise.db", "spool.db"}) {
+    for (const char* part : {"", "-wal", "-shm"}) {
+      MakePrivate(StrCat(options_.data_dir, "/", name, part));
+    }
+  }
   ASSIGN_OR_RETURN(LockFile data_lock,
                    LockFile::Take(options_.data_dir, options_.private_daemon));
   locks_.push_back(std::move(data_lock));
@@ -165,10 +201,29 @@ Status Daemon::Impl::TakeLocks() {
   return OkStatus();
 }
 
+Status Daemon::Impl::LearnSecret() {
+  StatusOr<Secret> secret = options_.token_file.empty()
+                                ? Secret::ReadOrMake(TokenFile())
+                                : Secret::Read(options_.token_file);
+  if (!secret.ok()) return secret.status();
+  secret_ = *std::move(secret);
+  return OkStatus();
+}
+
 Status Daemon::Impl::BindPorts() {
   const auto bind = [this](const char* flag, const std::string& text,
                            Serves serves) -> StatusOr<Listener*> {
-    ASSIGN_OR_RETURN(const Address address, ParseLoopback(flag, text));
+    ASSIGN_OR_RETURN(const Address address, ParseAddress(flag, text));
+    if (!IsLoopback(address) &&
+        (options_.tls.certificate.empty() || options_.token_file.empty())) {
+      return InvalidArgument(
+          StrCat(flag, ": ", text,
+                 " is reached from other machines: that needs --tls-cert, "
+                 "--tls-key and --token-file; else listen on 127.0.0.1 and "
+                 "reach it by `ssh -L`"));
+    }
+    // What TLS is for is known once it is taken off.
+    if (!options_.tls.certificate.empty()) serves = Serves::kHttp;
     ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
                      Listener::Bind(address, serves));
     listeners_.push_back(std::move(listener));
@@ -221,15 +276,35 @@ Status Daemon::Impl::StartServices() {
   grpc_services_ = MakeGrpcServices(*services_, methods_);
   std::vector<grpc::Service*> all = {ingest_.get()};
   for (const auto& service : grpc_services_) all.push_back(service.get());
-  ASSIGN_OR_RETURN(grpc_, GrpcServer::Start(all));
+  ASSIGN_OR_RETURN(grpc_, GrpcServer::Start(all, *secret_));
   routes_.reset(new Routes{.methods = methods_,
                            .files = WebFiles(),
                            .not_ready = [this] { return NotReady(); },
-                           .metrics = [this] { return MetricsText(); }});
+                           .metrics = [this] { return MetricsText(); },
+                           .secret = *secret_});
   imports_ = std::make_unique<ImportUploads>(options_.data_dir,
                                              grpc_->InProcessChannel());
   http_ = std::make_unique<HttpServer>(MakeHandler(*routes_),
-                                       MakeUploadOpener(*imports_));
+                                       MakeUploadOpener(*routes_, *imports_));
+  return OkStatus();
+}
+
+Status Daemon::Impl::StartTls() {
+  const TlsOptions& tls = options_.tls;
+  if (tls.certificate.empty()) return OkStatus();
+  ASSIGN_OR_RETURN(tls_name_, NameInCertificate(tls.certificate));
+  // In split mode a port has one protocol, whatever a client would like.
+  const bool grpc = grpc_listener_.has_value();
+  const bool http = http_listener_.has_value();
+  ASSIGN_OR_RETURN(
+      tls_, TlsFront::Start(
+                tls,
+                [this, grpc](int fd) {
+                  grpc ? grpc_->AdoptPaired(fd) : (void)::close(fd);
+                },
+                [this, http](int fd) {
+                  http ? http_->Adopt(fd, /*tls=*/true) : (void)::close(fd);
+                }));
   return OkStatus();
 }
 
@@ -248,18 +323,31 @@ Status Daemon::Impl::Announce() {
   const std::string grpc = grpc_address();
   nlohmann::json json;
   json["listen"] = grpc.empty() ? http : grpc;
-  json["url"] = http.empty() ? "" : "http://" + http;
+  json["url"] = http.empty() ? "" : PageAddress();
+  if (tls_ != nullptr) {
+    // For commands of this machine: the one certificate to trust.
+    json["certificate"] =
+        std::filesystem::absolute(options_.tls.certificate).string();
+  }
   json["pid"] = ::getpid();
   json["version"] = VersionText();
+  json["token_file"] = std::filesystem::absolute(TokenCopy()).string();
   json["agent_socket"] = options_.agent_socket;
   json["data_dir"] = options_.data_dir;
-  RETURN_IF_ERROR(WriteFileAtomically(ServerFile(), json.dump(2) + "\n"));
   announced_ = true;
+  RETURN_IF_ERROR(WriteFileAtomically(TokenCopy(), secret_->token() + "\n"));
+  RETURN_IF_ERROR(WriteFileAtomically(ServerFile(), json.dump(2) + "\n"));
   LogInfo(http == grpc
               ? StrCat("listening on ", http)
               : StrCat("listening on ", grpc.empty() ? "nothing" : grpc,
                        " for gRPC and on ", http.empty() ? "nothing" : http,
                        " for HTTP"));
+  // The token is for the person at the terminal, not for whoever reads logs.
+  if (!http.empty() && ::isatty(STDERR_FILENO) == 1) {
+    LogInfo(StrCat("the page: ", PageAddress(), "/?token=", secret_->token()));
+  } else if (!http.empty()) {
+    LogInfo("the page: `reprise status` prints its link");
+  }
   LogInfo(StrCat("agents connect to ", options_.agent_socket, "; data is in ",
                  options_.data_dir));
   return OkStatus();
@@ -394,6 +482,7 @@ void Daemon::Impl::Stop(milliseconds patience) {
   if (grpc_ != nullptr) {
     grpc_->Shutdown(patience.count() > 0 ? kCallGrace : milliseconds(0));
   }
+  if (tls_ != nullptr) tls_->Stop();
   if (committer_ != nullptr) committer_->Stop();
   if (store_ != nullptr) {
     if (const Status status = store_->Checkpoint(); !status.ok()) {

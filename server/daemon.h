@@ -30,7 +30,8 @@ namespace reprise::server {
 class Daemon {
  public:
   // One sentence on failure: a folder that is not writable, a second daemon,
-  // a port in use, an address that is not loopback, a damaged database.
+  // a port in use, an address beyond loopback without TLS and a token, a
+  // damaged database.
   static StatusOr<std::unique_ptr<Daemon>> Start(const DaemonOptions& options);
 
   // As Stop, without waiting for anything.

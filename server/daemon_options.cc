@@ -28,7 +28,9 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   app.name(argc > 0 ? argv[0] : "reprised");
   auto* listen =
       app.add_option("--listen", options.listen,
-                     "HOST:PORT for gRPC and HTTP; port 0 takes any free one")
+                     "HOST:PORT for gRPC and HTTP; port 0 takes any free one; "
+                     "beyond this machine only with --tls-cert, --tls-key and "
+                     "--token-file")
           ->capture_default_str();
   app.add_option("--grpc-listen", options.grpc_listen,
                  "HOST:PORT for gRPC alone (instead of --listen)");
@@ -40,6 +42,14 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   app.add_option("--agent-socket", options.agent_socket,
                  "Socket that agents connect to (REPRISE_SOCKET, else "
                  "$XDG_RUNTIME_DIR/reprise/agent.sock)");
+  app.add_option("--token-file", options.token_file,
+                 "File of the token that the page and the API ask for "
+                 "(default: token in the data folder, made when missing)");
+  app.add_option("--tls-cert", options.tls.certificate,
+                 "Certificate in PEM, with its chain: serve TLS");
+  app.add_option("--tls-key", options.tls.key, "The key of --tls-cert, in PEM");
+  app.add_option("--client-ca", options.tls.client_ca,
+                 "Let in only clients with a certificate of this CA (mTLS)");
   app.add_flag("--private", options.private_daemon,
                "Listen on any free port; end some time after the last job");
   app.add_option("--linger", options.linger_seconds,
@@ -71,6 +81,12 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   if (!level.ok()) return Usage("--log-level: " + level.status().message());
   options.log_level = *level;
 
+  if (options.tls.certificate.empty() != options.tls.key.empty()) {
+    return Usage("--tls-cert and --tls-key belong together; give both");
+  }
+  if (!options.tls.client_ca.empty() && options.tls.certificate.empty()) {
+    return Usage("--client-ca: is for TLS; give --tls-cert and --tls-key too");
+  }
   const bool split =
       !options.grpc_listen.empty() || !options.http_listen.empty();
   if (split && listen->count() > 0) {

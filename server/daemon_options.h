@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "server/log.h"
+#include "server/net/tls_front.h"
 
 namespace reprise::server {
 
@@ -17,6 +18,11 @@ struct DaemonOptions {
   std::string http_listen;
   std::string data_dir;
   std::string agent_socket;
+  // Holds the token that callers over TCP need; empty: DATA_DIR/token, which is
+  // made where it is missing.
+  std::string token_file;
+  // Without a certificate only this machine's loopback may be listened on.
+  TlsOptions tls;
   // Ends by itself, `linger` after the last agent has gone and nobody has asked
   // anything, so that the page of a run that has ended can still be read.
   bool private_daemon = false;
@@ -27,6 +33,10 @@ struct DaemonOptions {
   LogLevel log_level = LogLevel::kInfo;
   // Largest database file in pages of 4 KiB; 0: as large as the disk.
   int64_t max_store_pages = 0;
+  // What goes by itself, oldest first: runs that ended longer ago than this,
+  // and as many as the store is larger than this. 0: nothing does.
+  int64_t keep_seconds = 0;
+  int64_t keep_bytes = 0;
 };
 
 struct ParsedOptions {

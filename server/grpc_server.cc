@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/auth_metadata_processor.h>
+#include <grpcpp/security/server_credentials.h>
 
 namespace reprise::server {
 
@@ -10,21 +11,61 @@ namespace {
 constexpr int kMaxMessageBytes = 4 << 20;
 // A plan of a large graph is sent whole.
 constexpr int kMaxSendBytes = 64 << 20;
+
+// Asks every call that comes over a socket for the token, before any service
+// sees it.
+class AskForToken final : public grpc::AuthMetadataProcessor {
+ public:
+  explicit AskForToken(const Secret& secret) : secret_(secret) {}
+
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext*,
+                       OutputMetadata* consumed,
+                       OutputMetadata* /*response*/) override {
+    const auto given = metadata.find("authorization");
+    if (given == metadata.end() ||
+        !secret_.IsBearer({given->second.data(), given->second.size()})) {
+      return {grpc::StatusCode::UNAUTHENTICATED, kAsksForToken};
+    }
+    consumed->emplace("authorization",
+                      std::string(given->second.data(), given->second.size()));
+    return grpc::Status::OK;
+  }
+
+ private:
+  const Secret secret_;
+};
+
+// Sockets of this machine, without TLS: the kind of credentials that lets calls
+// be looked at. On the wire it is what a client without credentials speaks.
+std::shared_ptr<grpc::ServerCredentials> LocalCredentials(
+    grpc_local_connect_type type, const Secret& secret) {
+  auto credentials = grpc::experimental::LocalServerCredentials(type);
+  credentials->SetAuthMetadataProcessor(std::make_shared<AskForToken>(secret));
+  return credentials;
+}
+
+void Hand(grpc::experimental::ExternalConnectionAcceptor& acceptor, int fd) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+      connection;
+  connection.listener_fd = -1;
+  connection.fd = fd;
+  acceptor.HandleNewConnection(&connection);
+}
 }  // namespace
 
 StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
-    const std::vector<grpc::Service*>& services) {
+    const std::vector<grpc::Service*>& services, const Secret& secret) {
   grpc::EnableDefaultHealthCheckService(true);
-  // Once: plugins are global.
-  [[maybe_unused]] static const bool reflection = [] {
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    return true;
-  }();
   std::unique_ptr<GrpcServer> made(new GrpcServer());
   grpc::ServerBuilder builder;
   made->acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      LocalCredentials(LOCAL_TCP, secret));
+  made->of_pairs_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      LocalCredentials(UDS, secret));
   for (grpc::Service* service : services) builder.RegisterService(service);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(kMaxSendBytes);
@@ -48,13 +89,8 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
 
 GrpcServer::~GrpcServer() { Shutdown(std::chrono::milliseconds(0)); }
 
-void GrpcServer::Adopt(int listener_fd, int fd) {
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
-      connection;
-  connection.listener_fd = listener_fd;
-  connection.fd = fd;
-  acceptor_->HandleNewConnection(&connection);
-}
+void GrpcServer::Adopt(int fd) { Hand(*acceptor_, fd); }
+void GrpcServer::AdoptPaired(int fd) { Hand(*of_pairs_, fd); }
 
 std::shared_ptr<grpc::Channel> GrpcServer::InProcessChannel() {
   grpc::ChannelArguments arguments;

@@ -10,19 +10,22 @@
 #include <vector>
 
 #include "base/status.h"
+#include "server/net/secret.h"
 
 namespace reprise::server {
 
 class GrpcServer {
  public:
-  // Health and reflection are added. Services must outlive the server.
+  // Health is added. Services must outlive the server. Calls over a socket need
+  // the secret's token, also those for health; those in process need nothing.
   static StatusOr<std::unique_ptr<GrpcServer>> Start(
-      const std::vector<grpc::Service*>& services);
+      const std::vector<grpc::Service*>& services, const Secret& secret);
   ~GrpcServer();
 
   // Takes over a connected, non-blocking socket whose first bytes are the
-  // HTTP/2 preface.
-  void Adopt(int listener_fd, int fd);
+  // HTTP/2 preface: one over loopback, or one of a pair (tls_front.h).
+  void Adopt(int fd);
+  void AdoptPaired(int fd);
 
   // To this server, without a socket; the same limits hold.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -36,6 +39,7 @@ class GrpcServer {
  private:
   GrpcServer() = default;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> of_pairs_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "base/str_cat.h"
+#include "server/log.h"
 
 namespace reprise::server {
 
@@ -81,6 +82,16 @@ Status EnsureOwnFolder(const std::string& folder) {
                                    ", not to user ", ::geteuid(),
                                    "; choose another folder"));
   }
+  // Who may write to it could put a socket or a token of their own there.
+  constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
+  if ((info.st_mode & kOthersWrite) != 0) {
+    if (::chmod(folder.c_str(), info.st_mode & 07777 & ~kOthersWrite) != 0) {
+      return Denied(folder,
+                    "others may write to it, and that cannot be changed");
+    }
+    LogWarning(
+        StrCat(folder, ": others could write to this folder; now they cannot"));
+  }
   // access() says yes to root on a read-only file system's folder too, so ask
   // for a file.
   const std::string probe = folder + "/.reprised-probe";
@@ -90,6 +101,13 @@ Status EnsureOwnFolder(const std::string& folder) {
   ::close(fd);
   ::unlink(probe.c_str());
   return OkStatus();
+}
+
+void MakePrivate(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) return;
+  (void)::chmod(path.c_str(), info.st_mode & S_IRWXU);
 }
 
 std::string FolderOf(const std::string& path) {

@@ -19,8 +19,13 @@ StatusOr<std::string> DefaultDataDir();
 std::string DefaultAgentSocket();
 
 // Makes the folder and its parents where they are missing, mode 0700, and
-// checks that it is ours and writable. PERMISSION_DENIED.
+// checks that it is ours and writable. Where others may write to it, that is
+// taken from them, and logged. PERMISSION_DENIED.
 Status EnsureOwnFolder(const std::string& folder);
+
+// Takes the file from everybody but its owner, where it is there: one of a
+// release before may have been made with another mode.
+void MakePrivate(const std::string& path);
 
 // Part before the last slash; "." where there is none.
 std::string FolderOf(const std::string& path);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -62,6 +63,8 @@ int RunServer(int argc, char** argv) {
   const ParsedOptions parsed = ParseDaemonOptions(argc, argv);
   if (parsed.exit) return parsed.exit_code;
   SetLogLevel(parsed.options.log_level);
+  // Whatever the daemon writes is its user's: database, spool, uploads, token.
+  ::umask(0077);
   KeepFreedBuffers();
 
   // Before any thread exists, so that all of them inherit it.

@@ -44,6 +44,15 @@ Console::Console(const Globals& globals)
       progress_(!globals.json && !globals.quiet && IsTerminal(STDERR_FILENO)),
       quiet_(globals.quiet || globals.json) {}
 
+bool Console::results_on_terminal() const {
+  return !json_ &&
+         isatty(results_ == stderr ? STDERR_FILENO : STDOUT_FILENO) == 1;
+}
+
+bool Console::notes_on_terminal() const {
+  return !quiet_ && isatty(STDERR_FILENO) == 1;
+}
+
 void Console::LeaveStdout() {
   if (json_) return;
   results_ = stderr;

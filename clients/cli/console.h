@@ -16,6 +16,11 @@ namespace reprise::cli {
 // Flags that every command takes.
 struct Globals {
   std::string server;  // host:port; empty: environment, then server.json
+  // Empty: environment, then what server.json names.
+  std::string token_file;
+  std::string ca;           // of a server over https
+  std::string certificate;  // of this client, where such a server asks for one
+  std::string key;
   bool json = false;
   bool quiet = false;
   bool no_color = false;
@@ -48,6 +53,11 @@ class Console {
   void Progress(std::string_view text);
   void ClearProgress();
   bool shows_progress() const { return progress_; }
+
+  // A person reads what Line, or Note, writes: links may carry the token, which
+  // must not get into files and logs.
+  bool results_on_terminal() const;
+  bool notes_on_terminal() const;
 
   // False once stdout could not be written, as on a full disk. A reader that
   // has read enough (`| head`) is no failure.

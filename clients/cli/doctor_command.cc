@@ -68,7 +68,7 @@ class DoctorCommand : public Command {
       add(CheckPython(python));
     }
     add(CheckDaemon(globals, devices.processes));
-    add(round_trip.Finish(globals.server));
+    add(round_trip.Finish(globals));
     return globals.json ? PrintJson(checks, console) : Print(checks, console);
   }
 

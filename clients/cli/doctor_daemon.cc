@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/doctor.h"
+#include "clients/cli/doctor_certificate.h"
 #include "clients/cli/doctor_processes.h"
 #include "clients/cli/doctor_round_trip.h"
 #include "clients/cli/runtime_paths.h"
@@ -149,7 +150,12 @@ v1::ServerStatus CheckServer(const Globals& globals, bool listening,
                              std::vector<Check>& checks) {
   const bool asked =
       !globals.server.empty() || std::getenv("REPRISE_SERVER") != nullptr;
-  const auto client = ServerClient::Connect(globals.server);
+  // Also where nothing connects: an old certificate is a reason for that.
+  const auto endpoint = FindServer(globals);
+  if (endpoint.ok() && endpoint->tls) {
+    checks.push_back(CheckCertificate(*endpoint));
+  }
+  const auto client = ServerClient::Connect(globals);
   if (!client.ok()) {
     const bool broken = listening || asked;
     checks.push_back(

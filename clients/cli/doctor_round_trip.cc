@@ -175,9 +175,9 @@ std::string RoundTrip::HungAdvice() const {
                 ") or busy? else restart it");
 }
 
-bool RoundTrip::Stored(const std::string& server, uint64_t records,
+bool RoundTrip::Stored(const Globals& globals, uint64_t records,
                        std::string& why) {
-  const auto client = ServerClient::Connect(server);
+  const auto client = ServerClient::Connect(globals);
   if (!client.ok()) {
     why = client.status().message();
     return false;
@@ -194,8 +194,8 @@ bool RoundTrip::Stored(const std::string& server, uint64_t records,
   return false;
 }
 
-bool RoundTrip::Removed(const std::string& server) {
-  const auto client = ServerClient::Connect(server);
+bool RoundTrip::Removed(const Globals& globals) {
+  const auto client = ServerClient::Connect(globals);
   if (!client.ok()) return false;
   const auto until = Clock::now() + kStorePatience;
   do {
@@ -207,10 +207,10 @@ bool RoundTrip::Removed(const std::string& server) {
 
 // What agent, command and daemon say of what they speak. That rings are read
 // and streams are taken is for "records" to show.
-Check RoundTrip::Versions(const Said& said, const std::string& server) const {
+Check RoundTrip::Versions(const Said& said, const Globals& globals) const {
   Check check{Health::kOk, "versions",
               StrCat("agent ABI ", said.abi, " (", agent_, ")"), ""};
-  const auto client = ServerClient::Connect(server);
+  const auto client = ServerClient::Connect(globals);
   const auto status = client.ok() ? client->GetStatus()
                                   : StatusOr<v1::ServerStatus>(client.status());
   if (status.ok()) check.found += ", daemon " + status->version();
@@ -228,7 +228,7 @@ Check RoundTrip::Versions(const Said& said, const std::string& server) const {
   return check;
 }
 
-Check RoundTrip::Records(const Said& said, const std::string& server) {
+Check RoundTrip::Records(const Said& said, const Globals& globals) {
   if (!said.started) {
     return {Health::kProblem, "records",
             StrCat("the agent ", agent_, " gets no session at ", Where(), ": ",
@@ -248,7 +248,7 @@ Check RoundTrip::Records(const Said& said, const std::string& server) {
             "the machine is overloaded, or the daemon too slow: see its log"};
   }
   std::string why;
-  if (!Stored(server, said.pushed, why)) {
+  if (!Stored(globals, said.pushed, why)) {
     return {Health::kProblem, "records",
             StrCat(Where(), " took ", said.pushed,
                    " records, but its server does not show them: ", why),
@@ -273,12 +273,16 @@ Check RoundTrip::Plan(const Said& said) const {
           ""};
 }
 
-std::vector<Check> RoundTrip::Finish(const std::string& server) {
+std::vector<Check> RoundTrip::Finish(const Globals& globals) {
   if (!trouble_.empty()) {
     return {{Health::kWarning, "records", trouble_, advice_}};
   }
   const Said said = Listen();
-  const std::string where = scratch_ ? scratch_->server() : server;
+  Globals where = globals;
+  if (scratch_) {
+    where.server = scratch_->server();
+    where.token_file = scratch_->token_file();
+  }
   std::vector<Check> checks;
   if (said.abi != 0) checks.push_back(Versions(said, where));
   checks.push_back(Records(said, where));

@@ -35,9 +35,9 @@ class RoundTrip {
   RoundTrip(const RoundTrip&) = delete;
   RoundTrip& operator=(const RoundTrip&) = delete;
 
-  // The checks "versions", "records" and "plan". `server`: the --server flag,
-  // empty: the one beside the socket.
-  std::vector<Check> Finish(const std::string& server);
+  // The checks "versions", "records" and "plan". `globals`: which server,
+  // unless a daemon was started for them.
+  std::vector<Check> Finish(const Globals& globals);
 
  private:
   // What the job says of itself: one line per part.
@@ -52,14 +52,14 @@ class RoundTrip {
   void StartJob();
   Said Listen();
   void EndJob();
-  Check Versions(const Said& said, const std::string& server) const;
-  Check Records(const Said& said, const std::string& server);
+  Check Versions(const Said& said, const Globals& globals) const;
+  Check Records(const Said& said, const Globals& globals);
   Check Plan(const Said& said) const;
   std::string Where() const;
   std::string HungAdvice() const;
   // Until the store has so many records of the run, or none of it at all.
-  bool Stored(const std::string& server, uint64_t records, std::string& why);
-  bool Removed(const std::string& server);
+  bool Stored(const Globals& globals, uint64_t records, std::string& why);
+  bool Removed(const Globals& globals);
 
   std::string agent_;
   std::string trouble_;  // why no job was started

@@ -135,7 +135,7 @@ StatusOr<v1::Explanation> ExplainCommand::ExplainPlanFile(
 StatusOr<v1::Explanation> ExplainCommand::ExplainStored(const Globals& globals,
                                                         Console& console) {
   ASSIGN_OR_RETURN(const ServerClient client,
-                   ServerClient::ConnectOrStart(globals.server));
+                   ServerClient::ConnectOrStart(globals));
   if (budget_.empty()) return client.Explain(target_);
   v1::PlanRequest request;
   request.set_graph_id(target_);

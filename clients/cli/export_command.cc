@@ -108,7 +108,7 @@ int ExportCommand::Run(const Globals& globals, Console& console) {
     return Write(*all, globals, console);
   }
   if (!writable.ok()) return console.Error(writable);
-  const auto client = ServerClient::ConnectOrStart(globals.server);
+  const auto client = ServerClient::ConnectOrStart(globals);
   if (!client.ok()) {
     return client.status().code() == Code::kInvalidArgument
                ? console.UsageError(client.status().message())

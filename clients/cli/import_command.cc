@@ -84,7 +84,7 @@ int ImportCommand::Run(const Globals& globals, Console& console) {
   // Asked before the work, so that nobody waits for a run that has no place.
   std::optional<ServerClient> client;
   if (out_.empty()) {
-    auto connected = ServerClient::ConnectOrStart(globals.server, true);
+    auto connected = ServerClient::ConnectOrStart(globals, true);
     if (!connected.ok()) {
       const Status& status = connected.status();
       if (status.code() == Code::kInvalidArgument) {
@@ -179,7 +179,8 @@ int ImportCommand::Upload(const server::ImportedFile& import,
   const Status sent = import.Send(client.channel(), identity);
   console.ClearProgress();
   if (!sent.ok()) return console.Error(sent);
-  const std::string url = StrCat(client.endpoint().url, "/runs/", run_id);
+  const std::string url =
+      client.endpoint().Page("/runs/" + run_id, console.results_on_terminal());
   if (globals.json) {
     const nlohmann::ordered_json json = {
         {"run_id", run_id},

@@ -82,8 +82,18 @@ class Main {
 Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   app_.set_version_flag("--version", "reprise " REPRISE_VERSION);
   app_.add_option("--server", globals_.server,
-                  "HOST:PORT of the server (REPRISE_SERVER, else the one that "
+                  "HOST:PORT or https://HOST:PORT of the server "
+                  "(REPRISE_SERVER, else the one that "
                   "runs here)");
+  app_.add_option("--token-file", globals_.token_file,
+                  "File of the server's token (REPRISE_TOKEN_FILE, else the "
+                  "one of the server that runs here)");
+  app_.add_option("--ca", globals_.ca,
+                  "CA of a server over https, in PEM (REPRISE_CA)");
+  app_.add_option("--cert", globals_.certificate,
+                  "Certificate of this client, for such a server that asks for "
+                  "one (REPRISE_CERT)");
+  app_.add_option("--key", globals_.key, "Key of --cert (REPRISE_KEY)");
   app_.add_flag("--json,!--no-json", globals_.json,
                 "Print JSON instead of text");
   app_.add_flag("--quiet,-q,!--no-quiet", globals_.quiet,

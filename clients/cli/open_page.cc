@@ -3,11 +3,15 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/str_cat.h"
+#include "clients/cli/files.h"
+#include "clients/cli/runtime_paths.h"
 
 extern char** environ;
 
@@ -20,13 +24,25 @@ Status OpenPage(const std::string& url) {
       std::getenv("WAYLAND_DISPLAY") == nullptr) {
     return no_desktop;
   }
+  const std::filesystem::path folder =
+      std::filesystem::path(PrivateSocket()).parent_path();
+  const std::string page = (folder / "open.html").string();
+  const mode_t mask = umask(0077);
+  const Status written =
+      WriteFile(page,
+                StrCat("<!doctype html><meta charset=\"utf-8\"><meta "
+                       "http-equiv=\"refresh\" content=\"0;url=",
+                       url, "\"><title>Reprise</title>\n"),
+                /*force=*/true);
+  umask(mask);
+  RETURN_IF_ERROR(written);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   for (const int fd : {0, 1, 2}) {
     posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", O_RDWR, 0);
   }
   std::string program = "xdg-open";
-  std::string argument = url;
+  std::string argument = page;
   char* const argv[] = {program.data(), argument.data(), nullptr};
   pid_t pid = 0;
   const int error =

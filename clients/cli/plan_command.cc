@@ -105,7 +105,7 @@ StatusOr<v1::Plan> PlanCommand::PlanFile(Console& console) {
 StatusOr<v1::Plan> PlanCommand::PlanStored(const Globals& globals,
                                            Console& console) {
   ASSIGN_OR_RETURN(const ServerClient client,
-                   ServerClient::ConnectOrStart(globals.server));
+                   ServerClient::ConnectOrStart(globals));
   v1::PlanRequest request;
   request.set_graph_id(graph_);
   request.set_budget(budget_);

@@ -61,7 +61,7 @@ StatusOr<Watchers> FindWatchers(const Globals& globals) {
   const std::optional<std::string> before =
       named == nullptr ? std::nullopt : std::optional<std::string>(named);
   setenv("REPRISE_SOCKET", daemon.socket.c_str(), 1);
-  StatusOr<ServerClient> client = ServerClient::Connect(globals.server);
+  StatusOr<ServerClient> client = ServerClient::Connect(globals);
   if (client.ok()) return Watchers{daemon, *std::move(client)};
   StopDaemon(daemon);
   if (before) {
@@ -194,8 +194,9 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   }
 
   if (speaks) {
-    console.Note(StrCat("run ", run_id, "  ", watchers->client.endpoint().url,
-                        "/runs/", run_id));
+    console.Note(StrCat("run ", run_id, "  ",
+                        watchers->client.endpoint().Page(
+                            "/runs/" + run_id, console.notes_on_terminal())));
   }
   const StatusOr<JobResult> result = RunJob(job_, environment);
   if (!result.ok()) {

@@ -78,6 +78,10 @@ std::string ScratchDaemon::server() const {
              : "";
 }
 
+std::string ScratchDaemon::token_file() const {
+  return folder_ + "/server.token";
+}
+
 pid_t DaemonPid(const std::string& socket) {
   const nlohmann::json facts = ServerFacts(socket);
   return facts.is_object() && facts.contains("pid") &&

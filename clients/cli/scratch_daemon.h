@@ -22,6 +22,8 @@ class ScratchDaemon {
   const std::string& socket() const { return daemon_.socket; }
   // HOST:PORT.
   std::string server() const;
+  // Of the token that its server asks for.
+  std::string token_file() const;
 
  private:
   ScratchDaemon() = default;

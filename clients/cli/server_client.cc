@@ -4,9 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
@@ -14,9 +12,9 @@
 #include "base/units.h"
 #include "clients/cli/files.h"
 #include "clients/cli/interrupt.h"
+#include "clients/cli/open_channel.h"
 #include "clients/cli/plan_options.h"
 #include "clients/cli/private_daemon.h"
-#include "clients/cli/runtime_paths.h"
 #include "server/paths.h"
 
 namespace reprise::cli {
@@ -36,6 +34,16 @@ Status FromGrpc(const grpc::Status& status, const Endpoint& endpoint) {
   }
   // Code numbers are gRPC's (base/status.h).
   std::string message = status.error_message();
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    return Status(
+        Code::kUnauthenticated,
+        StrCat("the server at ", endpoint.target,
+               endpoint.token.empty()
+                   ? " asks for its token; name the file that holds it with "
+                     "--token-file or REPRISE_TOKEN_FILE"
+                   : " does not take this token; name the file that holds its "
+                     "own with --token-file or REPRISE_TOKEN_FILE"));
+  }
   if (message.empty()) message = "the server gave no reason";
   return Status(static_cast<Code>(status.error_code()), message);
 }
@@ -94,10 +102,6 @@ class FinishOnInterrupt {
   std::thread thread_;
 };
 
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "[::1]" || host.rfind("127.", 0) == 0;
-}
-
 // Names a call to FinishPlan; unguessable is not needed, different is.
 std::string NewRequestId() {
   std::random_device device;
@@ -106,72 +110,12 @@ std::string NewRequestId() {
 
 }  // namespace
 
-StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
-  const std::string shown = text.substr(0, 80);
-  std::string rest = text;
-  if (rest.rfind("https://", 0) == 0) {
-    return InvalidArgument(StrCat(
-        "server \"", shown,
-        "\": TLS is not supported; forward the port with `ssh -L` and use "
-        "http://127.0.0.1:PORT"));
-  }
-  if (rest.rfind("http://", 0) == 0) rest = rest.substr(7);
-  while (!rest.empty() && rest.back() == '/') rest.pop_back();
-  const size_t colon = rest.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos) {
-    const char* end = rest.data() + rest.size();
-    const auto [last, error] =
-        std::from_chars(rest.data() + colon + 1, end, port);
-    if (error != std::errc() || last != end) port = 0;
-  }
-  if (colon == 0 || port < 1 || port > 65535) {
-    return InvalidArgument(StrCat("server \"", shown,
-                                  "\": must be HOST:PORT, such as "
-                                  "127.0.0.1:7070"));
-  }
-  if (!IsLoopback(rest.substr(0, colon))) {
-    return InvalidArgument(StrCat(
-        "server \"", shown,
-        "\": only this machine is reached without TLS; forward the port with "
-        "`ssh -L ",
-        port, ":localhost:", port, "` and use 127.0.0.1:", port));
-  }
-  return Endpoint{.target = rest, .url = "http://" + rest};
-}
-
-StatusOr<Endpoint> FindServer(const std::string& flag) {
-  if (!flag.empty()) return ParseEndpoint(flag);
-  const char* from_environment = std::getenv("REPRISE_SERVER");
-  if (from_environment != nullptr && *from_environment != '\0') {
-    return ParseEndpoint(from_environment);
-  }
-  const std::string path = ServerFile();
-  const StatusOr<std::string> text = ReadFile(path, 1 << 16);
-  if (!text.ok()) {
-    return Unavailable(StrCat("no server is running here; ", kStartHint,
-                              " or name one with --server HOST:PORT"));
-  }
-  const auto json = nlohmann::json::parse(*text, nullptr, false);
-  if (!json.is_object() || !json.contains("listen") ||
-      !json["listen"].is_string()) {
-    return FailedPrecondition(
-        StrCat(path, ": is not what a server writes; remove it"));
-  }
-  StatusOr<Endpoint> endpoint =
-      ParseEndpoint(json["listen"].get<std::string>());
-  if (endpoint.ok() && json.contains("url") && json["url"].is_string()) {
-    endpoint->url = json["url"].get<std::string>();
-  }
-  return endpoint;
-}
-
-StatusOr<ServerClient> ServerClient::ConnectOrStart(const std::string& flag,
+StatusOr<ServerClient> ServerClient::ConnectOrStart(const Globals& globals,
                                                     bool to_store) {
-  StatusOr<ServerClient> client = Connect(flag);
+  StatusOr<ServerClient> client = Connect(globals);
   const char* named = std::getenv("REPRISE_SERVER");
   if (client.ok() || client.status().code() != Code::kUnavailable ||
-      !flag.empty() || (named != nullptr && *named != '\0')) {
+      !globals.server.empty() || (named != nullptr && *named != '\0')) {
     return client;
   }
   const StatusOr<std::string> folder = server::DefaultDataDir();
@@ -179,21 +123,20 @@ StatusOr<ServerClient> ServerClient::ConnectOrStart(const std::string& flag,
     return client;
   }
   RETURN_IF_ERROR(EnsureDaemon().status());
-  return Connect(flag);
+  return Connect(globals);
 }
 
-StatusOr<ServerClient> ServerClient::Connect(const std::string& flag) {
-  ASSIGN_OR_RETURN(Endpoint endpoint, FindServer(flag));
+StatusOr<ServerClient> ServerClient::Connect(const Globals& globals) {
+  ASSIGN_OR_RETURN(Endpoint endpoint, FindServer(globals));
   ServerClient client(std::move(endpoint));
-  grpc::ChannelArguments arguments;
-  // A proxy in the environment is never right for loopback.
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetMaxReceiveMessageSize(64 << 20);
-  const auto channel = grpc::CreateCustomChannel(
-      client.endpoint_.target, grpc::InsecureChannelCredentials(), arguments);
+  ASSIGN_OR_RETURN(const auto channel, OpenChannel(client.endpoint_));
   if (!channel->WaitForConnected(system_clock::now() + seconds(2))) {
-    return Unavailable(StrCat("the server at ", client.endpoint_.target,
-                              " does not answer; ", kStartHint));
+    return Unavailable(
+        StrCat("the server at ", client.endpoint_.target, " does not answer",
+               client.endpoint_.tls
+                   ? " over TLS with a certificate that is trusted here; see "
+                     "`reprise doctor`, or name its CA with --ca"
+                   : StrCat("; ", kStartHint)));
   }
   client.channel_ = channel;
   client.query_ = v1::Query::NewStub(channel);

@@ -2,7 +2,7 @@
 //
 // The server, seen from the command: finding it, calling it over gRPC, and
 // its errors as our Status. Plain text on loopback only: a server elsewhere is
-// reached through `ssh -L`.
+// reached over TLS, or through `ssh -L`.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -22,24 +22,37 @@ namespace reprise::cli {
 struct Endpoint {
   std::string target;  // "127.0.0.1:7070"
   std::string url;     // "http://127.0.0.1:7070", for the page
+  std::string token;   // what the server asks for; empty: not known
+  bool tls = false;
+  std::string ca;      // file; empty: those of the machine
+  std::string pinned;  // file of the one certificate that is trusted instead
+  std::string certificate;
+  std::string key;
+
+  // The page below `path` ("/runs/1"). With the token the link opens in every
+  // browser of this machine: for a person's eyes, never for a log.
+  std::string Page(const std::string& path, bool with_token) const;
 };
 
-// The flag, else REPRISE_SERVER, else server.json beside the agent's socket.
+// --server, else REPRISE_SERVER, else server.json beside the agent's socket;
+// with the token of --token-file, else REPRISE_TOKEN_FILE, else of the file
+// that server.json names, where it speaks of the same server.
 // INVALID_ARGUMENT: not HOST:PORT, or not a loopback address; UNAVAILABLE: no
-// server is known.
-StatusOr<Endpoint> FindServer(const std::string& flag);
+// server is known; NOT_FOUND and others: the token's file cannot be read.
+StatusOr<Endpoint> FindServer(const Globals& globals);
 
-// "host:port" or "http://host:port". INVALID_ARGUMENT as FindServer.
+// "host:port", "http://host:port" or "https://host:port". INVALID_ARGUMENT as
+// FindServer.
 StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
 class ServerClient {
  public:
   // UNAVAILABLE: nothing answers there within two seconds.
-  static StatusOr<ServerClient> Connect(const std::string& flag);
+  static StatusOr<ServerClient> Connect(const Globals& globals);
 
   // As Connect; where no server was named and none runs, a private daemon is
   // started for what is stored here. Where nothing is, that takes `to_store`.
-  static StatusOr<ServerClient> ConnectOrStart(const std::string& flag,
+  static StatusOr<ServerClient> ConnectOrStart(const Globals& globals,
                                                bool to_store = false);
 
   const Endpoint& endpoint() const { return endpoint_; }

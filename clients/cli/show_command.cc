@@ -39,7 +39,7 @@ class ShowCommand : public Command {
       }
       return ShowFile(what_, globals, console);
     }
-    const auto client = ServerClient::ConnectOrStart(globals.server);
+    const auto client = ServerClient::ConnectOrStart(globals);
     if (!client.ok()) {
       return client.status().code() == Code::kInvalidArgument
                  ? console.UsageError(client.status().message())

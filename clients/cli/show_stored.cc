@@ -113,7 +113,7 @@ void PrintVerdict(const v1::Verdict& v, Console& console) {
 
 int ShowRun(v1::Run run, bool open, const ServerClient& client,
             const Globals& globals, Console& console) {
-  const std::string url = StrCat(client.endpoint().url, "/runs/", run.run_id());
+  const std::string path = "/runs/" + run.run_id();
   const auto moments = client.GetMoments(run.run_id());
   // A server of before knows of none.
   if (!moments.ok() && moments.status().code() != Code::kUnimplemented) {
@@ -154,10 +154,11 @@ int ShowRun(v1::Run run, bool open, const ServerClient& client,
       PrintWindow(run, console);
       PrintCapabilities(run, console);
     }
-    console.Line(StrCat("  page  ", url));
+    console.Line(StrCat("  page  ", client.endpoint().Page(
+                                        path, console.results_on_terminal())));
   }
   if (!open) return kDone;
-  const Status opened = OpenPage(url);
+  const Status opened = OpenPage(client.endpoint().Page(path, true));
   return opened.ok() ? kDone : console.Error(opened);
 }
 

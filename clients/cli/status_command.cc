@@ -37,7 +37,7 @@ class StatusCommand : public Command {
   }
 
   int Run(const Globals& globals, Console& console) override {
-    const auto client = ServerClient::Connect(globals.server);
+    const auto client = ServerClient::Connect(globals);
     if (!client.ok()) {
       if (client.status().code() == Code::kInvalidArgument) {
         return console.UsageError(client.status().message());
@@ -73,6 +73,8 @@ class StatusCommand : public Command {
                           ": ", status.degraded()),
                    Tone::kBad);
     }
+    // Asked for by hand: here the link is shown to pipes too.
+    console.Line(StrCat("  page     ", endpoint.Page("/", true)));
     console.Line(StrCat("  started  ", LocalTime(status.started_ns())));
     console.Line(StrCat("  store    ", FormatBytes(status.store_bytes()),
                         " in ", status.data_dir(), ", spool ",

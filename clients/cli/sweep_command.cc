@@ -148,7 +148,7 @@ Status SweepCommand::SweepFile(Console& console) {
 
 Status SweepCommand::SweepStored(const Globals& globals, Console& console) {
   ASSIGN_OR_RETURN(const ServerClient client,
-                   ServerClient::ConnectOrStart(globals.server));
+                   ServerClient::ConnectOrStart(globals));
   v1::SweepRequest request;
   request.set_graph_id(graph_);
   options_.Apply(request);

@@ -55,7 +55,7 @@ int VerifyCommand::Run(const Globals& globals, Console& console) {
     return console.UsageError(
         StrCat(graph_, ": name the plan too: reprise verify GRAPH PLAN"));
   } else {
-    const auto client = ServerClient::ConnectOrStart(globals.server);
+    const auto client = ServerClient::ConnectOrStart(globals);
     found = client.ok() ? client->Verify(graph_) : client.status();
   }
   if (!found.ok()) return console.Error(found.status());

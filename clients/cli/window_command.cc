@@ -60,7 +60,7 @@ CLI::App* WindowCommand::Define(CLI::App& app) {
 }
 
 int WindowCommand::Run(const Globals& globals, Console& console) {
-  const auto client = ServerClient::Connect(globals.server);
+  const auto client = ServerClient::Connect(globals);
   if (!client.ok()) {
     return client.status().code() == Code::kInvalidArgument
                ? console.UsageError(client.status().message())

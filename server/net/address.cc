@@ -55,7 +55,7 @@ std::string Address::Text() const {
   return v6 ? StrCat("[", host, "]:", port) : StrCat(host, ":", port);
 }
 
-StatusOr<Address> ParseLoopback(std::string_view flag, std::string_view text) {
+StatusOr<Address> ParseAddress(std::string_view flag, std::string_view text) {
   const HostPort parts = Split(text);
   unsigned port = 0;
   const char* end = parts.port.data() + parts.port.size();
@@ -74,15 +74,23 @@ StatusOr<Address> ParseLoopback(std::string_view flag, std::string_view text) {
     address.host = "127.0.0.1";
     return address;
   }
-  if (parts.brackets && IsV6Loopback(address.host)) {
+  in6_addr v6{};
+  in_addr v4{};
+  if (parts.brackets && inet_pton(AF_INET6, address.host.c_str(), &v6) == 1) {
     address.v6 = true;
     return address;
   }
-  if (!parts.brackets && IsV4Loopback(address.host)) return address;
+  if (!parts.brackets && inet_pton(AF_INET, address.host.c_str(), &v4) == 1) {
+    return address;
+  }
   return InvalidArgument(StrCat(flag, ": ", text,
-                                " is not a loopback address, and there is no "
-                                "TLS yet; listen on 127.0.0.1 and reach it by "
-                                "`ssh -L`"));
+                                " is not an address in numbers; write "
+                                "127.0.0.1:7070, [::1]:7070 or, with TLS and a "
+                                "token, 0.0.0.0:7443"));
+}
+
+bool IsLoopback(const Address& address) {
+  return address.v6 ? IsV6Loopback(address.host) : IsV4Loopback(address.host);
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

@@ -2,8 +2,8 @@
 //
 // Where to listen: "127.0.0.1:7070", "localhost:0", "[::1]:7070".
 //
-// Only loopback addresses are accepted. The services trust whoever reaches
-// them, and there is no TLS yet: beyond this machine, use `ssh -L`.
+// Addresses are numbers, so that where a daemon listens depends on no resolver.
+// Beyond loopback it needs TLS and a token (daemon.h).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,10 @@ struct Address {
 };
 
 // INVALID_ARGUMENT, naming `flag`.
-StatusOr<Address> ParseLoopback(std::string_view flag, std::string_view text);
+StatusOr<Address> ParseAddress(std::string_view flag, std::string_view text);
+
+// Only this machine reaches it.
+bool IsLoopback(const Address& address);
 
 // The Host header of an HTTP request names this machine's loopback, with any
 // port: "localhost:7070", "127.0.0.1", "[::1]:80". Guards against pages that

@@ -30,8 +30,8 @@ class HttpServer::Impl {
         thread_([this] { context_.run(); }) {}
   ~Impl() { Stop(); }
 
-  void Adopt(int fd) {
-    asio::post(context_, [this, fd] {
+  void Adopt(int fd, bool tls) {
+    asio::post(context_, [this, fd, tls] {
       sockaddr_storage address{};
       socklen_t size = sizeof(address);
       beast::error_code error;
@@ -43,7 +43,7 @@ class HttpServer::Impl {
         ::close(fd);
         return;
       }
-      std::make_shared<Connection>(std::move(socket), handler_, uploads_,
+      std::make_shared<Connection>(std::move(socket), tls, handler_, uploads_,
                                    connections_)
           ->Read();
     });
@@ -77,7 +77,7 @@ class HttpServer::Impl {
 HttpServer::HttpServer(HttpHandler handler, HttpUploadOpener uploads)
     : impl_(std::make_unique<Impl>(std::move(handler), std::move(uploads))) {}
 HttpServer::~HttpServer() = default;
-void HttpServer::Adopt(int fd) { impl_->Adopt(fd); }
+void HttpServer::Adopt(int fd, bool tls) { impl_->Adopt(fd, tls); }
 void HttpServer::Stop() { impl_->Stop(); }
 
 }  // namespace reprise::server

@@ -32,6 +32,7 @@ struct HttpRequest {
   std::string query;
   HttpHeaders headers;  // names in lower case
   std::string body;
+  bool tls = false;
 
   // The first value, or empty.
   std::string_view Header(std::string_view lower_case_name) const;
@@ -99,8 +100,9 @@ class HttpServer {
   explicit HttpServer(HttpHandler handler, HttpUploadOpener uploads = {});
   ~HttpServer();
 
-  // Takes over a connected, non-blocking TCP socket.
-  void Adopt(int fd);
+  // Takes over a connected, non-blocking socket; `tls`: its client speaks TLS
+  // with whoever holds the other end.
+  void Adopt(int fd, bool tls = false);
 
   // Closes all connections and ends the thread.
   void Stop();

@@ -69,6 +69,7 @@ HttpRequest Connection::RequestOf(const http::request_header<>& head) {
   version_ = head.version();
   head_ = head.method() == http::verb::head;
   HttpRequest request;
+  request.tls = tls_;
   request.method = std::string(head.method_string());
   std::string target(head.target());
   if (const size_t mark = target.find('?'); mark != std::string::npos) {

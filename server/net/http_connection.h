@@ -51,9 +51,10 @@ using Connections = std::set<Connection*>;
 // atomics belongs to the HTTP thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, const HttpHandler& handler,
+  Connection(tcp::socket socket, bool tls, const HttpHandler& handler,
              const HttpUploadOpener& uploads, Connections& connections)
       : stream_(std::move(socket)),
+        tls_(tls),
         handler_(handler),
         uploads_(uploads),
         connections_(connections) {
@@ -242,6 +243,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   beast::tcp_stream stream_;
+  const bool tls_;
   const HttpHandler& handler_;
   const HttpUploadOpener& uploads_;
   Connections& connections_;

@@ -3,11 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/str_cat.h"
-#include "server/net/address.h"
 #include "server/net/connect.h"
+#include "server/net/page_gate.h"
 
 namespace reprise::server {
 
@@ -108,25 +109,8 @@ void ServeFile(std::span<const WebFile> files, std::string_view path,
                  .view = kNoDashboard});
 }
 
-// A browser names the page that sent a request; other clients do not.
-bool FromForeignPage(const HttpRequest& request) {
-  std::string_view origin = request.Header("origin");
-  if (origin.empty()) return false;
-  const size_t scheme = origin.find("://");
-  if (scheme == std::string_view::npos) return true;
-  return !IsLoopbackHost(origin.substr(scheme + 3));
-}
-
-// Why a request is refused whatever it asks for; null: it is not.
-const char* WhyForeign(const HttpRequest& request) {
-  if (!IsLoopbackHost(request.Header("host"))) {
-    return "this server answers to localhost only; open it as "
-           "http://localhost:PORT";
-  }
-  if (FromForeignPage(request)) {
-    return "requests from pages of other sites are refused";
-  }
-  return nullptr;
+bool IsRead(const HttpRequest& request) {
+  return request.method == "GET" || request.method == "HEAD";
 }
 
 void Serve(const Routes& routes, HttpRequest request,
@@ -135,21 +119,37 @@ void Serve(const Routes& routes, HttpRequest request,
     RespondText(*reply, 403, why);
     return;
   }
+  if (request.path == "/healthz" && IsRead(request)) {
+    RespondText(*reply, 200, "ok");
+    return;
+  }
+  const bool knows_token = KnowsToken(routes.secret, request);
+  if (request.path == "/readyz" && IsRead(request)) {
+    // Why not may name folders.
+    const std::string reason = routes.not_ready();
+    RespondText(*reply, reason.empty() ? 200 : 503,
+                reason.empty() ? "ready"
+                : knows_token  ? reason
+                               : "not ready");
+    return;
+  }
+  if (std::optional<HttpResponse> entry = Entry(routes.secret, request)) {
+    reply->Respond(*std::move(entry));
+    return;
+  }
+  if (!knows_token) {
+    reply->Respond(AskForToken(request));
+    return;
+  }
   if (request.path.starts_with(kRpcPrefix)) {
     ServeConnect(routes.methods, std::move(request), std::move(reply));
     return;
   }
-  if (request.method != "GET" && request.method != "HEAD") {
+  if (!IsRead(request)) {
     RespondText(*reply, 405, StrCat(request.path, " takes GET only"));
     return;
   }
-  if (request.path == "/healthz") {
-    RespondText(*reply, 200, "ok");
-  } else if (request.path == "/readyz") {
-    const std::string reason = routes.not_ready();
-    RespondText(*reply, reason.empty() ? 200 : 503,
-                reason.empty() ? "ready" : reason);
-  } else if (request.path == "/metrics") {
+  if (request.path == "/metrics") {
     reply->Respond({.status = 200,
                     .headers = {{"Content-Type",
                                  "text/plain; version=0.0.4; charset=utf-8"}},
@@ -170,14 +170,15 @@ HttpHandler MakeHandler(const Routes& routes) {
   };
 }
 
-HttpUploadOpener MakeUploadOpener(ImportUploads& imports) {
-  return [&imports](const HttpRequest& head) -> HttpUploadStart {
-    if (head.path != "/import" || head.method == "GET" ||
-        head.method == "HEAD") {
-      return {};
-    }
+HttpUploadOpener MakeUploadOpener(const Routes& routes,
+                                  ImportUploads& imports) {
+  return [&routes, &imports](const HttpRequest& head) -> HttpUploadStart {
+    if (head.path != "/import" || IsRead(head)) return {};
     if (const char* why = WhyForeign(head); why != nullptr) {
       return {.refused = TextResponse(403, why)};
+    }
+    if (!KnowsToken(routes.secret, head)) {
+      return {.refused = AskForToken(head)};
     }
     return imports.Begin(head);
   };

@@ -3,7 +3,8 @@
 // What the server says over HTTP, besides RPCs:
 //
 //   GET /healthz   200 while the process lives
-//   GET /readyz    200 while it takes work, else 503 and the reason
+//   GET /readyz    200 while it takes work, else 503; the reason for those who
+//                  have the token
 //   GET /metrics   Prometheus text
 //   GET /...       the dashboard; a path without a file's ending is one of its
 //                  pages, and gets index.html
@@ -11,7 +12,8 @@
 //   POST /import           a file becomes a run (import_upload.h)
 //
 // Every request must name a loopback host, and one that a page sent must come
-// from a loopback page.
+// from a page of this server. All but the first two need the token
+// (page_gate.h).
 #pragma once
 
 #include <functional>
@@ -21,6 +23,7 @@
 
 #include "server/net/http.h"
 #include "server/net/import_upload.h"
+#include "server/net/secret.h"
 #include "server/net/web_files.h"
 #include "server/service/method.h"
 
@@ -32,12 +35,13 @@ struct Routes {
   // Empty when ready, else the reason.
   std::function<std::string()> not_ready;
   std::function<std::string()> metrics;
+  const Secret& secret;
 };
 
 // `routes` outlives the handler.
 HttpHandler MakeHandler(const Routes& routes);
 
-// Bodies that are files; `imports` outlives the opener.
-HttpUploadOpener MakeUploadOpener(ImportUploads& imports);
+// Bodies that are files; `routes` and `imports` outlive the opener.
+HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports);
 
 }  // namespace reprise::server

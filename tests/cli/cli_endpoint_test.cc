@@ -24,8 +24,14 @@ TEST(Endpoint, IsWrittenWithOrWithoutItsScheme) {
 TEST(Endpoint, OtherMachinesAreReachedThroughATunnel) {
   EXPECT_THAT(ParseEndpoint("gpu7:7070").status().message(),
               HasSubstr("ssh -L 7070:localhost:7070"));
-  EXPECT_THAT(ParseEndpoint("https://127.0.0.1:7070").status().message(),
-              HasSubstr("TLS"));
+}
+
+TEST(Endpoint, OtherMachinesAreReachedOverTls) {
+  const auto endpoint = ParseEndpoint("https://gpu7:7443/");
+  ASSERT_TRUE(endpoint.ok());
+  EXPECT_EQ(endpoint->target, "gpu7:7443");
+  EXPECT_EQ(endpoint->url, "https://gpu7:7443");
+  EXPECT_TRUE(endpoint->tls);
 }
 
 TEST(Endpoint, WhatIsNoEndpointIsRefused) {

@@ -23,11 +23,12 @@ def until(what: str, seconds: float, condition: Callable[[], object]) -> None:
 def ask(reprise: Reprise, method: str, **request: Any) -> Any:
     """A unary call as a browser makes it: JSON over HTTP."""
     where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
-    url = json.loads(where.read_text())["url"]
+    said = json.loads(where.read_text())
+    token = Path(said["token_file"]).read_text().strip()
     call = urllib.request.Request(
-        f"{url}/reprise.v1.{method}",
+        f"{said['url']}/reprise.v1.{method}",
         data=json.dumps(request).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
     )
     with urllib.request.urlopen(call, timeout=30) as answer:
         return json.loads(answer.read())

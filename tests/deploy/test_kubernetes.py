@@ -12,7 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/kubernetes"
-VARIANTS = ("base", "overlays/gpu-nodes", "overlays/persistent", "sidecar")
+VARIANTS = ("base", "overlays/gpu-nodes", "overlays/persistent", "overlays/network", "sidecar")
 
 
 def manifest(variant: str) -> str:
@@ -64,3 +64,26 @@ def test_an_overlay_changes_what_it_is_for() -> None:
     assert gpu["spec"]["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
     assert volumes["state"]["hostPath"]["path"] == "/var/lib/reprise"
     assert volumes["run"]["hostPath"]["path"] == "/run/reprise"
+
+
+def test_beyond_its_pod_the_daemon_is_reached_over_tls_with_a_token_alone() -> None:
+    found = {one["kind"]: one for one in resources("overlays/monitored")}
+    (daemon,) = found["DaemonSet"]["spec"]["template"]["spec"]["containers"]
+    monitor = found["ServiceMonitor"]["spec"]
+    (rule,) = found["NetworkPolicy"]["spec"]["ingress"]
+
+    flags = {flag.split("=")[0] for flag in daemon["args"]}
+    assert {"--tls-cert", "--tls-key", "--token-file"} <= flags
+    assert rule["ports"] == [{"protocol": "TCP", "port": 7443}]
+    assert daemon["ports"] == [{"name": "https", "containerPort": 7443}]
+    (port,) = found["Service"]["spec"]["ports"]
+    assert port["targetPort"] == "https"
+    assert found["Service"]["spec"]["selector"] == monitor["selector"]["matchLabels"]
+    (endpoint,) = monitor["endpoints"]
+    assert (endpoint["port"], endpoint["scheme"]) == (port["name"], "https")
+    volumes = found["DaemonSet"]["spec"]["template"]["spec"]["volumes"]
+    secrets = {one["secret"]["secretName"] for one in volumes if "secret" in one}
+    assert endpoint["authorization"]["credentials"]["name"] in secrets
+    assert endpoint["tlsConfig"]["ca"]["secret"]["name"] in secrets
+    # Nothing of that is there without being asked for.
+    assert {one["kind"] for one in resources("base")} & {"Service", "ServiceMonitor"} == set()

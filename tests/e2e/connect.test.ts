@@ -12,14 +12,14 @@ import {Planner} from '../../web/src/gen/reprise/v1/planner_pb';
 import {Query} from '../../web/src/gen/reprise/v1/query_pb';
 import {startDaemon, type Daemon} from './daemon';
 import {layeredGraph} from './graph';
-import {Job, TAPE} from './job';
+import {Job, TAPE, withToken} from './job';
 
 let daemon: Daemon;
 let graphId = '';
 
 beforeAll(async () => {
   daemon = await startDaemon();
-  const job = new Job(daemon.url, 'known', 'known');
+  const job = new Job(daemon, 'known', 'known');
   ({graphId} = await job.plan(layeredGraph('known'), '0.7x'));
   job.bye();
 });
@@ -34,6 +34,7 @@ describe.each([
     const transport = createConnectTransport({
       baseUrl: daemon.url,
       useBinaryFormat,
+      interceptors: [withToken(daemon)],
     });
     return {
       query: createClient(Query, transport),

@@ -11,6 +11,10 @@ const BUILT = fileURLToPath(new URL('../../build/bin/reprised', import.meta.url)
 
 export interface Daemon {
   readonly url: string;
+  /** What its page and its services ask for. */
+  readonly token: string;
+  /** A link to a page, as a person is given it: with the token. */
+  link(path: string): string;
   readonly folder: string;
   readonly socket: string;
   /** Ends it: cleanly, or as a crash would. */
@@ -70,6 +74,12 @@ export async function startDaemon(): Promise<Daemon> {
   return {
     get url() {
       return `http://${listen}`;
+    },
+    get token() {
+      return readFileSync(join(folder, 'data', 'token'), 'utf8').trim();
+    },
+    link(path) {
+      return `${this.url}${path}${path.includes('?') ? '&' : '?'}token=${this.token}`;
     },
     folder,
     socket,

@@ -39,7 +39,7 @@ async function open(): Promise<Page> {
     await page.close();
     expect(problems).toEqual([]);
   });
-  await page.goto(daemon.url);
+  await page.goto(daemon.link('/'));
   await page.getByRole('heading', {name: 'Runs'}).waitFor();
   return page;
 }

@@ -5,7 +5,7 @@
  * streams what it measures, over gRPC as a collector does.
  */
 import {create, toBinary} from '@bufbuild/protobuf';
-import {createClient} from '@connectrpc/connect';
+import {createClient, type Interceptor} from '@connectrpc/connect';
 import {createGrpcTransport} from '@connectrpc/connect-node';
 import {Phase, StepGraphSchema, type StepGraph} from '../../web/src/gen/reprise/v1/graph_pb';
 import {
@@ -23,6 +23,7 @@ import {
 import {FreePolicy, type Plan} from '../../web/src/gen/reprise/v1/plan_pb';
 import {Planner} from '../../web/src/gen/reprise/v1/planner_pb';
 import {Query} from '../../web/src/gen/reprise/v1/query_pb';
+import type {Daemon} from './daemon';
 
 /** What an ALLOC record says, as in reprise_agent.h. */
 const ALLOC = 0n;
@@ -37,8 +38,19 @@ export const TAPE = {
   freePolicy: FreePolicy.PROGRAM,
 } as const;
 
-export function clients(url: string) {
-  const transport = createGrpcTransport({baseUrl: url});
+/** Puts the token on every call. */
+export function withToken({token}: Pick<Daemon, 'token'>): Interceptor {
+  return (next) => (request) => {
+    request.header.set('authorization', `Bearer ${token}`);
+    return next(request);
+  };
+}
+
+export function clients(daemon: Pick<Daemon, 'url' | 'token'>) {
+  const transport = createGrpcTransport({
+    baseUrl: daemon.url,
+    interceptors: [withToken(daemon)],
+  });
   return {
     planner: createClient(Planner, transport),
     query: createClient(Query, transport),
@@ -73,8 +85,8 @@ export class Job {
   #step = 0;
   #clockNs = 1_000_000_000;
 
-  constructor(url: string, runId: string, name: string) {
-    this.#clients = clients(url);
+  constructor(daemon: Pick<Daemon, 'url' | 'token'>, runId: string, name: string) {
+    this.#clients = clients(daemon);
     this.runId = runId;
     const hello = {
       protoVersion: 1,

@@ -28,7 +28,7 @@ async function open(path: string, options: Parameters<typeof openPage>[1] = {}):
     await page.close();
     expect(problems).toEqual([]);
   });
-  await page.goto(daemon.url + path);
+  await page.goto(daemon.link(path));
   return page;
 }
 
@@ -39,7 +39,7 @@ const verdict = (page: Page): Promise<string | null> =>
 const curveDone = (page: Page): Promise<void> => page.getByText('plans', {exact: true}).waitFor();
 
 async function sentenceOf(runId: string): Promise<string> {
-  const run = await clients(daemon.url).query.getRun({runId});
+  const run = await clients(daemon).query.getRun({runId});
   return run.verdict?.sentence ?? '';
 }
 
@@ -61,7 +61,7 @@ async function wholeRun(
   budget: string,
   differing = 0,
 ): Promise<{job: Job; plan: Plan}> {
-  const job = new Job(daemon.url, runId, `${runId} job`);
+  const job = new Job(daemon, runId, `${runId} job`);
   for (let i = 0; i < 3; i++) await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
   const plan = await job.plan(layeredGraph(runId), budget);
   if (!plan.feasible) return {job, plan};
@@ -99,7 +99,7 @@ describe('with nothing recorded', () => {
     const hosts = new Set<string>();
     page.on('request', (request) => hosts.add(new URL(request.url()).origin));
 
-    const answer = await page.goto(daemon.url);
+    const answer = await page.goto(daemon.link('/'));
     await page.getByText('No run yet.').waitFor();
     await page.close();
 
@@ -123,7 +123,7 @@ describe('a run that trains', () => {
     const page = await open('/');
     await page.getByText('No run yet.').waitFor();
 
-    const job = new Job(daemon.url, 'live', 'live job');
+    const job = new Job(daemon, 'live', 'live job');
     await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
     await page.getByRole('link', {name: 'live job'}).click();
     await page.getByText('1 step', {exact: true}).waitFor();
@@ -153,7 +153,7 @@ describe('the job of a run', () => {
   const outcome = (page: Page) => page.getByRole('status', {name: 'Window'});
 
   test('records steps on demand, and says what it could not', async () => {
-    const job = new Job(daemon.url, 'window', 'window job');
+    const job = new Job(daemon, 'window', 'window job');
     job.works([
       {name: 'torch', value: '2.13.0'},
       {name: 'cupti', value: 'no', why: 'another tool holds it'},
@@ -184,7 +184,7 @@ describe('the job of a run', () => {
   });
 
   test('that nobody is connected to refuses, and says why', async () => {
-    const job = new Job(daemon.url, 'window-gone', 'gone job');
+    const job = new Job(daemon, 'window-gone', 'gone job');
     await job.step(step);
     const page = await open('/runs/window-gone');
     const panel = page.getByRole('region', {name: 'The job'});
@@ -294,7 +294,7 @@ describe('a validated run', () => {
   });
 
   test('a typed budget is planned as typed; an impossible one names the smallest', async () => {
-    const {planner} = clients(daemon.url);
+    const {planner} = clients(daemon);
     let refused: Plan | undefined;
     const question = {
       graphId: plan.graphId,
@@ -489,7 +489,7 @@ describe('a run that was killed', () => {
 
     const panel = page.getByRole('region', {name: 'The last moment'});
     await panel.waitFor();
-    const {moments} = await clients(daemon.url).query.getMoments({runId: 'killed'});
+    const {moments} = await clients(daemon).query.getMoments({runId: 'killed'});
     const [shown] = moments;
     expect(await panel.getByRole('status', {name: 'What happened'}).textContent()).toBe(
       shown!.sentence,
@@ -508,6 +508,27 @@ describe('a run that was killed', () => {
 });
 
 describe('the server', () => {
+  test('opens by the link it prints alone, and then by its bare address', async () => {
+    const {page, problems} = await openPage(browser);
+    const refused = await page.goto(daemon.url);
+    expect(refused?.status()).toBe(401);
+    expect(await page.getByText('open the link that').isVisible()).toBe(true);
+
+    await page.goto(daemon.link('/status'));
+    await page.getByText(daemon.socket).waitFor();
+    expect(page.url()).toBe(`${daemon.url}/status`);
+    await page.goto(daemon.url);
+    await page.getByRole('heading', {name: 'Runs'}).waitFor();
+
+    const cookies = await page.context().cookies();
+    expect(cookies.map(({httpOnly, sameSite}) => ({httpOnly, sameSite}))).toEqual([
+      {httpOnly: true, sameSite: 'Strict'},
+    ]);
+    expect(JSON.stringify(cookies)).not.toContain(daemon.token);
+    expect(problems).toEqual([]);
+    await page.close();
+  });
+
   test('has a page of its own', async () => {
     const page = await open('/status');
 
@@ -534,7 +555,7 @@ describe('the server', () => {
     await expect.poll(() => verdict(page)).toBe(await sentenceOf('whole'));
 
     // And it is live again: a run that begins now shows up.
-    const job = new Job(daemon.url, 'after', 'after the restart');
+    const job = new Job(daemon, 'after', 'after the restart');
     await job.step({planId: '', peakBytes: MIB, stepNs: 1e6});
     await page.getByRole('link', {name: 'Runs'}).click();
     await page.getByRole('link', {name: 'after the restart'}).waitFor();

@@ -99,7 +99,13 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     # A private daemon of a test does not stay for an hour.
     monkeypatch.setenv("REPRISE_LINGER", "2")
-    for name in ("REPRISE_SOCKET", "REPRISE_SERVER", "REPRISE_DATA_DIR", "REPRISE_RUN_ID"):
+    for name in (
+        "REPRISE_SOCKET",
+        "REPRISE_SERVER",
+        "REPRISE_TOKEN_FILE",
+        "REPRISE_DATA_DIR",
+        "REPRISE_RUN_ID",
+    ):
         monkeypatch.delenv(name, raising=False)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -268,13 +274,17 @@ class Reprised:
 
     socket: Path
     url: str
+    token: str
 
     def query(self, method: str, request: dict[str, Any]) -> dict[str, Any]:
         """An RPC of reprise.v1.Query, as a browser calls it."""
         call = urllib.request.Request(
             f"{self.url}/reprise.v1.Query/{method}",
             data=json.dumps(request).encode(),
-            headers={"Content-Type": "application/json"},
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {self.token}",
+            },
         )
         try:
             with urllib.request.urlopen(call, timeout=30) as reply:
@@ -302,7 +312,9 @@ def reprised(
         about = path.with_name("server.json")
         until(lambda: about.is_file() or child.poll() is not None)
         assert child.poll() is None, "reprised ended at once"
-        return Reprised(path, json.loads(about.read_text())["url"])
+        said = json.loads(about.read_text())
+        token = Path(said.get("token_file", os.devnull)).read_text().strip()
+        return Reprised(path, said["url"], token)
 
     yield start
     for child in children:

@@ -122,14 +122,16 @@ TEST(HttpTest, LetsHashedFilesBeKeptForEver) {
   Metrics metrics;
   const MethodTable methods(metrics);
   const WebFile files[] = {{"index.html", "<p>"}, {"assets/a-1f.js", "1;"}};
-  const Routes routes{methods, files, {}, {}};
+  const Secret secret("0123456789abcdef");
+  const Routes routes{methods, files, {}, {}, secret};
   const HttpHandler handler = MakeHandler(routes);
   const auto cache_of = [&](const std::string& path) {
     auto reply = std::make_shared<Recorder>();
     handler({.method = "GET",
              .path = path,
              .query = {},
-             .headers = {{"host", "localhost"}},
+             .headers = {{"host", "localhost"},
+                         {"authorization", "Bearer 0123456789abcdef"}},
              .body = {}},
             reply);
     for (const auto& [name, value] : reply->response.headers) {
@@ -151,8 +153,12 @@ TEST(HttpTest, AnswersToLoopbackNamesOnly) {
                   "Host: localhost\r\nOrigin: https://evil.example\r\n"),
               StartsWith("HTTP/1.1 403"));
   EXPECT_THAT(Get(server, "/healthz",
-                  "Host: localhost\r\nOrigin: http://localhost:5173\r\n"),
+                  "Host: localhost:7070\r\nOrigin: http://localhost:7070\r\n"),
               StartsWith("HTTP/1.1 200"));
+  // Who listens on another port of this machine may be somebody else.
+  EXPECT_THAT(Get(server, "/healthz",
+                  "Host: localhost:7070\r\nOrigin: http://localhost:5173\r\n"),
+              StartsWith("HTTP/1.1 403"));
 }
 
 TEST(HttpTest, KeepsAConnectionForSeveralRequests) {
@@ -294,7 +300,8 @@ TEST(ConnectTest, ForgetsAWatcherThatLeft) {
   ASSERT_TRUE(sender.Greet());
   const std::string body = Enveloped(R"({"runId":"run-1"})");
   const std::string request =
-      "POST /reprise.v1.Query/WatchRun HTTP/1.1\r\nHost: localhost\r\n"
+      "POST /reprise.v1.Query/WatchRun HTTP/1.1\r\nHost: localhost\r\n" +
+      server.authorization() +
       "Content-Type: application/connect+json\r\nContent-Length: " +
       std::to_string(body.size()) + "\r\n\r\n" + body;
   const int fd = ConnectTo(server.daemon().http_address());

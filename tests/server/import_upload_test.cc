@@ -25,6 +25,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
+// Of `server`, for sockets that are written to by hand; TestServer::Http adds
+// the token itself.
+std::string WithToken(const TestServer& server, std::string head) {
+  return head.insert(head.find("\r\n") + 2, server.authorization());
+}
+
 std::string Head(const std::string& name, const std::string& more) {
   return StrCat("POST /import?name=", name,
                 " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -254,8 +260,9 @@ TEST(ImportUploadTest, AHostileFileIsOneSentenceThatNamesIt) {
 
 TEST(ImportUploadTest, AnUploadThatIsCutOffLeavesNothing) {
   TestServer server;
-  const std::string half = Head("cut.json", Length(2 << 20)) +
-                           TraceFile(/*space=*/1 << 20).substr(0, 1 << 20);
+  const std::string half =
+      WithToken(server, Head("cut.json", Length(2 << 20))) +
+      TraceFile(/*space=*/1 << 20).substr(0, 1 << 20);
 
   // More often than there are places.
   for (int i = 0; i < 3 * kMaxImports; ++i) {
@@ -286,14 +293,19 @@ TEST(ImportUploadTest, ABodyOfUnknownLengthIsCutAtTheLimit) {
   TestServer server;
   ImportUploads imports(server.folder(), server.channel(),
                         /*max_bytes=*/300'000);
+  Metrics metrics;
+  const MethodTable methods(metrics);
+  const Secret secret(server.token());
+  const Routes routes{methods, {}, {}, {}, secret};
   HttpServer http([](const HttpRequest&, std::shared_ptr<HttpReply>) {},
-                  MakeUploadOpener(imports));
+                  MakeUploadOpener(routes, imports));
   int fds[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
   http.Adopt(fds[0]);
 
   const std::string chunk(100'000, ' ');
-  SendAll(fds[1], Head("endless", "Transfer-Encoding: chunked\r\n"));
+  SendAll(fds[1],
+          WithToken(server, Head("endless", "Transfer-Encoding: chunked\r\n")));
   for (int i = 0; i < 4; ++i) SendAll(fds[1], "186a0\r\n" + chunk + "\r\n");
   const std::string response = ReadAll(fds[1]);
 
@@ -309,7 +321,7 @@ TEST(ImportUploadTest, MoreAtOnceThanThereArePlacesWait) {
   std::vector<int> open;
   for (int i = 0; i < kMaxImports; ++i) {
     open.push_back(ConnectTo(server.daemon().http_address()));
-    SendAll(open.back(), Slow());
+    SendAll(open.back(), WithToken(server, Slow()));
     ASSERT_TRUE(Eventually([&] { return OpenFiles() == i + 1; }));
   }
 
@@ -326,7 +338,7 @@ TEST(ImportUploadTest, MoreAtOnceThanThereArePlacesWait) {
 TEST(ImportUploadTest, AServerThatStopsDoesNotWaitForAnUpload) {
   auto server = std::make_unique<TestServer>();
   const int fd = ConnectTo(server->daemon().http_address());
-  SendAll(fd, Slow());
+  SendAll(fd, WithToken(*server, Slow()));
   ASSERT_TRUE(Eventually([] { return OpenFiles() == 1; }));
 
   server.reset();

@@ -74,6 +74,11 @@ class Reprised {
     return address;
   }
 
+  std::string Token() const {
+    const std::string text = ReadFile(folder_ + "/data/token");
+    return text.substr(0, text.find('\n'));
+  }
+
   void Signal(int signal) const { ::kill(pid_, signal); }
 
   // Its exit code, or minus the signal.
@@ -163,7 +168,9 @@ TEST(ReprisedTest, RefusesAddressesBeyondThisMachine) {
   std::vector<std::string> flags = Reprised::Flags(folder.path());
   flags[1] = "0.0.0.0:7070";
 
-  ExpectRefusal(folder.path(), flags, 1, "not a loopback address");
+  ExpectRefusal(folder.path(), flags, 1,
+                "--listen: 0.0.0.0:7070 is reached from other machines: that "
+                "needs --tls-cert, --tls-key and --token-file");
 }
 
 TEST(ReprisedTest, ExitsWithTwoForWrongUsage) {
@@ -185,8 +192,7 @@ TEST(ReprisedTest, LosesNothingAcknowledgedWhenItIsKilled) {
     ++lives;
     Reprised reprised(folder.path());
     const std::string address = reprised.Address();
-    const auto stub = v1::Ingest::NewStub(
-        grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+    const auto stub = v1::Ingest::NewStub(ChannelTo(address, reprised.Token()));
     Sender sender(*stub, "s1", "r1");
     const std::optional<uint64_t> resume = sender.Greet();
     ASSERT_TRUE(resume);
@@ -228,8 +234,8 @@ TEST(ReprisedTest, LosesNothingAcknowledgedWhenItIsKilled) {
 TEST(ReprisedTest, EndsASessionWhoseProcessIsGone) {
   const TemporaryFolder folder;
   Reprised reprised(folder.path());
-  const auto channel = grpc::CreateChannel(reprised.Address(),
-                                           grpc::InsecureChannelCredentials());
+  const std::string address = reprised.Address();  // it is up then
+  const auto channel = ChannelTo(address, reprised.Token());
   const auto ingest = v1::Ingest::NewStub(channel);
   const auto query = v1::Query::NewStub(channel);
   const pid_t child = ::fork();

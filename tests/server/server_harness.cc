@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/client_interceptor.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "base/crc32c.h"
@@ -41,6 +43,52 @@ bool Eventually(const std::function<bool()>& condition) {
   return false;
 }
 
+// ---- ChannelTo ----
+
+namespace {
+
+class TokenSender final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenSender(std::string token) : token_(std::move(token)) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* call) override {
+    if (call->QueryInterceptionHookPoint(
+            grpc::experimental::InterceptionHookPoints::
+                PRE_SEND_INITIAL_METADATA)) {
+      call->GetSendInitialMetadata()->emplace("authorization",
+                                              "Bearer " + token_);
+    }
+    call->Proceed();
+  }
+
+ private:
+  const std::string token_;
+};
+
+class TokenSenders final
+    : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenSenders(std::string token) : token_(std::move(token)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenSender(token_);
+  }
+
+ private:
+  const std::string token_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address,
+                                         const std::string& token) {
+  std::vector<
+      std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
+      senders;
+  if (!token.empty()) senders.push_back(std::make_unique<TokenSenders>(token));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      address, grpc::InsecureChannelCredentials(), {}, std::move(senders));
+}
+
 // ---- TestServer ----
 
 DaemonOptions TestServer::DefaultOptions() {
@@ -68,8 +116,7 @@ void TestServer::Start() {
   }
   daemon_ = *std::move(started);
   if (daemon_->grpc_address().empty()) return;
-  channel_ = grpc::CreateChannel(daemon_->grpc_address(),
-                                 grpc::InsecureChannelCredentials());
+  channel_ = ChannelTo(daemon_->grpc_address(), token());
   planner_ = v1::Planner::NewStub(channel_);
   query_ = v1::Query::NewStub(channel_);
   ingest_ = v1::Ingest::NewStub(channel_);
@@ -92,7 +139,30 @@ int ConnectTo(const std::string& address) {
   return fd;
 }
 
+std::string TestServer::token() const {
+  std::ifstream file(options_.token_file.empty() ? options_.data_dir + "/token"
+                                                 : options_.token_file);
+  std::string token;
+  std::getline(file, token);
+  return token;
+}
+
+std::string TestServer::authorization() const {
+  return StrCat("Authorization: Bearer ", token(), "\r\n");
+}
+
 std::string TestServer::Http(const std::string& bytes) const {
+  constexpr std::string_view kHost = "Host: localhost\r\n";
+  const std::string header = authorization();
+  std::string with_token = bytes;
+  for (size_t at = 0; (at = with_token.find(kHost, at)) != std::string::npos;) {
+    at += kHost.size();
+    with_token.insert(at, header);
+  }
+  return HttpWithoutToken(with_token);
+}
+
+std::string TestServer::HttpWithoutToken(const std::string& bytes) const {
   const int fd = ConnectTo(daemon_->http_address());
   EXPECT_EQ(::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));

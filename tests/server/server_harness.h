@@ -54,8 +54,13 @@ class TestServer {
   v1::Query::Stub& query() { return *query_; }
   v1::Ingest::Stub& ingest() { return *ingest_; }
 
-  // Sends the bytes to the HTTP port and reads until the server closes.
+  // Sends the bytes to the HTTP port and reads until the server closes; behind
+  // every "Host: localhost" with the token, without it nothing is let in.
   std::string Http(const std::string& bytes) const;
+  std::string HttpWithoutToken(const std::string& bytes) const;
+  // What the server asks for, and the header that says it.
+  std::string token() const;
+  std::string authorization() const;
   // The same for one POST; returns status line, headers and body.
   std::string Post(const std::string& path, const std::string& content_type,
                    const std::string& body) const;
@@ -77,6 +82,10 @@ class TestServer {
   std::unique_ptr<v1::Query::Stub> query_;
   std::unique_ptr<v1::Ingest::Stub> ingest_;
 };
+
+// A channel whose calls carry the token; an empty one: none.
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address,
+                                         const std::string& token);
 
 // One Ingest stream, used step by step.
 class Sender {

@@ -156,19 +156,21 @@ TEST(LockFileTest, NamesThePidOfTheHolder) {
 
 // ---- Small pure parts ----
 
-TEST(AddressTest, TakesLoopbackOnly) {
-  EXPECT_EQ(ParseLoopback("--listen", "localhost:80")->Text(), "127.0.0.1:80");
-  EXPECT_EQ(ParseLoopback("--listen", "[::1]:0")->Text(), "[::1]:0");
-  EXPECT_TRUE(ParseLoopback("--listen", "127.1.2.3:7070").ok());
-  for (const char* text :
-       {"0.0.0.0:7070", "192.168.0.1:1", "example.com:80", "[::]:1"}) {
-    EXPECT_THAT(ParseLoopback("--listen", text).status().message(),
-                HasSubstr("not a loopback address"))
-        << text;
+TEST(AddressTest, KnowsWhatOnlyThisMachineReaches) {
+  EXPECT_EQ(ParseAddress("--listen", "localhost:80")->Text(), "127.0.0.1:80");
+  EXPECT_EQ(ParseAddress("--listen", "[::1]:0")->Text(), "[::1]:0");
+  for (const char* text : {"127.1.2.3:7070", "localhost:1", "[::1]:1"}) {
+    EXPECT_TRUE(IsLoopback(*ParseAddress("--listen", text))) << text;
   }
+  for (const char* text :
+       {"0.0.0.0:7070", "192.168.0.1:1", "[::]:1", "[::ffff:127.0.0.1]:1"}) {
+    EXPECT_FALSE(IsLoopback(*ParseAddress("--listen", text))) << text;
+  }
+  EXPECT_THAT(ParseAddress("--listen", "example.com:80").status().message(),
+              HasSubstr("is not an address in numbers"));
   for (const char* text : {"", "127.0.0.1", "127.0.0.1:", ":80", "7070",
                            "127.0.0.1:70000", "127.0.0.1:7x", "[::1"}) {
-    EXPECT_THAT(ParseLoopback("--listen", text).status().message(),
+    EXPECT_THAT(ParseAddress("--listen", text).status().message(),
                 HasSubstr("cannot read"))
         << text;
   }

@@ -104,9 +104,13 @@ def wheel() -> Path:
 class Server:
     process: subprocess.Popen[str]
     url: str
+    token: str
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+        asked = urllib.request.Request(
+            self.url + path, headers={"Authorization": f"Bearer {self.token}"}
+        )
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             text: str = answer.read().decode()
             return text
 
@@ -121,7 +125,8 @@ def server(installed: Installation) -> Iterator[Server]:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "the server did not say where it is"
         time.sleep(0.05)
-    yield Server(process, json.loads(said.read_text())["url"])
+    about = json.loads(said.read_text())
+    yield Server(process, about["url"], Path(about["token_file"]).read_text().strip())
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
@@ -65,7 +66,8 @@ def server(daemon_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     while not about.is_file():
         assert child.poll() is None, "reprised ended at once"
         time.sleep(0.01)
-    yield Server(json.loads(about.read_text())["url"])
+    said = json.loads(about.read_text())
+    yield Server(said["url"], Path(said.get("token_file", os.devnull)).read_text().strip())
     child.terminate()
     assert child.wait(timeout=60) == 0
 
@@ -301,6 +303,17 @@ def test_an_answer_that_makes_no_sense_is_an_error_and_no_crash(
     assert sentence in str(refusal.value)
 
 
+def test_a_server_is_asked_with_its_token(beside: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for named in (beside.url, beside.url.replace("127.0.0.1", "localhost")):
+        monkeypatch.setenv("REPRISE_SERVER", named)
+        assert plan(layers(), "0.9x").feasible
+    with pytest.raises(RepriseError, match="this server asks for its token"):
+        plan(layers(), "0.9x", server=Server(beside.url))
+    monkeypatch.setenv("REPRISE_TOKEN_FILE", "/nowhere")
+    with pytest.raises(RepriseError, match="/nowhere: the token cannot be read"):
+        plan(layers(), "0.9x")
+
+
 def test_the_neutral_client_loads_no_framework_and_nothing_heavy(python: Any) -> None:
     code = (
         "import sys, reprise.plan\n"
@@ -343,6 +356,7 @@ def test_the_lines_of_the_page_run_in_python_and_with_curl(
 
     (tmp_path / "step.json").write_text(layers().to_json())
     script = block(root, "sh").replace("http://127.0.0.1:7070", beside.url)
+    script = script.replace("$(cat ~/.local/state/reprise/token)", beside.token)
 
     told = python("-c", block(root, "python"))
     curled = subprocess.run(

@@ -88,6 +88,14 @@ def default_model() -> str:
     return "resnet" if importlib.util.find_spec("sklearn") else "gpt"
 
 
+@dataclass(frozen=True)
+class Server:
+    """Where the daemon listens, and the token that its page and API ask for."""
+
+    url: str
+    token: str
+
+
 class Daemon:
     """A `reprised` of the demo's own: a state folder, and a socket in a short path."""
 
@@ -109,15 +117,16 @@ class Daemon:
             start_new_session=True,
         )
 
-    def wait_until_ready(self) -> str:
-        """Returns the dashboard's URL, http://host:port."""
+    def wait_until_ready(self) -> Server:
+        """Waits until the daemon listens, and returns where it does."""
         ready = self.runtime / "server.json"
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if ready.exists():
-                url = json.loads(ready.read_text())["url"]
-                assert isinstance(url, str)
-                return url
+                said = json.loads(ready.read_text())
+                # A daemon of 0.1 asks for no token.
+                token = Path(said.get("token_file", os.devnull)).read_text().strip()
+                return Server(said["url"], token)
             if self.process.poll() is not None:
                 break
             time.sleep(0.05)
@@ -139,12 +148,15 @@ class Daemon:
         shutil.rmtree(self.runtime, ignore_errors=True)
 
 
-def call(url: str, method: str, request: dict[str, Any]) -> dict[str, Any]:
+def call(server: Server, method: str, request: dict[str, Any]) -> dict[str, Any]:
     """One unary call of the browser API (Connect, JSON)."""
     post = urllib.request.Request(
-        f"{url}/reprise.v1.{method}",
+        f"{server.url}/reprise.v1.{method}",
         data=json.dumps(request).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {server.token}",
+        },
     )
     try:
         with urllib.request.urlopen(post, timeout=30) as answer:
@@ -192,11 +204,11 @@ def train(job: Job, label: str, budget: str | None, environment: dict[str, str])
     return losses
 
 
-def wait_for_end(url: str, run_id: str) -> dict[str, Any]:
+def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
     """The run as recorded, once everything its job sent is stored."""
     deadline = time.monotonic() + 30
     while True:
-        run = call(url, "Query/GetRun", {"runId": run_id})
+        run = call(server, "Query/GetRun", {"runId": run_id})
         if run.get("state") not in (None, "RUN_STATE_UNSPECIFIED", "RUN_STATE_RUNNING"):
             return run
         if time.monotonic() > deadline:
@@ -232,18 +244,18 @@ def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
     }
 
 
-def demonstrate(url: str, daemon: Daemon, job: Job, budget: str) -> dict[str, Any]:
+def demonstrate(server: Server, daemon: Daemon, job: Job, budget: str) -> dict[str, Any]:
     plain = train(job, "plain", None, {"REPRISE_DISABLE": "1"})
     run_id = str(uuid.uuid4())
     environment = {"REPRISE_SOCKET": str(daemon.socket), "REPRISE_RUN_ID": run_id}
     environment["REPRISE_AGENT"] = str(abi.load().path)
     planned = train(job, f"budget {budget}", budget, environment)
-    result = verdict_json(wait_for_end(url, run_id), plain == planned)
+    result = verdict_json(wait_for_end(server, run_id), plain == planned)
     result["steps"] = job.steps
     return result
 
 
-def print_verdict(result: dict[str, Any], url: str) -> None:
+def print_verdict(result: dict[str, Any], server: Server) -> None:
     print()
     print(result["sentence"])
     if not result["feasible"]:
@@ -253,7 +265,9 @@ def print_verdict(result: dict[str, Any], url: str) -> None:
     else:
         print("The losses differ from those of the plain job.")
     print()
-    print(f"Dashboard: {url}/runs/{result['run_id']}", flush=True)
+    # The token is for a person's eyes: a log keeps the address without it.
+    entry = f"?token={server.token}" if sys.stdout.isatty() else ""
+    print(f"Dashboard: {server.url}/runs/{result['run_id']}{entry}", flush=True)
 
 
 def wait_for_interrupt() -> None:
@@ -322,12 +336,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     daemon = None
     try:
         daemon = Daemon(listen)
-        url = daemon.wait_until_ready()
-        result = demonstrate(url, daemon, job, options.budget)
+        server = daemon.wait_until_ready()
+        result = demonstrate(server, daemon, job, options.budget)
         if options.json:
             print(json.dumps(result), flush=True)
         else:
-            print_verdict(result, url)
+            print_verdict(result, server)
         if not options.no_wait:
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
             wait_for_interrupt()

@@ -6,8 +6,11 @@
     for message in server.stream("Planner/Plan", {...}): ...
     server.upload("step.json", graph_json)              # a file becomes a run
 
-The server is the one that `REPRISE_SERVER` names (HOST:PORT), else that of the daemon beside this
-process, which is started where none answers. Every connection is made in `_open`.
+The server is the one that `REPRISE_SERVER` names (HOST:PORT or https://HOST:PORT), else that of
+the daemon beside this process, which is started where none answers. Its token is in the file that
+`REPRISE_TOKEN_FILE` names, else in the one beside the socket of the daemon that runs here; for
+https, `REPRISE_CA`, `REPRISE_CERT` and `REPRISE_KEY` are as for the command. Every connection is
+made in `_open`.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from reprise.errors import RepriseError, ServerUnavailable
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
     from pathlib import Path
+    from ssl import SSLContext
 
 __all__ = ["Server"]
 
@@ -38,9 +42,16 @@ _COMPRESSED, _END = 1, 2
 class Server:
     """Where requests go. One connection per request, so it may be used from any thread."""
 
-    def __init__(self, address: str) -> None:
-        """`address`: "HOST:PORT", with or without "http://"."""
-        self.address = address.removeprefix("http://").rstrip("/")
+    def __init__(self, address: str, token: str = "", certificate: str = "") -> None:
+        """Takes where the server is, and what it asks for.
+
+        `address`: "HOST:PORT", with or without "http://", or "https://HOST:PORT". `token`: what
+        the server asks for; empty: nothing is sent. `certificate`: file of the one certificate
+        that is trusted, whoever signed it and whatever it names. `RepriseError`: not an address.
+        """
+        self._tls = address.startswith("https://")
+        self._token, self._certificate = token, certificate
+        self.address = address.removeprefix("https://").removeprefix("http://").rstrip("/")
         host, colon, port = self.address.rpartition(":")
         if not colon or not host or not (port.isascii() and port.isdecimal() and int(port) < 65536):
             raise RepriseError(f"server {address!r}: must be HOST:PORT, such as 127.0.0.1:7070")
@@ -51,7 +62,7 @@ class Server:
         """The server to ask. `ServerUnavailable`: none answers and none could be started."""
         named = os.environ.get("REPRISE_SERVER")
         if named:
-            return cls(named)
+            return cls(named, _token_of(named))
         from reprise import daemon
 
         # A private daemon that is about to end still answers at its socket for a moment.
@@ -61,7 +72,7 @@ class Server:
             if collector.socket is None:
                 raise ServerUnavailable(collector.why)
             try:
-                found = cls(_address_beside(collector.socket))
+                found = _beside(collector.socket)
                 found.call("Query/GetStatus", {})
             except ServerUnavailable:
                 if time.monotonic() > deadline:
@@ -117,11 +128,19 @@ class Server:
 
     def _open(self, path: str, body: bytes, kind: str) -> tuple[HTTPConnection, HTTPResponse]:
         """Sends a request and waits for the head of its answer; errors become exceptions."""
-        from http.client import HTTPConnection, HTTPException
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
-        connection = HTTPConnection(self._host, self._port, timeout=LONGEST_S)
+        if self._tls:
+            connection: HTTPConnection = HTTPSConnection(
+                self._host, self._port, timeout=LONGEST_S, context=_trust(self._certificate)
+            )
+        else:
+            connection = HTTPConnection(self._host, self._port, timeout=LONGEST_S)
+        headers = {"Content-Type": kind}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
         try:
-            connection.request("POST", path, body, {"Content-Type": kind})
+            connection.request("POST", path, body, headers)
             reply = connection.getresponse()
         except (OSError, HTTPException) as error:
             connection.close()
@@ -141,16 +160,67 @@ class Server:
         raise AssertionError  # _raise does
 
 
-def _address_beside(socket: Path) -> str:
-    """What the daemon that listens at `socket` wrote about itself."""
+def _beside(socket: Path) -> Server:
+    """The server of the daemon that listens at `socket`, by what it wrote about itself."""
     about = socket.with_name("server.json")
     try:
-        url = json.loads(about.read_text())["url"]
+        said = json.loads(about.read_text())
+        url, listen = str(said["url"]), str(said["listen"])
+        certificate = str(said.get("certificate", ""))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ServerUnavailable(
             f"{about}: does not say where the server listens ({error}); set REPRISE_SERVER"
         ) from None
-    return str(url)
+    try:
+        token = socket.with_name("server.token").read_text().strip()
+    except OSError:
+        token = ""  # a daemon of 0.1 asks for none
+    if certificate:
+        # The name in the certificate need not be one of this machine's.
+        host, _, port = listen.rpartition(":")
+        reached = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+        url = f"https://{reached}:{port}"
+    return Server(url, token, certificate)
+
+
+def _token_of(address: str) -> str:
+    """The token of a server that was named; empty where none is known."""
+    from reprise import daemon
+
+    named = os.environ.get("REPRISE_TOKEN_FILE")
+    if named:
+        try:
+            with open(named) as file:
+                return file.read().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise RepriseError(f"{named}: the token cannot be read ({error})") from None
+    wanted = Server(address).address.replace("localhost:", "127.0.0.1:")
+    for socket in daemon.socket_paths():
+        try:
+            said = json.loads(socket.with_name("server.json").read_text())
+            if Server(said["url"]).address == wanted:
+                return socket.with_name("server.token").read_text().strip()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RepriseError):
+            continue
+    return ""
+
+
+def _trust(certificate: str) -> SSLContext:
+    """What is trusted of a server over https: one certificate, else an authority."""
+    import ssl
+
+    authority = os.environ.get("REPRISE_CA") or None
+    own, key = os.environ.get("REPRISE_CERT"), os.environ.get("REPRISE_KEY")
+    try:
+        context = ssl.create_default_context(cafile=authority or certificate or None)
+        if certificate and not authority:
+            context.check_hostname = False
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if own:
+            context.load_cert_chain(own, key)
+    except OSError as error:
+        raise RepriseError(f"a certificate of this client cannot be used ({error})") from None
+    return context
 
 
 def _read(reply: HTTPResponse, size: int | None = None) -> bytes:

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/page_gate.h"
+
+#include "base/str_cat.h"
+#include "server/net/address.h"
+#include "server/net/connect.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr std::string_view kTokenField = "token=";
+// Of the cookie: 30 days.
+constexpr int kCookieSeconds = 30 * 24 * 3600;
+
+// Nothing at all may run on these pages.
+constexpr char kPlainPagePolicy[] =
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors "
+    "'none'";
+
+// A browser names the page that sent a request; other clients do not. Pages of
+// other ports of this machine may be another user's.
+bool FromForeignPage(const HttpRequest& request) {
+  const std::string_view origin = request.Header("origin");
+  if (origin.empty()) return false;
+  const size_t scheme = origin.find("://");
+  return scheme == std::string_view::npos ||
+         origin.substr(scheme + 3) != request.Header("host");
+}
+
+HttpResponse Page(int status, HttpHeaders more, std::string_view head,
+                  std::string_view text) {
+  HttpHeaders headers = {{"Content-Type", "text/html; charset=utf-8"},
+                         {"Cache-Control", "no-store"},
+                         {"Content-Security-Policy", kPlainPagePolicy},
+                         {"X-Content-Type-Options", "nosniff"},
+                         {"Referrer-Policy", "no-referrer"}};
+  for (auto& header : more) headers.push_back(std::move(header));
+  return {
+      .status = status,
+      .headers = std::move(headers),
+      .body = StrCat("<!doctype html><html lang=\"en\"><meta "
+                     "charset=\"utf-8\">",
+                     head, "<title>Reprise</title><p>", text, "</p></html>\n"),
+      .view = {}};
+}
+
+// The query without its token, with "?" where something is left; the token.
+struct SplitQuery {
+  std::string rest;
+  std::optional<std::string> token;
+};
+
+SplitQuery Split(std::string_view query) {
+  SplitQuery split;
+  while (!query.empty()) {
+    const std::string_view field = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), field.size() + 1));
+    if (field.starts_with(kTokenField)) {
+      split.token = std::string(field.substr(kTokenField.size()));
+    } else {
+      split.rest += StrCat(split.rest.empty() ? "?" : "&", field);
+    }
+  }
+  return split;
+}
+
+// A path and query as text of HTML, inside of quotes.
+std::string Escaped(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&') {
+      out += "&amp;";
+    } else if (c == '<' || c == '>' || c == '"' || c == '\'') {
+      out += StrCat("&#", static_cast<int>(c), ";");
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+// The browser follows the link out of a page of another site.
+bool CrossSite(const HttpRequest& request) {
+  return request.Header("sec-fetch-site") == "cross-site";
+}
+
+}  // namespace
+
+const char* WhyForeign(const HttpRequest& request) {
+  // Over TLS the certificate has shown who this server is, and a page that
+  // points a name of its own here fails on it.
+  if (!request.tls && !IsLoopbackHost(request.Header("host"))) {
+    return "this server answers to localhost only; open it as "
+           "http://localhost:PORT";
+  }
+  if (FromForeignPage(request)) {
+    return "requests from pages of other sites are refused";
+  }
+  return nullptr;
+}
+
+bool KnowsToken(const Secret& secret, const HttpRequest& request) {
+  return secret.IsBearer(request.Header("authorization")) ||
+         secret.HasCookie(request.Header("cookie"));
+}
+
+std::optional<HttpResponse> Entry(const Secret& secret,
+                                  const HttpRequest& request) {
+  if (request.method != "GET" || !request.path.starts_with('/') ||
+      request.path.starts_with(kRpcPrefix)) {
+    return std::nullopt;
+  }
+  const SplitQuery query = Split(request.query);
+  if (!query.token) return std::nullopt;
+  if (!secret.IsToken(*query.token)) return AskForToken(request);
+  // One slash only: "//host" would be another server.
+  std::string target = request.path + query.rest;
+  target.erase(0, target.find_first_not_of("/\\"));
+  target.insert(0, "/");
+  const std::pair<std::string, std::string> cookie = {
+      "Set-Cookie", StrCat(secret.cookie_name(), "=", secret.cookie_value(),
+                           "; Path=/; HttpOnly; SameSite=Strict; Max-Age=",
+                           kCookieSeconds, request.tls ? "; Secure" : "")};
+  if (CrossSite(request)) {
+    // A redirect would still count as the other site's, and such requests do
+    // not carry the cookie; what this page asks for does.
+    return Page(200, {cookie},
+                StrCat("<meta http-equiv=\"refresh\" content=\"0;url=",
+                       Escaped(target), "\">"),
+                StrCat("<a href=\"", Escaped(target), "\">Open the page</a>."));
+  }
+  return Page(303, {cookie, {"Location", target}}, "", "See the page.");
+}
+
+HttpResponse AskForToken(const HttpRequest& request) {
+  const std::pair<std::string, std::string> challenge = {
+      "WWW-Authenticate", "Bearer realm=\"reprise\""};
+  if (request.path.starts_with(kRpcPrefix) || request.path == "/import") {
+    return {.status = 401,
+            .headers = {{"Content-Type", "application/json"},
+                        {"Cache-Control", "no-store"},
+                        {"X-Content-Type-Options", "nosniff"},
+                        challenge},
+            .body = ErrorJson(Status(Code::kUnauthenticated, kAsksForToken)),
+            .view = {}};
+  }
+  const bool page =
+      request.Header("accept").find("text/html") != std::string_view::npos;
+  if (page) {
+    return Page(401, {challenge}, "",
+                "This server asks for its token: open the link that "
+                "<code>reprise status</code> prints on its machine.");
+  }
+  return {.status = 401,
+          .headers = {{"Content-Type", "text/plain; charset=utf-8"},
+                      {"Cache-Control", "no-store"},
+                      {"X-Content-Type-Options", "nosniff"},
+                      challenge},
+          .body = StrCat(kAsksForToken, "\n"),
+          .view = {}};
+}
+
+}  // namespace reprise::server

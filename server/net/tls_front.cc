@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/net/tls_front.h"
+
+#include <arpa/inet.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "server/log.h"
+
+namespace reprise::server {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace ssl = boost::asio::ssl;
+using asio::ip::tcp;
+using Plain = asio::local::stream_protocol;
+using Error = boost::system::error_code;
+
+constexpr auto kHandshakeTime = std::chrono::seconds(10);
+constexpr size_t kMaxConnections = 1024;
+constexpr size_t kBufferBytes = 16 << 10;
+constexpr std::string_view kHttp = "http/1.1";
+constexpr std::string_view kHttp2 = "h2";
+
+// Chooses among what a client offers: a list of names, each behind its length.
+int ChooseProtocol(SSL* /*connection*/, const unsigned char** chosen,
+                   unsigned char* chosen_size, const unsigned char* offered,
+                   unsigned offered_size, void* /*context*/) {
+  for (const std::string_view wanted : {kHttp, kHttp2}) {
+    for (unsigned at = 0; at < offered_size; at += 1u + offered[at]) {
+      const unsigned size = offered[at];
+      if (at + 1 + size > offered_size) return SSL_TLSEXT_ERR_ALERT_FATAL;
+      const std::string_view name(
+          reinterpret_cast<const char*>(offered + at + 1), size);
+      if (name != wanted) continue;
+      *chosen = offered + at + 1;
+      *chosen_size = static_cast<unsigned char>(size);
+      return SSL_TLSEXT_ERR_OK;
+    }
+  }
+  return SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+StatusOr<std::shared_ptr<ssl::context>> MakeContext(const TlsOptions& options) {
+  auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
+  SSL_CTX* const native = context->native_handle();
+  SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
+  SSL_CTX_set_options(native, SSL_OP_NO_RENEGOTIATION);
+  SSL_CTX_set_alpn_select_cb(native, ChooseProtocol, nullptr);
+  Error error;
+  context->use_certificate_chain_file(options.certificate, error);
+  if (error) {
+    return InvalidArgument(StrCat("--tls-cert: ", options.certificate,
+                                  ": is no certificate in PEM that can be "
+                                  "read: ",
+                                  error.message()));
+  }
+  context->use_private_key_file(options.key, ssl::context::pem, error);
+  if (error || SSL_CTX_check_private_key(native) != 1) {
+    return InvalidArgument(StrCat("--tls-key: ", options.key,
+                                  ": is not the key in PEM of ",
+                                  options.certificate));
+  }
+  if (!options.client_ca.empty()) {
+    context->load_verify_file(options.client_ca, error);
+    if (error) {
+      return InvalidArgument(StrCat("--client-ca: ", options.client_ca,
+                                    ": is no certificate in PEM that can be "
+                                    "read: ",
+                                    error.message()));
+    }
+    context->set_verify_mode(ssl::verify_peer |
+                             ssl::verify_fail_if_no_peer_cert);
+  }
+  return context;
+}
+
+// When a file was last written; its size and place tell quick changes apart.
+std::array<int64_t, 4> StampOf(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return {};
+  return {info.st_mtim.tv_sec, info.st_mtim.tv_nsec,
+          static_cast<int64_t>(info.st_size),
+          static_cast<int64_t>(info.st_ino)};
+}
+
+// ---- Bridge ----
+
+class Bridge;
+using Bridges = std::set<Bridge*>;
+
+// One connection: TLS on one side, a plain socket on the other. Everything on
+// the thread of the front.
+class Bridge : public std::enable_shared_from_this<Bridge> {
+ public:
+  Bridge(tcp::socket socket, std::shared_ptr<ssl::context> context,
+         asio::io_context& io, Bridges& bridges)
+      : context_(std::move(context)),
+        tls_(std::move(socket), *context_),
+        plain_(io),
+        timer_(io),
+        bridges_(bridges) {
+    bridges_.insert(this);
+  }
+  ~Bridge() { bridges_.erase(this); }
+
+  void Start(const AdoptSocket& to_grpc, const AdoptSocket& to_http) {
+    timer_.expires_after(kHandshakeTime);
+    timer_.async_wait([weak = weak_from_this()](Error error) {
+      const auto self = weak.lock();
+      if (self && !error) self->Close();
+    });
+    tls_.async_handshake(
+        ssl::stream_base::server,
+        [self = shared_from_this(), &to_grpc, &to_http](Error error) {
+          self->timer_.cancel();
+          if (error) {
+            self->Close();
+          } else {
+            self->Connect(to_grpc, to_http);
+          }
+        });
+  }
+
+  void Close() {
+    Error ignored;
+    timer_.cancel();
+    tls_.lowest_layer().close(ignored);
+    plain_.close(ignored);
+  }
+
+ private:
+  void Connect(const AdoptSocket& to_grpc, const AdoptSocket& to_http) {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
+                     ends) != 0) {
+      LogWarning("out of file descriptors; a connection is closed");
+      Close();
+      return;
+    }
+    Error error;
+    plain_.assign(Plain(), ends[0], error);
+    if (error) {
+      ::close(ends[0]);
+      ::close(ends[1]);
+      Close();
+      return;
+    }
+    const unsigned char* name = nullptr;
+    unsigned size = 0;
+    SSL_get0_alpn_selected(tls_.native_handle(), &name, &size);
+    const bool grpc =
+        std::string_view(reinterpret_cast<const char*>(name), size) == kHttp2;
+    (grpc ? to_grpc : to_http)(ends[1]);
+    FromClient();
+    ToClient();
+  }
+
+  void FromClient() {
+    tls_.async_read_some(
+        asio::buffer(from_client_),
+        [self = shared_from_this()](Error error, size_t bytes) {
+          if (error) {
+            // No more comes from there; answers may still be under way.
+            Error ignored;
+            self->plain_.shutdown(Plain::socket::shutdown_send, ignored);
+            return;
+          }
+          asio::async_write(self->plain_,
+                            asio::buffer(self->from_client_, bytes),
+                            [self](Error failed, size_t) {
+                              if (failed) {
+                                self->Close();
+                              } else {
+                                self->FromClient();
+                              }
+                            });
+        });
+  }
+
+  void ToClient() {
+    plain_.async_read_some(
+        asio::buffer(to_client_),
+        [self = shared_from_this()](Error error, size_t bytes) {
+          if (error) {
+            self->End();
+            return;
+          }
+          asio::async_write(self->tls_, asio::buffer(self->to_client_, bytes),
+                            [self](Error failed, size_t) {
+                              if (failed) {
+                                self->Close();
+                              } else {
+                                self->ToClient();
+                              }
+                            });
+        });
+  }
+
+  // The server has closed its side: says so to the client.
+  void End() {
+    timer_.expires_after(kHandshakeTime);
+    timer_.async_wait([weak = weak_from_this()](Error error) {
+      const auto self = weak.lock();
+      if (self && !error) self->Close();
+    });
+    tls_.async_shutdown([self = shared_from_this()](Error) { self->Close(); });
+  }
+
+  const std::shared_ptr<ssl::context> context_;  // outlives its stream
+  ssl::stream<tcp::socket> tls_;
+  Plain::socket plain_;
+  asio::steady_timer timer_;
+  Bridges& bridges_;
+  std::array<char, kBufferBytes> from_client_{};
+  std::array<char, kBufferBytes> to_client_{};
+};
+
+}  // namespace
+
+// ---- TlsFront ----
+
+class TlsFront::Impl {
+ public:
+  Impl(const TlsOptions& options, std::shared_ptr<ssl::context> context,
+       AdoptSocket to_grpc, AdoptSocket to_http)
+      : options_(options),
+        to_grpc_(std::move(to_grpc)),
+        to_http_(std::move(to_http)),
+        context_(std::move(context)),
+        certificate_(StampOf(options.certificate)),
+        key_(StampOf(options.key)),
+        work_(asio::make_work_guard(io_)),
+        thread_([this] { io_.run(); }) {}
+
+  void Adopt(int fd) {
+    asio::post(io_, [this, fd] {
+      if (bridges_.size() >= kMaxConnections) {
+        ::close(fd);
+        return;
+      }
+      ReadAgain();
+      sockaddr_storage address{};
+      socklen_t size = sizeof(address);
+      (void)::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+      tcp::socket socket(io_);
+      Error error;
+      socket.assign(address.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), fd,
+                    error);
+      if (error) {
+        ::close(fd);
+        return;
+      }
+      std::make_shared<Bridge>(std::move(socket), context_, io_, bridges_)
+          ->Start(to_grpc_, to_http_);
+    });
+  }
+
+  void Stop() {
+    if (!thread_.joinable()) return;
+    asio::post(io_, [this] {
+      std::vector<std::shared_ptr<Bridge>> open;
+      for (Bridge* bridge : bridges_) {
+        if (auto held = bridge->weak_from_this().lock()) {
+          open.push_back(std::move(held));
+        }
+      }
+      for (const auto& bridge : open) bridge->Close();
+      work_.reset();
+    });
+    thread_.join();
+  }
+
+ private:
+  void ReadAgain() {
+    const auto certificate = StampOf(options_.certificate);
+    const auto key = StampOf(options_.key);
+    if (certificate == certificate_ && key == key_) return;
+    certificate_ = certificate;
+    key_ = key;
+    StatusOr<std::shared_ptr<ssl::context>> made = MakeContext(options_);
+    if (!made.ok()) {
+      LogWarning(StrCat(made.status().message(),
+                        "; the certificate of before stays in use"));
+      return;
+    }
+    context_ = *std::move(made);
+    LogInfo(StrCat(options_.certificate, ": read again"));
+  }
+
+  const TlsOptions options_;
+  const AdoptSocket to_grpc_;
+  const AdoptSocket to_http_;
+  std::shared_ptr<ssl::context> context_;
+  std::array<int64_t, 4> certificate_;
+  std::array<int64_t, 4> key_;
+  Bridges bridges_;
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  std::thread thread_;
+};
+
+StatusOr<std::unique_ptr<TlsFront>> TlsFront::Start(const TlsOptions& options,
+                                                    AdoptSocket to_grpc,
+                                                    AdoptSocket to_http) {
+  ASSIGN_OR_RETURN(auto context, MakeContext(options));
+  return std::unique_ptr<TlsFront>(new TlsFront(std::make_unique<Impl>(
+      options, std::move(context), std::move(to_grpc), std::move(to_http))));
+}
+
+TlsFront::TlsFront(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TlsFront::~TlsFront() { Stop(); }
+void TlsFront::Adopt(int fd) { impl_->Adopt(fd); }
+void TlsFront::Stop() { impl_->Stop(); }
+
+StatusOr<std::string> NameInCertificate(const std::string& path) {
+  const std::unique_ptr<BIO, int (*)(BIO*)> file(
+      BIO_new_file(path.c_str(), "r"), BIO_free);
+  const std::unique_ptr<X509, void (*)(X509*)> certificate(
+      file ? PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr) : nullptr,
+      X509_free);
+  if (!certificate) {
+    return InvalidArgument(StrCat(path, ": is no certificate in PEM"));
+  }
+  const std::unique_ptr<GENERAL_NAMES, void (*)(GENERAL_NAMES*)> names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(
+          certificate.get(), NID_subject_alt_name, nullptr, nullptr)),
+      GENERAL_NAMES_free);
+  const int count = names ? sk_GENERAL_NAME_num(names.get()) : 0;
+  for (int i = 0; i < count; ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type == GEN_DNS) {
+      const ASN1_IA5STRING* text = name->d.dNSName;
+      return std::string(
+          reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+          static_cast<size_t>(ASN1_STRING_length(text)));
+    }
+    if (name->type == GEN_IPADD) {
+      const ASN1_OCTET_STRING* bytes = name->d.iPAddress;
+      char text[INET6_ADDRSTRLEN];
+      const int family = ASN1_STRING_length(bytes) == 4 ? AF_INET : AF_INET6;
+      if (inet_ntop(family, ASN1_STRING_get0_data(bytes), text, sizeof(text)) !=
+          nullptr) {
+        return std::string(text);
+      }
+    }
+  }
+  return InvalidArgument(
+      StrCat("--tls-cert: ", path,
+             ": names no host (subjectAltName), so no client can check it"));
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who reaches a user's server: the user's own commands, and no other user of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cli_program import Reprise
+from serving import ask
+
+NOBODY = 65534
+
+
+def announced(reprise: Reprise) -> dict[str, str]:
+    """What the server of a test says of itself beside its socket."""
+    said: dict[str, str] = json.loads(
+        (Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json").read_text()
+    )
+    return said
+
+
+def token_of(reprise: Reprise) -> str:
+    return Path(announced(reprise)["token_file"]).read_text().strip()
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs a program as another user, in a folder of that user's own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a program as another user")
+    home = Path(subprocess.check_output(["mktemp", "-d", "/tmp/rnXXXXXX"], text=True).strip())
+    os.chown(home, NOBODY, NOBODY)
+
+    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(word) for word in words],
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            cwd=home,
+            env={
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(home),
+                "XDG_RUNTIME_DIR": str(home),
+                "XDG_STATE_HOME": str(home),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    yield run
+    shutil.rmtree(home)
+
+
+@pytest.mark.usefixtures("server")
+def test_another_user_can_neither_read_runs_nor_send_plans(
+    reprise: Reprise,
+    graph_file: Path,
+    as_nobody: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    ours = reprise("plan", str(graph_file), "--budget", "0.9x")
+    assert ours.code == 0, ours.err
+    address = announced(reprise)["listen"]
+    public = Path("/tmp") / f"reprise-public-{os.getpid()}"
+    shutil.copy(reprise.program, public)
+    public.chmod(0o755)
+    try:
+        for words in (
+            ["status"],
+            ["show", "latest"],
+            ["window", "latest", "--steps", "1"],
+            ["export", "latest", "--out", "x.json"],
+        ):
+            theirs = as_nobody(public, "--server", address, *words)
+            assert theirs.returncode != 0, words
+            assert "asks for its token" in theirs.stderr, (words, theirs)
+            assert "pid" not in theirs.stdout
+    finally:
+        public.unlink()
+    for path, said in (("reprise.v1.Query/ListRuns", "{}"), ("reprise.v1.Planner/Sweep", "{}")):
+        over_http = as_nobody(
+            "curl", "-s", "-w", "%{http_code}", "-d", said,
+            "-H", "Content-Type: application/json", f"http://{address}/{path}",
+        )  # fmt: skip
+        assert over_http.stdout.endswith("401"), over_http
+    data = Path(announced(reprise)["data_dir"])
+    for file in (
+        Path(announced(reprise)["token_file"]),
+        Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json",
+        data / "token",
+        data / "reprise.db",
+        data / "reprise.db-wal",
+        data / "spool.db",
+    ):
+        assert file.stat().st_mode & 0o077 == 0, file
+        assert as_nobody("cat", file).returncode != 0
+
+
+@pytest.mark.usefixtures("server")
+def test_the_command_knows_the_token_of_the_server_that_runs_here(reprise: Reprise) -> None:
+    listen = announced(reprise)["listen"]
+    for named in ([], ["--server", listen], ["--server", f"http://{listen}/"]):
+        result = reprise("status", *named)
+        assert result.code == 0, result.err
+        assert f"http://{listen}/?token={token_of(reprise)}" in result.out
+
+
+@pytest.mark.usefixtures("server")
+def test_a_link_that_goes_to_a_file_holds_no_token(reprise: Reprise, graph_file: Path) -> None:
+    result = reprise("import", str(graph_file))
+    assert result.code == 0, result.err
+    assert f"{announced(reprise)['url']}/runs/" in result.out
+    assert token_of(reprise) not in result.out + result.err
+
+
+@pytest.mark.usefixtures("server")
+def test_a_wrong_token_is_named_as_such(reprise: Reprise, tmp_path: Path) -> None:
+    wrong = tmp_path / "token"
+    wrong.write_text("0123456789abcdef\n")
+    wrong.chmod(0o600)
+    for result in (
+        reprise("status", "--token-file", str(wrong)),
+        reprise("status", REPRISE_TOKEN_FILE=str(wrong)),
+    ):
+        assert result.code != 0
+        assert "does not take this token" in result.err
+        assert len(result.err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("server")
+def test_a_token_file_that_is_not_there_is_named(reprise: Reprise) -> None:
+    result = reprise("status", "--token-file", "/nowhere/token")
+    assert result.code != 0
+    assert result.err.startswith("reprise: /nowhere/token: ")
+
+
+@pytest.mark.usefixtures("server")
+def test_a_browser_call_with_the_token_is_answered(reprise: Reprise) -> None:
+    assert ask(reprise, "Query/GetStatus")["listen"] == announced(reprise)["listen"]
