@@ -355,9 +355,16 @@ Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
                     added_ns, to_optimum, limits);
   effort_.Spend(problem_.op_count + found.solves * per_solve(found.rows) +
                 found.iterations * per_iteration(found.rows));
-  if (found.outcome == Refutation::Outcome::kProven) {
-    Raise(found.added_ns, {.windows = windows, .tree = std::move(found.tree)});
+  if (found.outcome != Refutation::Outcome::kProven) return found;
+  // A tree whose bound fell on the way is no certificate: what it fixed before
+  // follows from more than it proves.
+  if (!found.keep_sets.empty()) found.tree.clear();
+  ProofSource source{.windows = windows, .tree = std::move(found.tree)};
+  if (found.added_ns == added_ns_ && source_.windows == windows &&
+      !source_.inside) {
+    source_ = std::move(source);
   }
+  Raise(found.added_ns, std::move(source));
   return found;
 }
 
@@ -382,7 +389,10 @@ Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
     const bool proven = found.outcome == Refutation::Outcome::kProven;
     if (!found.keep_sets.empty()) {
       best = std::move(found);
-      if (proven) break;
+      if (proven) {
+        RefuteBy(windows, best.added_ns, false, ticks);
+        break;
+      }
       high_ns = best.added_ns;
       step_ns = (high_ns - low_ns) / kGuess;
       tree_ticks *= 2;
