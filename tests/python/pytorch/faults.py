@@ -518,6 +518,7 @@ def main() -> int:
     how = f"python tests/python/pytorch/faults.py --count {options.count} --seed {options.seed}"
     how += f" --lasting {options.lasting}" if options.lasting else ""
     how += f" --native {options.native}" if options.native else ""
+    how += f" --minutes {options.minutes:g}" if options.minutes else ""
     text = table(reached, found, how)
     if options.table:
         options.table.write_text(text)

@@ -31,6 +31,7 @@ namespace reprise_fast::inject {
 inline std::atomic<int64_t> allocations = 0;  // seen
 inline std::atomic<int64_t> allocation = 0;   // the one that fails
 inline std::atomic<int64_t> fired = 0;
+inline thread_local bool counting = false;  // what counts does not fail
 // Under the interpreter's lock.
 inline std::map<std::string, int64_t> entries;  // seen
 inline std::string entry;                       // the one that fails
@@ -38,14 +39,16 @@ inline int64_t call = 0;
 inline bool lasting = false;
 
 inline void Allocates() {
-  if (++allocations == allocation) {
+  if (!counting && ++allocations == allocation) {
     ++fired;
     throw std::bad_alloc();
   }
 }
 
 inline bool Fails(const char* name) {
+  counting = true;
   const int64_t seen = ++entries[name];
+  counting = false;
   if (entry != name || seen < call || (seen > call && !lasting)) return false;
   ++fired;
   PyErr_Format(PyExc_RuntimeError, "injected into %s", name);
