@@ -24,6 +24,7 @@
 #include "server/net/routes.h"
 #include "server/orphans.h"
 #include "server/paths.h"
+#include "server/service/admin.h"
 #include "server/service/grpc_services.h"
 #include "server/service/handlers.h"
 #include "server/store/store.h"
@@ -41,6 +42,7 @@ constexpr size_t kMaxShortWaiting = 1024;
 constexpr int kPlanThreads = 2;
 constexpr size_t kMaxPlansWaiting = 64;
 constexpr auto kOrphanPause = seconds(5);
+constexpr auto kRetentionPause = seconds(60);
 constexpr auto kCallGrace = seconds(2);
 
 std::string VersionText() { return REPRISE_VERSION; }
@@ -152,6 +154,7 @@ class Daemon::Impl {
   std::atomic<bool> stopping_{false};
   bool announced_ = false;
   Clock::time_point last_orphans_{};
+  Clock::time_point next_retention_{};
   // For a private daemon: when it last had a job, a starter or a reader.
   Clock::time_point last_needed_ = started_;
   uint64_t asked_before_ = 0;
@@ -266,6 +269,7 @@ Status Daemon::Impl::StartServices() {
             return ingest_->OpenWindow(run_id, window);
           }});
   AddMethods(*services_, methods_);
+  AddAdminMethods(*services_, options_.data_dir + "/reprise.db", methods_);
   committer_ = std::make_unique<Committer>(
       *store_, hub_, metrics_,
       [this](const std::string& run_id,
@@ -445,6 +449,14 @@ bool Daemon::Impl::Tick() {
           return ingest_->Connected(session_id);
         });
     if (!status.ok()) LogWarning(status.message());
+  }
+  if (now >= next_retention_) {
+    const StatusOr<int> removed = ApplyRetention(
+        *store_, {options_.keep_seconds, options_.keep_bytes}, RealtimeNs());
+    if (!removed.ok()) LogWarning(removed.status().message());
+    // At the next tick where there may be more to remove.
+    const bool more = removed.ok() && *removed > 0;
+    next_retention_ = more ? now : now + kRetentionPause;
   }
   if (!options_.private_daemon) return false;
   // Nobody finds it any more where its socket was removed.

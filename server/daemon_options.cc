@@ -2,8 +2,13 @@
 #include "server/daemon_options.h"
 
 #include <CLI/CLI.hpp>
+#include <array>
+#include <charconv>
 #include <cstdio>
+#include <string_view>
+#include <utility>
 
+#include "base/str_cat.h"
 #include "server/paths.h"
 
 namespace reprise::server {
@@ -15,12 +20,39 @@ ParsedOptions Usage(const std::string& message) {
   return {.options = {}, .exit = true, .exit_code = 2};
 }
 
+using Units = std::array<std::pair<std::string_view, int64_t>, 3>;
+constexpr Units kAges = {{{"d", 86400}, {"h", 3600}, {"m", 60}}};
+constexpr Units kSizes = {{{"MiB", int64_t{1} << 20},
+                           {"GiB", int64_t{1} << 30},
+                           {"TiB", int64_t{1} << 40}}};
+
+// "180d" with the units of ages; `none` is 0, no limit. False: cannot be read.
+bool ParseWithUnit(const std::string& text, std::string_view none,
+                   const Units& units, int64_t& value) {
+  value = 0;
+  if (text == none) return true;
+  int64_t count = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, count);
+  if (error != std::errc() || count <= 0 || count > 1'000'000) return false;
+  for (const auto& [unit, factor] : units) {
+    if (std::string_view(rest, static_cast<size_t>(end - rest)) != unit) {
+      continue;
+    }
+    value = count * factor;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   ParsedOptions parsed;
   DaemonOptions& options = parsed.options;
   std::string log_level = "info";
+  std::string keep_for = "180d";
+  std::string keep_bytes = "20GiB";
   bool version = false;
 
   CLI::App app(
@@ -50,6 +82,13 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   app.add_option("--tls-key", options.tls.key, "The key of --tls-cert, in PEM");
   app.add_option("--client-ca", options.tls.client_ca,
                  "Let in only clients with a certificate of this CA (mTLS)");
+  app.add_option("--keep-runs-for", keep_for,
+                 "Remove runs that ended longer ago: 180d, 12h; or \"forever\"")
+      ->capture_default_str();
+  app.add_option("--keep-bytes", keep_bytes,
+                 "Remove the oldest runs while the store is larger: 20GiB, "
+                 "500MiB; or \"all\"")
+      ->capture_default_str();
   app.add_flag("--private", options.private_daemon,
                "Listen on any free port; end some time after the last job");
   app.add_option("--linger", options.linger_seconds,
@@ -86,6 +125,14 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   }
   if (!options.tls.client_ca.empty() && options.tls.certificate.empty()) {
     return Usage("--client-ca: is for TLS; give --tls-cert and --tls-key too");
+  }
+  if (!ParseWithUnit(keep_for, "forever", kAges, options.keep_seconds)) {
+    return Usage(StrCat("--keep-runs-for: cannot read \"", keep_for,
+                        "\"; write 180d, 12h or forever"));
+  }
+  if (!ParseWithUnit(keep_bytes, "all", kSizes, options.keep_bytes)) {
+    return Usage(StrCat("--keep-bytes: cannot read \"", keep_bytes,
+                        "\"; write 20GiB, 500MiB or all"));
   }
   const bool split =
       !options.grpc_listen.empty() || !options.http_listen.empty();

@@ -17,6 +17,7 @@
 #include "clients/cli/exit_code.h"
 #include "clients/cli/misspelt.h"
 #include "clients/cli/serve.h"
+#include "clients/cli/store_commands.h"
 
 namespace reprise::cli {
 namespace {
@@ -121,6 +122,8 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeDoctorCommand());
   commands_.push_back(MakeServeCommand());
   commands_.push_back(MakeStatusCommand());
+  commands_.push_back(MakeRmCommand());
+  commands_.push_back(MakeBackupCommand());
   commands_.push_back(MakeVersionCommand());
   for (const auto& command : commands_) {
     verbs_.push_back(command->Define(app_));

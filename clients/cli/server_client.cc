@@ -11,6 +11,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/files.h"
+#include "clients/cli/grpc_status.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/open_channel.h"
 #include "clients/cli/plan_options.h"
@@ -25,28 +26,6 @@ using std::chrono::seconds;
 using std::chrono::system_clock;
 
 constexpr char kStartHint[] = "start one with `reprise serve`";
-
-Status FromGrpc(const grpc::Status& status, const Endpoint& endpoint) {
-  if (status.ok()) return OkStatus();
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return Unavailable(StrCat("the server at ", endpoint.target,
-                              " does not answer; ", kStartHint));
-  }
-  // Code numbers are gRPC's (base/status.h).
-  std::string message = status.error_message();
-  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
-    return Status(
-        Code::kUnauthenticated,
-        StrCat("the server at ", endpoint.target,
-               endpoint.token.empty()
-                   ? " asks for its token; name the file that holds it with "
-                     "--token-file or REPRISE_TOKEN_FILE"
-                   : " does not take this token; name the file that holds its "
-                     "own with --token-file or REPRISE_TOKEN_FILE"));
-  }
-  if (message.empty()) message = "the server gave no reason";
-  return Status(static_cast<Code>(status.error_code()), message);
-}
 
 void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(system_clock::now() + seconds(10));

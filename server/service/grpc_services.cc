@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "reprise/v1/admin.grpc.pb.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
 
@@ -331,6 +332,27 @@ class ControlService final : public v1::Control::CallbackService {
   const Adapter adapter_;
 };
 
+class AdminService final : public v1::Admin::CallbackService {
+ public:
+  explicit AdminService(const MethodTable& table)
+      : adapter_(table, "/reprise.v1.Admin/") {}
+
+  grpc::ServerUnaryReactor* RemoveRuns(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::RemoveRunsRequest* request,
+      v1::RemoveRunsResponse* response) override {
+    return adapter_.Unary("RemoveRuns", request, response);
+  }
+  grpc::ServerWriteReactor<v1::BackupPart>* Backup(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::BackupRequest* request) override {
+    return adapter_.Streaming<v1::BackupPart>("Backup", request);
+  }
+
+ private:
+  const Adapter adapter_;
+};
+
 }  // namespace
 
 std::vector<std::unique_ptr<grpc::Service>> MakeGrpcServices(
@@ -339,6 +361,7 @@ std::vector<std::unique_ptr<grpc::Service>> MakeGrpcServices(
   made.push_back(std::make_unique<PlannerService>(services, table));
   made.push_back(std::make_unique<QueryService>(table));
   made.push_back(std::make_unique<ControlService>(table));
+  made.push_back(std::make_unique<AdminService>(table));
   return made;
 }
 

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// reprise rm: removes runs from the server's store.
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "clients/cli/command.h"
+#include "clients/cli/exit_code.h"
+#include "clients/cli/grpc_status.h"
+#include "clients/cli/proto_json.h"
+#include "clients/cli/server_client.h"
+#include "clients/cli/store_commands.h"
+#include "reprise/v1/admin.grpc.pb.h"
+
+namespace reprise::cli {
+namespace {
+
+// A store of many gigabytes takes its time.
+constexpr auto kPatience = std::chrono::minutes(10);
+
+// "30d", "12h", "45m" as seconds.
+StatusOr<int64_t> ParseAge(const std::string& text) {
+  int64_t count = 0;
+  const char* end = text.data() + text.size();
+  const auto [unit, error] = std::from_chars(text.data(), end, count);
+  int64_t seconds = 0;
+  if (error == std::errc() && unit + 1 == end) {
+    if (*unit == 'd') seconds = 86400;
+    if (*unit == 'h') seconds = 3600;
+    if (*unit == 'm') seconds = 60;
+  }
+  if (seconds == 0 || count < 0 || count > 1'000'000) {
+    return InvalidArgument(StrCat("--older-than: cannot read \"",
+                                  text.substr(0, 40),
+                                  "\"; write 30d, 12h or 45m"));
+  }
+  return count * seconds;
+}
+
+std::string Count(int count) {
+  return StrCat(count, count == 1 ? " run" : " runs");
+}
+
+class RmCommand : public Command {
+ public:
+  CLI::App* Define(CLI::App& app) override {
+    CLI::App* sub = app.add_subcommand("rm", "Remove runs from the store");
+    sub->add_option("RUN", runs_, "Run ids, their beginnings, or \"latest\"");
+    sub->add_option("--older-than", older_than_,
+                    "Runs that ended longer ago: 30d, 12h, 45m");
+    keep_ = sub->add_option("--keep-last", keep_last_,
+                            "All runs but so many of the newest")
+                ->check(CLI::Range(0, 1'000'000));
+    sub->add_flag("--yes,-y", yes_, "Do not ask");
+    sub->footer(
+        "Runs that are under way stay. With both rules, runs go that fit "
+        "both.\n\nExample:\n  reprise rm --older-than 30d --keep-last 20");
+    return sub;
+  }
+
+  int Run(const Globals& globals, Console& console) override {
+    v1::RemoveRunsRequest request;
+    for (const std::string& run : runs_) request.add_run_id(run);
+    if (keep_->count() > 0) request.set_keep_newest(keep_last_);
+    if (!older_than_.empty()) {
+      const StatusOr<int64_t> seconds = ParseAge(older_than_);
+      if (!seconds.ok()) return console.UsageError(seconds.status().message());
+      const auto now = std::chrono::system_clock::now().time_since_epoch();
+      request.set_ended_before_ns(
+          std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() -
+          *seconds * 1'000'000'000);
+    }
+    const bool rule = keep_->count() > 0 || !older_than_.empty();
+    if (runs_.empty() == !rule) {
+      return console.UsageError(
+          "rm: name runs, or say which by --older-than and --keep-last");
+    }
+    if (!yes_ && isatty(STDIN_FILENO) == 0) {
+      return console.UsageError(
+          "rm: nobody is there to be asked; add --yes to remove them");
+    }
+    const auto client = ServerClient::Connect(globals);
+    if (!client.ok()) return console.Error(client.status());
+    if (!yes_) {
+      request.set_dry_run(true);
+      const auto chosen = Ask(*client, request);
+      if (!chosen.ok()) return console.Error(chosen.status());
+      if (chosen->runs_size() > 0 && !Confirmed(*chosen)) {
+        console.Note("nothing was removed");
+        return kDone;
+      }
+      // What was shown goes, and nothing that has come to fit since.
+      request = {};
+      for (const v1::Run& run : chosen->runs())
+        request.add_run_id(run.run_id());
+      if (chosen->runs_size() == 0) return Report(*chosen, globals, console);
+    }
+    const auto removed = Ask(*client, request);
+    if (!removed.ok()) return console.Error(removed.status());
+    return Report(*removed, globals, console);
+  }
+
+ private:
+  static StatusOr<v1::RemoveRunsResponse> Ask(
+      const ServerClient& client, const v1::RemoveRunsRequest& request) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + kPatience);
+    v1::RemoveRunsResponse response;
+    const grpc::Status status = v1::Admin::NewStub(client.channel())
+                                    ->RemoveRuns(&context, request, &response);
+    if (!status.ok()) return FromGrpc(status, client.endpoint());
+    return response;
+  }
+
+  static bool Confirmed(const v1::RemoveRunsResponse& chosen) {
+    for (const v1::Run& run : chosen.runs()) {
+      std::fprintf(stderr, "  %s  %s, %llu steps\n", run.run_id().c_str(),
+                   run.name().c_str(),
+                   static_cast<unsigned long long>(run.steps()));
+    }
+    std::fprintf(stderr, "Remove %s? [y/N] ",
+                 Count(chosen.runs_size()).c_str());
+    std::fflush(stderr);
+    const int answer = std::getchar();
+    return answer == 'y' || answer == 'Y';
+  }
+
+  static int Report(const v1::RemoveRunsResponse& removed,
+                    const Globals& globals, Console& console) {
+    if (globals.json) {
+      console.Line(ProtoToJson(removed));
+      return kDone;
+    }
+    for (const v1::Run& run : removed.runs()) {
+      console.Line(StrCat("  ", run.run_id(), "  ", run.name()));
+    }
+    console.Line(StrCat(Count(removed.runs_size()), " removed; the store has ",
+                        FormatBytes(removed.store_bytes_after()), ", before ",
+                        FormatBytes(removed.store_bytes_before())));
+    return kDone;
+  }
+
+  std::vector<std::string> runs_;
+  std::string older_than_;
+  uint32_t keep_last_ = 0;
+  CLI::Option* keep_ = nullptr;
+  bool yes_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeRmCommand() {
+  return std::make_unique<RmCommand>();
+}
+
+}  // namespace reprise::cli

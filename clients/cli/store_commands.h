@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The verbs of the store's owner.
+#pragma once
+
+#include <memory>
+
+#include "clients/cli/command.h"
+
+namespace reprise::cli {
+
+std::unique_ptr<Command> MakeRmCommand();
+std::unique_ptr<Command> MakeBackupCommand();
+
+}  // namespace reprise::cli

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service/admin.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+#include "server/log.h"
+#include "server/store/run_rows.h"
+
+namespace reprise::server {
+
+namespace {
+
+constexpr int kRunsPerCall = 8;
+constexpr size_t kPartBytes = 1 << 20;
+constexpr size_t kMostUnsent = 4;
+
+bool UnderWay(const v1::Run& run) {
+  return run.state() == v1::RUN_STATE_RUNNING;
+}
+
+// The ids of runs that have ended, the one that ended first before the others.
+StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
+                                         int64_t limit) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare("SELECT run_id FROM runs WHERE state <> ?1"
+                 " AND max(ended_ns, started_ns) < ?2"
+                 " ORDER BY max(ended_ns, started_ns), run_id LIMIT ?3"));
+  RETURN_IF_ERROR(select.BindAll(static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+                                 before_ns, limit));
+  std::vector<std::string> ids;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return ids;
+    ids.emplace_back(select.Text(0));
+  }
+}
+
+// Bytes of pages that hold something: what has been removed leaves pages that
+// the file gives back later.
+StatusOr<int64_t> UsedBytes(Database& db) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare("SELECT (p.page_count - f.freelist_count) * s.page_size"
+                 " FROM pragma_page_count p, pragma_freelist_count f,"
+                 " pragma_page_size s"));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  return row ? select.Int(0) : 0;
+}
+
+// In one transaction; not one that has begun again meanwhile.
+StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
+  bool removed = false;
+  RETURN_IF_ERROR(store.Write([&](Database& db) -> Status {
+    const StatusOr<v1::Run> run = LoadRun(db, run_id);
+    if (!run.ok()) {
+      return run.status().code() == Code::kNotFound ? OkStatus() : run.status();
+    }
+    if (UnderWay(*run)) return OkStatus();
+    removed = true;
+    return RemoveRun(db, run_id);
+  }));
+  return removed;
+}
+
+// Gives the pages of what was removed back to the disk.
+void GiveBack(Store& store) {
+  const Status status = store.Write(
+      [](Database& db) { return db.Execute("PRAGMA incremental_vacuum"); });
+  if (!status.ok()) LogWarning(status.message());
+}
+
+// The runs that a request means, oldest first.
+StatusOr<std::vector<v1::Run>> Chosen(Database& db,
+                                      const v1::RemoveRunsRequest& request) {
+  std::vector<v1::Run> chosen;
+  if (request.run_id_size() > 0) {
+    std::set<std::string> ids;
+    for (const std::string& text : request.run_id()) {
+      ASSIGN_OR_RETURN(const std::string id, ResolveRunId(db, text));
+      if (!ids.insert(id).second) continue;
+      ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, id));
+      if (UnderWay(run)) {
+        return FailedPrecondition(StrCat(
+            "run ", id, " is under way; end it first, nothing was removed"));
+      }
+      chosen.push_back(std::move(run));
+    }
+  } else {
+    ASSIGN_OR_RETURN(const int64_t count, CountRuns(db));
+    ASSIGN_OR_RETURN(std::vector<v1::Run> runs, LoadRuns(db, count));
+    const size_t kept =
+        request.has_keep_newest()
+            ? std::min<size_t>(request.keep_newest(), runs.size())
+            : 0;
+    for (size_t i = kept; i < runs.size(); ++i) {
+      const int64_t end = std::max(runs[i].ended_ns(), runs[i].started_ns());
+      const bool old =
+          request.ended_before_ns() == 0 || end < request.ended_before_ns();
+      if (old && !UnderWay(runs[i])) chosen.push_back(std::move(runs[i]));
+    }
+  }
+  std::stable_sort(chosen.begin(), chosen.end(),
+                   [](const v1::Run& a, const v1::Run& b) {
+                     return a.started_ns() < b.started_ns();
+                   });
+  return chosen;
+}
+
+// ---- Backup ----
+
+class OpenFile {
+ public:
+  explicit OpenFile(int fd) : fd_(fd) {}
+  ~OpenFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int fd() const { return fd_; }
+
+ private:
+  const int fd_;
+};
+
+Status SendFile(int fd, Call& call) {
+  v1::BackupPart part;
+  off_t at = 0;
+  while (!call.cancelled()) {
+    part.mutable_data()->resize(kPartBytes);
+    const ssize_t n = ::pread(fd, part.mutable_data()->data(), kPartBytes, at);
+    if (n < 0) {
+      return Internal(
+          StrCat("the copy cannot be read: ", std::strerror(errno)));
+    }
+    if (n == 0) return OkStatus();
+    at += n;
+    part.mutable_data()->resize(static_cast<size_t>(n));
+    call.Send(part);
+    // A client that reads slowly is waited for, with little in memory.
+    while (call.unsent() > kMostUnsent && !call.cancelled()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  return Cancelled("nobody waits for it");
+}
+
+std::string Quoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text)
+    out += c == '\'' ? std::string("''") : std::string(1, c);
+  return out + "'";
+}
+
+Status Backup(const std::string& database, Call& call) {
+  std::string path = database + "-copy-XXXXXX";
+  const OpenFile file(::mkostemp(path.data(), O_CLOEXEC));
+  if (file.fd() < 0) {
+    return FailedPrecondition(
+        StrCat(database, ": no copy can be made: ", std::strerror(errno)));
+  }
+  // Into the empty file of that name, which only its owner can read.
+  const Status copied = [&]() -> Status {
+    ASSIGN_OR_RETURN(Database from, Database::Open(database));
+    return from.Execute(StrCat("VACUUM INTO ", Quoted(path)));
+  }();
+  ::unlink(path.c_str());
+  RETURN_IF_ERROR(copied);
+  return SendFile(file.fd(), call);
+}
+
+StatusOr<v1::RemoveRunsResponse> RemoveRuns(
+    Services& services, const v1::RemoveRunsRequest& request) {
+  const bool rule = request.ended_before_ns() != 0 || request.has_keep_newest();
+  if ((request.run_id_size() > 0) == rule) {
+    return InvalidArgument(
+        "name runs, or say which go by ended_before_ns and keep_newest; not "
+        "both");
+  }
+  if (request.ended_before_ns() < 0) {
+    return InvalidArgument("ended_before_ns: must not be negative");
+  }
+  v1::RemoveRunsResponse response;
+  std::vector<v1::Run> chosen;
+  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(chosen, Chosen(db, request));
+    return OkStatus();
+  }));
+  response.set_store_bytes_before(services.store.SizeBytes());
+  for (v1::Run& run : chosen) {
+    if (!request.dry_run()) {
+      ASSIGN_OR_RETURN(const bool gone,
+                       RemoveEnded(services.store, run.run_id()));
+      if (!gone) continue;
+      LogInfo(StrCat("run ", run.run_id(), " removed: asked for"));
+      services.hub.Notify(run.run_id());
+    }
+    *response.add_runs() = std::move(run);
+  }
+  if (!request.dry_run() && response.runs_size() > 0) {
+    GiveBack(services.store);
+    if (const Status status = services.store.Checkpoint(); !status.ok()) {
+      LogWarning(status.message());
+    }
+  }
+  response.set_store_bytes_after(services.store.SizeBytes());
+  return response;
+}
+
+}  // namespace
+
+StatusOr<int> ApplyRetention(Store& store, const Retention& limits,
+                             int64_t now_ns) {
+  std::vector<std::string> ids;
+  const char* why = "age";
+  RETURN_IF_ERROR(store.Read([&](Database& db) -> Status {
+    if (limits.seconds > 0) {
+      ASSIGN_OR_RETURN(ids, Ended(db, now_ns - limits.seconds * 1'000'000'000,
+                                  kRunsPerCall));
+    }
+    if (!ids.empty() || limits.bytes <= 0) return OkStatus();
+    ASSIGN_OR_RETURN(const int64_t used, UsedBytes(db));
+    if (used <= limits.bytes) return OkStatus();
+    // One at a time: how much each frees is not known before.
+    why = "size";
+    ASSIGN_OR_RETURN(ids, Ended(db, now_ns, 1));
+    return OkStatus();
+  }));
+  int removed = 0;
+  for (const std::string& id : ids) {
+    ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, id));
+    if (!gone) continue;
+    ++removed;
+    LogInfo(StrCat("run ", id, " removed: the store keeps less by ", why));
+  }
+  if (removed > 0) GiveBack(store);
+  return removed;
+}
+
+void AddAdminMethods(Services& services, const std::string& database,
+                     MethodTable& table) {
+  // On the pool for short work.
+  const auto post = [&services](const std::shared_ptr<Call>& call,
+                                std::function<void()> work) {
+    if (services.short_work.Post(std::move(work))) return;
+    call->Finish(Unavailable("the server is busy or shutting down"));
+  };
+  table.Add(MakeMethod<v1::RemoveRunsRequest>(
+      "/reprise.v1.Admin/RemoveRuns", /*streams=*/false,
+      [&services, post](std::shared_ptr<const v1::RemoveRunsRequest> request,
+                        std::shared_ptr<Call> call) {
+        post(call, [&services, request, call] {
+          const auto response = RemoveRuns(services, *request);
+          if (response.ok()) call->Send(*response);
+          call->Finish(response.status());
+        });
+      }));
+  table.Add(MakeMethod<v1::BackupRequest>(
+      "/reprise.v1.Admin/Backup", /*streams=*/true,
+      [database, post](std::shared_ptr<const v1::BackupRequest>,
+                       std::shared_ptr<Call> call) {
+        post(call, [database, call] { call->Finish(Backup(database, *call)); });
+      }));
+}
+
+}  // namespace reprise::server

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the owner of a store does with it: removing runs, copies, and stores of releases before."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cli_program import ROOT, Reprise
+from serving import until
+
+OLD_RUN = "01a204ee-2f91-764c-9617-0c6698b23e05"
+DAY_NS = 86_400 * 10**9
+
+
+@pytest.fixture
+def serving(reprise: Reprise, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `reprise serve` with more flags; it is up when this returns."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*flags: str) -> subprocess.Popen[str]:
+        log = (tmp_path / "serve.log").open("w")
+        process = subprocess.Popen(
+            [reprise.program, "serve", "--listen", "127.0.0.1:0", *flags],
+            env=reprise.environment,
+            cwd=reprise.folder,
+            stdout=log,
+            stderr=log,
+            text=True,
+        )
+        started.append(process)
+        where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
+
+        def is_up() -> bool:
+            assert process.poll() is None, (tmp_path / "serve.log").read_text()
+            return where.exists()
+
+        until("the server listens", 30, is_up)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            assert process.wait(timeout=30) == 0, (tmp_path / "serve.log").read_text()
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    assert process.wait(timeout=30) == 0
+
+
+def database(reprise: Reprise) -> Path:
+    return Path(reprise.environment["XDG_STATE_HOME"]) / "reprise/reprise.db"
+
+
+def store_of_before(reprise: Reprise) -> None:
+    """Puts the store of the first release where the server looks for its own."""
+    path = database(reprise)
+    path.parent.mkdir(parents=True, mode=0o700)
+    connection = sqlite3.connect(path)
+    connection.executescript((ROOT / "tests/fixtures/store-0.1.0.sql").read_text())
+    connection.close()
+    path.chmod(0o644)  # as that release left it
+
+
+def add_runs(reprise: Reprise, ages_days: list[int], running: str = "") -> None:
+    """Rows of runs that ended so long ago, named by that; `running` has not ended."""
+    connection = sqlite3.connect(database(reprise))
+    for age in ages_days:
+        at = time.time_ns() - age * DAY_NS
+        connection.execute(
+            "INSERT INTO runs (run_id, name, state, started_ns, ended_ns) VALUES (?, ?, 2, ?, ?)",
+            (f"run-{age}", f"{age} days", at, at),
+        )
+    if running:
+        connection.execute(
+            "INSERT INTO runs (run_id, name, state, started_ns) VALUES (?, 'job', 1, 1)", (running,)
+        )
+    connection.commit()
+    connection.close()
+
+
+def runs(reprise: Reprise) -> set[str]:
+    connection = sqlite3.connect(database(reprise))
+    found = {row[0] for row in connection.execute("SELECT run_id FROM runs")}
+    connection.close()
+    return found
+
+
+def with_runs(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]], *ages: int, running: str = ""
+) -> None:
+    """A server with runs of these ages in its store."""
+    stop(serving())
+    add_runs(reprise, list(ages), running)
+    serving("--keep-runs-for", "forever")
+
+
+def test_a_store_of_the_first_release_opens_and_nothing_is_lost(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    store_of_before(reprise)
+    before = sqlite3.connect(database(reprise))
+    tables = [
+        row[0]
+        for row in before.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        if not row[0].startswith("sqlite_")
+    ]
+    columns = {
+        table: ", ".join(row[1] for row in before.execute(f"PRAGMA table_info({table})"))
+        for table in tables
+    }
+    rows = {
+        table: before.execute(f"SELECT {columns[table]} FROM {table}").fetchall()
+        for table in tables
+    }
+    before.close()
+
+    process = serving("--keep-runs-for", "forever")
+
+    shown = reprise("show", OLD_RUN, "--json").json()
+    assert (shown["name"], shown["steps"], shown["records"]) == ("t.py", 12, 272551)
+    assert shown["state"] == "RUN_STATE_FINISHED"
+    verdict = shown["verdict"]
+    assert verdict["validated"]
+    assert (verdict["base_peak_bytes"], verdict["budget_bytes"]) == (214152, 171926)
+    assert (verdict["measured_peak_bytes"], verdict["planned_steps"]) == (165512, 7)
+    assert verdict["checks"] == 2
+    explained = reprise("explain", shown["plan_id"], "--json")
+    assert explained.code == 0, explained.err
+    stop(process)
+    after = sqlite3.connect(database(reprise))
+    for table in tables:
+        assert after.execute(f"SELECT {columns[table]} FROM {table}").fetchall() == rows[table], (
+            table
+        )
+    assert after.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    after.close()
+    assert database(reprise).stat().st_mode & 0o077 == 0
+
+
+def test_runs_that_are_named_go_with_all_that_was_made_of_them(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    store_of_before(reprise)
+    process = serving("--keep-runs-for", "forever")
+
+    refused = reprise("rm", OLD_RUN[:8])
+    assert refused.code == 2
+    assert "add --yes" in refused.err
+    assert runs(reprise) == {OLD_RUN}
+    removed = reprise("rm", OLD_RUN[:8], "--yes")
+    assert removed.code == 0, removed.err
+    assert OLD_RUN in removed.out
+    assert "1 run removed" in removed.out
+    assert reprise("rm", OLD_RUN, "--yes").code == 1
+
+    stop(process)
+    left = sqlite3.connect(database(reprise))
+    for table in ("runs", "sessions", "chunks", "names", "graphs", "plans", "steps", "checks"):
+        assert left.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
+    left.close()
+
+
+def test_rules_choose_by_age_and_number_and_leave_what_is_under_way(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    with_runs(reprise, serving, 1, 10, 20, 40, 50, running="now")
+
+    # Both rules: older than 5 days and not among the three newest.
+    assert "2 runs removed" in reprise("rm", "--older-than", "5d", "--keep-last", "3", "-y").out
+    assert runs(reprise) == {"now", "run-1", "run-10", "run-20"}
+    assert "1 run removed" in reprise("rm", "--older-than", "15d", "--yes").out
+    told = reprise("rm", "--keep-last", "1", "--yes", "--json").json()
+    assert [run["run_id"] for run in told["runs"]] == ["run-10"]
+    assert runs(reprise) == {"now", "run-1"}
+    under_way = reprise("rm", "run-1", "now", "--yes")
+    assert under_way.code == 1
+    assert "is under way" in under_way.err
+    assert runs(reprise) == {"now", "run-1"}
+
+
+def test_what_to_remove_must_be_said_in_one_way(reprise: Reprise) -> None:
+    for words in ([], ["a", "--keep-last", "3"], ["--older-than", "7"], ["--older-than", "x"]):
+        assert reprise("rm", "--yes", *words).code == 2, words
+
+
+def test_a_person_is_asked_and_may_say_no(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    with_runs(reprise, serving, 1, 2)
+    for answer, left in (("n\n", {"run-1", "run-2"}), ("y\n", {"run-1"})):
+        ours, theirs = pty.openpty()
+        asked = subprocess.Popen(
+            [reprise.program, "rm", "run-2"],
+            env=reprise.environment,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.write(ours, answer.encode())
+        _, said = asked.communicate(timeout=60)
+        os.close(ours)
+        os.close(theirs)
+        assert asked.returncode == 0
+        assert "Remove 1 run? [y/N]" in said
+        assert runs(reprise) == left
+
+
+def test_old_runs_go_by_themselves_and_young_ones_stay(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    stop(serving())
+    add_runs(reprise, [1, 29, 31, 400], running="now")
+
+    serving("--keep-runs-for", "30d")
+
+    until("old runs are gone", 30, lambda: runs(reprise) == {"now", "run-1", "run-29"})
+
+
+def test_the_oldest_runs_go_while_the_store_is_too_large(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    stop(serving())
+    add_runs(reprise, [1, 2, 3])
+    connection = sqlite3.connect(database(reprise))
+    for age in (1, 2, 3):
+        connection.execute(
+            "INSERT INTO sessions VALUES"
+            " (?, ?, 'h', 0, 0, '', 0, 0, 1, 0, '', 0, 0, 2, 1, 0, 0, 0)",
+            (f"s{age}", f"run-{age}"),
+        )
+        connection.execute(
+            "INSERT INTO names (session_id, id, text) VALUES (?, 1, ?)", (f"s{age}", "x" * 2**20)
+        )
+    connection.commit()
+    connection.close()
+
+    process = serving("--keep-runs-for", "forever", "--keep-bytes", "2MiB")
+
+    until("the oldest are gone", 30, lambda: runs(reprise) == {"run-1"})
+    stop(process)
+    assert database(reprise).stat().st_size < 2 * 2**20
+
+
+def test_limits_that_cannot_be_read_are_named(reprise: Reprise) -> None:
+    for flag, value in (
+        ("--keep-runs-for", "30"),
+        ("--keep-bytes", "5"),
+        ("--keep-bytes", "-1GiB"),
+    ):
+        refused = reprise("serve", f"{flag}={value}")
+        assert refused.code == 2
+        assert flag in refused.err
+
+
+def test_a_copy_is_whole_private_and_replaces_nothing(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    store_of_before(reprise)
+    serving("--keep-runs-for", "forever")
+
+    copied = reprise("backup", "copy.db", "--json")
+    assert copied.code == 0, copied.err
+    copy = reprise.folder / "copy.db"
+    assert copied.json() == {"file": "copy.db", "bytes": copy.stat().st_size}
+    assert copy.stat().st_mode & 0o777 == 0o600
+    connection = sqlite3.connect(copy)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert connection.execute("SELECT run_id FROM runs").fetchall() == [(OLD_RUN,)]
+    assert connection.execute("SELECT count(*) FROM steps").fetchone() == (12,)
+    connection.close()
+    # Beside the database nothing is left.
+    assert not list(database(reprise).parent.glob("*copy*"))
+
+    again = reprise("backup", "copy.db")
+    assert again.code == 1
+    assert "copy.db: is there already" in again.err
+    assert reprise("backup", "/nowhere/copy.db").code == 1
+
+
+def test_a_copy_that_fails_leaves_no_file(reprise: Reprise) -> None:
+    assert reprise("backup", "copy.db").code == 4
+    assert not (reprise.folder / "copy.db").exists()
