@@ -407,6 +407,14 @@ void Daemon::Impl::FillStatus(v1::ServerStatus& status) const {
 
 std::string Daemon::Impl::NotReady() const {
   if (stopping_) return "shutting down";
+  // An open file goes on without its name: nobody would find the records, or
+  // the daemon.
+  for (const std::string& path :
+       {options_.agent_socket, options_.data_dir + "/reprise.db"}) {
+    if (::access(path.c_str(), F_OK) != 0) {
+      return StrCat(path, " was removed; restart the daemon");
+    }
+  }
   if (std::string why = store_->degraded(); !why.empty()) return why;
   return collector_ != nullptr ? collector_->degraded() : "starting";
 }

@@ -18,15 +18,23 @@ constexpr size_t kMostText = 4 << 20;
 constexpr int kMostDepth = 64;
 constexpr int64_t kMostElements = int64_t{1} << 48;
 
-// The source as what nlohmann's parser reads from. The parser collects a text
-// before it gives it out, so its length is limited here.
+bool IsOfNumber(int c) {
+  return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' ||
+         c == 'e' || c == 'E';
+}
+
+// The source as what nlohmann's parser reads from. The parser collects what it
+// reads from the beginning of a text or number on until the next one begins,
+// blanks and all else between them too, so that length is limited here.
 struct Characters {
   ByteSource& source;
   int current = -1;
   bool in_text = false;
   bool escaped = false;
   bool too_long = false;
+  bool in_number = false;
   size_t text_bytes = 0;
+  size_t other_bytes = 0;  // collected, of anything but a text
 
   explicit Characters(ByteSource& from) : source(from) { Advance(); }
   void Advance() {
@@ -34,6 +42,13 @@ struct Characters {
     if (!in_text) {
       in_text = current == '"';
       text_bytes = 0;
+      const bool begins = !in_number && IsOfNumber(current);
+      in_number = IsOfNumber(current);
+      other_bytes = in_text || begins ? 0 : other_bytes + 1;
+      if (other_bytes > kMostText) {
+        too_long = true;
+        current = -1;
+      }
       return;
     }
     if (++text_bytes > kMostText) {
@@ -303,8 +318,11 @@ Status ReadTraceJson(ByteSource& source, const TakeTraceEvent& take) {
                                     CharacterIterator(), &reader);
   if (characters.too_long) {
     return ResourceExhausted(StrCat("byte ", source.position(),
-                                    ": a text of more than ", kMostText >> 20,
-                                    " MiB"));
+                                    characters.in_text
+                                        ? ": a text of more than "
+                                        : ": no text and no number in more "
+                                          "than ",
+                                    kMostText >> 20, " MiB"));
   }
   if (!source.status().ok()) return source.status();
   if (!good) {

@@ -6,8 +6,11 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <exception>
 #include <thread>
 
+#include "base/str_cat.h"
+#include "server/log.h"
 #include "server/net/http_connection.h"
 
 namespace reprise::server {
@@ -26,8 +29,14 @@ class HttpServer::Impl {
   Impl(HttpHandler handler, HttpUploadOpener uploads)
       : handler_(std::move(handler)),
         uploads_(std::move(uploads)),
-        work_(asio::make_work_guard(context_)),
-        thread_([this] { context_.run(); }) {}
+        work_(asio::make_work_guard(context_)) {
+    // Makes the descriptors of the event loop now: with the first connection
+    // there may be none left.
+    beast::error_code ignored;
+    tcp::socket first(context_);
+    first.open(tcp::v4(), ignored);
+    thread_ = std::thread([this] { Loop(); });
+  }
   ~Impl() { Stop(); }
 
   void Adopt(int fd, bool tls) {
@@ -66,6 +75,19 @@ class HttpServer::Impl {
   }
 
  private:
+  // What one request cannot have, memory or a descriptor, ends neither the
+  // others nor the process.
+  void Loop() {
+    while (true) {
+      try {
+        context_.run();
+        return;
+      } catch (const std::exception& error) {
+        LogError(StrCat("a connection failed: ", error.what()));
+      }
+    }
+  }
+
   const HttpHandler handler_;
   const HttpUploadOpener uploads_;
   Connections connections_;

@@ -19,6 +19,7 @@
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <set>
 #include <thread>
 #include <vector>
@@ -250,8 +251,14 @@ class TlsFront::Impl {
         context_(std::move(context)),
         certificate_(StampOf(options.certificate)),
         key_(StampOf(options.key)),
-        work_(asio::make_work_guard(io_)),
-        thread_([this] { io_.run(); }) {}
+        work_(asio::make_work_guard(io_)) {
+    // Makes the descriptors of the event loop now: with the first connection
+    // there may be none left.
+    Error ignored;
+    tcp::socket first(io_);
+    first.open(tcp::v4(), ignored);
+    thread_ = std::thread([this] { Loop(); });
+  }
 
   void Adopt(int fd) {
     asio::post(io_, [this, fd] {
@@ -292,6 +299,19 @@ class TlsFront::Impl {
   }
 
  private:
+  // What one connection cannot have, memory or a descriptor, ends neither the
+  // others nor the process.
+  void Loop() {
+    while (true) {
+      try {
+        io_.run();
+        return;
+      } catch (const std::exception& error) {
+        LogError(StrCat("a connection failed: ", error.what()));
+      }
+    }
+  }
+
   void ReadAgain() {
     const auto certificate = StampOf(options_.certificate);
     const auto key = StampOf(options_.key);

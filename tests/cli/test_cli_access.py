@@ -6,13 +6,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cli_program import Reprise
-from serving import ask
+from serving import ask, until
 
 NOBODY = 65534
 
@@ -144,3 +147,58 @@ def test_a_token_file_that_is_not_there_is_named(reprise: Reprise) -> None:
 @pytest.mark.usefixtures("server")
 def test_a_browser_call_with_the_token_is_answered(reprise: Reprise) -> None:
     assert ask(reprise, "Query/GetStatus")["listen"] == announced(reprise)["listen"]
+
+
+def test_a_server_without_descriptors_left_lives_and_answers_again(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    """More connections than descriptors, before the first request."""
+    log = (tmp_path / "serve.log").open("w")
+    process = subprocess.Popen(
+        ["prlimit", "--nofile=128", "--", reprise.program, "serve", "--listen", "127.0.0.1:0"],
+        env=reprise.environment,
+        cwd=reprise.folder,
+        stdout=log,
+        stderr=log,
+    )
+    where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
+    until("the server listens", 30, where.exists)
+    host, port = announced(reprise)["listen"].split(":")
+    open_sockets = []
+    for _ in range(200):
+        one = socket.create_connection((host, int(port)), timeout=30)
+        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")
+        open_sockets.append(one)
+    until(
+        "descriptors are used up", 30, lambda: "out of file" in (tmp_path / "serve.log").read_text()
+    )
+    for one in open_sockets:
+        one.close()
+    assert reprise("status").code == 0
+    process.terminate()
+    assert process.wait(timeout=30) == 0, (tmp_path / "serve.log").read_text()
+
+
+@pytest.mark.parametrize("removed", ["socket", "database"])
+def test_a_server_whose_files_were_removed_is_not_ready(
+    reprise: Reprise, server: subprocess.Popen[str], removed: str
+) -> None:
+    said = announced(reprise)
+    path = Path(said["agent_socket"])
+    if removed == "database":
+        path = Path(said["data_dir"]) / "reprise.db"
+    url = f"{said['url']}/readyz"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        assert answer.status == 200
+
+    path.unlink()
+
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token_of(reprise)}"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(asked, timeout=30)
+    assert refused.value.code == 503
+    assert f"{path} was removed" in refused.value.read().decode()
+    # Who does not know the token is not told where things are.
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(url, timeout=30)
+    assert refused.value.read() == b"not ready\n"

@@ -218,5 +218,21 @@ TEST(TraceTest, LimitsDepthAndTexts) {
       HasSubstr("a text of more than 4 MiB"));
 }
 
+TEST(TraceTest, WhatIsNeitherTextNorNumberIsNotCollectedWithoutEnd) {
+  const std::string begin = "{\"traceEvents\": [";
+  std::string lists;
+  for (int i = 0; i < 2 << 20; ++i) lists += "[],";
+  for (const std::string& filling :
+       {std::string(5 << 20, ' '), std::string(5 << 20, '7'),
+        "-" + std::string(5 << 20, '0'), lists}) {
+    const Status status = Open(begin + filling).status();
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    EXPECT_THAT(status.message(),
+                HasSubstr("no text and no number in more than 4 MiB"));
+  }
+  EXPECT_EQ(Open(std::string(5 << 20, '\n') + begin).status().code(),
+            Code::kResourceExhausted);
+}
+
 }  // namespace
 }  // namespace reprise::server
