@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise status: the server, its agents, queue and store.
+#include <cstdlib>
 #include <ctime>
 #include <string>
 
@@ -43,8 +44,12 @@ class StatusCommand : public Command {
         return console.UsageError(client.status().message());
       }
       const StatusOr<std::string> folder = server::DefaultDataDir();
-      if (client.status().code() != Code::kUnavailable || !folder.ok() ||
-          !Exists(*folder + "/reprise.db")) {
+      // One that was named is elsewhere: what is here says nothing about it.
+      const char* variable = std::getenv("REPRISE_SERVER");
+      const bool named =
+          !globals.server.empty() || (variable != nullptr && *variable != '\0');
+      if (named || client.status().code() != Code::kUnavailable ||
+          !folder.ok() || !Exists(*folder + "/reprise.db")) {
         return console.Error(client.status());
       }
       return console.Error(Unavailable(
