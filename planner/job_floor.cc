@@ -15,8 +15,9 @@ bool MayAnybodyRepeat(const Op& op) {
   return op.phase == Phase::kForward && !op.reads.empty();
 }
 
-StepGraph Relaxed(StepGraph graph) {
-  for (Op& op : graph.ops) {
+StepGraph Relaxed(StepGraph graph, const std::vector<uint8_t>& may_rerun) {
+  for (OpId o = 0; o < graph.op_count(); ++o) {
+    Op& op = graph.ops[o];
     if (op.kind == OpKind::kView) continue;
     if (MayAnybodyRepeat(op)) {
       op.kind = OpKind::kPure;
@@ -25,8 +26,8 @@ StepGraph Relaxed(StepGraph graph) {
         graph.storages[s].pinned = false;
         graph.storages[s].release_op = kNoOp;
       }
-    } else if (op.phase != Phase::kForward) {
-      op.kind = OpKind::kOnce;  // a backward runs once
+    } else if (op.phase != Phase::kForward && may_rerun[o] == 0) {
+      op.kind = OpKind::kOnce;  // by hand, a backward runs once
     }
   }
   return graph;
@@ -34,9 +35,10 @@ StepGraph Relaxed(StepGraph graph) {
 
 }  // namespace
 
-JobFloor FloorOf(const StepGraph& graph, int64_t budget_bytes,
-                 int64_t max_ticks) {
-  const StepGraph relaxed = Relaxed(graph);
+JobFloor FloorOf(const StepGraph& graph, const Capabilities& executor,
+                 int64_t budget_bytes, int64_t max_ticks) {
+  const StepGraph relaxed =
+      Relaxed(graph, MakeProblem(graph, executor).rules.may_rerun);
   const Problem problem =
       MakeProblem(relaxed, {.seeded_ok = true,
                             .collective_ok = true,

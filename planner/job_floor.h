@@ -6,8 +6,9 @@
 // A refusal is a proof under the rules of one executor: what it never runs
 // again, keeps, or runs again in the backward only. Here every op of the
 // forward that reads something may run again, anywhere, and nothing of it is
-// kept for anybody. A budget below this floor is out of reach for checkpoints
-// by hand, too; above it the refusal is the executor's own.
+// kept for anybody; other ops may where this executor runs them again. A budget
+// below this floor is out of reach for checkpoints by hand, too; above it the
+// refusal is the executor's own.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ struct JobFloor {
 
 // The graph must be valid. Stops as soon as the floor is above `budget_bytes`,
 // or after so many ticks.
-JobFloor FloorOf(const StepGraph& graph, int64_t budget_bytes,
-                 int64_t max_ticks);
+JobFloor FloorOf(const StepGraph& graph, const Capabilities& executor,
+                 int64_t budget_bytes, int64_t max_ticks);
 
 // Forward ops that never run again and made what `at` or a later op needs, by
 // the bytes of that, the most first. What nobody else could make again either,

@@ -126,12 +126,13 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
   const auto at = static_cast<planner::OpId>(why.blocking_op());
   const int64_t budget = task.request.budget_bytes;
   const int64_t needed = why.smallest_budget_bytes();
-  planner::JobFloor floor = planner::FloorOf(task.graph, budget, kFloorTicks);
+  planner::JobFloor floor = planner::FloorOf(
+      task.graph, task.request.capabilities, budget, kFloorTicks);
   const bool nobody = floor.bytes > budget;
   // What was shown to be too much for the budget may be more than that.
   if (nobody && floor.bytes < needed) {
-    const planner::JobFloor more =
-        planner::FloorOf(task.graph, needed - 1, kFloorTicks);
+    const planner::JobFloor more = planner::FloorOf(
+        task.graph, task.request.capabilities, needed - 1, kFloorTicks);
     if (more.bytes > floor.bytes) floor = more;
   }
   if (nobody && FormatBytesUp(floor.bytes) == FormatBytesUp(needed)) {

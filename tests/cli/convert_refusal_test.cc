@@ -57,7 +57,11 @@ class Step {
     tape.set_executor("tape");
     tape.set_recompute_in_backward_only(true);
     tape.set_free_policy(v1::FREE_POLICY_PROGRAM);
-    const Task task = *MakeTask(graph_, "00000000000000ab", budget, tape);
+    return Sentence(budget, tape);
+  }
+  std::string Sentence(const std::string& budget,
+                       const v1::Capabilities& executor) const {
+    const Task task = *MakeTask(graph_, "00000000000000ab", budget, executor);
     return ToProto(task, *planner::MakePlan(task.graph, task.request), 0)
         .sentence();
   }
@@ -69,6 +73,21 @@ class Step {
 TEST(Refusal, OfWhatTheStepNeedsWhoeverRunsItIsSaidThatNothingFits) {
   EXPECT_EQ(Step().Sentence("1800"),
             "Nothing fits in 1.8 KiB: op 3 wide needs at least 1.9 KiB.");
+}
+
+// Such as one that rewrites the whole graph.
+TEST(Refusal, AnExecutorThatRunsTheBackwardAgainIsNotToldOfAFloorAboveItsOwn) {
+  Step step;
+  // `kept` is made before `wider` and read after it.
+  step.Add("kept", v1::PHASE_BACKWARD, 400, {2});
+  step.Add("wider", v1::PHASE_BACKWARD, 50, {2}).set_workspace_bytes(1500);
+  step.Add("end", v1::PHASE_BACKWARD, 10, {5});
+  v1::Capabilities free;
+  free.set_executor("free");
+
+  EXPECT_THAT(step.Sentence("2500"), HasSubstr("needs at least 2.9 KiB"));
+  EXPECT_EQ(step.Sentence("2500", free),
+            "Nothing fits in 2.4 KiB: op 6 wider needs at least 2.5 KiB.");
 }
 
 TEST(Refusal, OfWhatOnlyARuleOfTheExecutorNeedsTheRuleIsNamed) {
