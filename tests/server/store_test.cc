@@ -144,10 +144,10 @@ TEST(StoreTest, FindsARunByItsBeginningButNotByAnAmbiguousOne) {
 
 TEST(LockFileTest, NamesThePidOfTheHolder) {
   const TemporaryFolder folder;
-  const auto first = LockFile::Take(folder.path());
+  const auto first = LockFile::Take(folder.path(), /*yields=*/false);
   ASSERT_TRUE(first.ok());
 
-  const auto second = LockFile::Take(folder.path());
+  const auto second = LockFile::Take(folder.path(), /*yields=*/false);
 
   EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
   EXPECT_THAT(second.status().message(),
