@@ -224,7 +224,7 @@ TEST(TraceTest, WhatIsNeitherTextNorNumberIsNotCollectedWithoutEnd) {
   for (int i = 0; i < 2 << 20; ++i) lists += "[],";
   for (const std::string& filling :
        {std::string(5 << 20, ' '), std::string(5 << 20, '7'),
-        "-" + std::string(5 << 20, '0'), lists}) {
+        "-" + std::string(5 << 20, '7'), lists}) {
     const Status status = Open(begin + filling).status();
     EXPECT_EQ(status.code(), Code::kResourceExhausted);
     EXPECT_THAT(status.message(),

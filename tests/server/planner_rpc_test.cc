@@ -328,19 +328,5 @@ TEST(HealthTest, EveryServiceServes) {
   }
 }
 
-TEST(ReflectionTest, ListsOurServices) {
-  TestServer server;
-
-  // list_services is field 7 of the request.
-  const std::string answer =
-      RawCall(server.channel(),
-              "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-              TextField(7, "*"));
-
-  EXPECT_THAT(answer, HasSubstr("reprise.v1.Planner"));
-  EXPECT_THAT(answer, HasSubstr("reprise.v1.Query"));
-  EXPECT_THAT(answer, HasSubstr("reprise.v1.Ingest"));
-}
-
 }  // namespace
 }  // namespace reprise::server
