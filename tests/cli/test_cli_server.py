@@ -221,7 +221,12 @@ def test_what_a_run_prints_works_after_its_end(jobs: Reprise) -> None:
     page = re.findall(r"http://127\.0\.0\.1:\d+/runs/\S+", ran.err)[0]
     time.sleep(3)  # longer than a daemon stays that is told to stay for two seconds
 
-    assert urllib.request.urlopen(page, timeout=30).status == 200
+    # As a browser that has opened the link which `reprise status` prints.
+    token = json.loads(_server_file(jobs).read_text())["token_file"]
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    page += f"?token={Path(token).read_text().strip()}"
+    with browser.open(page, timeout=30) as answer:
+        assert (answer.status, "token" in answer.url) == (200, False)
     assert "finished  5 steps" in jobs("show", "latest").out
     _end_private_daemon(jobs)
     assert "reprise show latest" in jobs.fails(4, "status")
@@ -243,6 +248,10 @@ def test_a_server_takes_the_place_of_an_idle_private_daemon(jobs: Reprise) -> No
     assert "finished  5 steps" in jobs("show", "latest").out
     server.terminate()
     assert server.wait(timeout=30) == 0
+
+
+def _server_file(jobs: Reprise) -> Path:
+    return Path(jobs.environment["XDG_RUNTIME_DIR"]) / "server.json"
 
 
 def _private_daemon(jobs: Reprise) -> int:
