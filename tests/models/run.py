@@ -27,7 +27,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 16
 LIMIT_S = 600
-# In three small networks a planned step had -11, +4 and +11 KiB beside its tensors against a plain one.
+# In three small networks a planned step had -11, +4 and +11 KiB beside its tensors against a
+# plain one.
 # Where a framework owns the loop, the tensors of the plain step are not known, and the share is
 # asked of what lies beside them, too: nodes of autograd, Python objects, 80 to 200 KiB there.
 SLACK_BYTES = 256 << 10

@@ -26,6 +26,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "clients" / "python" / "src"
 
+# A private daemon of a test does not stay for an hour.
+os.environ.setdefault("REPRISE_LINGER", "2")
+
 # The tests run against this tree, also where the package is not installed.
 if str(SOURCE) not in sys.path:
     sys.path.insert(0, str(SOURCE))
@@ -97,8 +100,6 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    # A private daemon of a test does not stay for an hour.
-    monkeypatch.setenv("REPRISE_LINGER", "2")
     for name in (
         "REPRISE_SOCKET",
         "REPRISE_SERVER",
