@@ -66,9 +66,7 @@ class Daemon::Impl {
   Status Start();
   void Stop(milliseconds patience);
   bool Tick();
-  bool MayYield() const {
-    return options_.private_daemon && collector_->Agents().empty();
-  }
+  bool MayYield() { return options_.private_daemon && collector_->Retire(); }
   void Abandon() {
     if (!announced_) return;
     ::unlink(ServerFile().c_str());
@@ -477,7 +475,8 @@ bool Daemon::Impl::Tick() {
     asked_before_ = asked;
     last_needed_ = now;
   }
-  return now - last_needed_ >= seconds(options_.linger_seconds);
+  return now - last_needed_ >= seconds(options_.linger_seconds) &&
+         collector_->Retire();
 }
 
 void Daemon::Impl::Stop(milliseconds patience) {
@@ -526,7 +525,7 @@ StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options) {
 std::string Daemon::http_address() const { return impl_->http_address(); }
 std::string Daemon::grpc_address() const { return impl_->grpc_address(); }
 bool Daemon::Tick() { return impl_->Tick(); }
-bool Daemon::MayYield() const { return impl_->MayYield(); }
+bool Daemon::MayYield() { return impl_->MayYield(); }
 void Daemon::Stop(milliseconds patience) { impl_->Stop(patience); }
 void Daemon::Abandon() { impl_->Abandon(); }
 

@@ -46,7 +46,8 @@ class Daemon {
   bool Tick();
 
   // A private daemon without a job: another one may take its place at once.
-  bool MayYield() const;
+  // Where it returns true no job can come any more.
+  bool MayYield();
 
   // Clean shutdown within about `patience`.
   void Stop(std::chrono::milliseconds patience);

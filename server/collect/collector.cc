@@ -69,6 +69,12 @@ class Collector::Impl {
     return loop_.Start(*forwarder_, *relay_);
   }
 
+  bool Retire() {
+    if (!loop_.Retire()) return false;
+    RemoveSocket();
+    return true;
+  }
+
   Status Drain(std::chrono::milliseconds deadline) {
     const auto until = std::chrono::steady_clock::now() + deadline;
     RemoveSocket();
@@ -159,6 +165,8 @@ std::string Collector::degraded() const {
   const std::string spool = impl_->loop().trouble();
   return spool.empty() ? impl_->forwarder().trouble() : spool;
 }
+
+bool Collector::Retire() { return impl_->Retire(); }
 
 Status Collector::Drain(std::chrono::milliseconds deadline) {
   return impl_->Drain(deadline);

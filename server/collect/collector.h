@@ -126,6 +126,11 @@ class Collector {
   // Empty when all is well, else one sentence ("spool: disk full: ...").
   std::string degraded() const;
 
+  // For a daemon that would end: takes no new agents from now on, unless one is
+  // there or is about to be. Returns whether nobody is. An agent that comes
+  // later finds no daemon, and so starts another.
+  bool Retire();
+
   // Takes no new agents, tells the others to flush, empties the rings, commits
   // and forwards until everything is acknowledged. Connected sessions are not
   // ended: they go on with the next daemon.

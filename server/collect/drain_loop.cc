@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "base/str_cat.h"
@@ -128,6 +129,17 @@ void DrainLoop::OpenWindow(int64_t key, const v1::OpenWindow& window) {
     const auto found = sessions_.find(key);
     if (found != sessions_.end()) found->second->OpenWindow(window);
   });
+}
+
+bool DrainLoop::Retire() {
+  std::promise<bool> retired;
+  Post([this, &retired] {
+    if (listener_.valid()) Accept();
+    const bool needed = !newcomers_.empty() || !sessions_.empty();
+    if (!needed) listener_ = Fd();
+    retired.set_value(!needed);
+  });
+  return retired.get_future().get();
 }
 
 void DrainLoop::BeginDrain() {

@@ -55,6 +55,9 @@ class DrainLoop {
   void Answered(PlanAnswer answer);
   void OpenWindow(int64_t key, const v1::OpenWindow& window);
 
+  // Closes the listener unless there is an agent, also one that has only
+  // connected. Returns whether it did: from then on no agent can come.
+  bool Retire();
   // Closes the listener, asks agents to flush, and from then on waits for
   // nothing before it stores.
   void BeginDrain();

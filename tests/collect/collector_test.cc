@@ -457,6 +457,23 @@ TEST_F(SmallSpoolTest, TrimsTheOldestChunksAndReportsThemAsLost) {
             Numbers(100'000 - got.addresses.size(), got.addresses.size()));
 }
 
+// ---- Retire ----
+
+TEST_F(CollectorTest, RetiresOnceNobodyIsThere) {
+  RawAgent newcomer;
+  ASSERT_TRUE(newcomer.Dial(socket()));
+  EXPECT_FALSE(collector_->Retire()) << "it has connected, and says HELLO next";
+  ASSERT_TRUE(newcomer.Connect(socket())) << newcomer.refusal();
+  EXPECT_FALSE(collector_->Retire());
+  newcomer.SendBye();
+  newcomer.Hang();
+
+  ASSERT_TRUE(Eventually([&] { return collector_->Retire(); }));
+
+  RawAgent late;
+  EXPECT_FALSE(late.Dial(socket()));
+}
+
 // ---- Drain ----
 
 TEST_F(CollectorTest, DrainsEverythingAndLeavesTheSessionToTheNextDaemon) {

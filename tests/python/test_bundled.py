@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,16 +23,12 @@ def installation(folder: Path, *programs: str) -> Path:
         program = package / "bin" / name
         program.write_text(f'#!/bin/sh\necho {name} "$@" "$REPRISE_PYTHON"\nexit 7\n')
         program.chmod(0o755)
-    for name in (
-        "__init__.py",
-        "bundled.py",
-        "errors.py",
-        "plan.py",
-        "units.py",
-        "proto_json.py",
-    ):
-        source = ROOT / "clients/python/src/reprise" / name
-        (package / name).write_bytes(source.read_bytes())
+    shutil.copytree(
+        ROOT / "clients/python/src/reprise",
+        package,
+        ignore=shutil.ignore_patterns("__pycache__", "torch", "tensorflow"),
+        dirs_exist_ok=True,
+    )
     return package
 
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from reprise import abi, daemon
 from reprise.errors import RepriseError
@@ -70,6 +70,8 @@ class AgentCaps:
 class Agent:
     """The process-wide agent. `start` again returns the same session."""
 
+    _live: ClassVar[Agent | None] = None
+
     def __init__(self, library: abi.Library | None, why: str, run_id: str) -> None:
         self._library = library
         self._why = why
@@ -112,7 +114,29 @@ class Agent:
             return cls(None, f"{library.path}: {_CODES.get(code, code)}", run)
         made = cls(library, "", run)
         made._socket = Path(socket) if socket else None
+        cls._live = made
         return made
+
+    @classmethod
+    def connect(
+        cls, labels: Mapping[str, str], run_id: str | None = None
+    ) -> tuple[daemon.Collector, Agent]:
+        """The daemon beside this process, started where there is none, and an agent of it.
+
+        A private daemon ends some time after its last job: one that still answered may be gone when
+        the agent comes. Then another is started."""
+        for _ in range(3):
+            collector = daemon.ensure()
+            agent = cls.start(run_id, labels, socket=collector.socket)
+            if collector.socket is None or agent.status != "inert" or not agent.loaded:
+                break
+            agent.stop()
+        return collector, agent
+
+    @classmethod
+    def live(cls) -> Agent | None:
+        """The agent whose session is open in this process, if there is one."""
+        return cls._live
 
     @property
     def loaded(self) -> bool:
@@ -365,6 +389,7 @@ class Agent:
             trouble = self.why if self.status == "inert" else ""
             self._library.blocking.reprise_stop()
             self._library = None
+            Agent._live = None
             self._why = trouble or "the session was stopped"
             self.op_begin, self.op_end, self.at = ignore_begin, ignore_end, ignore_end
 

@@ -13,7 +13,6 @@ graph end that run's session and begin one in the other run.
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from reprise.errors import RepriseError
@@ -89,26 +88,22 @@ def report_check(
 def _connected(plan: Plan | None) -> Agent:
     """The agent, in the run of the plan."""
     global _agent
-    from reprise import daemon
     from reprise.agent import Agent
 
     run = run_of(plan)
+    live = Agent.live()
+    if live is not None and live is not _agent:
+        raise RepriseError(
+            f"this process has a job that reports to run {live.run_id}; report the steps of a step "
+            "graph from another process"
+        )
+    # A process has one session at a time.
     if _agent is not None and plan is not None and run not in (None, _agent.run_id):
-        _leave(_agent)
+        _agent.stop()
         _agent = None
     if _agent is None:
-        _agent = Agent.start(run, labels={"name": "step graph"}, socket=daemon.ensure().socket)
+        _, _agent = Agent.connect({"name": "step graph"}, run)
     return _agent
-
-
-def _leave(agent: Agent) -> None:
-    """Ends the session of another graph's run: a process has one session at a time."""
-    if "reprise.torch" in sys.modules:
-        raise RepriseError(
-            f"this process reports for run {agent.run_id} and has a model armed; report the steps "
-            "of another graph from another process"
-        )
-    agent.stop()
 
 
 def _say_applied(agent: Agent, plan: Plan | None) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from reprise import daemon
 from reprise.agent import Agent
 from reprise.plan import Plan
 
@@ -30,15 +29,20 @@ def asked(
     message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
 ) -> tuple[Plan | None, str, bool]:
     """A plan, or why there is none, and whether the planner found that nothing fits."""
-    collector = daemon.ensure()
-    if collector.socket is None:
-        return None, collector.why, False
-    agent = Agent.start(labels={"name": "estimate"}, socket=collector.socket)
-    text = json.dumps({**message, "name": f"{message['name']}, {budget}"}).encode()
-    graph = agent.submit_graph(text, budget, capabilities, message["static_bytes"])
-    if graph is None:
-        return None, agent.why, False
-    reply = agent.wait_plan(graph, timeout_s=WAIT_S)
+    before = Agent.live()
+    collector, agent = Agent.connect({"name": "estimate"})
+    try:
+        if collector.socket is None:
+            return None, collector.why, False
+        text = json.dumps({**message, "name": f"{message['name']}, {budget}"}).encode()
+        graph = agent.submit_graph(text, budget, capabilities, message["static_bytes"])
+        if graph is None:
+            return None, agent.why, False
+        reply = agent.wait_plan(graph, timeout_s=WAIT_S)
+    finally:
+        # The session of a job that trains in this process goes on.
+        if before is None:
+            agent.stop()
     if reply.plan is not None and reply.plan.feasible:
         return reply.plan, "", False
     why = reply.why or (reply.plan.sentence if reply.plan else "no plan came in time")

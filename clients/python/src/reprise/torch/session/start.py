@@ -16,7 +16,7 @@ from types import BuiltinFunctionType
 import torch
 from torch import nn
 
-from reprise import abi, daemon
+from reprise import abi
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.saying import say
@@ -119,7 +119,7 @@ def _start_compiled(
     if site_of(model) is None or supported():
         return False
     labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
-    _, agent = _connect(labels)
+    _, agent = Agent.connect(labels)
     told = Reporting(agent, budget)
     compiled[model] = CompiledJob(model, budget, every, told=told, lent=lent, verify=verify)
     return True
@@ -156,7 +156,7 @@ def _start(
     if budget is not None:
         prepare()
     labels = {**_labels(model, name, budget), "meter": meter.name}
-    collector, agent = _connect(labels)
+    collector, agent = Agent.connect(labels)
     session = Session(
         model,
         agent=agent,
@@ -193,18 +193,6 @@ def _what_works(model: nn.Module, budget: str | None) -> dict[str, str]:
         builtin = isinstance(abi.load().op_begin, BuiltinFunctionType)
         facts["op_marks"] = "builtin functions" if builtin else "ctypes: slower in traced steps"
     return facts
-
-
-def _connect(labels: dict[str, str]) -> tuple[daemon.Collector, Agent]:
-    """A private daemon ends when its last job does: one that still answered may be gone when the
-    agent comes. Then another is started."""
-    for _ in range(3):
-        collector = daemon.ensure()
-        agent = Agent.start(labels=labels, socket=collector.socket)
-        if collector.socket is None or agent.status != "inert" or not agent.loaded:
-            break
-        agent.stop()
-    return collector, agent
 
 
 def _unsupported(model: nn.Module) -> str:
