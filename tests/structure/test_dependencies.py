@@ -38,8 +38,8 @@ PLANNER: dict[str, set[str]] = {
 # The one header of the agent that the server may see: the wire format.
 AGENT_HEADERS = {"reprise_wire.h", "reprise_agent.h"}
 
-# Folder of the PyTorch adapter -> those it may import from. Imports for the sake of types alone, as
-# a part has them of the session it belongs to, are no arrows.
+# Folder of the PyTorch adapter -> those it may import from. Imports for the sake of types alone are
+# arrows, too: whoever changes the one file has to know the other.
 TORCH = "clients/python/src/reprise/torch"
 BELOW: dict[str, set[str]] = {
     "ground": set(),
@@ -93,16 +93,65 @@ def folder_of(include: str) -> str | None:
 
 
 def imports(node: ast.AST) -> Iterator[str]:
-    """Modules that it imports when it runs."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
+    """Modules that a file imports, at its top, in a function, or for the sake of types."""
+    for child in ast.walk(node):
         if isinstance(child, ast.ImportFrom) and child.module:
             yield child.module
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
         elif isinstance(child, ast.Import):
             yield from (alias.name for alias in child.names)
-        yield from imports(child)
+
+
+CLIENT = ROOT / "clients/python/src"
+
+
+def client_arrows() -> dict[str, set[str]]:
+    """By module of the Python client: the modules of it that it imports."""
+    files = {
+        ".".join(path.relative_to(CLIENT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted(CLIENT.rglob("*.py"))
+    }
+    return {module: set(targets(path, set(files))) - {module} for module, path in files.items()}
+
+
+def targets(path: Path, modules: set[str]) -> Iterator[str]:
+    """Those of `modules` that a file imports. `from package import module` is an arrow to the
+    module, and to the package where the name is one of its own."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield from {name if name in modules else node.module} & modules
+        elif isinstance(node, ast.Import):
+            yield from {alias.name for alias in node.names} & modules
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of modules in which each reaches every other along arrows."""
+    reached = {module: set(after) for module, after in arrows.items()}
+    changed = True
+    while changed:
+        changed = False
+        for after in reached.values():
+            further = set().union(*(reached[other] for other in after)) - after
+            changed |= bool(further)
+            after |= further
+    found = {
+        tuple(sorted(other for other in after if module in reached[other]))
+        for module, after in reached.items()
+        if module in after
+    }
+    return [list(circle) for circle in sorted(found)]
+
+
+def test_a_circle_of_imports_is_found() -> None:
+    arrows = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"d"}}
+
+    assert circles(arrows) == [["a", "b", "c"]]
+
+
+def test_the_client_has_no_circle_of_imports() -> None:
+    assert circles(client_arrows()) == []
 
 
 @pytest.mark.parametrize("folder", BELOW)

@@ -16,9 +16,10 @@ import pytest
 
 import reprise
 from reprise import plan as neutral
-from reprise.errors import InfeasibleBudget, RepriseError, ServerUnavailable
+from reprise.errors import RepriseError, ServerUnavailable
 from reprise.plan import StepGraph, base_schedule, evaluate, plan, report_step, reporting, sweep
 from reprise.plan.asking import run_of
+from reprise.plan.received import InfeasibleBudget
 from reprise.plan.server import Server
 
 sys.path.insert(0, str(Path(__file__).parent))

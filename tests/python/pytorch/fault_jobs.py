@@ -28,7 +28,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import reprise  # noqa: E402
-from reprise.saying import otherwise  # noqa: E402
+from reprise.entry import otherwise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
 from reprise.torch.meter.room import Room  # noqa: E402
 from reprise.torch.session import attach  # noqa: E402

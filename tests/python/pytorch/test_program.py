@@ -8,7 +8,7 @@ import referee
 from jobs import CapturedGraph, captured, compile_plan, plain_step, start_meter
 from nets import Chain, ConvNet, job
 
-from reprise.torch.tape.program import PlanRejected
+from reprise.torch.tape.compile_plan import PlanRejected
 
 
 @pytest.fixture(scope="module")

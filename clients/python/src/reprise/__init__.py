@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from reprise.errors import InfeasibleBudget, RepriseError, ServerUnavailable
+from reprise.errors import RepriseError, ServerUnavailable
 from reprise.plan import Plan
+from reprise.plan.received import InfeasibleBudget
 
 if TYPE_CHECKING:
     from reprise.api import auto, remove, report

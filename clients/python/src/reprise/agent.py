@@ -26,7 +26,7 @@ from reprise import abi, daemon
 from reprise.errors import RepriseError
 from reprise.launched import shared_run_id, uuid7_of
 from reprise.marks import At, OpBegin, OpEnd, ignore_begin, ignore_end
-from reprise.plan import Plan
+from reprise.plan.received import Plan
 
 __all__ = ["Agent", "AgentCaps", "PlanReply"]
 

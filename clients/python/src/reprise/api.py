@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from reprise.elsewhere import call_for
+from reprise.entry import otherwise
 from reprise.errors import RepriseError
-from reprise.saying import because, otherwise
+from reprise.saying import because
 from reprise.units import check_budget, format_bytes
 
 if TYPE_CHECKING:

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
 
-from reprise.errors import RepriseError
-
-__all__ = ["because", "otherwise", "say"]
-
-F = TypeVar("F", bound=Callable[..., Any])
+__all__ = ["because", "say"]
 
 
 def say(text: str) -> None:
@@ -45,26 +38,3 @@ def because(text: str) -> str:
     """The reason alone, of a line that also says that the job trains without a plan, or under an
     earlier one. For places that say that themselves: a report, a verdict."""
     return text.removeprefix("trains without a plan: ").partition("; trains ")[0]
-
-
-def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
-    """Decorates what the program calls itself: where it fails that is reported, and
-    `instead(*args, **kwargs)` returned. What it says to the program (RepriseError) is no fault."""
-
-    def decorate(do: F) -> F:
-        @wraps(do)
-        def guarded(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return do(*args, **kwargs)
-            except RepriseError:
-                raise
-            except Exception as error:
-                from reprise.torch.ground import guard
-
-                if not guard.caught(error):
-                    raise
-            return instead(*args, **kwargs)
-
-        return guarded  # type: ignore[return-value]
-
-    return decorate

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from reprise.errors import InfeasibleBudget, RepriseError, ServerUnavailable
+from reprise.errors import RepriseError, ServerUnavailable
 from reprise.plan.capabilities import Capabilities
-from reprise.plan.received import Infeasible, Plan, read_infeasible
+from reprise.plan.received import Infeasible, InfeasibleBudget, Plan, read_infeasible
 from reprise.plan.server import Server
 from reprise.plan.step_graph import StepGraph
 from reprise.proto_json import Fields

@@ -22,7 +22,15 @@ from enum import IntEnum
 from reprise.errors import RepriseError
 from reprise.proto_json import Fields
 
-__all__ = ["BoundProof", "BoundScope", "Decision", "FreePolicy", "Infeasible", "Plan"]
+__all__ = [
+    "BoundProof",
+    "BoundScope",
+    "Decision",
+    "FreePolicy",
+    "Infeasible",
+    "InfeasibleBudget",
+    "Plan",
+]
 
 MAX_PLAN_BYTES = 16 << 20
 
@@ -209,3 +217,17 @@ def read_infeasible(f: Fields) -> Infeasible:
         smallest_known_bytes=f.size("smallest_known_bytes"),
         storages=f.integers("storages"),
     )
+
+
+class InfeasibleBudget(RepriseError):
+    """No plan fits the budget.
+
+    `smallest_bytes` is the smallest budget that is not ruled out. `plan` is the planner's answer,
+    if it gave one: it names the op that needs more, and says whether the refusal was checked."""
+
+    def __init__(
+        self, sentence: str, smallest_bytes: int | None = None, plan: Plan | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.smallest_bytes = smallest_bytes
+        self.plan = plan

@@ -16,9 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from reprise.errors import InfeasibleBudget, RepriseError
+from reprise.errors import RepriseError
 from reprise.plan import Evaluation, Plan, base_schedule, evaluate
 from reprise.plan import plan as ask
+from reprise.plan.received import InfeasibleBudget
 from reprise.tensorflow.captured import CapturedStep, capture
 from reprise.tensorflow.in_place import peak_in_place
 from reprise.tensorflow.modes import checkpoints_of, schedule_of

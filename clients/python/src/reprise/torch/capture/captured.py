@@ -12,7 +12,6 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprise.torch.capture.sizes import Chosen
 from reprise.torch.ground.ops import OpKind
 
 __all__ = [
@@ -22,11 +21,24 @@ __all__ = [
     "CapturedOp",
     "CapturedStep",
     "CapturedStorage",
+    "Chosen",
     "SavedTensor",
     "Unpack",
 ]
 
 FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3  # numbered as reprise.v1.Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Rows that the data chose in the captured step, and the most to expect."""
+
+    rows: int
+    most: int
+
+    def largest(self, size: int) -> int:
+        """The same number of bytes per row, for the most rows."""
+        return size * self.most // self.rows if self.rows else size
 
 
 @dataclass(slots=True, eq=False)

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStorage
+from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStorage, Chosen
 from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.place import Place
-from reprise.torch.capture.sizes import Chosen, follow
+from reprise.torch.capture.sizes import follow
 from reprise.torch.ground.ops import OpKind, outputs_in, tensors_in
 from reprise.torch.ground.subclass import parts_of
 from reprise.torch.meter.meter import Meter

@@ -14,31 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
+from reprise.torch.capture.captured import CapturedStorage, Chosen
 from reprise.torch.ground.ops import chooses_rows, tensors_in
 
-if TYPE_CHECKING:
-    from reprise.torch.capture.captured import CapturedStorage
-
-__all__ = ["Chosen", "chosen_by", "follow"]
+__all__ = ["chosen_by", "follow"]
 
 DEVIATIONS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Rows that the data chose in the captured step, and the most to expect."""
-
-    rows: int
-    most: int
-
-    def largest(self, size: int) -> int:
-        """The same number of bytes per row, for the most rows."""
-        return size * self.most // self.rows if self.rows else size
 
 
 def chosen_by(func: Any, args: tuple[Any, ...], out: Any) -> Chosen | None:

@@ -3,7 +3,7 @@
 
     python -m reprise.torch.compiled.fast build        # ahead of time; prints where it is
 
-    Compiled.of(program, unpack, stale)       # None: this program runs in Python alone
+    module = load(unpack, stale)       # None: plans run in Python alone
 
 The tape is complete in Python; this is the same, for less: an op that is only looked at and a
 tensor that is only kept never reach the interpreter. A job does not wait for the compiler (some
@@ -17,26 +17,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from reprise.saying import say
 from reprise.torch.ground import guard, modes, saved_hooks
 from reprise.torch.ground.native import SOURCES, Native
-from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, statistics_of, trains_at
+from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES
 
-if TYPE_CHECKING:
-    from reprise.torch.tape.program import Program, Row
-
-__all__ = ["FAST", "Compiled", "Ground", "Track", "alone", "library", "load", "prepare"]
+__all__ = ["FAST", "Ground", "Track", "alone", "library", "load", "name_of", "prepare"]
 
 FAST = Native(
     "fast",
@@ -126,7 +120,7 @@ def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
     """The same with the gate in place; None: it has none here."""
     module = library()
     if module is None or not module.setup(
-        saved_hooks.unpacking(unpack), stale, guard.caught, [_name(func) for func in IGNORED]
+        saved_hooks.unpacking(unpack), stale, guard.caught, [name_of(func) for func in IGNORED]
     ):
         return None
     return module if _teach_higher_order_operators() else None
@@ -156,90 +150,10 @@ def _teach_higher_order_operators() -> bool:
     return True
 
 
-def _name(func: Any) -> tuple[str, str]:
-    """As the dispatcher knows it."""
+def name_of(func: Any) -> tuple[str, str]:
+    """Returns the name and the overload under which the dispatcher knows an operator."""
     name, overload = func._schema.name, func._schema.overload_name
     return name, overload
-
-
-def _hooked(program: Program) -> set[int]:
-    """Windows that go through the hooks: something of them is given up, or is unpacked where
-    something is replayed. Or is an output of its call: without a hook autograd would make a copy
-    of it, and that comes to the dispatch mode past the gate."""
-    wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
-    wanted |= program.outputs
-    wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
-    return {program.windows[slot] for slot in wanted}
-
-
-def thin(program: Program) -> Program:
-    """The program with the unpacks of hooked windows only."""
-    if not program.windows:
-        return program
-    hooked = _hooked(program)
-    kept = [n for n, slot in enumerate(program.events) if program.windows[slot] in hooked]
-    return replace(
-        program,
-        events=tuple(program.events[n] for n in kept),
-        event_ops=tuple(program.event_ops[n] for n in kept),
-        bursts=tuple(program.bursts[n] for n in kept),
-        kept=tuple(program.kept[n] for n in kept if program.kept),
-    )
-
-
-def _windows(program: Program) -> tuple[bytes, array[int]]:
-    """By window: hooked or not, and its first slot."""
-    if not program.windows:
-        return b"", array("q")
-    hooked = _hooked(program)
-    windows = range(len(program.rows) + 1)
-    first = array("q", (bisect_left(program.windows, window) for window in windows))
-    return bytes(window in hooked for window in windows), first
-
-
-def sheet_of(fast: Any, program: Program) -> Any:
-    """The program as the gate reads it."""
-    if any(not isinstance(row.func, torch._ops.OpOverload) for row in program.rows):
-        return None
-    rows = [_name(row.func) for row in program.rows]
-    specials = [None if row.plain else _special(row) for row in program.rows]
-    bursts = [
-        tuple((replay.op, tuple(replay.keep.items())) for replay in burst)
-        for burst in program.bursts
-    ]
-    quiet = bytes(not burst for burst in program.bursts)
-    try:
-        return fast.Sheet(
-            rows,
-            specials,
-            bursts,
-            bytes(program.slots),
-            array("q", program.events),
-            quiet,
-            *_windows(program),
-            array("q", (row.op for row in program.rows)),
-            array("q", program.event_ops),
-            array("q", program.versions),
-            array("q", program.firsts),
-        )
-    except LookupError:
-        return None
-
-
-def _special(row: Row) -> tuple[Any, ...]:
-    """A row that is recorded, or writes."""
-    statistics, without = statistics_of(row.func)
-    return (
-        row.replays,
-        row.writes,
-        row.seeded,
-        row.short,
-        trains_at(row.func),
-        statistics,
-        None if without is None else _name(without),
-        row.cells,
-        row.first_life_reads,
-    )
 
 
 def alone() -> bool:
@@ -261,35 +175,6 @@ class Ground(modes.Mode):
 
     def op(self, op: modes.Op, types: Any) -> Any:
         return op.run() if PLAIN_TYPES.issuperset(types) else NotImplemented
-
-
-class Compiled:
-    """A program as fast.cc runs it."""
-
-    def __init__(self, module: Any, program: Program, sheet: Any) -> None:
-        self.module = module
-        self.program = program  # with what still comes to Python
-        self._sheet = sheet
-
-    @classmethod
-    def of(
-        cls, program: Program, unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]
-    ) -> Compiled | None:
-        """None: nothing compiled is here, or it cannot run this program."""
-        module = load(unpack, stale) if program.replays else None
-        if module is None:
-            return None
-        thinned = thin(program)
-        sheet = sheet_of(module, thinned)
-        return None if sheet is None else cls(module, thinned, sheet)
-
-    def track(self, run: Any, here: int = 0, device: torch.device | None = None) -> Any:
-        """The state of a step, at its beginning. `device`: a GPU, whose streams are looked at."""
-        made = self.module.Track(self._sheet, run)
-        made.here = here
-        if device is not None:
-            made.on(torch.cuda.current_device() if device.index is None else device.index)
-        return made
 
 
 if __name__ == "__main__":

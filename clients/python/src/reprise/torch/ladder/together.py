@@ -29,19 +29,16 @@ meeting, and all stop; one that does not come ends the others' planning after th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from reprise.agent import PlanReply
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.ladder.job import Job
 from reprise.torch.ladder.ladder import MAX_RUNGS, Key, Rung
 from reprise.torch.ladder.ranks import Ranks
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.tape.tape import Tape
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Together"]
 
@@ -83,7 +80,7 @@ class _Fresh:
 class Together:
     """This rank among the others. What is not local is the same on all of them."""
 
-    def __init__(self, session: Session, ranks: Ranks) -> None:
+    def __init__(self, session: Job, ranks: Ranks) -> None:
         self._session = session
         self._planning = session.planning
         self._ranks = ranks

@@ -19,7 +19,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from reprise.errors import InfeasibleBudget, RepriseError
+from reprise.errors import RepriseError
+from reprise.plan.received import InfeasibleBudget
 from reprise.torch.check.verify import Generators
 
 if TYPE_CHECKING:

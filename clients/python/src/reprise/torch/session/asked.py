@@ -7,16 +7,14 @@ capabilities = executor(session, rung)              # the tape, and what it cost
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reprise.errors import RepriseError
 from reprise.torch.ladder.ladder import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes
+from reprise.torch.session.job import Job
 from reprise.torch.tape.launches import launch_ns, launches
 from reprise.units import format_bytes, parse_bytes
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["executor", "within_device"]
 
@@ -27,7 +25,7 @@ PIECES = (20 << 20) + (2 << 20)
 KERNELS = 2
 
 
-def within_device(session: Session, message: dict[str, Any], budget: str) -> str:
+def within_device(session: Job, message: dict[str, Any], budget: str) -> str:
     """The budget; less on a GPU that has less for this process than that and what its allocator
     takes beyond the bytes that are asked of it: rounding and fragments, as measured so far, and one
     more piece of each size."""
@@ -45,7 +43,7 @@ def within_device(session: Session, message: dict[str, Any], budget: str) -> str
     return str(there - beyond)
 
 
-def _bytes_of(budget: str, message: dict[str, Any], session: Session) -> int | None:
+def _bytes_of(budget: str, message: dict[str, Any], session: Job) -> int | None:
     """None: the budget is not of a form that is known here."""
     try:
         if budget.endswith("x"):
@@ -56,7 +54,7 @@ def _bytes_of(budget: str, message: dict[str, Any], session: Session) -> int | N
         return None
 
 
-def executor(session: Session, rung: Rung) -> str:
+def executor(session: Job, rung: Rung) -> str:
     """As the server reads it. The tape costs what it costs on a machine as busy as the one on which
     the graph's ops were timed; a replay on a GPU, whose op takes what its kernels take, the launch
     too."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,10 +33,8 @@ from reprise.torch.check.written import Written, buffers_of
 from reprise.torch.ground import guard
 from reprise.torch.ground.ops import never_again, only_allocates, partly_written
 from reprise.torch.ladder.ladder import Rung
+from reprise.torch.session.job import Job
 from reprise.torch.tape.tape_run import Run
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Judge", "Looks"]
 
@@ -56,7 +54,7 @@ class Looks(Enum):
 class Judge:
     """The checks of one session."""
 
-    def __init__(self, session: Session, every: int, what: str = VALUES) -> None:
+    def __init__(self, session: Job, every: int, what: str = VALUES) -> None:
         self._session = session
         self.every = every
         self._what = what

@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -35,10 +35,8 @@ from reprise.torch.capture.captured import CapturedOp, CapturedStep
 from reprise.torch.ladder.ladder import Key
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
+from reprise.torch.session.job import Job
 from reprise.torch.tape.tape import compiled_half
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["OpTimes"]
 
@@ -48,7 +46,7 @@ Times = dict[str, list[int]]  # by name, in the order of the calls
 class OpTimes:
     """Of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self._session = session
         self._now: Times = defaultdict(list)  # of the step under way
         self._known: dict[Key, Times] = {}

@@ -9,15 +9,11 @@ peaks.uncovered()             # one whose input no plan is for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from reprise.plan import Plan
 from reprise.torch.ladder.ladder import Rung
+from reprise.torch.session.job import Job
 from reprise.torch.session.message import enlarged
 from reprise.units import format_bytes
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Peaks"]
 
@@ -31,7 +27,7 @@ STANDS = 0.9
 class Peaks:
     """Of the steps of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self._session = session
 
     def own(self, rung: Rung, peak: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reprise.agent import PlanReply
 from reprise.errors import RepriseError
@@ -35,15 +35,14 @@ from reprise.torch.session.message import (
     touched_bytes,
     unsupported,
 )
+from reprise.torch.session.parts import Parts
 from reprise.torch.shortage import oom
+from reprise.torch.tape.compile_plan import compile_plan
 from reprise.torch.tape.costs import measured_costs
 from reprise.torch.tape.placement import own_frees, peak_of, place
-from reprise.torch.tape.program import Program, compile_plan
+from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape import Tape
 from reprise.units import format_bytes, format_percent, scaled_budget
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Planning"]
 
@@ -54,7 +53,7 @@ LEAST_AT_MOST, LEAST_STEPS = 4, 1.1
 class Planning:
     """The graphs and plans of one session."""
 
-    def __init__(self, session: Session, wait_s: float) -> None:
+    def __init__(self, session: Parts, wait_s: float) -> None:
         self._session = session
         self.wait_s = wait_s
         self.ladder = Ladder()

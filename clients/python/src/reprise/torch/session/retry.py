@@ -16,13 +16,10 @@ waits longer, and there are not many.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.session.job import Job
 from reprise.units import format_bytes
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Retry"]
 
@@ -36,7 +33,7 @@ TRIES = 5
 class Retry:
     """Of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self._session = session
         self._refused = False
         self._tries = 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
@@ -33,11 +33,9 @@ from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_n
 from reprise.torch.meter.step_times import StepTimes, Then
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
 from reprise.torch.session.judge import Looks
+from reprise.torch.session.parts import Parts
 from reprise.torch.session.tracing import Tracing
 from reprise.torch.tape.tape_run import Run
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Step", "capturing"]
 
@@ -55,7 +53,7 @@ def capturing() -> Capture | None:
 class Step:
     """One step after another of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Parts) -> None:
         self._session = session
         self.number = 0
         self.ended = 0

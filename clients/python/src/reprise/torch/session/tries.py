@@ -12,7 +12,7 @@ tries.settle()                           # a forward begins: of the step before 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -20,12 +20,10 @@ from reprise.torch.check.verify import Autocast
 from reprise.torch.ground import guard
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import advice
+from reprise.torch.session.parts import Parts
 from reprise.torch.shortage import oom
 from reprise.torch.shortage.origin import Forward
 from reprise.units import format_bytes
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Tries"]
 
@@ -33,7 +31,7 @@ __all__ = ["Tries"]
 class Tries:
     """Of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Parts) -> None:
         self._session = session
         self.short_of_memory = False  # it has run out before
         self._outside: tuple[str, int] | None = None  # where it did, past forward and backward

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from reprise.errors import RepriseError
+from reprise.torch.session.job import Job
 from reprise.units import format_bytes, parse_bytes
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Unplanned"]
 
@@ -27,7 +24,7 @@ DIFFERENT = 256
 class Unplanned:
     """Of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self._session = session
         self._peaks: Counter[int] = Counter()
 

@@ -13,14 +13,10 @@ here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
 from reprise.torch.session.elsewhere import Elsewhere
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
+from reprise.torch.session.job import Job
 
 __all__ = ["Waiting"]
 
@@ -35,7 +31,7 @@ FORWARDS = 64
 class Waiting:
     """Of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self._session = session
         self._forwards = 0
         self._not_called = 0

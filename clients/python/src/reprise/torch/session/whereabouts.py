@@ -12,14 +12,12 @@ All but the last are stores in shared memory, some times a step and once an op o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reprise.marks import At, ignore_end
+from reprise.torch.session.job import Job
 from reprise.torch.shortage import moment, oom
 from reprise.torch.tape.tape_run import Run
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Whereabouts"]
 
@@ -30,7 +28,7 @@ MOMENTS_AT_MOST = 16
 class Whereabouts:
     """Of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self._session = session
         self._phase = 0
         self._moments = 0

@@ -25,7 +25,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,11 +39,9 @@ from reprise.torch.ground.ops import tensors_in
 from reprise.torch.ground.outside import OutsideCopy
 from reprise.torch.ground.stale import GONE, refuse_stale
 from reprise.torch.ground.subclass import saved_alias, version_of
+from reprise.torch.shortage.job import Job
 from reprise.torch.shortage.oom import is_oom
 from reprise.torch.shortage.spent import let_go
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Again", "Kept", "told"]
 
@@ -69,7 +67,7 @@ class Kept:
 class Again:
     """Of one plain step of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self._session = session
         self._kept: list[weakref.ref[Kept]] = []
         self._outputs: list[Any] = []  # nodes of autograd

@@ -25,7 +25,7 @@ With several ranks nothing is tried again: they begin alike, on the host if any 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,12 +39,10 @@ from reprise.torch.ladder.together import Together
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import blocked
 from reprise.torch.shortage.again import Again, Kept
+from reprise.torch.shortage.job import Job
 from reprise.torch.shortage.notes import Notes
 from reprise.torch.shortage.sketch import sketched
 from reprise.units import format_bytes
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["DoesNotFit", "FirstSteps"]
 
@@ -62,7 +60,7 @@ class DoesNotFit(torch.OutOfMemoryError):
 class FirstSteps:
     """Of one session."""
 
-    def __init__(self, session: Session, way: str) -> None:
+    def __init__(self, session: Job, way: str) -> None:
         self._session = session
         self._asked = way
         self._over = session.budget is None

@@ -49,6 +49,7 @@ from reprise.torch.ground.engine import around, no_longer
 from reprise.torch.ground.ops import tensors_in
 from reprise.torch.meter.room import room_on
 from reprise.torch.shortage.arrived import Arrived
+from reprise.torch.shortage.job import Job
 from reprise.torch.shortage.oom import is_oom
 from reprise.torch.shortage.origin import Forward, Gradients, State, rehearsed
 from reprise.torch.shortage.spent import leaves, let_go, reach
@@ -56,7 +57,6 @@ from reprise.torch.shortage.spent import leaves, let_go, reach
 if TYPE_CHECKING:
     from reprise.plan import Plan
     from reprise.torch.ladder.ladder import Rung
-    from reprise.torch.session.session import Session
 
 __all__ = ["Later"]
 
@@ -182,7 +182,7 @@ class _Attempt:
 class Later:
     """Of one session, from its first planned step on."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Job) -> None:
         self.session = session
         self.forward: Forward | None = None  # the last one
         self.taking = False  # something is being taken again

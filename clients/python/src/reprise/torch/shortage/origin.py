@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,9 @@ from reprise.torch.ground.ops import tensors_in
 from reprise.torch.ground.outside import OutsideCopy, replaced
 from reprise.torch.shortage.again import told
 from reprise.torch.shortage.arrived import Arrived
+from reprise.torch.shortage.job import Job
 from reprise.torch.shortage.oom import several_ranks
 from reprise.torch.tape.costs import STEP_BYTES
-
-if TYPE_CHECKING:
-    from reprise.torch.session.session import Session
 
 __all__ = ["Forward", "Gradients", "State", "rehearsed"]
 
@@ -149,7 +147,7 @@ class Forward:
             return None
         return args, kwargs
 
-    def obstacle(self, session: Session) -> str:
+    def obstacle(self, session: Job) -> str:
         """Why it cannot run again now; empty: it can."""
         rung = session.planning.rung
         arguments = self.arguments()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,12 +20,21 @@ from reprise.torch.compiled.shortcut import shortcut_from
 from reprise.torch.ground.generator import GeneratorState
 from reprise.torch.ground.geometry import Geometry
 from reprise.torch.ground.ops import computes_statistics, without_statistics
+from reprise.torch.tape.program import Program
 from reprise.torch.tape.records import Cell, Held, Node, Own, Ref, mark_storage
 
-if TYPE_CHECKING:
-    from reprise.torch.tape.tape_run import Run
-
 __all__ = ["adopt"]
+
+
+class Run(Protocol):
+    """The step whose records these become (tape_run.py)."""
+
+    @property
+    def program(self) -> Program:
+        """What it runs."""
+
+    def remember(self, op: int, node: Node) -> None:
+        """Keeps the record of an op, weakly."""
 
 
 def adopt(run: Run, records: tuple[list[Any], list[Any]], refs: list[Any]) -> list[Ref]:

@@ -19,12 +19,9 @@ Linear in the arguments of all replays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
-
-if TYPE_CHECKING:
-    from reprise.torch.tape.program import Program, Replay
+from reprise.torch.tape.program import Program, Replay
 
 __all__ = ["rehearse", "versions_needed"]
 

@@ -39,6 +39,7 @@ from reprise.torch.ground.open_hooks import Hooks
 from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, mutated_positions
 from reprise.torch.ground.stale import refuse_stale
 from reprise.torch.ground.watch import close_watches, watch
+from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack
 
@@ -68,7 +69,7 @@ class Tape(Mode):
         # What lies over the forward that runs: the gate, all else, and of that the hooks.
         self._laid: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
-        self._compiled = fast.Compiled.of(program, unpack, refuse_stale)
+        self._compiled = Compiled.of(program, unpack, refuse_stale)
         # By program, of Python or compiled: slot and event that the last forward of a step begins
         # with; None: it does not stand alone.
         self._last: dict[int, tuple[int, int] | None] = {}

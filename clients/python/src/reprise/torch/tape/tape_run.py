@@ -41,6 +41,7 @@ from reprise.torch.ground.watch import close_watches
 from reprise.torch.meter.state import stream_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.handover import adopt
+from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program, Row
 from reprise.torch.tape.records import (
     Cell,
@@ -93,7 +94,7 @@ class Run:
         self,
         program: Program,
         counts: Counts | None = None,
-        compiled: fast.Compiled | None = None,
+        compiled: Compiled | None = None,
         at: At = ignore_end,
         here: int = 0,
         device: torch.device | None = None,

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of Reprise end where the program calls it.
+
+@otherwise(lambda model, *_, **__: model)
+def auto(model, ...): ...      # on a fault: it is reported, and the model is returned as it is
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from reprise.errors import RepriseError
+
+__all__ = ["otherwise"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
+    """Decorates a function of the public API: if it fails, the failure is reported and
+    `instead(*args, **kwargs)` is returned. A RepriseError is meant for the program, and passes."""
+
+    def decorate(do: F) -> F:
+        @wraps(do)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return do(*args, **kwargs)
+            except RepriseError:
+                raise
+            except Exception as error:
+                from reprise.torch.ground import guard
+
+                if not guard.caught(error):
+                    raise
+            return instead(*args, **kwargs)
+
+        return guarded  # type: ignore[return-value]
+
+    return decorate

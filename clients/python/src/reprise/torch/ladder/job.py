@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ladder of several ranks needs of the job around it, and nothing more.
+
+`Together` is made with a `Job`. The session of a model is one; a test can pass any object that has
+these members. Nothing here knows what a session is, so no import leads back up to it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from reprise.agent import Agent, PlanReply
+from reprise.plan import Plan
+from reprise.torch.ladder.ladder import Key, Ladder, Rung
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.tape.tape import Tape
+
+__all__ = ["First", "Job", "Measured", "Notes", "Planning", "Step"]
+
+
+class Step(Protocol):
+    """The step under way."""
+
+    number: int
+    key: Key  # its input's shapes
+
+
+class Notes(Protocol):
+    """What earlier starts of the job left."""
+
+    tighter: float  # budgets are multiplied by this
+
+
+class First(Protocol):
+    """The steps before the first plan."""
+
+    @property
+    def notes(self) -> Notes:
+        """Returns what earlier starts left."""
+
+
+class Measured(Protocol):
+    """What was measured so far."""
+
+    def peak_under(self, rung: int) -> int:
+        """Returns the highest peak of steps under the plan of a rung, in bytes."""
+
+
+class Planning(Protocol):
+    """Asks for plans and applies them."""
+
+    ladder: Ladder
+    wait_s: float
+
+    def submit(self, rung: Rung) -> None:
+        """Asks for a plan of a rung's graph."""
+
+    def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
+        """Asks for a plan of a graph that was computed for a size not seen yet."""
+
+    def submit_tighter(self, rung: Rung, bytes_over: int, budget_bytes: int) -> None:
+        """Asks again for a rung whose plan needs `bytes_over` more than its budget."""
+
+    def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
+        """Returns the answer for a rung, after waiting for it at most `wait_s`."""
+
+    def take(self, rung: Rung, reply: PlanReply) -> bool:
+        """Acts on an answer; returns whether it was the last one for this rung."""
+
+    def prepared(self, rung: Rung, plan: Plan) -> tuple[Plan, Tape] | str:
+        """Returns the plan and the tape that runs it, or why the plan cannot run."""
+
+    def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
+        """Runs steps of this rung under the plan from now on."""
+
+    def reject(self, plan: Plan, why: str) -> None:
+        """Reports that a plan is not used."""
+
+    def drop(self, why: str) -> None:
+        """Ends planning and releases all plans."""
+
+
+class Job(Protocol):
+    """The session of a model, as its ranks see it."""
+
+    agent: Agent
+    stage: Stage
+    why: str
+
+    @property
+    def step(self) -> Step:
+        """Returns the step under way."""
+
+    @property
+    def first(self) -> First:
+        """Returns what runs the steps before the first plan."""
+
+    @property
+    def measured(self) -> Measured:
+        """Returns what was measured so far."""
+
+    @property
+    def planning(self) -> Planning:
+        """Returns what asks for plans."""
+
+    def say(self, text: str) -> None:
+        """Writes one line to standard error, once."""

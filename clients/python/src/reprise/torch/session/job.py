@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of a session see of it, and of each other.
+
+A part (judge.py, peaks.py, retry.py, ...) is given a `Job` and imports this file, not session.py.
+So the arrows lead one way: session.py imports its parts, and they import what they are promised
+here. A part that needs more of another one writes it down here; a type checker then holds the
+session to it.
+
+Those that are named as classes of their own (`Measured`, `Record`, ...) need nothing of a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torch import nn
+from torch.optim import Optimizer
+
+from reprise.plan import Plan
+from reprise.torch.capture.capture import Capture
+from reprise.torch.capture.captured import CapturedStep
+from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.ground.forward import ArmedForward
+from reprise.torch.ground.host import HostSaves
+from reprise.torch.ladder.ladder import Ladder, Rung
+from reprise.torch.session.measure import Measured
+from reprise.torch.session.record import Record
+from reprise.torch.session.tracing import Tracing
+from reprise.torch.shortage import job
+from reprise.torch.tape.costs import Costs
+
+__all__ = ["First", "Job", "Planning", "Step"]
+
+
+class Step(job.Step, Protocol):
+    """The step under way."""
+
+    ended: int  # how many steps are over
+    under_way: bool
+    in_forward: bool
+    in_optimizer: bool
+    out_of_memory: bool
+    capture: Capture | None  # None: it is not captured
+    tracing: Tracing
+    live_begin: int  # bytes alive when it began
+
+    @property
+    def optimizers(self) -> list[Optimizer]:
+        """Returns the optimizers that have stepped for the model."""
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
+        """Begins a step with the arguments of its first forward."""
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs one forward of the model and returns its output."""
+
+    def drop(self) -> None:
+        """Forgets the step; the next forward begins another one."""
+
+
+class First(job.First, Protocol):
+    """The steps before the first plan."""
+
+    host: HostSaves | None  # None: saved tensors stay on the device
+
+
+class Planning(job.Planning, Protocol):
+    """Asks for plans and applies them."""
+
+    def ask(self) -> None:
+        """Asks for plans that are due, and takes those that have arrived."""
+
+    def captured(self, step: CapturedStep) -> None:
+        """Makes a graph of a captured step and asks for its plan."""
+
+    def announce(self, rung: Rung) -> None:
+        """Reports that a step ran under the plan of a rung."""
+
+    def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
+        """Sends a graph to the planner; returns whether it was accepted."""
+
+    def tighten(self) -> None:
+        """Asks for plans with less memory, because it ran out."""
+
+    def again(self, why: str) -> None:
+        """Drops all plans and captures the step again."""
+
+    def begin_again(self) -> None:
+        """Starts over, as if no step had been captured."""
+
+    def stop(self, why: str) -> None:
+        """Ends planning for good."""
+
+
+class Job(job.Job, Protocol):
+    """The session of a model, as its parts see it."""
+
+    name: str
+    warmup: int
+    costs: Costs | None  # None: not measured yet
+    forward: ArmedForward
+    measured: Measured
+    record: Record
+    # Plans another module instead, or what torch.compile made of this one (None); returns whether
+    # there is one.
+    hand_over: Callable[[nn.Module | None], bool] | None
+
+    @property
+    def alone(self) -> bool:
+        """Returns whether no other model of this process is armed."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """Returns the plan of the last planned step, or the refusal."""
+
+    @property
+    def graph(self) -> CapturedGraph | None:
+        """Returns the step graph behind `plan`."""
+
+    @property
+    def ladder(self) -> Ladder:
+        """Returns the plans by input size."""
+
+    @property
+    def step(self) -> Step:
+        """Returns the step under way."""
+
+    @property
+    def first(self) -> First:
+        """Returns what runs the steps before the first plan."""
+
+    @property
+    def planning(self) -> Planning:
+        """Returns what asks for plans."""

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A session as those parts see it that call many others: the step, its retries and planning.
+
+They come after the parts that are named here, and none of these imports them.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from reprise.torch.session.job import Job
+from reprise.torch.session.judge import Judge
+from reprise.torch.session.op_times import OpTimes
+from reprise.torch.session.peaks import Peaks
+from reprise.torch.session.retry import Retry
+from reprise.torch.session.unplanned import Unplanned
+from reprise.torch.session.waiting import Waiting
+from reprise.torch.session.whereabouts import Whereabouts
+from reprise.torch.shortage.first import FirstSteps
+from reprise.torch.shortage.later import Later
+
+__all__ = ["Parts"]
+
+
+class Parts(Job, Protocol):
+    """The session of a model with the parts that need no others."""
+
+    first: FirstSteps
+    judge: Judge
+    later: Later
+    op_times: OpTimes
+    peaks: Peaks
+    retry: Retry
+    unplanned: Unplanned
+    waiting: Waiting
+    where: Whereabouts
+
+    def say_status(self) -> None:
+        """Says once what was predicted and what was measured."""
+
+    def unmeasured(self) -> AbstractContextManager[None]:
+        """Keeps what runs inside out of the peaks of all steps under way."""
