@@ -226,7 +226,7 @@ def main() -> None:
             and measured.planned_steps not in (0, planned)
             and measured.checks == checks
             # Nor one whose values are compared again, which counts no check.
-            and session.judge._since in (2, 3)
+            and session.checks._since in (2, 3)
             and not session.step.tracing.on
         )
         if measured is not None:

@@ -42,19 +42,28 @@ AGENT_HEADERS = {"reprise_wire.h", "reprise_agent.h"}
 # arrows, too: whoever changes the one file has to know the other.
 TORCH = "clients/python/src/reprise/torch"
 BELOW: dict[str, set[str]] = {
-    "ground": set(),
-    "meter": {"ground"},
-    "compiled": {"ground"},
-    "check": {"ground", "compiled"},
-    "capture": {"ground", "meter", "compiled"},
-    "tape": {"ground", "meter", "compiled", "check", "capture"},
-    "ask": {"ground", "meter", "capture"},
-    "joint": {"ground", "meter", "check", "ask"},
-    "oracle": {"ground", "meter", "check", "capture", "ask"},
+    "internals": set(),
+    "meter": {"internals"},
+    "compiled": {"internals"},
+    "check": {"internals", "compiled"},
+    "capture": {"internals", "meter", "compiled"},
+    "tape": {"internals", "meter", "compiled", "check", "capture"},
+    "estimation": {"internals", "meter", "capture"},
+    "joint": {"internals", "meter", "check", "estimation"},
+    "oracle": {"internals", "meter", "check", "capture", "estimation"},
     "ladder": {"capture", "tape"},
-    "shortage": {"ground", "meter", "compiled", "check", "capture", "tape", "ask", "ladder"},
+    "recovery": {
+        "internals",
+        "meter",
+        "compiled",
+        "check",
+        "capture",
+        "tape",
+        "estimation",
+        "ladder",
+    },
     "session": {
-        "ground",
+        "internals",
         "meter",
         "compiled",
         "check",
@@ -62,7 +71,7 @@ BELOW: dict[str, set[str]] = {
         "tape",
         "joint",
         "ladder",
-        "shortage",
+        "recovery",
     },
 }
 

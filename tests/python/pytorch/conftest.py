@@ -47,7 +47,7 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_op_is_found_unsteady_for_good() -> Iterator[None]:
     """An op that one test saw make other bits would never run again in those after it."""
-    from reprise.torch.ground import ops
+    from reprise.torch.internals import ops
 
     known = set(ops._unsteady)
     yield
@@ -58,7 +58,7 @@ def _no_op_is_found_unsteady_for_good() -> Iterator[None]:
 def _nothing_is_left_on() -> Iterator[None]:
     """A dispatch mode that a test leaves behind would change what all later ones see. One that
     watches a graph that is kept is meant to stay."""
-    from reprise.torch.ground.watch import close_watches
+    from reprise.torch.internals.watch import close_watches
 
     yield
     close_watches()
@@ -90,9 +90,9 @@ def removed() -> Iterator[None]:
 @pytest.fixture
 def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small a step is, memory may run out in it."""
-    from reprise.torch.shortage import later
+    from reprise.torch.recovery import planned_retry
 
-    monkeypatch.setattr(later, "LITTLE", 0.0)
+    monkeypatch.setattr(planned_retry, "LITTLE", 0.0)
 
 
 @pytest.fixture(params=["compiled", "python"])

@@ -31,9 +31,8 @@ import reprise  # noqa: E402
 from reprise.entry import otherwise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
 from reprise.torch.meter.room import Room  # noqa: E402
+from reprise.torch.recovery import planned_retry, startup  # noqa: E402
 from reprise.torch.session import attach  # noqa: E402
-from reprise.torch.shortage import first as first_steps  # noqa: E402
-from reprise.torch.shortage import later  # noqa: E402
 
 __all__ = ["KINDS", "SOURCE", "prepare"]
 
@@ -266,7 +265,7 @@ def starving(armed: bool, forwards: dict[int, int], backwards: dict[int, int], *
     """Memory runs out in these steps, so often. Where the program gets the error it takes the step
     once more, as a careful loop does; without Reprise it never sees one."""
     model = Starving()
-    later.LITTLE = 0.0
+    planned_retry.LITTLE = 0.0
 
     def job() -> str:
         local(model, armed, verify_every=4, **how)
@@ -309,7 +308,7 @@ def out_of_memory_backward(armed: bool) -> Job:
 @kind
 def out_of_memory_first(armed: bool) -> Job:
     """Memory runs out in the first backward, and again in a planned one."""
-    first_steps.room_on = lambda _: Room(1 << 30, "plenty", False)  # type: ignore[assignment]
+    startup.room_on = lambda _: Room(1 << 30, "plenty", False)  # type: ignore[assignment]
     return starving(armed, {}, {1: 1, 7: 1})
 
 

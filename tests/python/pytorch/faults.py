@@ -54,11 +54,11 @@ CAUGHT_BY = (
     "__init__.py",
     "entry.py",
     "saying.py",
-    "torch/ground/calls.py",
-    "torch/ground/guard.py",
-    "torch/ground/modes.py",
-    "torch/ground/saved_hooks.py",
-    "torch/ground/stand_ins.py",
+    "torch/internals/calls.py",
+    "torch/internals/guard.py",
+    "torch/internals/modes.py",
+    "torch/internals/saved_hooks.py",
+    "torch/internals/stand_ins.py",
 )
 # What was given up is made again by these, and by nothing else: where one of them fails for good,
 # the backward cannot be had, and the program gets the error.

@@ -20,10 +20,10 @@ from torch.nn import functional as F
 from zoo import GPT, ResNet
 
 import reprise
-from reprise.torch.ask import estimate as estimating
-from reprise.torch.ask.once import capture_step
 from reprise.torch.capture.capture import BACKWARD
 from reprise.torch.check.verify import Check
+from reprise.torch.estimation import estimate as estimating
+from reprise.torch.estimation.once import capture_step
 from reprise.torch.session import ab
 from reprise.torch.session import start as starting
 from reprise.torch.session.session import Session

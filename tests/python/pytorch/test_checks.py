@@ -27,7 +27,7 @@ import reprise
 from reprise.torch.check import quarantine
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.digest import digest
-from reprise.torch.ground import ops
+from reprise.torch.internals import ops
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.tape import replay
 
@@ -602,7 +602,7 @@ def test_while_it_is_found_out_why_values_differ_gradients_are_those_without_a_p
     for steps, grads in zip((4, 5, 6), expected, strict=True):
         model = made()
         session = arm(model, LocalAgent(), verify_every=1)
-        session.judge._suspects[1] = set(range(50))
+        session.checks._suspects[1] = set(range(50))
         found = train(model, steps)
         assert all(torch.equal(a, b) for a, b in zip(found, grads, strict=True)), steps
         # Its bytes are other ones each time; that is no reason never to run it again.
@@ -655,7 +655,7 @@ def test_bytes_that_nothing_writes_are_not_compared(
     assert "differ" not in capsys.readouterr().err
     assert agent.checks
     assert all(c["differing"] == 0 and c["checked"] > 1 for c in agent.checks)
-    assert session.judge._unwritten[1]
+    assert session.checks._unwritten[1]
     assert len(agent.graphs) == 1  # a step that finds out why is larger, and no plan goes for that
 
 

@@ -13,7 +13,7 @@ from local_agent import LocalAgent
 from torch import Tensor, nn
 
 from reprise import api
-from reprise.torch.ground.dynamo import compiled_parts
+from reprise.torch.internals.dynamo import compiled_parts
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session.session import Session
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import SGD
 
-from reprise.torch.ground.cycle import Cycle
+from reprise.torch.internals.cycle import Cycle
 
 
 def test_an_optimizer_that_takes_the_place_of_a_living_one_ends_every_step() -> None:

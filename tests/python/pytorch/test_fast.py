@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.errors import RepriseError
 from reprise.torch.compiled import fast
-from reprise.torch.ground.native import Native
-from reprise.torch.ground.stale import refuse_stale
+from reprise.torch.internals.native import Native
+from reprise.torch.internals.stale import refuse_stale
 from reprise.torch.tape import tape
 
 GATE = torch._C._parse_dispatch_key("Fake")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import reprise
 from reprise import api
-from reprise.torch.ground import guard, modes
+from reprise.torch.internals import guard, modes
 from reprise.torch.tape.tape_run import Run
 
 FAULTS = Path(__file__).parent / "faults.py"

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from reprise.torch.ask.once import capture_step
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.estimation.once import capture_step
 from reprise.torch.ladder.fit import fitted
 
 

@@ -15,7 +15,7 @@ from nets import Chain, Checkpointed, ConvNet, Custom, RandomNet, job
 from torch import Tensor, nn
 from zoo import GPT, LSTM, CellLSTM, Experts, ResNet, UNet
 
-from reprise.torch.ground.host import HostSaves
+from reprise.torch.internals.host import HostSaves
 
 
 def tokens(model: nn.Module, *shape: int) -> Job:

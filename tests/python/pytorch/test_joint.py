@@ -22,7 +22,7 @@ from zoo import GPT
 import reprise
 from reprise.errors import RepriseError
 from reprise.plan import Plan
-from reprise.torch.ground.forward import ArmedForward
+from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.joint.hooks import FunctorchHook, InductorHook, find_hooks, hooks_of
 from reprise.torch.joint.joint_graph import joint_graph
 from reprise.torch.joint.joint_pass import JointPass, install

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStep
-from reprise.torch.ground.ops import OpKind
+from reprise.torch.internals.ops import OpKind
 from reprise.torch.tape.launches import Launches, launch_ns, launches
 
 MEASURED = Launches(call_ns=6_000, awaited_ns=10_000)

@@ -13,8 +13,8 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
-from reprise.torch.shortage import oom
-from reprise.torch.shortage.moment import asked_bytes, module_of
+from reprise.torch.recovery import oom
+from reprise.torch.recovery.moment import asked_bytes, module_of
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from reprise.torch.ground import nondeterministic
-from reprise.torch.ground.ops import OpKind, first_kind, mutated_positions, never_again
+from reprise.torch.internals import nondeterministic
+from reprise.torch.internals.ops import OpKind, first_kind, mutated_positions, never_again
 
 aten = torch.ops.aten
 
@@ -119,7 +119,7 @@ def test_what_a_schema_does_not_say_is_known(func: Any, written: tuple[int, ...]
 
 
 def test_what_was_seen_to_differ_is_never_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from reprise.torch.ground import ops
+    from reprise.torch.internals import ops
 
     monkeypatch.setattr(ops, "_unsteady", set())
     args = (torch.ones(2),)

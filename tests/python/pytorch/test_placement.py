@@ -24,7 +24,7 @@ from reprise.torch.capture.capture import (
     Unpack,
 )
 from reprise.torch.capture.sizes import Chosen, chosen_by
-from reprise.torch.ground.ops import OpKind
+from reprise.torch.internals.ops import OpKind
 from reprise.torch.tape.placement import Placed, peak_of, place
 
 EARLY, ANYWHERE = 1, 1 << 60

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from reprise.torch.capture.capture import Capture
-from reprise.torch.ground.host import HostSaves
-from reprise.torch.ground.saved_hooks import packing, unpacking
-from reprise.torch.ground.subclass import lacks_memory, parts_of, saved_alias, version_of
+from reprise.torch.internals.host import HostSaves
+from reprise.torch.internals.saved_hooks import packing, unpacking
+from reprise.torch.internals.subclass import lacks_memory, parts_of, saved_alias, version_of
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_bytes
-from reprise.torch.shortage.again import Kept as KeptInPlace
+from reprise.torch.recovery.plain_retry import Kept as KeptInPlace
 
 
 class Wrapper(Tensor):

@@ -11,21 +11,21 @@ import pytest
 import torch
 from arming import arm, remove_all
 from local_agent import LocalAgent
-from test_again import Hungry, made, run, same
+from test_plain_retry import Hungry, made, run, same
 from torch import nn
 
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import Room
+from reprise.torch.recovery import startup
+from reprise.torch.recovery.notes import Notes
 from reprise.torch.session import session as sessions
-from reprise.torch.shortage import first as first_steps
-from reprise.torch.shortage.notes import Notes
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
 def _removed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(first_steps, "room_on", lambda _: None)  # not known: any step may run out
+    monkeypatch.setattr(startup, "room_on", lambda _: None)  # not known: any step may run out
     Hungry.times = 0
     yield
     remove_all()
@@ -116,7 +116,7 @@ def test_a_second_step_that_does_not_fit_is_not_tried_plainly(
         held.append(torch.empty(room - 30_000, dtype=torch.uint8))
 
     monkeypatch.setattr(
-        first_steps, "room_on", lambda _: Room(0 if held else room, "the test's memory", True)
+        startup, "room_on", lambda _: Room(0 if held else room, "the test's memory", True)
     )
     found = run(model, change=at_step(2, model, grows))
 
@@ -129,13 +129,13 @@ def test_memory_that_malloc_keeps_is_no_reason_to_go_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rooms = iter([1 << 30])  # the process does not give back what its first step has freed
-    monkeypatch.setattr(first_steps, "room_on", lambda _: Room(next(rooms, 0), "the test's", True))
+    monkeypatch.setattr(startup, "room_on", lambda _: Room(next(rooms, 0), "the test's", True))
     session = arm(model := made())
 
     run(model, steps=4)
 
     assert session.measured.plain_steps == 2
-    assert session.first.host is None
+    assert session.startup.host is None
 
 
 def test_the_job_is_known_to_have_run_out_until_it_has_a_plan() -> None:

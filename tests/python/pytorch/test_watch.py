@@ -15,7 +15,7 @@ from jobs import Job, Tape, captured, compile_plan, different, plain_step, start
 from nets import WIDTH, Leaky, job
 from torch import Tensor, nn
 
-from reprise.torch.ground.watch import close_watches
+from reprise.torch.internals.watch import close_watches
 from reprise.torch.tape.tape import Run
 
 
@@ -208,7 +208,9 @@ def test_a_backward_that_fails_leaves_no_mode_behind() -> None:
 
 def test_replays_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("reprise.torch.ground.watch._may_write", lambda func, _: seen.append(func))
+    monkeypatch.setattr(
+        "reprise.torch.internals.watch._may_write", lambda func, _: seen.append(func)
+    )
     made = job(Leaky())
     tape = tape_of(made)
     tape.begin()

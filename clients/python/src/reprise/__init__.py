@@ -20,8 +20,8 @@ from reprise.plan.received import InfeasibleBudget
 if TYPE_CHECKING:
     from reprise.api import auto, remove, report
     from reprise.pausing import pause
-    from reprise.torch.ask.estimate import estimate
-    from reprise.torch.ask.saved import saved
+    from reprise.torch.estimation.estimate import estimate
+    from reprise.torch.estimation.saved import saved
     from reprise.torch.session.ab import check
     from reprise.torch.session.keep import keep
 
@@ -47,12 +47,12 @@ __all__ = [
 _LATER = {
     "auto": "reprise.api",
     "check": "reprise.torch.session.ab",
-    "estimate": "reprise.torch.ask.estimate",
+    "estimate": "reprise.torch.estimation.estimate",
     "keep": "reprise.torch.session.keep",
     "pause": "reprise.pausing",
     "remove": "reprise.api",
     "report": "reprise.api",
-    "saved": "reprise.torch.ask.saved",
+    "saved": "reprise.torch.estimation.saved",
 }
 
 

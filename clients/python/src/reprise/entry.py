@@ -30,7 +30,7 @@ def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
             except RepriseError:
                 raise
             except Exception as error:
-                from reprise.torch.ground import guard
+                from reprise.torch.internals import guard
 
                 if not guard.caught(error):
                     raise

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from reprise.errors import RepriseError
 
 if TYPE_CHECKING:
-    from reprise.torch.ground.native import Native
+    from reprise.torch.internals.native import Native
 
 __all__ = ["main"]
 

@@ -31,7 +31,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     if mark is None:
         return (yield)
     bound = parse_bytes(check_budget(mark.args[0] if mark.args else mark.kwargs["bound"]))
-    from reprise.torch.ask.estimate import recorded_peaks
+    from reprise.torch.estimation.estimate import recorded_peaks
 
     peaks: list[int] = []
     recorded_peaks().append(peaks)

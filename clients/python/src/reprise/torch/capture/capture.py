@@ -48,11 +48,11 @@ from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.sizes import chosen_by
 from reprise.torch.capture.unpacked import Unpacked, reads
 from reprise.torch.compiled.shortcut import has_shortcut, prepare, shortcut
-from reprise.torch.ground.host import HostSaves
-from reprise.torch.ground.modes import Mode, Op
-from reprise.torch.ground.open_hooks import Hooks, close
-from reprise.torch.ground.ops import IGNORED, OpKind, hidden_writes, tensors_in
-from reprise.torch.ground.subclass import parts_of
+from reprise.torch.internals.host import HostSaves
+from reprise.torch.internals.modes import Mode, Op
+from reprise.torch.internals.open_hooks import Hooks, close
+from reprise.torch.internals.ops import IGNORED, OpKind, hidden_writes, tensors_in
+from reprise.torch.internals.subclass import parts_of
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import model_device, now_ns, stream_of, work_clock
 from reprise.torch.meter.windows import OpRecorder

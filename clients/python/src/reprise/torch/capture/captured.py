@@ -12,7 +12,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from reprise.torch.ground.ops import OpKind
+from reprise.torch.internals.ops import OpKind
 
 __all__ = [
     "BACKWARD",

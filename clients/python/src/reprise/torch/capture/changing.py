@@ -25,7 +25,7 @@ from reprise.torch.capture.captured import (
     CapturedStep,
     CapturedStorage,
 )
-from reprise.torch.ground.ops import OpKind, is_of_pytorch
+from reprise.torch.internals.ops import OpKind, is_of_pytorch
 
 __all__ = ["follow_changes", "written_elsewhere"]
 

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage
-from reprise.torch.ground.ops import OpKind
+from reprise.torch.internals.ops import OpKind
 
 __all__ = ["fuse_nodes"]
 

@@ -20,8 +20,8 @@ from typing import Any
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStorage
-from reprise.torch.ground.guard import quiet
-from reprise.torch.ground.subclass import lacks_memory
+from reprise.torch.internals.guard import quiet
+from reprise.torch.internals.subclass import lacks_memory
 
 __all__ = ["Storages"]
 

@@ -15,7 +15,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from reprise.torch.capture.captured import FORWARD, CapturedOp
-from reprise.torch.ground.ops import PLAIN_TYPES, OpKind, first_kind, mutated_positions, tensors_in
+from reprise.torch.internals.ops import (
+    PLAIN_TYPES,
+    OpKind,
+    first_kind,
+    mutated_positions,
+    tensors_in,
+)
 
 __all__ = ["CAPTURED_TYPES", "is_plain", "kind_of", "signature_of", "written_by"]
 

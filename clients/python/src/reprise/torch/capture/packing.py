@@ -22,9 +22,9 @@ from reprise.torch.capture.kinds import is_plain
 from reprise.torch.capture.place import Place
 from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.unpacked import Unpacked
-from reprise.torch.ground.host import HostSaved, HostSaves
-from reprise.torch.ground.stale import refuse_stale
-from reprise.torch.ground.subclass import is_wrapper, parts_of, saved_alias, version_of
+from reprise.torch.internals.host import HostSaved, HostSaves
+from reprise.torch.internals.stale import refuse_stale
+from reprise.torch.internals.subclass import is_wrapper, parts_of, saved_alias, version_of
 
 __all__ = ["Packing"]
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from reprise.torch.capture.captured import BACKWARD, FORWARD, OPTIMIZER
 from reprise.torch.capture.unpacked import Unpacked
-from reprise.torch.ground.guard import quiet
+from reprise.torch.internals.guard import quiet
 
 __all__ = ["Place"]
 

@@ -18,8 +18,8 @@ from reprise.torch.capture.captured import FORWARD, CapturedOp, CapturedStorage,
 from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.place import Place
 from reprise.torch.capture.sizes import follow
-from reprise.torch.ground.ops import OpKind, outputs_in, tensors_in
-from reprise.torch.ground.subclass import parts_of
+from reprise.torch.internals.ops import OpKind, outputs_in, tensors_in
+from reprise.torch.internals.subclass import parts_of
 from reprise.torch.meter.meter import Meter
 
 __all__ = ["Seen"]

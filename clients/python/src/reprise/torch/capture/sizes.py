@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedStorage, Chosen
-from reprise.torch.ground.ops import chooses_rows, tensors_in
+from reprise.torch.internals.ops import chooses_rows, tensors_in
 
 __all__ = ["chosen_by", "follow"]
 

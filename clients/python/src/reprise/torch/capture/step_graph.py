@@ -32,7 +32,7 @@ from reprise.torch.capture.captured import (
 )
 from reprise.torch.capture.changing import follow_changes, written_elsewhere
 from reprise.torch.capture.fuse import fuse_nodes
-from reprise.torch.ground.ops import OpKind
+from reprise.torch.internals.ops import OpKind
 
 __all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "settle", "state_bytes"]
 

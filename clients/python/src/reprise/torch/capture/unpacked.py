@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStorage, SavedTensor, Unpack
-from reprise.torch.ground.guard import quiet
-from reprise.torch.ground.passes import graph_is_kept
+from reprise.torch.internals.guard import quiet
+from reprise.torch.internals.passes import graph_is_kept
 
 __all__ = ["Unpacked", "reads"]
 

@@ -37,8 +37,8 @@ from torch import Tensor
 
 from reprise.torch.check.values import Audit
 from reprise.torch.compiled.digest import digest
-from reprise.torch.ground.geometry import geometry_of
-from reprise.torch.ground.outside import OutsideCopy
+from reprise.torch.internals.geometry import geometry_of
+from reprise.torch.internals.outside import OutsideCopy
 
 __all__ = ["Control"]
 

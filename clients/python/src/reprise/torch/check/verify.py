@@ -41,9 +41,9 @@ from torch import Tensor, nn
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
 from reprise.torch.check.written import buffers_of, digests_of
 from reprise.torch.compiled.digest import digest
-from reprise.torch.ground import guard
-from reprise.torch.ground.ops import outputs_in
-from reprise.torch.ground.outside import OutsideCopy, copied, restored
+from reprise.torch.internals import guard
+from reprise.torch.internals.ops import outputs_in
+from reprise.torch.internals.outside import OutsideCopy, copied, restored
 
 __all__ = [
     "BUFFER",

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.compiled.digest import digest
-from reprise.torch.ground.ops import PLAIN_TYPES
+from reprise.torch.internals.ops import PLAIN_TYPES
 
 __all__ = ["Written", "buffers_of", "digests_of"]
 

@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from reprise.saying import say
-from reprise.torch.ground import guard, modes, saved_hooks
-from reprise.torch.ground.native import SOURCES, Native
-from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES
+from reprise.torch.internals import guard, modes, saved_hooks
+from reprise.torch.internals.native import SOURCES, Native
+from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 
 __all__ = ["FAST", "Ground", "Track", "alone", "library", "load", "name_of", "prepare"]
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Faults of ours end here, as those of Python do in ground/guard.py: reported
+// Faults of ours end here, as those of Python do in internals/guard.py: reported
 // once, and the step goes on with everything kept. What is the program's
 // (memory running out, a saved tensor that was written) passes.
 #ifndef REPRISE_TORCH_COMPILED_FAULT_H_

@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from reprise.torch.compiled import fast
-from reprise.torch.ground.ops import overloads, trains_at
+from reprise.torch.internals.ops import overloads, trains_at
 
 __all__ = ["Shortcut", "has_shortcut", "prepare", "shortcut", "shortcut_from"]
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from reprise.errors import RepriseError
-from reprise.torch.ask.assumed import roofline_ns
-from reprise.torch.ground.ops import tensors_in
+from reprise.torch.estimation.assumed import roofline_ns
+from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import now_ns
 

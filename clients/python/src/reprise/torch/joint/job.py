@@ -48,9 +48,9 @@ from reprise.plan import Plan
 from reprise.saying import say
 from reprise.torch.check import quarantine
 from reprise.torch.check.verify import GRADIENTS, VALUES, Check, CheckResult
-from reprise.torch.ground import calls, guard
-from reprise.torch.ground.cycle import Cycle
-from reprise.torch.ground.ops import outputs_in
+from reprise.torch.internals import calls, guard
+from reprise.torch.internals.cycle import Cycle
+from reprise.torch.internals.ops import outputs_in
 from reprise.torch.joint.joint_graph import with_loss
 from reprise.torch.joint.joint_pass import Ask, JointPass
 from reprise.torch.joint.peak import peak_under

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.torch.ground.ops import tensors_in
+from reprise.torch.internals.ops import tensors_in
 from reprise.torch.joint.costs import JointCosts, hint
 
 __all__ = ["LOSS", "Made", "alike", "has_backward", "joint_graph", "with_loss"]

@@ -34,9 +34,9 @@ import torch
 from reprise.errors import RepriseError
 from reprise.plan import Decision, Plan
 from reprise.saying import say
-from reprise.torch.ask.planner import ask
 from reprise.torch.check import quarantine
-from reprise.torch.ground.ops import tensors_in
+from reprise.torch.estimation.planner import ask
+from reprise.torch.internals.ops import tensors_in
 from reprise.torch.joint.hooks import find_hooks
 from reprise.torch.joint.joint_graph import LOSS, Made, alike, has_backward, joint_graph
 from reprise.torch.joint.peak import peak_under

@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 from reprise.errors import RepriseError
-from reprise.torch.ground.dynamo import is_compiled
-from reprise.torch.ground.forward import ArmedForward
+from reprise.torch.internals.dynamo import is_compiled
+from reprise.torch.internals.forward import ArmedForward
 
 __all__ = ["Site", "site_of"]
 

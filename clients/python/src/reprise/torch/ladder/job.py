@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the ladder of several ranks needs of the job around it, and nothing more.
 
-`Together` is made with a `Job`. The session of a model is one; a test can pass any object that has
-these members. Nothing here knows what a session is, so no import leads back up to it.
+`RankCoordinator` is made with a `Job`. The session of a model is one; a test can pass any object
+that has these members. Nothing here knows what a session is, so no import leads back up to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from reprise.torch.ladder.ladder import Key, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.tape.tape import Tape
 
-__all__ = ["First", "Job", "Measured", "Notes", "Planning", "Step"]
+__all__ = ["Job", "Measured", "Notes", "Planning", "Startup", "Step"]
 
 
 class Step(Protocol):
@@ -31,7 +31,7 @@ class Notes(Protocol):
     tighter: float  # budgets are multiplied by this
 
 
-class First(Protocol):
+class Startup(Protocol):
     """The steps before the first plan."""
 
     @property
@@ -92,7 +92,7 @@ class Job(Protocol):
         """Returns the step under way."""
 
     @property
-    def first(self) -> First:
+    def startup(self) -> Startup:
         """Returns what runs the steps before the first plan."""
 
     @property

@@ -6,7 +6,7 @@
 
 Solvers are not reproducible to the bit, so one rank asks and all apply what it got, or none does.
 Every call is a collective over a group of our own (gloo, with a timeout): the job's collectives
-keep their order. All ranks come here at the same points of the program, which together.py sees to:
+keep their order. All ranks come here at the same points of the program (coordination.py),
 never because of what one rank alone has seen.
 """
 

@@ -24,7 +24,7 @@ import torch
 
 from reprise.agent import Agent
 from reprise.errors import RepriseError
-from reprise.torch.ground.guard import quiet
+from reprise.torch.internals.guard import quiet
 from reprise.torch.meter import probe
 from reprise.torch.meter.cuda_meter import MOST_BLOCKS, CudaMeter
 from reprise.torch.meter.storage_meter import StorageMeter

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from reprise.errors import RepriseError
-from reprise.torch.ground.native import SOURCES, Native
+from reprise.torch.internals.native import SOURCES, Native
 
 __all__ = ["PROBE", "build", "load"]
 

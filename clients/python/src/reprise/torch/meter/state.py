@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reprise.torch.ground.outside import is_hidden
-from reprise.torch.ground.subclass import lacks_memory, parts_of
-from reprise.torch.ground.watch import open_watches
+from reprise.torch.internals.outside import is_hidden
+from reprise.torch.internals.subclass import lacks_memory, parts_of
+from reprise.torch.internals.watch import open_watches
 from reprise.torch.meter.cuda_meter import device_index
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.storage_meter import open_modes

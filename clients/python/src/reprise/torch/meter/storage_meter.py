@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_iter
 
 from reprise import abi
 from reprise.agent import Agent
-from reprise.torch.ground.guard import quiet
-from reprise.torch.ground.modes import Mode, Op
+from reprise.torch.internals.guard import quiet
+from reprise.torch.internals.modes import Mode, Op
 
 __all__ = ["StorageMeter", "open_modes"]
 

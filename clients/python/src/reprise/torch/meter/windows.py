@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise import abi
 from reprise.agent import Agent
-from reprise.torch.ground.modes import Mode, Op
-from reprise.torch.ground.open_hooks import close
+from reprise.torch.internals.modes import Mode, Op
+from reprise.torch.internals.open_hooks import close
 
 __all__ = ["KernelWindow", "OpRecorder", "OpWindow", "open_windows", "runs_kernels"]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.capture.step_graph import RNG_STATE_BYTES
-from reprise.torch.ground.ops import OpKind
+from reprise.torch.internals.ops import OpKind
 
 __all__ = ["BACKWARD", "FORWARD", "Call", "Traced", "Value", "below_autograd"]
 

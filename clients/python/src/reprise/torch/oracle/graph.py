@@ -31,9 +31,9 @@ import torch
 from torch import Tensor, nn
 
 from reprise.errors import RepriseError
-from reprise.torch.ask.planner import ask
-from reprise.torch.ground.generator import GeneratorState
-from reprise.torch.ground.ops import OpKind, hidden_writes, tensors_in, without_statistics
+from reprise.torch.estimation.planner import ask
+from reprise.torch.internals.generator import GeneratorState
+from reprise.torch.internals.ops import OpKind, hidden_writes, tensors_in, without_statistics
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import alive_bytes
 from reprise.torch.oracle.calls import Call, Traced, Value, below_autograd

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from reprise.errors import RepriseError
-from reprise.torch.ground.ops import (
+from reprise.torch.internals.ops import (
     OpKind,
     first_kind,
     hidden_writes,

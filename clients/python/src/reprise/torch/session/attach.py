@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from reprise.errors import RepriseError
 from reprise.saying import say
-from reprise.torch.ground import calls, guard
+from reprise.torch.internals import calls, guard
 
 __all__ = ["attach"]
 

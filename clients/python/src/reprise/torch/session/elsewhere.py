@@ -24,7 +24,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from reprise.torch.ground.guard import quiet
+from reprise.torch.internals.guard import quiet
 from reprise.torch.joint.site import site_of
 
 __all__ = ["Elsewhere", "compiled_around"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the parts of a session see of it, and of each other.
 
-A part (judge.py, peaks.py, retry.py, ...) is given a `Job` and imports this file, not session.py.
-So the arrows lead one way: session.py imports its parts, and they import what they are promised
+A part (check_schedule.py, peaks.py, ...) is given a `Job` and imports this file, not session.py. So
+the arrows lead one way: session.py imports its parts, and they import what they are promised
 here. A part that needs more of another one writes it down here; a type checker then holds the
 session to it.
 
@@ -21,16 +21,16 @@ from reprise.plan import Plan
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.ground.forward import ArmedForward
-from reprise.torch.ground.host import HostSaves
+from reprise.torch.internals.forward import ArmedForward
+from reprise.torch.internals.host import HostSaves
 from reprise.torch.ladder.ladder import Ladder, Rung
+from reprise.torch.recovery import job
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.record import Record
 from reprise.torch.session.tracing import Tracing
-from reprise.torch.shortage import job
 from reprise.torch.tape.costs import Costs
 
-__all__ = ["First", "Job", "Planning", "Step"]
+__all__ = ["Job", "Planning", "Startup", "Step"]
 
 
 class Step(job.Step, Protocol):
@@ -61,7 +61,7 @@ class Step(job.Step, Protocol):
         """Forgets the step; the next forward begins another one."""
 
 
-class First(job.First, Protocol):
+class Startup(job.Startup, Protocol):
     """The steps before the first plan."""
 
     host: HostSaves | None  # None: saved tensors stay on the device
@@ -85,7 +85,7 @@ class Planning(job.Planning, Protocol):
     def tighten(self) -> None:
         """Asks for plans with less memory, because it ran out."""
 
-    def again(self, why: str) -> None:
+    def recapture(self, why: str) -> None:
         """Drops all plans and captures the step again."""
 
     def begin_again(self) -> None:
@@ -129,7 +129,7 @@ class Job(job.Job, Protocol):
         """Returns the step under way."""
 
     @property
-    def first(self) -> First:
+    def startup(self) -> Startup:
         """Returns what runs the steps before the first plan."""
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from reprise.errors import RepriseError
 from reprise.torch.capture.captured import CapturedStep
-from reprise.torch.ground.ops import OpKind
+from reprise.torch.internals.ops import OpKind
 from reprise.torch.ladder.ladder import Rung
 from reprise.units import format_bytes, parse_bytes
 

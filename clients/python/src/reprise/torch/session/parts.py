@@ -9,16 +9,16 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from reprise.torch.recovery.planned_retry import PlannedRetry
+from reprise.torch.recovery.startup import Startup
+from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.job import Job
-from reprise.torch.session.judge import Judge
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
+from reprise.torch.session.progress import Progress
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
-from reprise.torch.session.whereabouts import Whereabouts
-from reprise.torch.shortage.first import FirstSteps
-from reprise.torch.shortage.later import Later
 
 __all__ = ["Parts"]
 
@@ -26,15 +26,15 @@ __all__ = ["Parts"]
 class Parts(Job, Protocol):
     """The session of a model with the parts that need no others."""
 
-    first: FirstSteps
-    judge: Judge
-    later: Later
+    startup: Startup
+    checks: CheckSchedule
+    planned_retry: PlannedRetry
     op_times: OpTimes
     peaks: Peaks
     retry: Retry
     unplanned: Unplanned
     waiting: Waiting
-    where: Whereabouts
+    progress: Progress
 
     def say_status(self) -> None:
         """Says once what was predicted and what was measured."""

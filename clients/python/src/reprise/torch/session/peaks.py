@@ -50,7 +50,7 @@ class Peaks:
             "captured"
         )
         rung.above += 1
-        if session.planning.together is not None:
+        if session.planning.coordinator is not None:
             return  # which sees it at the ranks' next meeting
         if rung.above > ABOVE_AT_MOST or rung.recaptured:
             if not rung.given_up:

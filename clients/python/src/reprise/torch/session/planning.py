@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a captured step to the plan that the next steps run under.
 
-    planning.captured(step)       # sends the step graph; of several ranks, one does (together.py)
+    planning.captured(step)       # sends the step graph; one rank does so for all
     planning.ask()                # between steps: waits for the first plan, takes newer ones
     planning.rung, planning.ladder
 
@@ -20,13 +20,13 @@ from reprise.plan import Plan
 from reprise.torch.capture.capture import FORWARD, CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, build, settle
 from reprise.torch.check import quarantine
-from reprise.torch.ground.ops import OpKind
-from reprise.torch.ground.subclass import is_wrapper
+from reprise.torch.internals.ops import OpKind
+from reprise.torch.internals.subclass import is_wrapper
+from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import TIGHTENED_AT_MOST, Ladder, Rung
 from reprise.torch.ladder.stage import Stage
-from reprise.torch.ladder.together import Together
 from reprise.torch.meter.room import room_on, share_of
-from reprise.torch.session.asked import executor, within_device
+from reprise.torch.recovery import oom
 from reprise.torch.session.message import (
     ON_THE_HOST,
     enlarged,
@@ -36,7 +36,7 @@ from reprise.torch.session.message import (
     unsupported,
 )
 from reprise.torch.session.parts import Parts
-from reprise.torch.shortage import oom
+from reprise.torch.session.request import executor, within_device
 from reprise.torch.tape.compile_plan import compile_plan
 from reprise.torch.tape.costs import measured_costs
 from reprise.torch.tape.placement import own_frees, peak_of, place
@@ -58,7 +58,7 @@ class Planning:
         self.wait_s = wait_s
         self.ladder = Ladder()
         self.rung: Rung | None = None  # of the last planned step
-        self.together: Together | None = None  # known when the first step has begun
+        self.coordinator: RankCoordinator | None = None  # known when the first step has begun
         self.refused: Plan | None = None  # the server's "no plan fits"
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
         self._op_scale = 1.0  # time of a plain step / ops of a captured one
@@ -78,7 +78,7 @@ class Planning:
         session.op_times.apply(step, key)
         settle(step)
         ops_ns = sum(op.time_ns for op in step.ops)
-        on_host = session.first.host is not None
+        on_host = session.startup.host is not None
         stale = self.ladder.is_stale(key)
         if stale:
             session.measured.raise_base(key, step.peak_bytes)
@@ -116,8 +116,8 @@ class Planning:
             or any(s.in_region and not s.pinned for s in read)
             or any(map(is_wrapper, session.model.parameters()))
         )
-        if self.together is not None:
-            self.together.captured(graph, left_out, leaks)
+        if self.coordinator is not None:
+            self.coordinator.captured(graph, left_out, leaks)
             return
         rung = self.ladder.add(key, graph, left_out, leaks)
         if rung is None:
@@ -137,12 +137,12 @@ class Planning:
         """What is asked for: less after a start that ran out of memory."""
         session = self._session
         assert session.budget is not None
-        if session.first.notes.tighter < 1:
+        if session.startup.notes.tighter < 1:
             session.say(
                 f"an earlier start ran out of memory: asks for a plan within "
-                f"{format_percent(session.first.notes.tighter)} of the budget"
+                f"{format_percent(session.startup.notes.tighter)} of the budget"
             )
-        return scaled_budget(session.budget, share * session.first.notes.tighter)
+        return scaled_budget(session.budget, share * session.startup.notes.tighter)
 
     def submit(self, rung: Rung) -> None:
         """Asks for a plan of a captured step."""
@@ -167,7 +167,7 @@ class Planning:
 
     def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
         """To the planner. Is it on its way?"""
-        if self.together is None:
+        if self.coordinator is None:
             budget = within_device(self._session, message, budget)
         text = graph_bytes(message, rung.number, budget)
         if self._session.costs is None:
@@ -191,9 +191,9 @@ class Planning:
         """Memory ran out under the plan of the last step: asks for one in less, which its next
         step waits for."""
         rung = self.rung
-        if self.together is not None:
+        if self.coordinator is not None:
             # No rank decides alone; the next start asks for less.
-            self._session.first.notes.ran_out()
+            self._session.startup.notes.ran_out()
         elif rung is not None and rung.plan is not None:
             tighter = int(min(rung.plan.budget_bytes, rung.plan.peak_bytes) * oom.TIGHTER)
             rung.awaited = self.send(rung, enlarged(rung, rung.graph.message()), str(tighter))
@@ -203,8 +203,8 @@ class Planning:
     def ask(self) -> None:
         """Between steps: waits for the first plan, and for one that the step which begins cannot
         do without if it is to keep its budget; takes any other when it is there."""
-        if self.together is not None:
-            self.together.meet()
+        if self.coordinator is not None:
+            self.coordinator.meet()
             return
         session = self._session
         needed = self.ladder.lacks(session.step.key)
@@ -265,9 +265,9 @@ class Planning:
             rung.refused = reply.why or "the server refused to plan this step"
             if reply.smallest_budget:
                 rung.refused += unsupported(rung.graph.step)
-            if session.first.host is not None and reply.smallest_budget:
+            if session.startup.host is not None and reply.smallest_budget:
                 return self._least(rung, reply.smallest_budget)
-            if session.stage is not Stage.WAITING and not rung.sketch and self.together is None:
+            if session.stage is not Stage.WAITING and not rung.sketch and self.coordinator is None:
                 session.say(rung.refused)
         elif reply.kind == "refused" and rung.awaited:
             self._tightest(rung, reply)
@@ -295,7 +295,7 @@ class Planning:
         why = rung.refused
         if (
             rung.sketch
-            or self.together is not None
+            or self.coordinator is not None
             or rung.least >= LEAST_AT_MOST
             or (there is not None and smallest > there)
         ):
@@ -341,7 +341,7 @@ class Planning:
         if quarantine.holds(plan):
             return f"plan {plan.plan_id} was found to change gradients before"
         schedule = plan.schedule
-        if self.together is not None:
+        if self.coordinator is not None:
             schedule = tuple(own_frees(rung.graph, schedule))
         try:
             plan, program = _placed(rung, plan, schedule)
@@ -359,14 +359,14 @@ class Planning:
         self._session.measured.new_plan(rung.number)
         self._session.why = ""
         self.announce(rung)
-        if not self._session.judge.every:
+        if not self._session.checks.every:
             self._session.record.unchecked(plan, "verify_every is 0")
         if plan.sentence:
             self._session.say(plan.sentence)
 
     def announce(self, rung: Rung) -> None:
         """Says what steps under its plan are expected to take, where that is news."""
-        plan, costs, later_ns = rung.plan, self._session.costs, self._session.later.costs_ns
+        plan, costs, later_ns = rung.plan, self._session.costs, self._session.planned_retry.costs_ns
         if plan is None or rung.tape is None:
             return
         if self._announced.get(rung.number) == (plan.plan_id, later_ns):
@@ -413,9 +413,9 @@ class Planning:
         self.rung = None
         self.stop(why)
 
-    def again(self, why: str) -> None:
+    def recapture(self, why: str) -> None:
         """What is known of the step's ops was not so: it is captured and planned anew."""
-        if self.together is not None:
+        if self.coordinator is not None:
             self.drop(why)
             return
         self.stopped(why)
@@ -427,7 +427,7 @@ class Planning:
         """No plan from here on."""
         for rung in self.ladder.rungs:
             rung.tape, rung.graph_id = None, None
-        if self._session.first.host is not None and ON_THE_HOST not in why:
+        if self._session.startup.host is not None and ON_THE_HOST not in why:
             why = f"{why}. {ON_THE_HOST}"
         self._session.stage, self._session.why = Stage.PLAIN, why
         self._session.record.without(why)

@@ -65,7 +65,7 @@ class Retry:
         if not self._refused or session.stage is not Stage.PLAIN:
             _widen(self._known, key, peak)
             return
-        if session.planning.together is not None or self._tries >= TRIES:
+        if session.planning.coordinator is not None or self._tries >= TRIES:
             return
         share = (session.budget or "").endswith("x")
         self._higher += share and self._peak > 0 and self._is_higher(peak)

@@ -2,9 +2,9 @@
 """One armed model: what runs around its forward and its optimizers, and how it ends.
 
     step.py       the step under way          planning.py   graphs and plans
-    first.py      while nothing is planned    judge.py      checks of gradients
+    startup.py      while nothing is planned    check_schedule.py      checks of gradients
     stage.py      the stages, drawn
-    whereabouts.py  where the step is, and what filled the memory when it ran out
+    progress.py  where the step is, and what filled the memory when it ran out
 
 A step begins with the first forward of the model after the last one ended, and ends when its
 optimizers have stepped. Forwards that do not train (evaluation, no_grad) are not steps. Whatever
@@ -37,30 +37,30 @@ from reprise.plan import Plan
 from reprise.saying import because, say
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.check.verify import VALUES
-from reprise.torch.ground import calls, guard
-from reprise.torch.ground.forward import ArmedForward
-from reprise.torch.ground.open_hooks import sweep
-from reprise.torch.ground.watch import close_watches
+from reprise.torch.internals import calls, guard
+from reprise.torch.internals.forward import ArmedForward
+from reprise.torch.internals.open_hooks import sweep
+from reprise.torch.internals.watch import close_watches
 from reprise.torch.joint.job import open_jobs
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph, model_device
-from reprise.torch.session.judge import Judge
+from reprise.torch.recovery import oom
+from reprise.torch.recovery.planned_retry import PlannedRetry
+from reprise.torch.recovery.startup import Startup
+from reprise.torch.session.attempts import Attempts
+from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.planning import Planning
+from reprise.torch.session.progress import Progress
 from reprise.torch.session.record import Record
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step import Step
-from reprise.torch.session.tries import Tries
 from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
-from reprise.torch.session.whereabouts import Whereabouts
-from reprise.torch.shortage import oom
-from reprise.torch.shortage.first import FirstSteps
-from reprise.torch.shortage.later import Later
 from reprise.torch.tape.costs import Costs
 from reprise.verdict import measured_part
 
@@ -108,13 +108,13 @@ class Session:
         self.measured = Measured(budget)
         self.planning = Planning(self, wait_s)
         self.record = Record(agent)
-        self.judge = Judge(self, verify_every, verify)
-        self.where = Whereabouts(self)
+        self.checks = CheckSchedule(self, verify_every, verify)
+        self.progress = Progress(self)
         self.step = Step(self)
-        self.first = FirstSteps(self, first)
+        self.startup = Startup(self, first)
         self.op_times = OpTimes(self)
-        self.later = Later(self)
-        self.tries = Tries(self)
+        self.planned_retry = PlannedRetry(self)
+        self.attempts = Attempts(self)
         self.peaks = Peaks(self)
         self.unplanned = Unplanned(self)
         self.retry = Retry(self)
@@ -196,7 +196,7 @@ class Session:
         for do in (
             self.forward.remove,
             self.step.abandon,
-            self.later.close,
+            self.planned_retry.close,
             self.planning.stopped,
             self._gone,
         ):
@@ -212,10 +212,10 @@ class Session:
         atexit.unregister(self._close)
         # That was the end of the program.
         short = self.step.under_way and oom.is_oom(getattr(sys, "last_value", None))
-        if short and not self.first.plain:
-            guard.quietly(self.first.notes.ran_out)
-        guard.quietly(self.first.ended, short)
-        for do in (self.later.close, self.step.let_go):
+        if short and not self.startup.plain:
+            guard.quietly(self.startup.notes.ran_out)
+        guard.quietly(self.startup.ended, short)
+        for do in (self.planned_retry.close, self.step.let_go):
             guard.quietly(do)
         guard.quietly(self.step.times.read, True)
         if self.budget and self.step.number and not (self.step.ended or self.broken):
@@ -233,7 +233,7 @@ class Session:
         """One line to the person who trains, once."""
         if text not in self._said:
             self._said.add(text)
-            ranks = self.planning.together
+            ranks = self.planning.coordinator
             who = f"rank {ranks.rank}: " if ranks is not None and ranks.rank else ""
             say(f"{who}{text}")
 
@@ -269,11 +269,11 @@ class Session:
         if captures_graph(self.device):
             self._passed_over()
             return call(*args, **kwargs)
-        self.tries.settle()
+        self.attempts.settle()
         self.waiting.forward()
         if not self.step.under_way:
             self.step.begin(args, kwargs)
-        return self.tries.forward(call, args, kwargs)
+        return self.attempts.forward(call, args, kwargs)
 
     def _passed_over(self) -> None:
         """A training forward is captured into a CUDA graph."""
@@ -323,8 +323,8 @@ class Session:
         self._cleared_up = True
         for do in (
             step.drop,
-            self.first.let_go,
-            self.later.close,
+            self.startup.let_go,
+            self.planned_retry.close,
             self.meter.events_end,
             lambda: self.planning.stopped(self.why),
         ):
@@ -439,6 +439,6 @@ def _ran_out(error: BaseException | None, asked: int) -> None:
     """Anywhere in a step: of the session whose step began last."""
     for session in reversed(tuple(_open)):
         if session.step.under_way and os.getpid() == session._pid:
-            session.where.ran_out(error, asked)
-            session.tries.ran_out(asked)
+            session.progress.ran_out(error, asked)
+            session.attempts.ran_out(asked)
             return

@@ -22,8 +22,8 @@ from reprise.errors import RepriseError
 from reprise.saying import say
 from reprise.torch.check.verify import VALUES
 from reprise.torch.compiled.fast import prepare
-from reprise.torch.ground.dynamo import compiled_in_pieces, compiled_parts
-from reprise.torch.ground.guard import described
+from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
+from reprise.torch.internals.guard import described
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.site import site_of
@@ -171,7 +171,7 @@ def _start(
     )
     parts = compiled_parts(model) if budget is not None else []
     if parts:
-        session.first.skip()
+        session.startup.skip()
         session.stop_planning(compiled_in_pieces(parts))
     elif collector.socket is None or agent.status == "inert":
         session.stop_planning(f"trains without a plan: {collector.why or agent.why}")

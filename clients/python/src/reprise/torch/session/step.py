@@ -23,16 +23,16 @@ from torch.optim import Optimizer
 from reprise import abi
 from reprise.torch.capture.capture import BACKWARD, FORWARD, OPTIMIZER, Capture
 from reprise.torch.check.verify import Check
-from reprise.torch.ground.cycle import Cycle
-from reprise.torch.ground.dynamo import compiled_in_pieces
-from reprise.torch.ground.dynamo import watch as watch_compiled
-from reprise.torch.ground.watch import close_watches
+from reprise.torch.internals.cycle import Cycle
+from reprise.torch.internals.dynamo import compiled_in_pieces
+from reprise.torch.internals.dynamo import watch as watch_compiled
+from reprise.torch.internals.watch import close_watches
 from reprise.torch.ladder.ladder import Key, key_of
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.step_times import StepTimes, Then
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
-from reprise.torch.session.judge import Looks
+from reprise.torch.session.check_schedule import Looks
 from reprise.torch.session.parts import Parts
 from reprise.torch.session.tracing import Tracing
 from reprise.torch.tape.tape_run import Run
@@ -89,7 +89,7 @@ class Step:
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
         """The first forward of a step is about to run. `again`: one that has run out of memory."""
         session = self._session
-        session.judge.settle_open()
+        session.checks.settle_open()
         self.times.read()
         self.number += 1
         here = threading.get_ident()
@@ -99,19 +99,19 @@ class Step:
         self._cycle.restart()
         dtype = next((p.dtype for p in session.model.parameters()), None)
         self.key = key_of(args, kwargs, session.device.type, dtype)
-        session.later.forget()
+        session.planned_retry.forget()
         session.planning.ask()
-        session.first.begin(args, kwargs)
+        session.startup.begin(args, kwargs)
         self.under_way, self.tracing.on, self.run = True, False, None
         if not (not again and self._wants_capture() and self._begin_capture()) and (
             session.stage is Stage.PLANNED
         ):
             self._begin_planned()
-        if session.first.host is not None and self.capture is None and self.run is None:
+        if session.startup.host is not None and self.capture is None and self.run is None:
             self._begin_capture(keep=False)  # never plainly
         session.agent.step(self.number)
-        session.where.begin(self.run)
-        session.where.enter(FORWARD)
+        session.progress.begin(self.run)
+        session.progress.enter(FORWARD)
         if session.agent.window_kinds() and not self.tracing.on:
             self.tracing.begin(self.run)  # the collector asked
         self._peak = 0
@@ -124,9 +124,9 @@ class Step:
         session = self._session
         if session.budget is None or _capturing or session.agent.status == "inert":
             return False
-        together = session.planning.together
-        if together is not None:
-            return together.captures
+        coordinator = session.planning.coordinator
+        if coordinator is not None:
+            return coordinator.captures
         if session.stage is Stage.CAPTURE:
             return session.retry.wants(self.key)
         return session.stage is Stage.PLANNED and session.ladder.wants(self.key)
@@ -148,7 +148,7 @@ class Step:
         self._kernel_window.open()
         recorder = OpRecorder(session.agent)
         self.capture = Capture(
-            session.model, session.meter, recorder, self._kernel_window.traced, session.first.host
+            session.model, session.meter, recorder, self._kernel_window.traced, session.startup.host
         )
         self._keeps_capture = keep
         prior = alive_tensors(session.device)
@@ -163,9 +163,9 @@ class Step:
         session.planning.rung = rung
         session.measured.show(rung.key, rung.number)
         # Until it has matched once: then its plan holds, and it may run as fast as it can.
-        host, where = None if rung.matched else session.first.host, session.where
-        self.run = rung.tape.begin(host=host, at=where.at(), here=where.here())
-        self.check = session.judge.begin(rung, self.run)
+        host, progress = None if rung.matched else session.startup.host, session.progress
+        self.run = rung.tape.begin(host=host, at=progress.at(), here=progress.here())
+        self.check = session.checks.begin(rung, self.run)
 
     # ---- Its forwards ---------------------------------------------------------------
 
@@ -173,20 +173,20 @@ class Step:
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """One forward of the root."""
-        where = self._session.where
+        progress = self._session.progress
         self.in_forward = True
         self._one_thread &= threading.get_ident() == self._thread
-        where.enter(FORWARD)
+        progress.enter(FORWARD)
         try:
-            self._session.judge.enters()
+            self._session.checks.enters()
             if self.check is not None:
                 self.check.enter(args, kwargs)
             with watch_compiled(self._compiled_code):
                 out = self._forward(call, args, kwargs)
         finally:
             self.in_forward = False
-        where.enter(BACKWARD)
-        self._session.judge.left()
+        progress.enter(BACKWARD)
+        self._session.checks.left()
         if self.check is not None:
             self.check.leave(out)
         return out
@@ -204,7 +204,7 @@ class Step:
         if self.run is not None:
             return self._planned(self.run, call, args, kwargs)
         with self._session.op_times.around():
-            return self._session.first.forward(call, args, kwargs)
+            return self._session.startup.forward(call, args, kwargs)
 
     def _compiled_code(self, name: str) -> None:
         """In the forward, code that torch.compile has compiled is about to run: as if nobody
@@ -233,16 +233,16 @@ class Step:
         assert rung.tape is not None
         if run.spent:
             # One more micro-batch than captured, or a step that was given up after its backward.
-            where = self._session.where
+            progress = self._session.progress
             audit = run.take_audit()
             run.counts.other_forwards = True
-            run = self.run = rung.tape.begin_more(run, run.host, where.at(), where.here())
+            run = self.run = rung.tape.begin_more(run, run.host, progress.at(), progress.here())
             run.audit = audit
-        later = self._session.later
-        later.before(call, args, kwargs)
+        planned_retry = self._session.planned_retry
+        planned_retry.before(call, args, kwargs)
         with rung.tape.region():
             out = call(*args, **kwargs)
-        later.after(out)
+        planned_retry.after(out)
         return out
 
     # ---- It ends --------------------------------------------------------------------
@@ -259,10 +259,10 @@ class Step:
 
     def before_optimizer(self) -> None:
         """An optimizer of the model is about to step."""
-        judge, session = self._session.judge, self._session
+        checks, session = self._session.checks, self._session
         self.in_optimizer = True
         self._one_thread &= threading.get_ident() == self._thread
-        session.where.enter(OPTIMIZER)
+        session.progress.enter(OPTIMIZER)
         if self.capture is not None:
             self.capture.enter_optimizer()
         if torch._C._current_graph_task_id() != -1:
@@ -272,7 +272,7 @@ class Step:
             return
         began = now_ns(session.device)
         with session.unmeasured():
-            judge.settle(self.run, check)
+            checks.settle(self.run, check)
             del check
         self.times.leave_out(now_ns(session.device) - began)
 
@@ -293,9 +293,9 @@ class Step:
             return
         self.stop_check()  # its backward ran within the optimizer: the gradients have been used
         if torch._C._current_graph_task_id() == -1:
-            self._session.judge.settle(self.run, None)
+            self._session.checks.settle(self.run, None)
         else:
-            self._session.judge.later(self.run)
+            self._session.checks.later(self.run)
         self.under_way = False
         self.ended += 1
         took = 0
@@ -312,13 +312,13 @@ class Step:
                 self.times.read(wait=True)  # the records of a traced step are cut at its end
             self.tracing.end()
         beyond = self._session.meter.take_beyond()
-        if self.ended > 1 or self._session.first.host is not None:
+        if self.ended > 1 or self._session.startup.host is not None:
             # The first plain step pays for what is set up once.
             self._session.measured.beyond(beyond)
-        self._session.first.end(took)
-        if self._session.first.host is not None:
-            self._session.first.host.give_back()
-        self._session.where.enter(0)
+        self._session.startup.end(took)
+        if self._session.startup.host is not None:
+            self._session.startup.host.give_back()
+        self._session.progress.enter(0)
 
     def _end_capture(self, capture: Capture) -> None:
         self.capture = None
@@ -336,7 +336,7 @@ class Step:
     def _end(self, peak: int) -> None:
         session, ladder = self._session, self._session.ladder
         run, self.run = self.run, None
-        looks, session.judge.looks = session.judge.looks, Looks.NOT
+        looks, session.checks.looks = session.checks.looks, Looks.NOT
         flags, replayed, mismatches, covered = 0, 0, 0, False
         took: Then | None = None
         rung = session.planning.rung
@@ -421,7 +421,7 @@ class Step:
             self.capture = None  # it may have been the last to hold the model: the session ends
             self._kernel_window.drop()
         self.stop_check()
-        self._session.judge.postpone(self.run)
+        self._session.checks.postpone(self.run)
         if self.run is not None and self.run.armed:
             self.run.mismatch("the forward failed")
         self.tracing.end()

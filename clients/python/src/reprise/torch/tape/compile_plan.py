@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from reprise.errors import RepriseError
 from reprise.torch.capture.captured import BACKWARD, FORWARD, CapturedStorage
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.ground.ops import OpKind, mutated_positions
+from reprise.torch.internals.ops import OpKind, mutated_positions
 from reprise.torch.tape.program import Burst, Program, Replay, Row
 from reprise.torch.tape.rehearsal import rehearse, versions_needed
 

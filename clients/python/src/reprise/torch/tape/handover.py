@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from reprise.torch.compiled.shortcut import shortcut_from
-from reprise.torch.ground.generator import GeneratorState
-from reprise.torch.ground.geometry import Geometry
-from reprise.torch.ground.ops import computes_statistics, without_statistics
+from reprise.torch.internals.generator import GeneratorState
+from reprise.torch.internals.geometry import Geometry
+from reprise.torch.internals.ops import computes_statistics, without_statistics
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.records import Cell, Held, Node, Own, Ref, mark_storage
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from reprise.torch.compiled import fast
-from reprise.torch.ground.ops import statistics_of, trains_at
+from reprise.torch.internals.ops import statistics_of, trains_at
 from reprise.torch.tape.program import Program, Row
 
 __all__ = ["Compiled", "thin"]

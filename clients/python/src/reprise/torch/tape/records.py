@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from reprise.torch.compiled.shortcut import Shortcut
-from reprise.torch.ground.generator import GeneratorState
-from reprise.torch.ground.geometry import Geometry, geometry_of
-from reprise.torch.ground.guard import told
-from reprise.torch.ground.ops import hidden_writes, without_statistics
-from reprise.torch.ground.stale import GONE, refuse_stale
-from reprise.torch.ground.subclass import version_of
+from reprise.torch.internals.generator import GeneratorState
+from reprise.torch.internals.geometry import Geometry, geometry_of
+from reprise.torch.internals.guard import told
+from reprise.torch.internals.ops import hidden_writes, without_statistics
+from reprise.torch.internals.stale import GONE, refuse_stale
+from reprise.torch.internals.subclass import version_of
 
 __all__ = [
     "Cell",

@@ -27,12 +27,12 @@ from torch import Tensor
 
 from reprise.errors import RepriseError
 from reprise.torch.check.control import Control
-from reprise.torch.ground.generator import GeneratorState
-from reprise.torch.ground.geometry import Geometry
-from reprise.torch.ground.guard import surely, told
-from reprise.torch.ground.ops import tensors_in
-from reprise.torch.ground.stale import refuse_stale
-from reprise.torch.ground.subclass import version_of
+from reprise.torch.internals.generator import GeneratorState
+from reprise.torch.internals.geometry import Geometry
+from reprise.torch.internals.guard import surely, told
+from reprise.torch.internals.ops import tensors_in
+from reprise.torch.internals.stale import refuse_stale
+from reprise.torch.internals.subclass import version_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.program import Burst
 from reprise.torch.tape.records import Cell, Held, Node, Own, Ref

@@ -32,13 +32,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from reprise.marks import At, ignore_end
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import prepare
-from reprise.torch.ground.guard import surely
-from reprise.torch.ground.host import HostSaves
-from reprise.torch.ground.modes import Mode, Op
-from reprise.torch.ground.open_hooks import Hooks
-from reprise.torch.ground.ops import IGNORED, PLAIN_TYPES, mutated_positions
-from reprise.torch.ground.stale import refuse_stale
-from reprise.torch.ground.watch import close_watches, watch
+from reprise.torch.internals.guard import surely
+from reprise.torch.internals.host import HostSaves
+from reprise.torch.internals.modes import Mode, Op
+from reprise.torch.internals.open_hooks import Hooks
+from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, mutated_positions
+from reprise.torch.internals.stale import refuse_stale
+from reprise.torch.internals.watch import close_watches, watch
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack

@@ -28,16 +28,16 @@ from reprise.torch.check.control import Control
 from reprise.torch.check.values import Audit
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.shortcut import has_shortcut, shortcut
-from reprise.torch.ground.generator import GeneratorState, device_of
-from reprise.torch.ground.geometry import geometry_of
-from reprise.torch.ground.guard import caught, described, fault, ours, quietly, told
-from reprise.torch.ground.host import HostSaved, HostSaves
-from reprise.torch.ground.modes import Op
-from reprise.torch.ground.ops import mutated_positions, tensors_in
-from reprise.torch.ground.passes import graph_is_kept
-from reprise.torch.ground.stale import GONE, refuse_stale
-from reprise.torch.ground.subclass import saved_alias, version_of
-from reprise.torch.ground.watch import close_watches
+from reprise.torch.internals.generator import GeneratorState, device_of
+from reprise.torch.internals.geometry import geometry_of
+from reprise.torch.internals.guard import caught, described, fault, ours, quietly, told
+from reprise.torch.internals.host import HostSaved, HostSaves
+from reprise.torch.internals.modes import Op
+from reprise.torch.internals.ops import mutated_positions, tensors_in
+from reprise.torch.internals.passes import graph_is_kept
+from reprise.torch.internals.stale import GONE, refuse_stale
+from reprise.torch.internals.subclass import saved_alias, version_of
+from reprise.torch.internals.watch import close_watches
 from reprise.torch.meter.state import stream_of
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.handover import adopt

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a model fits, before any of its memory is allocated.
+
+    est = reprise.estimate(model, step, batch, optimizer=torch.optim.AdamW, budget="20GiB")
+    print(est)           # peak, what a plan makes of it, at which overhead; or which batch fits
+    est.largest_batch()  # with the plan
+
+`step(model, *inputs)` returns the loss of one step. Model and inputs may live on the meta device:
+sizes are all that counts. Everything runs on fake tensors (fake.py). Times are a roofline of what
+this machine can multiply and move, and a margin stands for the workspaces inside ops (assumed.py);
+with them the planner answers as for a real job.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprise.errors import RepriseError
+from reprise.torch.estimation.assumed import walk, with_assumed
+from reprise.torch.estimation.fake import fake_graph, resized
+from reprise.torch.estimation.planner import ask, asked
+from reprise.units import check_budget, format_bytes, format_percent
+
+__all__ = ["Estimate", "estimate", "recorded_peaks"]
+
+# Peaks that were predicted while somebody listened (the pytest mark).
+_listeners: list[list[int]] = []
+
+
+def recorded_peaks() -> list[list[int]]:
+    """Append a list here to be told every predicted peak."""
+    return _listeners
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What one step needs. Bytes are those of tensors, the margin for workspaces included."""
+
+    static_bytes: int
+    peak_bytes: int
+    step_ns: int
+    budget: str | None
+    budget_bytes: int = 0
+    planned_peak_bytes: int = 0
+    overhead: float | None = None  # None: no plan was asked for, or none came
+    why: str = ""
+    by_module: dict[str, int] = field(default_factory=dict)  # alive at the peak
+    # Where no plan fits: the largest first dimension of the inputs that would; 0: none.
+    fitting_batch: int | None = None
+    _again: Callable[[int], tuple[int, bool]] | None = None
+    _batch: int = 0
+
+    @property
+    def fits(self) -> bool | None:
+        """With a plan or without; None: no budget was given."""
+        if self.budget is None:
+            return None
+        return self.overhead is not None
+
+    def largest_batch(self, most: int = 1 << 16) -> int:
+        """The largest first dimension of the inputs that fits in the budget with a plan; 0: none
+        does. Doubles, then halves: some ten questions to the planner."""
+        if self._again is None or self.budget is None or self.budget.endswith("x"):
+            raise RepriseError("largest_batch: needs a budget in bytes, as 20GiB")
+        good, bad = 0, most + 1
+        size = max(1, self._batch)
+        while size < bad:
+            if not self._again(size)[1]:
+                bad = size
+                break
+            good, size = size, size * 2
+        while bad - good > max(1, good // 16):
+            middle = (good + bad) // 2
+            if self._again(middle)[1]:
+                good = middle
+            else:
+                bad = middle
+        return good
+
+    def __str__(self) -> str:
+        text = (
+            f"Peak {format_bytes(self.peak_bytes)}, {format_bytes(self.static_bytes)} of it static"
+        )
+        if self.budget is None:
+            return text + "."
+        if self.overhead is None:
+            would = "" if not self.fitting_batch else f" A batch of {self.fitting_batch} would fit."
+            return f"{text}. {self.why}{would}"
+        return (
+            f"{text}. In {format_bytes(self.budget_bytes)} it fits with a peak of "
+            f"{format_bytes(self.planned_peak_bytes)}, {format_percent(self.overhead, sign=True)}."
+        )
+
+
+def estimate(
+    model: nn.Module,
+    step: Callable[..., Tensor],
+    *inputs: Any,
+    optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None = None,
+    budget: str | int | None = None,
+    device: str | None = None,
+) -> Estimate:
+    """Predicts one training step. `device`: where it will run, "cuda" say; default: the model's,
+    or the CPU for one on the meta device. RepriseError: the step needs values, not only sizes."""
+    checked = None if budget is None else check_budget(budget)
+    graph = fake_graph(model, step, inputs, optimizer, device)
+    message = with_assumed(graph)
+    live, peak = walk(message)
+    made = Estimate(
+        static_bytes=message["static_bytes"],
+        peak_bytes=peak,
+        step_ns=message["measured_step_ns"],
+        budget=checked,
+        by_module=_by_module(message, live),
+    )
+    for listener in _listeners:
+        listener.append(peak)
+    if checked is None:
+        return made
+    plan, made.why, refused = asked(message, checked)
+    if plan is not None:
+        made.budget_bytes, made.planned_peak_bytes = plan.budget_bytes, plan.peak_bytes
+        made.overhead = plan.overhead
+        made.why = plan.sentence
+
+    def again(size: int) -> tuple[int, bool]:
+        other = with_assumed(fake_graph(model, step, resized(inputs, size), optimizer, device))
+        found, _ = ask(other, checked)
+        return size, found is not None
+
+    first = next((x for x in inputs if isinstance(x, Tensor) and x.dim()), None)
+    made._again, made._batch = again, 0 if first is None else first.shape[0]
+    if refused and made._batch and not checked.endswith("x"):
+        made.fitting_batch = made.largest_batch(made._batch - 1)
+    return made
+
+
+def _by_module(message: dict[str, Any], alive: list[int]) -> dict[str, int]:
+    makers = {s: op["module"] for op in message["ops"] for s in op["writes"]}
+    total: Counter[str] = Counter()
+    for s in alive:
+        total[makers.get(s, "")] += message["storages"][s]["bytes"]
+    return dict(total.most_common())

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step on fake tensors: sizes alone, no memory.
+
+graph = fake_graph(model, step, inputs, optimizer, device)
+fake = faked(model, mode, device)        # a copy of the model
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from reprise.agent import Agent
+from reprise.errors import RepriseError
+from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.estimation.once import capture_step
+
+__all__ = ["NoMeter", "fake_graph", "faked", "resized"]
+
+
+class NoMeter:
+    """Fake tensors allocate nothing; peaks come from the graph."""
+
+    name, exact, why, has_events = "none", False, "nothing is allocated", False
+
+    def start(self, baseline_bytes: int) -> None: ...
+    def stop(self) -> None: ...
+    def reset_peak(self) -> None: ...
+    def events_begin(self, agent: Agent) -> None: ...
+    def events_end(self) -> None: ...
+    def live(self) -> int:
+        return 0
+
+    def peak(self) -> int:
+        return 0
+
+
+def fake_graph(
+    model: nn.Module,
+    step: Callable[..., Tensor],
+    inputs: tuple[Any, ...],
+    optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None,
+    device: str | None,
+) -> CapturedGraph:
+    """One step, run twice: once so that gradients and optimizer state exist, and once captured.
+    `device`: where it will run; None: where the model is. RepriseError: it needs values."""
+    state = torch.get_rng_state()
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            where = device or next((str(p.device) for p in model.parameters()), "cpu")
+            where = "cpu" if where == "meta" else where
+            fake = faked(model, mode, where)
+            batch = [
+                torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=where)
+                if isinstance(x, Tensor)
+                else x
+                for x in inputs
+            ]
+            made = optimizer(fake.parameters()) if optimizer is not None else None
+
+            def whole() -> None:
+                if made is not None:
+                    made.zero_grad()
+                else:
+                    fake.zero_grad()
+                step(fake, *batch).backward()
+                if made is not None:
+                    made.step()
+
+            whole()
+
+            def alive() -> list[Tensor]:
+                found = [*fake.parameters(), *fake.buffers(), *filter(_is_tensor, batch)]
+                found += [p.grad for p in fake.parameters() if p.grad is not None]
+                for values in made.state.values() if made is not None else ():
+                    found += filter(_is_tensor, values.values())
+                return found
+
+            total = sum({t.untyped_storage()._cdata: t.nbytes for t in alive()}.values())
+            meter: Any = NoMeter()
+            graph = capture_step(fake, whole, meter, alive)
+    except RepriseError:
+        raise
+    except Exception as error:
+        raise RepriseError(
+            f"the step cannot be estimated from sizes alone ({type(error).__name__}: "
+            f"{str(error).splitlines()[0][:200] if str(error) else 'no message'}); "
+            "train one step for real with reprise.auto"
+        ) from error
+    finally:
+        torch.set_rng_state(state)
+    gone = sum(s.bytes for s in graph.storages if s.prior)
+    object.__setattr__(graph, "static_bytes", max(0, total - gone))
+    return graph
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
+    """A copy of the model without memory. A shared parameter stays shared."""
+    memo: dict[int, Any] = {}
+    for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
+        with mode:
+            fake = torch.empty_strided(
+                tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device
+            )
+        if isinstance(tensor, nn.Parameter):
+            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = fake
+    return copy.deepcopy(model, memo)
+
+
+def resized(inputs: tuple[Any, ...], size: int) -> tuple[Any, ...]:
+    """Inputs with another first dimension."""
+    return tuple(
+        torch.empty((size, *x.shape[1:]), dtype=x.dtype, device="meta")
+        if isinstance(x, Tensor) and x.dim()
+        else x
+        for x in inputs
+    )

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Captures one step of a model that is not armed.
+
+    graph = capture_step(model, step)     # step() runs a whole training step once
+
+For `reprise.saved` and `reprise.estimate`. Nothing stays in the model afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from reprise.errors import RepriseError
+from reprise.torch.capture.capture import Capture
+from reprise.torch.capture.step_graph import CapturedGraph, build
+from reprise.torch.internals.forward import ArmedForward
+from reprise.torch.meter.meter import Meter, open_meter
+from reprise.torch.meter.state import alive_tensors, known_names, model_device, start_counting
+
+__all__ = ["capture_step"]
+
+
+def capture_step(
+    model: nn.Module,
+    step: Callable[[], Any],
+    meter: Meter | None = None,
+    prior: Callable[[], list[Tensor]] | None = None,
+) -> CapturedGraph:
+    """The step graph of one call of `step`. RepriseError: the model is armed, or `step` never
+    called it."""
+    if isinstance(model.__dict__.get("forward"), ArmedForward):
+        raise RepriseError("this model is armed: call reprise.remove(model) first")
+    device = model_device(model)
+    own_meter = meter is None
+    if meter is None:
+        meter = open_meter(device)
+        start_counting(meter, device)
+    capture = Capture(model, meter)
+
+    def around(call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not torch.is_grad_enabled():
+            return call(*args, **kwargs)
+        with capture.region() as pin:
+            out = call(*args, **kwargs)
+            pin(out)
+        return out
+
+    armed = ArmedForward(model, around)
+    handle = register_optimizer_step_pre_hook(lambda *_: capture.enter_optimizer())
+    try:
+        before = alive_tensors(device) if prior is None else prior()
+        capture.begin(before, known_names(model, []))
+        del before
+        try:
+            step()
+        except BaseException:
+            capture.leave()
+            raise
+        captured = capture.finish()
+    finally:
+        handle.remove()
+        armed.remove()
+        if own_meter:
+            meter.stop()
+    if not captured.regions:
+        raise RepriseError("the step did not call the model with gradients on")
+    return build(
+        captured,
+        name=type(model).__name__,
+        measured_peak_bytes=captured.peak_bytes,
+        measured_step_ns=0,
+    )

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the program that go through code of ours, and what that has put over them.
+
+    around(ours, do, args, kwargs)      # ours(call, args, kwargs) calls do, or do is called plainly
+    call = chained(do, wrappers)        # stands in for do: through each wrapper in the list
+    call = watched(do, look)            # the same: look sees who calls it, and nothing more
+    level = Level(); level.restore()    # takes off the modes and hooks that ours has left
+
+Where code of ours fails the program's call is made once, and its result or its error is the
+program's; the fault is reported (guard.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode
+
+from reprise.torch.internals.guard import fault, is_oom, ours, quietly
+
+__all__ = ["Call", "Level", "around", "chained", "watched"]
+
+
+class Call:
+    """One call of the program's, in the hands of code of ours."""
+
+    __slots__ = ("begun", "do", "done", "out", "ran_out")
+
+    def __init__(self, do: Callable[..., Any]) -> None:
+        self.do = do
+        self.begun = False
+        self.done = False
+        self.out: Any = None
+        # The kind and text of an error that is out of memory. The error itself would keep what
+        # filled it.
+        self.ran_out: tuple[type[BaseException], str] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.begun, self.done, self.out = True, False, None
+        try:
+            out = self.do(*args, **kwargs)
+        except Exception as error:
+            if is_oom(error):
+                self.ran_out = (type(error), str(error))
+            raise
+        self.done, self.out = True, out
+        return out
+
+
+def around(
+    ours_: Callable[..., Any],
+    do: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """`ours_(call, args, kwargs)`, which calls `do`, and what it returns. Where it fails `do` is
+    called all the same, once; where that had failed before, its error is the program's."""
+    call = Call(do)
+    try:
+        return ours_(call, args, kwargs)
+    except Exception as error:
+        if not ours(error) or _passed(call, error):
+            raise
+        fault(error)
+        if call.begun and not call.done:
+            raise _of_the_program(call, error) from None
+        out, done = call.out, call.done
+    finally:
+        call.out = None
+    return out if done else do(*args, **kwargs)
+
+
+def chained(do: Callable[..., Any], wrappers: list[Callable[..., Any]]) -> Callable[..., Any]:
+    """Stands in for `do`: its calls go through each of those that are in the list then,
+    `wrapper(do, *args, **kwargs)`, the last one first."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        inner = do
+        for wrapper in tuple(wrappers):
+            inner = partial(_through, wrapper, inner)
+        return inner(*args, **kwargs)
+
+    return call
+
+
+def _through(wrapper: Callable[..., Any], do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return around(lambda call, a, k: wrapper(call, *a, **k), do, args, kwargs)
+
+
+def watched(do: Callable[..., Any], look: Callable[..., Any]) -> Callable[..., Any]:
+    """Stands in for `do`: before it is called, `look(frame, *args)` sees who calls it."""
+
+    def call(*args: Any) -> Any:
+        quietly(look, sys._getframe(1), *args)
+        return do(*args)
+
+    return call
+
+
+def _of_the_program(call: Call, error: BaseException) -> BaseException:
+    """What the call raised, before we failed over it."""
+    before = error.__context__
+    while before is not None:
+        if _passed(call, before):
+            return before
+        before = before.__context__
+    if call.ran_out is not None:
+        kind, text = call.ran_out
+        return kind(text)
+    return error
+
+
+def _passed(call: Call, error: BaseException) -> bool:
+    """Did it come out of the program?"""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code is Call.__call__.__code__ and frame.f_locals.get("self") is call:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+class Level:
+    """The modes and hooks that lie over a call of the program; `restore` takes off what we have
+    left above them."""
+
+    __slots__ = ("_functions", "_grad", "_hooks", "_modes")
+
+    def __init__(self) -> None:
+        self._modes = torch._C._len_torch_dispatch_stack()
+        self._functions = torch._C._len_torch_function_stack()
+        self._hooks = _top_hooks()
+        self._grad = torch.is_grad_enabled()
+
+    def restore(self) -> None:
+        """Those of the program stay. Never raises."""
+        try:
+            while torch._C._len_torch_dispatch_stack() > self._modes:
+                top = _get_current_dispatch_mode_stack()[-1]
+                if not _is_ours(type(top)):
+                    break
+                _pop_mode()
+            while torch._C._len_torch_function_stack() > self._functions:
+                top = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
+                if not _is_ours(type(top)):
+                    break
+                torch._C._pop_torch_function_stack()
+            autograd: Any = torch._C._autograd
+            while (found := _top_hooks()) is not None:
+                if found == self._hooks or not _is_ours(found[0]):
+                    break
+                autograd._pop_saved_tensors_default_hooks()
+            torch._C._set_grad_enabled(self._grad)
+        except Exception as error:
+            fault(error)
+
+
+def _top_hooks() -> Any:
+    autograd: Any = torch._C._autograd
+    return autograd._top_saved_tensors_default_hooks(True)
+
+
+def _is_ours(thing: Any) -> bool:
+    module = getattr(thing, "__module__", None) or type(getattr(thing, "__self__", None)).__module__
+    return str(module).startswith("reprise")

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code inside a model that torch.compile has compiled by itself.
+
+    compiled_parts(model)           # ["blocks.0", ...]: modules that are compiled one by one
+    with watch(called): ...         # called(name) as soon as compiled code starts on this thread
+
+Neither a capture nor a tape can look into such code, and Dynamo skips it under a dispatch mode that
+does not say that it ignores what compilers do: the block then runs eagerly, with other numbers, or
+raises where it was compiled with `fullgraph=True`. So a model with such parts is passed over.
+
+A compiled function leaves no trace in the modules that call it, so calls are watched, too. All of
+them begin with `set_eval_frame(None)` in `compile_wrapper` of `torch._dynamo.eval_frame`, before
+anything of the dispatcher's state is kept: `called` may still take modes and hooks off. A torch
+without that name is not watched.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+from reprise.torch.internals.calls import watched
+
+__all__ = ["compiled_in_pieces", "compiled_parts", "is_compiled", "watch"]
+
+Called = Callable[[str], None]
+
+_MODULE = "torch._dynamo.eval_frame"
+_ENTRY = "compile_wrapper"
+_SETS = "set_eval_frame"
+
+_lock = threading.Lock()
+_watching = 0
+_plain: Any = None
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.called: list[Called] = []
+
+
+_here = _OfThread()
+
+
+def is_compiled(function: Any) -> bool:
+    """Does this callable come from torch.compile, and not from `torch.compiler.disable`?"""
+    return hasattr(function, "_torchdynamo_orig_callable") and not getattr(
+        function, "_torchdynamo_disable", False
+    )
+
+
+def compiled_parts(model: nn.Module) -> list[str]:
+    """Names of the modules in a model that are compiled by themselves; "" is the model itself,
+    where its `forward` is."""
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if found and found[-1] and name.startswith(f"{found[-1]}."):
+            continue  # a part of one that is compiled
+        own = module.__dict__
+        wrapped = "_orig_mod" in own.get("_modules", {}) and "dynamo_ctx" in own
+        calls = [own.get("forward"), getattr(type(module), "forward", None)]
+        if name:
+            calls.append(own.get("_compiled_call_impl"))
+        if (name and wrapped) or any(map(is_compiled, calls)):
+            found.append(name)
+    return found
+
+
+def compiled_in_pieces(parts: list[str]) -> str:
+    """Why a model with such parts is not planned, and what to do."""
+    return (
+        f"trains without a plan: parts of this model are compiled one by one ({_listed(parts)}), "
+        "and a plan cannot look into them; compile the whole model by torch.compile, then call "
+        "reprise.auto"
+    )
+
+
+def _listed(parts: list[str]) -> str:
+    """Names in a sentence: the first two, and how many more."""
+    shown = ", ".join(part or "its forward" for part in parts[:2])
+    return f"{shown} and {len(parts) - 2} more" if len(parts) > 2 else shown
+
+
+@contextmanager
+def watch(called: Called) -> Iterator[None]:
+    """Around code of the program. Costs a microsecond, and nothing per op."""
+    _here.called.append(called)
+    installed = _install()
+    try:
+        yield
+    finally:
+        _here.called.pop()
+        if installed:
+            _uninstall()
+
+
+def _install() -> bool:
+    global _watching, _plain
+    eval_frame = sys.modules.get(_MODULE)
+    if eval_frame is None or not hasattr(eval_frame, _SETS):
+        return False  # nothing has been compiled in this process
+    with _lock:
+        _watching += 1
+        if _watching == 1:
+            _plain = getattr(eval_frame, _SETS)
+            setattr(eval_frame, _SETS, watched(_plain, _look))
+    return True
+
+
+def _uninstall() -> None:
+    global _watching
+    with _lock:
+        _watching -= 1
+        if not _watching:
+            setattr(sys.modules[_MODULE], _SETS, _plain)
+
+
+def _look(frame: FrameType, callback: Any) -> None:
+    if callback is None and _here.called and frame.f_code.co_name == _ENTRY:
+        _here.called[-1](_name_of(frame.f_locals.get("fn")))
+
+
+def _name_of(function: Any) -> str:
+    found = getattr(function, "__qualname__", "") or type(function).__name__
+    return str(found).rpartition("<locals>.")[2]

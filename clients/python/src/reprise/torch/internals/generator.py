@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of the generator a random op draws from, kept and put in place again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.internals.ops import tensors_in
+
+__all__ = ["GeneratorState", "device_of"]
+
+
+def device_of(*values: Any) -> torch.device:
+    """Where an op with these arguments runs."""
+    for tensor in tensors_in(*values):
+        return tensor.device
+    for value in values:
+        if isinstance(value, dict) and value.get("device") is not None:
+            return torch.device(value["device"])
+    return torch.device("cpu")
+
+
+class GeneratorState:
+    """The default generator of a device, as it is now."""
+
+    __slots__ = ("_device", "_state")
+
+    def __init__(self, device: torch.device, state: Tensor | None = None) -> None:
+        """`state`: as it was when somebody else took it."""
+        self._device = device
+        if state is None:
+            cuda = device.type == "cuda"
+            state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
+        self._state = state
+
+    def restore(self) -> None:
+        """The generator goes on from here."""
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(self._state, self._device)
+        else:
+            torch.set_rng_state(self._state)
+
+    @property
+    def device(self) -> torch.device:
+        return self._device

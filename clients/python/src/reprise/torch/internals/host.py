@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saved tensors in host memory: for the steps of a job that does not fit before it is planned.
+
+    host = HostSaves(model)
+    packed = host.pack(tensor)         # in the pack hook; the tensor's memory may go from here on
+    tensor = host.unpack(packed)       # in the unpack hook
+    host.written(tensor)               # an op has written it
+    host.give_back()                   # between steps
+
+What is kept of a storage is one copy of all its bytes, whatever views of it are saved: on a GPU in
+pinned memory, on the CPU in mappings of our own, which no meter of the framework's allocator
+counts. An unpacked tensor lies on its storage as the saved one did, and unpacks that overlap share
+a storage, as they would have. The storage itself is handed out while it lives. So kernels see the
+same strides and alignments, and every bit is as without.
+
+The copy follows the storage: who tells `written` gets at the unpack what autograd would have found
+there. A write that moved the version counter is refused at the unpack, as autograd refuses it: a
+tensor without memory stands in for the counter.
+
+Parameters and buffers live anyway and stay where they are. Copies are synchronous: a step that is
+taken once or twice may be slow, and streams need no care. (The idea is that of
+torch.autograd.graph.save_on_cpu, which copies every saved view by itself.)
+"""
+
+from __future__ import annotations
+
+import weakref
+
+import torch
+from torch import Tensor, nn
+
+from reprise.torch.internals.geometry import Geometry, geometry_of
+from reprise.torch.internals.guard import quiet, told
+from reprise.torch.internals.outside import hide, host_buffer
+from reprise.torch.internals.stale import stale_message
+
+__all__ = ["HostSaved", "HostSaves"]
+
+_COPY = "_reprise_host"
+
+
+class _Copy:
+    """The bytes of one storage. Lives as long as a packed tensor needs it."""
+
+    __slots__ = ("__weakref__", "bytes", "device", "host", "owner", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage, owner: HostSaves) -> None:
+        self.bytes = storage.nbytes()
+        self.device = storage.device
+        self.host = host_bytes(self.bytes, self.device)
+        self.lives_at(storage)
+        self.refresh(storage)
+        owner._holds(self.bytes)
+        self.owner = owner
+
+    def lives_at(self, storage: torch.UntypedStorage) -> None:
+        """Where the bytes are on the device, as long as they are."""
+        self.storage = weakref.ref(storage)
+        setattr(storage, _COPY, weakref.ref(self))
+
+    def refresh(self, storage: torch.UntypedStorage) -> None:
+        """The storage has been written."""
+        self.host.copy_(_bytes_of(storage))
+
+    @quiet
+    def __del__(self) -> None:
+        # One that could not be made has no owner.
+        if (owner := getattr(self, "owner", None)) is not None:
+            owner._holds(-self.bytes)
+
+
+class HostSaved:
+    """What autograd keeps instead of a tensor."""
+
+    __slots__ = ("copy", "dtype", "geometry", "made", "version", "witness")
+
+    def __init__(self, tensor: Tensor, alias: Tensor, copy: _Copy) -> None:
+        self.copy = copy
+        # What was unpacked. The node that did so holds its memory until it lets go of this.
+        self.made: Tensor | None = None
+        self.dtype = tensor.dtype
+        self.geometry: Geometry = geometry_of(tensor)
+        # Shares the version counter, and no longer the memory.
+        alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        self.witness = alias
+        self.version = alias._version
+
+    def plainly(self) -> Tensor:
+        """The tensor again, out of sight of modes."""
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            return self.copy.owner.unpack(self)
+        finally:
+            del guard
+
+
+class HostSaves:
+    """Where the saved tensors of a model are while it does not fit."""
+
+    def __init__(self, model: nn.Module) -> None:
+        stay = (*model.parameters(), *model.buffers())
+        self._stay = {t.untyped_storage()._cdata for t in stay}
+        self.pins = any(t.device.type == "cuda" for t in stay)
+        self.bytes = 0  # held now
+        self.peak_bytes = 0
+        self._pinned = False  # something was, since the last give_back
+
+    def pack(self, tensor: Tensor) -> HostSaved | None:
+        """To be called out of sight of dispatch modes. None: the tensor stays on its device."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
+        plain = tensor.layout == torch.strided and type(tensor) in (Tensor, nn.Parameter)
+        strange = tensor.is_quantized or tensor.is_conj() or tensor.is_neg()
+        if not plain or strange or not storage.nbytes() or storage._cdata in self._stay:
+            return None
+        return HostSaved(tensor, tensor.detach(), self._copy_of(storage) or _Copy(storage, self))
+
+    def unpack(self, saved: HostSaved) -> Tensor:
+        """The tensor again. RuntimeError: it was written since, as autograd would say."""
+        if saved.witness._version != saved.version:
+            raise told(RuntimeError(stale_message(saved.witness, saved.version, saved.geometry[0])))
+        if saved.made is not None:
+            return saved.made
+        copy = saved.copy
+        storage = copy.storage()
+        made = torch.empty(0, dtype=saved.dtype, device=copy.device)
+        if storage is None:
+            fresh = torch.empty(copy.bytes, dtype=torch.uint8, device=copy.device)
+            fresh.copy_(copy.host)
+            storage = fresh.untyped_storage()
+            copy.lives_at(storage)
+        size, stride, offset = saved.geometry
+        saved.made = made.set_(storage, offset, size, stride)
+        return saved.made
+
+    def written(self, tensor: Tensor) -> None:
+        """The content of a tensor is another one."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return
+        copy = self._copy_of(storage)
+        if copy is not None:
+            copy.refresh(storage)
+
+    def give_back(self) -> None:
+        """Pinned memory that no saved tensor lies in any more goes back to the system. torch's
+        allocator would keep it for good, and hands it out in powers of two."""
+        if self._pinned and not self.bytes:
+            self._pinned = False
+            empty = getattr(torch._C, "_host_emptyCache", None)
+            if empty is not None:
+                empty()
+
+    def _copy_of(self, storage: torch.UntypedStorage) -> _Copy | None:
+        reference = getattr(storage, _COPY, None)
+        copy: _Copy | None = None if reference is None else reference()
+        return copy if copy is not None and copy.owner is self else None
+
+    def _holds(self, bytes: int) -> None:
+        self.bytes += bytes
+        self._pinned |= self.pins
+        self.peak_bytes = max(self.peak_bytes, self.bytes)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    return empty.set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def host_bytes(count: int, device: torch.device) -> Tensor:
+    """Memory on the host that the allocator of the device does not count."""
+    if device.type != "cpu":
+        try:
+            return torch.empty(count, dtype=torch.uint8, pin_memory=True)
+        except RuntimeError:  # no more pages to be pinned: slower, and no less exact
+            return torch.empty(count, dtype=torch.uint8)
+    return hide(torch.frombuffer(host_buffer(count), dtype=torch.uint8))

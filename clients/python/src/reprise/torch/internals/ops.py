@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Reprise knows about single operators: which it ignores, what they write, whether they may
+run again.
+
+Everything is read off the schema and the tags of the overload; the two tables below hold the
+exceptions. An overload nobody knows is `once`: it is never run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.internals.nondeterministic import adds_in_any_order
+
+__all__ = [
+    "IGNORED",
+    "PLAIN_TYPES",
+    "OpKind",
+    "chooses_rows",
+    "computes_statistics",
+    "first_kind",
+    "hidden_writes",
+    "is_of_pytorch",
+    "mutated_positions",
+    "never_again",
+    "only_allocates",
+    "overloads",
+    "partly_written",
+    "statistics_of",
+    "tensors_in",
+    "trains_at",
+    "without_statistics",
+]
+
+
+# Others are subclasses: they take a call apart, and what is inside is seen.
+PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
+
+
+class OpKind(IntEnum):
+    """Numbered as `reprise.v1.OpKind`."""
+
+    PURE = 1
+    SEEDED = 2
+    ONCE = 3
+    COLLECTIVE = 4
+    VIEW = 5
+
+
+def overloads(*names: str) -> frozenset[Any]:
+    """The overloads of these names that exist in this torch ("aten.detach.default")."""
+    found = set()
+    for name in names:
+        space, packet, overload = name.split(".")
+        try:
+            found.add(getattr(getattr(getattr(torch.ops, space), packet), overload))
+        except (AttributeError, RuntimeError):
+            continue
+    return frozenset(found)
+
+
+# Occur a different number of times with saved-tensor hooks than without: neither counted nor
+# planned. They make no storage.
+IGNORED = overloads(
+    "aten.detach.default",
+    "aten.alias.default",
+    "prim.device.default",
+    "prim.layout.default",
+    "profiler._record_function_enter_new.default",
+    "profiler._record_function_enter.default",
+    "profiler._record_function_exit._RecordFunction",
+    "profiler._record_function_exit.default",
+)
+
+# Batch norms that update their running statistics: positions of the two statistics and of the flag
+# that says whether this call updates them. All but the last do not declare it. Replayed without
+# statistics the outputs are the same bits and nothing is updated twice.
+_STATISTICS: dict[Any, tuple[int, int, int]] = dict.fromkeys(
+    overloads(
+        "aten.native_batch_norm.default",
+        "aten.cudnn_batch_norm.default",
+        "aten.miopen_batch_norm.default",
+        "aten._native_batch_norm_legit.default",
+    ),
+    (3, 4, 5),
+)
+# Refuses a call without statistics: the plain overload computes the same bits.
+_STATISTICS_REQUIRED = overloads("aten._native_batch_norm_legit.default")
+
+# Arguments that are written and whose schema does not say so: running statistics, the state that
+# dropout draws from. A call that writes something from before the step is `once`.
+_UNSAID: dict[Any, tuple[int, ...]] = (
+    dict.fromkeys(
+        overloads(
+            "aten.batch_norm_gather_stats.default",
+            "aten.batch_norm_gather_stats.out",
+            "aten.batch_norm_gather_stats_with_counts.default",
+            "aten.batch_norm_gather_stats_with_counts.out",
+        ),
+        (3, 4),
+    )
+    | dict.fromkeys(
+        overloads("aten.batch_norm_update_stats.default", "aten.batch_norm_update_stats.out"),
+        (1, 2),
+    )
+    | dict.fromkeys(overloads("aten._cudnn_rnn.default", "aten._cudnn_rnn.out"), (15,))
+    | dict.fromkeys(overloads("aten.miopen_rnn.default", "aten.miopen_rnn.out"), (13,))
+)
+
+# Outputs that only the kernel's own backward reads, and that the kernel writes in part: the
+# workspace of oneDNN's recurrent layers, the reserved space of cuDNN's and MIOpen's.
+_PARTLY_WRITTEN: dict[Any, frozenset[int]] = (
+    dict.fromkeys(overloads("aten.mkldnn_rnn_layer.default"), frozenset({3}))
+    | dict.fromkeys(overloads("aten._cudnn_rnn.default"), frozenset({3}))
+    | dict.fromkeys(overloads("aten.miopen_rnn.default"), frozenset({3}))
+)
+
+_ONLY_ALLOCATE = overloads(
+    "aten.empty.memory_format",
+    "aten.empty_like.default",
+    "aten.empty_strided.default",
+    "aten.empty_permuted.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+)
+
+# Those of the CPU, and where they say whether they compute statistics.
+_TRAINS: dict[Any, int] = dict.fromkeys(
+    overloads("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default"), 5
+) | dict.fromkeys(overloads("aten._native_batch_norm_legit.no_stats"), 3)
+
+# Attention with dropout is tagged as random; without dropout it draws nothing.
+_DROPOUT_POSITION: dict[Any, int] = dict.fromkeys(
+    overloads(
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "aten._scaled_dot_product_flash_attention.default",
+    ),
+    3,
+)
+
+# Tagged as if their sizes came from the data, which is so with a mask only.
+_INDEXING = overloads("aten.index.Tensor")
+
+_NAMESPACES = frozenset({"aten", "prims", "torchvision"})
+_COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+
+_mutated: dict[Any, tuple[int | str, ...]] = {}
+_unsteady: set[Any] = set()
+
+
+def mutated_positions(func: Any) -> tuple[int | str, ...]:
+    """The arguments that are written: positions, and names of keyword-only ones. As the schema
+    says, and where it is silent, as `_UNSAID` does."""
+    known = _mutated.get(func)
+    if known is None:
+        found: list[int | str] = [*_UNSAID.get(func, ())]
+        # A higher-order operator has no schema, and is called with functions, not to write.
+        schema = getattr(func, "_schema", None)
+        for position, argument in enumerate(schema.arguments if schema is not None else ()):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                found.append(argument.name if argument.kwarg_only else position)
+        known = _mutated[func] = tuple(found)
+    return known
+
+
+def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """Statistics this call updates and a replay of it leaves alone."""
+    at = _STATISTICS.get(func)
+    if at is None or not args[at[2]]:
+        return ()
+    return tuple(args[i] for i in at[:2] if isinstance(args[i], Tensor))
+
+
+def computes_statistics(func: Any, args: Sequence[Any]) -> bool:
+    """Is it a batch norm of a batch, one that `without_statistics` is for?"""
+    at = _STATISTICS.get(func)
+    return at is not None and bool(args[at[2]])
+
+
+def trains_at(func: Any) -> int:
+    """The argument that says whether a batch norm computes statistics; -1: it is none, or not one
+    of the CPU."""
+    return _TRAINS.get(func, -1)
+
+
+def statistics_of(func: Any) -> tuple[int, Any]:
+    """Where the running statistics of a batch norm stand among its arguments (-1: it is none), and
+    what computes the same without them, where that is another overload."""
+    at = _STATISTICS.get(func)
+    if at is None:
+        return -1, None
+    plain = torch.ops.aten.native_batch_norm.default
+    return at[0], plain if func in _STATISTICS_REQUIRED else None
+
+
+def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """A call that has `hidden_writes`, for a replay: the same outputs, no statistics updated."""
+    at = _STATISTICS[func]
+    replayed = list(args)
+    replayed[at[0]] = replayed[at[1]] = None
+    if func in _STATISTICS_REQUIRED:
+        func = torch.ops.aten.native_batch_norm.default
+    return func, tuple(replayed)
+
+
+def only_allocates(func: Any) -> bool:
+    """Does it write nothing of what it makes? Its bytes are other ones each time it runs, and that
+    says nothing about the op."""
+    return func in _ONLY_ALLOCATE
+
+
+def partly_written(func: Any) -> frozenset[int]:
+    """The outputs (by position) that have bytes which no kernel writes: other ones in each run."""
+    return _PARTLY_WRITTEN.get(func, frozenset())
+
+
+def is_of_pytorch(func: Any) -> bool:
+    """One of PyTorch's own operators, whose schema says what it writes."""
+    return str(getattr(func, "namespace", "")) in _NAMESPACES
+
+
+def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
+    """Do the sizes of what it makes depend on what its inputs hold?"""
+    if not any(tag.name == "dynamic_output_shape" for tag in getattr(func, "tags", ())):
+        return False
+    masks = (torch.bool, torch.uint8)
+    return func not in _INDEXING or any(t.dtype in masks for t in tensors_in(args[1]))
+
+
+def never_again(funcs: Iterable[Any]) -> None:
+    """They were seen to make other bits from the same inputs: `once` from the next capture on."""
+    _unsteady.update(funcs)
+
+
+def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKind:
+    """What the overload alone tells. The capture lowers it to VIEW or ONCE by what it sees."""
+    space = str(getattr(func, "namespace", ""))
+    if space in _COLLECTIVES:
+        return OpKind.COLLECTIVE
+    if space not in _NAMESPACES or func in _unsteady:
+        return OpKind.ONCE
+    tags = {tag.name for tag in func.tags}
+    if tags & {"data_dependent_output", "nondeterministic_bitwise"} or chooses_rows(func, args):
+        return OpKind.ONCE
+    if adds_in_any_order(func, args, kwargs):
+        return OpKind.ONCE
+    if "nondeterministic_seeded" in tags:
+        position = _DROPOUT_POSITION.get(func)
+        if position is not None:
+            drop = args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
+            if drop == 0.0:
+                return OpKind.PURE
+        # A generator of the user's own is not ours to rewind.
+        generators = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)]
+        return OpKind.ONCE if generators else OpKind.SEEDED
+    return OpKind.PURE
+
+
+def tensors_in(*values: Any) -> Iterator[Tensor]:
+    """Tensors among arguments or outputs, in order, through lists and tuples."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(*value)
+        elif isinstance(value, dict):
+            yield from tensors_in(*value.values())
+
+
+def outputs_in(value: Any) -> Iterator[Tensor]:
+    """Tensors that a model returns: as `tensors_in`, and through the fields of data classes."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from outputs_in(one)
+    elif isinstance(value, dict):
+        yield from outputs_in(list(value.values()))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from outputs_in([getattr(value, f.name, None) for f in dataclasses.fields(value)])
+    elif isinstance(value, Tensor):
+        yield value

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saved-tensor hooks of ours: where one fails, autograd has the tensor all the same.
+
+pack, unpack = packing(pack), unpacking(unpack)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from reprise.torch.internals.guard import fault, ours, told
+from reprise.torch.internals.subclass import saved_alias, version_of
+
+__all__ = ["Saved", "packing", "unpacking"]
+
+
+class Saved:
+    """What autograd keeps of a tensor where our hook has failed: the tensor, by an alias, which
+    keeps no graph alive."""
+
+    __slots__ = ("alias", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.alias = saved_alias(tensor)
+        self.version = version_of(self.alias)
+
+    def tensor(self) -> Tensor:
+        """As autograd would hand it out."""
+        if version_of(self.alias) != self.version:
+            raise told(
+                RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an "
+                    f"inplace operation: [{self.alias.type()} {list(self.alias.shape)}] is at "
+                    f"version {version_of(self.alias)}; expected version {self.version} instead."
+                )
+            )
+        return self.alias
+
+
+def packing(pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """A pack hook of ours; where it fails the tensor is kept."""
+
+    def guarded(tensor: Tensor) -> Any:
+        try:
+            return pack(tensor)
+        except Exception as error:
+            if not ours(error):
+                raise
+            fault(error)
+        return Saved(tensor)
+
+    return guarded
+
+
+def unpacking(unpack: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    """An unpack hook of ours. Where it fails, what was packed says itself how it is had all the
+    same (`plainly`)."""
+
+    def guarded(packed: Any) -> Tensor:
+        if type(packed) is Saved:
+            return packed.tensor()
+        if isinstance(packed, Tensor):
+            return packed
+        try:
+            return unpack(packed)
+        except Exception as error:
+            if not ours(error):
+                raise
+            fault(error)
+            plainly = getattr(packed, "plainly", None)
+            if plainly is None:
+                raise
+        found: Tensor = plainly()
+        return found
+
+    return guarded

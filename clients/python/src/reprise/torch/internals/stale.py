@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What autograd says about a saved tensor that was written: our hooks say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from reprise.torch.internals.guard import told
+from reprise.torch.internals.subclass import version_of
+
+__all__ = ["GONE", "refuse_stale", "stale_message"]
+
+GONE = (
+    "Trying to backward through the graph a second time: its saved tensors were let go when memory "
+    "ran out in its backward"
+)
+
+
+def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = None) -> str:
+    """For a tensor that was packed at `version`; `shape` where the tensor has lost its own."""
+    size = list(tensor.shape if shape is None else shape)
+    return (
+        "one of the variables needed for gradient computation has been modified by an inplace "
+        f"operation: [{tensor.type()} {size}] is at version {version_of(tensor)}; "
+        f"expected version {version} instead."
+    )
+
+
+def refuse_stale(tensor: Tensor, version: int) -> None:
+    """Raises what autograd raises."""
+    raise told(RuntimeError(stale_message(tensor, version)))

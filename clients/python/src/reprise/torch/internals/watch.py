@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sees what the program writes between the forward of a planned step and the last replay.
+
+    watch(run)                       # the root's forward is over
+    ...the program's own code: the loss, whatever it does to tensors it holds...
+    loss.backward()                  # ...its hooks, the backwards of its own functions...
+
+A recorded call holds its inputs, and the program may write one of them after the forward: a static
+input buffer filled with the next batch, a hidden state reset in place, a parameter that an
+optimizer steps as soon as it has its gradient. Plain training does not mind where autograd has not
+saved that tensor, so planned training must not either: just before the write the record gets a
+private copy of what it holds. The captured step need not have done it.
+
+Between forward and backward a dispatch mode looks at every op. It must not be there during the
+backward (autograd would add gradients up out of place, and every op would pass through Python), and
+it cannot leave in the middle of one, so the one call that starts the engine is wrapped while a run
+is watched. In the backward the engine writes nothing that a record holds; Python code may. A
+function mode sees what Python calls and nothing of what the engine does, and a call that may write
+something held runs under the dispatch mode.
+
+What passes both, and so shows only in the version counter, ends in an error at the replay
+(replay.py): code in another language that is called from a hook. So does everything where this
+torch has no such call to wrap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from reprise.torch.internals.calls import Call
+from reprise.torch.internals.engine import around, no_longer
+from reprise.torch.internals.guard import caught, quietly
+from reprise.torch.internals.modes import FunctionMode, Mode, Op
+from reprise.torch.internals.ops import PLAIN_TYPES, mutated_positions, tensors_in
+
+__all__ = ["close_watches", "open_watches", "watch"]
+
+
+class Watched(Protocol):
+    """A run whose records may still be replayed."""
+
+    def before_write(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Copies what the records hold of what this call writes."""
+
+    def holds(self, storages: Iterable[int]) -> bool:
+        """Does a record that is alive hold a tensor on one of these storages?"""
+
+    def waits(self) -> bool:
+        """Is there still a record that may be replayed?"""
+
+
+_runs: list[weakref.ref[Watched]] = []
+_open: list[_Between] = []
+
+
+def open_watches() -> int:
+    """How many dispatch modes on the stack are watches: they are not the program's."""
+    return len(_open)
+
+
+def watch(run: Watched) -> None:
+    """From now on until nothing of the run can be replayed any more."""
+    if all(known() is not run for known in _runs):
+        _runs.append(weakref.ref(run))
+    _open_between()
+
+
+def close_watches() -> None:
+    """A step, a forward or a backward begins, or Reprise goes away."""
+    for between in reversed(_open.copy()):
+        between.close()
+
+
+def _waiting() -> list[Watched]:
+    """The runs that are still to be watched; forgets the others."""
+    found = [(known, run) for known in _runs if (run := known()) is not None and run.waits()]
+    _runs[:] = [known for known, _ in found]
+    return [run for _, run in found]
+
+
+def _open_between() -> None:
+    close_watches()
+    runs = _waiting()
+    if runs:
+        _Between(runs).open()
+
+
+class _Writes(Mode):
+    """Tells runs what is about to be written."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, runs: list[Watched]) -> None:
+        super().__init__()
+        self._runs = runs
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """A loss that is compiled stays compiled."""
+        return True
+
+    def op(self, op: Op, types: Any) -> Any:
+        if not PLAIN_TYPES.issuperset(types):
+            return NotImplemented  # a subclass takes its call apart, its inner writes come here
+        try:
+            self._before(op)
+        except Exception as error:
+            if not caught(error):
+                raise
+            self._before(op)  # what comes is written in any case
+        return op.run()
+
+    def _before(self, op: Op) -> None:
+        if self._runs and mutated_positions(op.func):
+            for run in self._runs:
+                run.before_write(op.func, op.args, op.kwargs)
+
+
+class _Between(_Writes):
+    """One stretch outside forwards and backwards."""
+
+    def __init__(self, runs: list[Watched]) -> None:
+        super().__init__(runs)
+        self._thread = threading.get_ident()
+
+    def open(self) -> None:
+        if around(self._run):
+            self.__enter__()
+            _open.append(self)
+
+    @staticmethod
+    def _run(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        close_watches()
+        # A hook that runs a backward of its own calls it below the mode.
+        around(_nested)
+        try:
+            out = _nested(engine, *args, **kwargs)
+        finally:
+            no_longer(_nested)
+        quietly(_open_between)  # a graph that is kept
+        return out
+
+    def close(self) -> None:
+        """No more. Under a mode of the program's, or on another thread, it stays where it is, does
+        nothing, and goes at the next occasion."""
+        self._runs = []
+        no_longer(self._run)
+        stack = _get_current_dispatch_mode_stack()
+        if threading.get_ident() == self._thread and stack and stack[-1] is self:
+            self.__exit__(None, None, None)
+            _open.remove(self)
+
+
+def _nested(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    with _During(_waiting()):
+        return engine(*args, **kwargs)
+
+
+class _During(FunctionMode):
+    """One backward. The engine takes it along to the threads it works on."""
+
+    def __init__(self, runs: list[Watched]) -> None:
+        super().__init__()
+        self._watched = runs
+
+    def seen(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _may_write(call.do, kwargs):
+            held = _storages((*args, kwargs))
+            runs = [run for run in self._watched if run.holds(held)]
+            if runs:
+                with _Writes(runs):
+                    return call(*args, **kwargs)
+        return call(*args, **kwargs)
+
+
+def _may_write(func: Any, kwargs: dict[str, Any]) -> bool:
+    """Of what Python calls: add_, __setitem__, __iadd__, anything with `out`; and what does not say
+    so by its name, as overloads and functions that are Python themselves."""
+    name = getattr(func, "__name__", "_")
+    if name.startswith("__"):
+        return name == "__setitem__" or name.startswith("__i")
+    plain = type(func).__name__ in ("method_descriptor", "builtin_function_or_method")
+    return not plain or name.endswith("_") or "out" in kwargs
+
+
+def _storages(arguments: tuple[Any, ...]) -> list[int]:
+    found = []
+    for tensor in tensors_in(*arguments):
+        if isinstance(tensor, Tensor):
+            with contextlib.suppress(NotImplementedError, RuntimeError):
+                found.append(tensor.untyped_storage()._cdata)
+    return found

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens when memory runs out.
+
+    in the first step               it is taken in another way (startup.py, plain_retry.py)
+    in a planned forward            the graph is dropped, the cache emptied, a plan asked for within
+                                    `TIGHTER` of what the last one takes, and the forward tried once
+                                    more under it from the same state (planned_retry.py)
+    in a planned backward           the same, from the forward on; gradients that have been added to
+                                    stay as they are (planned_retry.py)
+    where that would show           the error is the program's; the next step waits for that plan
+    several ranks                   nothing is tried again: collectives would be out of step; a note
+                                    (notes.py) makes the next start ask for less
+
+Who wants to know is told by `watch`: on a GPU whenever the allocator gives up, in the backward and
+the optimizer too, whether or not the program catches it; elsewhere of what nobody catches. What a
+forward raises is seen where it is called (session.py).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from reprise.torch.check.verify import Buffers, Generators
+from reprise.torch.internals.guard import is_oom
+
+__all__ = ["TIGHTER", "Before", "Told", "is_oom", "make_room", "room", "several_ranks", "watch"]
+
+TIGHTER = 0.9
+
+
+# Called with the error, or where there is none yet, with the bytes that were asked for.
+Told = Callable[[BaseException | None, int], None]
+
+_observed: list[Told] = []  # by CUDA's allocator, which has no way to take an observer out
+
+
+class _Watch:
+    """Until `remove`."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._before = sys.excepthook
+        self._removed = False
+        sys.excepthook = self._uncaught
+
+    def observe(self) -> None:
+        """Also what CUDA's allocator says itself, where it does: cudaMallocAsync does not."""
+        if not _observed:
+            attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
+            try:
+                attach(_observer)
+            except RuntimeError:
+                return
+        _observed[:] = [self._told]
+
+    def remove(self) -> None:
+        """Nobody is told any more."""
+        self._removed = True
+        _observed[:] = [_ignore] if _observed else []
+        if sys.excepthook == self._uncaught:
+            sys.excepthook = self._before
+
+    def _uncaught(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        if not self._removed and is_oom(error):
+            self._told(error, 0)
+        self._before(kind, error, trace)
+
+
+def _observer(device: int, asked: int, total: int, free: int) -> None:
+    for told in _observed:
+        told(None, asked)
+
+
+def _ignore(error: BaseException | None, asked: int) -> None:
+    """After the last session."""
+
+
+def watch(device: torch.device, told: Told) -> _Watch:
+    """Tells whenever memory runs out. `remove()` of what is returned ends it."""
+    found = _Watch(told)
+    if device.type == "cuda":
+        found.observe()
+    return found
+
+
+def room(device: torch.device) -> tuple[int, int]:
+    """Free bytes and all bytes of the device; 0, 0 where nobody says."""
+    if device.type != "cuda":
+        return 0, 0
+    try:
+        free, total = torch.cuda.mem_get_info(device)
+    except RuntimeError:
+        return 0, 0
+    return int(free), int(total)
+
+
+class Before:
+    """What a forward may have changed when it fails, and whether it can be tried again."""
+
+    def __init__(self, model: nn.Module, buffers: bool = False) -> None:
+        self._generators = Generators()
+        self._buffers = Buffers(model) if buffers else None
+        # Statistics would be updated twice, and a copy of all of them in every step is dear.
+        still = buffers or not any(True for _ in model.buffers())
+        self.again = still and not several_ranks()
+
+    def restore(self) -> None:
+        """Ready for a second try."""
+        make_room()
+        self._generators.restore()
+        if self._buffers is not None:
+            self._buffers.restore()
+
+
+def make_room() -> None:
+    """What nobody needs goes back to the device."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def several_ranks() -> bool:
+    """Do others wait for the collectives of this process?"""
+    distributed: Any = torch.distributed
+    return bool(
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory runs out in a planned step: its forward or its backward once more, under a tighter plan.
+
+    later = PlannedRetry(session)
+    later.before(call, args, kwargs); out = ...; later.after(out)     # a planned forward
+    later.close()
+
+Of every planned forward that gives something up is remembered from which state it ran, and of the
+backward that follows, what has come to the model's outputs from outside. When memory runs out, what
+is left of the graph is let go, the next plan is asked for within less and waited for, the forward
+runs again, and the backward from its outputs on. Gradients that were there before (accumulation)
+and have not been added to yet are the only ones that the second backward adds to.
+
+Only where that is the same step to the bit:
+
+    one process, an ordinary `loss.backward()` that does not keep its graph, through outputs of the
+    last forward of one armed model and of nothing else that has parameters
+    what was added to a gradient is known: no parameter tells of its gradients, each is at the
+    version from before, or one further
+    no input of the model wants a gradient or was written since; no parameter was written since
+    the forward can run once more unnoticed (repeatable.py), as seen in the first planned step
+    the gradients of its outputs take at most SMALL bytes; once memory has run out, any
+    its inputs are small, or still there: a large batch that is deleted before the backward is not
+    the step takes at least LITTLE of the memory there is, or memory has run out before: nothing is
+    remembered in steps that do not come near
+
+Else the program gets its error, one sentence says why, and its next step waits for the tighter
+plan.
+
+Costs one look at every parameter and buffer per forward, copies of the small buffers, of the states
+of generators and of small inputs, and per backward a look at every gradient, a walk through the
+graph between outputs and loss, and a copy of the outputs' gradients: some 0.5 ms in a step that
+throws it all out of the caches. It is measured in the first planned forward, and part of the
+announced time of a step. What goes wrong with that is not the job's: nothing is taken again then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.check.repeatable import Remembered
+from reprise.torch.check.verify import Generators
+from reprise.torch.internals import guard
+from reprise.torch.internals.engine import around, no_longer
+from reprise.torch.internals.ops import tensors_in
+from reprise.torch.meter.room import room_on
+from reprise.torch.recovery.failed_graph import leaves, let_go, reach
+from reprise.torch.recovery.forward_state import Forward, Gradients, State, rehearsed
+from reprise.torch.recovery.job import Job
+from reprise.torch.recovery.oom import is_oom
+from reprise.torch.recovery.output_gradients import Arrived
+
+if TYPE_CHECKING:
+    from reprise.plan import Plan
+    from reprise.torch.ladder.ladder import Rung
+
+__all__ = ["PlannedRetry"]
+
+# Of the gradients of outputs, in a job whose memory has not run out.
+SMALL = 1 << 20
+# Of the memory that is there when a plan comes: steps that take less do not run out of it, unless
+# somebody else fills it, and many of them are as short as what remembering them takes.
+LITTLE = 1 / 8
+
+_open: list[PlannedRetry] = []
+_running = False
+
+
+class _Attempt:
+    """One call of the engine, as far as one armed model has to do with it."""
+
+    def __init__(self, retry: PlannedRetry, heads: Any, rest: tuple[Any, ...]) -> None:
+        self.retry = retry
+        self._heads = heads
+        self._forward = retry.forward
+        self._grads: dict[int, Arrived] = {}
+        self._seeds: list[int] = []
+        self._untouched: Gradients | None = None
+        self._handles: list[Any] = []
+        self.why = self._prepare(heads, rest)
+
+    @property
+    def concerned(self) -> bool:
+        """It comes to outputs of the model."""
+        return bool(self._seeds)
+
+    def _prepare(self, heads: Any, rest: tuple[Any, ...]) -> str:
+        forward, session = self._forward, self.retry.session
+        _, keep, create, inputs = (*rest, None, None, None, None)[:4]
+        if keep or create or inputs:
+            return "it keeps its graph for another one, or is not an ordinary one"
+        if forward is None:
+            return "its forward took little of the memory there was, and was not remembered"
+        nodes, alone = reach(heads, forward.outputs)
+        self._seeds = sorted({position for _, _, position in nodes})
+        if not self._seeds:
+            return "it does not come to the outputs of the last forward"
+        if not alone:
+            return "something outside the model has parameters, too"
+        if self.retry.taking:
+            return "it was taken again already"
+        if forward.bytes > SMALL and not session.attempts.short_of_memory:
+            return "the gradients of the model's outputs are kept only once memory has run out"
+        for node, number, position in nodes:
+            self._handles.append(
+                node.register_prehook(guard.quiet(self._arrives(number, position)))
+            )
+        self._untouched = forward.state.gradients()
+        return ""
+
+    def _arrives(self, number: int, position: int) -> Callable[[tuple[Any, ...]], None]:
+        def hook(grads: tuple[Any, ...]) -> None:
+            if grads[number] is not None:
+                self._grads[position] = self.retry.arrived(position, grads[number])
+
+        return hook
+
+    def over(self) -> None:
+        """It has run, or failed."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def obstacle(self) -> str:
+        """Why it cannot be taken again; empty: it can."""
+        forward, session = self._forward, self.retry.session
+        if self.why or forward is None:
+            return self.why
+        if sorted(self._grads) != self._seeds:
+            return "memory ran out before it came to the model"
+        own = {id(p) for p in session.model.parameters()}
+        if any(id(leaf) not in own for leaf in leaves(self._heads)):
+            return "something else than the model's parameters has gradients, too"
+        return forward.obstacle(session)
+
+    def again(self, why: str) -> None:
+        """Takes it again."""
+        session, forward = self.retry.session, self._forward
+        assert forward is not None
+        arguments = forward.arguments()
+        assert arguments is not None
+        left = self._left()
+        let_go(self._heads)
+        after = Generators()
+        self.retry.taking = True
+        try:
+            out = session.attempts.retake(
+                forward, arguments, f"out of memory in a backward ({why})"
+            )
+            after.restore()
+            found = list(tensors_in(out))
+            del out
+            handles = [
+                # Of an output that another one was made from, that is part of it already.
+                found[at].register_hook(lambda _, copy=copy: copy.tensor())
+                for at, copy in self._grads.items()
+            ]
+            if left is None or left:
+                grads = [self._grads[at].tensor() for at in self._seeds]
+                torch.autograd.backward([found[at] for at in self._seeds], grads, inputs=left)
+            for handle in handles:
+                handle.remove()
+        finally:
+            self.retry.taking = False
+
+    def _left(self) -> list[Tensor] | None:
+        """The parameters that nothing has been added to; None: all, their gradients were new."""
+        assert self._forward is not None
+        parameters = self._forward.state.parameters
+        if self._untouched is None:
+            for parameter in parameters:
+                parameter.grad = None
+            return None
+        untouched = self._untouched()
+        return [
+            p for p, same in zip(parameters, untouched, strict=True) if same and p.requires_grad
+        ]
+
+
+class PlannedRetry:
+    """Of one session, from its first planned step on."""
+
+    def __init__(self, session: Job) -> None:
+        self.session = session
+        self.forward: Forward | None = None  # the last one
+        self.taking = False  # something is being taken again
+        self._state: Remembered | None = None
+        self._parts: State | None = None
+        self._arrived: dict[int, Arrived] = {}  # by output
+        self._priced = False
+        self._plan: Plan | None = None  # the one of which it is known
+        self._wanted = False
+        self.costs_ns = 0  # per forward and its backward
+
+    def before(self, call: Any, args: Any, kwargs: Any) -> None:
+        """A planned forward is about to run."""
+        self.open()
+        self.forget()
+        try:
+            self._remember(call, args, kwargs)
+        except Exception as error:
+            self._lost(error)
+
+    def _lost(self, error: Exception) -> None:
+        self.forget()
+        what = f"{type(error).__name__}: {error}"
+        self.session.say(f"planned steps are not taken again when memory runs out ({what})")
+
+    def _remember(self, call: Any, args: Any, kwargs: Any) -> None:
+        rung = self.session.planning.rung
+        if rung is None or rung.tape is None or not rung.tape.program.replays:
+            return
+        if not self._wants(rung):
+            self.costs_ns = 0
+            return
+        if self._parts is None or not self._parts.same:
+            self._parts = State(self.session.model)
+            self._priced = False
+        self.forward = Forward(self._parts, call, args, kwargs)
+        if rung.repeats is None:
+            self._state = Remembered(self.session.model)
+
+    def _wants(self, rung: Rung) -> bool:
+        """Might memory run out under its plan?"""
+        session = self.session
+        if rung.plan is not self._plan and rung.plan is not None:
+            self._plan, self._priced = rung.plan, False
+            room = room_on(session.device)
+            takes = rung.plan.peak_bytes - session.meter.live()
+            self._wanted = room is None or takes >= LITTLE * room.bytes
+        return self._wanted or session.attempts.short_of_memory
+
+    def forget(self) -> None:
+        """Another step begins."""
+        self.forward = self._state = None
+
+    def after(self, out: Any) -> None:
+        """It has run."""
+        try:
+            self._ended(out)
+        except Exception as error:
+            self._lost(error)
+
+    def _ended(self, out: Any) -> None:
+        if self.forward is not None:
+            self.forward.ended(out)
+            if not self._priced:
+                self._priced = True
+                self.costs_ns = rehearsed(self.session.model, self.forward, SMALL)
+        rung = self.session.planning.rung
+        if self._state is not None and rung is not None:
+            rung.repeats = not self._state.differs(Remembered(self.session.model))
+            self._state = None
+
+    def arrived(self, position: int, grad: Tensor) -> Arrived:
+        """The gradient of an output has come: what is kept of it until the next one."""
+        known = self._arrived.pop(position, None)
+        if known is None or not known.fits(grad):
+            known = Arrived(grad)
+        else:
+            known.take(grad)
+        if known.nbytes <= SMALL:
+            self._arrived[position] = known
+        return known
+
+    def failed(self) -> tuple[Forward, tuple[Any, Any]] | None:
+        """Memory ran out in the forward: what it takes to run it again, where it can."""
+        forward, self.forward = self.forward, None
+        rung = self.session.planning.rung
+        if forward is None or rung is None or self.taking:
+            return None
+        if self._state is not None:
+            rung.repeats = not self._state.differs(Remembered(self.session.model))
+            self._state = None
+        arguments = forward.arguments()
+        return None if arguments is None or forward.obstacle(self.session) else (forward, arguments)
+
+    def open(self) -> None:
+        """Calls of the engine come here from now on."""
+        if self in _open:
+            return
+        around(_run)
+        _open.append(self)
+
+    def close(self) -> None:
+        """No longer. Idempotent."""
+        self.forget()
+        self._parts = None
+        self._arrived.clear()
+        if self in _open:
+            _open.remove(self)
+            if not _open:
+                no_longer(_run)
+
+
+def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
+    """Around the engine while a session of this process is planned."""
+    global _running
+    idle = not any(later.session.step.run is not None for later in _open)
+    if _running or idle or any(later.session.busy for later in _open):
+        return engine(heads, *rest, **options)
+    tries = []
+    if options.get("accumulate_grad"):
+        under_way = [later for later in _open if later.session.step.run is not None]
+        try:
+            tries = [_Attempt(later, heads, rest) for later in under_way]
+        except Exception as error:
+            under_way[0]._lost(error)
+    _running = True
+    try:
+        return engine(heads, *rest, **options)
+    except BaseException as error:
+        if not is_oom(error):
+            raise
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        attempt, obstacle = _which(tries)
+        session = (attempt.retry if attempt else _latest()).session
+        guard.quietly(session.progress.ran_out, error)
+        if attempt is None or obstacle:
+            session.attempts.gave_up(f"out of memory in a backward ({text})", obstacle)
+            raise
+    finally:
+        _running = False
+        for one in tries:
+            one.over()
+    # Outside the handler: its traceback would keep what the failed backward held.
+    attempt.again(text)
+    return ()
+
+
+def _which(tries: list[_Attempt]) -> tuple[_Attempt | None, str]:
+    """Whose forward is to be taken again, and why it cannot be."""
+    concerned = [attempt for attempt in tries if attempt.concerned]
+    if not concerned:
+        return None, tries[0].why if tries else "torch.autograd.grad hands its gradients out"
+    if len(concerned) > 1:
+        return concerned[0], "it goes through two models that are armed"
+    try:
+        return concerned[0], concerned[0].obstacle()
+    except Exception as error:
+        return concerned[0], f"{type(error).__name__}: {error}"
+
+
+def _latest() -> PlannedRetry:
+    """Whose step is under way."""
+    return [later for later in _open if later.session.step.run is not None][-1]

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a job takes its first steps when it may not fit before it is planned.
+
+    plain    as if nobody watched, and measured: the job fits
+    host     saved tensors wait in host memory (host.py) for a step or two; the capture is exact
+    shapes   the first step runs under a plan made from shapes alone (sketch.py); the next one is
+             captured with its saved tensors on the host, and planned anew
+
+"auto" begins plainly and looks at the room there is (room.py) whenever autograd saves something in
+the first step. When what is alive comes near the limit, or an allocator gives up, the forward is
+taken back (generators, buffers) and tried once more in one of the other ways: on the host where
+that is memory elsewhere, from shapes where host and device are the same.
+
+The steps after it, up to the captured one, are measured, so nothing is asked for every saved
+tensor. But the optimizer has made its state by then, and the second step may not fit where the
+first one did: each of them begins with a look at the room, and what the last one took says whether
+it is taken plainly. One that takes half of the room or more is taken again as the first one is.
+
+A start that ran out of memory before it had a plan is remembered (notes.py), and the next one does
+not try plainly at all.
+
+With several ranks nothing is tried again: they begin alike, on the host if any of them says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.torch.internals.host import HostSaves
+from reprise.torch.internals.open_hooks import Hooks
+from reprise.torch.ladder.coordination import RankCoordinator
+from reprise.torch.ladder.ranks import Missing, Ranks
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.room import Room, room_on
+from reprise.torch.meter.state import blocked
+from reprise.torch.recovery.job import Job
+from reprise.torch.recovery.notes import Notes
+from reprise.torch.recovery.plain_retry import KeptTensor, PlainRetry
+from reprise.torch.recovery.sketch import sketched
+from reprise.units import format_bytes
+
+__all__ = ["DoesNotFit", "Startup"]
+
+# What the backward and the allocator need of the room besides gradients.
+LEFT_FREE = 0.1
+# A step that takes less than this share of the room does not run out of it.
+NEAR = 0.5
+FINER = 0.9  # of the budget, for a plan that has not seen the job
+
+
+class DoesNotFit(torch.OutOfMemoryError):
+    """The plain first step comes near the limit: given up before the system ends the process."""
+
+
+class Startup:
+    """Of one session."""
+
+    def __init__(self, session: Job, way: str) -> None:
+        self._session = session
+        self._asked = way
+        self._over = session.budget is None
+        self._begun = self._second = False  # a step has begun, has ended
+        self._took = 0  # bytes of the last plain step, above what was alive when it began
+        # When the first step began: the room, and what was alive; while it is watched, and after.
+        self._watches: tuple[Room, int] | None = None
+        self._before: tuple[Room, int] | None = None
+        self._again: PlainRetry | None = None
+        self._late = False  # not all ranks came to the first step
+        self._failed = ""  # the error of the last step, which the program has caught
+        self.near = False  # the step under way may run out of memory, and is taken again if it does
+        self.notes = Notes(session.model, session.device)
+        # Not None: the job does not fit without a plan, and no step is taken without either.
+        self.host: HostSaves | None = None
+
+    @property
+    def plain(self) -> bool:
+        """A step before the first plan is under way, as if nobody watched."""
+        return self._begun and not self._over and self.host is None
+
+    def skip(self) -> None:
+        """The job is not to be planned: its first steps are plain ones."""
+        self._over = True
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A step begins."""
+        if self._over or self._begun:
+            if self._late:
+                self._late = False
+                self._meet("plain", last=True)
+            if self.plain:
+                self._next(args, kwargs)
+            return
+        self._begun = True
+        session, way, why = self._session, self._asked, "as asked for"
+        if way == "auto" and self.notes.died:
+            way, why = (
+                self._elsewhere(),
+                "the last start of this job ran out of memory before it had a plan",
+            )
+        ways = self._meet(way)
+        if session.stage is Stage.PLAIN:
+            return
+        ranks = session.planning.coordinator
+        if any(other not in ("auto", "plain") for other in ways):
+            way = "host"  # shapes are those of one rank
+        self.notes.begins()
+        if way in ("host", "shapes"):
+            self._careful(way, why, args, kwargs)
+        elif way == "auto" and ranks is None and not self._late:
+            room = room_on(session.device)
+            self._watches = None if room is None else (room, session.meter.live())
+            self._before = self._watches
+            self._look(near=True)
+
+    def _meet(self, way: str, last: bool = False) -> list[str]:
+        """The other ranks, if there are any: how each of them takes its first step."""
+        session = self._session
+        try:
+            ranks = Ranks.here()
+            if ranks is None:
+                return []
+            ways = ranks.gather(way)
+        except RepriseError as error:
+            if isinstance(error, Missing) and not last:
+                self._late = True  # at the next step, once more
+                return []
+            self._over = True
+            session.stop_planning(f"trains without a plan: {error}")
+            return []
+        session.planning.coordinator = RankCoordinator(session, ranks)
+        return ways
+
+    def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A step begins after the first one, still without a plan."""
+        session = self._session
+        if self._failed:
+            self._careful(self._elsewhere(), self._failed, args, kwargs)
+            return
+        if self._asked != "auto" or session.planning.coordinator is not None:
+            return
+        room = room_on(session.device)
+        parameters = session.model.parameters()
+        takes = self._took - sum(p.grad.nbytes for p in parameters if p.grad is not None)
+        left = 0 if room is None else room.bytes
+        if self._before is not None and session.device.type == "cpu":
+            # What was freed since stays with malloc, and is used again.
+            there, alive = self._before
+            left = max(left, there.bytes - (session.meter.live() - alive))
+        if room is not None and takes > left * (1 - LEFT_FREE):
+            why = f"the last step took {format_bytes(takes)}, and {room.what} has less left"
+            self._careful(self._elsewhere(), why, args, kwargs)
+            return
+        self._look(near=room is None or takes > left * NEAR)
+
+    def _look(self, near: bool) -> None:
+        """The step under way is plain: somebody looks at its backward. `near`: and takes it again
+        where that runs out of memory."""
+        self.let_go()
+        self.near = near
+        self._again = PlainRetry(self._session)
+        self._again.open()
+
+    def failed(self, where: str, why: str) -> None:
+        """Memory ran out in a plain step, which cannot be taken again."""
+        self._failed = f"memory ran out in {where} ({why})"
+        self.notes.ran_out_unplanned()
+        self._session.step.abandon()
+
+    def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Memory ran out in its backward: another way from its forward on."""
+        self._careful(self._elsewhere(), f"the plain one does not fit ({why})", args, kwargs)
+
+    def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """A plain forward ran out of memory; is there another way to take it?"""
+        way = self._elsewhere() if self._asked == "auto" else "plain"
+        if not self.plain or way == "plain" or self._session.planning.coordinator is not None:
+            return False
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self._careful(way, f"the plain one does not fit ({text})", args, kwargs)
+        return self.host is not None
+
+    def end(self, took: int = 0) -> None:
+        """A step has ended, which took so many bytes above what was alive when it began."""
+        if not self._begun or self._over:
+            return
+        session = self._session
+        self._watches, self._took, self._failed, self._second = None, took, "", True
+        self.let_go()
+        if self.host is not None and session.stage in (Stage.WARMUP, Stage.PLANNED):
+            session.stage = Stage.CAPTURE  # PLANNED: from shapes alone
+        elif self.host is None and session.stage in (Stage.WARMUP, Stage.CAPTURE):
+            return
+        self._over = True
+        self.notes.fits()
+
+    def ended(self, out_of_memory: bool) -> None:
+        """The program ends, or the session does."""
+        self.let_go()
+        if self._begun and not self._over:
+            if out_of_memory:
+                self.notes.ran_out_unplanned()
+            elif not self._failed:
+                self.notes.fits()
+
+    def _elsewhere(self) -> str:
+        room = room_on(self._session.device)
+        return "host" if room is None or room.host_apart else "shapes"
+
+    def _careful(self, way: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        session = self._session
+        self.let_go()
+        self._watches, self._failed, self.host = None, "", HostSaves(session.model)
+        number = session.step.number
+        if way == "shapes":
+            failed = self._plan_from_shapes(args, kwargs)
+            if not failed:
+                which = f"step {number}" if self._second else "the first step"
+                session.say(f"{which} runs under a plan made from shapes alone: {why}")
+                return
+            why = f"{why}; no plan from shapes: {failed}"
+        which = f"step {number} and the next" if self._second else "the first"
+        session.say(f"{which} steps keep their saved tensors in host memory: {why}")
+
+    def _plan_from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Empty, or why there is none."""
+        session = self._session
+        if session.agent.status == "inert":
+            return session.agent.why
+        if blocked():
+            return blocked()
+        try:
+            graph = sketched(session.model, args, kwargs, session.meter.live())
+        except RepriseError as error:
+            return str(error)
+        return session.planning.sketched(graph, FINER)
+
+    # ---- While the plain first step runs ------------------------------------------------
+
+    def let_go(self) -> None:
+        """The step is over, or taken in another way."""
+        self.near = False
+        if self._again is not None:
+            self._again.close()
+            self._again = None
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A plain forward: `DoesNotFit` when what autograd saves of the first comes near the limit,
+        or what its backward makes of that."""
+        again = self._again
+        if again is None or not self.near or not self.plain or blocked():
+            return call(*args, **kwargs)
+        if self._watches is None:
+            return again.forward(call, args, kwargs, kept=False)
+        room, before = self._watches
+        session = self._session
+        meter = session.meter
+        gradients = sum(
+            p.nbytes
+            for p in session.model.parameters()
+            if p.is_leaf and p.requires_grad and p.grad is None
+        )
+        most = before + int(room.bytes * (1 - LEFT_FREE))
+
+        def pack(tensor: Tensor) -> KeptTensor:
+            if meter.live() > most - gradients:
+                raise DoesNotFit(f"it comes near {room.what}")
+            kept = KeptTensor(tensor)
+            again.keep(kept)
+            return kept
+
+        def unpack(kept: KeptTensor) -> Tensor:
+            found = kept.plainly()
+            if meter.live() > most and again.would_help:
+                raise DoesNotFit(f"its backward comes near {room.what}")
+            return found
+
+        with Hooks(pack, unpack):
+            return again.forward(call, args, kwargs, kept=True)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A forward, and once more where memory runs out in it or in its backward.
+
+tries.forward(call, args, kwargs)        # of the step under way
+tries.forward_again(...)                 # of a plain first step (plain_retry.py)
+tries.retake(forward, arguments, why)    # of a planned step (planned_retry.py)
+tries.gave_up(what, why)                 # where nothing can be taken again
+tries.ran_out(asked)                     # an allocator gives up, wherever that is
+tries.settle()                           # a forward begins: of the step before it, what is left?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from reprise.torch.check.verify import Autocast
+from reprise.torch.internals import guard
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.room import advice
+from reprise.torch.recovery import oom
+from reprise.torch.recovery.forward_state import Forward
+from reprise.torch.session.parts import Parts
+from reprise.units import format_bytes
+
+__all__ = ["Attempts"]
+
+
+class Attempts:
+    """Of one session."""
+
+    def __init__(self, session: Parts) -> None:
+        self._session = session
+        self.short_of_memory = False  # it has run out before
+        self._outside: tuple[str, int] | None = None  # where it did, past forward and backward
+
+    def forward(
+        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The forward of the step under way."""
+        session, step = self._session, self._session.step
+        first = session.startup.plain
+        rare = (first and session.startup.near) or step.capture is not None
+        before = oom.Before(session.model, rare) if self.short_of_memory or rare else None
+        planned = None
+        try:
+            return step.forward(call, args, kwargs)
+        except BaseException as error:
+            if not oom.is_oom(error):
+                step.abandon()
+                raise
+            # While all that filled the memory is still there.
+            guard.quietly(session.progress.ran_out, error)
+            planned = session.planned_retry.failed()
+            text = (str(error).splitlines() or [type(error).__name__])[0]
+            if planned is None:
+                self._out_of_memory()
+                step.drop()
+                if before is None or not before.again:
+                    if first:
+                        session.startup.failed("the forward", text)
+                    raise
+                if first and not session.startup.gave_up(error, args, kwargs):
+                    raise
+        # Outside the handler: its traceback would keep the failed forward's tensors.
+        if planned is not None:
+            return self.retake(*planned, f"out of memory in the forward ({text})")
+        assert before is not None
+        before.restore()
+        step.begin(args, kwargs, again=True)
+        return step.forward(call, args, kwargs)
+
+    def forward_again(
+        self,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        autocast: Autocast,
+        why: str,
+    ) -> Any:
+        """The plain first forward, whose backward does not fit, in another way."""
+        session = self._session
+        session.step.abandon()
+        session.startup.gave_up_late(why, args, kwargs)
+        session.step.begin(args, kwargs)
+        with torch.enable_grad(), autocast.as_it_was():
+            return session.step.forward(call, args, kwargs)
+
+    def retake(self, forward: Forward, arguments: tuple[Any, Any], why: str) -> Any:
+        """A planned forward once more, under a tighter plan, from the state it ran from."""
+        session, step = self._session, self._session.step
+        session.say(
+            f"step {step.number}: {why}; it is taken again under a tighter plan"
+            f"{advice(session.device)}"
+        )
+        self._tighten()
+        step.drop()
+        oom.make_room()
+        forward.generators.restore()
+        forward.state.restore()
+        step.begin(*arguments, again=True)
+        step.out_of_memory = True
+        try:
+            with torch.enable_grad(), forward.autocast.as_it_was():
+                return step.forward(forward.call, *arguments)
+        except BaseException as error:
+            if oom.is_oom(error):
+                guard.quietly(session.progress.ran_out, error)
+                self.gave_up("out of memory once more", "it was taken again already")
+            raise
+
+    def gave_up(self, what: str, why: str) -> None:
+        """Memory ran out where nothing can be taken again: the next step asks for less."""
+        session = self._session
+        alone = session.planning.coordinator is None
+        follows = (
+            "the next step runs under a tighter plan" if alone else "the next start asks for less"
+        )
+        session.say(
+            f"step {session.step.number}: {what}, which cannot be taken again: {why}; {follows}"
+            f"{advice(session.device)}"
+        )
+        self._tighten()
+        session.step.drop()
+
+    def ran_out(self, asked: int) -> None:
+        """An allocator gives up. In a forward and in a backward its error comes by where it can be
+        taken again. Anywhere else, as in the loss, it goes to the program alone: what follows from
+        it waits until the program has gone on, for whoever asked may do with less."""
+        session, step = self._session, self._session.step
+        if step.in_forward or session.busy or torch._C._current_graph_task_id() != -1:
+            return
+        where = "the optimizer" if step.in_optimizer else "the program's code beside the model"
+        self._outside = where, asked
+
+    def settle(self) -> None:
+        """Another forward begins. A step in which memory ran out and that has not ended was given
+        up."""
+        found, self._outside = self._outside, None
+        session, step = self._session, self._session.step
+        if found is None or not step.under_way or step.in_forward:
+            return
+        where, asked = found
+        what = f"{format_bytes(asked)} were asked for"
+        if session.startup.plain:
+            session.startup.failed(where, what)
+        elif step.run is not None:
+            self.gave_up(f"out of memory in {where} ({what})", "it is not the model's")
+        step.drop()
+
+    def _out_of_memory(self) -> None:
+        session = self._session
+        session.step.out_of_memory = self.short_of_memory = True
+        if session.startup.plain:
+            return  # there is no plan yet that could be too large
+        if session.step.capture is not None and session.stage is Stage.PLANNED:
+            # Without a plan, and that was ours: it runs under one of those there are.
+            session.ladder.too_large(session.step.key)
+            session.say(
+                f"step {session.step.number}: out of memory while an input of its size is new"
+            )
+            return
+        alone = session.planning.coordinator is None
+        what = "plans get tighter from here" if alone else "the next start asks for a tighter plan"
+        session.say(f"step {session.step.number}: out of memory in the forward; {what}")
+        session.planning.tighten()
+
+    def _tighten(self) -> None:
+        session = self._session
+        session.step.out_of_memory = self.short_of_memory = True
+        session.planning.tighten()

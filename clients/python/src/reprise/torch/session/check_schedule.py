@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides which planned steps are checked bit for bit, and what follows from the result.
+
+    check = judge.begin(rung, run)       # a planned step begins
+    judge.settle(run, check)             # where gradients are compared: before the optimizer
+    judge.settle(run, None)              # the step is over
+
+Checked are the first step under a plan and every n-th one: every value that is made again has the
+bits of the one that was given up (values.py), in the memory of any other planned step. Asked for
+"gradients", they are compared too, with those of the same step once more without a plan
+(verify.py): that takes the memory of an unplanned step, and a program that can run twice unnoticed.
+Either way, no buffer of the model is written by what runs again (written.py).
+
+A plan goes when what was found is about the plan. A program whose unplanned step differs from
+itself says nothing about it, nor do bytes that a kernel leaves unwritten (control.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.plan import Plan
+from reprise.torch.check import quarantine
+from reprise.torch.check.control import Control
+from reprise.torch.check.values import Audit
+from reprise.torch.check.verify import BUFFER, GRADIENTS, VALUES, Check, CheckResult
+from reprise.torch.check.written import Written, buffers_of
+from reprise.torch.internals import guard
+from reprise.torch.internals.ops import never_again, only_allocates, partly_written
+from reprise.torch.ladder.ladder import Rung
+from reprise.torch.session.job import Job
+from reprise.torch.tape.tape_run import Run
+
+__all__ = ["CheckSchedule", "Looks"]
+
+
+# So many steps in which every call is made twice, before something is concluded.
+ROUNDS = 2
+
+
+class Looks(Enum):
+    """How closely a step is looked at."""
+
+    NOT = 0
+    CHECKS = 1  # what is made again has the bits of what was given up
+    EXPLAINS = 2  # why it has not: every call is made twice, and the step is larger than planned
+
+
+class CheckSchedule:
+    """The checks of one session."""
+
+    def __init__(self, session: Job, every: int, what: str = VALUES) -> None:
+        self._session = session
+        self.every = every
+        self._what = what
+        self._since = 0
+        self._known: set[int] = set()  # rungs that have been checked, and, negative, traced
+        self.looks = Looks.NOT  # the step under way
+        # By rung: slots whose values differed, in a step that nobody has explained yet; slots that
+        # hold bytes which no kernel writes.
+        self._suspects: dict[int, set[int]] = {}
+        self._control: Control | None = None  # what has been found out about them
+        self._unwritten: dict[int, set[int]] = {}
+        self._open: Run | None = None  # its step has ended within its backward
+        self._written: Written | None = None  # the buffers of the step under way
+        # By rung: buffers that were written once more, in a step that nobody has explained yet.
+        self._rewritten: dict[int, set[str]] = {}
+        self._seen: set[str] = (
+            set()
+        )  # of those, which the program may have written in that step only
+        self._theirs: set[str] = set()  # buffers that the program itself writes after a forward
+
+    def begin(self, rung: Rung, run: Run) -> Check | None:
+        """A planned step begins: is it checked, or traced?"""
+        check = None
+        due = rung.number not in self._known or self._since >= self.every
+        self._written = None
+        if self._suspects.get(rung.number) or self._rewritten.get(rung.number):
+            allocating = [row.op for row in run.program.rows if only_allocates(row.func)]
+            suspects = self._suspects.get(rung.number, set())
+            run.audit = Control(suspects, allocating, self._control, self._buffers_of(rung))
+            self._written = Written(self._session.model)
+            self.looks = Looks.EXPLAINS
+        elif self.every and not rung.sketch and due:
+            self._since = 0
+            self._known.add(rung.number)
+            self.looks = Looks.CHECKS
+            run.audit = Audit()
+            self._written = Written(self._session.model)
+            # Where nothing fits without a plan, no reference does.
+            if self._what == GRADIENTS and not rung.leaks and self._session.startup.host is None:
+                check = Check(self._session.model, rung.left_out)
+        elif -rung.number not in self._known:
+            self._known.add(-rung.number)
+            # Not the first: its check would be in the picture.
+            self._session.step.tracing.begin(run)
+        self._since += 1
+        return check
+
+    def _buffers_of(self, rung: Rung) -> Callable[[], dict[str, Tensor]]:
+        """Those that were written once more under this rung, as they are by then."""
+        names, model = self._rewritten.get(rung.number, set()), self._session.model
+
+        def found() -> dict[str, Tensor]:
+            return {n: b for n, b in buffers_of(model).items() if n in names}
+
+        return found if names else dict
+
+    # ---- Its forwards ------------------------------------------------------------------
+
+    def enters(self) -> None:
+        """A forward of the root begins."""
+        if self._written is not None:
+            self._written.enters()
+
+    def left(self) -> None:
+        """It is over."""
+        if self._written is not None:
+            self._written.left()
+
+    # ---- What was found --------------------------------------------------------------
+
+    def settle(self, run: Run | None, check: Check | None) -> None:
+        """The backward is over."""
+        audit = None if run is None else run.take_audit()
+        if run is None or audit is None:
+            return
+        written, self._written = self._written, None
+        rewritten = [] if written is None else written.differing()
+        if isinstance(audit, Control):
+            self._explained(run, audit, rewritten)
+            return
+        rung = self._session.planning.rung
+        assert rung is not None
+        left_out = self._unwritten.get(rung.number, set()) | _partly_written(rung)
+        differing = [slot for slot in audit.differing if slot not in left_out]
+        rewritten = [name for name in rewritten if name not in self._theirs]
+        if differing or rewritten:
+            # The next step finds out why.
+            self._suspects[rung.number] = set(differing)
+            self._rewritten[rung.number] = set(rewritten)
+            self._seen = set() if written is None else written.seen
+            self._control = None
+            if check is not None:
+                check.stop()
+            return
+        values = CheckResult(
+            audit.checked,
+            (),
+            left_out=len(left_out),
+            values=True,
+            buffers=0 if written is None else written.checked,
+        )
+        if check is not None and self._compare(check):
+            return
+        if values.checked or not any(run.program.slots):
+            self._equal(values)
+        else:
+            self._since = self.every  # nothing came to be made again: the next step is checked
+            self._unchecked("no tensor that was given up was asked for in the step")
+
+    def later(self, run: Run | None) -> None:
+        """Its step has ended within its backward: it is judged when the next one begins."""
+        self._open = run
+        if self._written is not None:
+            # What the program does to buffers until then is no business of a check.
+            close = guard.quiet(self._written.close)
+            torch.autograd.Variable._execution_engine.queue_callback(close)
+
+    def postpone(self, run: Run | None) -> None:
+        """Its step is given up: a check that was due is made in the next one."""
+        self._written = None
+        if run is not None and run.take_audit() is not None:
+            self._since = self.every
+            self._unchecked("the step that was to be checked was not finished")
+
+    def settle_open(self) -> None:
+        """The next step begins."""
+        run, self._open = self._open, None
+        self.settle(run, None)
+
+    def _compare(self, check: Check) -> bool:
+        """Gradients, too. False: they could not be compared, and nothing is known about them."""
+        session = self._session
+        session.busy = True
+        try:
+            result = check.compare(session.forward.plain)
+        except Exception as error:
+            # The reference is ours: its failure must not be the job's. Out of memory, mostly.
+            self._values_only(f"an unplanned run of the step failed: {error}")
+            return False
+        finally:
+            session.busy = False
+        if not result.repeatable:
+            self._values_only(
+                "without a plan the step has other gradients each time it runs (kernels that add "
+                "in a changing order, or a state that is kept outside of the model). That says "
+                "nothing about the plan, which stays"
+            )
+            return False
+        if not result.checked:
+            self._values_only("the step cannot run twice unnoticed")
+            return False
+        session.measured.verify_peak_bytes = max(
+            session.measured.verify_peak_bytes, session.meter.peak()
+        )
+        if result.differing:
+            first = result.differing[0]
+            self._blame(result, f"{result.what_differs()} from the unplanned ones ({first} first)")
+        else:
+            self._equal(result)
+        return True
+
+    def _values_only(self, why: str) -> None:
+        session = self._session
+        session.measured.why_values = why
+        session.say(
+            f"step {session.step.number}: gradients are not compared: {why}. Values that are made "
+            "again are compared with those that were given up"
+        )
+        if session.planning.rung is not None:
+            session.planning.rung.leaks = True
+
+    def _explained(self, run: Run, control: Control, rewritten: Sequence[str]) -> None:
+        """A step has shown why values differed, or whether they do; `rewritten`: buffers that were
+        written in its backward by no call that it looked at."""
+        session = self._session
+        rung = session.planning.rung
+        assert rung is not None
+        slots = control.unexplained
+        if slots and control.rounds < ROUNDS:
+            self._control = control
+            return
+        self._suspects.pop(rung.number, None)
+        buffers = self._rewritten.pop(rung.number, set())
+        self._control = None
+        self._since = self.every  # the next step is checked again
+        self._unwritten.setdefault(rung.number, set()).update(control.unwritten)
+        self._theirs.update(rewritten)
+        if not control.writers:
+            self._theirs.update(buffers & self._seen)
+        if buffers - self._theirs:
+            self._wrote(run, control, sorted(buffers - self._theirs))
+            return
+        noisy = _overloads(run, control.noisy)
+        if slots and noisy:
+            never_again(noisy)
+            session.planning.recapture(
+                f"{_named(noisy)} makes other bits each time it runs on the same input: it is not "
+                "run again, and another plan is made"
+            )
+        elif slots:
+            found = tuple(f"saved tensor {slot}" for slot in slots)
+            self._blame(
+                CheckResult(control.checked, found, values=True),
+                f"{len(slots)} of {control.checked} values that were made again differ from those "
+                f"that were given up ({found[0]} first)",
+            )
+
+    def _wrote(self, run: Run, control: Control, buffers: Sequence[str]) -> None:
+        """The plan has written buffers once more than the program does."""
+        session = self._session
+        rung = session.planning.rung
+        assert rung is not None
+        assert rung.plan is not None
+        differing = tuple(BUFFER + name for name in buffers)
+        result = CheckResult(control.checked, differing, values=True, buffers=len(buffers))
+        many, more = len(buffers), len(buffers) > 1
+        text = (
+            f"{many} {'buffers' if more else 'buffer'} of the model {'were' if more else 'was'} "
+            f"written once more when ops ran again ({', '.join(buffers[:3])})"
+        )
+        writers = _overloads(run, control.writers)
+        if not writers:
+            self._blame(result, text)
+            return
+        never_again(writers)
+        self._report(result)
+        self._quarantine(rung.plan, rung, result)
+        session.planning.recapture(
+            f"step {session.step.number}: {text}: {_named(writers)} writes "
+            f"{'them' if more else 'it'} and does not say so. It is not run again; plan "
+            f"{rung.plan.plan_id} is removed, and another one is made"
+        )
+
+    def _equal(self, result: CheckResult) -> None:
+        self._report(result)
+
+    def _blame(self, result: CheckResult, what: str) -> None:
+        session = self._session
+        rung, step = session.planning.rung, session.step.number
+        assert rung is not None
+        assert rung.plan is not None
+        plan = rung.plan
+        self._report(result)
+        self._quarantine(plan, rung, result)
+        session.planning.drop(
+            f"step {step}: {what}; plan {plan.plan_id} is removed and training goes on without one"
+        )
+
+    def _quarantine(self, plan: Plan, rung: Rung, result: CheckResult) -> None:
+        step = self._session.step.number
+        report = {"step": step, "differing": result.differing, "torch": torch.__version__}
+        quarantine.put(plan, rung.graph.to_json(), report)
+
+    def _report(self, result: CheckResult) -> None:
+        session = self._session
+        rung = session.planning.rung
+        assert rung is not None
+        assert rung.plan is not None
+        session.measured.checked(result)
+        session.record.check(session.step.number, rung.plan, result)
+
+    def _unchecked(self, why: str) -> None:
+        rung = self._session.planning.rung
+        if rung is not None and rung.plan is not None:
+            self._session.record.unchecked(rung.plan, why)
+
+
+def _overloads(run: Run, ops: Container[int]) -> set[Any]:
+    """Of ops of the step graph that run again."""
+    return {row.func for row in run.program.rows if row.op in ops and row.replays}
+
+
+def _named(funcs: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(str, funcs)))
+
+
+def _partly_written(rung: Rung) -> set[int]:
+    """Slots of saved tensors that hold bytes which their kernel is known to leave unwritten."""
+    step = rung.graph.step
+    found = set()
+    for slot, saved in enumerate(step.slots):
+        maker = step.ops[saved.storage.birth]
+        for position in partly_written(maker.func):
+            if position < len(maker.outputs) and maker.outputs[position] is saved.storage:
+                found.add(slot)
+    return found

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the step under way is, for whoever asks after the job was killed or ran out of memory.
+
+    where.begin(run)          # a step has begun, under this run's plan or none
+    where.enter(FORWARD)      # its forward; BACKWARD, OPTIMIZER; 0: it has ended
+    tape.begin(at=where.at()) # the run says op by op where it is
+    where.ran_out(error)      # memory: says so, and what fills it
+
+All but the last are stores in shared memory, some times a step and once an op of a planned forward
+(profiler/README.md has the cost), so nobody has to ask for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reprise.marks import At, ignore_end
+from reprise.torch.recovery import moment, oom
+from reprise.torch.session.job import Job
+from reprise.torch.tape.tape_run import Run
+
+__all__ = ["Progress"]
+
+# What fills the memory is looked up so often.
+MOMENTS_AT_MOST = 16
+
+
+class Progress:
+    """Of one session."""
+
+    def __init__(self, session: Job) -> None:
+        self._session = session
+        self._phase = 0
+        self._moments = 0
+        self._announced = False  # by the allocator; its error comes next
+
+    def begin(self, run: Run | None) -> None:
+        """A step has begun."""
+        plan = self._session.plan
+        if run is not None and plan is not None:
+            self._session.agent.step_under(int(plan.graph_id or "0", 16), plan.plan_number)
+
+    def enter(self, phase: int) -> None:
+        """A phase, numbered as reprise.v1.Phase; 0: between two steps."""
+        self._phase = phase
+        self._session.agent.phase(phase)
+
+    def at(self) -> At:
+        """What is called with 1 + op. Ops of several graphs would be mixed up: with several models
+        the phase has to do."""
+        return self._session.agent.at if self._session.alone else ignore_end
+
+    def here(self) -> int:
+        """The same as an address, for the compiled half of the tape."""
+        return self._session.agent.at_function() if self._session.alone else 0
+
+    def ran_out(self, error: BaseException | None, asked: int = 0) -> None:
+        """Memory ran out: says so, and what fills it. Once per error; `asked` without an error is
+        the allocator's own word, just before it raises."""
+        if getattr(error, "_reprise_told", False):
+            return
+        session = self._session
+        announced, self._announced = self._announced, error is None
+        if error is not None:
+            error._reprise_told = True  # type: ignore[attr-defined]
+            if announced:
+                return
+            asked = moment.asked_bytes(error)
+        device = session.device.index or 0 if session.device.type == "cuda" else -1
+        free, total = oom.room(session.device)
+        session.agent.oom(device, asked, total, free)
+        self._moments += 1
+        if self._moments > MOMENTS_AT_MOST:
+            return
+        facts: dict[str, Any] = {"step": session.step.number, "phase": self._phase}
+        facts |= {"device": device, "asked_bytes": asked}
+        facts |= {"free_bytes": free, "total_bytes": total}
+        facts["module"] = moment.module_of(session.model, error)
+        run, plan = session.step.run, session.plan
+        if run is not None and plan is not None:
+            facts |= {"graph_id": plan.graph_id, "plan_id": plan.plan_id}
+            if run.armed and run.op is not None:
+                facts["op"] = run.op
+        rung = session.planning.rung if run is not None else None
+        try:
+            finder = moment.Finder(
+                session.model,
+                session.step.optimizers,
+                session.meter,
+                session.device,
+                run,
+                rung.graph if rung is not None else None,
+            )
+            session.agent.snapshot(finder.moment(**facts))
+        except Exception as trouble:  # ours, and at the worst of times
+            session.say(f"what filled the memory is not known: {type(trouble).__name__}: {trouble}")

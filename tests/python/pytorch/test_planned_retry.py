@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory runs out in a planned step: taken again under a tighter plan where that is the same to the
+bit, and where it is not, the program gets the error and its next step the tighter plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from arming import arm, remove_all, sessions
+from habits import W, deep, differing, evidence
+from local_agent import LocalAgent
+from torch import Tensor, nn
+
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.meter.room import Room
+from reprise.torch.recovery import planned_retry
+
+
+@pytest.fixture(autouse=True)
+def _removed(scarce: None) -> Iterator[None]:
+    Hungry.failing, Hungry.live, Hungry.due = {}, [], 0
+    yield
+    remove_all()
+    assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
+
+
+class Hungry(torch.autograd.Function):
+    """Some backwards through it find no memory."""
+
+    failing: dict[tuple[int, int], int] = {}  # noqa: RUF012  # step and batch -> how often
+    due = 0
+    live: list[int] = []  # noqa: RUF012  # when the model's forward begins
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        if Hungry.due:
+            Hungry.due -= 1
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
+        return grad
+
+
+class Model(nn.Module):
+    def __init__(self, width: int = W) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = deep(width), nn.BatchNorm1d(width), deep(width)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        if sessions:
+            Hungry.live.append(sessions[0].meter.live())
+        hidden = Hungry.apply(self.norm(self.first(x)))  # type: ignore[no-untyped-call]
+        out = self.last(hidden)
+        return out.square().mean(), {"out": out, "hidden": hidden.detach()}
+
+
+def made() -> Model:
+    torch.manual_seed(0)
+    return Model()
+
+
+Loss = Callable[[Model, Tensor], Tensor]
+
+
+def usual(model: Model, x: Tensor) -> Tensor:
+    loss, more = model(x)
+    noise = torch.rand(())  # drawn between forward and backward
+    return loss + noise * more["out"].sin().mean()
+
+
+def run(
+    model: Model,
+    steps: int = 10,
+    batches: int = 1,
+    loss_of: Loss = usual,
+    backward: Callable[[Tensor], None] = Tensor.backward,
+) -> list[dict[str, str]]:
+    """A loop that goes on after an error; the evidence of the steps that went well."""
+    torch.manual_seed(3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    found = []
+    for step in range(1, steps + 1):
+        torch.manual_seed(step)
+        optimizer.zero_grad()
+        try:
+            for batch in range(1, batches + 1):
+                loss = loss_of(model, torch.randn(16, W))
+                Hungry.due = Hungry.failing.get((step, batch), 0)
+                backward(loss)
+        except torch.OutOfMemoryError:
+            loss = None  # type: ignore[assignment]
+            continue
+        optimizer.step()
+        found.append(evidence(([loss.detach()], [model])))
+    return found
+
+
+def same(found: list[dict[str, str]], expected: list[dict[str, str]]) -> bool:
+    return all(differing(a, b) == [] for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("again", [0.0, 0.3])
+def test_a_later_backward_is_taken_again_and_no_bit_changes(
+    batches: int, again: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = run(made(), batches=batches)
+    agent, model = LocalAgent(again=again), made()
+    session = arm(model, agent, verify_every=4)
+    # The last backward of a step, and one of a step that is checked.
+    Hungry.failing = {(6, batches): 1, (8, 1): 1}
+
+    found = run(model, batches=batches)
+
+    assert same(found, expected)
+    assert session.stage is Stage.PLANNED
+    assert session.measured.failed_checks == 0
+    assert agent.ooms == 2
+    said = capsys.readouterr().err
+    assert said.count("it is taken again under a tighter plan") == 2
+    # Asked again for less each time, and the step that ran out waited for it.
+    assert len([g for g in agent.graphs if "within" in g["name"]]) == 2
+    assert agent.steps[-1]["plan_id"] == 3
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_failed_graph_is_gone_before_the_forward_runs_again(
+    fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fast:
+        monkeypatch.setenv("REPRISE_FAST", "0")
+    torch.manual_seed(0)
+    model = Model()
+    session = arm(model, LocalAgent(0.3), verify_every=0)
+    if not session.meter.exact:
+        pytest.skip("needs the exact meter")
+    Hungry.failing = {(7, 1): 1}
+
+    run(model)
+
+    *_, before, again = Hungry.live[:8]
+    assert len(Hungry.live) == 11
+    # Of the failed step only what the loss has made is still there.
+    assert again - before < 4096
+
+
+def test_a_graph_that_was_let_go_is_not_gone_through_again() -> None:
+    model = made()
+    arm(model, verify_every=0)
+    run(model, 6)
+    loss = usual(model, torch.randn(16, W))
+    Hungry.due = 1
+    loss.backward()
+
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+
+
+def hook(model: Model) -> None:
+    model.first[0].weight.register_hook(lambda g: g * 1.0)
+
+
+def listener(model: Model) -> None:
+    model.last.register_forward_hook(lambda m, i, o: None)
+
+
+def wants(model: Model, x: Tensor) -> Tensor:
+    return usual(model, x.requires_grad_())
+
+
+outside = nn.Linear(W, 1)
+
+
+def beside(model: Model, x: Tensor) -> Tensor:
+    return usual(model, x) + outside(model(x)[1]["out"]).mean()
+
+
+def keeps(loss: Tensor) -> None:
+    loss.backward(retain_graph=True)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "loss_of", "backward", "why"),
+    [
+        (hook, usual, Tensor.backward, "a parameter tells of its gradients"),
+        (listener, usual, Tensor.backward, "would be noticed a second time"),
+        (None, wants, Tensor.backward, "else than the model's parameters has gradients"),
+        (None, beside, Tensor.backward, "something outside the model has parameters"),
+        (None, usual, keeps, "keeps its graph for another one"),
+    ],
+)
+def test_where_it_would_show_the_error_goes_on_and_the_next_step_runs_under_a_tighter_plan(
+    prepare: Callable[[Model], None] | None,
+    loss_of: Loss,
+    backward: Callable[[Tensor], None],
+    why: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def model_of() -> Model:
+        model = made()
+        if prepare is not None:
+            prepare(model)
+        return model
+
+    Hungry.failing = {(6, 1): 1}
+    expected = run(model_of(), loss_of=loss_of, backward=backward)
+    agent, model = LocalAgent(), model_of()
+    arm(model, agent, verify_every=0)
+
+    found = run(model, loss_of=loss_of, backward=backward)
+
+    assert len(found) == 9
+    assert same(found, expected)
+    said = capsys.readouterr().err
+    assert said.count("which cannot be taken again") == 1
+    assert why in said
+    assert "within" in agent.graphs[1]["name"]
+    assert agent.steps[-4]["plan_id"] == 2  # the very next step
+
+
+def test_large_gradients_of_outputs_are_kept_once_memory_has_run_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(planned_retry, "SMALL", 100)
+    Hungry.failing = {(6, 1): 1}
+    expected = run(made())
+    model = made()
+    arm(model, LocalAgent(), verify_every=0)
+    Hungry.failing = {(6, 1): 1, (8, 1): 1}  # the second one is taken again
+
+    found = run(model)
+
+    assert same(found, expected)
+    said = capsys.readouterr().err
+    assert said.count("are kept only once memory has run out") == 1
+    assert said.count("it is taken again under a tighter plan") == 1
+
+
+def test_what_runs_out_twice_is_an_error_and_not_taken_a_third_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model, agent = made(), LocalAgent()
+    arm(model, agent, verify_every=0)
+    Hungry.failing = {(6, 1): 2}
+
+    found = run(model)
+
+    assert len(found) == 9
+    said = capsys.readouterr().err
+    assert said.count("it was taken again already") == 1
+    assert agent.steps[-1]["plan_id"] == 3  # tighter twice
+
+
+def test_a_step_that_takes_little_of_the_memory_is_remembered_once_it_has_run_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(planned_retry, "LITTLE", 1 / 8)
+    monkeypatch.setattr(planned_retry, "room_on", lambda _: Room(1 << 30, "the test's", True))
+    model, agent = made(), LocalAgent()
+    session = arm(model, agent, verify_every=0)
+    run(model, 5)
+    assert session.planned_retry.forward is None
+    assert session.planned_retry.costs_ns == 0
+    Hungry.failing = {(1, 1): 1, (3, 1): 1}
+
+    found = run(model, 5)
+
+    assert len(found) == 4
+    said = capsys.readouterr().err
+    assert said.count("took little of the memory there was") == 1
+    assert said.count("it is taken again under a tighter plan") == 1
+    assert session.planned_retry.costs_ns > 0
+
+
+def test_a_backward_that_hands_its_gradients_out_gives_up() -> None:
+    model, agent = made(), LocalAgent()
+    arm(model, agent, verify_every=0)
+    run(model, 6)
+    loss = usual(model, torch.randn(16, W))
+    Hungry.due = 1
+
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.autograd.grad(loss, list(model.parameters()))
+
+    run(model, 1)
+    assert agent.steps[-1]["plan_id"] == 2
+
+
+def test_a_forward_that_changes_python_is_not_taken_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Counts(Model):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Any:
+            self.calls += 1
+            return super().forward(x)
+
+    model = Counts()
+    arm(model, verify_every=0)
+    Hungry.failing = {(6, 1): 1}
+
+    run(model)
+
+    assert model.calls == 10
+    assert "would be noticed a second time" in capsys.readouterr().err

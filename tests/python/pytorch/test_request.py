@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The budget that the planner is asked for, on a GPU that has less."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from reprise.torch.meter import room
+from reprise.torch.session import request
+
+MIB = 1 << 20
+MESSAGE = {"static_bytes": 20 * MIB, "measured_peak_bytes": 120 * MIB}
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(request, "capacity", lambda device: 100 * MIB)
+    monkeypatch.setattr(request, "advice", lambda device: "")
+    known = {"%": {"device_bytes": 100 * MIB}, "t": {"device_free_bytes": 96 * MIB}}
+    monkeypatch.setattr(room, "share_of", lambda budget, *_: known.get(budget[-1], {}))
+    said: list[str] = []
+    return SimpleNamespace(
+        device=torch.device("cuda:0"),
+        measured=SimpleNamespace(beyond_bytes=3 * MIB),
+        meter=SimpleNamespace(live=lambda: 20 * MIB),
+        say=said.append,
+        said=said,
+    )
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        ("70MiB", "70MiB"),  # and 3 MiB of fragments and 22 MiB of pieces: fits
+        ("0.5x", "0.5x"),  # 70 MiB of this step
+        ("80MiB", str(75 * MIB)),
+        ("0.6x", str(75 * MIB)),
+        ("70%", "70%"),
+        ("90%", str(75 * MIB)),
+        ("fit", str(75 * MIB)),
+    ],
+)
+def test_a_budget_leaves_what_the_allocator_takes_beyond(
+    budget: str, expected: str, session: Any
+) -> None:
+    assert request.within_device(session, MESSAGE, budget) == expected
+    assert len(session.said) == (budget != expected)
+
+
+def test_what_is_asked_for_instead_is_said_with_its_reason(session: Any) -> None:
+    request.within_device(session, MESSAGE, "80MiB")
+
+    assert session.said == [
+        "asks for a plan within 75.0 MiB instead of 80.0 MiB: this process can have 100.0 MiB of "
+        "cuda:0, and the allocator may take 25.0 MiB beyond what is asked of it"
+    ]
+
+
+def test_on_a_host_a_budget_is_asked_for_as_it_is(session: Any) -> None:
+    session.device = torch.device("cpu")
+
+    assert request.within_device(session, MESSAGE, "80MiB") == "80MiB"
