@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Faults of ours end here, as those of Python do in internals/guard.py: reported
-// once, and the step goes on with everything kept. What is the program's
-// (memory running out, a saved tensor that was written) passes.
+// Internal errors end here, as those of Python do in internals/guard.py: they
+// are reported once, and the step continues with everything kept. Errors that
+// are meant for the program (memory running out, a saved tensor that was
+// written) pass.
 #ifndef REPRISE_TORCH_COMPILED_FAULT_H_
 #define REPRISE_TORCH_COMPILED_FAULT_H_
 

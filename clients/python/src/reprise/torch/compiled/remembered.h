@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a planned step remembers of a model's parameters and buffers, in case
-// memory runs out in it (planned_retry.py): asked for in every step, so it is a few
-// nanoseconds a tensor here, and some hundred in Python.
+// What a planned step records of a model's parameters and buffers, in case
+// memory runs out in it (planned_retry.py). Every step does so: it costs a few
+// nanoseconds per tensor here, and some hundred in Python.
 #ifndef REPRISE_TORCH_COMPILED_REMEMBERED_H_
 #define REPRISE_TORCH_COMPILED_REMEMBERED_H_
 
