@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reprise.saying import say
+from reprise.saying import named, say
 
 # Says a line when it is armed, and one when it ends.
 PROGRAM = """
@@ -73,6 +73,21 @@ def test_a_process_without_a_standard_error_says_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stderr", None)
 
     say("unheard")
+
+
+def test_of_the_lines_that_name_a_fault_the_first_says_what_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fault = named("KeyError: 'this one'")
+
+    say(f"step 6 cannot be taken again: {fault}; the next one runs under a tighter plan")
+    say(f"Reprise failed ({fault}); training goes on without it")
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(
+        "cannot be taken again: KeyError: 'this one'; the next one runs under a tighter plan"
+    )
+    assert second == "reprise: Reprise failed (as above); training goes on without it"
 
 
 def test_a_line_is_written_where_the_program_wants_its_errors(

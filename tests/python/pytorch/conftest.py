@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from reprise import saying
+
 # The tests import their neighbours: jobs, nets, referee.
 if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
@@ -42,6 +44,12 @@ def _one_thread() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True)
+def _faults_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that says what a fault is comes once in a process, and a test is one to itself."""
+    monkeypatch.setattr(saying, "_faults", {})
 
 
 @pytest.fixture(autouse=True)

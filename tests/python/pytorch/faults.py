@@ -62,7 +62,16 @@ CAUGHT_BY = (
 )
 # What was given up is made again by these, and by nothing else: where one of them fails for good,
 # the backward cannot be had, and the program gets the error.
-ONLY_WAY_BACK = ("torch/tape/replay.py", "torch/tape/records.py", "torch/tape/handover.py")
+ONLY_WAY_BACK = (
+    "torch/internals/generator.py",  # a call that drew numbers draws the same ones
+    "torch/tape/handover.py",
+    "torch/tape/records.py",
+    "torch/tape/replay.py",
+)
+ONLY_WAY_BACK_CALLS = (
+    ("torch/tape/tape_run.py", "Run.safe"),
+    ("torch/tape/tape_run.py", "Run.rescue"),
+)
 PACKAGE = str(SOURCE / "reprise") + os.sep
 
 
@@ -307,7 +316,7 @@ def chosen(
         fault = Fault(kind, where, rng.randint(2, calls), rng.choice(ERRORS).__name__)
         if fault not in found:
             found.append(fault)
-    stays = [rng.random() < lasting and f.where[0] not in ONLY_WAY_BACK for f in found]
+    stays = [rng.random() < lasting and not only_way_back(f.where) for f in found]
     return [replace(f, lasting=lasts) for f, lasts in zip(found, stays, strict=True)]
 
 
@@ -331,6 +340,11 @@ def chosen_native(reached: dict[str, dict[Where, int]], number: int, seed: int) 
         if fault not in found:
             found.append(fault)
     return found
+
+
+def only_way_back(where: Where) -> bool:
+    """Is a tensor that was given up lost where this function fails at every call?"""
+    return where[0] in ONLY_WAY_BACK or where in ONLY_WAY_BACK_CALLS
 
 
 @dataclass
@@ -433,6 +447,7 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
     native = [j for j in found if j.fault.where[0] == COMPILED]
     allocations = sum(j.fault.where[1] == ALLOCATES for j in native)
     lasting = sum(j.fault.lasting for j in found)
+    alone = sum(only_way_back(where) for where in everywhere)
     rows = [
         "# Faults of our own, injected",
         "",
@@ -444,7 +459,9 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
         "",
         f"{len(found)} faults. In {len({j.fault.where for j in found} & everywhere)} of the "
         f"{len(everywhere)} functions that the jobs reach; the package has {len(functions())}. "
-        f"{lasting} of them last: the function fails at every later call, too.",
+        f"{lasting} of them last: the function fails at every later call, too. Left out are "
+        f"faults that last in the {alone} functions that alone make again what was given up: where "
+        "one of those fails for good, the program gets the error.",
         "",
         *(
             [

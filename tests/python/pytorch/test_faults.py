@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import reprise
 from reprise import api
 from reprise.torch.internals import guard, modes
+from reprise.torch.session import attach, start
 from reprise.torch.tape.tape_run import Run
 
 FAULTS = Path(__file__).parent / "faults.py"
@@ -97,6 +98,22 @@ def test_a_report_that_cannot_be_made_says_so_and_raises_nothing(
     assert not report.validated
     assert str(report) == ("Not known: Reprise failed while it made this report; the log says how.")
     assert capsys.readouterr().err.count("KeyError: 'broken'") == 1
+
+
+def test_a_model_that_cannot_be_armed_is_told_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = deep()
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(start, "_start", broken)
+
+    for _ in range(3):  # `reprise run` sees each of its calls
+        attach._Watch._arm(model)
+
+    assert capsys.readouterr().err.count("trains without Reprise") == 1
 
 
 @pytest.mark.usefixtures("removed")

@@ -238,8 +238,8 @@ def load() -> Library:
             continue
         try:
             return _bind(path)
-        except OSError:
-            tried.append(str(path))
+        except OSError as error:
+            tried.append(str(path) if len(path.parts) == 1 else f"{path}: {error}")
     raise RepriseError(
         f"{candidates()[-1].name}: not found (looked at {', '.join(tried)}); "
         "build it with scripts/build or name it with REPRISE_AGENT"

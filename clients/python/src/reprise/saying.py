@@ -9,13 +9,34 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["because", "say"]
+__all__ = ["because", "named", "say"]
+
+# What faults of ours are called, and whether a line has carried that already. As many as a job that
+# goes on after each of them could have; what comes later is written out each time.
+_faults: dict[str, bool] = {}
+_MOST_FAULTS = 64
+
+
+def named(text: str) -> str:
+    """`text`, which is what a fault is called: of the lines that carry it the first one has it, and
+    the later ones say `as above`."""
+    if len(_faults) < _MOST_FAULTS:
+        _faults.setdefault(text, False)
+    return text
+
+
+def _once(line: str) -> str:
+    for text in [text for text in tuple(_faults) if text in line]:
+        if _faults[text]:
+            line = line.replace(text, "as above")
+        _faults[text] = True
+    return line
 
 
 def say(text: str) -> None:
     """Writes `reprise: text`. A standard error that is full, closed, missing, or that nobody reads
     any more loses the line and nothing else."""
-    line = f"reprise: {text}\n"
+    line = f"reprise: {_once(text)}\n"
     try:
         stream, own = sys.stderr, sys.__stderr__
         if stream is None:

@@ -50,9 +50,10 @@ inline void DoneWith(Node& node) {
   node.Forget();
 }
 
-// Runs it, or its shortcut, on a stack; what it made.
+// Runs it, or its shortcut, on a stack; what it made. `made`: null where it
+// writes in place; nothing fails then once it has written.
 inline void Call(const Node& node, Stack& stack,
-                 std::vector<at::Tensor>& made) {
+                 std::vector<at::Tensor>* made) {
   const c10::AutoGradMode grad(node.grad);
   if (node.bits.defined()) {
     SpreadBits(node.bits, stack[0].toTensor());
@@ -64,9 +65,9 @@ inline void Call(const Node& node, Stack& stack,
       return stack[i].toTensor();
     };
     const at::Tensor x = stack[0].toTensor();
-    made = {Normalized(x, optional(1), optional(2), node.mean, node.deviation,
-                       *Rounding(x.scalar_type())),
-            node.mean, node.deviation};
+    *made = {Normalized(x, optional(1), optional(2), node.mean, node.deviation,
+                        *Rounding(x.scalar_type())),
+             node.mean, node.deviation};
     stack.clear();
     return;
   }
@@ -92,7 +93,9 @@ inline void Call(const Node& node, Stack& stack,
     }
     put(before);
   }
-  for (const IValue& v : stack) Flatten(v, made);
+  if (made != nullptr) {
+    for (const IValue& v : stack) Flatten(v, *made);
+  }
   stack.clear();
 }
 
@@ -155,8 +158,11 @@ inline bool Again(Node& node, const Replay& replay) {
   }
   --node.replays;
   own.reset();
+  // Whatever fails, the storage it writes is one call further exactly when it
+  // says so: a call in place that ran twice would leave other bits.
+  used.reserve(used.size() + 1);
   std::vector<at::Tensor> made;
-  Call(node, stack, made);
+  Call(node, stack, owner ? nullptr : &made);
   if (owner) {
     ++owner->version;
     used.push_back(owner);

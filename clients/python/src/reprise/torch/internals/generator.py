@@ -26,11 +26,11 @@ def device_of(*values: Any) -> torch.device:
 class GeneratorState:
     """The default generator of a device, as it is now."""
 
-    __slots__ = ("_device", "_state")
+    __slots__ = ("_state", "device")
 
     def __init__(self, device: torch.device, state: Tensor | None = None) -> None:
         """`state`: as it was when somebody else took it."""
-        self._device = device
+        self.device = device
         if state is None:
             cuda = device.type == "cuda"
             state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
@@ -38,11 +38,7 @@ class GeneratorState:
 
     def restore(self) -> None:
         """The generator goes on from here."""
-        if self._device.type == "cuda":
-            torch.cuda.set_rng_state(self._state, self._device)
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(self._state, self.device)
         else:
             torch.set_rng_state(self._state)
-
-    @property
-    def device(self) -> torch.device:
-        return self._device

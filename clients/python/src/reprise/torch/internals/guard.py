@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from reprise.saying import say
+from reprise.saying import named, say
 
 __all__ = [
     "caught",
@@ -84,13 +84,14 @@ def failure(error: BaseException) -> str:
 
 
 def described(error: BaseException) -> str:
-    """An exception in a few words of one line."""
+    """An exception in a few words of one line. Of the lines of the log that carry them, the first
+    one does; later ones say `as above`."""
     try:
         text = (str(error).splitlines() or [""])[0]
     except Exception:
         text = ""
     kind = type(error).__name__
-    return f"{kind}: {text}" if text else kind
+    return named(f"{kind}: {text}") if text else kind
 
 
 def is_oom(error: BaseException | None) -> bool:

@@ -207,7 +207,7 @@ class PlannedRetry:
 
     def _lost(self, error: Exception) -> None:
         self.forget()
-        what = f"{type(error).__name__}: {error}"
+        what = guard.described(error)
         self.session.say(f"planned steps are not taken again when memory runs out ({what})")
 
     def _remember(self, call: Any, args: Any, kwargs: Any) -> None:
@@ -342,7 +342,7 @@ def _which(tries: list[_Attempt]) -> tuple[_Attempt | None, str]:
     try:
         return concerned[0], concerned[0].obstacle()
     except Exception as error:
-        return concerned[0], f"{type(error).__name__}: {error}"
+        return concerned[0], guard.described(error)
 
 
 def _latest() -> PlannedRetry:

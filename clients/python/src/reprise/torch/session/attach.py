@@ -113,8 +113,10 @@ class _Watch:
     @staticmethod
     def _arm(module: nn.Module) -> None:
         from reprise import api
+        from reprise.torch.session.start import unarmed
 
-        if api.armed(module) is None:
+        # One that could not be armed was told why, and is not tried at each of its calls.
+        if api.armed(module) is None and module not in unarmed:
             api.auto(module, budget=None)
             armed = api.armed(module)
             if armed is not None:

@@ -192,7 +192,7 @@ class CheckSchedule:
             result = check.compare(session.forward.plain)
         except Exception as error:
             # The reference is ours: its failure must not be the job's. Out of memory, mostly.
-            self._values_only(f"an unplanned run of the step failed: {error}")
+            self._values_only(f"an unplanned run of the step failed ({guard.described(error)})")
             return False
         finally:
             session.busy = False
