@@ -35,6 +35,9 @@ from zoo import CellLSTM
 from reprise.torch.tape.program import Program, Replay
 from reprise.torch.tape.rehearsal import rehearse
 
+# A busy machine finds a plan too, only later.
+LIMITS = ("--time-limit", "15s", "--gap", "20%")
+
 
 @dataclasses.dataclass
 class Case:
@@ -121,7 +124,7 @@ def test_plans_of_the_planner_run_as_planned(
         program = daemon_binary.parent / "reprise"
         command = [program, "plan", path, "--budget", budget, "--executor", "tape"]
         done = subprocess.run(
-            [*map(str, command), "--seed", str(seed), "--time-limit", "1s", "-o", str(out)],
+            [*map(str, command), "--seed", str(seed), *LIMITS, "-o", str(out)],
             capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
