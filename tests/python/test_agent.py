@@ -53,7 +53,9 @@ def test_a_library_that_is_not_the_agent_is_refused_in_a_sentence(monkeypatch, t
     subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", other], check=True)
     monkeypatch.setenv("REPRISE_AGENT", str(other))
 
-    assert re.search(r"other\.so: has no reprise_\w+; it is not the agent", Agent.start().why)
+    assert re.search(
+        r"other\.so: has no reprise_\w+; it is not this version's agent", Agent.start().why
+    )
 
 
 def test_run_ids_are_uuids_of_version_7_and_sort_by_time():
@@ -450,7 +452,7 @@ def test_a_graph_above_the_limit_is_one_sentence(script, tmp_path):
         "except RepriseError as e: print(e)\n"
     )
 
-    assert "67108865 bytes: more than the agent carries (64 MiB)" in script(code, tmp_path / "s")
+    assert "67108865 bytes: larger than the agent accepts (64 MiB)" in script(code, tmp_path / "s")
 
 
 # ---- With the real daemon ---------------------------------------------------

@@ -66,7 +66,7 @@ def test_a_job_whose_current_folder_is_gone_is_armed_all_the_same(tmp_path: Path
     code, out, said = run(before)
 
     assert (code, out) == (0, "trained"), said
-    assert said.startswith("reprise: trains without a plan"), said
+    assert said.startswith("reprise: training without a plan"), said
 
 
 def test_a_process_without_a_standard_error_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

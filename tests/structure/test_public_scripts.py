@@ -36,7 +36,7 @@ def test_times_are_masked_and_nothing_else() -> None:
 def test_a_script_that_prints_and_ends_the_same_passes_by_what_became_of_it() -> None:
     assert outcome(under(run=PLANNED)) == "validated"
     assert outcome(under(run=REFUSED)) == "refused"
-    assert outcome(under(said=("reprise: trains without a plan: a hook",))) == "unplanned"
+    assert outcome(under(said=("reprise: training without a plan: a hook",))) == "unplanned"
 
 
 def test_another_output_another_exit_code_and_silence_fail() -> None:

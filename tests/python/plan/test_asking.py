@@ -277,7 +277,7 @@ def test_a_named_server_that_does_not_answer_is_named(
         (400, b'{"code":"invalid_argument","message":"ops[3]: no"}', "ops[3]: no"),
         (200, b"nothing that we know", "the answer is not JSON"),
         (200, b"[1]", "the answer is not an object"),
-        (200, b'{"progress":1}', "ended the import without a word"),
+        (200, b'{"progress":1}', "closed the import without an answer"),
         (200, b'{"error":{"message":"step.json: byte 17"}}', "step.json: byte 17"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_step_that_needs_values_is_refused_in_a_sentence() -> None:
     def step(model: nn.Module, x: Tensor) -> Tensor:
         return model(x).sum() if x.sum().item() > 0 else model(-x).sum()
 
-    with pytest.raises(reprise.RepriseError, match="cannot be estimated from sizes alone"):
+    with pytest.raises(reprise.RepriseError, match="cannot be estimated from shapes alone"):
         reprise.estimate(nn.Linear(4, 4), step, torch.ones(2, 4))
 
 

@@ -141,7 +141,7 @@ def test_what_is_alive_beside_the_job_takes_from_bytes_and_not_from_a_share(
         assert (1 << 16) - 2048 <= second - first <= 1 << 16
         plans = [s["plan_id"] for s in agent.steps[5:]]
         assert plans == [1, 1, 2, 2]  # one step was above; the next one has room
-        assert capsys.readouterr().err.count("asks for a plan with room for it") == 1
+        assert capsys.readouterr().err.count("requesting a plan that leaves room for it") == 1
     assert session.measured.over_budget_steps == 0
 
 

@@ -77,7 +77,7 @@ def test_a_fault_is_said_once_and_stands_in_the_report(
     assert report.stage == "training without a plan"
     assert "Reprise failed (KeyError: 'broken')" in report.why
     assert session.step.run is None
-    assert capsys.readouterr().err.count("training goes on without it") == 1
+    assert capsys.readouterr().err.count("training continues without it") == 1
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
@@ -96,7 +96,7 @@ def test_a_report_that_cannot_be_made_says_so_and_raises_nothing(
     report = reprise.report(model)
 
     assert not report.validated
-    assert str(report) == ("Not known: Reprise failed while it made this report; the log says how.")
+    assert str(report) == ("Not known: Reprise failed while making this report; see the log.")
     assert capsys.readouterr().err.count("KeyError: 'broken'") == 1
 
 

@@ -346,9 +346,9 @@ def test_a_share_that_no_plan_for_several_graphs_meets_is_said_and_the_job_train
 
     assert job is not None
     assert found == expected
-    assert "; trains without a plan" in job.why
+    assert "; training continues without a plan" in job.why
     assert ".;" not in job.why
-    assert capsys.readouterr().err.count("trains without a plan") == 1
+    assert capsys.readouterr().err.count("training continues without a plan") == 1
 
 
 def test_a_graph_that_is_called_twice_runs_the_same_ops_again_in_both_calls() -> None:

@@ -88,7 +88,7 @@ def test_a_plan_that_was_found_wrong_is_kept_for_others_and_never_applied_again(
 
     (bundle,) = (tmp_path / "reprise" / "quarantine").iterdir()
     assert {f.name for f in bundle.iterdir()} == {"graph.json", "plan.json", "report.json"}
-    assert "found to change gradients before" in agent.states[-1][2]
+    assert "found earlier to change gradients" in agent.states[-1][2]
     assert second.measured.planned_steps == 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory runs out in the first backward: taken again where that is the same to the bit, and where
+"""Memory runs out in the first backward: run again where that is the same to the bit, and where
 it is not, the program gets the error and its next step is taken in another way."""
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_the_first_backward_is_taken_again_and_no_bit_changes(
     assert session.stage is Stage.PLANNED
     assert session.measured.plain_steps == 0
     assert agent.ooms == 1
-    assert "the plain one does not fit (Tried to allocate 2.00 GiB)" in capsys.readouterr().err
+    assert "the unplanned step does not fit (Tried to allocate 2.00 GiB)" in capsys.readouterr().err
 
 
 def hook(model: Model) -> None:
@@ -185,7 +185,7 @@ def test_a_backward_that_comes_near_the_limit_is_given_up_before_it_fails(
 
     assert same(found, expected)
     assert limit[0] > 0
-    assert "(its backward comes near plenty)" in capsys.readouterr().err
+    assert "(its backward comes close to plenty)" in capsys.readouterr().err
 
 
 def test_what_was_let_go_is_not_unpacked_as_if_it_were_there() -> None:

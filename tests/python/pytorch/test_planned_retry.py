@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory runs out in a planned step: taken again under a tighter plan where that is the same to the
-bit, and where it is not, the program gets the error and its next step the tighter plan."""
+"""Memory runs out in a planned step: it runs again under a tighter plan if that changes no bit. If
+it would, the program gets the error, and the next step runs under the tighter plan."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_later_backward_is_taken_again_and_no_bit_changes(
     assert session.measured.failed_checks == 0
     assert agent.ooms == 2
     said = capsys.readouterr().err
-    assert said.count("it is taken again under a tighter plan") == 2
+    assert said.count("the step runs again under a tighter plan") == 2
     # Asked again for less each time, and the step that ran out waited for it.
     assert len([g for g in agent.graphs if "within" in g["name"]]) == 2
     assert agent.steps[-1]["plan_id"] == 3
@@ -187,11 +187,11 @@ def keeps(loss: Tensor) -> None:
 @pytest.mark.parametrize(
     ("prepare", "loss_of", "backward", "why"),
     [
-        (hook, usual, Tensor.backward, "a parameter tells of its gradients"),
-        (listener, usual, Tensor.backward, "would be noticed a second time"),
-        (None, wants, Tensor.backward, "else than the model's parameters has gradients"),
-        (None, beside, Tensor.backward, "something outside the model has parameters"),
-        (None, usual, keeps, "keeps its graph for another one"),
+        (hook, usual, Tensor.backward, "a parameter has gradient hooks"),
+        (listener, usual, Tensor.backward, "a second forward would have side effects"),
+        (None, wants, Tensor.backward, "other than the model's parameters has gradients"),
+        (None, beside, Tensor.backward, "something outside the model also has parameters"),
+        (None, usual, keeps, "its graph is retained"),
     ],
 )
 def test_where_it_would_show_the_error_goes_on_and_the_next_step_runs_under_a_tighter_plan(
@@ -217,7 +217,7 @@ def test_where_it_would_show_the_error_goes_on_and_the_next_step_runs_under_a_ti
     assert len(found) == 9
     assert same(found, expected)
     said = capsys.readouterr().err
-    assert said.count("which cannot be taken again") == 1
+    assert said.count("which cannot be run again") == 1
     assert why in said
     assert "within" in agent.graphs[1]["name"]
     assert agent.steps[-4]["plan_id"] == 2  # the very next step
@@ -238,7 +238,7 @@ def test_large_gradients_of_outputs_are_kept_once_memory_has_run_out(
     assert same(found, expected)
     said = capsys.readouterr().err
     assert said.count("are kept only once memory has run out") == 1
-    assert said.count("it is taken again under a tighter plan") == 1
+    assert said.count("the step runs again under a tighter plan") == 1
 
 
 def test_what_runs_out_twice_is_an_error_and_not_taken_a_third_time(
@@ -252,7 +252,7 @@ def test_what_runs_out_twice_is_an_error_and_not_taken_a_third_time(
 
     assert len(found) == 9
     said = capsys.readouterr().err
-    assert said.count("it was taken again already") == 1
+    assert said.count("it has already been run again") == 1
     assert agent.steps[-1]["plan_id"] == 3  # tighter twice
 
 
@@ -272,8 +272,8 @@ def test_a_step_that_takes_little_of_the_memory_is_remembered_once_it_has_run_ou
 
     assert len(found) == 4
     said = capsys.readouterr().err
-    assert said.count("took little of the memory there was") == 1
-    assert said.count("it is taken again under a tighter plan") == 1
+    assert said.count("used little memory") == 1
+    assert said.count("the step runs again under a tighter plan") == 1
     assert session.planned_retry.costs_ns > 0
 
 
@@ -308,4 +308,4 @@ def test_a_forward_that_changes_python_is_not_taken_again(
     run(model)
 
     assert model.calls == 10
-    assert "would be noticed a second time" in capsys.readouterr().err
+    assert "a second forward would have side effects" in capsys.readouterr().err

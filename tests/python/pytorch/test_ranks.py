@@ -240,4 +240,4 @@ def test_a_rank_that_runs_out_of_memory_makes_the_next_start_ask_for_less(two_ra
             assert rank["failed"] == 0
             assert rank["losses"] == was["losses"]
     for start, asked in zip(starts[1:], ("90.0 %", "81.0 %"), strict=True):
-        assert f"asks for a plan within {asked} of the budget" in start[0]["errors"]
+        assert f"requesting a plan within {asked} of the budget" in start[0]["errors"]

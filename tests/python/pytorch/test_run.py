@@ -191,7 +191,7 @@ def test_a_job_that_runs_out_of_memory_when_nobody_plans_it_trains_within_its_bu
     assert "It fits in 60.0 MiB" in errors
     assert "values made again bit for bit equal" in errors
     assert errors.count("the first step") == 1, errors
-    assert "memory: the plain one does not fit (it comes near RLIMIT_DATA)" in errors
+    assert "memory: the unplanned step does not fit (it comes close to RLIMIT_DATA)" in errors
 
 
 def test_a_job_that_runs_out_of_memory_in_its_first_backward_takes_it_again(job: Any) -> None:
@@ -202,7 +202,7 @@ def test_a_job_that_runs_out_of_memory_in_its_first_backward_takes_it_again(job:
     found, errors = job(BACKWARD, "limited", "raises", budget="50MiB", **malloc)
 
     assert found == plain
-    assert "in host memory: the plain one does not fit ([enforce fail" in errors
+    assert "in host memory: the unplanned step does not fit ([enforce fail" in errors
     assert "It fits in 50.0 MiB" in errors
     assert "values made again bit for bit equal" in errors
 

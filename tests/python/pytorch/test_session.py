@@ -205,7 +205,7 @@ def test_no_plan_in_time_is_one_line_and_it_is_taken_when_it_comes(
     agent.comes = True
     found_later = train(model, 6)
 
-    assert waiting.stage == "training without a plan until one comes"
+    assert waiting.stage == "training without a plan until one arrives"
     assert waiting.why == "no plan after 0 s"
     assert reprise.report(model).stage == "training under a plan"
     assert reprise.report(model).why == ""

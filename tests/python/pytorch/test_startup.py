@@ -148,7 +148,7 @@ def test_a_plain_first_step_that_runs_out_of_memory_is_taken_in_another_way(
     assert same(model, losses, expected)
     assert agent.ooms == 1
     assert session.stage is Stage.PLANNED
-    assert "in host memory: the plain one does not fit (too much)" in capsys.readouterr().err
+    assert "in host memory: the unplanned step does not fit (too much)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("apart", "way"), [(True, "in host memory"), (False, "from shapes alone")])
@@ -169,7 +169,7 @@ def test_a_first_step_that_comes_near_the_limit_is_given_up_before_it_fails(
     assert same(model, losses, expected)
     assert session.measured.plain_steps == 0
     said = capsys.readouterr().err
-    assert f"{way}: the plain one does not fit (it comes near the test's memory)" in said
+    assert f"{way}: the unplanned step does not fit (it comes close to the test's memory)" in said
 
 
 def test_a_first_step_that_fits_is_plain(
@@ -209,7 +209,7 @@ def test_where_shapes_do_not_tell_the_host_helps(capsys: pytest.CaptureFixture[s
 
     assert train(model, 4) == expected
     assert session.startup.host is not None
-    assert "no plan from shapes: sizes alone do not tell" in capsys.readouterr().err
+    assert "no plan from shapes: shapes alone do not determine" in capsys.readouterr().err
 
 
 class Unlike(Wide):
@@ -284,7 +284,7 @@ def test_where_no_plan_fits_and_nothing_fits_without_one_the_smallest_plan_is_ta
     assert session.measured.failed_checks == 0
     said = capsys.readouterr().err
     assert (
-        "Nothing fits in 300kB. The job does not fit without a plan either: asks for the one"
+        "Nothing fits in 300kB. The job does not fit without a plan either: requesting the plan"
         in said
     )
 

@@ -252,5 +252,5 @@ def test_an_op_on_another_stream_than_in_the_capture_leaves_the_plan(
 
     assert as_captured.mismatches == 0
     assert strayed.mismatches == 1
-    assert "runs on another stream than it did in the capture" in strayed.first_mismatch
+    assert "runs on a different stream than in the capture" in strayed.first_mismatch
     assert different(expected, same) == different(expected, again) == []

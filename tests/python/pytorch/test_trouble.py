@@ -68,7 +68,10 @@ def test_a_server_that_is_killed_takes_nothing_with_it(job: Any) -> None:
         assert planned >= least
         assert len(said) == len(set(said)), said
         if not planned:
-            line = "the daemon is gone: signal 9 ended it; trains without a plan until one comes"
+            line = (
+                "the daemon is gone: signal 9 ended it; training continues without a plan "
+                "until one arrives"
+            )
             assert said.count(f"reprise: {line}") == 1, said
 
 

@@ -257,7 +257,7 @@ def _bind(path: Path) -> Library:
                 if name in _LATER:
                     continue
                 raise RepriseError(
-                    f"{path}: has no {name}; it is not the agent of this version"
+                    f"{path}: has no {name}; it is not this version's agent"
                 ) from None
             function.restype = result
             function.argtypes = arguments

@@ -46,7 +46,7 @@ class PlanReply:
     pending  nothing new yet.
     refused  none will come; `why` says so in a sentence. For an impossible
              budget `smallest_budget` is the smallest one not ruled out.
-    inert    there is no collector: train on without a plan.
+    inert    no collector is running: train on without a plan.
     """
 
     kind: Literal["plan", "pending", "refused", "inert"]
@@ -278,7 +278,7 @@ class Agent:
         device_free_bytes: int = 0,
     ) -> int | None:
         """Sends a step graph (proto3 JSON) and asks for a plan. The graph's id, or None
-        when there is no collector. `RepriseError`: the agent refuses the graph.
+        when no collector is running. `RepriseError`: the agent refuses the graph.
 
         For a budget of "90%" the whole of the device has to be given, for "fit" what the job may
         have of it: what is free, and what it holds itself."""
@@ -424,9 +424,9 @@ class Agent:
 _STATUS: dict[int, Status] = {abi.OK: "ok", abi.DEGRADED: "degraded"}
 
 _CODES = {
-    abi.EINVAL: "the agent refuses an argument",
-    abi.EABI: "the agent speaks another ABI",
-    abi.ETOOBIG: "more than the agent carries (64 MiB)",
+    abi.EINVAL: "the agent rejected an argument",
+    abi.EABI: "the agent has a different ABI version",
+    abi.ETOOBIG: "larger than the agent accepts (64 MiB)",
     abi.EREFUSED: "refused",
 }
 

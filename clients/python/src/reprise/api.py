@@ -129,7 +129,7 @@ def auto(
     if known is not None:
         if known.budget != checked:
             raise RepriseError(
-                f"budget {checked}: this model is armed already with {known.budget}; "
+                f"budget {checked}: this model is already armed with {known.budget}; "
                 "call reprise.remove(model) first"
             )
         return model
@@ -200,7 +200,7 @@ def _report_at_last(model: nn.Module) -> Report:
     try:
         return _report(model)
     except Exception:
-        why = "Reprise failed while it made this report; the log says how"
+        why = "Reprise failed while making this report; see the log"
         return Report(stage="off", why=why, sentence=f"Not known: {why}.")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One line to the person who trains, on standard error. Never in the way of training.
 
-say("trains without a plan: ...")      # never raises
+say("training without a plan: ...")      # never raises
 """
 
 from __future__ import annotations
@@ -58,4 +58,4 @@ def say(text: str) -> None:
 def because(text: str) -> str:
     """The reason alone, of a line that also says that the job trains without a plan, or under an
     earlier one. For places that say that themselves: a report, a verdict."""
-    return text.removeprefix("trains without a plan: ").partition("; trains ")[0]
+    return text.removeprefix("training without a plan: ").partition("; training continues ")[0]

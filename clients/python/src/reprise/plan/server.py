@@ -103,7 +103,7 @@ class Server:
                 flags, part = head[0], _read(reply, int.from_bytes(head[1:], "big"))
                 if flags & _COMPRESSED:
                     raise RepriseError(
-                        f"{method}: the answer is compressed, which nobody asked for"
+                        f"{method}: the answer is compressed, which was not requested"
                     )
                 answer = _object(part, method)
                 if flags & _END:
@@ -124,7 +124,7 @@ class Server:
                 _raise(part.get("error"))
                 if "run" in part:
                     return _object(json.dumps(part["run"]).encode(), "import")
-        raise RepriseError(f"{name}: the server ended the import without a word")
+        raise RepriseError(f"{name}: the server closed the import without an answer")
 
     def _open(self, path: str, body: bytes, kind: str) -> tuple[HTTPConnection, HTTPResponse]:
         """Sends a request and waits for the head of its answer; errors become exceptions."""
@@ -229,9 +229,11 @@ def _read(reply: HTTPResponse, size: int | None = None) -> bytes:
     try:
         data = reply.read(size)
     except (OSError, HTTPException) as error:
-        raise ServerUnavailable(f"the server went away while it answered ({error})") from None
+        raise ServerUnavailable(
+            f"the connection to the server was lost during the answer ({error})"
+        ) from None
     if size is not None and len(data) < size:
-        raise ServerUnavailable("the server went away while it answered")
+        raise ServerUnavailable("the connection to the server was lost during the answer")
     return data
 
 

@@ -112,7 +112,8 @@ def library() -> Any:
             _module = _open(path)
         except Exception as error:
             _failed = True
-            say(f"the compiled tape cannot be loaded ({guard.described(error)}): runs in Python")
+            why = guard.described(error)
+            say(f"the compiled tape cannot be loaded ({why}): plans run in Python")
     return _module
 
 

@@ -88,7 +88,7 @@ def fake_graph(
         raise
     except Exception as error:
         raise RepriseError(
-            f"the step cannot be estimated from sizes alone ({type(error).__name__}: "
+            f"the step cannot be estimated from shapes alone ({type(error).__name__}: "
             f"{str(error).splitlines()[0][:200] if str(error) else 'no message'}); "
             "train one step for real with reprise.auto"
         ) from error

@@ -34,7 +34,7 @@ def capture_step(
     """The step graph of one call of `step`. RepriseError: the model is armed, or `step` never
     called it."""
     if isinstance(model.__dict__.get("forward"), ArmedForward):
-        raise RepriseError("this model is armed: call reprise.remove(model) first")
+        raise RepriseError("this model is already armed: call reprise.remove(model) first")
     device = model_device(model)
     own_meter = meter is None
     if meter is None:

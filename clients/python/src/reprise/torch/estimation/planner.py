@@ -45,5 +45,5 @@ def asked(
             agent.stop()
     if reply.plan is not None and reply.plan.feasible:
         return reply.plan, "", False
-    why = reply.why or (reply.plan.sentence if reply.plan else "no plan came in time")
+    why = reply.why or (reply.plan.sentence if reply.plan else "no plan arrived in time")
     return None, why, reply.kind == "refused" or reply.plan is not None

@@ -50,7 +50,7 @@ class Saved:
         lines = [f"{format_bytes(self.bytes)} are kept for the backward pass"]
         for s in self.storages:
             made = f"{s.module} {s.op}".strip()
-            why = ", ".join(s.readers) or "nothing: it is saved and never read"
+            why = ", ".join(s.readers) or "nothing (saved but never read)"
             notes = "; held by the program" if s.program_holds_it else ""
             notes += "" if s.may_be_recomputed else "; cannot be recomputed"
             lines.append(f"{format_bytes(s.bytes):>10}  {made}  read by {why}{notes}")

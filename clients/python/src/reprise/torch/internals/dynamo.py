@@ -75,7 +75,7 @@ def compiled_parts(model: nn.Module) -> list[str]:
 def compiled_in_pieces(parts: list[str]) -> str:
     """Why a model with such parts is not planned, and what to do."""
     return (
-        f"trains without a plan: parts of this model are compiled one by one ({_listed(parts)}), "
+        f"training without a plan: parts of this model are compiled one by one ({_listed(parts)}), "
         "and a plan cannot look into them; compile the whole model by torch.compile, then call "
         "reprise.auto"
     )

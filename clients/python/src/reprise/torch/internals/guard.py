@@ -80,7 +80,7 @@ def fault(error: Exception) -> None:
 
 def failure(error: BaseException) -> str:
     """The line of the log about a fault that Reprise is taken off a model for."""
-    return f"Reprise failed ({described(error)}); training goes on without it"
+    return f"Reprise failed ({described(error)}); training continues without it"
 
 
 def described(error: BaseException) -> str:

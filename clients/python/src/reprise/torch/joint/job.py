@@ -10,7 +10,7 @@ The model is compiled with plans (joint_pass.py) and, for a reference, once more
 same backend, with the same settings. Inductor fuses what is recomputed with other ops than what is
 saved, so whether the bits are the same is found out and not assumed: the first planned step is
 checked, as those of the tape are (verify.py). Where a bit differs, the step gets the reference's
-gradients, the plan is never used again and training goes on without one.
+gradients, the plan is never used again and training continues without one.
 
 The reference takes the memory of a step without a plan. So the checked step is told as one of
 those, at the peak it had; where the device has not so much, nothing is compared. Every n-th step is
@@ -18,7 +18,7 @@ checked as well where that keeps the budget, or where checks of gradients were a
 
 What a graph does not show is measured: the optimizer's state, gradients, what the program makes
 between forward and backward. A step that peaks above the budget has the graphs compiled again with
-that much less to spend; where no plan is left in it, training goes on without one.
+that much less to spend; where no plan is left in it, training continues without one.
 
 A share is of one graph's memory. Where graph breaks make several of them, that is of no use: the
 step after the first runs without a plan, and is measured; then all graphs get one plan within that
@@ -352,8 +352,8 @@ class CompiledJob:
             quarantine.put(plan, json.dumps(message).encode(), report)
         self._stop(
             f"a compiled step: {result.what_differs()} from those of the model compiled without a "
-            f"plan ({result.differing[0]} first); the plan is removed and training goes on without "
-            "one"
+            f"plan ({result.differing[0]} first); the plan is removed and training continues "
+            "without one"
         )
 
     def _own(self, peak: int) -> int:
@@ -377,7 +377,7 @@ class CompiledJob:
         if self._tries > TRIES:
             self._stop(
                 f"compiled steps still peak at {format_bytes(peak)}, above the budget of "
-                f"{format_bytes(budget)}, after {TRIES} plans; training goes on without one"
+                f"{format_bytes(budget)}, after {TRIES} plans; training continues without one"
             )
             return
         if self._whole is not None:
@@ -424,7 +424,7 @@ class CompiledJob:
             tighter = plan.budget_bytes - int((predicted - budget_bytes) * AND_A_BIT)
             plan, why = self.joint.ask(message, str(tighter))
         why = why.rstrip(".") or "no plan is one for all calls of a graph"
-        self._stop(f"{why}; trains without a plan")
+        self._stop(f"{why}; training continues without a plan")
 
     def _say_status(self, peak: int, budget: int) -> None:
         off = ""

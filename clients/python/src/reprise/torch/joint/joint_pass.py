@@ -59,13 +59,13 @@ def supported() -> str:
     """Empty, or why this torch cannot be planned when it compiles."""
     if not find_hooks():
         return (
-            "this torch has neither torch._functorch.config.joint_custom_pass nor "
+            "this version of torch has neither torch._functorch.config.joint_custom_pass nor "
             "torch._inductor.config.joint_custom_post_pass"
         )
     try:
         from torch.utils.checkpoint import CheckpointPolicy  # noqa: F401
     except ImportError:
-        return "this torch has no CheckpointPolicy"
+        return "this version of torch has no CheckpointPolicy"
     return ""
 
 
@@ -135,7 +135,7 @@ class JointPass:
         """A plan for any graph that this can carry out, or why there is none."""
         plan, why = self._ask(message, budget)
         if plan is not None and quarantine.holds(plan):
-            return None, f"plan {plan.plan_id} was found to change gradients before"
+            return None, f"plan {plan.plan_id} was found earlier to change gradients"
         return plan, why
 
     def decide(
@@ -201,7 +201,7 @@ class JointPass:
             return
         number, self._next = self._next, self._next + 1
         if number >= len(decided) or not alike(message, self.graphs[number]):
-            why = "it is not one of those that were planned together"
+            why = "it is not among the graphs that were planned together"
             self.why.append(why)
             say(f"a graph is compiled without a plan: {why}")
             return

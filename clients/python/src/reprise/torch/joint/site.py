@@ -49,7 +49,9 @@ class Site:
         while hasattr(backend, "_torchdynamo_orig_backend"):
             backend = backend._torchdynamo_orig_backend
         if not callable(backend):
-            raise RepriseError("this torch does not tell by which backend a model is compiled")
+            raise RepriseError(
+                "this version of torch does not tell which backend compiled the model"
+            )
         self.backend: Callable[..., Any] = backend  # with its mode and options
         self._options = {"dynamic": context._dynamic, "fullgraph": bool(context.fullgraph)}
 
@@ -134,5 +136,5 @@ def _context(function: Any) -> Any:
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     held = {} if code is None else dict(zip(code.co_freevars, cells, strict=True))
     if "self" not in held:
-        raise RepriseError("this torch does not tell by which backend a model is compiled")
+        raise RepriseError("this version of torch does not tell which backend compiled the model")
     return held["self"].cell_contents

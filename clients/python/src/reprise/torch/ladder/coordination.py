@@ -139,7 +139,7 @@ class RankCoordinator:
                 self._meet()
         except RepriseError as error:
             self.captures = False
-            self._end(f"trains without a plan: {error}")
+            self._end(f"training without a plan: {error}")
 
     def _meet(self) -> None:
         session, ladder = self._session, self._planning.ladder
@@ -209,9 +209,9 @@ class RankCoordinator:
                 f"({len(others)} of {len(words)} ranks differ)"
             )
         if ladder.rungs:
-            session.say(f"a step of another kind is not planned: {why}")
+            session.say(f"a different kind of step is not planned: {why}")
         elif (others and None not in structures) or self._lost >= LOST_AT_MOST:
-            self._end(f"trains without a plan: {why}")
+            self._end(f"training without a plan: {why}")
 
     def _share(self, fresh: _Fresh, words: list[_Word]) -> None:
         """A rung for all, planned for the largest input, and waited for: no other is for it."""
@@ -253,7 +253,7 @@ class RankCoordinator:
 
     def _await(self) -> None:
         """What is under way. Also what is asked for instead, where a plan leaves too little."""
-        left, why = self._planning.wait_s, "none came in time"
+        left, why = self._planning.wait_s, "no plan arrived in time"
         while self._awaited and not self._ended:
             found = self._replies(min(left, WAIT_S))
             left = max(0.0, left - WAIT_S)
@@ -265,7 +265,7 @@ class RankCoordinator:
                 why = next((r.why for r in replies.values() if r.why), why)
                 break
         if not self._ended and all(r.tape is None for r in self._planning.ladder.rungs):
-            self._end(f"trains without a plan: {why}")
+            self._end(f"training without a plan: {why}")
 
     def _install(self, replies: dict[int, PlanReply]) -> None:
         """Plans that have come, on all ranks or on none."""
@@ -290,7 +290,7 @@ class RankCoordinator:
             others = [f"rank {rank} cannot run it ({why})" for rank, why in whys if why]
             if others or isinstance(found, str):
                 planning.reject(plan, others[0])
-                rung.refused = f"trains without a plan: {others[0]}"
+                rung.refused = f"training without a plan: {others[0]}"
                 self._asks.pop(rung.number)  # the same would come again
                 continue
             planning.apply(rung, *found)

@@ -43,7 +43,9 @@ class Ranks:
         try:
             self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
         except RuntimeError as error:
-            raise RepriseError(f"the ranks have no group of their own ({_fact(error)})") from error
+            raise RepriseError(
+                f"the ranks could not create a process group for Reprise ({_fact(error)})"
+            ) from error
 
     @classmethod
     def here(cls) -> Ranks | None:

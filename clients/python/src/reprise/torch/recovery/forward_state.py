@@ -153,15 +153,15 @@ class Forward:
         arguments = self.arguments()
         session.step.stop_check()  # which listens to gradients, too
         if several_ranks() or session.planning.coordinator is not None:
-            return "other ranks would not"
+            return "other ranks would not do the same"
         if arguments is None:
-            return "its inputs are gone or were written since"
+            return "its inputs were freed or modified since"
         if any(not p.is_leaf or told(p) for p in session.model.parameters()):
-            return "a parameter tells of its gradients"
+            return "a parameter has gradient hooks"
         if rung is None or not rung.repeats or hooked(session.model):
-            return "its forward would be noticed a second time"
+            return "a second forward would have side effects"
         if self.state.differs(session.model):
-            return "parameters or large buffers have been written since its forward"
+            return "parameters or large buffers were modified after its forward"
         return ""
 
 

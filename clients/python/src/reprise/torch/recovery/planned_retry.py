@@ -92,17 +92,17 @@ class _Attempt:
         forward, session = self._forward, self.retry.session
         _, keep, create, inputs = (*rest, None, None, None, None)[:4]
         if keep or create or inputs:
-            return "it keeps its graph for another one, or is not an ordinary one"
+            return "its graph is retained, or it is not an ordinary backward"
         if forward is None:
-            return "its forward took little of the memory there was, and was not remembered"
+            return "its forward used little memory and was not recorded"
         nodes, alone = reach(heads, forward.outputs)
         self._seeds = sorted({position for _, _, position in nodes})
         if not self._seeds:
-            return "it does not come to the outputs of the last forward"
+            return "it does not reach the outputs of the last forward"
         if not alone:
-            return "something outside the model has parameters, too"
+            return "something outside the model also has parameters"
         if self.retry.taking:
-            return "it was taken again already"
+            return "it has already been run again"
         if forward.bytes > SMALL and not session.attempts.short_of_memory:
             return "the gradients of the model's outputs are kept only once memory has run out"
         for node, number, position in nodes:
@@ -131,10 +131,10 @@ class _Attempt:
         if self.why or forward is None:
             return self.why
         if sorted(self._grads) != self._seeds:
-            return "memory ran out before it came to the model"
+            return "memory ran out before it reached the model"
         own = {id(p) for p in session.model.parameters()}
         if any(id(leaf) not in own for leaf in leaves(self._heads)):
-            return "something else than the model's parameters has gradients, too"
+            return "something other than the model's parameters has gradients"
         return forward.obstacle(session)
 
     def again(self, why: str) -> None:
@@ -208,7 +208,7 @@ class PlannedRetry:
     def _lost(self, error: Exception) -> None:
         self.forget()
         what = guard.described(error)
-        self.session.say(f"planned steps are not taken again when memory runs out ({what})")
+        self.session.say(f"planned steps are not run again when memory runs out ({what})")
 
     def _remember(self, call: Any, args: Any, kwargs: Any) -> None:
         rung = self.session.planning.rung
@@ -336,7 +336,8 @@ def _which(tries: list[_Attempt]) -> tuple[_Attempt | None, str]:
     """Whose forward is to be taken again, and why it cannot be."""
     concerned = [attempt for attempt in tries if attempt.concerned]
     if not concerned:
-        return None, tries[0].why if tries else "torch.autograd.grad hands its gradients out"
+        outside = "torch.autograd.grad returns its gradients to the program"
+        return None, tries[0].why if tries else outside
     if len(concerned) > 1:
         return concerned[0], "it goes through two models that are armed"
     try:

@@ -59,7 +59,9 @@ def sketched(
     except RepriseError:
         raise
     except Exception as error:
-        raise RepriseError(f"sizes alone do not tell what it does ({described(error)})") from error
+        raise RepriseError(
+            f"shapes alone do not determine the step ({described(error)})"
+        ) from error
     finally:
         generators.restore()
     object.__setattr__(graph, "static_bytes", live_bytes)

@@ -96,7 +96,7 @@ class Startup:
                 self._next(args, kwargs)
             return
         self._begun = True
-        session, way, why = self._session, self._asked, "as asked for"
+        session, way, why = self._session, self._asked, "as requested"
         if way == "auto" and self.notes.died:
             way, why = (
                 self._elsewhere(),
@@ -130,7 +130,7 @@ class Startup:
                 self._late = True  # at the next step, once more
                 return []
             self._over = True
-            session.stop_planning(f"trains without a plan: {error}")
+            session.stop_planning(f"training without a plan: {error}")
             return []
         session.planning.coordinator = RankCoordinator(session, ranks)
         return ways
@@ -152,7 +152,7 @@ class Startup:
             there, alive = self._before
             left = max(left, there.bytes - (session.meter.live() - alive))
         if room is not None and takes > left * (1 - LEFT_FREE):
-            why = f"the last step took {format_bytes(takes)}, and {room.what} has less left"
+            why = f"the last step needed {format_bytes(takes)}, and {room.what} has less left"
             self._careful(self._elsewhere(), why, args, kwargs)
             return
         self._look(near=room is None or takes > left * NEAR)
@@ -173,7 +173,7 @@ class Startup:
 
     def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Memory ran out in its backward: another way from its forward on."""
-        self._careful(self._elsewhere(), f"the plain one does not fit ({why})", args, kwargs)
+        self._careful(self._elsewhere(), f"the unplanned step does not fit ({why})", args, kwargs)
 
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """A plain forward ran out of memory; is there another way to take it?"""
@@ -181,7 +181,7 @@ class Startup:
         if not self.plain or way == "plain" or self._session.planning.coordinator is not None:
             return False
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        self._careful(way, f"the plain one does not fit ({text})", args, kwargs)
+        self._careful(way, f"the unplanned step does not fit ({text})", args, kwargs)
         return self.host is not None
 
     def end(self, took: int = 0) -> None:
@@ -270,7 +270,7 @@ class Startup:
 
         def pack(tensor: Tensor) -> KeptTensor:
             if meter.live() > most - gradients:
-                raise DoesNotFit(f"it comes near {room.what}")
+                raise DoesNotFit(f"it comes close to {room.what}")
             kept = KeptTensor(tensor)
             again.keep(kept)
             return kept
@@ -278,7 +278,7 @@ class Startup:
         def unpack(kept: KeptTensor) -> Tensor:
             found = kept.plainly()
             if meter.live() > most and again.would_help:
-                raise DoesNotFit(f"its backward comes near {room.what}")
+                raise DoesNotFit(f"its backward comes close to {room.what}")
             return found
 
         with Hooks(pack, unpack):

@@ -37,7 +37,7 @@ def check(model: nn.Module, step: Callable[[], Any], budget: str | int | None = 
     from reprise import api
 
     if model in api._sessions:
-        raise RepriseError("this model is armed: call reprise.remove(model) first")
+        raise RepriseError("this model is already armed: call reprise.remove(model) first")
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
     with torch.no_grad():
         before = {key: t.detach().clone() for key, t in tensors.items()}
@@ -74,5 +74,5 @@ def check(model: nn.Module, step: Callable[[], Any], budget: str | int | None = 
     if not report.checks:
         if smallest:
             raise InfeasibleBudget(report.why, smallest)
-        raise RepriseError(f"no planned step was compared in {STEPS} steps: {report.why}")
+        raise RepriseError(f"no planned step was checked in {STEPS} steps: {report.why}")
     return report

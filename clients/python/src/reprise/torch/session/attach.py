@@ -73,7 +73,7 @@ class _Watch:
                 self._armed = True
                 self._arm(_unwrapped(module))
         except RepriseError as error:
-            say(f"trains without Reprise: {error}")
+            say(f"training without Reprise: {error}")
             self._over()
 
     def _over(self) -> None:

@@ -92,7 +92,7 @@ class Attempts:
         """A planned forward once more, under a tighter plan, from the state it ran from."""
         session, step = self._session, self._session.step
         session.say(
-            f"step {step.number}: {why}; it is taken again under a tighter plan"
+            f"step {step.number}: {why}; the step runs again under a tighter plan"
             f"{advice(session.device)}"
         )
         self._tighten()
@@ -108,7 +108,7 @@ class Attempts:
         except BaseException as error:
             if oom.is_oom(error):
                 guard.quietly(session.progress.ran_out, error)
-                self.gave_up("out of memory once more", "it was taken again already")
+                self.gave_up("out of memory again", "it has already been run again")
             raise
 
     def gave_up(self, what: str, why: str) -> None:
@@ -116,10 +116,12 @@ class Attempts:
         session = self._session
         alone = session.planning.coordinator is None
         follows = (
-            "the next step runs under a tighter plan" if alone else "the next start asks for less"
+            "the next step runs under a tighter plan"
+            if alone
+            else "the next start requests less memory"
         )
         session.say(
-            f"step {session.step.number}: {what}, which cannot be taken again: {why}; {follows}"
+            f"step {session.step.number}: {what}, which cannot be run again: {why}; {follows}"
             f"{advice(session.device)}"
         )
         self._tighten()
@@ -163,7 +165,7 @@ class Attempts:
             )
             return
         alone = session.planning.coordinator is None
-        what = "plans get tighter from here" if alone else "the next start asks for a tighter plan"
+        what = "later plans use less memory" if alone else "the next start requests a tighter plan"
         session.say(f"step {session.step.number}: out of memory in the forward; {what}")
         session.planning.tighten()
 

@@ -162,7 +162,7 @@ class CheckSchedule:
             self._equal(values)
         else:
             self._since = self.every  # nothing came to be made again: the next step is checked
-            self._unchecked("no tensor that was given up was asked for in the step")
+            self._unchecked("no discarded tensor was needed in the step")
 
     def later(self, run: Run | None) -> None:
         """Its step has ended within its backward: it is judged when the next one begins."""
@@ -177,7 +177,7 @@ class CheckSchedule:
         self._written = None
         if run is not None and run.take_audit() is not None:
             self._since = self.every
-            self._unchecked("the step that was to be checked was not finished")
+            self._unchecked("the step to be checked did not finish")
 
     def settle_open(self) -> None:
         """The next step begins."""
@@ -198,13 +198,13 @@ class CheckSchedule:
             session.busy = False
         if not result.repeatable:
             self._values_only(
-                "without a plan the step has other gradients each time it runs (kernels that add "
-                "in a changing order, or a state that is kept outside of the model). That says "
+                "without a plan the step gives different gradients each time it runs (kernels that "
+                "add in a changing order, or a state that is kept outside of the model). That says "
                 "nothing about the plan, which stays"
             )
             return False
         if not result.checked:
-            self._values_only("the step cannot run twice unnoticed")
+            self._values_only("the step cannot run twice without side effects")
             return False
         session.measured.verify_peak_bytes = max(
             session.measured.verify_peak_bytes, session.meter.peak()
@@ -220,8 +220,8 @@ class CheckSchedule:
         session = self._session
         session.measured.why_values = why
         session.say(
-            f"step {session.step.number}: gradients are not compared: {why}. Values that are made "
-            "again are compared with those that were given up"
+            f"step {session.step.number}: gradients are not compared: {why}. Recomputed "
+            "values are compared with the original ones"
         )
         if session.planning.rung is not None:
             session.planning.rung.leaks = True
@@ -251,15 +251,15 @@ class CheckSchedule:
         if slots and noisy:
             never_again(noisy)
             session.planning.recapture(
-                f"{_named(noisy)} makes other bits each time it runs on the same input: it is not "
-                "run again, and another plan is made"
+                f"{_named(noisy)} gives different bits each time it runs on the same input: it is "
+                "no longer recomputed, and another plan is made"
             )
         elif slots:
             found = tuple(f"saved tensor {slot}" for slot in slots)
             self._blame(
                 CheckResult(control.checked, found, values=True),
-                f"{len(slots)} of {control.checked} values that were made again differ from those "
-                f"that were given up ({found[0]} first)",
+                f"{len(slots)} of {control.checked} recomputed values differ from the original "
+                f"ones ({found[0]} first)",
             )
 
     def _wrote(self, run: Run, control: Control, buffers: Sequence[str]) -> None:
@@ -273,7 +273,7 @@ class CheckSchedule:
         many, more = len(buffers), len(buffers) > 1
         text = (
             f"{many} {'buffers' if more else 'buffer'} of the model {'were' if more else 'was'} "
-            f"written once more when ops ran again ({', '.join(buffers[:3])})"
+            f"written twice when ops ran again ({', '.join(buffers[:3])})"
         )
         writers = _overloads(run, control.writers)
         if not writers:
@@ -284,7 +284,7 @@ class CheckSchedule:
         self._quarantine(rung.plan, rung, result)
         session.planning.recapture(
             f"step {session.step.number}: {text}: {_named(writers)} writes "
-            f"{'them' if more else 'it'} and does not say so. It is not run again; plan "
+            f"{'them' if more else 'it'} without declaring it. It is no longer recomputed; plan "
             f"{rung.plan.plan_id} is removed, and another one is made"
         )
 
@@ -300,7 +300,8 @@ class CheckSchedule:
         self._report(result)
         self._quarantine(plan, rung, result)
         session.planning.drop(
-            f"step {step}: {what}; plan {plan.plan_id} is removed and training goes on without one"
+            f"step {step}: {what}; plan {plan.plan_id} is removed and training continues without "
+            "one"
         )
 
     def _quarantine(self, plan: Plan, rung: Rung, result: CheckResult) -> None:

@@ -55,15 +55,15 @@ class Peaks:
         if rung.above > ABOVE_AT_MOST or rung.recaptured:
             if not rung.given_up:
                 rung.given_up = True
-                session.say(f"{text}. No other plan is made; the report counts such steps")
+                session.say(f"{text}. No further plan is made; the report counts such steps")
             return
         more = peak - plan.peak_bytes
         if rung.above > 1 or self._beside(rung) < more * STANDS:
-            session.say(f"{text}, but not all the time; the step is captured again")
+            session.say(f"{text}, but not in every step; the step is captured again")
             rung.recaptured = True
             session.ladder.stale(rung)
             return
-        session.say(f"{text}; asks for a plan with room for it")
+        session.say(f"{text}; requesting a plan that leaves room for it")
         rung.grown_bytes = rung.room_bytes + more
         rung.awaited = session.planning.send(
             rung, enlarged(rung, rung.graph.message()), str(plan.budget_bytes)

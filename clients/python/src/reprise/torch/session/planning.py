@@ -139,7 +139,7 @@ class Planning:
         assert session.budget is not None
         if session.startup.notes.tighter < 1:
             session.say(
-                f"an earlier start ran out of memory: asks for a plan within "
+                f"an earlier start ran out of memory: requesting a plan within "
                 f"{format_percent(session.startup.notes.tighter)} of the budget"
             )
         return scaled_budget(session.budget, share * session.startup.notes.tighter)
@@ -163,7 +163,7 @@ class Planning:
                 break
         if rung.tape is None:
             self.ladder.rungs.remove(rung)
-        return "" if rung.tape is not None else rung.refused or "none came in time"
+        return "" if rung.tape is not None else rung.refused or "no plan arrived in time"
 
     def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
         """To the planner. Is it on its way?"""
@@ -183,7 +183,7 @@ class Planning:
         if graph_id is not None:
             rung.graph_id, rung.refused = graph_id, ""
         elif rung.tape is None:
-            rung.refused = f"trains without a plan: {why}"
+            rung.refused = f"training without a plan: {why}"
             self._nothing_left()
         return graph_id is not None
 
@@ -192,7 +192,7 @@ class Planning:
         step waits for."""
         rung = self.rung
         if self.coordinator is not None:
-            # No rank decides alone; the next start asks for less.
+            # No rank decides alone; the next start requests less memory.
             self._session.startup.notes.ran_out()
         elif rung is not None and rung.plan is not None:
             tighter = int(min(rung.plan.budget_bytes, rung.plan.peak_bytes) * oom.TIGHTER)
@@ -214,8 +214,8 @@ class Planning:
             reply = self._await(rung) if waits else self._ask(rung, waits=False)
             if reply.kind == "pending" and waits:
                 why = reply.why or f"no plan after {self.wait_s:.0f} s"
-                goes_on = "without a plan" if rung.plan is None else "under the one before"
-                session.why = f"{why}; trains {goes_on} until one comes"
+                goes_on = "without a plan" if rung.plan is None else "under the previous one"
+                session.why = f"{why}; training continues {goes_on} until one arrives"
                 session.say(session.why)
                 session.stage = Stage.PLANNED
                 rung.late = True
@@ -248,7 +248,7 @@ class Planning:
                 return agent.wait_plan(rung.graph_id, have, wait_s)
             return agent.poll_plan(rung.graph_id, have)
         except RepriseError as error:
-            return PlanReply("refused", why=f"trains without a plan: {error}")
+            return PlanReply("refused", why=f"training without a plan: {error}")
 
     def take(self, rung: Rung, reply: PlanReply) -> bool:
         """Installs what has come, or notes why nothing will. Does the rung run it?"""
@@ -272,7 +272,7 @@ class Planning:
         elif reply.kind == "refused" and rung.awaited:
             self._tightest(rung, reply)
         elif reply.kind == "inert" and rung.plan is None:
-            rung.refused = f"trains without a plan: {reply.why or session.agent.why}"
+            rung.refused = f"training without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
 
     def _tightest(self, rung: Rung, reply: PlanReply) -> None:
@@ -282,7 +282,7 @@ class Planning:
         plan, least = rung.plan, reply.smallest_budget or 0
         assert plan is not None
         if not 0 < least < plan.peak_bytes:
-            self._session.say(f"{reply.why} The plan before it stays")
+            self._session.say(f"{reply.why} The previous plan stays")
             return
         self.send(rung, enlarged(rung, rung.graph.message()), str(least))
 
@@ -305,8 +305,8 @@ class Planning:
         budget = int(smallest * LEAST_STEPS**rung.least)
         rung.least += 1
         session.say(
-            f"{why} The job does not fit without a plan either: asks for the one that needs least, "
-            f"within {format_bytes(budget)}"
+            f"{why} The job does not fit without a plan either: requesting the plan that needs "
+            f"least, within {format_bytes(budget)}"
         )
         self.send(rung, rung.graph.message(), str(budget))
         return False
@@ -329,7 +329,7 @@ class Planning:
         if isinstance(found, str):
             self.reject(plan, found)
             if rung.tape is None:
-                rung.refused = f"trains without a plan: {found}"
+                rung.refused = f"training without a plan: {found}"
             return
         plan, tape = found
         if plan.peak_bytes > plan.budget_bytes and self._tighten(rung, plan):
@@ -339,7 +339,7 @@ class Planning:
     def prepared(self, rung: Rung, plan: Plan) -> tuple[Plan, Tape] | str:
         """A plan as this process runs it, with what it peaks at here; or why it does not."""
         if quarantine.holds(plan):
-            return f"plan {plan.plan_id} was found to change gradients before"
+            return f"plan {plan.plan_id} was found earlier to change gradients"
         schedule = plan.schedule
         if self.coordinator is not None:
             schedule = tuple(own_frees(rung.graph, schedule))

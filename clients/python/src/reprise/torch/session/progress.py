@@ -93,4 +93,6 @@ class Progress:
             )
             session.agent.snapshot(finder.moment(**facts))
         except Exception as trouble:  # ours, and at the worst of times
-            session.say(f"what filled the memory is not known: {type(trouble).__name__}: {trouble}")
+            session.say(
+                f"could not find out what filled the memory: {type(trouble).__name__}: {trouble}"
+            )

@@ -80,7 +80,7 @@ class Reporting(Told):
     def checked(self, plan: Plan, result: CheckResult) -> None:
         """Gradients were compared; nothing checked: they could not be."""
         if not result.checked:
-            self.unchecked(plan, "the forward cannot run once more unnoticed")
+            self.unchecked(plan, "the forward cannot run twice without side effects")
             return
         self.measured.checked(result)
         self.record.check(self._number, plan, result)

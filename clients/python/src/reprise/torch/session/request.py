@@ -36,9 +36,9 @@ def within_device(session: Job, message: dict[str, Any], budget: str) -> str:
     if asked is None or asked + beyond <= there or beyond >= there:
         return budget
     session.say(
-        f"asks for a plan within {format_bytes(there - beyond)} instead of {format_bytes(asked)}: "
-        f"this process can have {format_bytes(there)} of {session.device}, and the allocator may "
-        f"take {format_bytes(beyond)} beyond what is asked of it{advice(session.device)}"
+        f"requesting a plan within {format_bytes(there - beyond)} instead of "
+        f"{format_bytes(asked)}: this process can have {format_bytes(there)} of {session.device}, and "
+        f"the allocator may take {format_bytes(beyond)} more than is requested{advice(session.device)}"
     )
     return str(there - beyond)
 

@@ -143,7 +143,7 @@ class Session:
         """The armed model."""
         model = self._model()
         if model is None:
-            raise RepriseError("the model of this session is gone")
+            raise RepriseError("the model of this session no longer exists")
         return model
 
     @property
@@ -168,7 +168,7 @@ class Session:
         if self.stage is not Stage.PLANNED:
             return self.stage.value, because(self.why)
         if not any(rung.tape is not None for rung in self.ladder.rungs):
-            return "training without a plan until one comes", because(self.why)
+            return "training without a plan until one arrives", because(self.why)
         if self.agent.status == "inert":
             return self.stage.value, f"nothing is recorded: {self.agent.why}"
         return self.stage.value, because(self.why)

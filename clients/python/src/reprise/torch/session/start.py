@@ -79,7 +79,7 @@ def start(
             session.hand_over = partial(_hand_over, weakref.ref(session), again, compiles)
         return session
     except Exception as error:
-        unarmed[model] = f"trains without Reprise: {described(error)}"
+        unarmed[model] = f"training without Reprise: {described(error)}"
         say(unarmed[model])
         return None
 
@@ -151,8 +151,10 @@ def _start(
     meter = open_meter(model_device(model))
     start_counting(meter, model_device(model))
     if not meter.exact:
-        counted = "by block" if meter.name == "cuda" else "per storage, without what ops use inside"
-        say(f"peaks are counted {counted}: {meter.why}")
+        counted = (
+            "by block" if meter.name == "cuda" else "per storage, without the workspace of ops"
+        )
+        say(f"peaks are measured {counted}: {meter.why}")
     if budget is not None:
         prepare()
     labels = {**_labels(model, name, budget), "meter": meter.name}
@@ -174,7 +176,7 @@ def _start(
         session.startup.skip()
         session.stop_planning(compiled_in_pieces(parts))
     elif collector.socket is None or agent.status == "inert":
-        session.stop_planning(f"trains without a plan: {collector.why or agent.why}")
+        session.stop_planning(f"training without a plan: {collector.why or agent.why}")
     return session
 
 
@@ -211,5 +213,5 @@ def _wait_s() -> float:
     try:
         return max(0.0, float(text)) if text else DEFAULT_WAIT_S
     except ValueError:
-        say(f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; waits {DEFAULT_WAIT_S:.0f}")
+        say(f"REPRISE_PLAN_TIMEOUT={text!r} is not a number of seconds; using {DEFAULT_WAIT_S:.0f}")
         return DEFAULT_WAIT_S

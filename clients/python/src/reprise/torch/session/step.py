@@ -141,7 +141,7 @@ class Step:
         if why:
             self._tried += keep
             if self._tried > 3 and session.stage is Stage.CAPTURE:
-                session.planning.stop(f"trains without a plan: {why}")
+                session.planning.stop(f"training without a plan: {why}")
             return False
         _capturing.append(self)
         self.tracing.events()

@@ -102,7 +102,7 @@ class Waiting:
         if session.stage is Stage.PLAIN:
             return ""
         if session.agent.status == "inert":
-            return session.agent.why or "there is no collector"
+            return session.agent.why or "no collector is running"
         if session.stage is Stage.CAPTURE:
             return (
                 blocked() or "another model of this process is being captured until its step ends"
@@ -110,6 +110,6 @@ class Waiting:
         if session.stage is Stage.PLANNED:
             plans = sum(rung.tape is not None for rung in session.ladder.rungs)
             if plans:
-                return f"of the {plans} there are none is for a step of this kind"
-            return "none of those asked for has come yet"
-        return f"it is still {session.stage.value}"
+                return f"none of the {plans} plans is for this kind of step"
+            return "no requested plan has arrived yet"
+        return f"the model is still {session.stage.value}"

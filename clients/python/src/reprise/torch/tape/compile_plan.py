@@ -208,7 +208,7 @@ class _Compiler:
         uses.update(read for again in useful for read in again.reads)
         for storage, life in uses:
             if life > 0 and self._graph.storages[storage].pinned:
-                raise PlanRejected(f"plan: storage {storage} is pinned, and read when made again")
+                raise PlanRejected(f"plan: storage {storage} is pinned, and read by a replay")
 
         begins: defaultdict[int, list[int]] = defaultdict(list)  # op -> storages made again
         bursts: list[Burst] = []

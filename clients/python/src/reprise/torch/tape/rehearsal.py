@@ -69,7 +69,7 @@ class _Rehearsal:
         op = self._step.ops[replay.op]
         name = f"op {replay.op} {op.name}"
         if self._left.get(replay.op, 0) <= 0:
-            return f"{name} is to be replayed, but nothing of it is recorded any more"
+            return f"{name} is to be replayed, but its record was already released"
         self._left[replay.op] -= 1
         used = set()
         first = self._first[replay.op]
@@ -87,7 +87,7 @@ class _Rehearsal:
         if not own:
             for made, uses in replay.keep.items():
                 if made not in self._cells:
-                    return f"{name} makes storage {made}, which nobody knows how to keep"
+                    return f"{name} makes storage {made}, which the tape cannot keep"
                 self._version[made], self._uses[made] = 1, uses
         for storage_id in used:
             if storage_id in own:
@@ -109,7 +109,7 @@ class _Rehearsal:
         found = self._version.get(storage)
         if found == version:
             return ""
-        held = "has been let go" if found is None else f"is at version {found}"
+        held = "has been released" if found is None else f"is at version {found}"
         return f"{who} needs storage {storage} at version {version}, whose copy {held}"
 
     def _use(self, storage: int) -> None:

@@ -288,8 +288,8 @@ def _start(memo: _Memo, cell: Cell, version: int) -> int:
         if _find(memo, cell, start) is not None:
             return start
     raise RepriseError(
-        f"storage {cell.id} of this step's plan cannot be made again at version {version}: a "
-        "fault of Reprise, please report it; REPRISE_DISABLE=1 trains without it"
+        f"storage {cell.id} of this step's plan cannot be recomputed at version {version}: an "
+        "internal error in Reprise, please report it; set REPRISE_DISABLE=1 to train without it"
     )
 
 

@@ -218,7 +218,7 @@ class Tape(Mode):
             if func in IGNORED:
                 return op.run()
             if row is not None and row.func is func:
-                run.mismatch(f"op {at}, {func}, runs on another stream than it did in the capture")
+                run.mismatch(f"op {at}, {func}, runs on a different stream than in the capture")
             else:
                 run.mismatch(f"op {at} is {func}, captured was {row.func if row else 'the end'}")
         if mutated_positions(func):
@@ -227,4 +227,4 @@ class Tape(Mode):
 
     def failed(self) -> None:
         """Everything is kept from here on."""
-        self._run.mismatch("a fault of Reprise")
+        self._run.mismatch("an internal error in Reprise")

@@ -221,8 +221,9 @@ class Run:
                 why = described(error)
         raise told(
             RuntimeError(
-                f"a saved tensor that the plan had given up cannot be made again ({why}): a fault "
-                "of Reprise, please report it; REPRISE_DISABLE=1 trains without it"
+                f"a saved tensor that the plan discarded cannot be recomputed ({why}): an "
+                "internal error in Reprise, please report it; set REPRISE_DISABLE=1 to train "
+                "without it"
             )
         )
 
@@ -293,7 +294,7 @@ class Run:
         except Exception as error:
             if (op.begun and not op.done) or not caught(error):
                 raise
-        self.mismatch("a fault of Reprise")
+        self.mismatch("an internal error in Reprise")
         if not op.done and row.writes:
             targets = self._before_write(op.func, op.args, op.kwargs)
         return self._not_recorded(op, targets)
@@ -417,7 +418,7 @@ class Run:
             self.in_python()
             cell = cell_of(tensor, self)
             if cell is None or cell.dtype != tensor.dtype or None in cell.chain:
-                self.mismatch(f"saved tensor {slot} is not the one of the captured step")
+                self.mismatch(f"saved tensor {slot} differs from the one in the captured step")
             else:
                 self.counts.dropped += 1
                 version = max(len(cell.chain), self.program.versions[slot])
@@ -451,11 +452,11 @@ class Run:
             track.task = task
             track.keeps = graph_is_kept()
             if track.keeps and not self._expects_to_keep():
-                self._unplanned("the graph is kept for another backward")
+                self._unplanned("the graph is retained for another backward")
                 return
         cursor, program = track.cursor, self.program
         if cursor >= len(program.events) or program.events[cursor] != slot:
-            self._unplanned("the backward runs in another order than captured")
+            self._unplanned("the backward runs in a different order than captured")
             return
         track.cursor = cursor + 1
         if track.armed:
