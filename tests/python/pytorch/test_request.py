@@ -55,8 +55,8 @@ def test_what_is_asked_for_instead_is_said_with_its_reason(session: Any) -> None
     request.within_device(session, MESSAGE, "80MiB")
 
     assert session.said == [
-        "asks for a plan within 75.0 MiB instead of 80.0 MiB: this process can have 100.0 MiB of "
-        "cuda:0, and the allocator may take 25.0 MiB beyond what is asked of it"
+        "requesting a plan within 75.0 MiB instead of 80.0 MiB: this process can have 100.0 MiB of "
+        "cuda:0, and the allocator may take 25.0 MiB more than is requested"
     ]
 
 

@@ -37,8 +37,9 @@ def within_device(session: Job, message: dict[str, Any], budget: str) -> str:
         return budget
     session.say(
         f"requesting a plan within {format_bytes(there - beyond)} instead of "
-        f"{format_bytes(asked)}: this process can have {format_bytes(there)} of {session.device}, and "
-        f"the allocator may take {format_bytes(beyond)} more than is requested{advice(session.device)}"
+        f"{format_bytes(asked)}: this process can have {format_bytes(there)} of "
+        f"{session.device}, and the allocator may take {format_bytes(beyond)} more than is "
+        f"requested{advice(session.device)}"
     )
     return str(there - beyond)
 
