@@ -373,7 +373,7 @@ class Agent:
             self._library.quick.reprise_window_begin(kinds)
 
     def window_end(self) -> None:
-        """Closes it."""
+        """Closes the recording window that `window_begin` opened."""
         if self._library is not None:
             self._library.quick.reprise_window_end()
 

@@ -79,7 +79,7 @@ _definitions: list[_MethodDef] = []
 
 
 def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
-    """The calls of a loaded agent."""
+    """Returns the calls that mark ops, as the loaded agent offers them."""
     if sys.implementation.name == "cpython" and hasattr(quick, "reprise_python_bind"):
         calls = PythonCalls(
             struct_size=ctypes.sizeof(PythonCalls),
@@ -102,11 +102,11 @@ def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
 
 
 def ignore_begin(op: int, /, *_: int) -> None:
-    """Without an agent."""
+    """Does nothing; stands for the agent's call where there is no agent."""
 
 
 def ignore_end(op: int, /) -> None:
-    """Without an agent."""
+    """Does nothing; stands for the agent's call where there is no agent."""
 
 
 def _address(function: Any) -> int | None:

@@ -61,7 +61,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Steps:
-    """The steps under one plan."""
+    """Counts of the steps under one plan."""
 
     peak_bytes: int = 0
     times_ns: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=TIMES))
@@ -144,12 +144,12 @@ class Tally:
         self._sum.withdrawn = why
 
     def unchecked(self, why: str) -> None:
-        """Gradients are not compared."""
+        """Notes that gradients are not compared, and why."""
         self._sum.unchecked = why
 
     @property
     def is_withdrawn(self) -> bool:
-        """Some plan was."""
+        """True if a plan was withdrawn."""
         return bool(self._sum.withdrawn)
 
     def verdict(

@@ -72,7 +72,7 @@ class Capabilities:
         return replace(implied, lazy_region=True, max_runs=most)
 
     def to_message(self) -> dict[str, Any]:
-        """Proto3 JSON of reprise.v1.Capabilities."""
+        """Returns these capabilities as proto3 JSON of reprise.v1.Capabilities."""
         message: dict[str, Any] = {
             "freePolicy": f"FREE_POLICY_{self.free_policy.name}",
             "execution": f"EXECUTION_{self.execution.upper()}",

@@ -30,7 +30,7 @@ def free(storage: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a valid schedule amounts to."""
+    """The peak, the time and the runs of a valid schedule."""
 
     peak_bytes: int
     # The first op that reaches the peak, and its position in the schedule; -1: no op.
@@ -152,7 +152,7 @@ class _Walk:
                 _refuse(f"{self._where(o)} reads storage {s}, which is pinned, from a second life")
 
     def _exec(self, o: int) -> int:
-        """Bytes alive while it runs."""
+        """Runs one op of the schedule and returns the bytes alive meanwhile."""
         self._check_may_run(o)
         self._check_needs(o)
         op, present = self._graph.ops[o], self._present

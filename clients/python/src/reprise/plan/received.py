@@ -44,7 +44,7 @@ class Decision(IntEnum):
 
 
 class BoundScope(IntEnum):
-    """For which schedules the bound holds."""
+    """The set of schedules for which a bound holds."""
 
     UNSPECIFIED = 0
     ORDER = 1

@@ -96,5 +96,5 @@ def in_a_frame(op: Any) -> bool:
 
 
 def kind_of(op: Any) -> str:
-    """Whether it may run again."""
+    """Returns the kind of an op, which says whether it may run again."""
     return "once" if op.op_def.is_stateful else "pure"

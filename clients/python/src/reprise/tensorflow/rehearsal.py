@@ -26,7 +26,7 @@ __all__ = ["Rehearsal", "rehearse"]
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What one plain step showed."""
+    """Times and memory of one plain step."""
 
     records: Mapping[str, OpRecord]
     # Of variables and inputs, which no op of the step allocates.

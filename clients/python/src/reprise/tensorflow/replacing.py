@@ -33,7 +33,7 @@ def replace_gradients_for_good(function: Callable[..., Any]) -> None:
 
 
 def restore_gradients() -> None:
-    """What was there before."""
+    """Puts TensorFlow's own gradient functions back."""
     while _replaced:
         holder, name, before = _replaced.pop()
         setattr(holder, name, before)

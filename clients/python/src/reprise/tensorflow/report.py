@@ -33,12 +33,12 @@ class Validation:
 
     @property
     def within(self) -> bool:
-        """The budget was kept."""
+        """True if the measured peak is within the budget."""
         return not self.budget_bytes or self.measured_peak_bytes <= self.budget_bytes
 
     @property
     def sentence(self) -> str:
-        """Predicted, measured, budget."""
+        """Predicted peak, measured peak and budget in one sentence."""
         off = self.measured_peak_bytes / max(1, self.predicted_peak_bytes) - 1
         text = (
             f"Predicted {format_bytes(self.predicted_peak_bytes)}, measured "

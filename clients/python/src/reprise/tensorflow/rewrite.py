@@ -32,7 +32,7 @@ def check_features(op: Any) -> None:
 
 
 class _Rewriter:
-    """One walk over a schedule."""
+    """Rewrites a graph in one walk over a schedule."""
 
     def __init__(self, step: CapturedStep) -> None:
         self._step = step

@@ -20,7 +20,7 @@ __all__ = ["OpRecord", "op_records", "peak_bytes", "run_traced"]
 
 @dataclass(frozen=True, slots=True)
 class OpRecord:
-    """One op of a traced step."""
+    """What a traced step recorded of one op."""
 
     time_ns: int
     # Most bytes alive inside it above those that it left.
@@ -58,7 +58,7 @@ def _highest(events: Iterable[tuple[int, int]]) -> int:
 
 
 def op_records(metadata: Any) -> dict[str, OpRecord]:
-    """By the op's name."""
+    """Returns the records of a traced step by op name."""
     records: dict[str, OpRecord] = {}
     for device in metadata.step_stats.dev_stats:
         # On a GPU the same ops come again, as streams of kernels, without memory.

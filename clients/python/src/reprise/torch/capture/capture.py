@@ -168,12 +168,12 @@ class Capture(Mode):
         return bool(stack) and stack[-1] is self and self._hooks.on_top
 
     def take_off(self) -> None:
-        """The mode and the hooks."""
+        """Removes the dispatch mode and the hooks."""
         self.__exit__(None, None, None)
         self._hooks.__exit__(None, None, None)
 
     def finish(self) -> CapturedStep:
-        """Ends the step."""
+        """Ends the captured step and returns it."""
         step_ns = now_ns(self._device) - self._begin_ns
         stretched = max(1.0, step_ns / max(1, self._clock() - self._begin_clock))
         self.leave()

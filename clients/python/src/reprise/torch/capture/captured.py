@@ -96,7 +96,7 @@ class CapturedOp:
 
 @dataclass(slots=True, frozen=True)
 class SavedTensor:
-    """A tensor as autograd packed it."""
+    """A tensor that autograd saved, as it was packed."""
 
     storage: CapturedStorage
     version: int  # 1 after the op that made the storage, +1 after each op that mutates it

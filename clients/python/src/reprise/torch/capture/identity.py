@@ -111,7 +111,7 @@ class Storages:
         self._lent[key] = weakref.ref(tensor, quiet(gone))
 
     def lends(self, tensor: Tensor) -> bool:
-        """Is this object autograd's?"""
+        """Returns whether autograd, and not the program, holds this tensor object."""
         return id(tensor) in self._lent
 
     def finish(self) -> None:

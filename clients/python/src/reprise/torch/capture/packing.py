@@ -44,7 +44,7 @@ class _Packed:
         self.module = module
 
     def plainly(self) -> Tensor:
-        """The tensor, and nothing noted."""
+        """Returns the saved tensor without recording that it was read."""
         kept = self.kept
         if isinstance(kept, HostSaved):
             return kept.plainly()
@@ -75,7 +75,7 @@ class Packing:
         self._host = host
 
     def pack(self, tensor: Tensor) -> Any:
-        """Autograd saves a tensor."""
+        """Records that autograd saves a tensor; returns what autograd keeps of it."""
         alias = self._alias(tensor)
         storages = [self._seen.argument(part) for part in parts_of(tensor)]
         for storage in storages:
@@ -122,7 +122,7 @@ class Packing:
             self.aliasing = False
 
     def unpack(self, packed: Any) -> Tensor:
-        """Autograd wants it back."""
+        """Records that autograd reads a saved tensor, and returns the tensor."""
         if type(packed) is not _Packed:
             return packed  # type: ignore[no-any-return]
         alias = self._at_hand(packed)

@@ -42,7 +42,7 @@ class Place:
         self._handles: list[Any] = []
 
     def begin(self) -> None:
-        """Follows every module's forward."""
+        """Starts to follow the forward of every module."""
         leaves = quiet(self._leaves)
         for path, module in self._root.named_modules():
             self._handles.append(module.register_forward_pre_hook(quiet(self._enters(path))))
@@ -58,7 +58,7 @@ class Place:
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """The root's forward."""
+        """Marks a forward of the root module."""
         self.in_region = True
         self._modules = self._modules[:1]
         try:
@@ -67,7 +67,7 @@ class Place:
             self.in_region = False
 
     def phase(self) -> int:
-        """Of what runs now."""
+        """The phase of what runs now: forward, backward or optimizer."""
         if torch._C._current_graph_task_id() != -1:
             self._seen_backward = True
             self._unpacked.enter()

@@ -28,7 +28,7 @@ _TEMPORARY = 6  # reprise.v1.Category
 
 
 class Seen:
-    """Those of one step."""
+    """The storages that the ops of one step use."""
 
     def __init__(
         self, storages: Storages, ops: list[CapturedOp], meter: Meter, place: Place
@@ -138,7 +138,7 @@ class Seen:
         self._keep_all += 1 if on else -1
 
     def pin_outputs(self, outputs: Any) -> None:
-        """Of the root's forward."""
+        """Pins the outputs of the root's forward."""
         for tensor in outputs_in(outputs):
             for part in parts_of(tensor):
                 storage = self._storages.of(part)

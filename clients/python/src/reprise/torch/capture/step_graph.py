@@ -113,7 +113,7 @@ class CapturedGraph:
             self.step.ops[number].again_ns = 0
 
     def to_json(self) -> bytes:
-        """What `Agent.submit_graph` takes."""
+        """Returns the graph as JSON, as `Agent.submit_graph` takes it."""
         return json.dumps(self.message(), separators=(",", ":")).encode()
 
 

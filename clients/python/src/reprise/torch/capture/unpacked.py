@@ -34,7 +34,7 @@ def reads(op: CapturedOp, storages: Iterable[CapturedStorage]) -> None:
 
 
 class Unpacked:
-    """The autograd nodes of one step."""
+    """The autograd nodes of one step and the saved tensors that they read."""
 
     def __init__(self, ops: list[CapturedOp]) -> None:
         self.unpacks: list[Unpack] = []
@@ -59,7 +59,7 @@ class Unpacked:
             self.module = ""
 
     def leave(self) -> None:
-        """None runs."""
+        """Notes that no autograd node is running any more."""
         self._node = None
         self._of_node.clear()
 

@@ -110,7 +110,7 @@ class Control(Audit):
     # ---- Calls that are made again ----------------------------------------------------
 
     def begins(self) -> None:
-        """One of them."""
+        """Remembers the model's buffers before an op runs."""
         self._standing = [
             (name, buffer, OutsideCopy(buffer), digest(buffer))
             for name, buffer in self._buffers().items()
@@ -174,6 +174,6 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _all_bits(tensor: Tensor) -> Tensor:
-    """Of all of its storage."""
+    """Returns all bytes of the tensor's storage."""
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
     return _bits(tensor.as_strided((count,), (1,), 0))

@@ -81,7 +81,7 @@ class Remembered:
                         self._leaves.append((id(module), leaf))
 
     def differs(self, now: Remembered) -> bool:
-        """Is anything another one?"""
+        """Returns whether any remembered object was replaced."""
         return len(self._leaves) != len(now._leaves) or any(
             a[0] != b[0] or not _same(a[1], b[1])
             for a, b in zip(self._leaves, now._leaves, strict=True)

@@ -29,14 +29,14 @@ __all__ = ["Audit"]
 
 
 class Audit:
-    """One checked step."""
+    """Compares recomputed tensors with discarded ones in one checked step."""
 
     def __init__(self) -> None:
         self.checked = 0
         self.differing: list[int] = []  # slots
 
     def keep(self, slot: int, tensor: Tensor) -> Any:
-        """At pack: what `compare` gets."""
+        """Returns what `compare` needs later of a tensor that is discarded now."""
         return digest(tensor)
 
     def compare(self, slot: int, made: Tensor, kept: Any, storage: int) -> Tensor:
@@ -47,7 +47,7 @@ class Audit:
         return made
 
     def add(self, track: Any) -> None:
-        """What the compiled half has compared."""
+        """Adds the comparisons that the native engine made."""
         checked, differing = track.compared()
         self.checked += checked
         self.differing += differing

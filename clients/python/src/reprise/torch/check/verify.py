@@ -153,7 +153,7 @@ class Autocast:
 
 @dataclass(slots=True)
 class _Forward:
-    """One forward of the root."""
+    """What a second run needs of one forward of the root."""
 
     arguments: tuple[Any, Any]  # args and kwargs with copies for tensors
     bytes: int
@@ -165,7 +165,7 @@ class _Forward:
 
 
 class Check:
-    """One sampled step."""
+    """Compares the gradients of one sampled step with those of an unplanned run."""
 
     def __init__(self, model: nn.Module, left_out: frozenset[str]) -> None:
         self._model = model
@@ -231,7 +231,7 @@ class Check:
         return hook
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before a forward of the root."""
+        """Remembers the state before a forward of the root."""
         self._once = self._once or self._now.differs(Parameters(self._model))
         if self._once:
             return
@@ -251,7 +251,7 @@ class Check:
         )
 
     def leave(self, outputs: Any) -> None:
-        """After it."""
+        """Watches the outputs of a forward of the root for their gradients."""
         if self._kept is not None:
             self._once = self._once or self._kept.differs(Remembered(self._model))
             self._kept = None
@@ -281,11 +281,11 @@ class Check:
         return hook
 
     def parameter(self, name: str) -> nn.Parameter:
-        """By its name in the model."""
+        """Returns a parameter by its name in the model."""
         return self._parameters[name]
 
     def stop(self) -> None:
-        """Takes the hooks out."""
+        """Removes the hooks of this check."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

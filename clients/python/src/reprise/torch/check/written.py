@@ -35,7 +35,7 @@ __all__ = ["Written", "buffers_of", "digests_of"]
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Of one buffer, at one time."""
+    """The content of one buffer at one time."""
 
     tensor: weakref.ref[Any]
     version: int
@@ -55,12 +55,12 @@ def buffers_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def digests_of(model: nn.Module) -> dict[str, bytes]:
-    """What stands in them."""
+    """Returns a digest of every buffer of the model, by name."""
     return {name: digest(buffer) for name, buffer in buffers_of(model).items()}
 
 
 class Written:
-    """One checked step."""
+    """Finds buffers that one checked step has written twice."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
@@ -77,12 +77,12 @@ class Written:
         return {n: _State(weakref.ref(b), b._version, digest(b)) for n, b in buffers.items()}
 
     def enters(self) -> None:
-        """A forward of the root begins."""
+        """Notes that a forward of the root begins."""
         if self._left is not None and not self._closed:
             self._compare()
 
     def left(self) -> None:
-        """It is over."""
+        """Notes that a forward of the root is over."""
         self._left = self._now()
 
     def close(self) -> None:
@@ -109,6 +109,6 @@ class Written:
         return len(self._checked)
 
     def differing(self) -> list[str]:
-        """Those that were written once more."""
+        """Returns the names of the buffers that were written again after the forward."""
         self.close()
         return self._differing

@@ -171,7 +171,7 @@ class Ground(modes.Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled stays compiled."""
+        """Tells torch that compiled code may run under this mode."""
         return True
 
     def op(self, op: modes.Op, types: Any) -> Any:

@@ -49,7 +49,7 @@ class _Norm:
 
 
 class _Mask:
-    """A mask that has been drawn."""
+    """A dropout mask, kept as one bit per element."""
 
     __slots__ = ("_bits", "bytes")
 

@@ -118,7 +118,7 @@ def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
 
 
 def resized(inputs: tuple[Any, ...], size: int) -> tuple[Any, ...]:
-    """Inputs with another first dimension."""
+    """Returns the inputs with another size of the first dimension."""
     return tuple(
         torch.empty((size, *x.shape[1:]), dtype=x.dtype, device="meta")
         if isinstance(x, Tensor) and x.dim()

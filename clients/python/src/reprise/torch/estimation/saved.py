@@ -43,7 +43,7 @@ class Saved:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """The sum of all saved bytes."""
         return sum(s.bytes for s in self.storages)
 
     def __str__(self) -> str:

@@ -27,7 +27,7 @@ PATIENCE = 64
 
 
 class Cycle:
-    """The optimizers of one model."""
+    """Finds the end of a step from the optimizers of one model."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -49,7 +49,7 @@ class Cycle:
         return optimizer not in self._known and bool(self._replaced_by([optimizer]))
 
     def ends(self, optimizer: Optimizer) -> bool:
-        """An optimizer has stepped."""
+        """Notes that an optimizer has stepped; returns whether that ends the step."""
         again = optimizer in self._stepped
         new = optimizer not in self._known
         self._stepped.add(optimizer)
@@ -74,7 +74,7 @@ class Cycle:
         return [o for o in waiting if all(id(p) in moved for p in _parameters(o))]
 
     def restart(self) -> None:
-        """A step begins."""
+        """Forgets which optimizers have stepped, because a new step begins."""
         self._stepped.clear()
         self._calls = 0
 

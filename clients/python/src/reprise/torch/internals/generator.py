@@ -37,7 +37,7 @@ class GeneratorState:
         self._state = state
 
     def restore(self) -> None:
-        """The generator goes on from here."""
+        """Sets the generator to the remembered state."""
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(self._state, self.device)
         else:

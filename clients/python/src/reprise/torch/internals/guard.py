@@ -95,7 +95,7 @@ def described(error: BaseException) -> str:
 
 
 def is_oom(error: BaseException | None) -> bool:
-    """Did an allocator give up?"""
+    """Returns whether an error says that an allocation failed."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)

@@ -59,7 +59,7 @@ class _Copy:
         setattr(storage, _COPY, weakref.ref(self))
 
     def refresh(self, storage: torch.UntypedStorage) -> None:
-        """The storage has been written."""
+        """Copies a storage again that was written after it had been copied."""
         self.host.copy_(_bytes_of(storage))
 
     @quiet

@@ -77,7 +77,7 @@ class Hooks(saved_tensors_hooks):
 
     @property
     def on_top(self) -> bool:
-        """Nobody has set hooks inside these."""
+        """Returns whether these are the innermost saved-tensor hooks."""
         autograd: Any = torch._C._autograd
         found = autograd._top_saved_tensors_default_hooks(True)
         return found is not None and found[0] == self.pack_hook

@@ -44,7 +44,7 @@ PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
 class OpKind(IntEnum):
-    """Numbered as `reprise.v1.OpKind`."""
+    """What may be done with an op; the numbers are those of `reprise.v1.OpKind`."""
 
     PURE = 1
     SEEDED = 2

@@ -66,7 +66,7 @@ class OutsideCopy:
             self._view().copy_(flat)
 
     def _view(self) -> Tensor:
-        """A tensor on the buffer itself."""
+        """Returns a tensor that shares the memory of the buffer."""
         return torch.frombuffer(self._buffer, dtype=self._dtype, count=self._flat)
 
     def tensor(self) -> Tensor:
@@ -89,7 +89,7 @@ def copied(value: Any, copies: list[OutsideCopy]) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """The arguments again."""
+    """Returns the arguments with tensors in the place of copies."""
     return replaced(value, OutsideCopy, OutsideCopy.tensor)
 
 

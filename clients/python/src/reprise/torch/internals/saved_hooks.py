@@ -28,7 +28,7 @@ class Saved:
         self.version = version_of(self.alias)
 
     def tensor(self) -> Tensor:
-        """As autograd would hand it out."""
+        """Returns the tensor, or raises as autograd does if it was modified."""
         if version_of(self.alias) != self.version:
             raise told(
                 RuntimeError(

@@ -29,5 +29,5 @@ def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = No
 
 
 def refuse_stale(tensor: Tensor, version: int) -> None:
-    """Raises what autograd raises."""
+    """Raises the error that autograd raises for a modified saved tensor."""
     raise told(RuntimeError(stale_message(tensor, version)))

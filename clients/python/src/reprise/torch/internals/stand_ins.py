@@ -44,7 +44,7 @@ class Method:
         return MethodType(type(model).forward, model)
 
     def plain(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward as it was."""
+        """Calls the original forward."""
         return self.__wrapped__(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

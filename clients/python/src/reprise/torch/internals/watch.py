@@ -124,7 +124,7 @@ class _Writes(Mode):
 
 
 class _Between(_Writes):
-    """One stretch outside forwards and backwards."""
+    """Watches writes between a forward and its backward."""
 
     def __init__(self, runs: list[Watched]) -> None:
         super().__init__(runs)

@@ -47,7 +47,7 @@ def hint(size: Any) -> int:
 
 
 class JointCosts:
-    """Measured once per distinct call."""
+    """Times and workspaces of calls, each distinct one measured once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, tuple[int, int]] = {}
@@ -56,7 +56,7 @@ class JointCosts:
         self.measured = 0
 
     def of(self, node: Any, touched_bytes: int) -> tuple[int, int]:
-        """Time and workspace of a node."""
+        """Returns the time (ns) and workspace (bytes) of a node."""
         name = str(node.target)
         found = None
         plain = isinstance(node.target, torch._ops.OpOverload) and touched_bytes <= MOST_BYTES
@@ -72,7 +72,7 @@ class JointCosts:
         return (roofline_ns(name, touched_bytes), 0) if found is None else found
 
     def close(self) -> None:
-        """Stops the meters."""
+        """Stops the memory meters."""
         for meter in self._meters.values():
             if meter is not None:
                 meter.stop()

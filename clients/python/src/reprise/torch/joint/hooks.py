@@ -28,7 +28,7 @@ Visit = Callable[[Any], None]
 
 
 class FunctorchHook:
-    """AOTAutograd's own."""
+    """The hook for joint graphs that AOTAutograd offers."""
 
     name = "joint_custom_pass"
 
@@ -67,7 +67,7 @@ class FunctorchHook:
 
 
 class InductorHook:
-    """Inductor's, after its own passes."""
+    """The hook for joint graphs that Inductor offers, after its own passes."""
 
     name = "joint_custom_post_pass"
 
@@ -98,7 +98,7 @@ class InductorHook:
 
 
 def find_hooks() -> list[FunctorchHook | InductorHook]:
-    """Those that the torch here has."""
+    """Returns the hooks that the installed torch offers."""
     import torch._functorch.config as functorch
     import torch._inductor.config as inductor
 

@@ -74,7 +74,7 @@ AND_A_BIT = 1.02
 
 
 class CompiledJob:
-    """One model that `torch.compile` has wrapped."""
+    """Plans and checks one model that is compiled by `torch.compile`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class CompiledJob:
         self._safely(self._before_optimizer, optimizer, lent)
 
     def after_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
-        """It has stepped."""
+        """Notes that an optimizer has stepped, which may end the step."""
         self._safely(self._after_optimizer, optimizer, lent)
 
     def _safely(self, do: Callable[[Optimizer], None], optimizer: Optimizer, lent: bool) -> None:
@@ -399,7 +399,7 @@ class CompiledJob:
         self._plan_again(self.joint.budget)
 
     def _plan_again(self, budget: str) -> None:
-        """All graphs under one plan."""
+        """Compiles all graphs again under one plan."""
         whole = self._whole
         assert whole is not None
         more = self._beside_bytes

@@ -41,7 +41,7 @@ def site_of(model: nn.Module) -> Site | None:
 
 
 class Site:
-    """One of the two."""
+    """Where the calls of a compiled model can be redirected."""
 
     def __init__(self, model: nn.Module, context: Any) -> None:
         self._model = weakref.ref(model)
@@ -61,7 +61,7 @@ class Site:
         return self._model()
 
     def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        """Compiles at its first call."""
+        """Returns the model compiled by `backend`; it compiles at its first call."""
         made: Callable[..., Any] = torch.compile(self._callable(), backend=backend, **self._options)
         return made
 
@@ -69,7 +69,7 @@ class Site:
         raise NotImplementedError
 
     def arm(self, around: Around) -> None:
-        """Its calls go there."""
+        """Redirects the calls of the model to `around`."""
 
     def remove(self) -> None:
         """The model is as it was. Idempotent."""

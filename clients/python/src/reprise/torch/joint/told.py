@@ -10,10 +10,10 @@ __all__ = ["Told"]
 
 
 class Told:
-    """Of one job."""
+    """What a compiled job tells about its steps and plans."""
 
     def begin(self, number: int) -> None:
-        """A step begins."""
+        """Called when a step begins."""
 
     def ended(
         self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
@@ -31,7 +31,7 @@ class Told:
         """A comparison was due and not made."""
 
     def stopped(self, plan: Plan | None, why: str) -> None:
-        """Training goes on without the plan."""
+        """Called when training continues without the plan."""
 
     def close(self) -> None:
-        """Nothing more will be told."""
+        """Called last, when the job ends."""

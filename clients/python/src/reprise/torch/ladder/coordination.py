@@ -96,7 +96,7 @@ class RankCoordinator:
 
     @property
     def rank(self) -> int:
-        """This one's number."""
+        """The number of this rank."""
         return self._ranks.rank
 
     # ---- Local ----------------------------------------------------------------------
@@ -132,7 +132,7 @@ class RankCoordinator:
     # ---- Common ---------------------------------------------------------------------
 
     def meet(self) -> None:
-        """A step begins."""
+        """Meets the other ranks at the beginning of a step, if it is time to."""
         self.captures = False
         try:
             if not self._ended:

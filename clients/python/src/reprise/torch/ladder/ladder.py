@@ -72,7 +72,7 @@ class Key:
 
     @property
     def size(self) -> int:
-        """Elements of all tensors."""
+        """The number of elements of all input tensors."""
         total = 0
         for shape in self.shapes:
             elements = 1
@@ -162,7 +162,7 @@ class Rung:
 
     @property
     def open(self) -> bool:
-        """A plan may still come."""
+        """True if a plan was requested and may still arrive."""
         return self.graph_id is not None and not self.refused
 
     def covers(self, key: Key) -> bool:
@@ -179,7 +179,7 @@ class Rung:
 
 @dataclass(slots=True)
 class Ladder:
-    """The rungs of one model."""
+    """The plans of one model, by input size."""
 
     rungs: list[Rung] = field(default_factory=list)
     captures: int = 0
@@ -283,7 +283,7 @@ class Ladder:
 
     @property
     def next_number(self) -> int:
-        """Of the next rung."""
+        """The number that the next rung will have."""
         return self._next_number
 
     @property
@@ -329,7 +329,7 @@ class Ladder:
     # ---- Before a step ------------------------------------------------------------
 
     def wants(self, key: Key) -> bool:
-        """Is this step worth a capture?"""
+        """Returns whether a step with this input should be captured."""
         if self.captures >= MAX_CAPTURES or any(k.within(key) for k in self._too_large):
             return False
         kin = [rung for rung in self.rungs if rung.key.kind == key.kind]
@@ -347,7 +347,7 @@ class Ladder:
 
     @property
     def _patience(self) -> int:
-        """Mismatches before the next capture."""
+        """Returns how many mismatches must come before the next capture."""
         return MISMATCHES_BEFORE_CAPTURE << max(0, self._again - 1)
 
     def _wants_unknown(self, kin: list[Rung]) -> bool:

@@ -63,7 +63,7 @@ class Ranks:
         return cls(distributed)
 
     def gather(self, value: Any) -> list[Any]:
-        """What every rank has."""
+        """Returns the values of all ranks, in order of rank."""
         found: list[Any] = [None] * self.count
         try:
             self._distributed.all_gather_object(found, value, group=self._group)

@@ -87,10 +87,10 @@ class CudaMeter:
         self.take_beyond()
 
     def stop(self) -> None:
-        """Nothing was installed."""
+        """Does nothing: this meter installs nothing."""
 
     def live(self) -> int:
-        """Bytes alive now."""
+        """Returns how many bytes are alive now."""
         return int(self._stats()[self._counter]["all"]["current"])
 
     def peak(self) -> int:
@@ -100,7 +100,7 @@ class CudaMeter:
         return int(stats[self._counter]["all"]["peak"])
 
     def reset_peak(self) -> None:
-        """peak() starts again from live()."""
+        """Makes peak() start again from live()."""
         self._note(self._stats())
         torch.cuda.reset_peak_memory_stats(self._index)
 
@@ -131,10 +131,10 @@ class CudaMeter:
         return sorted(found, key=lambda one: -one[1])[:MOST_BLOCKS]
 
     def events_begin(self, agent: Agent) -> None:
-        """The counters have no events."""
+        """Does nothing: the counters of a GPU have no events."""
 
     def events_end(self) -> None:
-        """The counters have no events."""
+        """Does nothing: the counters of a GPU have no events."""
 
     def _stats(self) -> dict[str, Any]:
         # memory_stats() flattens this into 100 entries, which takes eight times as long.

@@ -33,7 +33,7 @@ __all__ = ["CudaMeter", "Meter", "ProbeMeter", "StorageMeter", "open_meter"]
 
 
 class Meter(Protocol):
-    """Counts live bytes of one device."""
+    """Counts the bytes that are alive on one device."""
 
     @property
     def name(self) -> str:
@@ -60,13 +60,13 @@ class Meter(Protocol):
         """Stops counting and leaves the process as it was. Idempotent."""
 
     def live(self) -> int:
-        """Bytes alive now."""
+        """Returns how many bytes are alive now."""
 
     def peak(self) -> int:
         """Most bytes alive since start or the last reset_peak."""
 
     def reset_peak(self) -> None:
-        """peak() starts again from live()."""
+        """Makes peak() start again from live()."""
 
     def take_beyond(self) -> int:
         """Bytes that the allocator needed of the device beyond those asked for, at most, since the
@@ -81,7 +81,7 @@ class Meter(Protocol):
         record with what is alive."""
 
     def events_end(self) -> None:
-        """No more records."""
+        """Stops recording allocations."""
 
 
 def open_meter(device: str | torch.device = "cpu") -> Meter:

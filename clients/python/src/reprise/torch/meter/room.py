@@ -45,7 +45,7 @@ WORTH_A_WORD = 0.05  # share of a GPU in fragments
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that can still be allocated."""
+    """How many bytes can still be allocated, and under which limit."""
 
     bytes: int
     what: str  # the limit, for people
@@ -53,7 +53,7 @@ class Room:
 
 
 def room_on(device: torch.device) -> Room | None:
-    """The tightest limit now."""
+    """Returns the room under the tightest limit of a device, if any is known."""
     if device.type == "cuda":
         return _on_gpu(device)
     if device.type != "cpu":
@@ -185,7 +185,7 @@ def _available() -> list[Room]:
 
 
 def _fields(path: Path, unit: int = 1024) -> dict[str, int]:
-    """`name: number kB` lines, in bytes."""
+    """Reads a file of `name: number kB` lines; returns bytes by name."""
     found = {}
     try:
         for line in path.read_text().splitlines():

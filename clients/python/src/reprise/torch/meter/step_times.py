@@ -37,7 +37,7 @@ Then = Callable[[int, int], None]
 
 
 class StepTimes:
-    """Of one session."""
+    """The times of the steps of one session."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -50,7 +50,7 @@ class StepTimes:
         self._unread: deque[tuple[Any, Any, int, Then]] = deque()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Starts the time of a step."""
         self._left_out = 0
         if self._device.type == "cuda":
             self._begin_event = self._event()
@@ -63,7 +63,7 @@ class StepTimes:
         self._left_out += ns
 
     def end(self) -> None:
-        """It has ended."""
+        """Stops the time of the step."""
         if self._device.type == "cuda":
             self._end_event = self._event()
         else:

@@ -123,7 +123,7 @@ class StorageMeter:
 class _Watch(Mode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled stays compiled."""
+        """Tells torch that compiled code may run under this mode."""
         return True
 
     def __init__(self, meter: StorageMeter) -> None:

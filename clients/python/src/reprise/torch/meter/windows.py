@@ -61,7 +61,7 @@ class OpRecorder:
         return number
 
     def end(self, number: int) -> None:
-        """It has ended."""
+        """Records the end of an op."""
         self._agent.op_end(number)
 
     @contextmanager
@@ -81,7 +81,7 @@ class OpWindow(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled stays compiled."""
+        """Tells torch that compiled code may run under this mode."""
         return True
 
     def __init__(self, agent: Agent) -> None:
@@ -98,7 +98,7 @@ class OpWindow(Mode):
         _open += 1
 
     def close(self) -> None:
-        """No longer."""
+        """Stops recording ops."""
         self._over = True
         close(self)
 
@@ -108,7 +108,7 @@ class OpWindow(Mode):
         return bool(stack) and stack[-1] is self
 
     def take_off(self) -> None:
-        """The mode."""
+        """Removes the dispatch mode."""
         global _open
         self.__exit__(None, None, None)
         _open -= 1
@@ -159,7 +159,7 @@ class KernelWindow:
         self._agent.flush(READ_S)
 
     def drop(self) -> None:
-        """The step came to nothing."""
+        """Closes the window of a step that was given up."""
         if self._open:
             self._open = False
             self._agent.window_end()

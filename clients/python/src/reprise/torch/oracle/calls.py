@@ -36,7 +36,7 @@ class Value:
     static: Tensor | None = None
 
     def of(self, storage: torch.UntypedStorage | None) -> Tensor:
-        """The tensor itself."""
+        """Returns the tensor that this describes, on the given storage."""
         if self.static is not None:
             return self.static
         assert storage is not None
@@ -73,7 +73,7 @@ class Call:
 
 @dataclass(slots=True)
 class Traced:
-    """A step."""
+    """A training step as a flat list of calls."""
 
     name: str
     calls: list[Call]
@@ -92,7 +92,7 @@ class Traced:
         return RNG_STATE_BYTES if self.device.type == "cpu" else 0
 
     def required(self) -> list[int]:
-        """The storages of loss and gradients."""
+        """Returns the storages of the loss and of the gradients."""
         found = {v.storage for v in (self.loss, *self.gradients.values())}
         return sorted(found - {-1})
 

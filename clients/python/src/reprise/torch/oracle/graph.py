@@ -48,7 +48,7 @@ CAPABILITIES = "graph"
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What a schedule did."""
+    """The result of executing a schedule: memory, values, time."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
@@ -102,7 +102,7 @@ def first_difference(
 
 
 class _Machine:
-    """The storages that are there."""
+    """Executes a schedule, and holds the storages that are alive."""
 
     def __init__(self, traced: Traced, schedule: Sequence[int]) -> None:
         self._traced = traced
@@ -146,14 +146,14 @@ class _Machine:
         return seen
 
     def free(self, at: int, storage: int) -> None:
-        """Lets a storage go."""
+        """Frees a storage."""
         if storage >= len(self._storages) or self._storages[storage] is None:
             raise RepriseError(f"schedule[{at}]: storage {storage} is freed but not present")
         self._storages[storage] = None
         self._versions[storage] = 0
 
     def results(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss and gradients."""
+        """Returns the loss and the gradients by parameter name."""
         if self._next != len(self._traced.calls):
             raise RepriseError(f"schedule: op {self._next} never runs")
         for storage in self._traced.required():

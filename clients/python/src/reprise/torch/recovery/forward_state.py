@@ -70,7 +70,7 @@ class State:
         self._versions: Any = None
 
     def take(self) -> None:
-        """As it is now."""
+        """Remembers the present state."""
         if self._module is not None and self._on_cpu:
             self._module.copy_all(self._copies, self._small)
         elif self._small:
@@ -99,7 +99,7 @@ class State:
         return [t._version for t in self._watched]
 
     def gradients(self) -> Gradients | None:
-        """Those there are; None: not one."""
+        """Returns a check that accumulated gradients are untouched; None if there are none."""
         if self._module is not None:
             taken = self._module.gradients(self.parameters)
             return (
@@ -110,7 +110,7 @@ class State:
         return partial(_untouched, self.parameters, [_gradient(p) for p in self.parameters])
 
     def restore(self) -> None:
-        """The buffers as they were."""
+        """Restores the buffers to the remembered state."""
         if any(b.device.type == "cuda" for b in self._small):
             torch.cuda.synchronize()
         with torch.no_grad():
@@ -131,7 +131,7 @@ class Forward:
         self.bytes = 0  # of their gradients
 
     def ended(self, out: Any) -> None:
-        """Its outputs."""
+        """Notes the outputs of the forward and the bytes of their gradients."""
         for position, tensor in enumerate(tensors_in(out)):
             node = tensor.grad_fn
             if node is not None:

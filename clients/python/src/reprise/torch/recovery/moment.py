@@ -52,7 +52,7 @@ _UNITS = {"bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 @dataclass(slots=True)
 class _Found:
-    """One storage."""
+    """What is known of one storage that was alive."""
 
     bytes: int
     block_bytes: int = 0
@@ -180,7 +180,7 @@ class Finder:
                     waiting.append(following)
 
     def _made_by(self, node: Any) -> dict[str, Any]:
-        """Of "AddmmBackward0": addmm."""
+        """Describes what made a tensor: for "AddmmBackward0" it is addmm."""
         if node is None:
             return {}
         name = re.sub(r"Backward\d*$", "", node.name())

@@ -34,7 +34,7 @@ KILLS = Path("/proc/vmstat")
 
 
 class Notes:
-    """Of one model of one program."""
+    """Notes of earlier starts about one model of one program."""
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         sizes = [tuple(p.shape) for p in model.parameters()]

@@ -42,7 +42,7 @@ _observed: list[Told] = []  # by CUDA's allocator, which has no way to take an o
 
 
 class _Watch:
-    """Until `remove`."""
+    """Observes out-of-memory errors until `remove` is called."""
 
     def __init__(self, told: Told) -> None:
         self._told = told
@@ -61,7 +61,7 @@ class _Watch:
         _observed[:] = [self._told]
 
     def remove(self) -> None:
-        """Nobody is told any more."""
+        """Stops observing."""
         self._removed = True
         _observed[:] = [_ignore] if _observed else []
         if sys.excepthook == self._uncaught:
@@ -81,7 +81,7 @@ def _observer(device: int, asked: int, total: int, free: int) -> None:
 
 
 def _ignore(error: BaseException | None, asked: int) -> None:
-    """After the last session."""
+    """Ignores an error that comes after the last session has ended."""
 
 
 def watch(device: torch.device, told: Told) -> _Watch:
@@ -114,7 +114,7 @@ class Before:
         self.again = still and not several_ranks()
 
     def restore(self) -> None:
-        """Ready for a second try."""
+        """Restores memory, generators and buffers for a second attempt."""
         make_room()
         self._generators.restore()
         if self._buffers is not None:

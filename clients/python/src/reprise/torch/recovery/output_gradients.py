@@ -23,7 +23,7 @@ __all__ = ["Arrived"]
 
 
 class Arrived:
-    """One of them."""
+    """A copy in host memory of the gradient of one output."""
 
     __slots__ = ("_flat", "_form")
 
@@ -35,7 +35,7 @@ class Arrived:
 
     @property
     def nbytes(self) -> int:
-        """Of host memory."""
+        """How many bytes of host memory the copy takes."""
         return self._flat.nbytes
 
     def fits(self, grad: Tensor) -> bool:

@@ -82,7 +82,7 @@ class PlainRetry:
     # ---- The forward ----------------------------------------------------------------
 
     def keep(self, kept: KeptTensor) -> None:
-        """Autograd has saved something."""
+        """Notes a tensor that autograd has saved."""
         self._kept.append(weakref.ref(kept))
 
     def forward(
@@ -143,7 +143,7 @@ class PlainRetry:
         around(self._run)
 
     def close(self) -> None:
-        """No longer. Idempotent; lets everything go."""
+        """Stops watching and releases everything. Idempotent."""
         no_longer(self._run)
         self._open = self._possible = False
         for handle in self._handles:
@@ -248,7 +248,7 @@ class PlainRetry:
 
 
 def told(parameter: Tensor) -> bool:
-    """Does somebody hear of its gradients?"""
+    """Returns whether a parameter has hooks that observe its gradients."""
     return bool(parameter._backward_hooks) or bool(
         getattr(parameter, "_post_accumulate_grad_hooks", None)
     )

@@ -120,7 +120,7 @@ class _Attempt:
         return hook
 
     def over(self) -> None:
-        """It has run, or failed."""
+        """Removes the hooks after the backward has run or failed."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -138,7 +138,7 @@ class _Attempt:
         return forward.obstacle(session)
 
     def again(self, why: str) -> None:
-        """Takes it again."""
+        """Runs the forward and the backward again."""
         session, forward = self.retry.session, self._forward
         assert forward is not None
         arguments = forward.arguments()
@@ -235,11 +235,11 @@ class PlannedRetry:
         return self._wanted or session.attempts.short_of_memory
 
     def forget(self) -> None:
-        """Another step begins."""
+        """Forgets the last forward, because another step begins."""
         self.forward = self._state = None
 
     def after(self, out: Any) -> None:
-        """It has run."""
+        """Notes the outputs of a forward that has run."""
         try:
             self._ended(out)
         except Exception as error:
@@ -287,7 +287,7 @@ class PlannedRetry:
         _open.append(self)
 
     def close(self) -> None:
-        """No longer. Idempotent."""
+        """Stops watching backwards. Idempotent."""
         self.forget()
         self._parts = None
         self._arrived.clear()
@@ -347,5 +347,5 @@ def _which(tries: list[_Attempt]) -> tuple[_Attempt | None, str]:
 
 
 def _latest() -> PlannedRetry:
-    """Whose step is under way."""
+    """Returns the last one whose step is under way."""
     return [later for later in _open if later.session.step.run is not None][-1]

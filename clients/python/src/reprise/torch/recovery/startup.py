@@ -58,7 +58,7 @@ class DoesNotFit(torch.OutOfMemoryError):
 
 
 class Startup:
-    """Of one session."""
+    """Runs the steps before the first plan of one session."""
 
     def __init__(self, session: Job, way: str) -> None:
         self._session = session
@@ -87,7 +87,7 @@ class Startup:
         self._over = True
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A step begins."""
+        """Decides how the step that begins will run."""
         if self._over or self._begun:
             if self._late:
                 self._late = False
@@ -227,7 +227,7 @@ class Startup:
         session.say(f"{which} steps keep their saved tensors in host memory: {why}")
 
     def _plan_from_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Empty, or why there is none."""
+        """Requests a plan made from shapes; returns why there is none, or ""."""
         session = self._session
         if session.agent.status == "inert":
             return session.agent.why

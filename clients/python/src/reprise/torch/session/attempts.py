@@ -29,7 +29,7 @@ __all__ = ["Attempts"]
 
 
 class Attempts:
-    """Of one session."""
+    """Runs forwards of one session, and runs them again if memory runs out."""
 
     def __init__(self, session: Parts) -> None:
         self._session = session

@@ -52,7 +52,7 @@ class Looks(Enum):
 
 
 class CheckSchedule:
-    """The checks of one session."""
+    """Decides which steps of a session are checked, and acts on the results."""
 
     def __init__(self, session: Job, every: int, what: str = VALUES) -> None:
         self._session = session
@@ -114,19 +114,19 @@ class CheckSchedule:
     # ---- Its forwards ------------------------------------------------------------------
 
     def enters(self) -> None:
-        """A forward of the root begins."""
+        """Notes that a forward of the root begins."""
         if self._written is not None:
             self._written.enters()
 
     def left(self) -> None:
-        """It is over."""
+        """Notes that a forward of the root is over."""
         if self._written is not None:
             self._written.left()
 
     # ---- What was found --------------------------------------------------------------
 
     def settle(self, run: Run | None, check: Check | None) -> None:
-        """The backward is over."""
+        """Evaluates the checks of a step whose backward is over."""
         audit = None if run is None else run.take_audit()
         if run is None or audit is None:
             return
@@ -180,7 +180,7 @@ class CheckSchedule:
             self._unchecked("the step to be checked did not finish")
 
     def settle_open(self) -> None:
-        """The next step begins."""
+        """Evaluates checks that are still open when the next step begins."""
         run, self._open = self._open, None
         self.settle(run, None)
 

@@ -44,7 +44,7 @@ def compiled_around(model: nn.Module) -> nn.Module | None:
 
 
 class Elsewhere:
-    """Of one model."""
+    """Finds the parts of a model that the program calls instead of the model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = weakref.ref(model)
@@ -55,7 +55,7 @@ class Elsewhere:
         self._found: dict[str, nn.Module] = {}
 
     def watch(self) -> None:
-        """Until `parts` is asked."""
+        """Watches the calls of the parts, until `parts` is read."""
         model = self._model()
         if model is None:
             return

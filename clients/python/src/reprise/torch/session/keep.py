@@ -21,7 +21,7 @@ __all__ = ["keep"]
 
 
 class _Block:
-    """Around a part of a forward."""
+    """A block in which a plan discards nothing."""
 
     def __enter__(self) -> None:
         self._capture = capturing()

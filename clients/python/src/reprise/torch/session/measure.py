@@ -161,7 +161,7 @@ class Measured:
         self._planned[rung] = _Steps()
 
     def checked(self, result: CheckResult) -> None:
-        """A check of either kind."""
+        """Counts a check of values or of gradients."""
         self.checks += 1
         if result.values:
             self.values_checked += result.checked
@@ -201,7 +201,7 @@ class Measured:
 
     @property
     def over_budget_steps(self) -> int:
-        """Of any rung's present plan."""
+        """How many steps under the current plans exceeded the budget."""
         return sum(steps.over_budget for steps in self._planned.values())
 
     @property

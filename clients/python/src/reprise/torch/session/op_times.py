@@ -44,7 +44,7 @@ Times = dict[str, list[int]]  # by name, in the order of the calls
 
 
 class OpTimes:
-    """Of one session."""
+    """The op times of the plain steps of one session."""
 
     def __init__(self, session: Job) -> None:
         self._session = session
@@ -54,7 +54,7 @@ class OpTimes:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """A plain forward."""
+        """Times the ops of a plain forward."""
         library = compiled_half() if self._wanted() else None
         if library is None or not library.clock(_by_cpu()):
             yield
@@ -78,7 +78,7 @@ class OpTimes:
         )
 
     def spent_ns(self) -> int:
-        """The step under way has ended."""
+        """Takes over the times of a step; returns what reading the clock cost (ns)."""
         now, self._now = self._now, defaultdict(list)
         if not now:
             return 0
@@ -122,7 +122,7 @@ def _shorten(op: CapturedOp, in_step_ns: int) -> None:
 
 
 def _by_cpu() -> bool:
-    """As `work_clock` says."""
+    """Returns whether ops are timed by CPU time, as `work_clock` decides."""
     return torch.get_num_threads() == 1
 
 

@@ -25,7 +25,7 @@ STANDS = 0.9
 
 
 class Peaks:
-    """Of the steps of one session."""
+    """Acts on steps of one session that peak above their budget."""
 
     def __init__(self, session: Job) -> None:
         self._session = session

@@ -350,7 +350,7 @@ class Planning:
             return str(error)
 
     def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
-        """The next steps run under it."""
+        """Makes the next steps run under the plan."""
         rung.tape, rung.plan = tape, plan
         rung.room_bytes = rung.grown_bytes
         if self._session.stage is not Stage.PLANNED:
@@ -380,7 +380,7 @@ class Planning:
         self._session.record.applied(plan, own_ns, rung.graph.measured_step_ns)
 
     def reject(self, plan: Plan, why: str) -> None:
-        """They do not."""
+        """Tells the server that the plan is not used, and why."""
         self._session.record.refused(plan, why)
 
     def _tighten(self, rung: Rung, plan: Plan) -> bool:
@@ -424,7 +424,7 @@ class Planning:
         self._session.stage = Stage.CAPTURE
 
     def stop(self, why: str) -> None:
-        """No plan from here on."""
+        """Ends planning for good, and says why."""
         for rung in self.ladder.rungs:
             rung.tape, rung.graph_id = None, None
         if self._session.startup.host is not None and ON_THE_HOST not in why:

@@ -26,7 +26,7 @@ MOMENTS_AT_MOST = 16
 
 
 class Progress:
-    """Of one session."""
+    """Tells the agent where the steps of one session are."""
 
     def __init__(self, session: Job) -> None:
         self._session = session
@@ -35,7 +35,7 @@ class Progress:
         self._announced = False  # by the allocator; its error comes next
 
     def begin(self, run: Run | None) -> None:
-        """A step has begun."""
+        """Tells the agent that a step has begun."""
         plan = self._session.plan
         if run is not None and plan is not None:
             self._session.agent.step_under(int(plan.graph_id or "0", 16), plan.plan_number)

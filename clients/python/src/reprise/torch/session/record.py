@@ -23,7 +23,7 @@ __all__ = ["Record"]
 
 
 class Record:
-    """Of one session."""
+    """Reports the steps, checks and plans of one session."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -106,7 +106,7 @@ class Record:
         self._tally.applied(plan.plan_id, own_ns, plan.peak_bytes)
 
     def refused(self, plan: Plan, why: str) -> None:
-        """This process does not run it."""
+        """Reports that this process does not run a plan."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_REFUSED, why)
         self._tally.refused(plan.plan_id, why)
         if self._plan is None:
@@ -140,13 +140,13 @@ class Record:
     # ---- The verdict ------------------------------------------------------------
 
     def verdict(self) -> Verdict:
-        """Predicted against measured, so far."""
+        """Returns the verdict so far: predicted against measured."""
         plan = self._plan
         step_ns = 0 if plan is None else self._measured_step_ns.get(plan.plan_id, 0)
         return self._tally.verdict(plan, step_ns, self._answer)
 
     def failed(self, error: BaseException) -> None:
-        """It ends the program."""
+        """Reports an error that ends the program."""
         first = (str(error).strip().splitlines() or [""])[0][:300]
         text = f"{type(error).__name__}: {first}" if first else type(error).__name__
         self.agent.plan_state(0, abi.JOB_FAILED, text)

@@ -29,7 +29,7 @@ _KEY = "compiled"  # inputs of other sizes are other graphs
 
 
 class Reporting(Told):
-    """Of one job."""
+    """Reports the steps and plans of one compiled job."""
 
     def __init__(self, agent: Agent, budget: str) -> None:
         self._agent: Agent | None = agent
@@ -40,7 +40,7 @@ class Reporting(Told):
         self._pid = os.getpid()
 
     def begin(self, number: int) -> None:
-        """A step begins."""
+        """Notes that a step begins."""
         self._number = number
         if self._agent is not None:
             self._agent.step(number)
@@ -90,7 +90,7 @@ class Reporting(Told):
         self.record.unchecked(plan, why)
 
     def stopped(self, plan: Plan | None, why: str) -> None:
-        """Training goes on without the plan."""
+        """Reports that training continues without the plan."""
         if plan is None:
             self.record.without(why)
         else:

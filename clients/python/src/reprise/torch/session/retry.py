@@ -31,7 +31,7 @@ TRIES = 5
 
 
 class Retry:
-    """Of one session."""
+    """Asks again after a refusal in one session."""
 
     def __init__(self, session: Job) -> None:
         self._session = session
@@ -60,7 +60,7 @@ class Retry:
         return peak > self._peak + max(LEAST_BYTES, CHANGED * self._peak)
 
     def ended(self, key: Hashable, peak: int) -> None:
-        """A plain step has ended."""
+        """Looks at the peak of a plain step, and may ask for a plan again."""
         session = self._session
         if not self._refused or session.stage is not Stage.PLAIN:
             _widen(self._known, key, peak)

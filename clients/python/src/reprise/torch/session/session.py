@@ -140,7 +140,7 @@ class Session:
 
     @property
     def model(self) -> nn.Module:
-        """The armed model."""
+        """The model of this session."""
         model = self._model()
         if model is None:
             raise RepriseError("the model of this session no longer exists")
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def ladder(self) -> Ladder:
-        """Its plans."""
+        """The plans of this session by input size."""
         return self.planning.ladder
 
     @property
@@ -175,7 +175,7 @@ class Session:
 
     @property
     def graph(self) -> CapturedGraph | None:
-        """The step graph behind it."""
+        """The step graph behind `plan`."""
         rung, rungs = self.planning.rung, self.ladder.rungs
         return rung.graph if rung else rungs[-1].graph if rungs else None
 
@@ -339,7 +339,7 @@ class Session:
             self._clear_up()
 
     def stop_planning(self, why: str) -> None:
-        """No plan from here on."""
+        """Ends planning for good, and says why."""
         self.planning.stop(why)
 
     def _trains(self) -> bool:
@@ -376,7 +376,7 @@ class Session:
             self._eval_trains = True
 
     def after_optimizer(self, optimizer: Optimizer) -> None:
-        """It has stepped."""
+        """Notes that an optimizer of the process has stepped."""
         if captures_graph(self.device) or not self._owns(optimizer):
             return
         if self.step.under_way:

@@ -172,7 +172,7 @@ class Step:
     def forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """One forward of the root."""
+        """Runs one forward of the root and returns its output."""
         progress = self._session.progress
         self.in_forward = True
         self._one_thread &= threading.get_ident() == self._thread
@@ -281,7 +281,7 @@ class Step:
         self._peak = max(self._peak, self._session.meter.peak())
 
     def stop_check(self) -> None:
-        """Nothing is compared after this step."""
+        """Ends the comparison of this step's gradients."""
         if self.check is not None:
             self.check.stop()
             self.check = None
@@ -434,6 +434,6 @@ class Step:
         self.abandon()
 
     def let_go(self) -> None:
-        """The session ends."""
+        """Releases the capture, because the session ends."""
         if self in _capturing:
             _capturing.remove(self)

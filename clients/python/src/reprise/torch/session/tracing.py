@@ -37,13 +37,13 @@ class Tracing:
         self._meter.events_begin(self._agent)
 
     def end_ops(self) -> None:
-        """No more op records."""
+        """Stops recording ops."""
         if self._op_window is not None:
             self._op_window.close()
             self._op_window = None
 
     def end(self) -> None:
-        """Nothing more."""
+        """Stops recording ops and allocations."""
         self.end_ops()
         if self.on:
             self._meter.events_end()

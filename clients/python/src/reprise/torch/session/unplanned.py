@@ -22,7 +22,7 @@ DIFFERENT = 256
 
 
 class Unplanned:
-    """Of one session."""
+    """Counts the unplanned steps of one session that exceed the budget."""
 
     def __init__(self, session: Job) -> None:
         self._session = session

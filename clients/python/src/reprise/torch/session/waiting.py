@@ -29,7 +29,7 @@ FORWARDS = 64
 
 
 class Waiting:
-    """Of one session."""
+    """Says what one session waits for while it has no plan."""
 
     def __init__(self, session: Job) -> None:
         self._session = session
@@ -87,7 +87,7 @@ class Waiting:
         self._unplanned = 0
 
     def unplanned(self) -> None:
-        """One has run without."""
+        """Counts a step that ran without a plan."""
         session = self._session
         self._unplanned += 1
         if session.budget is None or self._unplanned != STEPS + session.warmup:

@@ -158,7 +158,7 @@ class _Compiler:
                 )
 
     def _write(self, number: int) -> list[Life]:
-        """The lives that begin."""
+        """Writes the outputs of an op; returns the lives that begin with it."""
         op, walk = self._ops[number], self._walk
         born: list[Life] = []
         for storage in self._listed(op.writes):

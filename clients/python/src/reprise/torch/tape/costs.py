@@ -184,7 +184,7 @@ class _Job:
 
 
 class _Looks(_Job):
-    """Calls that save nothing."""
+    """Measures calls that the tape only looks at."""
 
     row = Row(torch.ops.aten.neg.default, 0)
 
@@ -200,7 +200,7 @@ class _Looks(_Job):
 
 
 class _Writes(_Looks):
-    """Calls that write in place."""
+    """Measures calls that write in place."""
 
     row = Row(torch.ops.aten.neg_.default, 0, plain=False, writes=True)
 

@@ -45,7 +45,7 @@ class KeptCosts:
         return found if good else None
 
     def keep(self, touched_bytes: int, figures: dict[str, int]) -> None:
-        """For the next start."""
+        """Stores figures for the next start of a job."""
         text = {**self._read(), str(touched_bytes): figures}
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

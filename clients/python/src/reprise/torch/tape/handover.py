@@ -31,7 +31,7 @@ class Run(Protocol):
 
     @property
     def program(self) -> Program:
-        """What it runs."""
+        """The program that the step runs."""
 
     def remember(self, op: int, node: Node) -> None:
         """Keeps the record of an op, weakly."""

@@ -105,7 +105,7 @@ def _special(row: Row) -> tuple[Any, ...]:
 
 
 class Compiled:
-    """A program as fast.cc runs it."""
+    """A program in the form in which the native engine (fast.cc) runs it."""
 
     def __init__(self, module: Any, program: Program, sheet: Any) -> None:
         self.module = module

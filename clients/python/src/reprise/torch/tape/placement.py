@@ -256,7 +256,7 @@ class _Walk:
         )
 
     def with_frees(self, execs: Sequence[int]) -> list[int]:
-        """The schedule."""
+        """Returns the schedule: `execs` with every storage freed after its last read."""
         frees: dict[int, list[int]] = {}
         lives, _ = self._lives(execs, _first_runs(execs, len(self._reads)))
         for s, _, last in lives:

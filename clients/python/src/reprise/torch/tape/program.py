@@ -15,7 +15,7 @@ __all__ = ["Burst", "Program", "Replay", "Row"]
 
 @dataclass(slots=True)
 class Row:
-    """One op of the root's forward."""
+    """What the tape does with one op of the root's forward."""
 
     func: Any
     op: int

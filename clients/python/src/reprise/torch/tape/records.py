@@ -53,7 +53,7 @@ _INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 
 
 class Cell:
-    """One storage that is given up."""
+    """One storage that the plan discards."""
 
     __slots__ = (
         "__weakref__",
@@ -81,11 +81,11 @@ class Cell:
         self.waiting: dict[int, int] = {}
 
     def wait(self, version: int) -> None:
-        """Somebody will need it at this version."""
+        """Counts one more reader of this version."""
         self.waiting[version] = self.waiting.get(version, 0) + 1
 
     def waited(self, version: int) -> None:
-        """And no longer does."""
+        """Counts one reader of this version less."""
         self.waiting[version] -= 1
         if not self.waiting[version]:
             del self.waiting[version]
@@ -128,7 +128,7 @@ class Own:
 
 
 class Node:
-    """One recorded call."""
+    """One recorded call, which can run again."""
 
     __slots__ = (
         "__weakref__",
@@ -161,7 +161,7 @@ class Node:
         self.outputs: list[weakref.ref[Cell] | None] = []
 
     def forget(self) -> None:
-        """It will not be made again."""
+        """Releases the arguments of a call that will not run again."""
         for held in self.held:
             if held.cell is not None:
                 held.cell.waited(held.version)
@@ -193,7 +193,7 @@ class Ref:
         self.made, self.firsts, self.stale = tensor, firsts, version_of(tensor)
 
     def let_go(self) -> None:
-        """Its backward will not be."""
+        """Releases what autograd keeps for a backward that will not run."""
         self.cell = self.made = self.given = None
 
     def plainly(self) -> Tensor:
@@ -214,7 +214,7 @@ class Kept:
         self.version = version_of(tensor)
 
     def let_go(self) -> None:
-        """Its backward will not be."""
+        """Releases what autograd keeps for a backward that will not run."""
         self.tensor = None
 
     def plainly(self) -> Tensor:
@@ -238,7 +238,7 @@ def mark(tensor: Tensor, cell: Cell) -> None:
 
 
 def mark_storage(storage: torch.UntypedStorage, cell: Cell) -> None:
-    """The same for the storage itself."""
+    """Marks a storage as that of a cell."""
     setattr(storage, _CELL, cell)
 
 

@@ -63,7 +63,7 @@ class _Memo(dict[tuple[int, int], Tensor]):
 
 
 class Replayer:
-    """The replays of one step."""
+    """Runs the replays of one step."""
 
     __slots__ = ("_counts", "_nodes", "control", "recorder")
 
@@ -165,7 +165,7 @@ class Replayer:
     # ---- To autograd ----------------------------------------------------------
 
     def take(self, ref: Ref, run: Any) -> Tensor:
-        """The tensor of a `Ref`."""
+        """Returns the tensor that a `Ref` stands for."""
         with torch._C.DisableTorchFunction():
             return self._take(ref, run)
 
@@ -360,7 +360,7 @@ class _Again:
                 self._flipped = control.flip(self._storages[0], _copy(own))
 
     def compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
-        """After it."""
+        """Compares the outputs after an op has run twice."""
         self._compare(args, kwargs, out)
         self._control.ends(self._op)
 
@@ -382,7 +382,7 @@ class _Again:
         control.twice(self._op, self._storages, [own], [self._before])
 
     def _written(self, copy: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """The call writes a copy."""
+        """Runs the call again, so that it writes a copy of its target."""
         node = self._node
         _call(
             node, _instead(node.args or [], args, copy), _instead(node.kwargs or {}, kwargs, copy)
@@ -416,7 +416,7 @@ def _first_life(held: Held) -> Tensor:
 
 
 def _tensor(item: Held | Own, own: Tensor | None) -> Tensor:
-    """One argument of a planned replay."""
+    """Returns one tensor argument of a planned replay."""
     if isinstance(item, Own):
         return _view(own, item.geometry)
     if item.tensor is not None:
@@ -427,7 +427,7 @@ def _tensor(item: Held | Own, own: Tensor | None) -> Tensor:
 
 
 def _load(value: Any, own: Tensor | None) -> Any:
-    """The same, in whatever it stands."""
+    """Returns an argument with its tensors, which may be in lists and dicts."""
     if isinstance(value, (Held, Own)):
         return _tensor(value, own)
     if isinstance(value, (list, tuple)):

@@ -112,7 +112,7 @@ class Tape(Mode):
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """The root's forward."""
+        """Runs a forward of the root under the tape."""
         run, program = self._run, self.program
         close_watches()
         if not program.replays:
@@ -226,5 +226,5 @@ class Tape(Mode):
         return op.run()
 
     def failed(self) -> None:
-        """Everything is kept from here on."""
+        """Keeps everything from here on, after an internal error."""
         self._run.mismatch("an internal error in Reprise")

@@ -61,7 +61,7 @@ __all__ = ["Counts", "Run", "unpack"]
 
 @dataclass(slots=True)
 class Counts:
-    """What a step did."""
+    """Counts of what a step did."""
 
     dropped: int = 0  # saved tensors given up
     replayed: int = 0  # calls replayed as planned
@@ -72,7 +72,7 @@ class Counts:
 
 
 class Run:
-    """One step under a program."""
+    """The state of one step that runs under a program."""
 
     __slots__ = (
         "__weakref__",
@@ -154,7 +154,7 @@ class Run:
         return audit
 
     def trace(self, recorder: OpRecorder) -> None:
-        """Replays are recorded, one by one."""
+        """Records every replay of this step as an op."""
         self.in_python()
         self.replayer.recorder = recorder
 
@@ -166,7 +166,7 @@ class Run:
             self.track.hand_over(adopt)
 
     def count(self, dropped: int, replayed: int) -> None:
-        """What fast.cc has done."""
+        """Adds the counts of the native engine."""
         self.counts.dropped += dropped
         self.counts.replayed += replayed
 
@@ -191,7 +191,7 @@ class Run:
         return self.stream is not None and not row.side and self.stream() != self.home
 
     def mismatch(self, what: str) -> None:
-        """From here on everything is kept."""
+        """Notes a difference to the captured step; everything is kept from here on."""
         self.in_python()
         self.track.armed = False
         self.at(0)
@@ -244,7 +244,7 @@ class Run:
         return self.program.rows[row - 1].op if row else None
 
     def finish(self) -> None:
-        """The step has ended."""
+        """Ends the step; another number of forwards than captured is a mismatch."""
         close_watches()
         captured = len(self.program.regions)
         if self.armed and self.region != captured:
