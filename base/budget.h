@@ -2,11 +2,14 @@
 //
 // A budget as people write it, and as bytes.
 //
-//   "8GiB" 8*2^30   "8GB" 8*10^9   "8589934592" bytes   (also KiB MiB TiB, kB
-//   MB TB) "0.5x" static memory + floor(0.5 * (base peak - static memory))
-//   "90%"  of the device's memory    "fit"  what is free on the device now
+//   "8GiB"        8 * 2^30 bytes; also KiB, MiB, TiB
+//   "8GB"         8 * 10^9 bytes; also kB, MB, TB
+//   "8589934592"  bytes
+//   "0.5x"        static memory + floor(0.5 * (base peak - static memory))
+//   "90%"         of the device's memory
+//   "fit"         what is free on the device now
 //
-// A bare "8G" is refused with a suggestion: nobody agrees what it means.
+// A bare "8G" is refused with a suggestion, because it can mean two sizes.
 #pragma once
 
 #include <cstdint>

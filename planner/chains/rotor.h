@@ -8,12 +8,21 @@
 // is the least time for forward and backward of a..b with x_(a-1) present
 // (charged to the caller) and g_b present (charged to m):
 //
-//   leaf a = b   min_q f_a^q + b_a^q                            m >=
-//   need(a,b,q) keep         min_q f_a^q + T[a+1][b][m - X_a^q] + b_a^q     m
-//   >= need(a,b,q) check        min over a < j <= b:
-//                sum_(i=a..j-1) f_i + T[j][b][m - x_(j-1)] + T[a][j-1][m]
-//                m >= g_b + max(x_a + t_a, max_(a<i<j) x_(i-1) + x_i + t_i)
-//   need(a,b,q) = max(g_b + X_a^q + t_a^q, X_a^q + g_a + g_(a-1) + u_a^q)
+//   leaf   a = b   min over q of
+//                    f_a^q + b_a^q
+//                  where m >= need(a,b,q)
+//
+//   keep   a < b   min over q of
+//                    f_a^q + T[a+1][b][m - X_a^q] + b_a^q
+//                  where m >= need(a,b,q)
+//
+//   check  a < b   min over a < j <= b of
+//                    sum_(i=a..j-1) f_i + T[j][b][m - x_(j-1)] + T[a][j-1][m]
+//                  where m >= g_b + max(x_a + t_a,
+//                                       max_(a<i<j) x_(i-1) + x_i + t_i)
+//
+//   need(a,b,q) = max(g_b + X_a^q + t_a^q,
+//                     X_a^q + g_a + g_(a-1) + u_a^q)
 //
 // t, u are temporaries of forward and backward. Optimal among the schedules
 // whose checkpoints stay until their backward. One table answers every m.

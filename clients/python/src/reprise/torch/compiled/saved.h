@@ -2,13 +2,12 @@
 //
 // The saved-tensor hooks of a step.
 //
-//   pack     keeps a tensor that the plan keeps (Kept), gives up one that it
-//   does
-//            not (Ref)
-//   unpack   replays what stands before it, hands the tensor out
+//   pack     keeps a tensor that the plan saves (Kept), or discards it and
+//            keeps a reference for its recomputation (Ref)
+//   unpack   runs the replays that stand before it and returns the tensor
 //
-// What is not as planned is handed to the hooks of tape.py. What fails is
-// reported (fault.h), the tensor kept, or had from the records of Python.
+// The hooks of tape.py take over when something is not as planned. A failure is
+// reported (fault.h); then the tensor is kept, or comes from Python's records.
 #ifndef REPRISE_TORCH_COMPILED_SAVED_H_
 #define REPRISE_TORCH_COMPILED_SAVED_H_
 
