@@ -119,13 +119,20 @@ def alive_tensors(device: torch.device) -> list[Tensor]:
     found = []
     for thing in gc.get_objects():
         if issubclass(type(thing), Tensor):
+            # Only what torch itself refuses is passed over in silence.
             try:
-                if thing.layout == torch.strided and not lacks_memory(thing):
-                    storage = thing.untyped_storage()
-                    if _same(storage.device, device) and not is_hidden(storage):
-                        found.append(thing)
+                dense = thing.layout == torch.strided
             except (RuntimeError, NotImplementedError):
                 continue
+            if not dense or lacks_memory(thing):
+                continue
+            try:
+                storage = thing.untyped_storage()
+                there = storage.device
+            except (RuntimeError, NotImplementedError):
+                continue
+            if _same(there, device) and not is_hidden(storage):
+                found.append(thing)
     return found
 
 
