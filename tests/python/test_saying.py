@@ -80,14 +80,14 @@ def test_of_the_lines_that_name_a_fault_the_first_says_what_it_is(
 ) -> None:
     fault = named("KeyError: 'this one'")
 
-    say(f"step 6 cannot be taken again: {fault}; the next one runs under a tighter plan")
-    say(f"Reprise failed ({fault}); training goes on without it")
+    say(f"step 6 cannot be run again: {fault}; the next one runs under a tighter plan")
+    say(f"Reprise failed ({fault}); training continues without it")
 
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(
-        "cannot be taken again: KeyError: 'this one'; the next one runs under a tighter plan"
+        "cannot be run again: KeyError: 'this one'; the next one runs under a tighter plan"
     )
-    assert second == "reprise: Reprise failed (as above); training goes on without it"
+    assert second == "reprise: Reprise failed (as above); training continues without it"
 
 
 def test_a_line_is_written_where_the_program_wants_its_errors(
