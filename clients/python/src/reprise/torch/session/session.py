@@ -140,10 +140,10 @@ class Session:
 
     @property
     def model(self) -> nn.Module:
-        """The model of this session."""
+        """The model that is trained."""
         model = self._model()
         if model is None:
-            raise RepriseError("the model of this session no longer exists")
+            raise RepriseError("the model no longer exists")
         return model
 
     @property
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def ladder(self) -> Ladder:
-        """The plans of this session by input size."""
+        """The plans of the model by input size."""
         return self.planning.ladder
 
     @property
