@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
+import torch
+from reprise.torch.session import attach
 from reprise.units import format_bytes
 
 pytestmark = pytest.mark.e2e
@@ -157,10 +158,17 @@ def job(
             **extra,
         }
         done = subprocess.run(
-            line, env=environment, capture_output=True, text=True, timeout=280, check=False
+            line,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
         )
         assert done.returncode == code, done.stderr
-        return [x for x in done.stdout.splitlines() if x.startswith(("0x", "-0x"))], done.stderr
+        return [
+            x for x in done.stdout.splitlines() if x.startswith(("0x", "-0x"))
+        ], done.stderr
 
     return run
 
@@ -194,7 +202,9 @@ def test_a_job_that_runs_out_of_memory_when_nobody_plans_it_trains_within_its_bu
     assert "memory: the unplanned step does not fit (it comes close to RLIMIT_DATA)" in errors
 
 
-def test_a_job_that_runs_out_of_memory_in_its_first_backward_takes_it_again(job: Any) -> None:
+def test_a_job_that_runs_out_of_memory_in_its_first_backward_takes_it_again(
+    job: Any,
+) -> None:
     malloc = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     plain, _ = job(BACKWARD, "unlimited", "raises")
     assert len(plain) == 8
@@ -220,7 +230,8 @@ def test_where_it_cannot_the_next_step_or_the_next_start_knows(job: Any) -> None
     assert "in host memory: memory ran out in the backward ([enforce fail" in errors
     assert after == found
     assert (
-        "in host memory: the last start of this job ran out of memory before it had a plan" in said
+        "in host memory: the last start of this job ran out of memory before it had a plan"
+        in said
     )
 
 
@@ -229,7 +240,11 @@ BODY = LOOP.replace(
 ).replace("    optimizer.zero_grad()", "    hook(step)\n    optimizer.zero_grad()")
 ENDS = {
     "its own exit code": ("", "import sys; print(sys.argv[1:]); sys.exit(3)", 3),
-    "an exception": ("def hook(step):\n    if step == 6: raise ValueError('its own')", "", 1),
+    "an exception": (
+        "def hook(step):\n    if step == 6: raise ValueError('its own')",
+        "",
+        1,
+    ),
     "Ctrl-C": (
         "import os\ndef hook(step):\n    if step == 6: os.kill(os.getpid(), 2)",
         "",
@@ -284,22 +299,52 @@ def test_a_program_that_updates_by_hand_is_told_why_it_has_no_plan(job: Any) -> 
     assert errors.count("no optimizer of torch.optim has stepped for this model") == 1
 
 
+def test_a_module_that_a_backward_runs_again_is_no_model_to_arm() -> None:
+    watch = object.__new__(attach._Watch)
+    watch._pid = os.getpid()
+    block, found = torch.nn.Linear(2, 2), []
+
+    def again(_: torch.Tensor) -> None:
+        with torch.enable_grad():  # as checkpoints of the program do
+            found.append(watch._is_root(block))
+
+    out = block(torch.ones(1, 2))
+    out.register_hook(again)
+    out.sum().backward()
+
+    assert watch._is_root(block)
+    assert found == [False]
+
+
 def test_a_program_that_never_trains_is_told_so(job: Any) -> None:
-    _, errors = job("import torch; print(torch.nn.Linear(2, 2)(torch.ones(1, 2)))", budget="0.75x")
+    _, errors = job(
+        "import torch; print(torch.nn.Linear(2, 2)(torch.ones(1, 2)))", budget="0.75x"
+    )
 
     assert errors.count("no optimizer of torch.optim has stepped") == 1
 
 
-def test_a_program_that_never_calls_its_model_is_told_that_none_was_seen(job: Any) -> None:
-    text = LOOP.replace("nn.Sequential(*[mlp() for _ in range(6)])", "nn.Linear(128, 128)")
+def test_a_program_that_never_calls_its_model_is_told_that_none_was_seen(
+    job: Any,
+) -> None:
+    text = LOOP.replace(
+        "nn.Sequential(*[mlp() for _ in range(6)])", "nn.Linear(128, 128)"
+    )
     text = text.replace("model(", "model.forward(")
 
     plain, _ = job(text, "plain")
     found, errors = job(text, "plain", budget="0.75x")
 
     assert found == plain
-    assert errors.count("no model in training mode was called with gradients as model(inputs)") == 1
-    assert "never attached: no process of it was seen to train a PyTorch model" in errors
+    assert (
+        errors.count(
+            "no model in training mode was called with gradients as model(inputs)"
+        )
+        == 1
+    )
+    assert (
+        "never attached: no process of it was seen to train a PyTorch model" in errors
+    )
 
 
 LIMITED = """
@@ -312,8 +357,12 @@ print("limit", limit, file=__import__("sys").stderr)
 
 
 @pytest.mark.parametrize("budget", ["90%", "fit"])
-def test_a_share_of_what_the_process_may_have_is_a_budget(job: Any, budget: str) -> None:
-    text = LOOP.replace("import sys, torch", "import sys, torch\nimport torch._dynamo" + LIMITED)
+def test_a_share_of_what_the_process_may_have_is_a_budget(
+    job: Any, budget: str
+) -> None:
+    text = LOOP.replace(
+        "import sys, torch", "import sys, torch\nimport torch._dynamo" + LIMITED
+    )
 
     found, errors = job(text, budget=budget)
 
@@ -329,7 +378,9 @@ def test_a_share_of_what_the_process_may_have_is_a_budget(job: Any, budget: str)
 def test_another_sitecustomize_still_runs(job: Any, tmp_path: Path) -> None:
     other = tmp_path / "site"
     other.mkdir()
-    (other / "sitecustomize.py").write_text("import sys; print('mine', file=sys.stderr)")
+    (other / "sitecustomize.py").write_text(
+        "import sys; print('mine', file=sys.stderr)"
+    )
 
     _, errors = job(
         "print(1)",
@@ -354,7 +405,8 @@ def test_a_program_that_arms_its_model_itself_decides_itself(job: Any) -> None:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="needs transformers and accelerate"
+    importlib.util.find_spec("transformers") is None,
+    reason="needs transformers and accelerate",
 )
 @pytest.mark.parametrize("which", ["gpt2", "bert"])
 def test_a_hugging_face_trainer_runs_under_a_plan_unchanged(
@@ -368,6 +420,8 @@ def test_a_hugging_face_trainer_runs_under_a_plan_unchanged(
     assert found == plain
     assert "It fits in" in errors
     assert "values made again bit for bit equal" in errors
-    measured = next(x for x in errors.splitlines() if x.startswith("reprise: measured "))
+    measured = next(
+        x for x in errors.splitlines() if x.startswith("reprise: measured ")
+    )
     assert abs(float(measured.split("(")[1].split(" %")[0])) <= 2.0, measured
     assert json.dumps(found)

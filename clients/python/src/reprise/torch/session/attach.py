@@ -107,6 +107,8 @@ class _Watch:
             and torch.is_grad_enabled()
             and os.getpid() == self._pid
             and not torch.compiler.is_compiling()
+            # What a backward runs again is a part of what it goes back through.
+            and torch._C._current_graph_task_id() == -1
             and any(p.requires_grad for p in module.parameters())
         )
 
