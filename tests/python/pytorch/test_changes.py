@@ -130,3 +130,33 @@ def test_a_compiled_model_trains_on_and_is_left_alone(first: str) -> None:
         return losses
 
     curves(loop)
+
+
+@pytest.mark.usefixtures("half")
+def test_a_storage_that_is_read_as_another_type_stays_and_no_bit_changes() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+            self.turn = nn.Parameter(torch.polar(torch.ones(WIDTH // 2), torch.rand(WIDTH // 2)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                pairs = torch.view_as_complex(layer(x).sigmoid().reshape(-1, WIDTH // 2, 2))
+                turned = pairs + self.turn  # saves nothing, reads pairs as complex numbers
+                x = torch.view_as_real(turned * turned * self.turn).flatten(1).tanh()
+            return x
+
+    agent = LocalAgent(again=0.8)
+
+    def loop(armed: bool) -> list[str]:
+        model = Turned()
+        if armed:
+            arm(model, agent, verify_every=0)
+        return train(model, 9)
+
+    curves(loop)
+
+    assert sessions[0].measured.planned_steps > 0
+    assert [step["mismatches"] for step in agent.steps] == [0] * len(agent.steps)
+    assert agent.steps[-1]["recomputed"] > 0

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from reprise.torch.session import attach
 from reprise.units import format_bytes
 
@@ -166,9 +167,7 @@ def job(
             check=False,
         )
         assert done.returncode == code, done.stderr
-        return [
-            x for x in done.stdout.splitlines() if x.startswith(("0x", "-0x"))
-        ], done.stderr
+        return [x for x in done.stdout.splitlines() if x.startswith(("0x", "-0x"))], done.stderr
 
     return run
 
@@ -230,8 +229,7 @@ def test_where_it_cannot_the_next_step_or_the_next_start_knows(job: Any) -> None
     assert "in host memory: memory ran out in the backward ([enforce fail" in errors
     assert after == found
     assert (
-        "in host memory: the last start of this job ran out of memory before it had a plan"
-        in said
+        "in host memory: the last start of this job ran out of memory before it had a plan" in said
     )
 
 
@@ -317,9 +315,7 @@ def test_a_module_that_a_backward_runs_again_is_no_model_to_arm() -> None:
 
 
 def test_a_program_that_never_trains_is_told_so(job: Any) -> None:
-    _, errors = job(
-        "import torch; print(torch.nn.Linear(2, 2)(torch.ones(1, 2)))", budget="0.75x"
-    )
+    _, errors = job("import torch; print(torch.nn.Linear(2, 2)(torch.ones(1, 2)))", budget="0.75x")
 
     assert errors.count("no optimizer of torch.optim has stepped") == 1
 
@@ -327,24 +323,15 @@ def test_a_program_that_never_trains_is_told_so(job: Any) -> None:
 def test_a_program_that_never_calls_its_model_is_told_that_none_was_seen(
     job: Any,
 ) -> None:
-    text = LOOP.replace(
-        "nn.Sequential(*[mlp() for _ in range(6)])", "nn.Linear(128, 128)"
-    )
+    text = LOOP.replace("nn.Sequential(*[mlp() for _ in range(6)])", "nn.Linear(128, 128)")
     text = text.replace("model(", "model.forward(")
 
     plain, _ = job(text, "plain")
     found, errors = job(text, "plain", budget="0.75x")
 
     assert found == plain
-    assert (
-        errors.count(
-            "no model in training mode was called with gradients as model(inputs)"
-        )
-        == 1
-    )
-    assert (
-        "never attached: no process of it was seen to train a PyTorch model" in errors
-    )
+    assert errors.count("no model in training mode was called with gradients as model(inputs)") == 1
+    assert "never attached: no process of it was seen to train a PyTorch model" in errors
 
 
 LIMITED = """
@@ -357,12 +344,8 @@ print("limit", limit, file=__import__("sys").stderr)
 
 
 @pytest.mark.parametrize("budget", ["90%", "fit"])
-def test_a_share_of_what_the_process_may_have_is_a_budget(
-    job: Any, budget: str
-) -> None:
-    text = LOOP.replace(
-        "import sys, torch", "import sys, torch\nimport torch._dynamo" + LIMITED
-    )
+def test_a_share_of_what_the_process_may_have_is_a_budget(job: Any, budget: str) -> None:
+    text = LOOP.replace("import sys, torch", "import sys, torch\nimport torch._dynamo" + LIMITED)
 
     found, errors = job(text, budget=budget)
 
@@ -378,9 +361,7 @@ def test_a_share_of_what_the_process_may_have_is_a_budget(
 def test_another_sitecustomize_still_runs(job: Any, tmp_path: Path) -> None:
     other = tmp_path / "site"
     other.mkdir()
-    (other / "sitecustomize.py").write_text(
-        "import sys; print('mine', file=sys.stderr)"
-    )
+    (other / "sitecustomize.py").write_text("import sys; print('mine', file=sys.stderr)")
 
     _, errors = job(
         "print(1)",
@@ -420,8 +401,6 @@ def test_a_hugging_face_trainer_runs_under_a_plan_unchanged(
     assert found == plain
     assert "It fits in" in errors
     assert "values made again bit for bit equal" in errors
-    measured = next(
-        x for x in errors.splitlines() if x.startswith("reprise: measured ")
-    )
+    measured = next(x for x in errors.splitlines() if x.startswith("reprise: measured "))
     assert abs(float(measured.split("(")[1].split(" %")[0])) <= 2.0, measured
     assert json.dumps(found)

@@ -48,6 +48,7 @@ class CapturedStorage:
     bytes: int
     birth: int  # the op that made it; 0 also for what was alive before the step
     prior: bool  # alive before the step
+    dtype: Any = None  # of the tensor it was first seen behind
     name: str = ""
     category: int = 4
     death: int | None = None  # the last op that had run when the memory went

@@ -40,7 +40,9 @@ class Storages:
         self._copies: dict[int, tuple[weakref.ref[Any], CapturedStorage]] = {}
 
     def of(self, tensor: Tensor) -> CapturedStorage | None:
-        """The storage behind a tensor, first seen now if it is not known; None: it has none."""
+        """The storage behind a tensor, first seen now if it is not known; None: it has none. One
+        that is looked at as another type of element (`view_as_complex`, `view(dtype)`) is not given
+        up: what is made again is read as what it was made as."""
         if lacks_memory(tensor):
             return None
         try:
@@ -50,10 +52,11 @@ class Storages:
         cdata = storage._cdata
         known = self._by_cdata.get(cdata)
         if known is not None and known.watch is not None and known.watch() is storage:
+            known.pinned |= known.dtype != tensor.dtype
             return known
         at = len(self._ops) - 1
         prior = at == 0
-        seen = CapturedStorage(bytes=storage.nbytes(), birth=max(at, 0), prior=prior)
+        seen = CapturedStorage(storage.nbytes(), max(at, 0), prior, tensor.dtype)
         if cdata in self._parameters:
             seen.name, seen.category, seen.prior = self._parameters[cdata], 1, True
 
