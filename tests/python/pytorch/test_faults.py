@@ -113,7 +113,7 @@ def test_a_model_that_cannot_be_armed_is_told_so_once(
     for _ in range(3):  # `reprise run` sees each of its calls
         attach._Watch._arm(model)
 
-    assert capsys.readouterr().err.count("trains without Reprise") == 1
+    assert capsys.readouterr().err.count("training without Reprise") == 1
 
 
 @pytest.mark.usefixtures("removed")

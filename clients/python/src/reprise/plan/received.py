@@ -127,11 +127,6 @@ class Plan:
         """The plan id as the C ABI wants it."""
         return int(self.plan_id, 16)
 
-    @property
-    def graph_number(self) -> int:
-        """The graph id as the C ABI wants it."""
-        return int(self.graph_id, 16)
-
     @classmethod
     def from_json(cls, text: bytes | str) -> Plan:
         """Reads and checks a plan; `RepriseError` names the field that is wrong."""
