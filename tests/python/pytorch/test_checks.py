@@ -309,7 +309,7 @@ def test_a_buffer_that_what_runs_again_has_written_once_more_is_found(
 
     said = capsys.readouterr().err
     assert "1 buffer of the model was written twice when ops ran again (calls)" in said
-    assert "reprise_counts.signs.default writes it and does not say so" in said
+    assert "reprise_counts.signs.default writes it without declaring it" in said
     assert quarantine.holds(agent.make(agent.graphs[0], 1))
     assert session.stage is Stage.PLANNED  # by another plan
     assert [c["differing"] > 0 for c in agent.checks[:2]] == [True, False]

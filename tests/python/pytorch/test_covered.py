@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import reprise
 from reprise.agent import PlanReply
-from reprise.torch.ladder.ladder import Key, key_of
+from reprise.torch.ladder.rung import Key, key_of
 from reprise.torch.session.step import capturing
 
 pytestmark = pytest.mark.usefixtures("removed")

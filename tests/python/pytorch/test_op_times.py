@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
-from reprise.torch.ladder.ladder import Key
+from reprise.torch.ladder.rung import Key
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.session import Session

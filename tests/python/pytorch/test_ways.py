@@ -17,7 +17,8 @@ from nets import WIDTH
 from torch import Tensor, nn
 
 from reprise import api
-from reprise.torch.ladder.ladder import Key, Ladder, Rung
+from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session.measure import Measured
 

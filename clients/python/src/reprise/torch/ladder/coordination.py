@@ -35,8 +35,9 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ladder.job import Job
-from reprise.torch.ladder.ladder import MAX_RUNGS, Key, Rung
+from reprise.torch.ladder.ladder import MAX_RUNGS
 from reprise.torch.ladder.ranks import Ranks
+from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.tape.tape import Tape
 

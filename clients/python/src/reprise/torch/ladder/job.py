@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from reprise.agent import Agent, PlanReply
 from reprise.plan import Plan
-from reprise.torch.ladder.ladder import Key, Ladder, Rung
+from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.tape.tape import Tape
 

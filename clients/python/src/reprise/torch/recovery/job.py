@@ -17,7 +17,7 @@ from torch import nn
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ladder import job
 from reprise.torch.ladder.coordination import RankCoordinator
-from reprise.torch.ladder.ladder import Rung
+from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.step_times import StepTimes
 from reprise.torch.tape.tape_run import Run

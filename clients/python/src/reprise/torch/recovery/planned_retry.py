@@ -56,7 +56,7 @@ from reprise.torch.recovery.output_gradients import Arrived
 
 if TYPE_CHECKING:
     from reprise.plan import Plan
-    from reprise.torch.ladder.ladder import Rung
+    from reprise.torch.ladder.rung import Rung
 
 __all__ = ["PlannedRetry"]
 

@@ -32,7 +32,7 @@ from reprise.torch.check.verify import BUFFER, GRADIENTS, VALUES, Check, CheckRe
 from reprise.torch.check.written import Written, buffers_of
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import never_again, only_allocates, partly_written
-from reprise.torch.ladder.ladder import Rung
+from reprise.torch.ladder.rung import Rung
 from reprise.torch.session.job import Job
 from reprise.torch.tape.tape_run import Run
 

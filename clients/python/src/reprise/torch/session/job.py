@@ -23,7 +23,8 @@ from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.host import HostSaves
-from reprise.torch.ladder.ladder import Ladder, Rung
+from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.ladder.rung import Rung
 from reprise.torch.recovery import job
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.record import Record

@@ -14,7 +14,7 @@ from typing import Any
 from reprise.errors import RepriseError
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.internals.ops import OpKind
-from reprise.torch.ladder.ladder import Rung
+from reprise.torch.ladder.rung import Rung
 from reprise.units import format_bytes, parse_bytes
 
 __all__ = ["ON_THE_HOST", "enlarged", "graph_bytes", "on_the_host", "touched_bytes", "unsupported"]

@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
-from reprise.torch.ladder.ladder import Key
+from reprise.torch.ladder.rung import Key
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
 from reprise.torch.session.job import Job

@@ -10,7 +10,7 @@ peaks.uncovered()             # one whose input no plan is for
 from __future__ import annotations
 
 from reprise.plan import Plan
-from reprise.torch.ladder.ladder import Rung
+from reprise.torch.ladder.rung import Rung
 from reprise.torch.session.job import Job
 from reprise.torch.session.message import enlarged
 from reprise.units import format_bytes

@@ -23,7 +23,8 @@ from reprise.torch.check import quarantine
 from reprise.torch.internals.ops import OpKind
 from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.ladder.coordination import RankCoordinator
-from reprise.torch.ladder.ladder import TIGHTENED_AT_MOST, Ladder, Rung
+from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.ladder.rung import TIGHTENED_AT_MOST, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import room_on, share_of
 from reprise.torch.recovery import oom

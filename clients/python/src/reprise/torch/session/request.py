@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from reprise.errors import RepriseError
-from reprise.torch.ladder.ladder import Rung
+from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes
 from reprise.torch.session.job import Job
 from reprise.torch.tape.launches import launch_ns, launches

@@ -27,7 +27,7 @@ from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches
-from reprise.torch.ladder.ladder import Key, key_of
+from reprise.torch.ladder.rung import Key, key_of
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.step_times import StepTimes, Then

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One captured step with its plan (`Rung`), and the input that it is for (`Key`).
+
+    key = key_of(args, kwargs)          # of a step's first forward
+    rung.covers(key)                    # is the rung's plan good for a step with this input?
+
+ladder.py keeps the rungs of a model and picks one for every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.plan import Plan
+from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.tape.tape import Tape
+
+__all__ = ["TIGHTENED_AT_MOST", "Key", "Rung", "key_of"]
+
+# After this many plans in a row that peak above the budget on the tape, the next one is taken as it
+# is.
+TIGHTENED_AT_MOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a step's first forward is called with."""
+
+    kind: tuple[Any, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def size(self) -> int:
+        """The number of elements of all input tensors."""
+        total = 0
+        for shape in self.shapes:
+            elements = 1
+            for extent in shape:
+                elements *= extent
+            total += elements
+        return total
+
+    def within(self, other: Key) -> bool:
+        """No larger than another input of its kind, in any dimension."""
+        return self.kind == other.kind and all(
+            mine <= its
+            for own, theirs in zip(self.shapes, other.shapes, strict=True)
+            for mine, its in zip(own, theirs, strict=True)
+        )
+
+
+def key_of(
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: str = "cpu",
+    parameters: torch.dtype | None = None,
+) -> Key:
+    """Types, ranks, flags, the type of the parameters and what autocast casts to make the kind;
+    numbers do not: they may count steps."""
+    kind: list[Any] = [] if parameters is None else [("parameters", str(parameters))]
+    if torch.is_autocast_enabled(device):
+        kind.append(("autocast", str(torch.get_autocast_dtype(device))))
+    shapes: list[tuple[int, ...]] = []
+    for name, leaf in _leaves("", (args, kwargs)):
+        if isinstance(leaf, Tensor):
+            kind.append((name, str(leaf.dtype), leaf.dim()))
+            shapes.append(tuple(leaf.shape))
+        elif leaf is None or isinstance(leaf, (bool, str)):
+            kind.append((name, leaf))
+        else:
+            kind.append((name, type(leaf).__name__))
+    return Key(tuple(kind), tuple(shapes))
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key in value:
+            yield from _leaves(f"{name}.{key}", value[key])
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from _leaves(f"{name}.{number}", item)
+    else:
+        yield name, value
+
+
+@dataclass(slots=True, eq=False)
+class Rung:
+    """One captured (or fitted) step and its plan."""
+
+    number: int
+    key: Key
+    size: int  # elements of the largest input it is planned for
+    graph: CapturedGraph
+    left_out: frozenset[str]
+    leaks: bool = False  # the model hands more to the outside than its outputs
+    own_size: int = 0  # of the input its graph was captured with, of several ranks on this one
+    shared: bool = False  # by several ranks, each with an input of its own
+    fitted: bool = False
+    sketch: bool = False  # from shapes alone; fitted too
+    graph_id: int | None = None
+    plan: Plan | None = None
+    tape: Tape | None = None
+    refused: str = ""
+    # Bytes its graph was made larger by, and how often, because a plan peaked higher on the tape.
+    extra_bytes: int = 0
+    tightened: int = 0
+    # Bytes that the rank with the most static memory has more of it than this one.
+    beside_bytes: int = 0
+    least: int = 0  # plans asked for above the budget
+    # What was alive beside its steps when they peaked above the budget, and how often they did.
+    grown_bytes: int = 0
+    room_bytes: int = 0  # of these, what its present plan has room for
+    above: int = 0
+    recaptured: bool = False  # because of that
+    given_up: bool = False  # no other plan is made because of it
+    repeats: bool | None = None  # its forward can run again unnoticed; None: not known
+    awaited: bool = False  # its next plan is waited for, before its next step
+    late: bool = False  # has been waited for, in vain
+    used: int = 0  # the last step it ran
+    matched: bool = False  # a step was as captured
+
+    @property
+    def open(self) -> bool:
+        """True if a plan was requested and may still arrive."""
+        return self.graph_id is not None and not self.refused
+
+    def covers(self, key: Key) -> bool:
+        """Is its plan's peak that of such a step, or more?"""
+        if self.shared:
+            return key.kind == self.key.kind and key.size <= self.size
+        return key.within(self.key)
+
+    @property
+    def may_tighten(self) -> bool:
+        """A plan that leaves more may be asked for. Not of a size that nobody has seen."""
+        return (self.sketch or not self.fitted) and self.tightened < TIGHTENED_AT_MOST
