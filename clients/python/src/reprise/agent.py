@@ -313,7 +313,7 @@ class Agent:
         return self._reply(code, view)
 
     def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
-        """The same, waiting up to `timeout_s` or until the daemon is gone. Ctrl-C works."""
+        """Returns the plan as `poll_plan` does, after waiting up to `timeout_s`. Ctrl-C works."""
         if self._library is None:
             return PlanReply("inert", why=self.why)
         answered = time.monotonic()

@@ -44,7 +44,7 @@ def format_bytes(value: int) -> str:
 
 
 def format_bytes_up(value: int) -> str:
-    """The same, rounded up: 9.11 MiB -> "9.2 MiB"."""
+    """Formats bytes as `format_bytes` does, rounded up: 9.11 MiB -> "9.2 MiB"."""
     minus, size = ("-", -value) if value < 0 else ("", value)
     if minus or size < 1024:
         return format_bytes(value)
@@ -135,7 +135,7 @@ def check_budget(budget: str | int) -> str:
 
 
 def scaled_budget(text: str, factor: float) -> str:
-    """The same budget, smaller: "20GiB" as bytes, a share as a share; what is free stays so."""
+    """Returns a smaller budget: "20GiB" as bytes, a share as a share; "fit" stays."""
     match = re.fullmatch(r"([0-9.]+)[ \t]*([x%])", check_budget(text))
     if text == "fit" or factor >= 1:
         return text

@@ -213,7 +213,7 @@ class Tally:
             out.measured_step_ns = int(median(times)) if times else 0
 
     def _refusal(self, plan_id: str) -> str:
-        """Of a plan that no step ran under."""
+        """Returns the sentence of a plan that no step ran under."""
         if self._sum.planned_steps or plan_id in self._applied:
             return ""
         return self._refused.get(plan_id) or self._refused.get("", "")
@@ -233,7 +233,7 @@ def sentence(plan_sentence: str, verdict: Verdict) -> str:
 
 
 def measured_part(text: str) -> str:
-    """Of a sentence, without what was predicted; empty: nothing was measured yet."""
+    """Returns the measured part of a sentence; "" if nothing was measured yet."""
     _, found, rest = text.partition(".  Measured ")
     return f"measured {rest}" if found else ""
 

@@ -81,17 +81,17 @@ def is_view(op: Any) -> bool:
 
 
 def forwards(op: Any) -> bool:
-    """It may write its output over an input."""
+    """Returns whether an op may write its output over an input."""
     return op.type in _FORWARDING
 
 
 def reads_sizes_only(op: Any) -> bool:
-    """It needs its inputs' shapes; done as early as it can be, it holds nothing."""
+    """Returns whether an op needs only the shapes of its inputs, and so need not hold them."""
     return op.type in _SIZES and not op.control_inputs
 
 
 def in_a_frame(op: Any) -> bool:
-    """It belongs to control flow of TensorFlow 1, whose frames no copy can enter."""
+    """Returns whether an op is in a control-flow frame of TensorFlow 1: it cannot be copied."""
     return op.type in _FRAMES or op._get_control_flow_context() is not None
 
 

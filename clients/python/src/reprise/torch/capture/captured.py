@@ -37,7 +37,7 @@ class Chosen:
     most: int
 
     def largest(self, size: int) -> int:
-        """The same number of bytes per row, for the most rows."""
+        """Returns the bytes for the most rows, at the same number of bytes per row."""
         return size * self.most // self.rows if self.rows else size
 
 
@@ -141,7 +141,7 @@ class CapturedStep:
     filled_by: str = ""
 
     def stretch(self, by: float) -> None:
-        """As if the machine had been that busy."""
+        """Scales all times, as if the machine had been that busy."""
         for op in self.ops:
             op.time_ns = int(op.time_ns * by / self.stretched)
             op.again_ns = int(op.again_ns * by / self.stretched)

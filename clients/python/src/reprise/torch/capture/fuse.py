@@ -23,7 +23,7 @@ __all__ = ["fuse_nodes"]
 
 
 def fuse_nodes(step: CapturedStep) -> CapturedStep:
-    """The same step, one op per autograd node that unpacks something."""
+    """Returns the step with one op per autograd node that reads saved tensors."""
     groups: list[list[int]] = []
     for number, op in enumerate(step.ops):
         before = step.ops[number - 1] if number else None

@@ -27,7 +27,7 @@ __all__ = ["Storages"]
 
 
 class Storages:
-    """Those of one step. `parameters`: names, by storage."""
+    """The storages of one step. `parameters`: names, by storage."""
 
     def __init__(self, ops: list[CapturedOp], parameters: dict[int, str]) -> None:
         self.all: list[CapturedStorage] = []

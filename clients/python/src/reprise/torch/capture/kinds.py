@@ -36,7 +36,7 @@ def kind_of(
     out: Any,
     arguments: tuple[Tensor, ...],
 ) -> OpKind:
-    """May this call run again? Decided by what was seen, not by the schema alone."""
+    """Returns the kind of a call. It is decided by what was seen, not by the schema alone."""
     outputs = tuple(tensors_in(out))
     aliases = {s for s in op.outputs if s is not None} - set(op.writes)
     if outputs and not op.writes and not op.mutates and aliases <= set(op.arguments):

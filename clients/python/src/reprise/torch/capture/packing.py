@@ -54,7 +54,7 @@ class _Packed:
 
 
 class Packing:
-    """Of one step. `host`: where saved tensors wait for the backward, if they do not stay."""
+    """The saved-tensor hooks of a captured step. `host`: where saved tensors go, if not kept."""
 
     def __init__(
         self,

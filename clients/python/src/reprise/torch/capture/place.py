@@ -27,7 +27,7 @@ __all__ = ["Place"]
 
 
 class Place:
-    """Of one step. `unpacked`: is told when a node of the backward runs and when none does."""
+    """The phase and the module in which a step is. `unpacked`: is told which node runs."""
 
     def __init__(self, root: nn.Module, unpacked: Unpacked) -> None:
         self.running = False

@@ -77,7 +77,7 @@ class Unpacked:
         self._alive.append(weakref.ref(alias, quiet(self._released(storage))))
 
     def keeps(self) -> bool:
-        """Does the backward under way, if there is one, keep its graph for another?"""
+        """Returns whether the running backward keeps its graph for another one."""
         return self._kept and torch._C._current_graph_task_id() == self._task
 
     def read_by(self, op: CapturedOp) -> None:

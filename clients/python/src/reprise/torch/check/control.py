@@ -117,7 +117,7 @@ class Control(Audit):
         ]
 
     def ends(self, op: int) -> None:
-        """It has been made, as often as it takes."""
+        """Notes the buffers that an op has written, and restores them."""
         for name, buffer, content, before in self._standing:
             if digest(buffer) != before:
                 self.writers.setdefault(op, set()).add(name)
@@ -146,7 +146,7 @@ class Control(Audit):
                 self._guessed.add(storage)
 
     def unsteady(self, storage: int | None) -> bool:
-        """Is there something in a storage that is not the same twice?"""
+        """Returns whether a storage holds bytes that differ from run to run."""
         known = None if storage is None else self._unsteady.get(storage)
         return known is not None and bool(known.any())
 

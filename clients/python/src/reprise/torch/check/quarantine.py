@@ -25,7 +25,7 @@ def _folder(plan: Plan) -> Path:
 
 
 def holds(plan: Plan) -> bool:
-    """Has this plan been found wrong before?"""
+    """Returns whether a plan was found wrong before."""
     try:
         return _folder(plan).is_dir()
     except OSError:

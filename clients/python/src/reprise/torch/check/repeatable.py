@@ -40,7 +40,7 @@ _GLOBAL = (
 
 
 def hooked(model: nn.Module) -> bool:
-    """Is somebody told of its forwards and backwards?"""
+    """Returns whether hooks observe the forwards or backwards of a model."""
     own = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(modules, name, None) for name in _GLOBAL) or any(
         getattr(module, name, None) for module in model.modules() for name in own
@@ -96,7 +96,7 @@ class Parameters:
         self._found = [_Object(p) for p in model.parameters()]
 
     def differs(self, now: Parameters) -> bool:
-        """Is one of them another, or written since?"""
+        """Returns whether a parameter was replaced or written since."""
         return len(self._found) != len(now._found) or not all(
             a.same(b) for a, b in zip(self._found, now._found, strict=True)
         )

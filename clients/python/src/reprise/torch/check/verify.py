@@ -78,7 +78,7 @@ class CheckResult:
     buffers: int = 0
 
     def what_differs(self) -> str:
-        """Of a check of gradients: how many gradients and buffers differ, and the first of them."""
+        """Says how many gradients and buffers differ in a check of gradients."""
         buffers = sum(name.startswith(BUFFER) for name in self.differing)
         gradients = len(self.differing) - buffers
         found = [f"{gradients} of {self.checked} gradients"] if gradients else []
@@ -421,7 +421,7 @@ class Check:
 
 
 def _has_hooks(parameter: nn.Parameter) -> bool:
-    """Is the program told of its gradient, or does it change it?"""
+    """Returns whether a parameter has hooks that observe or change its gradient."""
     return bool(
         parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
     )

@@ -43,7 +43,7 @@ class _State:
 
 
 def buffers_of(model: nn.Module) -> dict[str, Tensor]:
-    """Those that have bits to compare, by name."""
+    """Returns the buffers of a model that can be compared, by name."""
     return {
         name: buffer
         for name, buffer in model.named_buffers()

@@ -118,7 +118,7 @@ def library() -> Any:
 
 
 def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
-    """The same with the gate in place; None: it has none here."""
+    """Returns the module with its gate installed; None if this torch has no gate."""
     module = library()
     if module is None or not module.setup(
         saved_hooks.unpacking(unpack), stale, guard.caught, [name_of(func) for func in IGNORED]

@@ -66,7 +66,7 @@ Shortcut = _Norm | _Mask
 
 
 def has_shortcut(func: Any, args: Any) -> bool:
-    """Will there be one, once this call has run?"""
+    """Returns whether a call can be replayed by a shortcut after it has run."""
     at = trains_at(func)
     if at < 0 and func not in _MASKS:
         return False
@@ -81,7 +81,7 @@ def has_shortcut(func: Any, args: Any) -> bool:
 
 
 def shortcut(func: Any, args: Any, out: Any) -> Shortcut:
-    """Of a call that `has_shortcut`, and has run."""
+    """Returns the shortcut of a call that has run. `has_shortcut` must be true for it."""
     if func in _MASKS:
         return _Mask(fast.library().bits_of(args[0]))
     fused = _fused(args[0].dtype)

@@ -27,7 +27,7 @@ MARGIN = 0.05
 
 
 def with_rooflines(graph: CapturedGraph) -> CapturedGraph:
-    """The same graph, its ops with the times and workspaces that are assumed here."""
+    """Returns the graph with the op times and workspaces that are assumed here."""
     message = with_assumed(graph)
     for op, made in zip(graph.step.ops, message["ops"], strict=True):
         op.time_ns, op.workspace_bytes = made["time_ns"], made["workspace_bytes"]

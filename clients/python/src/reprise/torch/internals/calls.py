@@ -115,7 +115,7 @@ def _of_the_program(call: Call, error: BaseException) -> BaseException:
 
 
 def _passed(call: Call, error: BaseException) -> bool:
-    """Did it come out of the program?"""
+    """Returns whether an exception came out of the program."""
     trace = error.__traceback__
     while trace is not None:
         frame = trace.tb_frame

@@ -41,11 +41,11 @@ class Cycle:
         return list(self._known)
 
     def learn(self, optimizer: Optimizer) -> None:
-        """It stepped although no step was under way: from now on it belongs to one."""
+        """Notes an optimizer that stepped outside a step: from now on it belongs to one."""
         self._known.add(optimizer)
 
     def replaces(self, optimizer: Optimizer) -> bool:
-        """Is this one, about to step, new, and does it move all that another one has moved?"""
+        """Returns whether an optimizer is new and updates all parameters of another one."""
         return optimizer not in self._known and bool(self._replaced_by([optimizer]))
 
     def ends(self, optimizer: Optimizer) -> bool:
@@ -68,7 +68,7 @@ class Cycle:
         return over
 
     def _replaced_by(self, optimizers: Iterable[Optimizer]) -> list[Optimizer]:
-        """Those that have not stepped, and whose parameters are all moved by these."""
+        """Returns optimizers that have not stepped and whose parameters these update."""
         moved = {id(p) for optimizer in optimizers for p in _parameters(optimizer)}
         waiting = [o for o in self._known if o not in self._stepped]
         return [o for o in waiting if all(id(p) in moved for p in _parameters(o))]

@@ -49,7 +49,7 @@ _here = _OfThread()
 
 
 def is_compiled(function: Any) -> bool:
-    """Does this callable come from torch.compile, and not from `torch.compiler.disable`?"""
+    """Returns whether a callable comes from torch.compile, not from `torch.compiler.disable`."""
     return hasattr(function, "_torchdynamo_orig_callable") and not getattr(
         function, "_torchdynamo_disable", False
     )

@@ -108,14 +108,14 @@ def told(error: Exception) -> Exception:
 
 
 def ours(error: BaseException) -> bool:
-    """Is an exception that came out of no call of the program a fault of ours?"""
+    """Returns whether an exception that no call of the program raised is an internal error."""
     if not isinstance(error, Exception) or is_oom(error):
         return False
     return not getattr(error, "_reprise_told_program", False)
 
 
 def caught(error: Exception) -> bool:
-    """Of code that is not Python. True: it was ours, and is reported."""
+    """Reports an exception of native code if it is an internal error; returns whether it is."""
     if not ours(error):
         return False
     fault(error)
@@ -126,7 +126,7 @@ def caught(error: Exception) -> bool:
 
 
 def quietly(do: Callable[..., Any], *args: Any) -> bool:
-    """Calls something of ours that the program does not wait for. Did it work?"""
+    """Calls something that the program does not wait for. Returns whether it succeeded."""
     try:
         do(*args)
     except Exception as error:
@@ -136,13 +136,13 @@ def quietly(do: Callable[..., Any], *args: Any) -> bool:
 
 
 def surely(do: Callable[..., Any], *args: Any) -> None:
-    """The same for what must not be left undone: tried once more where it fails."""
+    """Calls something as `quietly` does, and calls it again if it fails."""
     if not quietly(do, *args):
         quietly(do, *args)
 
 
 def quiet(do: F) -> F:
-    """The same as a decorator: a fault is reported, and nothing returned."""
+    """Decorates a callback: an internal error is reported, and None is returned."""
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:

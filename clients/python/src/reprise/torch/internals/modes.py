@@ -51,7 +51,7 @@ class Mode(TorchDispatchMode):
     gate: Any = None  # the compiled one of a tape, while it is open
 
     def failed(self) -> None:
-        """After a fault in `op`: what the mode is for is over."""
+        """Called after an internal error in `op`: the mode ends its work."""
 
     def __torch_dispatch__(
         self,
@@ -90,7 +90,7 @@ def _aside(gate: Any) -> int:
 
 
 class FunctionMode(TorchFunctionMode):
-    """The same for what Python calls of torch."""
+    """A mode, guarded as `Mode` is, for the functions of torch that Python calls."""
 
     def seen(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What this mode does with a call of `call.do`: makes it and returns what it gave."""

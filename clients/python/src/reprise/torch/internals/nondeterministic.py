@@ -69,7 +69,7 @@ _ON_THE_CPU = frozenset({"index_put", "index_put_", "_index_put_impl", "_index_p
 
 
 def adds_in_any_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """May this call make other bits when it runs again on the same input?"""
+    """Returns whether a call may give different bits on the same input."""
     name, overload = _named(func)
     if name in _IF_GIVEN:
         at = _IF_GIVEN[name]

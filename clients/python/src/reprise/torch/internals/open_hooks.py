@@ -47,7 +47,7 @@ _here = _OfThread()
 
 
 class Hooks(saved_tensors_hooks):
-    """As torch's own, but transforms run inside them, and a tensor that they fail to pack stays."""
+    """Saved-tensor hooks that let transforms run inside them and keep what they cannot pack."""
 
     def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
         # Those of the compiled half do so by themselves.
@@ -112,7 +112,7 @@ class Open(Protocol):
     thread: int  # that put it on
 
     def on_top(self) -> bool:
-        """Is it the innermost mode or pair of hooks, so that it can be taken off?"""
+        """Returns whether this is the innermost mode or pair of hooks, which can be removed."""
 
     def take_off(self) -> None:
         """Takes it off. Only where `on_top` is true."""

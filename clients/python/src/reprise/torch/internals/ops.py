@@ -178,7 +178,7 @@ def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
 
 
 def computes_statistics(func: Any, args: Sequence[Any]) -> bool:
-    """Is it a batch norm of a batch, one that `without_statistics` is for?"""
+    """Returns whether a call is a batch norm that computes statistics of its batch."""
     at = _STATISTICS.get(func)
     return at is not None and bool(args[at[2]])
 
@@ -226,7 +226,7 @@ def is_of_pytorch(func: Any) -> bool:
 
 
 def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
-    """Do the sizes of what it makes depend on what its inputs hold?"""
+    """Returns whether the sizes of the outputs depend on the data in the inputs."""
     if not any(tag.name == "dynamic_output_shape" for tag in getattr(func, "tags", ())):
         return False
     masks = (torch.bool, torch.uint8)
@@ -234,7 +234,7 @@ def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def never_again(funcs: Iterable[Any]) -> None:
-    """They were seen to make other bits from the same inputs: `once` from the next capture on."""
+    """Treats operators as `once` from the next capture on: their bits differ from run to run."""
     _unsteady.update(funcs)
 
 

@@ -27,13 +27,13 @@ def host_buffer(count: int) -> Any:
 
 
 def hide(tensor: Tensor) -> Tensor:
-    """The same, over such bytes: no tensor of the program's, for who counts those there are."""
+    """Marks a tensor over such memory as ours, so that accounting skips it."""
     tensor.untyped_storage()._reprise_hidden = True  # type: ignore[attr-defined]
     return tensor
 
 
 def is_hidden(storage: torch.UntypedStorage) -> bool:
-    """Is it memory of ours that no allocator counts?"""
+    """Returns whether a storage is memory of ours that no allocator counts."""
     return getattr(storage, "_reprise_hidden", False)
 
 

@@ -14,7 +14,7 @@ __all__ = ["graph_is_kept"]
 
 
 def graph_is_kept() -> bool:
-    """Was this backward called with retain_graph? Unknown counts as yes."""
+    """Returns whether this backward was called with retain_graph; True if it is not known."""
     own = _keeps(sys._getframe(1))
     if own is not None:
         return own

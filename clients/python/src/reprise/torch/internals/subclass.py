@@ -30,12 +30,12 @@ _PYTHON = torch._C.DispatchKey.Python
 
 
 def is_wrapper(tensor: Tensor) -> bool:
-    """Does it take its calls apart in Python?"""
+    """Returns whether a tensor handles its own calls in Python."""
     return type(tensor) not in _OTHERS and bool(_keys(tensor).has(_PYTHON))
 
 
 def lacks_memory(tensor: Tensor) -> bool:
-    """Is its storage without bytes, or not to be had?"""
+    """Returns whether the storage of a tensor has no bytes or cannot be read."""
     if not is_wrapper(tensor):
         return False
     if is_traceable_wrapper_subclass(tensor):
@@ -57,7 +57,7 @@ def parts_of(tensor: Tensor) -> list[Tensor]:
 
 
 def saved_alias(tensor: Tensor) -> Tensor:
-    """The same content and class without its graph, out of sight of dispatch modes."""
+    """Returns an alias of the same class without its graph, unseen by dispatch modes."""
     if not is_wrapper(tensor):
         guard = torch._C._DisableTorchDispatch()
         try:

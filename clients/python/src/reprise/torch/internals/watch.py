@@ -50,10 +50,10 @@ class Watched(Protocol):
         """Copies what the records hold of what this call writes."""
 
     def holds(self, storages: Iterable[int]) -> bool:
-        """Does a record that is alive hold a tensor on one of these storages?"""
+        """Returns whether a live record holds a tensor on one of these storages."""
 
     def waits(self) -> bool:
-        """Is there still a record that may be replayed?"""
+        """Returns whether a record may still be replayed."""
 
 
 _runs: list[weakref.ref[Watched]] = []

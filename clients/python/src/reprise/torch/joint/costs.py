@@ -132,7 +132,7 @@ def _shapes(tree: Any) -> list[Any]:
 
 
 def _real(tree: Any) -> Any:
-    """The same arguments with memory behind them."""
+    """Returns the arguments with real memory behind them."""
     value = _value(tree)
     if isinstance(value, Tensor):
         sizes, strides = [[hint(n) for n in of] for of in (value.size(), value.stride())]

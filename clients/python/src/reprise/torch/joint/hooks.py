@@ -58,7 +58,7 @@ class FunctorchHook:
             self._config.enable_autograd_cache = False
 
     def remove(self) -> None:
-        """As it was. Idempotent; a pass that came after ours stays."""
+        """Removes the hook. Idempotent; a pass that was installed later stays."""
         if self._pass is not None and self._config.joint_custom_pass is self._pass:
             self._config.joint_custom_pass = self._before
             if self._cached is not None:
@@ -91,7 +91,7 @@ class InductorHook:
         self._config.joint_custom_post_pass = self._pass
 
     def remove(self) -> None:
-        """As it was. Idempotent; a pass that came after ours stays."""
+        """Removes the hook. Idempotent; a pass that was installed later stays."""
         if self._pass is not None and self._config.joint_custom_post_pass is self._pass:
             self._config.joint_custom_post_pass = self._before
         self._pass = None
@@ -106,7 +106,7 @@ def find_hooks() -> list[FunctorchHook | InductorHook]:
 
 
 def hooks_of(functorch: Any, inductor: Any) -> list[FunctorchHook | InductorHook]:
-    """Those that these two modules of settings have."""
+    """Returns the hooks that these two modules of settings have."""
     found: list[FunctorchHook | InductorHook] = []
     has_inductor = hasattr(inductor, "joint_custom_post_pass")
     if hasattr(functorch, "joint_custom_pass"):
@@ -135,7 +135,7 @@ def _as_graph_pass(post_pass: Callable[[Any], None]) -> Any:
 
 
 def _in_inductor() -> bool:
-    """Is it Inductor that compiles? It does not say so to a pass."""
+    """Returns whether Inductor is compiling, which it does not tell a pass."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == "torch._inductor.compile_fx":

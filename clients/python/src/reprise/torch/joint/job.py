@@ -268,7 +268,7 @@ class CompiledJob:
                 meter.reset_peak()
 
     def _affords_check(self) -> bool:
-        """Does a comparison keep the budget, or may it take more? Says once that it does not."""
+        """Returns whether a comparison is allowed to take its memory; says once if it is not."""
         need, budget = self._needs_bytes(), self.joint.budget_bytes
         if not self._within or need <= budget:
             return True

@@ -48,7 +48,7 @@ def has_backward(message: dict[str, Any]) -> bool:
 
 
 def alike(message: dict[str, Any], other: dict[str, Any]) -> bool:
-    """The same ops on the same storages?"""
+    """Returns whether two graphs have the same ops on the same storages."""
     return _calls(message) == _calls(other)
 
 

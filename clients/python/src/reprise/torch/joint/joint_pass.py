@@ -108,7 +108,7 @@ class JointPass:
 
     @property
     def budget_bytes(self) -> int:
-        """Of the first plan, whatever was held back later."""
+        """The budget of the first plan in bytes, whatever was reserved later."""
         return self._budget_bytes
 
     @contextmanager
@@ -121,7 +121,7 @@ class JointPass:
             self._told = before
 
     def reserve(self, more_bytes: int) -> None:
-        """So much of the budget is not for the graphs."""
+        """Withholds more of the budget from the graphs."""
         self._reserve += more_bytes
 
     def forget(self) -> None:
@@ -152,7 +152,7 @@ class JointPass:
             hook.install(self.visit)
 
     def remove(self) -> None:
-        """As it was; graphs that are compiled stay as they are. Idempotent."""
+        """Removes the pass; compiled graphs stay as they are. Idempotent."""
         for hook in self._hooks:
             hook.remove()
 

@@ -246,7 +246,7 @@ class Ladder:
         self._stale = rung
 
     def is_stale(self, key: Key) -> bool:
-        """Is a step with this input captured because it needs more than it did?"""
+        """Returns whether a step with this input is captured again because it needs more now."""
         return self._stale is not None and self._stale.key == key
 
     def too_large(self, key: Key) -> None:

@@ -46,7 +46,7 @@ class Key:
         return total
 
     def within(self, other: Key) -> bool:
-        """No larger than another input of its kind, in any dimension."""
+        """Returns whether this input is no larger than another of its kind, in any dimension."""
         return self.kind == other.kind and all(
             mine <= its
             for own, theirs in zip(self.shapes, other.shapes, strict=True)
@@ -130,7 +130,7 @@ class Rung:
         return self.graph_id is not None and not self.refused
 
     def covers(self, key: Key) -> bool:
-        """Is its plan's peak that of such a step, or more?"""
+        """Returns whether the plan is good for a step with this input."""
         if self.shared:
             return key.kind == self.key.kind and key.size <= self.size
         return key.within(self.key)

@@ -70,7 +70,7 @@ class CudaMeter:
 
     @property
     def exact(self) -> bool:
-        """Are the bytes those that were asked for?"""
+        """True if the bytes are those that were requested."""
         return self._native
 
     @property

@@ -137,7 +137,7 @@ def alive_tensors(device: torch.device) -> list[Tensor]:
 
 
 def _same(one: torch.device, other: torch.device) -> bool:
-    """The same device? One of several GPUs without a number is the current one."""
+    """Returns whether two devices are the same; a GPU without a number is the current one."""
     if one.type != other.type or one.type != "cuda":
         return one.type == other.type
     return device_index(one) == device_index(other)

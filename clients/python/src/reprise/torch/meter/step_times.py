@@ -59,7 +59,7 @@ class StepTimes:
         self._begin_ns, self._begin_work = now_ns(self._device), self._clock()
 
     def leave_out(self, ns: int) -> None:
-        """So much of it was not the step's."""
+        """Subtracts time that was not part of the step."""
         self._left_out += ns
 
     def end(self) -> None:

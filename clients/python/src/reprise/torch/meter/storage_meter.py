@@ -85,7 +85,7 @@ class StorageMeter:
         return 0
 
     def blocks(self) -> list[tuple[int, int, int]]:
-        """It knows storages by their object, not by their address."""
+        """Returns nothing: this meter knows storages by object, not by address."""
         return []
 
     def events_begin(self, agent: Agent) -> None:

@@ -44,7 +44,7 @@ class Value:
         return empty.set_(storage, self.offset, self.size, self.stride)
 
     def lies_as(self, tensor: Tensor) -> bool:
-        """Is this the same place of a storage?"""
+        """Returns whether two describe the same place in a storage."""
         return (
             tensor.dtype == self.dtype
             and tensor.size() == self.size

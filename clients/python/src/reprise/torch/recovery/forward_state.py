@@ -81,11 +81,11 @@ class State:
 
     @property
     def same(self) -> bool:
-        """Are the tensors those of the model still?"""
+        """True if the tensors are still those of the model."""
         return all(found.get(name) is buffer for found, name, buffer in self._places)
 
     def differs(self, model: nn.Module) -> bool:
-        """Was anything written since that cannot be put back, or is there anything else now?"""
+        """Returns whether anything changed since that cannot be restored."""
         now = State(model)
         return (
             [id(p) for p in now.parameters] != [id(p) for p in self.parameters]
@@ -215,7 +215,7 @@ class _Input:
         self._version = tensor._version
 
     def tensor(self) -> Tensor:
-        """As it was. ReferenceError: it is gone, or was written since."""
+        """Returns the input unchanged. Raises ReferenceError if it was freed or written since."""
         if isinstance(self._copy, OutsideCopy):
             return self._copy.tensor()
         found = self._copy if self._weak is None else self._weak()

@@ -129,7 +129,7 @@ def make_room() -> None:
 
 
 def several_ranks() -> bool:
-    """Do others wait for the collectives of this process?"""
+    """Returns whether other ranks wait for the collectives of this process."""
     distributed: Any = torch.distributed
     return bool(
         distributed.is_available()

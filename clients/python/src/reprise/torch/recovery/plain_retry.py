@@ -65,7 +65,7 @@ class KeptTensor:
 
 
 class PlainRetry:
-    """Of one plain step of one session."""
+    """Runs one plain step again from its forward if its backward runs out of memory."""
 
     def __init__(self, session: Job) -> None:
         self._session = session
@@ -153,7 +153,7 @@ class PlainRetry:
 
     @property
     def would_help(self) -> bool:
-        """Were memory to run out now, the backward could be taken again."""
+        """True if the backward could run again, should memory run out now."""
         return self._running and self._can()
 
     def _run(self, engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:

@@ -85,7 +85,7 @@ class _Attempt:
 
     @property
     def concerned(self) -> bool:
-        """It comes to outputs of the model."""
+        """True if the backward reaches outputs of the model."""
         return bool(self._seeds)
 
     def _prepare(self, heads: Any, rest: tuple[Any, ...]) -> str:
@@ -126,7 +126,7 @@ class _Attempt:
         self._handles.clear()
 
     def obstacle(self) -> str:
-        """Why it cannot be taken again; empty: it can."""
+        """Returns why the backward cannot run again, or "" if it can."""
         forward, session = self._forward, self.retry.session
         if self.why or forward is None:
             return self.why
@@ -182,7 +182,7 @@ class _Attempt:
 
 
 class PlannedRetry:
-    """Of one session, from its first planned step on."""
+    """Runs planned steps of one session again if their backward runs out of memory."""
 
     def __init__(self, session: Job) -> None:
         self.session = session
@@ -225,7 +225,7 @@ class PlannedRetry:
             self._state = Remembered(self.session.model)
 
     def _wants(self, rung: Rung) -> bool:
-        """Might memory run out under its plan?"""
+        """Returns whether memory might run out under the plan."""
         session = self.session
         if rung.plan is not self._plan and rung.plan is not None:
             self._plan, self._priced = rung.plan, False
@@ -333,7 +333,7 @@ def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
 
 
 def _which(tries: list[_Attempt]) -> tuple[_Attempt | None, str]:
-    """Whose forward is to be taken again, and why it cannot be."""
+    """Returns the attempt whose forward must run again, and why it cannot."""
     concerned = [attempt for attempt in tries if attempt.concerned]
     if not concerned:
         outside = "torch.autograd.grad returns its gradients to the program"

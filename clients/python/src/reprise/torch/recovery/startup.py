@@ -166,7 +166,7 @@ class Startup:
         self._again.open()
 
     def failed(self, where: str, why: str) -> None:
-        """Memory ran out in a plain step, which cannot be taken again."""
+        """Notes that memory ran out in a plain step that cannot run again."""
         self._failed = f"memory ran out in {where} ({why})"
         self.notes.ran_out_unplanned()
         self._session.step.abandon()
@@ -176,7 +176,7 @@ class Startup:
         self._careful(self._elsewhere(), f"the unplanned step does not fit ({why})", args, kwargs)
 
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """A plain forward ran out of memory; is there another way to take it?"""
+        """Notes that a plain forward ran out of memory; returns whether it can run another way."""
         way = self._elsewhere() if self._asked == "auto" else "plain"
         if not self.plain or way == "plain" or self._session.planning.coordinator is not None:
             return False

@@ -112,7 +112,7 @@ class Attempts:
             raise
 
     def gave_up(self, what: str, why: str) -> None:
-        """Memory ran out where nothing can be taken again: the next step asks for less."""
+        """Says that a step cannot run again; the next step requests less memory."""
         session = self._session
         alone = session.planning.coordinator is None
         follows = (

@@ -76,7 +76,7 @@ class CheckSchedule:
         self._theirs: set[str] = set()  # buffers that the program itself writes after a forward
 
     def begin(self, rung: Rung, run: Run) -> Check | None:
-        """A planned step begins: is it checked, or traced?"""
+        """Decides how the planned step that begins is checked; returns its gradient check."""
         check = None
         due = rung.number not in self._known or self._since >= self.every
         self._written = None

@@ -94,7 +94,7 @@ class OpTimes:
         self._now = defaultdict(list)
 
     def apply(self, step: CapturedStep, key: Key) -> None:
-        """Before anything is made of the step."""
+        """Puts the op times of plain steps into a captured step."""
         ops: dict[str, list[CapturedOp]] = defaultdict(list)
         for op in step.ops:
             if op.in_region:

@@ -167,7 +167,7 @@ class Planning:
         return "" if rung.tape is not None else rung.refused or "no plan arrived in time"
 
     def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
-        """To the planner. Is it on its way?"""
+        """Sends a graph to the planner; returns whether it was accepted."""
         if self.coordinator is None:
             budget = within_device(self._session, message, budget)
         text = graph_bytes(message, rung.number, budget)
@@ -252,7 +252,7 @@ class Planning:
             return PlanReply("refused", why=f"training without a plan: {error}")
 
     def take(self, rung: Rung, reply: PlanReply) -> bool:
-        """Installs what has come, or notes why nothing will. Does the rung run it?"""
+        """Installs a plan, or notes why none will come. Returns whether the rung runs it."""
         session = self._session
         if reply.kind == "plan" and reply.plan is not None:
             self._install(rung, reply.plan)

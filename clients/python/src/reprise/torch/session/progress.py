@@ -51,7 +51,7 @@ class Progress:
         return self._session.agent.at if self._session.alone else ignore_end
 
     def here(self) -> int:
-        """The same as an address, for the compiled half of the tape."""
+        """Returns the address of the position, for the native engine."""
         return self._session.agent.at_function() if self._session.alone else 0
 
     def ran_out(self, error: BaseException | None, asked: int = 0) -> None:

@@ -122,7 +122,7 @@ class Record:
         self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED)
 
     def withdrawn(self, plan: Plan, why: str) -> None:
-        """It is not trusted any more, or cannot be run any more."""
+        """Reports that a plan is withdrawn: it is not trusted, or cannot run any more."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED, why)
         self._tally.withdrawn(why)
 

@@ -409,7 +409,7 @@ def fatal_error() -> BaseException | None:
 
 
 def any_open() -> bool:
-    """Is a model of this process armed?"""
+    """Returns whether a model of this process is armed."""
     return bool(_open)
 
 

@@ -81,7 +81,7 @@ class Step:
 
     @property
     def optimizers(self) -> list[Optimizer]:
-        """Those that have been seen to step for this model."""
+        """The optimizers that have stepped for this model."""
         return self._cycle.optimizers
 
     # ---- It begins ------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Step:
     # ---- It ends --------------------------------------------------------------------
 
     def learn(self, optimizer: Optimizer) -> None:
-        """It has stepped outside a step: from now on it belongs to one."""
+        """Notes an optimizer that stepped outside a step: from now on it belongs to one."""
         self._cycle.learn(optimizer)
 
     def meet(self, optimizer: Optimizer) -> None:
@@ -287,7 +287,7 @@ class Step:
             self.check = None
 
     def after_optimizer(self, optimizer: Optimizer) -> None:
-        """It has stepped: the step may be over."""
+        """Notes that an optimizer has stepped, which may end the step."""
         self.in_optimizer = False
         if not self._cycle.ends(optimizer):
             return

@@ -307,5 +307,5 @@ class _Compiler:
 
 
 def _both(dropped: bool, firsts: int) -> bool:
-    """Is a slot given up, and not at once?"""
+    """Returns whether a slot is discarded, but not at once."""
     return dropped and firsts > 0

@@ -28,7 +28,7 @@ _FOLDER = Path(__file__).parent
 
 
 class KeptCosts:
-    """Of one tape on one machine. `which`: what tells it from other tapes of the same version."""
+    """The stored costs of one tape on one machine. `which` names the tape."""
 
     def __init__(self, which: str) -> None:
         facts = (which, _processor(), torch.__version__, sys.version, _source())
@@ -73,7 +73,7 @@ def _processor() -> str:
 
 
 def _source() -> str:
-    """Of everything that the measurement runs through."""
+    """Returns a digest of all code that the measurement runs."""
     digest = hashlib.sha256()
     for path in sorted((*_FOLDER.glob("*.py"), *_FOLDER.parent.glob("compiled/*"))):
         if path.is_file():

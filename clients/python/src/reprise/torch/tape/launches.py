@@ -30,7 +30,7 @@ ROUNDS, CALLS = 7, 50
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Of the smallest op there is: host time of its call, and until the device has done it."""
+    """Host time to launch the smallest op, and time until the device has run it."""
 
     call_ns: int
     awaited_ns: int

@@ -91,7 +91,7 @@ class Cell:
             del self.waiting[version]
 
     def recorded(self, first: int, end: int) -> bool:
-        """Can these calls of the chain be made once more?"""
+        """Returns whether these calls of the chain can run again."""
         return all(n is not None and n.args is not None for n in self.chain[first:end])
 
 

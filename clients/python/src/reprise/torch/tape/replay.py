@@ -294,7 +294,7 @@ def _start(memo: _Memo, cell: Cell, version: int) -> int:
 
 
 def _copy(tensor: Tensor | None) -> Tensor:
-    """Of the whole storage, which others may still read as it is."""
+    """Returns a copy of the whole storage, because others may still read it."""
     assert tensor is not None
     copy = tensor.untyped_storage().clone()
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -309,14 +309,14 @@ def _use(cell: Cell) -> None:
 
 
 def _only_way_back(cell: Cell | None) -> bool:
-    """Is there a copy that somebody waits for and that cannot be made again?"""
+    """Returns whether a copy that is still needed cannot be recomputed."""
     if cell is None or cell.tensor is None or not cell.waiting:
         return False
     return not cell.recorded(0, max(cell.waiting))
 
 
 def _elsewhere(held: Held) -> bool:
-    """Can it be read from its cell from here on?"""
+    """Returns whether an argument can be read from its cell from here on."""
     cell = held.cell
     return cell is not None and (cell.tensor is not None or cell.recorded(0, held.version))
 

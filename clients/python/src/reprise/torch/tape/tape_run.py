@@ -357,7 +357,7 @@ class Run:
     def _before_write(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[tuple[Cell, Tensor]]:
-        """The same, tried once more where it fails: what comes is written in any case."""
+        """Calls `before_write`, and again if it fails, because the write happens in any case."""
         try:
             return self.before_write(func, args, kwargs)
         except Exception as error:
@@ -396,13 +396,13 @@ class Run:
         return targets
 
     def holds(self, storages: Iterable[int]) -> bool:
-        """Does a record hold a tensor on one of these storages?"""
+        """Returns whether a record holds a tensor on one of these storages."""
         if not self.track.handed:
             return bool(self.track.holds(storages))
         return any(storage in self.leaves for storage in storages)
 
     def waits(self) -> bool:
-        """Is there still a record that may be replayed, and holds something?"""
+        """Returns whether a record that holds something may still be replayed."""
         if not self.track.handed:
             return bool(self.track.waits())
         nodes = (reference() for held in self.leaves.values() for reference in held)
