@@ -7,6 +7,7 @@ pack, unpack = packing(pack), unpacking(unpack)
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor
@@ -21,20 +22,30 @@ class Saved:
     """What autograd keeps of a tensor where our hook has failed: the tensor, by an alias, which
     keeps no graph alive."""
 
-    __slots__ = ("alias", "version")
+    __slots__ = ("_version_of", "alias", "version")
 
     def __init__(self, tensor: Tensor) -> None:
-        self.alias = saved_alias(tensor)
-        self.version = version_of(self.alias)
+        self._version_of: Callable[[Tensor], int] = version_of
+        try:
+            self.alias = saved_alias(tensor)
+            self.version = version_of(self.alias)
+        except Exception as error:
+            if not ours(error):
+                raise
+            fault(error)
+            self._version_of = attrgetter("_version")
+            self.alias = tensor.detach()
+            self.version = self.alias._version
 
     def tensor(self) -> Tensor:
         """Returns the tensor, or raises as autograd does if it was modified."""
-        if version_of(self.alias) != self.version:
+        version = self._version_of(self.alias)
+        if version != self.version:
             raise told(
                 RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an "
                     f"inplace operation: [{self.alias.type()} {list(self.alias.shape)}] is at "
-                    f"version {version_of(self.alias)}; expected version {self.version} instead."
+                    f"version {version}; expected version {self.version} instead."
                 )
             )
         return self.alias
