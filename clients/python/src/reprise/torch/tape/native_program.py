@@ -70,7 +70,8 @@ def sheet_of(module: Any, program: Program) -> Any:
         for burst in program.bursts
     ]
     quiet = bytes(not burst for burst in program.bursts)
-    try:
+    windows = _windows(program)
+    try:  # the module raises LookupError where torch does not know an operator by its name
         return module.Sheet(
             rows,
             specials,
@@ -78,7 +79,7 @@ def sheet_of(module: Any, program: Program) -> Any:
             bytes(program.slots),
             array("q", program.events),
             quiet,
-            *_windows(program),
+            *windows,
             array("q", (row.op for row in program.rows)),
             array("q", program.event_ops),
             array("q", program.versions),
