@@ -102,6 +102,50 @@ def _words(folder: Path) -> None:
     data.words(folder / "words")
 
 
+def _clm(folder: Path) -> None:
+    data.words(folder / "words", lines=400)
+    data.word_tokenizer(folder / "tokenizer")
+
+
+_RUN_CLM = (
+    "--model_type gpt2 --config_overrides n_embd=96,n_layer=4,n_head=4,vocab_size=201,"
+    "n_positions=64,bos_token_id=200,eos_token_id=200 --tokenizer_name ../tokenizer "
+    "--train_file ../words/train.txt --validation_file ../words/valid.txt --block_size 64 "
+    "--do_train --max_steps 40 --per_device_train_batch_size 8 --logging_steps 1 --use_cpu "
+    "--output_dir ../out --report_to none --seed 3 --disable_tqdm True"
+)
+
+
+def _run_clm(called: str, more: str) -> Case:
+    return Case(
+        f"transformers/run_clm{called}",
+        "huggingface+transformers/examples/pytorch/language-modeling/run_clm.py",
+        tuple(f"{_RUN_CLM} {more}".split()),
+        _clm,
+        mask=(
+            r"train_(runtime|samples_per_second|steps_per_second) += +[\d.:]+",
+            # Where the hub's folder lies, and what is named after the time of day.
+            r"(hub|datasets)/\S+",
+            r"default-[0-9a-f]{16}",
+            r"\d\d/\d\d/\d{4} \d\d:\d\d:\d\d",
+            r"runs/\S+",
+        ),
+        environment=(("HF_HOME", "../hub"),),
+    )
+
+
+def _titan(name: str, *arguments: str, torchrun: int = 0) -> Case:
+    return Case(
+        f"torchtitan/{name}",
+        "own/titan.py",
+        arguments,
+        path="pytorch+torchtitan",
+        # What is compiled once more than before warns once more.
+        environment=(("PYTHONWARNINGS", "ignore"),),
+        torchrun=torchrun,
+    )
+
+
 def _x(script: str, *constants: str, stop_after: int = 14, enwik8: bool = True) -> Case:
     return Case(
         f"x-transformers/{script}",
@@ -193,6 +237,13 @@ CASES: tuple[Case, ...] = (
     Case("transformers/causal-lm", "own/causal_lm.py"),
     Case("transformers/causal-lm-compiled", "own/causal_lm.py", ("--compile", "inductor")),
     Case("transformers/causal-lm-aot", "own/causal_lm.py", ("--compile", "aot_eager")),
+    _run_clm("", "--gradient_accumulation_steps 2"),
+    _run_clm("-checkpointing", "--gradient_checkpointing True"),
+    _titan("llama3"),
+    _titan("llama3-full-ac", "--ac=full"),
+    _titan("llama3-selective-ac", "--ac=selective"),
+    _titan("llama3-compiled-blocks", "--compile=inductor"),
+    _titan("llama3-fsdp2", torchrun=2),
     Case("lightning/fit", "own/lightning_fit.py"),
     Case("accelerate/loop", "own/accelerate_loop.py"),
     Case("torch/compiled-mlp", "own/compiled_mlp.py"),

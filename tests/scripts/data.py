@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 import random
 import struct
@@ -11,7 +12,16 @@ from pathlib import Path
 
 import numpy as np
 
-__all__ = ["citations", "digits", "enwik8", "pictures", "sines", "tokens", "words"]
+__all__ = [
+    "citations",
+    "digits",
+    "enwik8",
+    "pictures",
+    "sines",
+    "tokens",
+    "word_tokenizer",
+    "words",
+]
 
 
 def digits(folder: Path, train: int = 512, test: int = 256) -> None:
@@ -48,6 +58,19 @@ def words(folder: Path, vocabulary: int = 200, lines: int = 700) -> None:
             for _ in range(count)
         ]
         (folder / f"{name}.txt").write_text("\n".join(text) + "\n")
+
+
+def word_tokenizer(folder: Path, vocabulary: int = 200) -> None:
+    """A tokenizer for `words`, in the form that transformers loads; token 200 is all else."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    numbers = {f"w{number}": number for number in range(vocabulary)} | {"<unk>": vocabulary}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    folder.mkdir(parents=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<unk>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(about | {"model_max_length": 64}))
 
 
 def pictures(folder: Path, count: int = 24, size: int = 280) -> None:
