@@ -494,7 +494,8 @@ void Certificate::TryPebbling(int64_t ticks) {
       if (spent > ticks || effort_.Over() || impossible()) return;
       if (2 * sets[op] < budget_bytes_) break;
       const PebbleResult result =
-          LeastPeakOf(problem_, op, budget_bytes_, states);
+          LeastPeakOf(problem_, op, budget_bytes_, states,
+                      [this] { return effort_.StopNow(); });
       // Sets are kept in a map: one costs as much as many arcs.
       spent += 30 * result.ticks;
       effort_.Spend(30 * result.ticks);

@@ -11,10 +11,19 @@ namespace {
 
 using Set = std::vector<ValueId>;  // sorted; values of 0 bytes left out
 
+// A tick is a value looked at: some milliseconds.
+constexpr int64_t kTicksPerQuestion = 100'000;
+
 class Search {
  public:
-  Search(const Problem& problem, int64_t enough_bytes)
-      : problem_(problem), enough_bytes_(enough_bytes) {}
+  Search(const Problem& problem, int64_t enough_bytes,
+         const std::function<bool()>& should_stop)
+      : problem_(problem),
+        enough_bytes_(enough_bytes),
+        should_stop_(should_stop),
+        kept_value_(problem.versions.storage.size(), 0),
+        kept_storage_(problem.bytes.size(), 0),
+        made_storage_(problem.bytes.size(), 0) {}
 
   PebbleResult Run(OpId op, int most_states) {
     Set start;
@@ -35,7 +44,7 @@ class Search {
       if (set.empty() || bottleneck > enough_bytes_ || ++states > most_states) {
         return result_;
       }
-      Expand(bottleneck, neg_depth, set);
+      if (!Expand(bottleneck, neg_depth, set)) return result_;
     }
     // Every way back contradicts itself: such an op cannot have run at all;
     // the base order shows that this does not happen.
@@ -43,7 +52,8 @@ class Search {
   }
 
  private:
-  void Expand(int64_t bottleneck, int64_t neg_depth, const Set& set) {
+  // False: it was told to stop. What was popped before is proven all the same.
+  bool Expand(int64_t bottleneck, int64_t neg_depth, const Set& set) {
     const Versions& versions = problem_.versions;
     int64_t set_bytes = problem_.static_bytes;
     for (const ValueId v : set) set_bytes += problem_.BytesOf(v);
@@ -52,42 +62,32 @@ class Search {
     std::sort(makers_.begin(), makers_.end());
     makers_.erase(std::unique(makers_.begin(), makers_.end()), makers_.end());
     for (const OpId m : makers_) {
+      if (MustStop()) return false;
       ++result_.ticks;
-      const auto make = versions.Make(m);
-      const auto made = [&](ValueId v) {
-        return std::find(make.begin(), make.end(), v) != make.end();
-      };
-      Set before;
-      for (const ValueId v : set) {
-        if (!made(v)) before.push_back(v);
+      ++round_;
+      for (const ValueId v : versions.Make(m)) {
+        made_storage_[versions.storage[v]] = round_;
       }
-      bool clash = false;
+      Set before;
       int64_t bytes = set_bytes + problem_.workspace[m];
-      const auto holds = [&](StorageId s) {
-        // Another version of a storage that m reads or makes would be lost.
-        return std::any_of(before.begin(), before.end(),
-                           [&](ValueId v) { return versions.storage[v] == s; });
-      };
-      for (const ValueId v : make) {
-        const bool in_set = std::binary_search(set.begin(), set.end(), v);
-        if (in_set) continue;
-        if (holds(versions.storage[v])) clash = true;
+      for (const ValueId v : set) {
+        if (versions.maker[v] == m) continue;
+        before.push_back(v);
+        kept_value_[v] = round_;
+        kept_storage_[versions.storage[v]] = round_;
+      }
+      // Another version of a storage that m reads or makes would be lost.
+      bool clash = false;
+      for (const ValueId v : versions.Make(m)) {
+        if (std::binary_search(set.begin(), set.end(), v)) continue;
+        if (kept_storage_[versions.storage[v]] == round_) clash = true;
         bytes += problem_.BytesOf(v);
       }
-      const size_t kept = before.size();
       for (const ValueId u : versions.Need(m)) {
-        if (problem_.BytesOf(u) == 0) continue;
-        const auto end = before.begin() + static_cast<int64_t>(kept);
-        if (std::find(before.begin(), end, u) != end) continue;
+        if (problem_.BytesOf(u) == 0 || kept_value_[u] == round_) continue;
         const StorageId s = versions.storage[u];
-        const bool mutated =
-            std::any_of(make.begin(), make.end(),
-                        [&](ValueId v) { return versions.storage[v] == s; });
-        if (std::any_of(before.begin(), end,
-                        [&](ValueId v) { return versions.storage[v] == s; })) {
-          clash = true;
-        }
-        if (!mutated) bytes += problem_.BytesOf(u);
+        if (kept_storage_[s] == round_) clash = true;
+        if (made_storage_[s] != round_) bytes += problem_.BytesOf(u);
         before.push_back(u);
       }
       if (clash) continue;
@@ -95,6 +95,13 @@ class Search {
       std::sort(before.begin(), before.end());
       Reach(std::max(bottleneck, bytes), std::move(before), neg_depth - 1);
     }
+    return true;
+  }
+
+  bool MustStop() {
+    if (!should_stop_ || result_.ticks < next_question_) return false;
+    next_question_ = result_.ticks + kTicksPerQuestion;
+    return should_stop_();
   }
 
   void Reach(int64_t bottleneck, Set set, int64_t neg_depth = 0) {
@@ -124,7 +131,15 @@ class Search {
 
   const Problem& problem_;
   const int64_t enough_bytes_;
+  const std::function<bool()>& should_stop_;
   PebbleResult result_;
+  int64_t next_question_ = 0;
+  // One op and one set at a time: what has the number of this round is present
+  // before the op (values, their storages) or made by it.
+  int64_t round_ = 0;
+  std::vector<int64_t> kept_value_;
+  std::vector<int64_t> kept_storage_;
+  std::vector<int64_t> made_storage_;
   std::map<Set, int32_t> seen_;  // nodes of a map stay where they are
   std::vector<const Set*> sets_;
   std::vector<int64_t> best_;
@@ -135,8 +150,9 @@ class Search {
 }  // namespace
 
 PebbleResult LeastPeakOf(const Problem& problem, OpId op, int64_t enough_bytes,
-                         int most_states) {
-  return Search(problem, enough_bytes).Run(op, most_states);
+                         int most_states,
+                         const std::function<bool()>& should_stop) {
+  return Search(problem, enough_bytes, should_stop).Run(op, most_states);
 }
 
 }  // namespace reprise::planner

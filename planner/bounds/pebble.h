@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "planner/model/problem.h"
 
@@ -30,8 +31,10 @@ struct PebbleResult {
 };
 
 // Stops as soon as more than `enough_bytes` is proven, after `most_states`
-// sets, or when a way back to nothing is found.
+// sets, when a way back to nothing is found, or when `should_stop` (asked often)
+// says so.
 PebbleResult LeastPeakOf(const Problem& problem, OpId op, int64_t enough_bytes,
-                         int most_states);
+                         int most_states,
+                         const std::function<bool()>& should_stop = {});
 
 }  // namespace reprise::planner

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "planner/bounds/pebble.h"
 #include "planner/bounds/screen.h"
 #include "planner/planner.h"
 #include "tests/planner/oracle.h"
@@ -150,6 +151,33 @@ TEST_P(InterruptTest, ACurveThatIsCutShortSaysNothingFalse) {
     });
     if (HasFailure()) return;
   }
+}
+
+// One set of this graph is 500 values with up to 500 needs each: a quarter of a
+// million values to look at before the next set.
+TEST(PebbleTest, IsAskedToStopWithinOneSetOfManyValues) {
+  constexpr int kOps = 500;
+  StepGraph graph;
+  for (OpId o = 0; o < kOps; ++o) {
+    Op op{.time_ns = 1, .writes = {o}};
+    for (StorageId s = 0; s < o; ++s) op.reads.push_back(s);
+    graph.ops.push_back(std::move(op));
+    graph.storages.push_back({.bytes = 1});
+  }
+  const Problem problem = MakeProblem(graph, {});
+  const auto search = [&](const std::function<bool()>& should_stop) {
+    return LeastPeakOf(problem, kOps - 1, /*enough_bytes=*/kOps,
+                       /*most_states=*/1, should_stop);
+  };
+  int asked = 0;
+
+  const PebbleResult whole = search({});
+  const PebbleResult cut = search([&asked] { return ++asked == 2; });
+
+  EXPECT_EQ(asked, 2);
+  EXPECT_LT(cut.ticks, whole.ticks / 2);
+  // The op itself holds all that came before: known before the first question.
+  EXPECT_EQ(cut.least_bytes, kOps);
 }
 
 std::string NameOfSet(const testing::TestParamInfo<int>& info) {
