@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/daemon.h"
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -27,6 +28,7 @@
 #include "server/service/admin.h"
 #include "server/service/grpc_services.h"
 #include "server/service/handlers.h"
+#include "server/store/damage.h"
 #include "server/store/store.h"
 
 namespace reprise::server {
@@ -40,6 +42,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kShortThreads = 3;
 constexpr size_t kMaxShortWaiting = 1024;
 constexpr int kPlanThreads = 2;
+constexpr int kPromptPlanThreads = 1;
 constexpr size_t kMaxPlansWaiting = 64;
 constexpr auto kOrphanPause = seconds(5);
 constexpr auto kRetentionPause = seconds(60);
@@ -105,6 +108,9 @@ class Daemon::Impl {
     return StrCat("https://", tls_name_, ":", at.port);
   }
 
+  // Calls `open` again where what was wrong with the database could be helped.
+  Status OpenAnyway(const std::string& path,
+                    const std::function<Status()>& open);
   Status TakeLocks();
   Status LearnSecret();
   Status BindPorts();
@@ -116,6 +122,7 @@ class Daemon::Impl {
                const std::vector<v1::StepReport>& steps);
   void FillStatus(v1::ServerStatus& status) const;
   std::string NotReady() const;
+  void ReturnMemory();
   std::string MetricsText() const;
 
   const DaemonOptions options_;
@@ -136,6 +143,7 @@ class Daemon::Impl {
   std::unique_ptr<RunWatcher> watcher_;
   std::unique_ptr<WorkerPool> short_work_;
   std::unique_ptr<WorkerPool> planners_;
+  ByteShare sent_graphs_{kMaxSentBytes};
   std::unique_ptr<Services> services_;
   MethodTable methods_{metrics_};
   std::unique_ptr<Committer> committer_;
@@ -162,9 +170,13 @@ Status Daemon::Impl::Start() {
   RETURN_IF_ERROR(TakeLocks());
   RETURN_IF_ERROR(LearnSecret());
   RETURN_IF_ERROR(BindPorts());
-  ASSIGN_OR_RETURN(store_,
-                   Store::Open({.path = options_.data_dir + "/reprise.db",
-                                .max_pages = options_.max_store_pages}));
+  const std::string database = options_.data_dir + "/reprise.db";
+  RETURN_IF_ERROR(OpenAnyway(database, [&]() -> Status {
+    ASSIGN_OR_RETURN(
+        store_,
+        Store::Open({.path = database, .max_pages = options_.max_store_pages}));
+    return OkStatus();
+  }));
   RETURN_IF_ERROR(StartServices());
   RETURN_IF_ERROR(StartTls());
   RETURN_IF_ERROR(StartCollector());
@@ -176,7 +188,25 @@ Status Daemon::Impl::Start() {
                       [this](int fd) { http_->Adopt(fd); });
     }
   }
+  KeepRoom(options_.data_dir);
   return Announce();
+}
+
+// A daemon that does not start leaves every job without a plan.
+Status Daemon::Impl::OpenAnyway(const std::string& path,
+                                const std::function<Status()>& open) {
+  Status opened = open();
+  if (opened.code() == Code::kResourceExhausted && UseRoom(options_.data_dir)) {
+    LogWarning(StrCat(opened.message(),
+                      "; what is stored can be read, nothing new is kept until "
+                      "there is room"));
+    opened = open();
+  }
+  if (opened.code() != Code::kDataLoss) return opened;
+  ASSIGN_OR_RETURN(const std::string aside, SetAside(path));
+  LogError(StrCat(opened.message(), "; the damaged file is kept as ", aside,
+                  " and a new one is begun"));
+  return open();
 }
 
 Status Daemon::Impl::TakeLocks() {
@@ -252,7 +282,8 @@ Status Daemon::Impl::StartServices() {
   planning_ = std::make_unique<Planning>(*store_, hub_, metrics_);
   watcher_ = std::make_unique<RunWatcher>(*store_, hub_);
   short_work_ = std::make_unique<WorkerPool>(kShortThreads, kMaxShortWaiting);
-  planners_ = std::make_unique<WorkerPool>(kPlanThreads, kMaxPlansWaiting);
+  planners_ = std::make_unique<WorkerPool>(kPlanThreads, kMaxPlansWaiting,
+                                           kPromptPlanThreads);
   services_.reset(new Services{
       .store = *store_,
       .hub = hub_,
@@ -261,6 +292,7 @@ Status Daemon::Impl::StartServices() {
       .watcher = *watcher_,
       .short_work = *short_work_,
       .planners = *planners_,
+      .sent_graphs = sent_graphs_,
       .fill_status = [this](v1::ServerStatus& status) { FillStatus(status); },
       .open_window =
           [this](const std::string& run_id, const v1::OpenWindow& window) {
@@ -316,8 +348,10 @@ Status Daemon::Impl::StartCollector() {
   options.spool_path = options_.data_dir + "/spool.db";
   options.channel = grpc_->InProcessChannel();
   options.version = VersionText();
-  ASSIGN_OR_RETURN(collector_, Collector::Start(std::move(options)));
-  return OkStatus();
+  return OpenAnyway(options.spool_path, [&]() -> Status {
+    ASSIGN_OR_RETURN(collector_, Collector::Start(options));
+    return OkStatus();
+  });
 }
 
 Status Daemon::Impl::Announce() {
@@ -369,11 +403,12 @@ void Daemon::Impl::OnSteps(const std::string& run_id,
     peak_bytes = std::max(peak_bytes, step.peak_bytes());
   }
   if (plan_id.empty()) return;
-  (void)planners_->Post([this, run_id, plan_id, peak_bytes] {
+  const auto replan = [this, run_id, plan_id, peak_bytes] {
     const std::optional<v1::Plan> plan =
         planning_->Replan(run_id, plan_id, peak_bytes);
     if (plan) ingest_->PushPlan(run_id, *plan);
-  });
+  };
+  (void)planners_->Post(replan, Lane::kJob);
 }
 
 void Daemon::Impl::FillStatus(v1::ServerStatus& status) const {
@@ -446,6 +481,15 @@ std::string Daemon::Impl::MetricsText() const {
   return text;
 }
 
+// Much that was sent at once is kept for reuse (malloc_policy.h), which is
+// worth it for chunks and not for a crowd that has left.
+void Daemon::Impl::ReturnMemory() {
+  constexpr uint64_t kCrowd = 16 << 20;
+  const uint64_t graphs = sent_graphs_.EmptiedFrom();
+  const uint64_t bodies = http_->BodiesEmptiedFrom();
+  if (std::max(graphs, bodies) > kCrowd) ::malloc_trim(0);
+}
+
 bool Daemon::Impl::Tick() {
   const Clock::time_point now = Clock::now();
   if (now - last_orphans_ >= kOrphanPause) {
@@ -462,8 +506,10 @@ bool Daemon::Impl::Tick() {
     if (!removed.ok()) LogWarning(removed.status().message());
     // At the next tick where there may be more to remove.
     const bool more = removed.ok() && *removed > 0;
+    KeepRoom(options_.data_dir);
     next_retention_ = more ? now : now + kRetentionPause;
   }
+  ReturnMemory();
   if (!options_.private_daemon) return false;
   // Nobody finds it any more where its socket was removed.
   if (::access(options_.agent_socket.c_str(), F_OK) != 0) return true;

@@ -208,6 +208,12 @@ PlanAnswer PlanRelay::Ask(Job& job) {
     if (!graph_id.ok()) return failed(graph_id.status());
     request.set_graph_id(*std::move(graph_id));
   }
+  // A job that is only watched: its graph is for the page.
+  if (job.wish.budget.empty()) {
+    answer.status = REPRISE_PLAN_NOT_PLANNED;
+    answer.sentence = "no budget was given";
+    return answer;
+  }
   request.set_budget(job.wish.budget);
   request.set_run_id(job.run_id);
   request.set_device_bytes(static_cast<int64_t>(job.wish.device_bytes));

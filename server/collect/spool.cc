@@ -6,6 +6,7 @@
 
 #include "base/str_cat.h"
 #include "server/collect/spool_sql.h"  // generated: kSpoolSql
+#include "server/store/damage.h"
 
 namespace reprise::server {
 
@@ -81,6 +82,7 @@ uint64_t Unsigned(int64_t value) { return static_cast<uint64_t>(value); }
 StatusOr<Spool> Spool::Open(const std::string& path, bool durable_power_loss) {
   if (path.empty()) return InvalidArgument("spool: the path is empty");
   ASSIGN_OR_RETURN(Database database, Database::Open(path, kPageBytes));
+  RETURN_IF_ERROR(CheckWhole(database, path));
   RETURN_IF_ERROR(Migrate(database));
   RETURN_IF_ERROR(database.Execute(
       StrCat("PRAGMA wal_autocheckpoint = ", kCheckpointBytes / kPageBytes)));

@@ -12,6 +12,13 @@ namespace {
 
 constexpr size_t kMostDevices = 1024;
 constexpr int64_t kMostEntryBytes = int64_t{1} << 50;
+// Entries, frames and blocks have some ten keys, stacks some hundred frames.
+// They may be shared by any number of events, and each looks at them again.
+constexpr size_t kMostKeys = 64;
+constexpr size_t kMostFrames = 1024;
+constexpr size_t kMostPathBytes = 4096;
+constexpr size_t kMostNameBytes = 512;
+constexpr uint64_t kMostBlocks = 1 << 27;
 constexpr int64_t kMostMicroseconds = int64_t{1} << 52;
 // Without times, events are a microsecond apart.
 constexpr int64_t kNsPerEvent = 1000;
@@ -25,10 +32,14 @@ struct TraceEntry {
   bool stack_lost = false;  // was read long before, and is no longer held
 };
 
+Status CheckDict(const PickleValue& item, const char* what) {
+  if (!item.is_dict()) return InvalidArgument(StrCat(what, " that is no dict"));
+  if (item.items().size() <= 2 * kMostKeys) return OkStatus();
+  return InvalidArgument(StrCat(what, " of more than ", kMostKeys, " keys"));
+}
+
 StatusOr<TraceEntry> ReadEntry(const PickleValue& item) {
-  if (!item.is_dict()) {
-    return InvalidArgument("a trace entry that is no dict");
-  }
+  RETURN_IF_ERROR(CheckDict(item, "a trace entry"));
   const PickleValue* action = item.Find("action");
   if (action == nullptr || !action->is_text()) {
     return InvalidArgument("a trace entry without its action");
@@ -67,11 +78,12 @@ struct SegmentEnd {
   int64_t device = 0;
   int64_t reserved = 0;
   int64_t live = 0;
+  uint64_t blocks = 0;
 };
 
 StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
   SegmentEnd end;
-  if (!item.is_dict()) return InvalidArgument("a segment that is no dict");
+  RETURN_IF_ERROR(CheckDict(item, "a segment"));
   if (const PickleValue* device = item.Find("device")) {
     if (!device->AsInt(end.device)) end.device = 0;
   }
@@ -84,7 +96,12 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
   if (blocks == nullptr || !blocks->is_list()) {
     return InvalidArgument("a segment without its blocks");
   }
+  end.blocks = blocks->items().size();
   for (const PickleValue& block : blocks->items()) {
+    if (block.items().size() > 2 * kMostKeys) {
+      return InvalidArgument(
+          StrCat("a block of more than ", kMostKeys, " keys"));
+    }
     const PickleValue* state = block.Find("state");
     if (state == nullptr || !state->text().starts_with("active")) continue;
     // The trace has what was asked for, not what it was rounded up to.
@@ -104,35 +121,57 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
   return end;
 }
 
+// Its first bytes, with whole characters.
+std::string_view Cut(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) {
+    --most;
+  }
+  return text.substr(0, most);
+}
+
+// The end of a path: a text of megabytes may be shared by all events.
+std::string_view PathOf(const PickleValue& frame) {
+  if (frame.items().size() > 2 * kMostKeys) return {};
+  const PickleValue* file = frame.Find("filename");
+  if (file == nullptr) return {};
+  std::string_view path = file->text();
+  if (path.size() <= kMostPathBytes) return path;
+  path.remove_prefix(path.size() - kMostPathBytes);
+  // No name is that long: what is cut is a folder, or no path at all.
+  const size_t slash = path.find('/');
+  return slash == std::string_view::npos ? path.substr(0, 0)
+                                         : path.substr(slash);
+}
+
 // "train.py:12 loss", of the innermost frame outside of PyTorch itself.
 std::string NameOfStack(const PickleValue* frames) {
   if (frames == nullptr || !frames->is_list()) return "";
+  const std::vector<PickleValue>& all = frames->items();
   const PickleValue* best = nullptr;
-  for (const PickleValue& frame : frames->items()) {
-    const PickleValue* file = frame.Find("filename");
-    if (file == nullptr || !file->text().ends_with(".py")) continue;
-    if (best == nullptr) best = &frame;
-    if (file->text().find("/torch/") == std::string_view::npos) {
-      best = &frame;
+  for (size_t i = 0; i < std::min(all.size(), kMostFrames); ++i) {
+    const std::string_view path = PathOf(all[i]);
+    if (!path.ends_with(".py")) continue;
+    if (best == nullptr) best = &all[i];
+    if (path.find("/torch/") == std::string_view::npos) {
+      best = &all[i];
       break;
     }
   }
-  if (best == nullptr && !frames->items().empty()) best = &frames->items()[0];
-  if (best == nullptr) return "";
-  const PickleValue* file = best->Find("filename");
+  if (best == nullptr && !all.empty()) best = &all[0];
+  if (best == nullptr || best->items().size() > 2 * kMostKeys) return "";
   const PickleValue* line = best->Find("line");
   const PickleValue* name = best->Find("name");
   std::string text;
   int64_t number = 0;
-  if (file != nullptr && !file->text().empty()) {
-    const std::string_view path = file->text();
+  if (const std::string_view path = PathOf(*best); !path.empty()) {
     text = path.substr(path.rfind('/') + 1);
     if (line != nullptr && line->AsInt(number) && number > 0) {
       text += StrCat(":", number);
     }
   }
   if (name != nullptr && !name->text().empty()) {
-    text += StrCat(text.empty() ? "" : " ", name->text());
+    text += StrCat(text.empty() ? "" : " ", Cut(name->text(), kMostNameBytes));
   }
   return text;
 }
@@ -153,6 +192,7 @@ struct Device {
 struct FirstReading {
   std::vector<Device> devices;
   bool traces = false;
+  uint64_t blocks = 0;
 
   Status TakeEntry(size_t device, const PickleValue& item) {
     if (device >= kMostDevices) {
@@ -184,6 +224,10 @@ struct FirstReading {
     const auto device = static_cast<size_t>(end.device);
     if (devices.size() <= device) devices.resize(device + 1);
     Device& on = devices[device];
+    blocks += end.blocks;
+    if (blocks > kMostBlocks) {
+      return InvalidArgument(StrCat("more than ", kMostBlocks, " blocks"));
+    }
     on.has_segments = true;
     on.end_live = std::min(on.end_live + end.live, int64_t{1} << 60);
     on.reserved = std::min(on.reserved + end.reserved, int64_t{1} << 60);

@@ -52,11 +52,15 @@ class HttpServer::Impl {
         ::close(fd);
         return;
       }
+      // Closes the socket.
+      if (connections_.size() >= kMaxHttpConnections) return;
       std::make_shared<Connection>(std::move(socket), tls, handler_, uploads_,
-                                   connections_)
+                                   bodies_, connections_)
           ->Read();
     });
   }
+
+  uint64_t BodiesEmptiedFrom() { return bodies_.EmptiedFrom(); }
 
   void Stop() {
     if (!thread_.joinable()) return;
@@ -90,6 +94,7 @@ class HttpServer::Impl {
 
   const HttpHandler handler_;
   const HttpUploadOpener uploads_;
+  ByteShare bodies_{kMaxHttpBodiesBytes};
   Connections connections_;
   asio::io_context context_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
@@ -100,6 +105,7 @@ HttpServer::HttpServer(HttpHandler handler, HttpUploadOpener uploads)
     : impl_(std::make_unique<Impl>(std::move(handler), std::move(uploads))) {}
 HttpServer::~HttpServer() = default;
 void HttpServer::Adopt(int fd, bool tls) { impl_->Adopt(fd, tls); }
+uint64_t HttpServer::BodiesEmptiedFrom() { return impl_->BodiesEmptiedFrom(); }
 void HttpServer::Stop() { impl_->Stop(); }
 
 }  // namespace reprise::server

@@ -67,8 +67,11 @@ class HttpReply {
 using HttpHandler =
     std::function<void(HttpRequest request, std::shared_ptr<HttpReply> reply)>;
 
-// Largest request body.
+// Largest request body; what all that are being sent may hold together, before
+// others are answered 503; most connections, before others are closed.
 inline constexpr uint64_t kMaxHttpBodyBytes = 4 << 20;
+inline constexpr uint64_t kMaxHttpBodiesBytes = 128 << 20;
+inline constexpr size_t kMaxHttpConnections = 4096;
 
 // Takes one body. Destroyed without Finish: the client went away.
 class HttpUpload {
@@ -103,6 +106,10 @@ class HttpServer {
   // Takes over a connected, non-blocking socket; `tls`: its client speaks TLS
   // with whoever holds the other end.
   void Adopt(int fd, bool tls = false);
+
+  // Once no body is being sent: the most bytes that were, together, since it
+  // was last asked; else 0.
+  uint64_t BodiesEmptiedFrom();
 
   // Closes all connections and ends the thread.
   void Stop();

@@ -10,6 +10,7 @@ namespace {
 constexpr size_t kPartBytes = 256 << 10;
 // Of a refused body: what is read, and for how long, before the socket closes.
 constexpr size_t kLingerBytes = 64 << 20;
+constexpr size_t kLingerPartBytes = 16 << 10;
 constexpr auto kLingerTime = std::chrono::seconds(5);
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -77,6 +78,8 @@ HttpRequest Connection::RequestOf(const http::request_header<>& head) {
     target.resize(mark);
   }
   request.path = std::move(target);
+  const auto accepted = head[http::field::accept_encoding];
+  accepts_gzip_ = Accepts({accepted.data(), accepted.size()}, "gzip");
   for (const auto& field : head) {
     std::string name(field.name_string());
     for (char& c : name) {
@@ -115,6 +118,10 @@ void Connection::OnHead(beast::error_code error) {
     Refuse(413, "the request is too large\n");
     return;
   }
+  if (!ExpectBody()) {
+    Refuse(503, "too much is being sent at once; try again\n");
+    return;
+  }
   parser_.emplace(std::move(*head_parser_));
   parser_->body_limit(kMaxHttpBodyBytes);
   http::async_read(
@@ -122,6 +129,16 @@ void Connection::OnHead(beast::error_code error) {
       [self = shared_from_this()](beast::error_code error, size_t /*bytes*/) {
         self->OnRead(error);
       });
+}
+
+bool Connection::ExpectBody() {
+  // One of unknown length may have any that is allowed.
+  const uint64_t bytes = head_parser_->chunked()
+                             ? kMaxHttpBodyBytes
+                             : head_parser_->content_length().value_or(0);
+  if (!bodies_.Take(bytes)) return false;
+  body_bytes_ = bytes;
+  return true;
 }
 
 void Connection::OnRead(beast::error_code error) {
@@ -158,7 +175,7 @@ void Connection::Linger() {
   beast::error_code ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
   if (lingered_bytes_ == 0) stream_.expires_after(kLingerTime);
-  part_.resize(kPartBytes);
+  part_.resize(kLingerPartBytes);
   stream_.async_read_some(
       asio::buffer(part_),
       [self = shared_from_this()](beast::error_code error, size_t bytes) {

@@ -27,6 +27,8 @@
 #include <string>
 #include <utility>
 
+#include "server/byte_share.h"
+#include "server/net/compress.h"
 #include "server/net/http.h"
 
 namespace reprise::server {
@@ -52,15 +54,20 @@ using Connections = std::set<Connection*>;
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, bool tls, const HttpHandler& handler,
-             const HttpUploadOpener& uploads, Connections& connections)
+             const HttpUploadOpener& uploads, ByteShare& bodies,
+             Connections& connections)
       : stream_(std::move(socket)),
         tls_(tls),
         handler_(handler),
         uploads_(uploads),
+        bodies_(bodies),
         connections_(connections) {
     connections_.insert(this);
   }
-  ~Connection() { connections_.erase(this); }
+  ~Connection() {
+    ForgetBody();
+    connections_.erase(this);
+  }
 
   // The head of the next request; what its body is for is known then.
   void Read() {
@@ -77,6 +84,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void Close() {
     cancelled_ = true;
+    ForgetBody();
     beast::error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
     stream_.close();
@@ -87,6 +95,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Respond(HttpResponse response) {
     if (cancelled_ || answered_) return;
     answered_ = true;
+    ForgetBody();
+    if (accepts_gzip_) Compress(response);
     const bool keep = keep_alive_;
     const bool head = head_;
     auto message = std::make_shared<http::response<http::string_body>>(
@@ -121,6 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void BeginStream(int status, const HttpHeaders& headers) {
     if (cancelled_ || answered_) return;
     answered_ = true;
+    ForgetBody();
     streaming_ = true;
     auto message = std::make_shared<http::response<http::empty_body>>(
         http::int_to_status(static_cast<unsigned>(status)), 11);
@@ -173,6 +184,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Refuse(HttpResponse response);
   void Refuse(int status, const char* why);
   void Linger();
+  // Of the share of all bodies; false: there is no room.
+  bool ExpectBody();
+  void ForgetBody() { bodies_.Give(std::exchange(body_bytes_, 0)); }
   HttpRequest RequestOf(const http::request_header<>& head);
 
   void OnAnswered(beast::error_code error) {
@@ -246,6 +260,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const bool tls_;
   const HttpHandler& handler_;
   const HttpUploadOpener& uploads_;
+  ByteShare& bodies_;
   Connections& connections_;
   const beast::tcp_stream::executor_type executor_ = stream_.get_executor();
   beast::flat_buffer buffer_;
@@ -257,6 +272,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<HttpUpload> upload_;
   unsigned version_ = 11;  // of the request
   bool head_ = false;
+  bool accepts_gzip_ = false;
   bool keep_alive_ = true;
   bool answered_ = false;
   bool streaming_ = false;
@@ -264,6 +280,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool ended_ = false;
   bool unread_ = false;  // the client may still be sending a refused body
   size_t lingered_bytes_ = 0;
+  uint64_t body_bytes_ = 0;  // taken of bodies_
   std::deque<std::string> chunks_;
 };
 

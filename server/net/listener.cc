@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <vector>
 
 #include "base/str_cat.h"
@@ -135,15 +136,25 @@ void Listener::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
+bool Listener::HandOn(int fd, bool last_chance) const {
+  const Kind kind = Look(fd);
+  if (kind == Kind::kUnknown && !last_chance) return false;
+  if (kind == Kind::kUnknown || kind == Kind::kGone) {
+    ::close(fd);
+    return true;
+  }
+  SetOption(fd, SOL_SOCKET, SO_RCVLOWAT, 1);
+  (kind == Kind::kGrpc ? to_grpc_ : to_http_)(fd);
+  return true;
+}
+
 void Listener::Loop() {
-  std::vector<Silent> silent;
+  std::deque<Silent> silent;  // oldest first
   std::vector<pollfd> polled;
   while (!stopping_) {
     polled.clear();
     polled.push_back({wake_fd_, POLLIN, 0});
-    // With a full waiting room new clients wait in the backlog.
-    const bool accepting = silent.size() < kMaxSilent;
-    polled.push_back({accepting ? listen_fd_ : -1, POLLIN, 0});
+    polled.push_back({listen_fd_, POLLIN, 0});
     for (const Silent& client : silent) {
       polled.push_back({client.fd, POLLIN, 0});
     }
@@ -155,15 +166,7 @@ void Listener::Loop() {
 
     const Clock::time_point now = Clock::now();
     std::erase_if(silent, [&](const Silent& client) {
-      const Kind kind = Look(client.fd);
-      if (kind == Kind::kUnknown && now - client.since < kSilence) return false;
-      if (kind == Kind::kUnknown || kind == Kind::kGone) {
-        ::close(client.fd);
-        return true;
-      }
-      SetOption(client.fd, SOL_SOCKET, SO_RCVLOWAT, 1);
-      (kind == Kind::kGrpc ? to_grpc_ : to_http_)(client.fd);
-      return true;
+      return HandOn(client.fd, /*last_chance=*/now - client.since >= kSilence);
     });
 
     while ((polled[1].revents & POLLIN) != 0) {
@@ -184,7 +187,12 @@ void Listener::Loop() {
       } else {
         // poll() reports the socket when all four bytes are there.
         SetOption(fd, SOL_SOCKET, SO_RCVLOWAT, kPrefaceBytes);
+        if (HandOn(fd, /*last_chance=*/false)) continue;
         silent.push_back({fd, now});
+        if (silent.size() <= kMaxSilent) continue;
+        // Its bytes may have come meanwhile.
+        (void)HandOn(silent.front().fd, /*last_chance=*/true);
+        silent.pop_front();
       }
     }
   }

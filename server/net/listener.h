@@ -6,8 +6,9 @@
 //                                ── else   ─▶ HTTP/1.1
 //
 // The bytes are looked at, not taken. A client that sends nothing waits in the
-// poll set, costs no thread, holds nobody up, and is dropped after ten
-// seconds. In split mode a listener serves one kind and looks at nothing.
+// poll set, costs no thread, holds nobody up, and is dropped after ten seconds;
+// where 512 wait, the oldest makes way for the next. In split mode a listener
+// serves one kind and looks at nothing.
 #pragma once
 
 #include <atomic>
@@ -52,6 +53,9 @@ class Listener {
         wake_fd_(wake_fd) {}
 
   void Loop();
+  // Gives the socket to whom it is for; false: not known yet. With the last
+  // chance it is closed then.
+  bool HandOn(int fd, bool last_chance) const;
 
   const Address address_;
   const Serves serves_;

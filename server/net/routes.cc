@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "server/net/compress.h"
 #include "server/net/connect.h"
 #include "server/net/page_gate.h"
 
@@ -75,23 +76,34 @@ const WebFile* FindFile(std::span<const WebFile> files, std::string_view path) {
   return found == files.end() ? nullptr : &*found;
 }
 
-void RespondFile(const WebFile& file, HttpReply& reply) {
+// `files`: the build may have put the same in brotli beside the file.
+void RespondFile(std::span<const WebFile> files, const WebFile& file,
+                 std::string_view accept_encoding, HttpReply& reply) {
   // The build puts a hash into the names of everything below assets/.
   const bool hashed = file.path.starts_with("assets/");
+  HttpHeaders headers =
+      PageHeaders(ContentType(file.path),
+                  hashed ? "public, max-age=31536000, immutable" : "no-cache");
+  const WebFile* brotli = Accepts(accept_encoding, "br")
+                              ? FindFile(files, StrCat(file.path, ".br"))
+                              : nullptr;
+  if (brotli != nullptr) {
+    headers.emplace_back("Content-Encoding", "br");
+    headers.emplace_back("Vary", "Accept-Encoding");
+  }
   reply.Respond({.status = 200,
-                 .headers = PageHeaders(ContentType(file.path),
-                                        hashed ? "public, max-age=31536000, "
-                                                 "immutable"
-                                               : "no-cache"),
+                 .headers = std::move(headers),
                  .body = {},
-                 .view = file.bytes});
+                 .view = brotli != nullptr ? brotli->bytes : file.bytes});
 }
 
-void ServeFile(std::span<const WebFile> files, std::string_view path,
+void ServeFile(std::span<const WebFile> files, const HttpRequest& request,
                HttpReply& reply) {
+  std::string_view path = request.path;
+  const std::string_view accepted = request.Header("accept-encoding");
   path.remove_prefix(1);
   if (const WebFile* file = FindFile(files, path); file != nullptr) {
-    RespondFile(*file, reply);
+    RespondFile(files, *file, accepted, reply);
     return;
   }
   const std::string_view last = path.substr(path.rfind('/') + 1);
@@ -100,7 +112,7 @@ void ServeFile(std::span<const WebFile> files, std::string_view path,
     return;
   }
   if (const WebFile* index = FindFile(files, "index.html"); index != nullptr) {
-    RespondFile(*index, reply);
+    RespondFile(files, *index, accepted, reply);
     return;
   }
   reply.Respond({.status = 200,
@@ -156,7 +168,7 @@ void Serve(const Routes& routes, HttpRequest request,
                     .body = routes.metrics(),
                     .view = {}});
   } else if (request.path.starts_with('/')) {
-    ServeFile(routes.files, request.path, *reply);
+    ServeFile(routes.files, request, *reply);
   } else {
     RespondText(*reply, 400, "the path must begin with /");
   }

@@ -12,13 +12,11 @@
 #include "reprise/v1/admin.grpc.pb.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
+#include "server/service/put_graph_call.h"
 
 namespace reprise::server {
 
 namespace {
-
-constexpr size_t kMaxGraphBytes = 64 << 20;
-constexpr size_t kMaxPartBytes = 1 << 20;
 
 grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message()};
@@ -113,70 +111,6 @@ class StreamCall final : public Call,
   std::shared_ptr<StreamCall> self_;
 };
 
-// ---- PutGraphCall ----
-
-class PutGraphCall final : public grpc::ServerReadReactor<v1::GraphPart> {
- public:
-  PutGraphCall(Services& services, v1::GraphRef* response)
-      : services_(services), response_(response) {
-    StartRead(&part_);
-  }
-
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      Store();
-      return;
-    }
-    const Status status = Take();
-    if (!status.ok()) {
-      Finish(ToGrpc(status));
-      return;
-    }
-    StartRead(&part_);
-  }
-  void OnDone() override { delete this; }
-
- private:
-  Status Take() {
-    if (part_.data().size() > kMaxPartBytes) {
-      return ResourceExhausted(StrCat("part ", parts_, ": at most ",
-                                      kMaxPartBytes, " bytes, got ",
-                                      part_.data().size()));
-    }
-    if (serialized_.size() + part_.data().size() > kMaxGraphBytes) {
-      return ResourceExhausted(StrCat("the step graph is larger than ",
-                                      kMaxGraphBytes,
-                                      " bytes; capture a shorter step"));
-    }
-    if (parts_++ == 0) {
-      run_id_ = part_.run_id();
-      graph_id_ = part_.graph_id();
-    }
-    serialized_ += part_.data();
-    return OkStatus();
-  }
-
-  void Store() {
-    auto work = [this] {
-      StatusOr<v1::GraphRef> ref =
-          PutGraph(services_, run_id_, graph_id_, serialized_);
-      if (ref.ok()) *response_ = std::move(*ref);
-      Finish(ToGrpc(ref.status()));
-    };
-    if (services_.short_work.Post(std::move(work))) return;
-    Finish(
-        {grpc::StatusCode::UNAVAILABLE, "the server is busy or shutting down"});
-  }
-
-  Services& services_;
-  v1::GraphRef* const response_;
-  v1::GraphPart part_;
-  size_t parts_ = 0;
-  std::string run_id_;
-  std::string graph_id_;
-  std::string serialized_;
-};
-
 // ---- The services ----
 
 // Starts the method of the table that has this name.
@@ -221,12 +155,11 @@ class Adapter {
 class PlannerService final : public v1::Planner::CallbackService {
  public:
   PlannerService(Services& services, const MethodTable& table)
-      : services_(services), adapter_(table, "/reprise.v1.Planner/") {}
+      : uploads_(services), adapter_(table, "/reprise.v1.Planner/") {}
 
   grpc::ServerReadReactor<v1::GraphPart>* PutGraph(
-      grpc::CallbackServerContext* /*context*/,
-      v1::GraphRef* response) override {
-    return new PutGraphCall(services_, response);
+      grpc::CallbackServerContext* context, v1::GraphRef* response) override {
+    return uploads_.Begin(context, response);
   }
   grpc::ServerWriteReactor<v1::GraphPart>* GetGraph(
       grpc::CallbackServerContext* /*context*/,
@@ -266,7 +199,7 @@ class PlannerService final : public v1::Planner::CallbackService {
   }
 
  private:
-  Services& services_;
+  GraphUploads uploads_;
   const Adapter adapter_;
 };
 

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "reprise/v1/planner.pb.h"
 #include "reprise/v1/query.pb.h"
+#include "server/byte_share.h"
 #include "server/metrics.h"
 #include "server/service/method.h"
 #include "server/service/planning.h"
@@ -28,6 +29,9 @@ using StatusFiller = std::function<void(v1::ServerStatus&)>;
 using WindowOpener =
     std::function<int(const std::string& run_id, const v1::OpenWindow&)>;
 
+// What the step graphs that are being sent may hold, all together.
+inline constexpr uint64_t kMaxSentBytes = 256 << 20;
+
 // References outlive all calls.
 struct Services {
   Store& store;
@@ -37,6 +41,7 @@ struct Services {
   RunWatcher& watcher;
   WorkerPool& short_work;
   WorkerPool& planners;
+  ByteShare& sent_graphs;  // of PutGraph calls that are under way
   StatusFiller fill_status;
   WindowOpener open_window;
 };

@@ -26,6 +26,11 @@ void RunPlan(Services& services, const v1::PlanRequest& request, Call& call) {
   call.Finish(plan.status());
 }
 
+Lane LaneOf(const v1::PlanRequest& request) {
+  if (request.time_limit_ms() > kMaxPromptMs) return Lane::kPatient;
+  return request.run_id().empty() ? Lane::kPrompt : Lane::kJob;
+}
+
 }  // namespace
 
 void StartPlan(Services& services,
@@ -40,7 +45,7 @@ void StartPlan(Services& services,
     }
     RunPlan(services, *request, *call);
   };
-  if (services.planners.Post(std::move(work))) return;
+  if (services.planners.Post(std::move(work), LaneOf(*request))) return;
   --services.metrics.plans_waiting;
   call->Finish(ResourceExhausted(
       "too many plans are waiting; try again when some are done"));

@@ -29,6 +29,8 @@ inline constexpr uint32_t kMaxReplans = 4;
 
 inline constexpr uint32_t kDefaultTimeLimitMs = 5000;
 inline constexpr uint32_t kMaxTimeLimitMs = 600'000;
+// Plans that may take longer wait behind those that may not.
+inline constexpr uint32_t kMaxPromptMs = 10'000;
 
 struct PlanningHooks {
   // Asked often, from the planner; true ends the call with CANCELLED.

@@ -96,7 +96,7 @@ void StartSweep(Services& services,
                      ? Cancelled("the client left before the sweep began")
                      : RunSweep(services, *request, *call));
   };
-  if (services.planners.Post(std::move(work))) return;
+  if (services.planners.Post(std::move(work), Lane::kPatient)) return;
   --services.metrics.plans_waiting;
   call->Finish(ResourceExhausted(
       "too many plans are waiting; try again when some are done"));

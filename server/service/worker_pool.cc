@@ -5,26 +5,31 @@
 
 namespace reprise::server {
 
-WorkerPool::WorkerPool(int threads, size_t max_waiting)
+WorkerPool::WorkerPool(int threads, size_t max_waiting, int prompt_threads)
     : max_waiting_(max_waiting) {
-  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+  for (int i = 0; i < threads + prompt_threads; ++i) {
+    threads_.emplace_back([this, prompt = i >= threads] { Loop(prompt); });
+  }
 }
 
 WorkerPool::~WorkerPool() { Stop(); }
 
-bool WorkerPool::Post(std::function<void()> work) {
+bool WorkerPool::Post(std::function<void()> work, Lane lane) {
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_ || queue_.size() >= max_waiting_) return false;
-    queue_.push_back(std::move(work));
+    if (stopping_ || QueueOf(lane).size() >= max_waiting_) return false;
+    QueueOf(lane).push_back({++posted_, std::move(work)});
   }
-  changed_.notify_one();
+  // One that is woken may be one that does not take this lane.
+  changed_.notify_all();
   return true;
 }
 
 size_t WorkerPool::waiting() const {
   const std::lock_guard lock(mutex_);
-  return queue_.size();
+  size_t count = 0;
+  for (const Queue& queue : queues_) count += queue.size();
+  return count;
 }
 
 void WorkerPool::Stop() {
@@ -38,13 +43,23 @@ void WorkerPool::Stop() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void WorkerPool::Loop() {
+WorkerPool::Queue* WorkerPool::Next(bool prompt_only) {
+  if (Queue& jobs = QueueOf(Lane::kJob); !jobs.empty()) return &jobs;
+  Queue& prompt = QueueOf(Lane::kPrompt);
+  Queue& patient = QueueOf(Lane::kPatient);
+  if (prompt_only || patient.empty()) return prompt.empty() ? nullptr : &prompt;
+  if (prompt.empty()) return &patient;
+  return prompt.front().number < patient.front().number ? &prompt : &patient;
+}
+
+void WorkerPool::Loop(bool prompt_only) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    std::function<void()> work = std::move(queue_.front());
-    queue_.pop_front();
+    changed_.wait(lock, [&] { return stopping_ || Next(prompt_only); });
+    Queue* queue = Next(prompt_only);
+    if (queue == nullptr) return;
+    std::function<void()> work = std::move(queue->front().work);
+    queue->pop_front();
     lock.unlock();
     work();
     work = nullptr;  // its captures die outside the lock

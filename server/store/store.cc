@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/str_cat.h"
+#include "server/store/damage.h"
 #include "server/store/migrate.h"
 
 namespace reprise::server {
@@ -19,6 +20,29 @@ int64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
+// A file may say that it has a schema and have none of its tables.
+Status CheckTables(Database& database, const std::string& path) {
+  constexpr char kTables[] =
+      "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
+  ASSIGN_OR_RETURN(Database fresh, Database::Open(":memory:"));
+  RETURN_IF_ERROR(Migrate(fresh, Migrations()));
+  ASSIGN_OR_RETURN(Statement wanted, fresh.Prepare(kTables));
+  ASSIGN_OR_RETURN(
+      Statement has,
+      database.Prepare("SELECT 1 FROM sqlite_schema WHERE name = ?1"));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool more, wanted.Step());
+    if (!more) return OkStatus();
+    has.Reset();
+    RETURN_IF_ERROR(has.Bind(1, wanted.Text(0)));
+    ASSIGN_OR_RETURN(const bool found, has.Step());
+    if (found) continue;
+    return {Code::kDataLoss,
+            StrCat(path, ": the table ", std::string(wanted.Text(0)),
+                   " is missing")};
+  }
+}
+
 }  // namespace
 
 int64_t RealtimeNs() {
@@ -29,7 +53,9 @@ int64_t RealtimeNs() {
 
 StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   ASSIGN_OR_RETURN(Database writer, Database::Open(options.path));
+  RETURN_IF_ERROR(CheckWhole(writer, options.path));
   RETURN_IF_ERROR(Migrate(writer, Migrations()));
+  RETURN_IF_ERROR(CheckTables(writer, options.path));
   // A read-only file opens without complaint; find out now, not at the first
   // chunk.
   RETURN_IF_ERROR(writer.Transaction([&]() -> Status {

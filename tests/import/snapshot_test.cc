@@ -49,6 +49,44 @@ StatusOr<Snapshot> Open(const std::string& bytes,
       device);
 }
 
+// A pickle in which all events have one stack, with one long text.
+std::string SharedText(size_t bytes, int events) {
+  std::string size;
+  for (int i = 0; i < 4; ++i) size += static_cast<char>(bytes >> (8 * i));
+  std::string first = Event("alloc", 1, 10, 1);
+  first.pop_back();
+  first += Text("frames") + "](}(" + Text("filename") + Text("a.py") +
+           Text("name") + "X" + size + std::string(bytes, 'n') + "ueq" +
+           std::string(1, '\1') + "u";
+  std::vector<std::string> all = {first};
+  for (int i = 2; i <= events; ++i) {
+    std::string event = Event("alloc", i, 10, i);
+    event.pop_back();
+    all.push_back(event + Text("frames") + "h" + std::string(1, '\1') + "u");
+  }
+  return Pickle(0, all);
+}
+
+TEST(SnapshotTest, ATextOfMegabytesThatAllEventsShareIsLookedAtInItsBeginning) {
+  const std::string bytes = SharedText(1 << 20, 5000);
+  const auto snapshot = Open(bytes);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  RecordingNames names;
+  size_t events = 0;
+
+  const Status replayed =
+      snapshot->Replay(names, [&](const MemoryEvent&) -> Status {
+        ++events;
+        return OkStatus();
+      });
+
+  ASSERT_TRUE(replayed.ok()) << replayed.message();
+  EXPECT_EQ(events, 5000u);
+  ASSERT_EQ(names.texts().size(), 1u);
+  EXPECT_LT(names.texts()[0].size(), 600u);
+  EXPECT_THAT(names.texts()[0], testing::StartsWith("a.py nnn"));
+}
+
 TEST(SnapshotTest, WhatWasThereBeforeIsTheEndMinusTheEvents) {
   // +100 +50 -100, and 130 at the end: 80 were there before, 230 at most.
   const std::string bytes =

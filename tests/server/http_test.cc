@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -331,6 +332,89 @@ TEST(ListenerTest, IsNotHeldUpBySilentClients) {
   (void)server.PutGraph(SmallGraph(), "");
 
   for (const int fd : silent) ::close(fd);
+}
+
+// Both ends of every connection are in this process.
+void AllowFiles(rlim_t count) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  ASSERT_GE(limit.rlim_max, count);
+  limit.rlim_cur = std::max(limit.rlim_cur, count);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+bool IsOpen(int fd) {
+  char byte = 0;
+  return ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
+TEST(ListenerTest, MoreSilentClientsThanMayWaitHoldNobodyUp) {
+  AllowFiles(4096);
+  TestServer server;
+  std::vector<int> silent;
+  for (int i = 0; i < 700; ++i) {
+    silent.push_back(ConnectTo(server.daemon().http_address()));
+  }
+
+  EXPECT_THAT(Get(server, "/healthz"), StartsWith("HTTP/1.1 200"));
+
+  // It was not answered because their time was up: the newest still wait.
+  EXPECT_GE(std::count_if(silent.begin(), silent.end(), IsOpen), 500);
+  for (const int fd : silent) ::close(fd);
+}
+
+// ---- Bodies that are being sent ----
+
+TEST(HttpTest, BodiesThatAreBeingSentHaveALimitTogether) {
+  TestServer server;
+  const std::string head =
+      "POST /reprise.v1.Query/ListRuns HTTP/1.1\r\nHost: localhost\r\n"
+      "Content-Type: application/json\r\nContent-Length: ";
+  const auto whole = std::to_string(kMaxHttpBodyBytes);
+  constexpr int kFit = kMaxHttpBodiesBytes / kMaxHttpBodyBytes;
+  std::vector<int> sending;
+  for (int i = 0; i < kFit + 8; ++i) {
+    sending.push_back(ConnectTo(server.daemon().http_address()));
+    const std::string request = head + whole + "\r\n\r\n";
+    ASSERT_GT(::send(sending.back(), request.data(), request.size(), 0), 0);
+  }
+
+  // As many are refused as there is no room for, each before its body came.
+  EXPECT_TRUE(Eventually([&] {
+    return std::count_if(sending.begin(), sending.end(), [](int fd) {
+             char bytes[12];
+             return ::recv(fd, bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT) ==
+                        sizeof(bytes) &&
+                    std::string(bytes, sizeof(bytes)) == "HTTP/1.1 503";
+           }) == 8;
+  }));
+
+  for (const int fd : sending) ::close(fd);
+  const std::string body = "{}" + std::string(kMaxHttpBodyBytes / 2, ' ');
+  EXPECT_TRUE(Eventually([&] {
+    return server
+        .Http(head + std::to_string(body.size()) +
+              "\r\nConnection: close\r\n\r\n" + body)
+        .starts_with("HTTP/1.1 200");
+  }));
+}
+
+TEST(HttpTest, AnswersAreCompressedForThoseWhoTakeThat) {
+  TestServer server;
+  const auto metrics = [&](const std::string& accepted) {
+    return Get(server, "/metrics",
+               "Host: localhost\r\nAccept-Encoding: " + accepted + "\r\n");
+  };
+
+  const std::string plain = metrics("br, gzip;q=0");
+  const std::string packed = metrics("deflate, gzip");
+
+  EXPECT_THAT(plain, Not(HasSubstr("Content-Encoding")));
+  EXPECT_THAT(BodyOf(plain), StartsWith("# HELP"));
+  EXPECT_THAT(packed, HasSubstr("Content-Encoding: gzip"));
+  EXPECT_THAT(packed, HasSubstr("Vary: Accept-Encoding"));
+  EXPECT_THAT(BodyOf(packed), StartsWith("\x1f\x8b"));
+  EXPECT_LT(BodyOf(packed).size(), BodyOf(plain).size() / 2);
 }
 
 TEST(ListenerTest, ServesEachProtocolOnItsOwnPortInSplitMode) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "bench/generate/generate.h"
 #include "server/convert/digest.h"
@@ -79,6 +80,38 @@ TEST(PutGraphTest, RefusesAPartAboveOneMebibyte) {
 
   EXPECT_EQ(writer->Finish().error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+// 63 MiB each, of which nobody has said that it is all.
+TEST(PutGraphTest, GraphsThatAreBeingSentHaveALimitTogether) {
+  TestServer server;
+  struct Sending {
+    grpc::ClientContext context;
+    v1::GraphRef ref;
+    std::unique_ptr<grpc::ClientWriter<v1::GraphPart>> writer;
+  };
+  v1::GraphPart part;
+  part.set_data(std::string(1 << 20, 'x'));
+  std::deque<Sending> all(5);
+  for (Sending& one : all) {
+    one.writer = server.planner().PutGraph(&one.context, &one.ref);
+    for (int i = 0; i < 63 && one.writer->Write(part); ++i) {
+    }
+  }
+  std::vector<grpc::StatusCode> ended;
+  for (Sending& one : all) {
+    one.writer->WritesDone();
+    ended.push_back(one.writer->Finish().error_code());
+  }
+
+  // 5 * 63 MiB are more than 256 MiB; what had room is no graph.
+  EXPECT_EQ(std::count(ended.begin(), ended.end(),
+                       grpc::StatusCode::RESOURCE_EXHAUSTED),
+            1);
+  EXPECT_EQ(std::count(ended.begin(), ended.end(),
+                       grpc::StatusCode::INVALID_ARGUMENT),
+            4);
+  EXPECT_FALSE(server.PutGraph(SmallGraph(), "").empty());
 }
 
 TEST(PlanTest, RecomputesWhatTheBudgetHasNoRoomFor) {
@@ -206,6 +239,40 @@ TEST(PlanTest, HandsOverTheBestPlanSoFarWhenAskedToFinish) {
   EXPECT_TRUE(event.plan().feasible());
   EXPECT_TRUE(event.plan().interrupted());
   EXPECT_LE(event.plan().overhead(), last.overhead());
+}
+
+TEST(PlanTest, AJobsPlanIsMadeWhileOthersSearchForMinutes) {
+  TestServer server;
+  v1::PlanRequest patient = RequestFor(PutHardGraph(server), "0.7x");
+  patient.set_target_gap(0);
+  patient.set_time_limit_ms(kMaxTimeLimitMs);
+  std::deque<grpc::ClientContext> contexts(4);
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::PlanEvent>>> searching;
+  v1::PlanEvent event;
+  for (grpc::ClientContext& context : contexts) {
+    searching.push_back(server.planner().Plan(&context, patient));
+  }
+  // As many search as may; the others wait.
+  ASSERT_TRUE(searching[0]->Read(&event));
+  ASSERT_TRUE(searching[1]->Read(&event));
+
+  v1::PlanRequest prompt = RequestFor(server.PutGraph(SmallGraph(), "r"), "1x");
+  prompt.set_run_id("r");
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() +
+                       std::chrono::minutes(1));
+  const auto reader = server.planner().Plan(&context, prompt);
+  while (reader->Read(&event)) {
+  }
+
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_TRUE(event.plan().feasible());
+  for (grpc::ClientContext& one : contexts) one.TryCancel();
+  for (const auto& one : searching) {
+    while (one->Read(&event)) {
+    }
+    EXPECT_EQ(one->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
 }
 
 TEST(PlanTest, FinishesOnlyWhatIsRunning) {

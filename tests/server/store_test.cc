@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #include "server/lock_file.h"
@@ -74,6 +76,58 @@ TEST(StoreTest, RefusesAFileThatIsNoDatabase) {
   const auto store = Store::Open({.path = folder.path() + "/a.db"});
 
   EXPECT_EQ(store.status().code(), Code::kDataLoss);
+}
+
+std::vector<std::string> SetAsideIn(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name.find(".damaged-") == std::string::npos) continue;
+    names.push_back(name.substr(0, name.find('-')));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void Overwrite(const std::string& path, std::streamoff at, int bytes) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  ASSERT_TRUE(file.is_open()) << path;
+  file.seekp(at);
+  file << std::string(static_cast<size_t>(bytes), 'x');
+}
+
+// The first page is that of the schema; a page in the middle is nobody's until
+// it is read.
+TEST(StoreTest, ADamagedFileIsKeptAndADaemonStartsAllTheSame) {
+  TestServer server;
+  const std::string data = server.folder() + "/data";
+  (void)server.PutGraph(SmallGraph(), "first");
+  server.Stop();
+  Overwrite(data + "/reprise.db", 3 * 4096, 4096);
+  Overwrite(data + "/spool.db", 0, 4096);
+
+  server.Start();
+
+  EXPECT_THAT(SetAsideIn(data),
+              ElementsAre("reprise.db.damaged", "spool.db.damaged"));
+  (void)server.PutGraph(SmallGraph(), "second");
+  EXPECT_EQ(server.GetRun("second").run_id(), "second");
+}
+
+TEST(StoreTest, AFileWithoutItsTablesIsDamaged) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/a.db";
+  {
+    const auto store = Store::Open({.path = path});
+    ASSERT_TRUE(store.ok());
+  }
+  StatusOr<Database> database = Database::Open(path);
+  ASSERT_TRUE(database->Execute("DROP TABLE moments").ok());
+
+  const auto store = Store::Open({.path = path});
+
+  EXPECT_EQ(store.status().code(), Code::kDataLoss);
+  EXPECT_THAT(store.status().message(), HasSubstr("moments is missing"));
 }
 
 TEST(StoreTest, KeepsServingWhenTheDiskIsFullAndRecovers) {
