@@ -198,8 +198,8 @@ Status Daemon::Impl::OpenAnyway(const std::string& path,
   Status opened = open();
   if (opened.code() == Code::kResourceExhausted && UseRoom(options_.data_dir)) {
     LogWarning(StrCat(opened.message(),
-                      "; what is stored can be read, nothing new is kept until "
-                      "there is room"));
+                      "; starts on the room that was kept for this: what is "
+                      "stored can be read"));
     opened = open();
   }
   if (opened.code() != Code::kDataLoss) return opened;
