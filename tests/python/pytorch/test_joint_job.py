@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from zoo import GPT
 
 import reprise
-from reprise.torch.check.verify import GRADIENTS
+from reprise.torch.check.result import GRADIENTS
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter import room

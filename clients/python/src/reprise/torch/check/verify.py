@@ -28,10 +28,7 @@ were changed between two backward passes.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,116 +36,15 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
+from reprise.torch.check.result import BUFFER, CheckResult
+from reprise.torch.check.state import Autocast, Buffers, Generators
 from reprise.torch.check.written import buffers_of, digests_of
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy, copied, restored
 
-__all__ = [
-    "BUFFER",
-    "GRADIENTS",
-    "VALUES",
-    "Autocast",
-    "Buffers",
-    "Check",
-    "CheckResult",
-    "Generators",
-]
-
-# What a program may ask to be compared.
-VALUES, GRADIENTS = "values", "gradients"
-# Before the name of a buffer, among the names of what differs.
-BUFFER = "buffer "
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """What a check found: of gradients, or of values that were made again, and of buffers.
-    `differing`: names, those of buffers after "buffer "; `buffers`: so many were compared that the
-    step wrote; `extra_bytes`: what the check itself held during the step. Not `repeatable`: the
-    step without a plan differs from itself."""
-
-    checked: int
-    differing: tuple[str, ...]
-    left_out: int = 0
-    extra_bytes: int = 0
-    values: bool = False
-    repeatable: bool = True
-    buffers: int = 0
-
-    def what_differs(self) -> str:
-        """Says how many gradients and buffers differ in a check of gradients."""
-        buffers = sum(name.startswith(BUFFER) for name in self.differing)
-        gradients = len(self.differing) - buffers
-        found = [f"{gradients} of {self.checked} gradients"] if gradients else []
-        found += [f"{buffers} of {self.buffers} buffers that the forward writes"] if buffers else []
-        return f"{' and '.join(found)} differ"
-
-
-class Generators:
-    """Every generator a forward may draw from."""
-
-    def __init__(self) -> None:
-        self._cpu = OutsideCopy(torch.get_rng_state())
-        cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self._cuda = torch.cuda.get_rng_state_all() if cuda else None
-        self._python = random.getstate()
-        numpy = sys.modules.get("numpy")
-        self._numpy = numpy.random.get_state() if numpy is not None else None
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._cpu.tensor())
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-
-
-class Buffers:
-    """The buffers of a model: the tensors and what stood in them."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._saved = [
-            (module, name, buffer, OutsideCopy(buffer))
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        ]
-        self.bytes = sum(b.nbytes for *_, b in self._saved)
-
-    def restore(self) -> None:
-        with torch.no_grad():
-            for module, name, buffer, content in self._saved:
-                buffer.copy_(content.tensor())
-                module._buffers[name] = buffer
-
-    def stand_in(self) -> None:
-        """Copies take their places: what a graph has saved of them is not written."""
-        for module, name, _, content in self._saved:
-            module._buffers[name] = content.tensor().clone()
-
-
-class Autocast:
-    """What is cast, on the host and on a GPU."""
-
-    def __init__(self) -> None:
-        kinds = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-        self._kinds = [
-            (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-            for kind in kinds
-        ]
-        self._cache = torch.is_autocast_cache_enabled()
-
-    @contextmanager
-    def as_it_was(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for kind, dtype, enabled in self._kinds:
-                stack.enter_context(
-                    torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=self._cache)
-                )
-            yield
+__all__ = ["Check"]
 
 
 @dataclass(slots=True)

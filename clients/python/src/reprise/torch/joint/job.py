@@ -47,7 +47,8 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import say
 from reprise.torch.check import quarantine
-from reprise.torch.check.verify import GRADIENTS, VALUES, Check, CheckResult
+from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
+from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in

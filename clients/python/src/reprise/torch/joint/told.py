@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from reprise.plan import Plan
-from reprise.torch.check.verify import CheckResult
+from reprise.torch.check.result import CheckResult
 
 __all__ = ["Told"]
 

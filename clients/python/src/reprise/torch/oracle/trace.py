@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.errors import RepriseError
-from reprise.torch.check.verify import Generators
+from reprise.torch.check.state import Generators
 from reprise.torch.oracle.calls import FORWARD, Traced
 from reprise.torch.oracle.observe import Observer
 

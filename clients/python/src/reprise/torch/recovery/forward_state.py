@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from reprise.torch.check.repeatable import hooked
-from reprise.torch.check.verify import Autocast, Generators
+from reprise.torch.check.state import Autocast, Generators
 from reprise.torch.compiled import fast
 from reprise.torch.internals.host import host_bytes
 from reprise.torch.internals.ops import tensors_in

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from reprise.torch.check.verify import Buffers, Generators
+from reprise.torch.check.state import Buffers, Generators
 from reprise.torch.internals.guard import is_oom
 
 __all__ = ["TIGHTER", "Before", "Told", "is_oom", "make_room", "room", "several_ranks", "watch"]

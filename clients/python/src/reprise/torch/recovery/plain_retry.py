@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
-from reprise.torch.check.verify import Autocast, Buffers, Generators
+from reprise.torch.check.state import Autocast, Buffers, Generators
 from reprise.torch.compiled import fast
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer

@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from reprise.torch.check.repeatable import Remembered
-from reprise.torch.check.verify import Generators
+from reprise.torch.check.state import Generators
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.internals.ops import tensors_in

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map
 
 from reprise.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.check.verify import Generators
+from reprise.torch.check.state import Generators
 from reprise.torch.estimation.assumed import with_rooflines
 from reprise.torch.estimation.fake import NoMeter, faked
 from reprise.torch.estimation.once import capture_step

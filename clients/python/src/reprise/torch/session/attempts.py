@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from reprise.torch.check.verify import Autocast
+from reprise.torch.check.state import Autocast
 from reprise.torch.internals import guard
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import advice

@@ -27,8 +27,9 @@ from torch import Tensor
 from reprise.plan import Plan
 from reprise.torch.check import quarantine
 from reprise.torch.check.control import Control
+from reprise.torch.check.result import BUFFER, GRADIENTS, VALUES, CheckResult
 from reprise.torch.check.values import Audit
-from reprise.torch.check.verify import BUFFER, GRADIENTS, VALUES, Check, CheckResult
+from reprise.torch.check.verify import Check
 from reprise.torch.check.written import Written, buffers_of
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import never_again, only_allocates, partly_written

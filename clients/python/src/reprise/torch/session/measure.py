@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from statistics import median
 
-from reprise.torch.check.verify import CheckResult
+from reprise.torch.check.result import CheckResult
 from reprise.torch.meter.step_times import Then
 
 __all__ = ["Measured"]

@@ -16,7 +16,7 @@ from reprise import abi
 from reprise.agent import Agent
 from reprise.plan import Plan
 from reprise.saying import because
-from reprise.torch.check.verify import CheckResult
+from reprise.torch.check.result import CheckResult
 from reprise.verdict import Tally, Verdict
 
 __all__ = ["Record"]

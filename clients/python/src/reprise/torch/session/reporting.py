@@ -16,7 +16,7 @@ from dataclasses import replace
 from reprise import abi
 from reprise.agent import Agent
 from reprise.plan import Plan
-from reprise.torch.check.verify import CheckResult
+from reprise.torch.check.result import CheckResult
 from reprise.torch.joint.job import open_jobs
 from reprise.torch.joint.told import Told
 from reprise.torch.session.measure import Measured

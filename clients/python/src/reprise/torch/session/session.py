@@ -36,7 +36,7 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import because, say
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.check.verify import VALUES
+from reprise.torch.check.result import VALUES
 from reprise.torch.internals import calls, guard
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.open_hooks import sweep

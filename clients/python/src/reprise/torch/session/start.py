@@ -20,7 +20,7 @@ from reprise import abi
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.saying import say
-from reprise.torch.check.verify import VALUES
+from reprise.torch.check.result import VALUES
 from reprise.torch.compiled.fast import prepare
 from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.internals.guard import described
