@@ -5,6 +5,7 @@
 //
 //   planner_passes [--seconds S] [--gap PERCENT] [--trace] [--budgets F,F,...]
 //                  GRAPH...
+//   planner_passes --list
 //
 // GRAPH is a file of reprise.graph/1 or a made-up step as KIND:OPS. Seconds are
 // of the processor; without them the search has its default ticks and a
@@ -12,17 +13,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "bench/generate/generate.h"
-#include "planner/model/problem.h"
+#include "bench/planner/cells.h"
 #include "planner/planner.h"
-#include "tests/planner/graph_json.h"
+#include "planner/search/solve.h"
 
 namespace reprise::planner {
 namespace {
@@ -45,17 +43,6 @@ struct Total {
   double plan_gain = 0, bound_gain = 0;
 };
 
-std::optional<StepGraph> Read(const std::string& name) {
-  const size_t colon = name.find(':');
-  if (colon == std::string::npos) return ReadGraphFile(name);
-  const auto kind = ParseGraphKind(name.substr(0, colon));
-  if (!kind.ok()) return std::nullopt;
-  auto graph = Generate(
-      {.kind = *kind, .ops = std::atoi(name.substr(colon + 1).c_str())});
-  if (!graph.ok()) return std::nullopt;
-  return std::move(*graph);
-}
-
 void Cell(const Options& options, const std::string& name,
           const StepGraph& graph, double fraction,
           std::map<std::string, Total>& totals) {
@@ -63,19 +50,16 @@ void Cell(const Options& options, const std::string& name,
                   .target_gap = options.gap / 100,
                   .max_ticks = options.ticks,
                   .seed = static_cast<uint64_t>(options.seed)};
-  const Problem problem = MakeProblem(graph, request.capabilities);
-  const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
-  request.budget_bytes =
-      problem.static_bytes +
-      static_cast<int64_t>(fraction * static_cast<double>(dynamic));
+  request.budget_bytes = BudgetAt(graph, request.capabilities, fraction);
   const double begin = Seconds();
   if (options.seconds > 0) {
     request.until_stopped = true;
     request.should_stop = [&] { return Seconds() - begin > options.seconds; };
   }
+  int64_t base_time_ns = 0;
+  for (const Op& op : graph.ops) base_time_ns += op.time_ns;
   const auto percent = [&](int64_t ns) {
-    return 100 * static_cast<double>(ns) /
-           static_cast<double>(problem.base.time_ns);
+    return 100 * static_cast<double>(ns) / static_cast<double>(base_time_ns);
   };
   if (options.trace) {
     request.on_progress = [&](const Progress& progress) {
@@ -89,10 +73,7 @@ void Cell(const Options& options, const std::string& name,
     std::printf("%s: %s\n", name.c_str(), plan.status().message().c_str());
     std::exit(2);
   }
-  const size_t slash = name.rfind('/');
-  std::printf("| %s | %.2fx | ",
-              name.substr(slash == std::string::npos ? 0 : slash + 1).c_str(),
-              fraction);
+  std::printf("| %s | %.2fx | ", ShortName(name).c_str(), fraction);
   if (plan->feasible) {
     std::printf("%.4f | %.4f | %.4f |", 100 * plan->overhead, 100 * plan->bound,
                 100 * (plan->overhead - plan->bound));
@@ -116,6 +97,21 @@ void Cell(const Options& options, const std::string& name,
   }
 }
 
+void List() {
+  std::printf(
+      "| stage | pass | share of the ticks | when |\n"
+      "| --- | --- | --- | --- |\n");
+  for (const PassRule& rule : PassRules()) {
+    char share[16] = "what it takes";
+    if (rule.share_64 > 0) {
+      std::snprintf(share, sizeof share, "%.1f %%", rule.share_64 * 100 / 64.0);
+    }
+    std::printf("| %s | %s | %s | %s |\n", std::string(rule.stage).c_str(),
+                std::string(rule.name).c_str(), share,
+                std::string(rule.when).c_str());
+  }
+}
+
 int Main(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -129,13 +125,15 @@ int Main(int argc, char** argv) {
       options.ticks = std::atoll(argv[++i]);
     } else if (flag == "--seed" && more) {
       options.seed = std::atoi(argv[++i]);
+    } else if (flag == "--list") {
+      List();
+      return 0;
     } else if (flag == "--trace") {
       options.trace = true;
     } else if (flag == "--budgets" && more) {
       options.budgets.clear();
-      for (char* part = std::strtok(argv[++i], ","); part != nullptr;
-           part = std::strtok(nullptr, ",")) {
-        options.budgets.push_back(std::atof(part));
+      for (const std::string& part : Split(argv[++i])) {
+        options.budgets.push_back(std::atof(part.c_str()));
       }
     } else {
       options.graphs.push_back(flag);
@@ -146,7 +144,7 @@ int Main(int argc, char** argv) {
       "| graph | budget | overhead | bound | gap | Mticks | cpu s | by |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
   for (const std::string& name : options.graphs) {
-    const auto graph = Read(name);
+    const auto graph = ReadGraph(name);
     if (!graph.has_value()) {
       std::fprintf(stderr, "%s: no such graph\n", name.c_str());
       return 2;

@@ -34,9 +34,6 @@ class Certificate {
 
   // Solves the window at an op for the budget, once.
   void Try(OpId at);
-  // The same, where the best plan known touches the budget: such windows are
-  // what Combine looks at next.
-  void Touch(OpId at);
   // Solves the tried windows exactly, best bound first, until `enough_ns` is
   // proven or the ticks are spent. Returns the keep-set of the best one.
   WindowResult Sharpen(int64_t enough_ns, int64_t ticks);
@@ -116,7 +113,6 @@ class Certificate {
   std::map<OpId, int64_t> sharpened_;  // ticks given so far
   std::map<OpId, int> run_length_;  // longest run of windows solved around it
   std::map<OpId, int64_t> run_ns_;  // and what it proved
-  std::vector<OpId> touched_;       // the latest
   std::vector<OpId> refuting_;      // windows of Refute, as chosen
   int64_t refuted_ns_ = -1;         // the incumbent it was asked about
   bool is_near_ = false;

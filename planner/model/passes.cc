@@ -3,20 +3,20 @@
 
 namespace reprise::planner {
 
-void PassLog::Add(std::string_view name, const State& before,
-                  const State& after) {
+void PassLog::Add(std::string_view name, const State& now) {
   if (Find(name) == nullptr) lines_.push_back({.name = name});
   for (PassLine& line : lines_) {
     if (line.name != name) continue;
     ++line.runs;
-    line.ticks += after.ticks - before.ticks;
-    line.bound_gain_ns += after.bound_ns - before.bound_ns;
-    if (before.added_ns >= 0) {
-      line.plan_gain_ns += before.added_ns - after.added_ns;
-    } else if (after.added_ns >= 0) {
-      line.first_added_ns = after.added_ns;
+    line.ticks += now.ticks - last_.ticks;
+    line.bound_gain_ns += now.bound_ns - last_.bound_ns;
+    if (last_.added_ns >= 0) {
+      line.plan_gain_ns += last_.added_ns - now.added_ns;
+    } else if (now.added_ns >= 0) {
+      line.first_added_ns = now.added_ns;
     }
   }
+  last_ = now;
 }
 
 int PassLog::Runs(std::string_view name) const {

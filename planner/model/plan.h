@@ -49,6 +49,8 @@ struct Request {
   // ticks only set the pace. Needs should_stop.
   bool until_stopped = false;
   uint64_t seed = 1;
+  // Passes to leave out, by name (PassRules of solve.h): for comparisons.
+  std::vector<std::string> without = {};
   // Search the smaller graph of reduce.h: the same optimum in less time.
   bool reduce = true;
   // Simplex iterations that a certificate of several windows may take, after
@@ -116,7 +118,8 @@ struct Plan {
   bool interrupted = false;
   std::string solver;
   int64_t ticks = 0;
-  // Of the search that found the plan, in the order of their first runs.
+  // Of the search that found the plan, in the order of their first runs. Their
+  // ticks add up to those of that search.
   std::vector<PassLine> passes;
 
   std::vector<Decision> decisions;   // by storage

@@ -34,6 +34,15 @@ Status CheckRequest(const Request& request) {
                "and 1000000000, got ",
                ns_per_op));
   }
+  const std::vector<PassRule> rules = PassRules();
+  for (const std::string& name : request.without) {
+    const bool known =
+        std::any_of(rules.begin(), rules.end(),
+                    [&](const PassRule& rule) { return rule.name == name; });
+    if (!known) {
+      return InvalidArgument(StrCat("without: there is no pass ", name));
+    }
+  }
   return OkStatus();
 }
 

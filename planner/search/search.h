@@ -56,6 +56,8 @@ class Search {
 
   Solution Run();
 
+  static std::vector<PassRule> Rules();
+
  private:
   // One line of the list: an algorithm, its part of the ticks that the list is
   // run with, in 1/64, and when it is worth a try (nullptr: always, even where
@@ -76,6 +78,7 @@ class Search {
   // Those that are wanted, in turn, until the budget is proven impossible.
   void RunAll(std::span<const Pass> passes, int64_t ticks);
   PassLog::State Now() const;
+  bool IsLeftOut(std::string_view name) const;
   // Tells other searches what is new here, and takes what is better there.
   void Trade();
   // Proven here or by another search.
@@ -157,6 +160,8 @@ class Search {
   void CertifyBaseOrder(int64_t ticks);
   // What people know by name: the answer is never worse than any of it.
   void AddStrategies(int64_t ticks);
+  // Exact solutions of the chain that the step resembles.
+  void AddChains(int64_t ticks);
   void Construct(int64_t ticks);
   // Equal blocks alike: as many of them as the budget asks for, evenly spread.
   void ConstructBlocks(int64_t ticks);
@@ -196,9 +201,6 @@ class Search {
   // first runs, or the re-runs just before them, exceed the budget.
   std::vector<OpId> StartFrom(const std::vector<KeepSet>& keep_sets,
                               const char* solver);
-  // Windows at the highest points of the best schedule: there its memory is
-  // the reason for its time.
-  void CertifyIncumbent(int64_t ticks);
 
   // ---- Improvement
 
@@ -218,8 +220,6 @@ class Search {
   // Parts of the best schedule decided again, exactly. Their share of the
   // effort grows where they gain something and shrinks where they do not.
   void SearchAround(int64_t ticks);
-  // From the best schedule, cool: a little more often closes what is left.
-  void Polish(int64_t ticks);
 
   // ---- State
 

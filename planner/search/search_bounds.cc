@@ -3,7 +3,6 @@
 #include <iterator>
 
 #include "planner/construct/construct.h"
-#include "planner/model/exec_list.h"
 #include "planner/search/search.h"
 
 namespace reprise::planner {
@@ -69,21 +68,6 @@ std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
   std::sort(peaks.begin(), peaks.end());
   peaks.erase(std::unique(peaks.begin(), peaks.end()), peaks.end());
   return peaks;
-}
-
-void Search::CertifyIncumbent(int64_t) {
-  const Archive::Point* best = Best();
-  if (best == nullptr) return;
-  ExecList list(problem_);
-  list.Assign(best->execs);
-  effort_.Spend(list.ticks());
-  std::vector<int64_t> bytes(problem_.op_count);
-  for (OpId o = 0; o < problem_.op_count; ++o) bytes[o] = list.BytesAt(o);
-  for (const OpId at :
-       LocalPeaks(bytes, 6, std::max(1, problem_.op_count / 64))) {
-    if (effort_.Over()) return;
-    certificate_.Touch(at);
-  }
 }
 
 }  // namespace reprise::planner

@@ -40,6 +40,9 @@ void Search::AddStrategies(int64_t) {
     effort_.Spend(generator_.ticks() - before);
     known_.has_strategies = true;
   }
+}
+
+void Search::AddChains(int64_t) {
   for (const ChainSchedule& schedule :
        known_.chains.For(request_.budget_bytes, generator_, effort_)) {
     archive_.Add(schedule.peak_bytes, schedule.time_ns, schedule.execs,

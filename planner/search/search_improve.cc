@@ -100,14 +100,4 @@ void Search::SearchAround(int64_t ticks) {
                                       : std::min(kMostParts, 2 * around_part_);
 }
 
-void Search::Polish(int64_t ticks) {
-  std::vector<OpId> execs = Best()->execs;
-  const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
-                                   .ticks = ticks,
-                                   .seed = Random(request_.seed).Next(),
-                                   .good_enough_ns = Aim(),
-                                   .hot = 10};
-  LocalSearch(problem_, options, execs, archive_, effort_);
-}
-
 }  // namespace reprise::planner

@@ -2,6 +2,8 @@
 #include "planner/search/solve.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "planner/bounds/mip.h"
 #include "planner/construct/burst.h"
@@ -46,6 +48,7 @@ const Search::Pass Search::kFirst[] = {
     {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst},
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"near-windows", 8, &Search::HasNearStarts, &Search::AnnealStarts},
+    {"chains", 0, &Search::IsOpen, &Search::AddChains, Part::kImprove},
     {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
     {"near-windows", 8, &Search::HasStarts, &Search::AnnealStarts},
     {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute},
@@ -60,7 +63,6 @@ const Search::Pass Search::kRound[] = {
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute},
     {"neighbourhoods", 64, &Search::IsStalled, &Search::SearchAround},
-    {"incumbent-windows", 0, &Search::IsOpen, &Search::CertifyIncumbent},
     {"exact-windows", 16, &Search::IsOddRound, &Search::Sharpen,
      Part::kImprove},
     {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
@@ -77,12 +79,50 @@ const Search::Pass Search::kLast[] = {
     {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
     {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
     {"near-windows", 2, &Search::HasStartsLeft, &Search::AnnealStarts},
-    {"polish", 4, &Search::IsAlmostDone, &Search::Polish},
     {"annealing", 11, &Search::IsAlmostDone, &Search::Anneal},
-    {"incumbent-windows", 0, &Search::IsAlmostDone, &Search::CertifyIncumbent},
     {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
     {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
 };
+
+std::vector<PassRule> Search::Rules() {
+  constexpr std::pair<bool (Search::*)() const, std::string_view> kWhen[] = {
+      {nullptr, "always"},
+      {&Search::IsOpen, "the gap is above the target"},
+      {&Search::HasNone, "no plan yet"},
+      {&Search::HasNonePlain, "no plan yet, of a graph without versions"},
+      {&Search::HasNoneWithVersions, "no plan yet, of a graph with versions"},
+      {&Search::IsTightAndSmall,
+       "no plan yet, or unwinding found the first; at most 256 ops"},
+      {&Search::IsLateAndNone, "no plan after two rounds"},
+      {&Search::IsSmall, "at most 1500 ops"},
+      {&Search::IsSmallWithPlan, "a plan, at most 1500 ops"},
+      {&Search::HasNearStarts, "refute found a near optimum of windows"},
+      {&Search::HasStarts, "windows said what to keep, at most 1500 ops"},
+      {&Search::HasStartsLeft, "the same, after the gap is reached"},
+      {&Search::HasBlocks, "equal blocks, more than 1500 ops"},
+      {&Search::IsStalled, "three rounds of annealing gained nothing"},
+      {&Search::IsOddRound, "every second round"},
+      {&Search::IsLoose, "more than 2 % above the bound"},
+      {&Search::IsAlmostDone, "not proven yet, at most 1500 ops"},
+  };
+  const std::pair<std::span<const Pass>, std::string_view> stages[] = {
+      {kFirst, "first"}, {kRound, "round"}, {kFar, "far"}, {kLast, "last"}};
+  std::vector<PassRule> rules;
+  for (const auto& [passes, stage] : stages) {
+    for (const Pass& pass : passes) {
+      const auto* when = std::find_if(
+          std::begin(kWhen), std::end(kWhen),
+          [&](const auto& entry) { return entry.first == pass.wanted; });
+      rules.push_back({.stage = stage,
+                       .name = pass.name,
+                       .when = when == std::end(kWhen) ? "" : when->second,
+                       .share_64 = static_cast<int>(pass.share)});
+    }
+  }
+  return rules;
+}
+
+std::vector<PassRule> PassRules() { return Search::Rules(); }
 
 bool Search::IsTightAndSmall() const {
   return IsTight() && problem_.op_count <= kMostBeamOps;
@@ -134,13 +174,18 @@ void Search::RunAll(std::span<const Pass> passes, int64_t ticks) {
     const bool shared = request_.exchange != nullptr &&
                         request_.part != Part::kAll && pass.part != Part::kAll;
     if (!wanted || (shared && pass.part != request_.part)) continue;
-    const PassLog::State before = Now();
+    if (IsLeftOut(pass.name)) continue;
     (this->*pass.run)(
         static_cast<int64_t>(static_cast<__int128>(ticks) * pass.share / 64));
-    log_.Add(pass.name, before, Now());
+    log_.Add(pass.name, Now());
     Trade();
     Report(pass.name);
   }
+}
+
+bool Search::IsLeftOut(std::string_view name) const {
+  const std::vector<std::string>& without = request_.without;
+  return std::find(without.begin(), without.end(), name) != without.end();
 }
 
 void Search::Improve() {
@@ -148,9 +193,10 @@ void Search::Improve() {
   stalled_ = 0;
   for (round_ = 0;; ++round_) {
     if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
-    effort_.Spend(1000);  // a round without a single candidate ends too
-    RunAll(kRound, ticks);
     if (Done() || certificate_.impossible()) return;
+    effort_.Spend(1000);  // a round without a single candidate ends too
+    log_.Add("rounds", Now());
+    RunAll(kRound, ticks);
     if (round_ % 2 == 1) ticks = ticks * 3 / 2;
   }
 }
@@ -164,6 +210,7 @@ void Search::Trade() {
   if (const auto other = exchange->Faster(time_ns)) {
     archive_.Add(other->peak_bytes, other->time_ns, other->execs,
                  other->solver);
+    log_.Add("exchange", Now());
   } else if (!HasNone()) {
     exchange->Offer({.peak_bytes = Best()->peak_bytes,
                      .time_ns = time_ns,
@@ -174,6 +221,7 @@ void Search::Trade() {
 
 Solution Search::Run() {
   if (problem_.base.peak_bytes <= request_.budget_bytes) return {};
+  log_.Begin(Now());
   RunAll(kFirst, scale_);
   if (certificate_.impossible()) return Refuse();
   Improve();
@@ -210,6 +258,7 @@ Solution Search::Refuse() {
     ConstructOptions options{.budget_bytes = budget, .rounds = 20};
     FromCuts(problem_, options, certificate_, generator_, archive_, effort_);
   }
+  log_.Add("refusal", Now());
   return {.added_ns = 0,
           .source = {},
           .impossible = true,
@@ -235,6 +284,19 @@ Solution Solve(const Problem& problem, const Request& request, Known& known,
   if (!solution.impossible) {
     SearchRegions(problem, request.budget_bytes, solution.added_ns, request,
                   any.archive, known.generator, known.archive, effort);
+    // The schedules found before are not what the executor runs.
+    for (PassLine& line : solution.passes) {
+      line.first_added_ns = -1;
+      line.plan_gain_ns = 0;
+    }
+    PassLine& line = solution.passes.emplace_back();
+    line.name = "regions";
+    line.runs = 1;
+    line.ticks = effort.ticks() - first.ticks();
+    const Archive::Point* best = known.archive.Best(request.budget_bytes);
+    if (best != nullptr) {
+      line.first_added_ns = best->time_ns - problem.base.time_ns;
+    }
   }
   return solution;
 }

@@ -37,6 +37,9 @@ inline double Overhead(int64_t added_ns, int64_t base_time_ns) {
   return static_cast<double>(added_ns) / static_cast<double>(base_time_ns);
 }
 
+// The list of passes, in the order in which they are tried.
+std::vector<PassRule> PassRules();
+
 // INVALID_ARGUMENT where a field of the request cannot be meant.
 Status CheckRequest(const Request& request);
 

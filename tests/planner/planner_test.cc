@@ -13,6 +13,7 @@
 #include "planner/model/archive.h"
 #include "planner/model/problem.h"
 #include "planner/model/random.h"
+#include "planner/search/solve.h"
 #include "tests/planner/chain_step.h"
 #include "tests/planner/random_graph.h"
 
@@ -126,9 +127,69 @@ TEST(MakePlanTest, WhatThePassesGainedAddsUpToThePlanAndItsBound) {
   EXPECT_DOUBLE_EQ(
       static_cast<double>(bound) / static_cast<double>(plan.base_time_ns),
       plan.bound);
-  // The rest is the rounds' own.
-  EXPECT_LE(ticks, plan.ticks);
-  EXPECT_GT(ticks, plan.ticks * 9 / 10);
+  EXPECT_EQ(ticks, plan.ticks);
+}
+
+TEST(MakePlanTest, TheTicksOfThePassesAddUpForRefusalsAndRegionsToo) {
+  const auto graph = Generate({.kind = GraphKind::kTransformer, .ops = 150});
+  ASSERT_TRUE(graph.ok());
+  const Problem problem = MakeProblem(*graph, {});
+  const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
+  Capabilities regions;
+  regions.execution = Execution::kNested;
+
+  for (const Request& request :
+       {Request{.budget_bytes = problem.static_bytes + 1},
+        Request{.budget_bytes = problem.static_bytes + dynamic * 7 / 10,
+        .capabilities = WithExecution(regions),
+        .max_ticks = 4'000'000,
+        .reduce = false}}) {
+    const Plan plan = MustPlan(*graph, request);
+
+    int64_t ticks = 0, added = 0;
+    for (const PassLine& line : plan.passes) {
+      ticks += line.ticks;
+      added += std::max<int64_t>(0, line.first_added_ns) - line.plan_gain_ns;
+    }
+    EXPECT_EQ(ticks, plan.ticks);
+    if (plan.feasible) {
+      EXPECT_EQ(added, plan.evaluation.time_ns - plan.base_time_ns);
+    }
+  }
+}
+
+TEST(MakePlanTest, APassThatIsLeftOutDoesNotRun) {
+  const auto graph = Generate({.kind = GraphKind::kLayered, .ops = 100});
+  ASSERT_TRUE(graph.ok());
+  const Problem problem = MakeProblem(*graph, {});
+  const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
+  Request request{.budget_bytes = problem.static_bytes + dynamic * 7 / 10,
+                  .target_gap = 0,
+                  .max_ticks = 5'000'000};
+  const auto names = [&] {
+    std::vector<std::string> names;
+    for (const PassLine& line : MustPlan(*graph, request).passes) {
+      names.emplace_back(line.name);
+    }
+    return names;
+  };
+  const std::vector<std::string> left_out = {"chains", "first-annealing"};
+  EXPECT_THAT(names(), testing::IsSupersetOf(left_out));
+
+  request.without = left_out;
+
+  EXPECT_THAT(names(), testing::Not(testing::Contains("chains")));
+  EXPECT_THAT(names(), testing::Not(testing::Contains("first-annealing")));
+  request.without = {"no-such-pass"};
+  EXPECT_THAT(MakePlan(*graph, request).status().message(),
+              HasSubstr("no-such-pass"));
+}
+
+TEST(MakePlanTest, EveryPassSaysWhenItIsWorthATry) {
+  for (const PassRule& rule : PassRules()) {
+    EXPECT_FALSE(rule.when.empty()) << rule.name;
+    EXPECT_LE(rule.share_64, 96) << rule.name;
+  }
 }
 
 // Remembers what it is told.

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether the best plan is optimal: windows that a tree has to know, one by
+// one, and the optimum of theirs.
+#include <algorithm>
+#include <utility>
+
+#include "planner/bounds/certificate.h"
+
+namespace reprise::planner {
+namespace {
+
+constexpr size_t kMostRefuting = 8;
+// A guess at an optimum goes so much of the way from its bound to the best
+// plan.
+constexpr int64_t kGuess = 8;
+// Of the ticks for an optimum to the first tree; of those for a refutation to
+// all that comes before it.
+constexpr int64_t kTree = 3;
+
+}  // namespace
+
+Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
+                                 int64_t added_ns, bool to_optimum,
+                                 int64_t ticks) {
+  if (!facts_) {
+    auto facts =
+        verify::ReadFacts(*problem_.graph, ExecutorOf(problem_.capabilities));
+    if (!facts.ok()) return {};
+    facts_.emplace(*std::move(facts));
+  }
+  // What linear programs and their iterations cost, in ops and arcs looked at:
+  // measured.
+  const auto per_solve = [](int64_t rows) { return 1000 + 25 * rows; };
+  const auto per_iteration = [](int64_t rows) { return 500 + rows / 2; };
+  const int64_t rows =
+      static_cast<int64_t>(windows.size()) * 2 * problem_.op_count;
+  CertifyLimits limits{
+      .most_leaves = static_cast<int>(
+          std::clamp<int64_t>(ticks / per_solve(rows), 1, 100'000)),
+      .most_iterations = std::max<int64_t>(1, ticks / per_iteration(rows))};
+  limits.should_stop = [this] { return effort_.StopNow(); };
+  Refutation found =
+      RefuteCheaper(problem_, *facts_, budget_bytes_, {.windows = windows},
+                    added_ns, to_optimum, limits);
+  effort_.Spend(problem_.op_count + found.solves * per_solve(found.rows) +
+                found.iterations * per_iteration(found.rows));
+  if (found.outcome != Refutation::Outcome::kProven) return found;
+  // A tree whose bound fell on the way is no certificate: what it fixed before
+  // follows from more than it proves.
+  if (!found.keep_sets.empty()) found.tree.clear();
+  ProofSource source{.windows = windows, .tree = std::move(found.tree)};
+  if (found.added_ns == added_ns_ && source_.windows == windows &&
+      !source_.inside) {
+    source_ = std::move(source);
+  }
+  Raise(found.added_ns, std::move(source));
+  return found;
+}
+
+// A tree under a bound above the optimum grows large before it meets a good
+// solution, one under a bound below is soon refuted: so the bound is a guess,
+// raised when it is refuted and lowered when its tree takes too long.
+Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
+                                  int64_t incumbent_ns, int64_t low_ns,
+                                  int64_t ticks) {
+  const int64_t begin = effort_.ticks();
+  low_ns = std::max(low_ns, added_ns_);
+  int64_t high_ns = incumbent_ns, tree_ticks = ticks / kTree;
+  int64_t step_ns = (high_ns - low_ns) / kGuess;
+  Refutation best;
+  while (!effort_.Over()) {
+    const int64_t left = ticks - (effort_.ticks() - begin);
+    if (left <= 0) break;
+    step_ns = std::max<int64_t>(1, step_ns);
+    const int64_t guess_ns = std::min(high_ns, low_ns + step_ns);
+    Refutation found =
+        RefuteBy(windows, guess_ns, true, std::min(left, tree_ticks));
+    const bool proven = found.outcome == Refutation::Outcome::kProven;
+    if (!found.keep_sets.empty()) {
+      best = std::move(found);
+      if (proven) {
+        RefuteBy(windows, best.added_ns, false, ticks);
+        break;
+      }
+      high_ns = best.added_ns;
+      step_ns = (high_ns - low_ns) / kGuess;
+      tree_ticks *= 2;
+    } else if (proven) {
+      low_ns = guess_ns;
+      if (guess_ns < high_ns) continue;
+      best.outcome = found.outcome;
+      break;
+    } else {
+      if (tree_ticks >= left) break;
+      step_ns /= 2;
+      tree_ticks *= 2;
+    }
+  }
+  return best;
+}
+
+void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
+                         const PeaksOf& peaks_of) {
+  if (!MipAvailable() || tried_.empty() || incumbent_ns == refuted_ns_) return;
+  const int64_t begin = effort_.ticks();
+  if (refuting_.empty()) {
+    OpId best = tried_.begin()->first;
+    for (const auto& [at, result] : tried_) {
+      if (result.added_ns > tried_.at(best).added_ns) best = at;
+    }
+    refuting_ = {best};
+  }
+  // Once these windows say almost everything, their optimum.
+  bool to_optimum = false;
+  int64_t root_ns = 0;
+  while (refuting_.size() <= kMostRefuting) {
+    const int64_t left = ticks - (effort_.ticks() - begin);
+    const int64_t kept = to_optimum ? 0 : ticks / kTree * (kTree - 1);
+    if (left <= kept || effort_.Over()) return;
+    refuted_ns_ = incumbent_ns;
+    std::vector<OpId> windows = refuting_;
+    std::sort(windows.begin(), windows.end());
+    const Refutation found =
+        to_optimum ? OptimumOf(windows, incumbent_ns, root_ns, left)
+                   : RefuteBy(windows, incumbent_ns, false, left - kept);
+    if (found.keep_sets.empty()) return;
+    root_ns = std::max(root_ns, found.root_ns);
+    const bool is_optimum = found.outcome == Refutation::Outcome::kProven;
+    const std::vector<OpId> lacks = peaks_of(found.keep_sets, incumbent_ns);
+    if (is_optimum) {
+      // Combine goes on from here.
+      together_ = windows;
+      together_order_ = refuting_;
+      together_ns_ = found.root_ns;
+      together_finished_ = true;
+      together_lacks_ = lacks;
+      together_scanned_.clear();
+    }
+    if (incumbent_ns < refuted_ns_) {
+      is_near_ = is_optimum;
+      if (is_optimum) return;
+      to_optimum = true;
+      continue;
+    }
+    // Of the windows that it lacks the one that raises the LP most.
+    OpId chosen = kNoOp;
+    int64_t chosen_ns = -1;
+    for (const OpId at : lacks) {
+      if (std::binary_search(windows.begin(), windows.end(), at)) continue;
+      std::vector<OpId> more = windows;
+      more.insert(std::upper_bound(more.begin(), more.end(), at), at);
+      const int64_t added_ns =
+          SolveTogether(more, incumbent_ns, 0, How::kRelaxed).added_ns;
+      if (added_ns <= chosen_ns) continue;
+      chosen_ns = added_ns;
+      chosen = at;
+    }
+    if (chosen == kNoOp) {
+      is_near_ = is_optimum;
+      if (to_optimum) return;
+      to_optimum = true;
+      continue;
+    }
+    to_optimum = false;
+    refuting_.push_back(chosen);
+    if (!together_.empty() || refuting_.size() != 2) continue;
+    // Combine begins with these.
+    together_ = together_order_ = refuting_;
+    std::sort(together_.begin(), together_.end());
+    together_ns_ = chosen_ns;
+  }
+}
+
+}  // namespace reprise::planner

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Bounds of several windows: which ones, and how much effort each set gets.
+#include <algorithm>
+
+#include "planner/bounds/certificate.h"
+
+namespace reprise::planner {
+namespace {
+
+constexpr int kMostCandidates = 20;
+constexpr int kSpread = 60;
+constexpr size_t kMostTogether = 16;
+constexpr size_t kMostPairs = 6;
+constexpr int kLongestRun = 16;
+
+}  // namespace
+
+// The local peaks of the base order above the budget, highest first. Neighbours
+// of a peak say the same as the peak.
+std::vector<OpId> Certificate::Candidates() const {
+  const int apart = problem_.op_count / kSpread;
+  std::vector<OpId> candidates;
+  for (const OpId at :
+       LocalPeaks(problem_.base_bytes, kMostCandidates, apart)) {
+    if (problem_.base_bytes[at] > budget_bytes_) candidates.push_back(at);
+  }
+  return candidates;
+}
+
+ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
+                                             int64_t incumbent_ns,
+                                             int64_t ticks, How how) {
+  ManyWindowsLimits limits{.incumbent_ns = incumbent_ns};
+  limits.should_stop = [this] { return effort_.StopNow(); };
+  const bool relaxed = how == How::kRelaxed, inside = how == How::kInside;
+  ManyWindows program(problem_, windows, budget_bytes_, inside);
+  // Rows inside segments take a second round at least.
+  const int64_t root = program.RootTicks() * (inside ? 2 : 1);
+  if (!relaxed && root > ticks) return {};
+  if (inside) {
+    limits.most_rounds = static_cast<int>(
+        std::clamp<int64_t>(2 * ticks / std::max<int64_t>(1, root), 2, 6));
+  }
+  // A node re-solves the LP after a change of one bound.
+  const int64_t per_node = 1 + program.program().row_count() * int64_t{500};
+  limits.most_nodes =
+      static_cast<int>(std::clamp<int64_t>(ticks / per_node, 10, 1'000'000));
+  ManyWindowsResult result =
+      relaxed ? program.Relax(limits) : program.Solve(limits);
+  effort_.Spend(result.ticks +
+                static_cast<int64_t>(program.program().column.size()));
+  if (result.solved && result.impossible) {
+    // A proof for this budget, not for a smaller one than is left.
+    Prove(windows.front(), budget_bytes_ + 1, {});
+    if (infeasible_.smallest_budget_bytes == budget_bytes_ + 1) {
+      infeasible_.windows = windows;
+      infeasible_.inside = inside;
+    }
+  } else if (result.solved) {
+    Raise(result.added_ns, {.windows = windows, .inside = inside});
+  }
+  return result;
+}
+
+// All windows at once are too many for a MIP: the first that were chosen, as
+// many as the ticks allow.
+void Certificate::SolvePart(int64_t incumbent_ns, int64_t ticks,
+                            const PeaksOf& peaks_of) {
+  if (together_finished_) return;
+  for (size_t count = together_order_.size(); count > part_solved_; --count) {
+    std::vector<OpId> windows(
+        together_order_.begin(),
+        together_order_.begin() + static_cast<int64_t>(count));
+    std::sort(windows.begin(), windows.end());
+    const ManyWindowsResult result =
+        SolveTogether(windows, incumbent_ns, ticks, How::kWhole);
+    if (!result.solved) continue;
+    part_solved_ = count;
+    if (result.has_keep_sets) peaks_of(result.keep_sets, incumbent_ns);
+    return;
+  }
+}
+
+// Just after a peak the re-runs have least room: what stays from a window to
+// the next op is there while they run. Pairs first, then longer runs around the
+// best of them.
+void Certificate::CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
+                                    const PeaksOf& peaks_of) {
+  const int64_t begin = effort_.ticks();
+  std::vector<OpId> order;
+  for (const auto& [at, result] : tried_) {
+    if (at + 1 < problem_.op_count && result.added_ns > 0) order.push_back(at);
+  }
+  std::stable_sort(order.begin(), order.end(), [&](OpId a, OpId b) {
+    return tried_[a].added_ns > tried_[b].added_ns;
+  });
+  if (order.size() > kMostPairs) order.resize(kMostPairs);
+  for (int length = 2; length <= kLongestRun; length *= 2) {
+    for (const OpId at : order) {
+      const int64_t left = ticks - (effort_.ticks() - begin);
+      if (left <= 0 || effort_.Over() || impossible()) return;
+      if (incumbent_ns >= 0 && IsProven(problem_, incumbent_ns, added_ns_)) {
+        return;
+      }
+      if (run_length_[at] >= length) continue;
+      std::vector<OpId> windows;
+      const OpId first = std::max(0, at - (length / 2 - 1));
+      for (OpId o = first; o <= at + length / 2 && o < problem_.op_count; ++o) {
+        windows.push_back(o);
+      }
+      const ManyWindowsResult result =
+          SolveTogether(windows, incumbent_ns, left / 2, How::kInside);
+      if (!result.solved) continue;
+      run_length_[at] = length;
+      run_ns_[at] = std::max(run_ns_[at], result.added_ns);
+      if (result.has_keep_sets) peaks_of(result.keep_sets, incumbent_ns);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [&](OpId a, OpId b) { return run_ns_[a] > run_ns_[b]; });
+    if (order.size() > 1) order.erase(order.begin() + 1, order.end());
+  }
+}
+
+void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
+                          const PeaksOf& peaks_of, bool neighbours) {
+  if (!MipAvailable() || impossible()) return;
+  const int64_t begin = effort_.ticks();
+  const auto left = [&] { return ticks - (effort_.ticks() - begin); };
+  const auto enough = [&] {
+    return effort_.Over() || impossible() || left() <= 0 ||
+           (incumbent_ns >= 0 && IsProven(problem_, incumbent_ns, added_ns_));
+  };
+  if (neighbours) CombineNeighbours(incumbent_ns, ticks / 2, peaks_of);
+  while (!enough()) {
+    std::vector<OpId> proposals = together_lacks_;
+    const int64_t share = left() * 3 / 4;
+    if (!together_.empty() && !together_finished_ && together_ticks_ < share) {
+      together_ticks_ = share;
+      const ManyWindowsResult result =
+          SolveTogether(together_, incumbent_ns, share, How::kWhole);
+      together_finished_ = result.finished;
+      if (result.has_keep_sets) {
+        proposals = together_lacks_ = peaks_of(result.keep_sets, incumbent_ns);
+        // Nothing says where it exceeds the budget: whoever asks may find a
+        // schedule near it sooner than another window is found here.
+        if (together_finished_ && proposals.empty()) break;
+      }
+    }
+    if (together_.size() >= kMostTogether || enough()) break;
+    const auto is_in = [&](OpId at) {
+      return std::binary_search(together_.begin(), together_.end(), at);
+    };
+    proposals.erase(std::remove_if(proposals.begin(), proposals.end(), is_in),
+                    proposals.end());
+    // Where the solution exceeds the budget it lacks a window; else whichever
+    // candidate raises the LP.
+    const bool lacks = !proposals.empty();
+    if (!lacks) {
+      if (!together_grows_) {
+        SolvePart(incumbent_ns, left(), peaks_of);
+        break;
+      }
+      proposals = Candidates();
+    }
+    OpId chosen = lacks ? proposals.front() : kNoOp;
+    int64_t chosen_ns = together_ns_;
+    bool all = true;
+    for (const OpId at : proposals) {
+      if (is_in(at)) continue;
+      // A scan that ran out of ticks goes on where it ended.
+      const auto [scanned, fresh] = together_scanned_.try_emplace(at, 0);
+      if (fresh) {
+        if (enough()) {
+          together_scanned_.erase(scanned);
+          all = false;
+          break;
+        }
+        std::vector<OpId> windows = together_;
+        windows.insert(std::upper_bound(windows.begin(), windows.end(), at),
+                       at);
+        scanned->second =
+            SolveTogether(windows, incumbent_ns, 0, How::kRelaxed).added_ns;
+      }
+      if (scanned->second <= chosen_ns) continue;
+      chosen_ns = scanned->second;
+      chosen = at;
+    }
+    if (!all) break;
+    if (chosen == kNoOp) {
+      together_grows_ = false;
+      continue;
+    }
+    together_.insert(
+        std::upper_bound(together_.begin(), together_.end(), chosen), chosen);
+    together_order_.push_back(chosen);
+    together_scanned_.clear();
+    together_ns_ = chosen_ns;
+    together_ticks_ = 0;
+    together_finished_ = false;
+    together_lacks_.clear();
+  }
+}
+
+}  // namespace reprise::planner
