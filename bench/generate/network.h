@@ -149,7 +149,6 @@ class Network {
   void Give(Tensor t, StorageId gradient, bool shared);
   // A new storage for the gradient of t, or kNone where none is wanted.
   StorageId MakeGradient(Tensor t);
-  void MakeParameterGradient(int64_t bytes, std::vector<StorageId>& writes);
   void Optimize();
 
   StepGraph graph_;

@@ -14,8 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reprise.errors import RepriseError, ServerUnavailable
-from reprise.plan import Plan
-from reprise.plan.received import InfeasibleBudget
+from reprise.plan.received import InfeasibleBudget, Plan
 
 if TYPE_CHECKING:
     from reprise.api import auto, remove, report
