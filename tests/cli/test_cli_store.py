@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import sqlite3
@@ -290,3 +291,58 @@ def test_a_copy_is_whole_private_and_replaces_nothing(
 def test_a_copy_that_fails_leaves_no_file(reprise: Reprise) -> None:
     assert reprise("backup", "copy.db").code == 4
     assert not (reprise.folder / "copy.db").exists()
+
+
+FULL_DISK = """
+set -e
+mount -t tmpfs -o size=4m none disk
+start() {
+  rm -f run/server.json
+  "$REPRISED" --listen 127.0.0.1:0 --data-dir disk/data --agent-socket run/agent.sock 2>>log &
+  for _ in $(seq 600); do
+    if [ -e run/server.json ] || ! kill -0 $! 2>>log; then break; fi
+    sleep 0.05
+  done
+}
+start
+kill -9 $!
+cat /dev/zero >disk/filler 2>>log || true
+start
+cp run/server.json started.json
+"$REPRISE" status --json >status.json
+kill $!
+wait $!
+"""
+
+
+def test_a_daemon_that_was_killed_on_a_full_disk_starts_there_again(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    folder = tmp_path / "full"
+    for name in ("disk", "run"):
+        (folder / name).mkdir(mode=0o700, parents=True)
+    namespace = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*namespace, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine lets nobody mount a small disk (unshare --mount)")
+    environment = {
+        **reprise.environment,
+        "REPRISE": str(reprise.program),
+        "REPRISED": str(Path(reprise.program).with_name("reprised")),
+        "REPRISE_SOCKET": str(folder / "run/agent.sock"),
+    }
+
+    run = subprocess.run(
+        [*namespace, "bash", "-c", FULL_DISK],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    log = (folder / "log").read_text()
+    assert run.returncode == 0, run.stderr + log
+    assert "starts on the room that was kept for this" in log
+    status = json.loads((folder / "status.json").read_text())
+    assert status["data_dir"] == "disk/data"

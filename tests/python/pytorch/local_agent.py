@@ -23,6 +23,7 @@ class LocalAgent:
         self.share, self.again, self.seed, self.late = share, again, seed, late
         self.status, self.why, self.run_id = "ok", "", "local"
         self.graphs: list[dict[str, Any]] = []
+        self.budgets: list[str] = []
         self.steps: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
         self.states: list[tuple[int, int, str]] = []
@@ -70,6 +71,7 @@ class LocalAgent:
     ) -> int:
         self.device = device
         self.graphs.append(json.loads(text))
+        self.budgets.append(budget)
         self.capabilities = capabilities
         return len(self.graphs)
 

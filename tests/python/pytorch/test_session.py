@@ -169,7 +169,9 @@ def test_copies_and_pickles_of_an_armed_model_are_plain() -> None:
     assert unpickled(x).shape == x.shape
 
 
-def test_a_refused_budget_is_said_and_training_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_budget_is_said_and_training_goes_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     expected = train(made(), 6)
     model = made()
     agent = LocalAgent()
@@ -318,16 +320,46 @@ def test_hooks_around_the_model_are_respected() -> None:
     assert agent.steps[-1]["flags"] & 2
 
 
-def test_without_a_budget_it_only_watches() -> None:
+def test_without_a_budget_one_step_is_captured_for_the_page_and_none_is_planned(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    torch.manual_seed(3)
+    plain = made()
+    torch.manual_seed(3)
     model = made()
     agent = LocalAgent()
     session = arm(model, agent, budget=None)
 
-    train(model, 6)
+    train(plain, 9)
+    train(model, 9)
+
+    assert session.stage is Stage.PLAIN
+    assert [graph["measured_peak_bytes"] > 0 for graph in agent.graphs] == [True]
+    assert agent.budgets == [""]
+    assert [bool(step["flags"] & abi.STEP_WINDOW) for step in agent.steps].count(True) == 1
+    assert len(agent.steps) == 9
+    assert capsys.readouterr().err.count("was captured for the page, once, and took") == 1
+    for mine, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine, other)
+
+
+@pytest.mark.parametrize("why", ["left out", "several threads"])
+def test_a_watched_job_that_is_not_captured_trains_on(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made()
+    agent = LocalAgent()
+    if why == "left out":
+        monkeypatch.setenv("REPRISE_CAPTURE", "0")
+    else:
+        monkeypatch.setattr("reprise.torch.session.step.blocked", lambda: why)
+    session = arm(model, agent, budget=None)
+
+    train(model, 9)
 
     assert session.stage is Stage.PLAIN
     assert agent.graphs == []
-    assert len(agent.steps) == 6
+    assert len(agent.steps) == 9
 
 
 def test_disabled_means_untouched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from reprise.torch.session.progress import Progress
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
+from reprise.torch.session.watched import Watched
 
 __all__ = ["Parts"]
 
@@ -34,6 +35,7 @@ class Parts(Job, Protocol):
     retry: Retry
     unplanned: Unplanned
     waiting: Waiting
+    watched: Watched
     progress: Progress
 
     def say_status(self) -> None:

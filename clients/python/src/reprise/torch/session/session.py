@@ -61,6 +61,7 @@ from reprise.torch.session.retry import Retry
 from reprise.torch.session.step import Step
 from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
+from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
 from reprise.verdict import measured_part
 
@@ -119,6 +120,7 @@ class Session:
         self.unplanned = Unplanned(self)
         self.retry = Retry(self)
         self.waiting = Waiting(self)
+        self.watched = Watched(self)
         # Puts another module in this one's place, or what torch.compile made of this one (None).
         # False: there is none.
         self.hand_over: Callable[[nn.Module | None], bool] | None = None

@@ -122,8 +122,10 @@ class Step:
 
     def _wants_capture(self) -> bool:
         session = self._session
-        if session.budget is None or _capturing or session.agent.status == "inert":
+        if _capturing or session.agent.status == "inert":
             return False
+        if session.budget is None:
+            return session.watched.wants()
         coordinator = session.planning.coordinator
         if coordinator is not None:
             return coordinator.captures
@@ -140,7 +142,7 @@ class Step:
             why = "parts of its steps run in different threads"
         if why:
             self._tried += keep
-            if self._tried > 3 and session.stage is Stage.CAPTURE:
+            if self._tried > 3 and session.stage is Stage.CAPTURE and session.budget is not None:
                 session.planning.stop(f"training without a plan: {why}")
             return False
         _capturing.append(self)
@@ -210,7 +212,13 @@ class Step:
         """In the forward, code that torch.compile has compiled is about to run: as if nobody
         looked."""
         session = self._session
-        if session.budget is None or session.stage is Stage.PLAIN:
+        if session.budget is None:
+            if self.capture is not None:
+                self.abandon()
+                self.under_way = True
+                session.watched.give_up()
+            return
+        if session.stage is Stage.PLAIN:
             return
         rung = session.planning.rung
         if self.run is not None and rung is not None and rung.tape is not None:
@@ -330,7 +338,10 @@ class Step:
         )
         self._session.unplanned.ended(step.peak_bytes)
         if self._keeps_capture and self._one_thread:
-            self._session.planning.captured(step)
+            if self._session.budget is None:
+                self._session.watched.captured(step)
+            else:
+                self._session.planning.captured(step)
         self.tracing.end()
 
     def _end(self, peak: int) -> None:
@@ -401,7 +412,7 @@ class Step:
 
         self.times.tell(then)
         if session.stage is Stage.WARMUP and session.measured.plain_steps >= session.warmup:
-            session.stage = Stage.PLAIN if session.budget is None else Stage.CAPTURE
+            session.stage = session.watched.stage if session.budget is None else Stage.CAPTURE
         elif session.stage is Stage.PLANNED and ladder.hopeless:
             what = run.counts.first_mismatch if run is not None else ""
             session.planning.drop(f"the step keeps changing ({what})")

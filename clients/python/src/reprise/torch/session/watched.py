@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job without a budget: one of its steps is captured for the page, and nothing is planned.
+
+    watched.wants()           # after the warm-up: is the step that begins captured?
+    watched.captured(step)    # it was: its graph goes to the server, the job trains on plainly
+    watched.give_up()         # it cannot be
+
+The page of the run that has ended shows what any budget would cost, and plans it. A captured step
+runs the same kernels on the same tensors, and so makes the same bits; it takes longer, once, which
+is said. REPRISE_CAPTURE=0 leaves it out. A job of several processes is not captured: its ranks
+would wait for the one that is.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from reprise.errors import RepriseError
+from reprise.torch.capture.captured import CapturedStep
+from reprise.torch.capture.step_graph import build, settle
+from reprise.torch.internals.dynamo import compiled_parts
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.session.job import Job
+from reprise.torch.session.message import graph_bytes
+from reprise.units import format_duration
+
+__all__ = ["Watched"]
+
+# Steps that are begun to be captured and come to nothing.
+TRIES = 3
+# What the page plans for until a budget is given.
+EXECUTOR = "tape:seeded_ok=1"
+
+
+class Watched:
+    """Captures one step of a session that has no budget."""
+
+    def __init__(self, session: Job) -> None:
+        self._session = session
+        self._tries = 0
+
+    @property
+    def stage(self) -> Stage:
+        """What follows the warm-up of a job without a budget."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        left_out = os.environ.get("REPRISE_CAPTURE") == "0" or distributed
+        if left_out or compiled_parts(self._session.model):
+            return Stage.PLAIN
+        return Stage.CAPTURE
+
+    def wants(self) -> bool:
+        """Is the step that begins captured?"""
+        if self._session.stage is not Stage.CAPTURE:
+            return False
+        self._tries += 1
+        if self._tries > TRIES:
+            self.give_up()
+        return self._tries <= TRIES
+
+    def give_up(self) -> None:
+        """No step of it is captured."""
+        if self._session.stage is Stage.CAPTURE:
+            self._session.stage = Stage.PLAIN
+
+    def captured(self, step: CapturedStep) -> None:
+        """A whole step was watched."""
+        session, key = self._session, self._session.step.key
+        session.stage = Stage.PLAIN
+        took_ns = step.step_ns
+        step.stretch(session.measured.stretched(key) or step.stretched)
+        settle(step)
+        peak, plain_ns = session.measured.base(key)
+        try:
+            graph = build(
+                step,
+                name=session.name,
+                measured_peak_bytes=peak or step.peak_bytes,
+                measured_step_ns=plain_ns or sum(op.time_ns for op in step.ops),
+            )
+            message = graph.message()
+            session.agent.submit_graph(
+                graph_bytes(message, 1, ""), "", EXECUTOR, message["static_bytes"]
+            )
+        except RepriseError as error:
+            session.say(f"the captured step is not shown on the page: {error}")
+            return
+        plain = f"; a plain one takes {format_duration(plain_ns)}" if plain_ns else ""
+        session.say(
+            f"step {session.step.number} was captured for the page, once, and took "
+            f"{format_duration(took_ns)}{plain}. REPRISE_CAPTURE=0 leaves this out"
+        )
