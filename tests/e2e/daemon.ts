@@ -71,7 +71,7 @@ export async function startDaemon(): Promise<Daemon> {
   }
 
   await start();
-  return {
+  const daemon: Daemon = {
     get url() {
       return `http://${listen}`;
     },
@@ -79,7 +79,7 @@ export async function startDaemon(): Promise<Daemon> {
       return readFileSync(join(folder, 'data', 'token'), 'utf8').trim();
     },
     link(path) {
-      return `${this.url}${path}${path.includes('?') ? '&' : '?'}token=${this.token}`;
+      return `${daemon.url}${path}${path.includes('?') ? '&' : '?'}token=${daemon.token}`;
     },
     folder,
     socket,
@@ -90,6 +90,7 @@ export async function startDaemon(): Promise<Daemon> {
       rmSync(folder, {recursive: true, force: true});
     },
   };
+  return daemon;
 }
 
 /** The file a daemon writes beside its socket once it listens. */

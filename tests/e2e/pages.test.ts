@@ -85,6 +85,20 @@ async function wholeRun(
   return {job, plan};
 }
 
+test('the first page weighs at most 120 kB on the wire', async () => {
+  const page = await open('/');
+  await page.getByRole('heading', {name: 'Runs'}).waitFor();
+
+  const bytes = await page.evaluate(() =>
+    [...performance.getEntriesByType('navigation'), ...performance.getEntriesByType('resource')]
+      .map((entry) => (entry as PerformanceResourceTiming).transferSize)
+      .reduce((sum, size) => sum + size, 0),
+  );
+
+  expect(bytes).toBeGreaterThan(50_000);
+  expect(bytes).toBeLessThanOrEqual(120_000);
+});
+
 describe('with nothing recorded', () => {
   test('the first page says how to start a run', async () => {
     const page = await open('/');
