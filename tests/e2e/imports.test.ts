@@ -72,6 +72,10 @@ test('a profiler trace opens as a run, and is planned there', async () => {
   // The curve is there before any plan, and so is a form for the first one.
   const form = page.getByRole('region', {name: 'Plan', exact: true});
   await form.getByText('is without a plan').waitFor();
+  // So is what was alive at the peak.
+  const peak = page.getByRole('region', {name: 'At the peak'});
+  await peak.getByText(/in \d+ storages?, beside the static memory/).waitFor();
+  await peak.getByRole('button', {name: 'with the plan', disabled: true}).waitFor();
   await form.getByLabel('Budget, typed').fill('0.99x');
   await form.getByRole('button', {name: 'Plan'}).click();
 

@@ -7,6 +7,7 @@
  *        plan ──> Explain ──> what is alive, what changes
  *                    └──────> Sweep ──────> the trade-off curve, point by point
  *        graph of a run that is over and has no plan ──> Sweep
+ *                └──> a plan that saves everything ──> Explain
  *        steps, window ──> GetTimeline      at most every two seconds
  *
  * Whatever an answer replaces stays on the screen until the answer is there.
@@ -36,6 +37,8 @@ export class RunSession {
   plan: Plan | undefined = $state.raw();
   log: StepLog = $state.raw(emptyLog());
   explanation: Explanation | undefined = $state.raw();
+  /** Of the step as it is, of a run that has no plan. */
+  unplanned: Explanation | undefined = $state.raw();
   curve: Tradeoff = $state.raw(EMPTY_TRADEOFF);
   curveDone = $state(false);
   timeline: Timeline | undefined = $state.raw();
@@ -145,6 +148,7 @@ export class RunSession {
       this.#wantTimeline(0);
     } else if (run && this.plannable) {
       void this.#loadCurve(run.graphId, create(CapabilitiesSchema));
+      void this.#loadUnplanned(run.graphId);
       this.#wantTimeline(0);
     } else if (event.steps.length > 0 || ended || first) {
       this.#wantTimeline(Math.max(0, this.#timelineAt + TIMELINE_MS - Date.now()));
@@ -164,6 +168,28 @@ export class RunSession {
     }
     if (abort.signal.aborted) return;
     void this.#loadCurve(plan.graphId, capabilitiesFor(plan, this.explanation));
+  }
+
+  /** What is alive in the step as it is, from a plan that has nothing to do. It
+   * names no run: the run has no plan afterwards. */
+  async #loadUnplanned(graphId: string): Promise<void> {
+    if (this.unplanned || this.#explain) return;
+    const abort = new AbortController();
+    this.#explain = abort;
+    try {
+      let planId = '';
+      const request = {graphId, budget: '1x'};
+      for await (const {event} of planner.plan(request, {signal: abort.signal})) {
+        if (event.case === 'plan' && event.value.feasible) planId = event.value.planId;
+      }
+      if (planId === '') return;
+      this.unplanned = await planner.explain({planId}, {signal: abort.signal});
+      this.explanationWhy = '';
+    } catch (error) {
+      if (abort.signal.aborted || isCancelled(error)) return;
+      this.explanationWhy = sentenceOf(error);
+      this.#explain = undefined;
+    }
   }
 
   async #loadCurve(graphId: string, capabilities: Capabilities): Promise<void> {
