@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,15 @@ def _compiled_tape() -> None:
     folder = FAST.cache_folder()
     assert folder is not None
     FAST.build(folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_stays_alive() -> Iterator[None]:
+    """What torch.compile has in its caches counts as memory of the tests that come after."""
+    yield
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,7 @@ from zoo import GPT
 
 import reprise
 from reprise.torch.check.result import GRADIENTS
-from reprise.torch.joint.job import CompiledJob
+from reprise.torch.joint.job import CompiledJob, open_jobs
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter import room
 
@@ -69,6 +71,49 @@ def train(
         if job is not None:
             job.remove()
     return curve, dict(model.named_parameters()), job
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_that_is_deleted_leaves_no_parameter_behind(in_place: bool) -> None:
+    torch._dynamo.reset()
+    model, x = GPT(1).train(), torch.randint(0, 64, (8, 64))
+    if in_place:
+        model.compile(backend="aot_eager")
+    called: Any = model if in_place else torch.compile(model, backend="aot_eager")
+    job = CompiledJob(called, "0.9x", 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        squares(called(x), x).backward()
+        optimizer.step()
+    assert job.joint.plans
+    left = [weakref.ref(parameter) for parameter in model.parameters()]
+
+    del model, called, job, optimizer
+    gc.collect()
+
+    assert [parameter() for parameter in left] == [None] * len(left)
+    assert not open_jobs
+
+
+def test_a_model_of_which_nothing_is_compiled_is_told_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    torch._dynamo.reset()
+    # The forward of this class is PyTorch's own, and is not compiled in place.
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model.compile(backend="aot_eager")
+    reprise.auto(model, "0.8x")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+
+    assert "torch.compile has compiled no part of this model" in reprise.report(model).why
+    assert capsys.readouterr().err.count("has compiled no part of this model") == 1
+    reprise.remove(model)
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:

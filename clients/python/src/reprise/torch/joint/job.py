@@ -70,6 +70,8 @@ open_jobs: dict[CompiledJob, None] = {}
 
 # So often are graphs compiled again because a step peaked above the budget.
 TRIES = 4
+# After so many steps in which nothing was compiled nothing will be.
+UNSEEN = 5
 # Of what a step was above: the next plan has other peaks, and is not to be just as close.
 AND_A_BIT = 1.02
 
@@ -132,6 +134,8 @@ class CompiledJob:
                 register_optimizer_step_post_hook(lambda o, *_: self.after_optimizer(o)),
             ]
         open_jobs[self] = None
+        # What it compiled holds the parameters, and this process holds the job.
+        weakref.finalize(model, guard.quiet(self.remove)).atexit = False
         self._close = guard.quiet(self.close)
         atexit.register(self._close)
 
@@ -241,7 +245,10 @@ class CompiledJob:
             self._check = check
             return
         self._judged = check is None and self.joint.seen == self._graphs
-        if check is None or not self.joint.plans or self.why:
+        if check is None:
+            return
+        if not self.joint.plans or self.why:
+            check.stop()
             return
         if missing := self._missing():
             check.stop()
@@ -317,6 +324,11 @@ class CompiledJob:
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
         self.told.ended(own, plan, not compiled, budget, predicted)
+        if self._steps == UNSEEN and not self.joint.seen and not self.why:
+            self._stop(
+                "training without a plan: torch.compile has compiled no part of this model that is "
+                "trained"
+            )
         if meter is None or self.why:
             return
         # What is compiled or checked in a step takes memory that no other step takes.
@@ -448,25 +460,32 @@ class CompiledJob:
     # ---- Compiling --------------------------------------------------------------------
 
     def _compiled(self, planned: bool) -> Callable[..., Any]:
-        """Compiles at its first call. A backend of its own: nothing is shared with another."""
-        backend = self._site.backend
+        """Compiles at its first call. A backend of its own: nothing is shared with another. It
+        outlives the model in the caches of torch.compile, so it does not hold the job."""
+        backend, known = self._site.backend, weakref.ref(self)
 
         def flavour(gm: Any, inputs: Any, **more: Any) -> Any:
-            before = len(self.joint.graphs)
-            with self.joint.told(planned and not self.why):
+            job = known()
+            if job is None:
+                return backend(gm, inputs, **more)
+            before = len(job.joint.graphs)
+            with job.joint.told(planned and not job.why):
                 found = backend(gm, inputs, **more)
-            return self._counted(found, before) if len(self.joint.graphs) == before + 1 else found
+            return job._counted(found, before) if len(job.joint.graphs) == before + 1 else found
 
         if self.joint.plans and planned and self._whole is None:
             self.joint.forget()
         return self._site.compiled(flavour)
 
     def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
-        """The same, and which graph of the step it is."""
+        """Returns the compiled code; each call notes which graph of the step it is."""
+        known = weakref.ref(self)
 
         @wraps(compiled)
         def called(*args: Any) -> Any:
-            self._calls.append(graph)
+            job = known()
+            if job is not None:
+                job._calls.append(graph)
             return compiled(*args)
 
         return called

@@ -99,36 +99,51 @@ class _Wrapper(Site):
 
 
 class _InPlace(Site):
-    """Copies and pickles of such a module are not compiled, as PyTorch has it."""
+    """Copies and pickles of such a module are not compiled, as PyTorch has it.
+
+    The module holds what is put into it, and nothing here holds the module: what compiles it is
+    given it at each call."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._own: Any = model.__dict__[_IN_PLACE]
-        super().__init__(model, _context(self._own))
-        self._armed: Any = None
+        super().__init__(model, _context(model.__dict__[_IN_PLACE]))
+        self._armed: weakref.ref[Any] | None = None
+
+    def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
+        known = self._model
+        made = super().compiled(backend)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return made(known(), *args, **kwargs)
+
+        return call
 
     def _callable(self) -> Any:
         model = self._model()
         assert model is not None
-        return model._call_impl
+        return type(model)._call_impl
 
     def arm(self, around: Around) -> None:
-        own = self._own
+        model = self._model()
+        assert model is not None
+        own = model.__dict__[_IN_PLACE]
 
         def armed(*args: Any, **kwargs: Any) -> Any:
             return around(own, args, kwargs)
 
-        self._armed = armed
-        self._put(armed)
+        armed.own = own  # type: ignore[attr-defined]
+        self._armed = weakref.ref(armed)
+        model.__dict__[_IN_PLACE] = armed
 
     def remove(self) -> None:
         model = self._model()
-        if model is not None and model.__dict__.get(_IN_PLACE) is self._armed:
-            self._put(self._own)
-
-    def _put(self, call: Any) -> None:
-        model = self._model()
-        if model is not None:
-            model.__dict__[_IN_PLACE] = call
+        if model is None or self._armed is None:
+            return
+        armed = self._armed()
+        if armed is None:
+            return
+        own = armed.own
+        if model.__dict__.get(_IN_PLACE) is armed:
+            model.__dict__[_IN_PLACE] = own
 
 
 def _context(function: Any) -> Any:
