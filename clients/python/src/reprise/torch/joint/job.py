@@ -70,7 +70,7 @@ open_jobs: dict[CompiledJob, None] = {}
 
 # So often are graphs compiled again because a step peaked above the budget.
 TRIES = 4
-# After so many steps in which nothing was compiled nothing will be.
+# After so many steps without a joint graph none will come.
 UNSEEN = 5
 # Of what a step was above: the next plan has other peaks, and is not to be just as close.
 AND_A_BIT = 1.02
@@ -109,6 +109,7 @@ class CompiledJob:
         self._cycle = Cycle()
         self._check: Check | None = None
         self._under_way = self._busy = False
+        self._compiles = False  # its backend was given something
         self._began_live = self._graphs = self._tries = self._steps = 0
         self._calls: list[int] = []  # graphs that the last forward has called, in order
         self._measures = False  # what the job needs without a plan
@@ -325,10 +326,13 @@ class CompiledJob:
         compiled = self.joint.seen != self._graphs
         self.told.ended(own, plan, not compiled, budget, predicted)
         if self._steps == UNSEEN and not self.joint.seen and not self.why:
-            self._stop(
-                "training without a plan: torch.compile has compiled no part of this model that is "
-                "trained"
+            why = (
+                "the backend that compiles this model makes no joint graph of forward and "
+                'backward, as "inductor" and "aot_eager" do'
+                if self._compiles
+                else "torch.compile has compiled no part of this model that is trained"
             )
+            self._stop(f"training without a plan: {why}")
         if meter is None or self.why:
             return
         # What is compiled or checked in a step takes memory that no other step takes.
@@ -468,6 +472,7 @@ class CompiledJob:
             job = known()
             if job is None:
                 return backend(gm, inputs, **more)
+            job._compiles = True
             before = len(job.joint.graphs)
             with job.joint.told(planned and not job.why):
                 found = backend(gm, inputs, **more)

@@ -66,7 +66,7 @@ class OpRecorder:
 
     @contextmanager
     def op(self, name: str) -> Iterator[None]:
-        """Around something."""
+        """Records what runs inside as one op of this name."""
         number = self.begin(name)
         try:
             yield
@@ -91,7 +91,7 @@ class OpWindow(Mode):
         self._over = False
 
     def open(self) -> None:
-        """From now on."""
+        """Records every op of this thread from now on."""
         global _open
         self.thread = threading.get_ident()
         self.__enter__()
