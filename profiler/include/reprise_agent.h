@@ -211,7 +211,8 @@ enum {
   REPRISE_PLAN_STOPPED = 3,   /* no reason: the program let it go */
   REPRISE_PLAN_UNCHECKED = 4, /* gradients are not compared */
   REPRISE_PLAN_NONE = 5,      /* plan_id 0: the job trains without one */
-  REPRISE_JOB_FAILED = 6      /* plan_id 0: an error ends the program */
+  REPRISE_JOB_FAILED = 6,     /* plan_id 0: an error ends the program */
+  REPRISE_PLAN_LEFT = 7       /* steps differ from the captured one: how */
 };
 void reprise_plan_state(uint64_t plan_id, uint32_t state, uint32_t why_name);
 /* REPRISE_PLAN_APPLIED, with what the executor needs for itself per step beyond

@@ -155,9 +155,10 @@ std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict,
                    FormatBytes(verdict.over_budget_bytes()), ".");
   }
   if (verdict.mismatches() > 0) {
-    text += StrCat(" The program left the plan ",
-                   Count(verdict.mismatches(), "time"),
-                   " and kept everything then.");
+    text += StrCat(
+        " The program left the plan ", Count(verdict.mismatches(), "time"),
+        " and kept everything then", verdict.left().empty() ? "" : ": ",
+        WithoutStop(verdict.left()), ".");
   }
   if (!verdict.withdrawn().empty()) {
     text += StrCat(

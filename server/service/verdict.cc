@@ -82,6 +82,9 @@ void VerdictBuilder::Add(const v1::PlanState& state) {
     case REPRISE_PLAN_UNCHECKED:
       unchecked_ = state.why();
       break;
+    case REPRISE_PLAN_LEFT:
+      left_ = state.why();
+      break;
     case REPRISE_JOB_FAILED:
       failure_ = state.why();
       break;
@@ -151,6 +154,7 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
   verdict.set_gradients_differing(gradients_differing_);
   verdict.set_gradients_equal(checks_ > 0 && checks_differing_ == 0);
   if (checks_ == 0) verdict.set_unchecked(unchecked_);
+  if (mismatches_ > 0) verdict.set_left(left_);
   verdict.set_withdrawn(withdrawn_);
   verdict.set_validated(plan.feasible() && planned_steps_ > 0 &&
                         over_budget_steps_ == 0 && verdict.gradients_equal() &&

@@ -76,6 +76,7 @@ class VerdictBuilder {
   uint32_t gradients_checked_ = 0;
   uint32_t gradients_differing_ = 0;
   std::string unchecked_;
+  std::string left_;
   std::string withdrawn_;
   std::string failure_;
 };

@@ -37,6 +37,8 @@ def _tell(tally: Tally, report: dict[str, Any], budgets: dict[str, int]) -> None
         tally.refused(plan_id, fields["why"])
     elif fields["state"] == abi.PLAN_UNCHECKED:
         tally.unchecked(fields["why"])
+    elif fields["state"] == abi.PLAN_LEFT:
+        tally.left(fields["why"])
     elif fields["why"]:
         tally.withdrawn(fields["why"])
 

@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pytest
@@ -281,6 +282,73 @@ class _Off(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return grads[0] * 1.000001
+
+
+def test_an_output_that_a_compiled_plan_changes_is_found_though_no_gradient_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64), nn.GELU())
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            y = self.layers(x)
+            return y, y.square().mean()
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = WithLoss()
+    compiled: nn.Module = torch.compile(model, backend="aot_eager")
+    job = CompiledJob(compiled, "0.9x", 1)
+    honest = job._call
+
+    def lies(x: Tensor) -> Any:
+        y, loss = honest(x)
+        loss.detach().numpy()[...] += 1e-3  # its gradient is 1 all the same
+        return y, loss
+
+    job._call = lies
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        compiled(torch.randn(256, 64))[1].backward()
+        optimizer.step()
+    job.remove()
+
+    assert "1 of 2 outputs differ from those of the model compiled without a plan" in job.why
+    assert "(output 1 first)" in job.why
+    assert capsys.readouterr().err.count("outputs differ") == 1
+
+
+def test_a_compiled_reference_that_differs_from_itself_does_not_blame_the_plan(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = count()
+
+    class Noisy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, y: Tensor) -> Tensor:
+            return y.view_as(y)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Tensor:
+            return grads[0] * (1 + next(runs) * 1e-3)
+
+    def noisy(step: int, job: CompiledJob) -> None:
+        if step == 0:
+            planned, plain = job._call, job._plain
+            job._call = lambda x: Noisy.apply(planned(x))
+            job._plain = lambda x: Noisy.apply(plain(x))
+
+    _, _, job = train(entropy, budget="0.8x", steps=2, between=noisy)
+
+    assert job is not None
+    assert job.joint.plans
+    assert not job.why
+    assert job.checks == 0
+    said = capsys.readouterr().err
+    assert said.count("are not compared: without a plan the step gives different gradients") == 1
 
 
 def test_what_is_armed_is_taken_out_again() -> None:

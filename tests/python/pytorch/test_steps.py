@@ -14,6 +14,7 @@ from nets import WIDTH, ConvNet, RandomNet
 from test_session import TwoFaced
 from torch import Tensor, nn
 
+from reprise import abi
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session.session import Session
 
@@ -295,7 +296,14 @@ def test_a_program_that_is_never_the_same_is_given_up_and_said(
     curves(loop)
 
     assert sessions[0].stage is Stage.PLAIN
-    assert capsys.readouterr().err.count("keeps changing") == 1
+    said = capsys.readouterr().err
+    assert said.count("keeps changing") == 1
+    why = sessions[0].leaving.why
+    assert why.startswith("in different ways, first as op ")
+    assert " is aten.sin.default, captured was " in why or "the forward ended after" in why
+    assert f" steps left the plan and kept everything from there on: {why}" in said
+    assert f" times and kept everything then: {why}." in sessions[0].record.verdict().sentence
+    assert [w for _, state, w in sessions[0].agent.states if state == abi.PLAN_LEFT][-1] == why
 
 
 def test_training_in_eval_mode_is_training_and_evaluation_is_not() -> None:

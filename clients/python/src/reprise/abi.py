@@ -65,6 +65,7 @@ PLAN_STOPPED = 3
 PLAN_UNCHECKED = 4
 PLAN_NONE = 5
 JOB_FAILED = 6
+PLAN_LEFT = 7
 
 
 class Config(ctypes.Structure):

@@ -57,6 +57,7 @@ class Verdict:
     unchecked: str = ""
     withdrawn: str = ""
     refused: str = ""
+    left: str = ""
 
 
 @dataclass(slots=True)
@@ -147,6 +148,10 @@ class Tally:
         """Notes that gradients are not compared, and why."""
         self._sum.unchecked = why
 
+    def left(self, why: str) -> None:
+        """Notes how steps that left the plan differ from the captured one."""
+        self._sum.left = why
+
     @property
     def is_withdrawn(self) -> bool:
         """True if a plan was withdrawn."""
@@ -180,6 +185,7 @@ class Tally:
             unchecked="" if total.checks else total.unchecked,
             withdrawn=total.withdrawn,
             refused=refused,
+            left=total.left if total.mismatches else "",
         )
         if plan is not None:
             self._about(plan, measured_step_ns, out)
@@ -306,7 +312,8 @@ def _trouble(verdict: Verdict, planned: bool) -> str:
         )
     if verdict.mismatches:
         times = _count(verdict.mismatches, "time")
-        text += f" The program left the plan {times} and kept everything then."
+        why = f": {verdict.left.rstrip('.')}" if verdict.left else ""
+        text += f" The program left the plan {times} and kept everything then{why}."
     if verdict.withdrawn:
         text += f" The plan was withdrawn: {verdict.withdrawn.rstrip('.')}."
     # A plan that no step has run under yet says nothing of those before it.

@@ -7,9 +7,9 @@
 
 The planned step is the real one: it trains. Kept from it are the generator states, the buffers and
 the inputs, and the gradients of the outputs as they arrive. `compare` runs forward and backward
-once more without a plan from that state, compares every parameter's gradient and what the forwards
-leave in the buffers, and puts generators and buffers back. So nothing that happens outside the
-model (loss, loader, logging) happens twice.
+once more without a plan from that state, compares every parameter's gradient, what the forwards
+return and what they leave in the buffers, and puts generators and buffers back. So nothing that
+happens outside the model (loss, loader, logging) happens twice.
 What is kept lies outside the allocator (outside.py): the step's peak is that of any other step.
 
 Where gradients differ, the reference runs once more: one that differs from itself is no reference
@@ -28,23 +28,27 @@ were changed between two backward passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reprise.torch.check.repeatable import Parameters, Remembered, hooked
-from reprise.torch.check.result import BUFFER, CheckResult
+from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
 from reprise.torch.check.state import Autocast, Buffers, Generators
 from reprise.torch.check.written import buffers_of, digests_of
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy, copied, restored
+from reprise.torch.internals.subclass import is_wrapper
 
 __all__ = ["Check"]
+
+Digest = bytes  # a field of a class below is called `bytes`
 
 
 @dataclass(slots=True)
@@ -58,6 +62,9 @@ class _Forward:
     autocast: Autocast
     # By backward pass (autograd's graph task), then by output.
     grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
+    # Digests of what it returned, and of what the reference returns.
+    outputs: list[Digest] = field(default_factory=list)
+    outputs_again: list[Digest] = field(default_factory=list)
 
 
 class Check:
@@ -155,6 +162,7 @@ class Check:
             return
         self._left = digests_of(self._model)
         forward = self._forwards[-1]
+        forward.outputs = _digests_of_outputs(outputs_in(outputs))
         for position, output in enumerate(outputs_in(outputs)):
             if output.requires_grad:
                 self._handles.append(
@@ -207,9 +215,12 @@ class Check:
         differing = [n for n in self._after if n in wanted and self._differs(n, expected)]
         buffers = self._again_left
         others = [n for n, left in self._left.items() if buffers.get(n, left) != left]
-        if (differing or others) and (
+        returned = [forward.outputs_again for forward in self._forwards]
+        outputs = self._differing_outputs()
+        if (differing or others or outputs) and (
             self._digests(expected) != self._digests(self._from_here(call))
             or self._again_left != buffers
+            or returned != [forward.outputs_again for forward in self._forwards]
         ):
             return CheckResult(0, (), left_out + len(wanted), extra, repeatable=False)
         for name in differing:
@@ -218,8 +229,24 @@ class Check:
             if grad is not None and digest(grad, self._parameters[name]) == self._after[name]:
                 self.expected[name] = expected.get(name)
         written = sum(left != self._entered.get(n) for n, left in self._left.items())
-        names = (*differing, *(BUFFER + name for name in others))
-        return CheckResult(len(wanted), names, left_out, extra, buffers=max(written, len(others)))
+        names = (*differing, *(BUFFER + name for name in others), *outputs)
+        return CheckResult(
+            len(wanted),
+            names,
+            left_out,
+            extra,
+            buffers=max(written, len(others)),
+            outputs=sum(len(forward.outputs) for forward in self._forwards),
+        )
+
+    def _differing_outputs(self) -> list[str]:
+        """Names the outputs that are not those of the reference, counted over all forwards."""
+        pairs = [
+            pair
+            for forward in self._forwards
+            for pair in zip_longest(forward.outputs, forward.outputs_again)
+        ]
+        return [f"{OUTPUT}{number}" for number, (own, again) in enumerate(pairs) if own != again]
 
     def put_right(self) -> None:
         """The gradients and buffers that differ become those of the reference, but for what the
@@ -306,6 +333,7 @@ class Check:
         with torch.enable_grad(), forward.autocast.as_it_was():
             args, kwargs = restored(forward.arguments)
             outputs = tuple(outputs_in(call(*args, **kwargs)))
+        forward.outputs_again = _digests_of_outputs(outputs)
         if forward is self._forwards[-1]:
             self._again_left = digests_of(self._model)
             self._buffers = {
@@ -314,6 +342,11 @@ class Check:
                 if self._again_left[name] != self._left.get(name)
             }
         return outputs
+
+
+def _digests_of_outputs(outputs: Iterable[Tensor]) -> list[bytes]:
+    """Returns a digest of each output of a forward whose bytes are its own."""
+    return [digest(output) for output in outputs if not is_wrapper(output)]
 
 
 def _has_hooks(parameter: nn.Parameter) -> bool:

@@ -357,10 +357,13 @@ class CompiledJob:
     # ---- What follows ---------------------------------------------------------------
 
     def _judge(self, check: Check, result: CheckResult) -> None:
+        if not result.checked:
+            self._unchecked_for(result.why_unchecked())
+            return
         plan = self.plan
         if plan is not None:
             self.told.checked(plan, result)
-        self.checks += bool(result.checked)
+        self.checks += 1
         if not result.differing:
             return
         check.put_right()

@@ -197,15 +197,8 @@ class CheckSchedule:
             return False
         finally:
             session.busy = False
-        if not result.repeatable:
-            self._values_only(
-                "without a plan the step gives different gradients each time it runs (kernels that "
-                "add in a changing order, or a state that is kept outside of the model). That says "
-                "nothing about the plan, which stays"
-            )
-            return False
         if not result.checked:
-            self._values_only("the step cannot run twice without side effects")
+            self._values_only(result.why_unchecked())
             return False
         session.measured.verify_peak_bytes = max(
             session.measured.verify_peak_bytes, session.meter.peak()

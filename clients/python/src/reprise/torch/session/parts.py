@@ -13,6 +13,7 @@ from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.startup import Startup
 from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.job import Job
+from reprise.torch.session.leaving import Leaving
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.progress import Progress
@@ -34,6 +35,7 @@ class Parts(Job, Protocol):
     peaks: Peaks
     retry: Retry
     unplanned: Unplanned
+    leaving: Leaving
     waiting: Waiting
     watched: Watched
     progress: Progress

