@@ -168,6 +168,9 @@ class Daemon::Impl {
 
 Status Daemon::Impl::Start() {
   RETURN_IF_ERROR(TakeLocks());
+  // Of a daemon that was killed: it would be taken for this one's.
+  ::unlink(ServerFile().c_str());
+  ::unlink(TokenCopy().c_str());
   RETURN_IF_ERROR(LearnSecret());
   RETURN_IF_ERROR(BindPorts());
   const std::string database = options_.data_dir + "/reprise.db";

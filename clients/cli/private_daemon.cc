@@ -167,13 +167,29 @@ StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
   return pid;
 }
 
-// Until it listens on its socket and has said where its server is.
+// It listens on its socket and has said where its server is, which it does
+// last. What one before it has left there is gone by then.
+bool IsUp(const std::string& socket) {
+  const std::string said =
+      (fs::path(socket).parent_path() / "server.json").string();
+  return DaemonAnswers(socket) && access(said.c_str(), R_OK) == 0;
+}
+
+// Somebody else's that answers: until it is up. False: it ends, or says
+// nothing.
+bool AwaitOther(const std::string& socket) {
+  const auto deadline = steady_clock::now() + kStartTimeout;
+  while (DaemonAnswers(socket) && steady_clock::now() < deadline) {
+    if (IsUp(socket)) return true;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return false;
+}
+
 Status AwaitDaemon(pid_t pid, const std::string& program,
                    const std::string& socket, int log) {
   const auto deadline = steady_clock::now() + kStartTimeout;
-  const std::string said =
-      (fs::path(socket).parent_path() / "server.json").string();
-  while (!DaemonAnswers(socket) || access(said.c_str(), R_OK) != 0) {
+  while (!IsUp(socket)) {
     int status = 0;
     if (waitpid(pid, &status, WNOHANG) == pid) {
       return FailedPrecondition(
@@ -239,7 +255,7 @@ StatusOr<Daemon> EnsureDaemon() {
   RETURN_IF_ERROR(OwnFolder(folder));
   StartLock lock;
   RETURN_IF_ERROR(lock.Take(folder + "/start.lock"));
-  if (DaemonAnswers(daemon.socket)) return daemon;
+  if (AwaitOther(daemon.socket)) return daemon;
   return StartDaemon(daemon.socket,
                      {"--with-parent", std::to_string(getpid())});
 }

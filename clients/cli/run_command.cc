@@ -36,6 +36,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr auto kFirstRankPatience = seconds(10);
+constexpr auto kChangePatience = seconds(10);
 
 // A private daemon ends no sooner than the command that started it: that is to
 // be the one that asks it, in the end, how it went.
@@ -53,9 +54,8 @@ struct Watchers {
   ServerClient client;
 };
 
-// Connected before the job starts: a private daemon that somebody else started
-// is gone soon after it. REPRISE_SOCKET is left as it was where there is none.
-StatusOr<Watchers> FindWatchers(const Globals& globals) {
+// REPRISE_SOCKET is left as it was where there is none.
+StatusOr<Watchers> TryWatchers(const Globals& globals) {
   ASSIGN_OR_RETURN(const Daemon daemon, EnsureDaemon());
   const char* const named = getenv("REPRISE_SOCKET");
   const std::optional<std::string> before =
@@ -72,12 +72,31 @@ StatusOr<Watchers> FindWatchers(const Globals& globals) {
   return client.status();
 }
 
+// Connected before the job starts: a private daemon that somebody else started
+// is gone soon after it. One that ends just now still answers on its socket,
+// and its server does not: the next one is there in a moment.
+StatusOr<Watchers> FindWatchers(const Globals& globals) {
+  const char* const server = getenv("REPRISE_SERVER");
+  const bool named =
+      !globals.server.empty() || (server != nullptr && *server != '\0');
+  const auto limit = steady_clock::now() + kChangePatience;
+  while (true) {
+    StatusOr<Watchers> watchers = TryWatchers(globals);
+    if (watchers.ok() || named ||
+        watchers.status().code() != Code::kUnavailable ||
+        steady_clock::now() > limit) {
+      return watchers;
+    }
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+}
+
 // After those of the job have gone. A daemon that is about to end still holds
 // its folder for a moment.
 StatusOr<Watchers> OthersAfter(const Globals& globals) {
   const auto limit = steady_clock::now() + seconds(5);
   while (true) {
-    StatusOr<Watchers> watchers = FindWatchers(globals);
+    StatusOr<Watchers> watchers = TryWatchers(globals);
     if (watchers.ok() || steady_clock::now() > limit) return watchers;
     std::this_thread::sleep_for(milliseconds(50));
   }

@@ -8,8 +8,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -424,3 +426,51 @@ def test_a_job_runs_where_the_state_folder_has_a_daemon_of_another_runtime_folde
     (line,) = result.err.splitlines()
     assert line.startswith("reprise: the job runs without Reprise: ")
     assert "another reprised" in line
+
+
+def test_what_a_killed_daemon_said_of_its_server_is_gone_before_the_next_one_is_up(
+    jobs: Reprise,
+) -> None:
+    said = Path(jobs.environment["XDG_RUNTIME_DIR"]) / "server.json"
+    first = jobs("run", "--", *JOB, "plain", "5")
+    killed = json.loads(said.read_text())
+    os.kill(killed["pid"], signal.SIGKILL)
+    taken = socket.create_server(("127.0.0.1", 0))
+
+    # One that comes as far as its ports, and no further.
+    refused = jobs("serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+    stayed = said.exists()
+    taken.close()
+    second = jobs("run", "--", *JOB, "plain", "5")
+
+    assert (first.code, refused.code, second.code) == (0, 1, 0)
+    assert not stayed
+    assert "without Reprise" not in first.err + second.err
+    assert "5 steps without a plan" in second.err
+
+
+def test_a_job_that_begins_as_the_daemon_before_it_ends_gets_one_of_its_own(
+    jobs: Reprise,
+) -> None:
+    """The socket of the one before answers once more; its server is gone already."""
+    folder = Path(jobs.environment["XDG_RUNTIME_DIR"])
+    closed = socket.create_server(("127.0.0.1", 0))
+    port = closed.getsockname()[1]
+    closed.close()
+    (folder / "server.json").write_text(json.dumps({"listen": f"127.0.0.1:{port}", "url": ""}))
+    ending = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ending.bind(str(folder / "agent.sock"))
+    ending.listen()
+
+    def end() -> None:
+        ending.accept()[0].close()
+        ending.close()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    result = jobs("run", "--", *JOB, "plain", "5")
+    thread.join()
+
+    assert result.code == 0, result
+    assert "without Reprise" not in result.err
+    assert "5 steps without a plan" in result.err
