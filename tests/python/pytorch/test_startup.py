@@ -23,7 +23,7 @@ from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import alive_bytes
 from reprise.torch.recovery import notes as notes_of
-from reprise.torch.recovery import startup
+from reprise.torch.recovery import sketch, startup
 from reprise.torch.recovery.notes import Notes
 from reprise.torch.session import planning
 from reprise.units import format_bytes
@@ -212,6 +212,31 @@ def test_where_shapes_do_not_tell_the_host_helps(capsys: pytest.CaptureFixture[s
     assert train(model, 4) == expected
     assert session.startup.host is not None
     assert "no plan from shapes: shapes alone do not determine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("capture_step", "an internal error in Reprise (ValueError: injected)"),
+        ("faked", "the model has no copy without memory (ValueError: injected)"),
+    ],
+)
+def test_a_fault_in_the_plan_from_shapes_is_not_told_as_a_property_of_the_model(
+    place: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("injected")
+
+    monkeypatch.setattr(sketch, place, fails)
+    torch.manual_seed(0)
+    expected = train(Wide(), 1)
+    torch.manual_seed(0)
+    model = Wide()
+    session = arm(model, first="shapes", verify_every=0)
+
+    assert train(model, 1) == expected
+    assert session.startup.host is not None
+    assert f"no plan from shapes: {said}" in capsys.readouterr().err
 
 
 class Unlike(Wide):

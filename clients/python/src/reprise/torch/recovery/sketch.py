@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step graph of a model that has not run: from its first arguments, on fake tensors.
 
-    graph = sketched(model, args, kwargs, live_bytes)      # RepriseError: values are needed
+    graph = sketched(model, args, kwargs, live_bytes)      # RepriseError: says why there is none
 
 For the first step of a job that does not fit. Nothing is allocated. The loss is not known when the
 forward begins: what leads from the outputs to a scalar is outside the root and no plan touches it,
@@ -30,6 +30,9 @@ from reprise.torch.meter.state import model_device
 
 __all__ = ["sketched"]
 
+_SHAPES = "shapes alone do not determine the step"
+_FAULT = "an internal error in Reprise"
+
 
 def sketched(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], live_bytes: int
@@ -37,18 +40,26 @@ def sketched(
     """`live_bytes`: what is alive on the device now. Times are a roofline of this machine."""
     device = str(model_device(model))
     generators = Generators()
+    what = _FAULT  # of what fails now
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            what = "the model has no copy without memory"
             fake = faked(model, mode, device)
+            what = _FAULT
             inputs = tree_map(_fake_input, (args, kwargs))
 
             def whole() -> None:
+                nonlocal what
+                what = _SHAPES
                 outputs = fake(*inputs[0], **inputs[1])
+                what = _FAULT
                 found = [o for o in tensors_in(outputs) if o.requires_grad]
                 heads = [o for o in found if o.dim() == 0] or found
                 kind = model_device(model).type
+                what = _SHAPES
                 with torch.autocast(kind, enabled=False):
                     torch.autograd.backward(heads, [torch.ones_like(o) for o in heads])
+                what = _FAULT
 
             def alive() -> list[Tensor]:
                 return [*fake.parameters(), *fake.buffers(), *tensors_in(inputs)]
@@ -59,9 +70,7 @@ def sketched(
     except RepriseError:
         raise
     except Exception as error:
-        raise RepriseError(
-            f"shapes alone do not determine the step ({described(error)})"
-        ) from error
+        raise RepriseError(f"{what} ({described(error)})") from error
     finally:
         generators.restore()
     object.__setattr__(graph, "static_bytes", live_bytes)
