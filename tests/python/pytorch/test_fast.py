@@ -28,6 +28,7 @@ from loops import deep, train
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import reprise
 from reprise.errors import RepriseError
 from reprise.torch.compiled import fast
 from reprise.torch.internals.native import Native
@@ -325,6 +326,69 @@ def test_another_torch_has_another_build(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch, "__version__", "3.0.0")
 
     assert Native._fingerprint(fast.FAST) != here
+
+
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache folder of the test's own with nothing in it, in a process that has loaded nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name, value in {"_module": None, "_builder": None, "_failed": False, "_why": ""}.items():
+        monkeypatch.setattr(fast, name, value)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_cache_folder_that_others_can_write_to_is_told_in_the_log_and_in_the_report(
+    unbuilt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (unbuilt / "reprise" / "fast").mkdir(parents=True)
+    (unbuilt / "reprise" / "fast").chmod(0o777)
+    fast.prepare()  # as reprise.auto does
+    model = deep()
+    arm(model, LocalAgent(), verify_every=0)
+
+    train(model, 6)
+
+    why = reprise.report(model).in_python
+    assert "or other users can write there" in why
+    assert capsys.readouterr().err.count(f"{why}. Plans run in Python, with more overhead") == 1
+
+
+def test_a_compiler_that_fails_beside_the_job_is_told_with_what_it_said(
+    unbuilt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder = unbuilt / "python"
+    builder.write_text("#!/bin/sh\necho first >&2; echo no room left >&2; exit 1\n")
+    builder.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(builder))
+
+    fast.prepare()
+    assert (
+        fast.why_python() == "the compiled tape is being built, for the next plan of this process"
+    )
+    assert fast._builder is not None
+    fast._builder.wait()
+    fast.settle()
+    fast.settle()
+
+    assert fast.why_python() == "the compiled tape is not built: no room left"
+    assert capsys.readouterr().err.count("the compiled tape is not built: no room left") == 1
+
+
+def test_an_op_that_the_compiled_half_does_not_know_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_of(Net())
+    graph = graph_of(job)
+    program = compile_plan(graph, referee.random_plan(graph.message(), 0, 1.0, 0.3))
+    monkeypatch.setattr(fast, "_why", "")
+    monkeypatch.setattr(fast, "name_of", lambda func: ("aten::unheard_of", ""))
+
+    made = Tape(program)
+
+    assert made._compiled is None
+    assert "the compiled tape does not know an op of this step" in fast.why_python()
+    assert capsys.readouterr().err.count("Plans run in Python, with more overhead") == 1
 
 
 @pytest.mark.usefixtures("removed")

@@ -72,6 +72,7 @@ class Report:
     gradient_checks: int = 0  # of the checks, those that compared gradients; the others: values
     buffers_checked: int = 0  # in all checks: buffers that the step had written
     unchecked: str = ""  # why nothing has been checked yet
+    in_python: str = ""  # why the plan runs in Python alone, with more overhead per step
     verify_extra_bytes: int = 0
     verify_peak_bytes: int = 0  # the peak of unplanned runs for a comparison of gradients
     validated: bool = False
@@ -211,6 +212,8 @@ def _report(model: nn.Module) -> Report:
         return _empty("" if started is None else started.unarmed.get(model, ""))
     if hasattr(watches, "joint"):
         return _of_compiled(cast("CompiledJob", watches))
+    from reprise.torch.compiled import fast
+
     session = watches
     session.step.times.read(wait=True)
     plan, measured, verdict = session.plan, session.measured, session.record.verdict()
@@ -240,6 +243,7 @@ def _report(model: nn.Module) -> Report:
         gradient_checks=verdict.checks - verdict.value_checks,
         buffers_checked=measured.buffers_checked,
         unchecked=verdict.unchecked,
+        in_python=fast.why_python() if verdict.planned_steps else "",
         verify_extra_bytes=measured.verify_extra_bytes,
         verify_peak_bytes=measured.verify_peak_bytes,
         validated=verdict.validated,

@@ -9,7 +9,7 @@ The tape is complete in Python; this is the same, for less: an op that is only l
 tensor that is only kept never reach the interpreter. A job does not wait for the compiler (some
 ten seconds, once per torch): what is not built is built beside the job, and used from the next
 program of this process on. REPRISE_FAST=0 does without, and so does a torch without the dispatch
-key it needs.
+key it needs. Why plans run in Python alone is said once, and `why_python` repeats it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -30,7 +31,19 @@ from reprise.torch.internals import guard, modes, saved_hooks
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 
-__all__ = ["FAST", "Ground", "Track", "alone", "library", "load", "name_of", "prepare"]
+__all__ = [
+    "FAST",
+    "Ground",
+    "Track",
+    "alone",
+    "library",
+    "load",
+    "name_of",
+    "prepare",
+    "settle",
+    "why_python",
+    "without",
+]
 
 FAST = Native(
     "fast",
@@ -47,6 +60,8 @@ _KEY = "Fake"
 _module: Any = None
 _failed = False
 _builder: subprocess.Popen[bytes] | None = None
+_printed: IO[bytes] | None = None  # by the builder, as long as it runs
+_why = ""  # plans run in Python alone
 _operators = 0  # higher-order ones that know of the gate's key
 
 
@@ -70,31 +85,71 @@ def _wanted() -> bool:
     return os.environ.get("REPRISE_FAST", "1") != "0" and not _failed
 
 
+def without(why: str) -> None:
+    """Says once why plans run in Python alone, and keeps it for the report."""
+    global _why
+    if why != _why:
+        _why = why
+        say(f"{why}. Plans run in Python, with more overhead")
+
+
+def why_python() -> str:
+    """Returns why plans run in Python alone; "" if they do not."""
+    if os.environ.get("REPRISE_FAST", "1") == "0":
+        return "REPRISE_FAST=0"
+    if not _why and _module is None and _builder is not None:
+        return "the compiled tape is being built, for the next plan of this process"
+    return _why
+
+
+def settle() -> None:
+    """Between steps: says if the compiler has ended without a result."""
+    global _failed, _printed
+    if _builder is None or _printed is None or _builder.poll() is None:
+        return
+    with _printed as printed:
+        _printed = None
+        if _builder.returncode == 0:
+            return
+        printed.seek(0)
+        lines = printed.read().decode("utf-8", "replace").strip().splitlines()
+    _failed = True
+    without(f"the compiled tape is not built: {lines[-1] if lines else 'the compiler was ended'}")
+
+
 def prepare() -> None:
     """Starts the compiler where nothing is built yet. Where that is not possible, this process runs
     its plans in Python alone, and says so."""
-    global _builder, _failed
+    global _builder, _failed, _printed
+    if not _wanted() or _module is not None or _builder is not None:
+        return
     folder = FAST.cache_folder()
-    if not _wanted() or _module is not None or _builder is not None or folder is None:
+    if folder is None:
+        _failed = True
+        without(
+            "the compiled tape is not built: its folder reprise/fast in XDG_CACHE_HOME or ~/.cache "
+            "cannot be written, or other users can write there"
+        )
         return
     if FAST.built(folder) is None:
         command = [sys.executable, "-m", "reprise.torch.compiled.fast", "build"]
         own, theirs = str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")
         path = os.pathsep.join(filter(None, [own, theirs]))
         try:
+            _printed = tempfile.TemporaryFile()  # noqa: SIM115 (settle closes it)
             _builder = subprocess.Popen(
                 command,
                 env={**os.environ, "PYTHONPATH": path, "REPRISE_DISABLE": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=_printed,
                 start_new_session=True,
             )
         except (OSError, TypeError) as error:  # an embedded interpreter has no name
             _failed = True
-            say(
+            without(
                 f"the compiled tape is not built: {sys.executable!r} cannot be run "
-                f"({guard.described(error)}). Plans run in Python, with more overhead"
+                f"({guard.described(error)})"
             )
 
 
@@ -112,19 +167,22 @@ def library() -> Any:
             _module = _open(path)
         except Exception as error:
             _failed = True
-            why = guard.described(error)
-            say(f"the compiled tape cannot be loaded ({why}): plans run in Python")
+            without(f"the compiled tape cannot be loaded ({guard.described(error)})")
     return _module
 
 
 def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
     """Returns the module with its gate installed; None if this torch has no gate."""
     module = library()
-    if module is None or not module.setup(
-        saved_hooks.unpacking(unpack), stale, guard.caught, [name_of(func) for func in IGNORED]
-    ):
+    if module is None:
         return None
-    return module if _teach_higher_order_operators() else None
+    ready = module.setup(
+        saved_hooks.unpacking(unpack), stale, guard.caught, [name_of(func) for func in IGNORED]
+    )
+    if ready and _teach_higher_order_operators():
+        return module
+    without(f"torch {torch.__version__} has no dispatch key for the compiled tape")
+    return None
 
 
 def _open(path: Path) -> Any:

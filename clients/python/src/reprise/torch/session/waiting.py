@@ -13,6 +13,7 @@ here.
 
 from __future__ import annotations
 
+from reprise.torch.compiled.fast import settle
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
 from reprise.torch.session.elsewhere import Elsewhere
@@ -85,6 +86,7 @@ class Waiting:
     def planned(self) -> None:
         """A step has run under a plan."""
         self._unplanned = 0
+        settle()
 
     def unplanned(self) -> None:
         """Counts a step that ran without a plan."""

@@ -61,7 +61,9 @@ def _windows(program: Program) -> tuple[bytes, array[int]]:
 
 def sheet_of(module: Any, program: Program) -> Any:
     """The program as the gate reads it."""
-    if any(not isinstance(row.func, torch._ops.OpOverload) for row in program.rows):
+    others = [row for row in program.rows if not isinstance(row.func, torch._ops.OpOverload)]
+    if others:
+        fast.without(f"the compiled tape does not know op {others[0].op}, {others[0].func}")
         return None
     rows = [fast.name_of(row.func) for row in program.rows]
     specials = [None if row.plain else _special(row) for row in program.rows]
@@ -85,7 +87,8 @@ def sheet_of(module: Any, program: Program) -> Any:
             array("q", program.versions),
             array("q", program.firsts),
         )
-    except LookupError:
+    except LookupError as error:
+        fast.without(f"the compiled tape does not know an op of this step ({error})")
         return None
 
 
