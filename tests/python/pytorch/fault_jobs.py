@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small training jobs that lead through all of the adapter, for faults.py.
+"""Small training jobs that lead through all of the adapter, for faults.py. More of them: with a
+daemon (fault_jobs_daemon.py), compiled (fault_jobs_compiled.py), two ranks (fault_jobs_ranks.py).
 
 job = KINDS["planned"](armed=True); digest = job()
 """
@@ -32,9 +33,18 @@ from reprise.entry import otherwise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
 from reprise.torch.meter.room import Room  # noqa: E402
 from reprise.torch.recovery import planned_retry, startup  # noqa: E402
-from reprise.torch.session import attach  # noqa: E402
 
-__all__ = ["KINDS", "SOURCE", "prepare"]
+__all__ = [
+    "KINDS",
+    "SOURCE",
+    "Job",
+    "finished",
+    "kind",
+    "local",
+    "net",
+    "prepare",
+    "train",
+]
 
 Job = Callable[[], str]
 KINDS: dict[str, Callable[[bool], Job]] = {}
@@ -108,9 +118,15 @@ def finished(model: nn.Module) -> None:
 
 @kind
 def watched(armed: bool) -> Job:
-    """Without a budget."""
+    """Without a budget, and nothing captured."""
     model = net()
-    return lambda: (local(model, armed, budget=None), train(model, 4))[1]
+
+    def job() -> str:
+        os.environ["REPRISE_CAPTURE"] = "0"
+        local(model, armed, budget=None)
+        return train(model, 4)
+
+    return job
 
 
 @kind
@@ -384,43 +400,13 @@ def written_twice(armed: bool) -> Job:
     return lambda: (local(model, armed, verify_every=1), train(model, 9))[1]
 
 
-@kind
-def with_a_daemon(armed: bool) -> Job:
-    """`reprise.auto` and all that it starts: agent, daemon, planner, costs."""
-    model = net(2)
-
-    def job() -> str:
-        os.environ["REPRISE_FAST"] = "1"
-        if armed:
-            reprise.auto(model, budget="0.9x", verify_every=4, warmup=2)
-        found = train(model, 9, rows=lambda step: 64)
-        finished(model)
-        reprise.remove(model)
-        return found
-
-    return job
-
-
-@kind
-def unaware(armed: bool) -> Job:
-    """A program that does not know of Reprise, under `reprise run`."""
-    model = net(2)
-
-    def job() -> str:
-        os.environ["REPRISE_BUDGET"] = "0.9x"
-        if armed:
-            otherwise(lambda: None)(attach.attach)()  # as the package's sitecustomize does
-        return train(model, 8, rows=lambda step: 64)
-
-    return job
-
-
 def prepare() -> None:
     """What every job of a process would do once: imports, and what is set up at a first step. Then
     forks are cheap, and what is alive here is nothing they have to look through."""
-    import torch._dynamo  # noqa: F401  # an optimizer's first step imports it
+    import torch._dynamo  # an optimizer's first step imports it
 
     FAST.build(FAST.cache_folder())  # type: ignore[arg-type]
     train(net(), 1)
+    train(torch.compile(nn.Linear(WIDTH, WIDTH), backend="aot_eager"), 1)  # type: ignore[arg-type]
     gc.collect()
     gc.freeze()

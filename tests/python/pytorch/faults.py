@@ -3,7 +3,7 @@
 without Reprise.
 
     python tests/python/pytorch/faults.py [--count 1000] [--lasting 0.3] [--native 300]
-        [--seed 0] [--kind NAME] [--table FILE]
+        [--seed 0] [--kind NAME] [--where FILE] [--table FILE]
 
 A fault is an exception at the n-th call of one function of the package, at its first instruction:
 one that no function of ours can catch but those that call it. A lasting one comes at every later
@@ -11,9 +11,10 @@ call, too. In the compiled half (`--native`, in a build of its own: compiled/inj
 of one of its entries that fails, or an allocation within it that finds no memory.
 
 Every function that a kind of job (`fault_jobs.py`) reaches is taken at its first call, then others
-at random ones. Each fault has a process of its own, forked, with a limit of time: what ends it, or
-keeps it from ending, counts. Compared are losses, parameters, buffers, optimizer state and
-generator, and what was said.
+at random ones. What a job calls depends on how busy the machine is: a fault that never happened is
+counted apart, and another one is drawn in its place. Each fault has a process of its own, forked,
+with a limit of time: what ends it, or keeps it from ending, counts. Compared are losses,
+parameters, buffers, optimizer state and generator, and what was said.
 
 Left out are the files that catch (`CAUGHT_BY`), the hooks of the compiled half, which catch as
 well, and what the interpreter itself calls to find a name of the package (`reprise.__getattr__`).
@@ -36,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import CodeType, FrameType
@@ -45,10 +46,15 @@ from typing import Any
 if str(Path(__file__).parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).parent))
 
+import fault_jobs_compiled  # noqa: F401  # adds its kinds
+import fault_jobs_daemon  # noqa: F401
+import fault_jobs_ranks  # noqa: F401
 from fault_jobs import KINDS, SOURCE, prepare
 
 # Of processor time, and on the wall of a machine that is busy with other things.
-LIMIT_S, LIMIT_WALL_S = 60.0, 900.0
+LIMIT_S, LIMIT_WALL_S = 60.0, 300.0
+# So often are faults drawn in the place of those that never happened.
+AGAIN = 8
 # Of these nothing fails.
 CAUGHT_BY = (
     "__init__.py",
@@ -81,7 +87,13 @@ class Injected(Exception):
     """What fails here."""
 
 
-ERRORS: tuple[type[Exception], ...] = (Injected, RuntimeError, KeyError, OSError, AssertionError)
+ERRORS: tuple[type[Exception], ...] = (
+    Injected,
+    RuntimeError,
+    KeyError,
+    OSError,
+    AssertionError,
+)
 
 # A function: its file below the package, and its name there.
 Where = tuple[str, str]
@@ -299,13 +311,20 @@ def _worked(pid: int) -> float:
 
 
 def chosen(
-    reached: dict[str, dict[Where, int]], number: int, seed: int, lasting: float = 0.0
+    reached: dict[str, dict[Where, int]],
+    number: int,
+    seed: int,
+    lasting: float = 0.0,
+    known: Collection[Fault] = (),
 ) -> list[Fault]:
     """Of every kind the first call of every function it reaches, then others; a sample of them
-    where there are more than so many, the same for the same seed. `lasting`: this share stays."""
+    where there are more than so many, the same for the same seed. `lasting`: this share stays;
+    `known`: those that were drawn before."""
     rng = random.Random(seed)
     own = {k: {w: n for w, n in of.items() if w[0] != COMPILED} for k, of in reached.items()}
+    had = {(f.kind, f.where, f.call) for f in known}
     first = [Fault(k, w, 1, rng.choice(ERRORS).__name__) for k in own for w in sorted(own[k])]
+    first = [f for f in first if (f.kind, f.where, f.call) not in had]
     rng.shuffle(first)
     # Functions before kinds: none is left out as long as there is room for all.
     seen: set[Where] = set()
@@ -316,13 +335,19 @@ def chosen(
     while repeated and len(found) < number:
         kind, where, calls = rng.choice(repeated)
         fault = Fault(kind, where, rng.randint(2, calls), rng.choice(ERRORS).__name__)
-        if fault not in found:
+        if (kind, where, fault.call) not in had:
+            had.add((kind, where, fault.call))
             found.append(fault)
     stays = [rng.random() < lasting and not only_way_back(f.where) for f in found]
     return [replace(f, lasting=lasts) for f, lasts in zip(found, stays, strict=True)]
 
 
-def chosen_native(reached: dict[str, dict[Where, int]], number: int, seed: int) -> list[Fault]:
+def chosen_native(
+    reached: dict[str, dict[Where, int]],
+    number: int,
+    seed: int,
+    known: Collection[Fault] = (),
+) -> list[Fault]:
     """Of the compiled half: every entry of every kind, once and for good, then allocations."""
     rng = random.Random(seed)
     found, allocates = [], []
@@ -334,12 +359,13 @@ def chosen_native(reached: dict[str, dict[Where, int]], number: int, seed: int) 
                     found.append(Fault(kind, where, 1, "RuntimeError", lasting=True))
             elif where == (COMPILED, ALLOCATES) and calls:
                 allocates.append((kind, where, calls))
+    found = [fault for fault in found if fault not in known]
     rng.shuffle(found)
     found = found[: number // 2]
     while allocates and len(found) < number:
         kind, where, calls = rng.choice(allocates)
         fault = Fault(kind, where, rng.randint(1, calls), "bad_alloc")
-        if fault not in found:
+        if fault not in found and fault not in known:
             found.append(fault)
     return found
 
@@ -347,6 +373,9 @@ def chosen_native(reached: dict[str, dict[Where, int]], number: int, seed: int) 
 def only_way_back(where: Where) -> bool:
     """Is a tensor that was given up lost where this function fails at every call?"""
     return where[0] in ONLY_WAY_BACK or where in ONLY_WAY_BACK_CALLS
+
+
+SAME, NEVER = "same", "not reached"
 
 
 @dataclass
@@ -358,6 +387,16 @@ class Judged:
     lines: int  # that name it
     ended: Ended
 
+    @property
+    def happened(self) -> bool:
+        """The job came to it."""
+        return self.verdict != NEVER
+
+    @property
+    def wrong(self) -> bool:
+        """It has hurt the job."""
+        return self.happened and self.verdict != SAME
+
 
 def judged(fault: Fault, expected: str) -> Judged:
     ended = run(fault.kind, fault)
@@ -366,13 +405,13 @@ def judged(fault: Fault, expected: str) -> Judged:
         if ended.how == "ended" and not ended.fired:
             ended = run(fault.kind, fault)
     if ended.how == "ended" and not ended.fired:
-        verdict = "not reached"
+        verdict = NEVER
     elif ended.how != "ended":
         verdict = ended.how
     elif ended.digest != expected:
         verdict = "other bits"
     else:
-        verdict = "same"
+        verdict = SAME
     lines = sum("injected into" in line or "bad_alloc" in line for line in ended.said)
     if any("Traceback" in line or "Exception ignored" in line for line in ended.said):
         verdict += ", and a traceback"
@@ -392,9 +431,11 @@ def campaign(
     lasting: float = 0.0,
     compiled: int = 0,
     minutes: float = 0.0,
+    where: str = "",
 ) -> tuple[dict[str, dict[Where, int]], list[Judged]]:
-    """What each kind reaches, and every fault judged; `compiled`: so many in the compiled half;
-    `minutes`: what is not judged by then is left."""
+    """What each kind reaches, and every fault judged; `number`: of those that happened; `compiled`:
+    so many in the compiled half; `minutes`: what is not judged by then is left; `where`: only in
+    files with this in their name."""
     deadline = time.monotonic() + (minutes * 60 if minutes else float("inf"))
     prepare()
     if compiled:
@@ -406,17 +447,30 @@ def campaign(
             armed = run(kind, counts=True)  # which finds them, as all the next ones will
         if plain.how != "ended" or armed.how != "ended" or plain.digest != armed.digest:
             raise SystemExit(f"{kind}: {plain.how}, {armed.how}\n{plain.why}{armed.why}")
-        expected[kind], reached[kind] = plain.digest, armed.reached
-    found = []
-    faults = chosen(reached, number, seed, lasting) + chosen_native(reached, compiled, seed)
-    random.Random(seed).shuffle(faults)
-    todo = [(fault, expected[fault.kind]) for fault in faults]
+        expected[kind] = plain.digest
+        reached[kind] = {w: n for w, n in armed.reached.items() if where in w[0]}
+    found: list[Judged] = []
+    drawn: set[Fault] = set()
     # Threads of a pool are of this process alone; those that fork have none.
     # What it does at the end of a process is not for those that are forked here.
     pool = multiprocessing.get_context("fork").Pool(processes) if processes > 1 else None
-    for one in map(_judge, todo) if pool is None else pool.imap(_judge, todo):
-        found.append(one)
-        told(one)
+    for again in range(AGAIN):
+        left, left_compiled = (
+            asked - sum(j.happened and (j.fault.where[0] == COMPILED) is of for j in found)
+            for asked, of in ((number, False), (compiled, True))
+        )
+        if left <= 0 and left_compiled <= 0:
+            break
+        faults = chosen(reached, left, seed + again, lasting, drawn)
+        faults += chosen_native(reached, left_compiled, seed + again, drawn)
+        drawn.update(faults)
+        random.Random(seed).shuffle(faults)
+        todo = [(fault, expected[fault.kind]) for fault in faults]
+        for one in map(_judge, todo) if pool is None else pool.imap(_judge, todo):
+            found.append(one)
+            told(one)
+            if time.monotonic() > deadline:
+                break
         if time.monotonic() > deadline:
             break
     if pool is not None:
@@ -444,6 +498,7 @@ def functions() -> set[Where]:
 
 def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -> str:
     """For people."""
+    drawn, found = len(found), [j for j in found if j.happened]
     verdicts = Counter(j.verdict for j in found)
     lines = Counter(j.lines for j in found)
     everywhere = {w for kind in reached.values() for w in kind if w[0] != COMPILED}
@@ -461,8 +516,10 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
         "job; afterwards losses, parameters, buffers, optimizer state and generator are compared",
         "with the same job without Reprise. CPU; not run on a GPU.",
         "",
-        f"{len(found)} faults. In {len({j.fault.where for j in found} & everywhere)} of the "
-        f"{len(everywhere)} functions that the jobs reach; the package has {len(functions())}. "
+        f"{len(found)} faults happened and were judged; {drawn - len(found)} more were drawn that "
+        "their job never came to: they count for nothing. In "
+        f"{len({j.fault.where for j in found} & everywhere)} of the {len(everywhere)} functions "
+        f"that the jobs reach; the package has {len(functions())}. "
         f"{lasting} of them last: the function fails at every later call, too. Left out are "
         f"faults that last in the {alone} functions that alone make again what was given up: where "
         "one of those fails for good, the program gets the error.",
@@ -490,15 +547,18 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
     ]
     for kind in reached:
         own = [j for j in found if j.fault.kind == kind]
-        same = sum(j.verdict == "same" for j in own)
+        same = sum(j.verdict == SAME for j in own)
         what = (KINDS[kind].__doc__ or "").strip().splitlines()[0].rstrip(".")
         rows.append(
             f"| {kind}: {what} | {len(reached[kind])} | {len(own)} | {same} | {len(own) - same} |"
         )
-    wrong = [j for j in found if j.verdict != "same"]
+    wrong = [j for j in found if j.wrong]
     if wrong:
         rows += ["", "Other than without:", ""]
         rows += [f"- {j.fault}: {j.verdict}" for j in wrong]
+    if any(j.lines != 1 for j in found):
+        rows += ["", "Not one line:", ""]
+        rows += [f"- {j.fault}: {j.lines}" for j in found if j.lines != 1]
     return "\n".join(rows) + "\n"
 
 
@@ -512,6 +572,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", action="append", choices=sorted(KINDS))
+    parser.add_argument("--where", default="", help="only in files with this in their name")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--show", action="store_true", help="what was said and raised")
@@ -521,10 +582,13 @@ def main() -> int:
     def told(one: Judged) -> None:
         nonlocal done
         done += 1
-        if one.verdict != "same" or one.lines != 1 or options.show:
+        if one.wrong or (one.happened and one.lines != 1) or options.show:
             print(f"{done:5} {one.fault}: {one.verdict}, {one.lines} lines", flush=True)
         if options.show:
-            print("      " + "\n      ".join([*one.ended.said[-40:], one.ended.why]), flush=True)
+            print(
+                "      " + "\n      ".join([*one.ended.said[-40:], one.ended.why]),
+                flush=True,
+            )
 
     kinds = options.kind or list(KINDS)
     reached, found = campaign(
@@ -536,6 +600,7 @@ def main() -> int:
         options.lasting,
         options.native,
         options.minutes,
+        options.where,
     )
     how = f"python tests/python/pytorch/faults.py --count {options.count} --seed {options.seed}"
     how += f" --lasting {options.lasting}" if options.lasting else ""
@@ -545,7 +610,7 @@ def main() -> int:
     if options.table:
         options.table.write_text(text)
     print(text)
-    return int(any(j.verdict != "same" for j in found))
+    return int(any(j.wrong for j in found))
 
 
 if __name__ == "__main__":

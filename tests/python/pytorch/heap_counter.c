@@ -97,7 +97,8 @@ void *mmap(void *at, size_t n, int rights, int flags, int file, off_t from) {
   if (real == NULL) real = dlsym(RTLD_NEXT, "mmap");
   void *const p = real(at, n, rights, flags, file, from);
   // Room that is only reserved, and files, are no heap.
-  if (p != MAP_FAILED && (flags & MAP_ANONYMOUS) && (rights & PROT_WRITE))
+  if (p != MAP_FAILED && (flags & MAP_ANONYMOUS) && !(flags & MAP_NORESERVE) &&
+      (rights & PROT_WRITE))
     add((int64_t)swap(NULL, p, n));
   return p;
 }

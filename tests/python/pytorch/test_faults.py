@@ -28,10 +28,18 @@ from reprise.torch.tape.tape_run import Run
 FAULTS = Path(__file__).parent / "faults.py"
 
 
-def test_faults_of_every_kind_leave_the_training_as_it_is() -> None:
-    kinds = ["python_half", "compiled_half", "several_batches", "first_from_shapes", "unaware"]
-    kinds += ["out_of_memory_backward"]
-    command = [sys.executable, str(FAULTS), "--count", "60", "--seed", "7"]
+KINDS = ["python_half", "compiled_half", "several_batches", "first_from_shapes", "unaware"]
+KINDS += ["out_of_memory_backward"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "number", "where"),
+    [(KINDS, 60, ""), (["first_rank", "second_rank"], 8, "torch/ladder/")],
+)
+def test_faults_of_every_kind_leave_the_training_as_it_is(
+    kinds: list[str], number: int, where: str
+) -> None:
+    command = [sys.executable, str(FAULTS), f"--count={number}", "--seed=7", f"--where={where}"]
 
     done = subprocess.run(
         [*command, *(f"--kind={kind}" for kind in kinds)],
@@ -42,8 +50,8 @@ def test_faults_of_every_kind_leave_the_training_as_it_is() -> None:
     )
 
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert "| same | 60 |" in done.stdout, done.stdout
-    assert "| 1 | 60 |" in done.stdout, done.stdout
+    assert f"| same | {number} |" in done.stdout, done.stdout
+    assert f"| 1 | {number} |" in done.stdout, done.stdout
 
 
 @pytest.mark.usefixtures("removed")

@@ -20,6 +20,7 @@ from zoo import GPT
 import reprise
 from reprise.torch.check.result import GRADIENTS
 from reprise.torch.joint.job import CompiledJob, open_jobs
+from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter import room
 
@@ -124,6 +125,62 @@ def test_a_compiled_model_without_a_joint_graph_is_told_why_it_has_no_plan(
     assert why in reprise.report(called).why
     assert capsys.readouterr().err.count(why) == 1
     reprise.remove(called)
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [(JointPass, "visit"), (CompiledJob, "_counted"), (CompiledJob, "_before_optimizer")],
+)
+def test_a_fault_of_ours_leaves_a_compiled_model_to_its_compiler(
+    of: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected, end, _ = train(squares, steps=3)
+
+    def broken(*_: Any) -> None:
+        raise KeyError(name)
+
+    monkeypatch.setattr(of, name, broken)
+
+    found, after, job = train(squares, budget="0.8x", steps=3)
+
+    assert found == expected
+    assert same(end, after)
+    assert job is not None
+    assert f"Reprise failed (KeyError: {name!r})" in job.why
+    assert capsys.readouterr().err.count(f"KeyError: {name!r}") == 1
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_error_of_a_compiled_model_is_the_programs_and_its_forward_runs_once(
+    in_place: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch._dynamo.reset()
+
+    class Refuses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls = nn.Linear(4, 4), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) + self.refuse()  # type: ignore[no-any-return]
+
+        @torch.compiler.disable
+        def refuse(self) -> float:
+            self.calls += 1
+            raise KeyError("theirs")
+
+    model = Refuses()
+    if in_place:
+        model.compile(backend="aot_eager")
+    called: Any = model if in_place else torch.compile(model, backend="aot_eager")
+    job = CompiledJob(called, "0.9x", 3)
+
+    with pytest.raises(KeyError, match="theirs"):
+        called(torch.randn(2, 4))
+
+    job.remove()
+    assert model.calls == 1
+    assert "Reprise failed" not in capsys.readouterr().err
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:

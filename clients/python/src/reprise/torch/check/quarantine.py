@@ -26,8 +26,9 @@ def _folder(plan: Plan) -> Path:
 
 def holds(plan: Plan) -> bool:
     """Returns whether a plan was found wrong before."""
+    folder = _folder(plan)
     try:
-        return _folder(plan).is_dir()
+        return folder.is_dir()
     except OSError:
         return False
 

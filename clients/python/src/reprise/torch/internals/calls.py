@@ -4,6 +4,8 @@
     around(ours, do, args, kwargs)      # ours(call, args, kwargs) calls do, or do is called plainly
     call = chained(do, wrappers)        # stands in for do: through each wrapper in the list
     call = watched(do, look)            # the same: look sees who calls it, and nothing more
+    call = in_turn(functions)           # calls all of them with what it is called with
+    call = method_of(known, do)         # do(known(), ...): known is a weak reference
     level = Level(); level.restore()    # takes off the modes and hooks that ours has left
 
 Where code of ours fails the program's call is made once, and its result or its error is the
@@ -22,7 +24,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_
 
 from reprise.torch.internals.guard import fault, is_oom, ours, quietly
 
-__all__ = ["Call", "Level", "around", "chained", "watched"]
+__all__ = ["Call", "Level", "around", "chained", "given", "in_turn", "method_of", "watched"]
 
 
 class Call:
@@ -49,6 +51,11 @@ class Call:
             raise
         self.done, self.out = True, out
         return out
+
+    def instead(self, do: Callable[..., Any]) -> Call:
+        """The same call, made of another function of the program's."""
+        self.do = do
+        return self
 
 
 def around(
@@ -99,6 +106,31 @@ def watched(do: Callable[..., Any], look: Callable[..., Any]) -> Callable[..., A
         return do(*args)
 
     return call
+
+
+def in_turn(functions: list[Any]) -> Callable[..., None]:
+    """Calls those of them that can be called, one after the other."""
+
+    def call(*args: Any) -> None:
+        for function in functions:
+            if callable(function):
+                function(*args)
+
+    return call
+
+
+def method_of(known: Callable[[], Any], do: Callable[..., Any]) -> Callable[..., Any]:
+    """`do` as a method of what `known`, a weak reference, leads to."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return do(known(), *args, **kwargs)
+
+    return call
+
+
+def given(first: Any, *_: Any) -> Any:
+    """Returns what it is called with."""
+    return first
 
 
 def _of_the_program(call: Call, error: BaseException) -> BaseException:

@@ -52,9 +52,9 @@ class Native:
         folder = Path(base) / "reprise" / self.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return folder if _is_ours(folder) and os.access(folder, os.W_OK) else None
         except OSError:
             return None
+        return folder if _is_ours(folder) and os.access(folder, os.W_OK) else None
 
     def built(self, folder: Path) -> Path | None:
         """What is there already, for the installed torch."""

@@ -15,6 +15,8 @@ here, so its elementwise ops are faster than measured.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -42,7 +44,7 @@ def hint(size: Any) -> int:
         return size
     known = getattr(getattr(size, "node", None), "hint", None)
     if known is None:
-        raise ValueError("a size is known only when the graph runs")
+        raise _NotRun("a size is known only when the graph runs")
     return int(known)
 
 
@@ -61,14 +63,12 @@ class JointCosts:
         found = None
         plain = isinstance(node.target, torch._ops.OpOverload) and touched_bytes <= MOST_BYTES
         if plain and not any(word in name for word in _NOT_RUN):
-            try:
+            with suppress(_NotRun):
                 key = (name, *_shapes((node.args, node.kwargs)))
                 found = self._known.get(key)
                 if found is None and self._left > 0:
                     found = self._known[key] = self._measure(node)
                     self.measured += 1
-            except Exception:
-                found = None
         return (roofline_ns(name, touched_bytes), 0) if found is None else found
 
     def close(self) -> None:
@@ -85,19 +85,19 @@ class JointCosts:
         with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng():
             args = _real(node.args)
             kwargs = dict(_real(node.kwargs))
-            out = node.target(*args, **kwargs)
+            out = _run(node.target, args, kwargs)
             device = next((t.device for t in tensors_in(args, out)), torch.device("cpu"))
             meter = self._meter(device)
             del out
             live = meter.live() if meter is not None else 0
             if meter is not None:
                 meter.reset_peak()
-            out = node.target(*args, **kwargs)
+            out = _run(node.target, args, kwargs)
             workspace = max(0, meter.peak() - max(live, meter.live())) if meter is not None else 0
             times = []
             for _ in range(3):
                 before = now_ns(device)
-                out = node.target(*args, **kwargs)
+                out = _run(node.target, args, kwargs)
                 times.append(now_ns(device) - before)
             del out
         self._left -= time.perf_counter_ns() - begin
@@ -118,6 +118,17 @@ class JointCosts:
         return self._meters[device]
 
 
+class _NotRun(ValueError):
+    """A call that cannot be made beforehand, with other values: its costs are estimated."""
+
+
+def _run(do: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    try:
+        return do(*args, **kwargs)
+    except Exception as error:
+        raise _NotRun(str(error)) from error
+
+
 def _shapes(tree: Any) -> list[Any]:
     """Sizes, types and plain arguments of a call."""
     value = _value(tree)
@@ -136,8 +147,9 @@ def _real(tree: Any) -> Any:
     value = _value(tree)
     if isinstance(value, Tensor):
         sizes, strides = [[hint(n) for n in of] for of in (value.size(), value.stride())]
-        made = torch.empty_strided(sizes, strides, dtype=value.dtype, device=value.device)
-        return made.zero_() if not value.is_floating_point() else made.fill_(0.5)
+        kind = {"dtype": value.dtype, "device": value.device}
+        made = _run(torch.empty_strided, (sizes, strides), kind)
+        return _run(made.fill_, (0.5 if value.is_floating_point() else 0,), {})
     if isinstance(value, dict):
         return {key: _real(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):

@@ -14,6 +14,8 @@
 Found by asking for the attribute, never by version. Inductor rewrites the joint graph before it
 partitions it (attention becomes one op, random ops become seeds), and a tag on what was replaced is
 gone; so where both are there, the first one leaves the graphs of Inductor to the second.
+
+A look that fails leaves the graph to whoever compiles it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from reprise.torch.internals.calls import chained, given, in_turn
 
 __all__ = ["FunctorchHook", "InductorHook", "find_hooks"]
 
@@ -43,14 +47,14 @@ class FunctorchHook:
         """Another pass that is there runs first."""
         before = self._before = self._config.joint_custom_pass
 
-        def joint_pass(gm: Any, inputs: Any) -> Any:
-            if callable(before):
-                gm = before(gm, inputs)
+        def joint_pass(call: Callable[..., Any], gm: Any, inputs: Any) -> Any:
+            gm = call(gm, inputs)
             if not (self._leave_inductor and _in_inductor()):
                 visit(gm.graph)
             return gm
 
-        self._config.joint_custom_pass = self._pass = joint_pass
+        self._pass = chained(before if callable(before) else given, [joint_pass])
+        self._config.joint_custom_pass = self._pass
         # What AOTAutograd has on disk does not know this pass: a graph that was compiled before
         # would come without a plan, and one with a plan would come back where there is none.
         self._cached = getattr(self._config, "enable_autograd_cache", None)
@@ -81,13 +85,11 @@ class InductorHook:
         before = self._before = self._config.joint_custom_post_pass
         earlier = before if isinstance(before, (list, tuple)) else [before]
 
-        def post_pass(graph: Any) -> None:
-            for other in earlier:
-                if callable(other):
-                    other(graph)
+        def post_pass(call: Callable[..., None], graph: Any) -> None:
+            call(graph)
             visit(graph)
 
-        self._pass = _as_graph_pass(post_pass)
+        self._pass = _as_graph_pass(chained(in_turn([*earlier]), [post_pass]))
         self._config.joint_custom_post_pass = self._pass
 
     def remove(self) -> None:
@@ -116,7 +118,7 @@ def hooks_of(functorch: Any, inductor: Any) -> list[FunctorchHook | InductorHook
     return found
 
 
-def _as_graph_pass(post_pass: Callable[[Any], None]) -> Any:
+def _as_graph_pass(post_pass: Callable[..., Any]) -> Any:
     """With a `uuid` of None where Inductor asks for one: what is compiled with a plan is not cached
     under the name of what is not."""
     try:
@@ -125,8 +127,7 @@ def _as_graph_pass(post_pass: Callable[[Any], None]) -> Any:
         return post_pass
 
     class Pass(CustomGraphPass):
-        def __call__(self, graph: Any) -> None:
-            post_pass(graph)
+        __call__ = staticmethod(post_pass)
 
         def uuid(self) -> Any:
             return None

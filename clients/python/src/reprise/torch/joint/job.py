@@ -121,43 +121,67 @@ class CompiledJob:
         self._unchecked = True  # the plan there is
         self._outputs: list[weakref.ref[Any]] = []
         self._outputs_die = False  # before the backward reaches the graph
+        self._broken = self._cleared_up = False  # by a fault of ours
         self._forward_peak = self._outside_bytes = 0
         self.measured_peak_bytes = self.predicted_peak_bytes = self.checks = 0
         self.why = ""  # there is no plan any more
-        self.joint.install()
-        site.arm(self._around)
         # Lent: somebody else has hooks there, and tells.
         self._lent = lent
         self._hooks: list[Any] = []
         if not lent:
             self._hooks = [
-                register_optimizer_step_pre_hook(lambda o, *_: self.before_optimizer(o)),
-                register_optimizer_step_post_hook(lambda o, *_: self.after_optimizer(o)),
+                register_optimizer_step_pre_hook(guard.quiet(self._before_own)),
+                register_optimizer_step_post_hook(guard.quiet(self._after_own)),
             ]
         open_jobs[self] = None
         # What it compiled holds the parameters, and this process holds the job.
         weakref.finalize(model, guard.quiet(self.remove)).atexit = False
         self._close = guard.quiet(self.close)
         atexit.register(self._close)
+        guard.listen(self._broke)
+        self.joint.install()
+        site.arm(self._around)  # from here on it is called
 
     def remove(self) -> None:
         """The model is as it was. Idempotent."""
-        self.joint.remove()
-        self._site.remove()
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        if self._check is not None:
-            self._check.stop()
-        if self._meter is not None:
-            self._meter.stop()
-        self.close()
+        for do in (self._site.remove, self._let_go, self.close):
+            guard.quietly(do)
+        while self._hooks:
+            self._hooks.pop().remove()
 
     def close(self) -> None:
         """The program ends, or the job does. Idempotent."""
         atexit.unregister(self._close)
         open_jobs.pop(self, None)
+        guard.no_longer(self._broke)
         self.told.close()
+
+    def _let_go(self) -> None:
+        """What is compiled from now on is not planned, and no step is measured."""
+        check, self._check = self._check, None
+        for do in (
+            self.joint.remove,
+            *((check.stop,) if check is not None else ()),
+            *((self._meter.stop,) if self._meter is not None else ()),
+        ):
+            guard.quietly(do)
+
+    # ---- Faults of our own ----------------------------------------------------------
+
+    def _broke(self, error: Exception) -> bool:
+        """Something of ours has failed, maybe in the middle of a step (guard.py): from now on the
+        program's own compiled code is called. Whoever reports the fault says so."""
+        if not self._broken:
+            self._broken, self.why = True, guard.failure(error)
+        return False
+
+    def _clear_up(self) -> None:
+        """Nothing of ours is left in the way."""
+        if not self._cleared_up:
+            self._cleared_up = True
+            self._under_way = self._busy = False
+            guard.quietly(self._let_go)
+            guard.quietly(self.told.stopped, self.plan, self.why)
 
     @property
     def plan(self) -> Plan | None:
@@ -166,18 +190,18 @@ class CompiledJob:
 
     # ---- The step -------------------------------------------------------------------
 
-    def _around(
-        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        root = self._site.root
-        if self.why or self._busy or root is None or not torch.is_grad_enabled():
-            return (self._plain if self.why else self._call)(*args, **kwargs)
-        wanted = self._plain if self._measures else self._call
-        return calls.around(self._forward, wanted, args, kwargs)
+    def _around(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The model is called: the code that is compiled for this step stands in for the
+        program's own. A fault of ours is not its caller's (calls.py)."""
+        if self._broken:
+            self._clear_up()
+            return call(*args, **kwargs)
+        if self.why or self._busy or self._site.root is None or not torch.is_grad_enabled():
+            return call.instead(self._plain if self.why else self._call)(*args, **kwargs)
+        call.instead(self._plain if self._measures else self._call)
+        return self._forward(call, args, kwargs)
 
-    def _forward(
-        self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _forward(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         root = self._site.root
         if not self._under_way and root is not None:
             self._begin(root)
@@ -193,6 +217,12 @@ class CompiledJob:
             self._watch_loss(self._meter, outputs)
         return out
 
+    def _before_own(self, optimizer: Optimizer, *_: Any) -> None:
+        self.before_optimizer(optimizer)
+
+    def _after_own(self, optimizer: Optimizer, *_: Any) -> None:
+        self.after_optimizer(optimizer)
+
     def before_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
         """An optimizer of the process is about to step."""
         self._safely(self._before_optimizer, optimizer, lent)
@@ -203,8 +233,10 @@ class CompiledJob:
 
     def _safely(self, do: Callable[[Optimizer], None], optimizer: Optimizer, lent: bool) -> None:
         """A fault of ours in a hook of the optimizer is not the program's."""
-        if lent == self._lent and not guard.quietly(do, optimizer):
-            self._under_way = self._busy = False
+        if lent == self._lent and not self._broken:
+            guard.quietly(do, optimizer)
+        if self._broken:
+            self._clear_up()
 
     def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
         """What the program makes between the forward and its first gradient, which no graph
@@ -221,7 +253,7 @@ class CompiledJob:
         self._outside_bytes = 0
         for tensor in outputs:
             if tensor.requires_grad:
-                tensor.register_hook(arrived)
+                tensor.register_hook(guard.quiet(arrived))
 
     def _begin(self, model: nn.Module) -> None:
         self._under_way = True
@@ -265,7 +297,7 @@ class CompiledJob:
         try:
             result = check.compare(self._plain)
         except Exception as error:  # the reference is ours: out of memory, mostly
-            say(f"a compiled step could not be verified: {error}")
+            self._unchecked_for(f"the comparison failed ({guard.described(error)})")
         else:
             self._judge(check, result)
         finally:
@@ -471,39 +503,39 @@ class CompiledJob:
         outlives the model in the caches of torch.compile, so it does not hold the job."""
         backend, known = self._site.backend, weakref.ref(self)
 
-        def flavour(gm: Any, inputs: Any, **more: Any) -> Any:
+        def flavour(call: Callable[..., Any], gm: Any, inputs: Any, **more: Any) -> Any:
             job = known()
-            if job is None:
-                return backend(gm, inputs, **more)
+            if job is None or job._broken:
+                return call(gm, inputs, **more)
             job._compiles = True
             before = len(job.joint.graphs)
             with job.joint.told(planned and not job.why):
-                found = backend(gm, inputs, **more)
+                found = call(gm, inputs, **more)
             return job._counted(found, before) if len(job.joint.graphs) == before + 1 else found
 
         if self.joint.plans and planned and self._whole is None:
             self.joint.forget()
-        return self._site.compiled(flavour)
+        return self._site.compiled(calls.chained(backend, [flavour]))
 
     def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:
         """Returns the compiled code; each call notes which graph of the step it is."""
         known = weakref.ref(self)
 
-        @wraps(compiled)
-        def called(*args: Any) -> Any:
+        def called(call: Callable[..., Any], *args: Any) -> Any:
             job = known()
             if job is not None:
                 job._calls.append(graph)
-            return compiled(*args)
+            return call(*args)
 
-        return called
+        return wraps(compiled)(calls.chained(compiled, [called]))
 
 
 def _exact_meter(device: torch.device) -> Meter | None:
     try:
         meter = open_meter(device)
-        if not meter.exact:
-            return None  # one that looks at every op would be compiled, too
+        if not meter.exact:  # one that looks at every op would be compiled, too
+            say(f"the peak of compiled steps is not measured: {meter.why}")
+            return None
         start_counting(meter, device)
     except RepriseError as error:
         say(f"the peak of compiled steps is not measured: {error}")

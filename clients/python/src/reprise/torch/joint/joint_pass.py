@@ -36,6 +36,7 @@ from reprise.plan import Decision, Plan
 from reprise.saying import say
 from reprise.torch.check import quarantine
 from reprise.torch.estimation.planner import ask
+from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.joint.hooks import find_hooks
 from reprise.torch.joint.joint_graph import LOSS, Made, alike, has_backward, joint_graph
@@ -192,7 +193,7 @@ class JointPass:
                 say(plan.sentence)
         except Exception as error:
             self.why.append(str(error))
-            say(f"a graph is compiled without a plan: {type(error).__name__}: {error}")
+            say(f"a graph is compiled without a plan: {described(error)}")
 
     def _carry_out(self, graph: Any, decided: list[set[int]]) -> None:
         """What was decided for the next graph, if it is the one that this was decided for."""

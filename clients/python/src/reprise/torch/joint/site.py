@@ -22,13 +22,14 @@ import torch
 from torch import nn
 
 from reprise.errors import RepriseError
+from reprise.torch.internals.calls import Call, chained, method_of
 from reprise.torch.internals.dynamo import is_compiled
 from reprise.torch.internals.forward import ArmedForward
 
 __all__ = ["Site", "site_of"]
 
 _IN_PLACE = "_compiled_call_impl"
-Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def site_of(model: nn.Module) -> Site | None:
@@ -69,7 +70,7 @@ class Site:
         raise NotImplementedError
 
     def arm(self, around: Around) -> None:
-        """Redirects the calls of the model to `around`."""
+        """Redirects the calls of the model to `around`; where that fails they are as they were."""
 
     def remove(self) -> None:
         """The model is as it was. Idempotent."""
@@ -109,13 +110,7 @@ class _InPlace(Site):
         self._armed: weakref.ref[Any] | None = None
 
     def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
-        known = self._model
-        made = super().compiled(backend)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return made(known(), *args, **kwargs)
-
-        return call
+        return method_of(self._model, super().compiled(backend))
 
     def _callable(self) -> Any:
         model = self._model()
@@ -127,10 +122,11 @@ class _InPlace(Site):
         assert model is not None
         own = model.__dict__[_IN_PLACE]
 
-        def armed(*args: Any, **kwargs: Any) -> Any:
-            return around(own, args, kwargs)
+        def through(call: Call, *args: Any, **kwargs: Any) -> Any:
+            return around(call, args, kwargs)
 
-        armed.own = own  # type: ignore[attr-defined]
+        armed: Any = chained(own, [through])
+        armed.own = own
         self._armed = weakref.ref(armed)
         model.__dict__[_IN_PLACE] = armed
 

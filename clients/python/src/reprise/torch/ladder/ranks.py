@@ -3,6 +3,7 @@
 
     ranks = Ranks.here()                       # None: this process trains alone
     words = ranks.gather(word)                 # everybody's, in order; RepriseError: one is missing
+    leave()                                    # after a fault: who waits for this one goes on
 
 Solvers are not reproducible to the bit, so one rank asks and all apply what it got, or none does.
 Every call is a collective over a group of our own (gloo, with a timeout): the job's collectives
@@ -21,7 +22,7 @@ import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["Missing", "Ranks"]
+__all__ = ["Missing", "Ranks", "leave"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to their first forward: a rank that waits in one holds up whoever needs
@@ -30,6 +31,7 @@ PATIENCE = datetime.timedelta(seconds=5)
 _PIPELINES = "torch.distributed.pipelining"
 
 _groups = 0  # that this process wanted
+_open: list[Ranks] = []  # and has
 
 
 class Ranks:
@@ -46,6 +48,7 @@ class Ranks:
             raise RepriseError(
                 f"the ranks could not create a process group for Reprise ({_fact(error)})"
             ) from error
+        _open.append(self)
 
     @classmethod
     def here(cls) -> Ranks | None:
@@ -69,8 +72,8 @@ class Ranks:
             self._distributed.all_gather_object(found, value, group=self._group)
         except RuntimeError as error:
             raise RepriseError(
-                f"another of the {self.count} ranks has ended, or did not come to the same step "
-                f"within {TIMEOUT.total_seconds():.0f} s ({_fact(error)})"
+                f"another of the {self.count} ranks has ended, trains without Reprise now, or did "
+                f"not come to the same step within {TIMEOUT.total_seconds():.0f} s ({_fact(error)})"
             ) from error
         return found
 
@@ -107,6 +110,15 @@ class Ranks:
                 + (f" ({who} did not)" if who else "")
                 + "; all ranks are planned together"
             )
+
+
+def leave() -> None:
+    """Closes this rank's end of all groups of ours: a `gather` of the others, under way or to come,
+    fails at once instead of after the timeout."""
+    while _open:
+        ranks = _open.pop()
+        group, ranks._group = ranks._group, None  # it ends with its last user
+        torch.distributed.destroy_process_group(group)
 
 
 class Missing(RepriseError):

@@ -104,21 +104,25 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 
 
 def start_counting(meter: Meter, device: torch.device) -> None:
-    """Starts a meter with all that is alive now."""
-    alive = alive_tensors(device)
+    """Starts a meter with all that is alive now; garbage among it is seen to die. In a program with
+    torch alone in it, a collection takes 0.2 s of CPU time."""
+    alive = alive_tensors(device, collected=False)
     meter.start(_bytes_of(alive), alive)
 
 
-def alive_tensors(device: torch.device) -> list[Tensor]:
+def alive_tensors(device: torch.device, collected: bool = True) -> list[Tensor]:
     """Every tensor of the process on the device that Python knows of. `type()` and not
     `isinstance`: asking a lazy proxy for its class could run it. A fake tensor, as torch.compile
     leaves them behind, is not on the device that it names: its storage says so. Of a tensor that
-    stands for others (DTensor) those are found: they have the bytes."""
-    # Garbage that waits for the collector would count as alive and die in the middle of a step.
-    gc.collect()
+    stands for others (DTensor) those are found: they have the bytes. `collected`: without garbage
+    that waits for the collector, which would count as alive and die in the middle of a step."""
+    if collected:
+        gc.collect()
     found = []
-    for thing in gc.get_objects():
-        if issubclass(type(thing), Tensor):
+    things = gc.get_objects()
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, Tensor)}
+    for thing in things:
+        if type(thing) in kinds:
             # Only what torch itself refuses is passed over in silence.
             try:
                 dense = thing.layout == torch.strided

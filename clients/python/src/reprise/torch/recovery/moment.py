@@ -105,12 +105,13 @@ class Finder:
     def _add(self, tensor: Tensor, **facts: Any) -> None:
         try:
             storage = tensor.untyped_storage()
-            # A fake tensor's is nowhere.
-            if storage.device.type != self._device.type or is_hidden(storage):
-                return
+            there = storage.device.type
             address, size = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, NotImplementedError):
             return  # no memory of its own: sparse, fake, functional
+        # A fake tensor's is nowhere.
+        if there != self._device.type or is_hidden(storage):
+            return
         if address and size and address not in self._found:
             self._found[address] = _Found(size, **facts)
 

@@ -43,6 +43,7 @@ from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.joint.job import open_jobs
 from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.ladder.ranks import leave
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph, model_device
@@ -313,6 +314,8 @@ class Session:
         run = self.step.run
         if run is not None:
             run.track.armed = False
+        # Before the forward goes on: another rank may wait for this one before its own.
+        guard.quietly(leave)
         if first:
             self.say(self.why)
         return True
