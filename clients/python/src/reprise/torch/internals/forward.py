@@ -20,10 +20,11 @@ from typing import Any
 from torch import nn
 
 from reprise.torch.internals import stand_ins
+from reprise.torch.internals.calls import Call
 
 __all__ = ["ArmedForward"]
 
-Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 
 # What stands in the `__dict__` of an armed module. Pickling and copying ask the object itself for
 # the second one.
