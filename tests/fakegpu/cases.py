@@ -107,6 +107,14 @@ CASES = (
         base=30,
     ),
     Case(
+        "cudnn.benchmark: a larger batch, whose first step tries algorithms, is not captured in it",
+        ("--net", "resnet", "--depth", "11", "--benchmark", "--grows", "8", "--steps", "16"),
+        "0.85x",
+        {"FAKEGPU_CONV_WORKSPACE": "1048576,67108864"},
+        says="torch.backends.cudnn.benchmark is on",
+        base=70,
+    ),
+    Case(
         "workspaces of cuBLAS from before",
         ("--net", "gpt", "--before", "3"),
         "0.6x",

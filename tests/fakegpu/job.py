@@ -45,6 +45,8 @@ def parsed() -> argparse.Namespace:
     add("--beside", type=int, default=0, help="MiB on cuda:0 that another part of the job holds")
     add("--graph", type=int, default=0, help="captures a CUDA graph after so many steps")
     add("--strays", type=int, default=0, help="from this step on a layer runs on a side stream")
+    add("--benchmark", action="store_true", help="cuDNN tries its algorithms")
+    add("--grows", type=int, default=0, help="from this step on the batch is twice as large")
     return parser.parse_args()
 
 
@@ -125,6 +127,7 @@ class Job:
         self.asked = asked
         torch.manual_seed(0)
         self.device = torch.device(asked.device)
+        torch.backends.cudnn.benchmark = asked.benchmark
         if asked.share:
             torch.cuda.set_per_process_memory_fraction(asked.share)
         self.beside = torch.empty(asked.beside * MIB, dtype=torch.uint8, device="cuda:0")
@@ -135,13 +138,15 @@ class Job:
         generator = torch.Generator().manual_seed(1)
         rows, n = asked.batch, asked.context
         self.tokens = torch.randint(0, 256, (8, rows, n + 1), generator=generator)
-        self.images = torch.randn(8, rows, 3, 32, 32, generator=generator)
+        self.images = torch.randn(8, 2 * rows, 3, 32, 32, generator=generator)
         self.vectors = torch.randn(8, rows, asked.width, generator=generator)
 
     def batch(self, number: int) -> tuple[Tensor, Tensor]:
         tokens = self.tokens[number % 8]
         if self.asked.net == "resnet":
-            pair = (self.images[number % 8], tokens[:, 0] % 10)
+            pair = (self.images[number % 8], tokens[:, :2].flatten() % 10)
+            if not self.asked.grows or number < self.asked.grows:
+                pair = (pair[0][: self.asked.batch], pair[1][: self.asked.batch])
         elif self.asked.net == "mlp":
             pair = (self.vectors[number % 8], self.vectors[number % 8])
         else:

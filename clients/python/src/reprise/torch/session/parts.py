@@ -12,6 +12,7 @@ from typing import Protocol
 from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.startup import Startup
 from reprise.torch.session.check_schedule import CheckSchedule
+from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.job import Job
 from reprise.torch.session.leaving import Leaving
 from reprise.torch.session.op_times import OpTimes
@@ -33,6 +34,7 @@ class Parts(Job, Protocol):
     planned_retry: PlannedRetry
     op_times: OpTimes
     peaks: Peaks
+    first_calls: FirstCalls
     retry: Retry
     unplanned: Unplanned
     leaving: Leaving

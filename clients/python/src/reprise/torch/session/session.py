@@ -52,6 +52,7 @@ from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.startup import Startup
 from reprise.torch.session.attempts import Attempts
 from reprise.torch.session.check_schedule import CheckSchedule
+from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.leaving import Leaving
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
@@ -122,6 +123,7 @@ class Session:
         self.unplanned = Unplanned(self)
         self.retry = Retry(self)
         self.leaving = Leaving(self)
+        self.first_calls = FirstCalls(self)
         self.waiting = Waiting(self)
         self.watched = Watched(self)
         # Puts another module in this one's place, or what torch.compile made of this one (None).

@@ -100,13 +100,13 @@ class Step:
         self._cycle.restart()
         dtype = next((p.dtype for p in session.model.parameters()), None)
         self.key = key_of(args, kwargs, session.device.type, dtype)
+        first = session.first_calls.begins(self.key)
         session.planned_retry.forget()
         session.planning.ask()
         session.startup.begin(args, kwargs)
         self.under_way, self.tracing.on, self.run = True, False, None
-        if not (not again and self._wants_capture() and self._begin_capture()) and (
-            session.stage is Stage.PLANNED
-        ):
+        captures = not (again or first) and self._wants_capture() and self._begin_capture()
+        if not captures and session.stage is Stage.PLANNED:
             self._begin_planned()
         if session.startup.host is not None and self.capture is None and self.run is None:
             self._begin_capture(keep=False)  # never plainly
@@ -339,6 +339,7 @@ class Step:
             self.number, step_ns=step.step_ns, peak_bytes=step.peak_bytes, flags=abi.STEP_WINDOW
         )
         self._session.unplanned.ended(step.peak_bytes)
+        self._session.first_calls.captured(op.name for op in step.ops)
         if self._keeps_capture and self._one_thread:
             if self._session.budget is None:
                 self._session.watched.captured(step)
