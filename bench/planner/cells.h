@@ -55,4 +55,13 @@ inline std::vector<std::string> Split(const std::string& text) {
   return parts;
 }
 
+// Its parts as numbers.
+inline std::vector<double> Numbers(const std::string& text) {
+  std::vector<double> numbers;
+  for (const std::string& part : Split(text)) {
+    numbers.push_back(std::atof(part.c_str()));
+  }
+  return numbers;
+}
+
 }  // namespace reprise::planner

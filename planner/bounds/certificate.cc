@@ -26,10 +26,11 @@ bool IsProven(const Problem& problem, int64_t added_ns, int64_t bound_ns) {
 }
 
 Certificate::Certificate(const Problem& problem, int64_t budget_bytes,
-                         Effort& effort)
+                         Effort& effort, Exchange* exchange)
     : problem_(problem),
       budget_bytes_(budget_bytes),
       effort_(effort),
+      exchange_(exchange),
       ceiling_(problem, budget_bytes),
       infeasible_(LargestWorkingSet(problem)) {}
 

@@ -30,7 +30,9 @@ bool IsProven(const Problem& problem, int64_t added_ns, int64_t bound_ns);
 
 class Certificate {
  public:
-  Certificate(const Problem& problem, int64_t budget_bytes, Effort& effort);
+  // Threads of the exchange, if there is one, help to grow trees.
+  Certificate(const Problem& problem, int64_t budget_bytes, Effort& effort,
+              Exchange* exchange = nullptr);
 
   // Solves the window at an op for the budget, once.
   void Try(OpId at);
@@ -108,6 +110,7 @@ class Certificate {
   const Problem& problem_;
   const int64_t budget_bytes_;
   Effort& effort_;
+  Exchange* const exchange_;
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
   std::map<OpId, int64_t> sharpened_;  // ticks given so far

@@ -40,6 +40,7 @@ Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
           std::clamp<int64_t>(ticks / per_solve(rows), 1, 100'000)),
       .most_iterations = std::max<int64_t>(1, ticks / per_iteration(rows))};
   limits.should_stop = [this] { return effort_.StopNow(); };
+  limits.exchange = exchange_;
   Refutation found =
       RefuteCheaper(problem_, *facts_, budget_bytes_, {.windows = windows},
                     added_ns, to_optimum, limits);
@@ -124,7 +125,14 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
     const Refutation found =
         to_optimum ? OptimumOf(windows, incumbent_ns, root_ns, left)
                    : RefuteBy(windows, incumbent_ns, false, left - kept);
-    if (found.keep_sets.empty()) return;
+    if (found.keep_sets.empty()) {
+      const bool is_stopped = found.outcome == Refutation::Outcome::kStopped;
+      if (!is_stopped || to_optimum || refuting_.size() < 2) return;
+      // One window more is too much for a tree: the optimum without it.
+      refuting_.pop_back();
+      to_optimum = true;
+      continue;
+    }
     root_ns = std::max(root_ns, found.root_ns);
     const bool is_optimum = found.outcome == Refutation::Outcome::kProven;
     const std::vector<OpId> lacks = peaks_of(found.keep_sets, incumbent_ns);

@@ -40,6 +40,7 @@ struct CertifyLimits {
   int most_leaves = 4000;
   int64_t most_iterations = 200'000;  // of simplex
   std::function<bool()> should_stop = {};
+  Exchange* exchange = nullptr;  // of searches whose threads may help
 };
 
 verify::Executor ExecutorOf(const Capabilities& capabilities);

@@ -7,6 +7,7 @@
 // exactly.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -27,8 +28,10 @@ class LpSeries {
     std::vector<double> multipliers = {};
   };
 
-  // The program and should_stop outlive the series.
-  LpSeries(const MipProgram& program, const std::function<bool()>& should_stop);
+  // The program and should_stop outlive the series. With the basis of another
+  // one of the same program it begins where that one was.
+  LpSeries(const MipProgram& program, const std::function<bool()>& should_stop,
+           const std::vector<uint8_t>& basis = {});
   ~LpSeries();
 
   void SetBounds(int32_t column, double lower, double upper);
@@ -36,6 +39,8 @@ class LpSeries {
   // `cost` is how far it came, which is what branching wants to know.
   Answer Solve(int most_iterations);
   int64_t iterations() const;
+  // Where it is.
+  std::vector<uint8_t> Basis() const;
 
  private:
   class Solver;

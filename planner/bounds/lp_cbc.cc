@@ -67,6 +67,15 @@ class LpSeries::Solver {
     model_.passInEventHandler(&handler_);
   }
 
+  void BeginFrom(const std::vector<uint8_t>& basis) {
+    model_.copyinStatus(basis.data());
+  }
+  std::vector<uint8_t> Basis() const {
+    const unsigned char* status = model_.statusArray();
+    if (status == nullptr) return {};
+    return {status, status + model_.numberColumns() + model_.numberRows()};
+  }
+
   void SetBounds(int32_t column, double lower, double upper) {
     model_.setColumnBounds(column, lower, upper);
   }
@@ -109,8 +118,11 @@ class LpSeries::Solver {
 };
 
 LpSeries::LpSeries(const MipProgram& program,
-                   const std::function<bool()>& should_stop)
-    : solver_(std::make_unique<Solver>(program, should_stop)) {}
+                   const std::function<bool()>& should_stop,
+                   const std::vector<uint8_t>& basis)
+    : solver_(std::make_unique<Solver>(program, should_stop)) {
+  if (!basis.empty()) solver_->BeginFrom(basis);
+}
 LpSeries::~LpSeries() = default;
 
 void LpSeries::SetBounds(int32_t column, double lower, double upper) {
@@ -122,5 +134,7 @@ LpSeries::Answer LpSeries::Solve(int most_iterations) {
 }
 
 int64_t LpSeries::iterations() const { return solver_->iterations(); }
+
+std::vector<uint8_t> LpSeries::Basis() const { return solver_->Basis(); }
 
 }  // namespace reprise::planner

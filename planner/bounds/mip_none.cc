@@ -15,10 +15,12 @@ MipAnswer SolveLp(const MipProgram&, const std::function<bool()>&) {
 MipAnswer SolveMip(const MipProgram&, const MipOptions&) { return {}; }
 
 class LpSeries::Solver {};
-LpSeries::LpSeries(const MipProgram&, const std::function<bool()>&) {}
+LpSeries::LpSeries(const MipProgram&, const std::function<bool()>&,
+                   const std::vector<uint8_t>&) {}
 LpSeries::~LpSeries() = default;
 void LpSeries::SetBounds(int32_t, double, double) {}
 LpSeries::Answer LpSeries::Solve(int) { return {}; }
 int64_t LpSeries::iterations() const { return 0; }
+std::vector<uint8_t> LpSeries::Basis() const { return {}; }
 
 }  // namespace reprise::planner

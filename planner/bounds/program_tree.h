@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tree of linear programs over the verifier's program of several windows,
-// grown depth first until every leaf proves a claim: what certify_tree.h makes
+// A tree of linear programs (tree_grower.h) over the verifier's program of
+// several windows, and which rows that program has: what certify_tree.h makes
 // certificates of.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "planner/bounds/certify.h"
 #include "planner/bounds/lp.h"
-#include "planner/verify/domain.h"
+#include "planner/bounds/tree_grower.h"
 #include "planner/verify/program.h"
 
 namespace reprise::planner {
@@ -47,27 +46,12 @@ class ProgramTree {
  private:
   bool GrowTree();
   bool Build();
-  double ScaleOf(int32_t row) const;
   // The program, with the rows inside segments that its relaxations violate.
   bool MakeRows();
   // The rows inside segments that a solution breaks; returns how many.
   size_t AddViolated(const std::vector<double>& solution);
   int IterationsLeft() const;
-  // The multipliers of an answer, rounded to what a certificate holds.
-  verify::Node LeafOf(const LpSeries::Answer& answer, bool impossible,
-                      int sign) const;
-  int64_t Proven(const verify::Node& leaf) const;
-  // From a node under what is fixed; False: it could not be proven.
-  bool GrowFrom(int depth);
-  int64_t CostOf(const std::vector<double>& solution) const;
-  bool AddLeaf(const verify::Node& leaf);
-  void Fix(int32_t column, uint8_t value);
-  // Tells the linear programs what was fixed after the first so many.
-  void PassOn(size_t before);
-  void UndoTo(size_t before);
-  // The fractional column whose two sides raise the cost most, of the few that
-  // look best; those of S first: where they are whole, the others may be.
-  int32_t Choose(const LpSeries::Answer& answer);
+  TreeProgram Tree() const;
 
   const verify::Facts& facts_;
   const int64_t budget_bytes_;
@@ -80,18 +64,12 @@ class ProgramTree {
   std::vector<verify::InsideRow> inside_rows_;
   std::optional<verify::Program> program_;
   MipProgram program_lp_;
-  LpSeries* series_ = nullptr;
-  std::optional<verify::Domain> domain_;
-  std::map<int32_t, double> gain_;  // by column, what its one trial said
   std::vector<verify::Node> tree_;
   verify::Node root_;
   std::vector<double> solution_;
   int64_t root_ns_ = 0;
-  int nodes_ = 0;
   int64_t solves_ = 0;
-  int64_t multipliers_ = 0;
   int64_t iterations_ = 0;
-  int64_t iterations_before_ = 0;  // the tree that is grown
 };
 
 }  // namespace reprise::planner

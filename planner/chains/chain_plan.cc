@@ -119,9 +119,10 @@ struct ChainSchedules::State {
       return;
     }
     at.rotor = std::make_unique<Rotor>(at.model.rotor(), slot,
-                                       static_cast<int>(bytes / slot));
+                                       static_cast<int>(bytes / slot),
+                                       [&effort] { return effort.StopNow(); });
     at.slot_bytes = slot;
-    at.bytes = bytes;
+    at.bytes = at.rotor->interrupted() ? 0 : bytes;
     effort.Spend(at.rotor->ticks());
   }
 

@@ -21,7 +21,8 @@ int64_t Binomial(int64_t n, int64_t k, int64_t most) {
 
 }  // namespace
 
-Rotor::Rotor(const RotorChain& chain, int64_t slot_bytes, int slots)
+Rotor::Rotor(const RotorChain& chain, int64_t slot_bytes, int slots,
+             const std::function<bool()>& should_stop)
     : chain_(chain),
       slot_bytes_(std::max<int64_t>(1, slot_bytes)),
       slots_(std::max(0, slots)) {
@@ -44,6 +45,8 @@ Rotor::Rotor(const RotorChain& chain, int64_t slot_bytes, int slots)
   table_.resize(static_cast<size_t>(length) * (length + 1) / 2);
   for (int span = 0; span < length; ++span) {
     for (int a = 0; a + span < length; ++a) {
+      interrupted_ = interrupted_ || (should_stop && should_stop());
+      if (interrupted_) return;
       std::vector<int64_t>& row = table_[Index(a, a + span)];
       row.resize(slots_ + 1);
       for (int m = 0; m <= slots_; ++m) row[m] = Best(a, a + span, m).time_ns;
@@ -104,7 +107,7 @@ Rotor::Choice Rotor::Best(int a, int b, int m) const {
 
 int64_t Rotor::TimeNs(int64_t bytes) const {
   if (chain_.stages.empty()) return 0;
-  if (bytes < 0) return kImpossible;
+  if (bytes < 0 || interrupted_) return kImpossible;
   const int m =
       static_cast<int>(std::min<int64_t>(bytes / slot_bytes_, slots_));
   return At(0, static_cast<int>(chain_.stages.size()) - 1, m);

@@ -39,6 +39,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace reprise::planner {
@@ -75,8 +76,10 @@ struct RotorStep {
 
 class Rotor {
  public:
-  // Tables for up to `slots` slots of `slot_bytes` bytes.
-  Rotor(const RotorChain& chain, int64_t slot_bytes, int slots);
+  // Tables for up to `slots` slots of `slot_bytes` bytes. Where should_stop says
+  // yes meanwhile, nothing is possible.
+  Rotor(const RotorChain& chain, int64_t slot_bytes, int slots,
+        const std::function<bool()>& should_stop = {});
 
   static constexpr int64_t kImpossible = INT64_MAX;
 
@@ -86,6 +89,7 @@ class Rotor {
   // The schedule of TimeNs, which must be possible.
   std::vector<RotorStep> Steps(int64_t bytes) const;
   int64_t ticks() const { return ticks_; }
+  bool interrupted() const { return interrupted_; }
 
  private:
   struct Choice {
@@ -108,6 +112,7 @@ class Rotor {
   // By (a, j): slots of running a..j-1 forward keeping the last output only.
   std::vector<std::vector<int>> sweep_;
   int64_t ticks_ = 0;
+  bool interrupted_ = false;
 };
 
 // t(l, s); kImpossible for s < 1 and l > 1.

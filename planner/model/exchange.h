@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,16 @@ class Exchange {
   // The fastest schedule, where it takes less time than this; the best bound.
   virtual std::optional<Found> Faster(int64_t time_ns) = 0;
   virtual int64_t BoundNs() = 0;
+
+  // Calls `mine` here and, until it has returned, `help` on threads of other
+  // searches that come by; returns when all have left it. Whoever calls it
+  // splits a piece of work: `mine` ends when all of it is done, `help` when
+  // there is nothing more to help with.
+  virtual void Together(const std::function<void()>& mine,
+                        const std::function<void()>& help) {
+    static_cast<void>(help);
+    mine();
+  }
 };
 
 }  // namespace reprise::planner

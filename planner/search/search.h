@@ -9,6 +9,7 @@
 //   search_tight.cc    constructions for budgets at which few schedules fit
 //   search_bounds.cc   windows: better bounds, and schedules from what they say
 //   search_improve.cc  annealing in rounds, and what helps where it stalls
+//   anneal_each.cc     several annealings, side by side where threads help
 //
 // Everything is counted in ticks of the effort, so that a solve repeats. What
 // each pass costs and gains is booked (passes.h).
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -30,6 +32,7 @@
 #include "planner/model/passes.h"
 #include "planner/model/random.h"
 #include "planner/model/score.h"
+#include "planner/search/local_search.h"
 #include "planner/search/solve.h"
 
 namespace reprise::planner {
@@ -49,7 +52,7 @@ class Search {
         generator_(known.generator),
         archive_(known.archive),
         effort_(effort),
-        certificate_(problem, request.budget_bytes, effort),
+        certificate_(problem, request.budget_bytes, effort, request.exchange),
         random_(request.seed),
         is_plain_(IsPlain(problem)),
         scale_(effort.most_ticks()) {}
@@ -81,6 +84,10 @@ class Search {
   bool IsLeftOut(std::string_view name) const;
   // Tells other searches what is new here, and takes what is better there.
   void Trade();
+  // Threads of other searches help this one.
+  bool IsShared() const {
+    return request_.exchange != nullptr && request_.part == Part::kProve;
+  }
   // Proven here or by another search.
   int64_t BoundNs() const {
     return std::max(certificate_.added_ns(), shared_bound_ns_);
@@ -153,6 +160,8 @@ class Search {
   bool IsStalled() const;
   bool IsOddRound() const { return IsOpen() && round_ % 2 == 1; }
   bool IsAlmostDone() const;
+  bool IsOpenAlone() const;
+  bool IsOddRoundAlone() const;
 
   // ---- First schedules
 
@@ -215,6 +224,15 @@ class Search {
   // Short and cool, from what the windows say to keep: their solutions are
   // often a few moves from a schedule that fits.
   void AnnealStarts(int64_t ticks);
+  // Several annealings: in turn, until `is_over`, and side by side where this
+  // search proves and others have threads that help. `run_of` says what the
+  // i-th one begins with, when it begins.
+  struct AnnealingRun {
+    std::vector<OpId> execs;
+    LocalSearchOptions options;
+  };
+  void AnnealEach(size_t count, const std::function<bool()>& is_over,
+                  const std::function<AnnealingRun(size_t)>& run_of);
   // Block moves: of long steps the main search.
   void ImproveBlocks(int64_t ticks);
   // Parts of the best schedule decided again, exactly. Their share of the

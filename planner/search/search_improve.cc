@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <iterator>
 
 #include "planner/search/local_search.h"
 #include "planner/search/neighbourhood.h"
@@ -41,37 +42,48 @@ void Search::Anneal(int64_t ticks) {
 }
 
 void Search::AnnealFirst(int64_t ticks) {
-  // Of the smallest steps two short ones find more than one.
-  const int runs = problem_.op_count <= kMostTwiceOps ? 2 : 1;
-  for (int run = 0; run < runs && !Done(); ++run) {
-    std::vector<OpId> execs = BaseExecs();
-    const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
-                                     .ticks = ticks / 2,
-                                     .seed = request_.seed + run,
-                                     .good_enough_ns = GoodEnough(),
-                                     .hot = kHot};
-    LocalSearch(problem_, options, execs, archive_, effort_);
+  // Whoever proves needs a plan like this one, and may have it from another.
+  if (request_.part == Part::kProve && !HasNone() &&
+      Best()->solver == LocalSearchOptions{}.name) {
+    return;
   }
+  // Of the smallest steps two short ones find more than one. Side by side two
+  // shorter ones find enough for a cutoff, and sooner.
+  const bool twice = problem_.op_count <= kMostTwiceOps;
+  const size_t runs = twice || IsShared() ? 2 : 1;
+  if (IsShared() && !twice) ticks /= 2;
+  AnnealEach(
+      runs, [this] { return Done(); },
+      [&](size_t run) -> AnnealingRun {
+        return {.execs = BaseExecs(),
+                .options = {.budget_bytes = request_.budget_bytes,
+                            .ticks = ticks / 2,
+                            .seed = request_.seed + run,
+                            .good_enough_ns = GoodEnough(),
+                            .hot = kHot}};
+      });
 }
 
 void Search::AnnealStarts(int64_t ticks) {
-  uint64_t seed = request_.seed;
-  const auto anneal = [&](std::vector<OpId> execs, int64_t share, int hot) {
-    if (effort_.Over() || Proven()) return;
-    const LocalSearchOptions options{.budget_bytes = request_.budget_bytes,
-                                     .ticks = share,
-                                     .seed = ++seed,
-                                     .good_enough_ns = Aim(),
-                                     .hot = hot};
-    LocalSearch(problem_, options, execs, archive_, effort_);
-  };
+  // Asked again it draws other numbers.
+  const auto runs = static_cast<uint64_t>(log_.Runs("near-windows"));
+  const uint64_t seed = request_.seed + 1 + 64 * runs;
   // The latest comes first: most of the effort is for that one.
-  for (const int hot : {kCool, kCool + 2, kCool + 1}) {
-    anneal(starts_.front(), ticks / 4, hot);
-  }
-  for (size_t i = 1; i < starts_.size(); ++i) {
-    anneal(starts_[i], ticks / 4 / kMostStarts, kCool);
-  }
+  constexpr int kHots[] = {kCool, kCool + 2, kCool + 1};
+  constexpr size_t kOfLatest = std::size(kHots);
+  AnnealEach(
+      kOfLatest + starts_.size() - 1,
+      [this] { return effort_.Over() || Proven(); },
+      [&](size_t run) -> AnnealingRun {
+        const bool latest = run < kOfLatest;
+        return {
+            .execs = latest ? starts_.front() : starts_[run - kOfLatest + 1],
+            .options = {.budget_bytes = request_.budget_bytes,
+                        .ticks = latest ? ticks / 4 : ticks / 4 / kMostStarts,
+                        .seed = seed + run,
+                        .good_enough_ns = Aim(),
+                        .hot = latest ? kHots[run] : kCool}};
+      });
 }
 
 void Search::ImproveBlocks(int64_t ticks) {

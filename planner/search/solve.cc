@@ -51,8 +51,9 @@ const Search::Pass Search::kFirst[] = {
     {"chains", 0, &Search::IsOpen, &Search::AddChains, Part::kImprove},
     {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
     {"near-windows", 8, &Search::HasStarts, &Search::AnnealStarts},
-    {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute},
-    {"exact-windows", 8, &Search::IsOpen, &Search::Sharpen, Part::kImprove},
+    {"refute", 8, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
+    {"exact-windows", 8, &Search::IsOpenAlone, &Search::Sharpen,
+     Part::kImprove},
     {"next-use", 16, &Search::IsTightAndSmall, &Search::Squeeze},
 };
 
@@ -61,9 +62,9 @@ const Search::Pass Search::kRound[] = {
     {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
-    {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute},
+    {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"neighbourhoods", 64, &Search::IsStalled, &Search::SearchAround},
-    {"exact-windows", 16, &Search::IsOddRound, &Search::Sharpen,
+    {"exact-windows", 16, &Search::IsOddRoundAlone, &Search::Sharpen,
      Part::kImprove},
     {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
 };
@@ -104,6 +105,8 @@ std::vector<PassRule> Search::Rules() {
       {&Search::IsOddRound, "every second round"},
       {&Search::IsLoose, "more than 2 % above the bound"},
       {&Search::IsAlmostDone, "not proven yet, at most 1500 ops"},
+      {&Search::IsOpenAlone, "the gap is above the target, without CBC"},
+      {&Search::IsOddRoundAlone, "every second round, without CBC"},
   };
   const std::pair<std::span<const Pass>, std::string_view> stages[] = {
       {kFirst, "first"}, {kRound, "round"}, {kFar, "far"}, {kLast, "last"}};
@@ -154,6 +157,12 @@ bool Search::IsStalled() const {
 bool Search::IsAlmostDone() const {
   return !HasNone() && !Proven() && problem_.op_count <= kMostSmallOps;
 }
+
+// Where CBC solves several windows, single ones solved exactly raise a bound a
+// little at last and no more (bench/results).
+bool Search::IsOpenAlone() const { return IsOpen() && !MipAvailable(); }
+
+bool Search::IsOddRoundAlone() const { return IsOddRound() && !MipAvailable(); }
 
 bool Search::IsFar() const {
   return problem_.op_count <= kMostFarOps && Best()->time_ns > GoodEnough() &&

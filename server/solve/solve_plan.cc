@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -57,10 +59,48 @@ class SharedFinds : public planner::Exchange {
     return bound_ns_;
   }
 
+  // One piece of work at a time: who comes with another does it alone.
+  void Together(const std::function<void()>& mine,
+                const std::function<void()>& help) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (help_ == nullptr) {
+        help_ = &help;
+        owner_ = std::this_thread::get_id();
+        wanted_ = true;
+      }
+    }
+    mine();
+    std::unique_lock lock(mutex_);
+    if (help_ != &help) return;
+    wanted_ = false;
+    left_.wait(lock, [this] { return helpers_ == 0; });
+    help_ = nullptr;
+    owner_ = {};
+  }
+
+  // Helps where somebody wants it; of searches, as often as they can.
+  void Help() {
+    if (!wanted_) return;
+    std::unique_lock lock(mutex_);
+    if (!wanted_ || owner_ == std::this_thread::get_id()) return;
+    const std::function<void()>& help = *help_;
+    ++helpers_;
+    lock.unlock();
+    help();
+    lock.lock();
+    if (--helpers_ == 0) left_.notify_all();
+  }
+
  private:
   std::mutex mutex_;
   std::optional<Found> best_;
   int64_t bound_ns_ = 0;
+  std::atomic<bool> wanted_ = false;
+  const std::function<void()>* help_ = nullptr;
+  std::thread::id owner_;
+  int helpers_ = 0;
+  std::condition_variable left_;
 };
 
 // Searches: one request, several seeds.
@@ -122,6 +162,7 @@ class Searches {
   }
 
   bool ShouldStop(int index) {
+    finds_.Help();
     if (index > first_ended_) return true;
     const std::lock_guard lock(mutex_);
     stopped_ = stopped_ || request_.should_stop();
@@ -136,6 +177,7 @@ class Searches {
       best_.overhead = progress.overhead;
     }
     best_.bound = std::max(best_.bound, progress.bound);
+    best_.pass = progress.pass;
     if (request_.until_stopped && best_.overhead >= 0 &&
         best_.overhead - best_.bound <= request_.target_gap) {
       reached_together_ = true;

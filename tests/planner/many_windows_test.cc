@@ -10,7 +10,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include "planner/bounds/certify_tree.h"
 #include "planner/bounds/screen.h"
@@ -225,6 +228,68 @@ TEST(ManyWindowsTest, ATreeUnderAGuessFindsTheSolversOptimum) {
   }
   EXPECT_GT(compared, GraphCount(4) / 3);
   EXPECT_GT(refuted, GraphCount(4) / 20);
+}
+
+// Two threads come by for every piece of work that is split.
+class TwoHelpers : public Exchange {
+ public:
+  void Offer(const Found&) override {}
+  void OfferBound(int64_t) override {}
+  std::optional<Found> Faster(int64_t) override { return std::nullopt; }
+  int64_t BoundNs() override { return 0; }
+  void Together(const std::function<void()>& mine,
+                const std::function<void()>& help) override {
+    std::thread first(help), second(help);
+    mine();
+    first.join();
+    second.join();
+  }
+};
+
+TEST(ManyWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
+  if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
+  Random random(25);
+  TwoHelpers helpers;
+  int trees = 0, optima = 0;
+  for (int i = 0; i < GraphCount(8); ++i) {
+    const StepGraph graph = RandomGraph(random, 30);
+    const Capabilities capabilities = CapabilitiesOf(i, random);
+    const Problem problem = MakeProblem(graph, capabilities);
+    const int64_t budget = TightBudget(problem, random);
+    const std::vector<OpId> windows = RandomWindows(problem, random);
+    const auto facts = verify::ReadFacts(graph, ExecutorOf(capabilities));
+    ASSERT_TRUE(facts.ok());
+    SCOPED_TRACE("graph " + std::to_string(i));
+    const auto under = [&](int64_t claim_ns, bool to_optimum,
+                           Exchange* exchange) {
+      return RefuteCheaper(problem, *facts, budget, {.windows = windows},
+                           claim_ns, to_optimum, {.exchange = exchange});
+    };
+
+    const Refutation alone = under(1'000'000, true, nullptr);
+    const Refutation together = under(1'000'000, true, &helpers);
+    const Refutation at = under(alone.added_ns, false, &helpers);
+    const Refutation above = under(alone.added_ns + 1, false, &helpers);
+
+    EXPECT_EQ(together.outcome, alone.outcome);
+    EXPECT_EQ(together.added_ns, alone.added_ns);
+    if (alone.outcome != Refutation::Outcome::kProven) continue;
+    EXPECT_EQ(at.outcome, Refutation::Outcome::kProven);
+    if (!alone.keep_sets.empty()) {
+      EXPECT_EQ(above.outcome, Refutation::Outcome::kCheaper);
+      ++optima;
+    }
+    const verify::Certificate certificate{.method = verify::Method::kWindows,
+                                          .budget_bytes = budget,
+                                          .added_ns = alone.added_ns,
+                                          .at = windows,
+                                          .tree = at.tree};
+    const Status accepted = verify::CheckCertificate(*facts, certificate);
+    EXPECT_TRUE(accepted.ok()) << accepted.message();
+    trees += at.tree.size() > 1;
+  }
+  EXPECT_GT(trees, GraphCount(8) / 20);
+  EXPECT_GT(optima, GraphCount(8) / 4);
 }
 
 TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
