@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 import tempfile
 import traceback
@@ -65,6 +66,7 @@ def two(rank: int, armed: bool) -> Job:
         with os.fdopen(reader) as said:
             theirs = said.read()
         os.waitpid(other, 0)
+        shutil.rmtree(folder)
         return own + theirs
 
     return job

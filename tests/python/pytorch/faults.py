@@ -32,6 +32,7 @@ import multiprocessing.util
 import os
 import random
 import select
+import shutil
 import signal
 import sys
 import tempfile
@@ -218,7 +219,9 @@ def run(kind: str, fault: Fault | None = None, armed: bool = True, counts: bool 
     """A job in a process of its own."""
     sys.stdout.flush()
     reader, writer = os.pipe()
-    with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory() as state:
+    # No TemporaryDirectory: the child has its finalizer, too, while its daemon still writes there.
+    state = tempfile.mkdtemp()
+    with tempfile.TemporaryFile() as log:
         pid = os.fork()
         if not pid:
             os.close(reader)
@@ -229,6 +232,7 @@ def run(kind: str, fault: Fault | None = None, armed: bool = True, counts: bool 
         ended = _outcome(pid, reader)
         log.seek(0)
         text = log.read().decode(errors="replace")
+    shutil.rmtree(state, ignore_errors=True)
     ended.said = text.splitlines()
     return ended
 
