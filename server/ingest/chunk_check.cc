@@ -5,6 +5,7 @@
 
 #include "base/crc32c.h"
 #include "base/str_cat.h"
+#include "profiler/include/reprise_wire.h"
 #include "server/store/identifier.h"
 
 namespace reprise::server {
@@ -83,9 +84,11 @@ Status CheckOtherReports(const v1::Columns& columns) {
     RETURN_IF_ERROR(CheckText(at + "why", state.why(), kMaxNameBytes));
     RETURN_IF_ERROR(CheckNotNegative(at + "own_ns", state.own_ns()));
     RETURN_IF_ERROR(CheckNotNegative(at + "peak_bytes", state.peak_bytes()));
-    if (state.state() < 1 || state.state() > 6) {
-      return InvalidArgument(
-          StrCat(at, "state: must be 1 to 6, got ", state.state()));
+    if (state.state() < REPRISE_PLAN_APPLIED ||
+        state.state() > REPRISE_PLAN_LEFT) {
+      return InvalidArgument(StrCat(at, "state: must be 1 to ",
+                                    REPRISE_PLAN_LEFT, ", got ",
+                                    state.state()));
     }
   }
   return OkStatus();

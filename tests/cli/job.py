@@ -5,6 +5,7 @@ job.py quit CODE        never attaches, exits with CODE
 job.py print            prints what `reprise run` put into its environment
 job.py plain STEPS      attaches and reports steps
 job.py planned          submits the small graph, runs three steps under its plan
+job.py leaves           the same, and leaves the plan in a fourth step, and says how
 job.py sleep            attaches, prints "ready", waits for a signal and exits with 7
 job.py steps            attaches, prints "ready", takes steps until SIGTERM; records memory in
                         the steps that somebody asked for
@@ -52,7 +53,7 @@ def proto3_json() -> bytes:
     ).encode()
 
 
-def planned(agent: Agent) -> None:
+def planned(agent: Agent, leaves: bool = False) -> None:
     for step in range(2):
         agent.step_done(step, step_ns=96, peak_bytes=1374)
     graph_id = agent.submit_graph(
@@ -69,6 +70,10 @@ def planned(agent: Agent) -> None:
         agent.step(step)
         agent.step_done(step, step_ns=101, peak_bytes=1324, plan_id=plan_id, flags=abi.STEP_PLANNED)
     agent.verify(4, plan_id=plan_id, checked=1, differing=0, flags=abi.VERIFY_BITWISE)
+    if leaves:
+        agent.plan_state(plan_id, abi.PLAN_LEFT, "op 1 is aten.sin.default, captured was aten.cos")
+        flags = abi.STEP_PLANNED | abi.STEP_KEPT_ALL
+        agent.step_done(5, step_ns=96, peak_bytes=1324, plan_id=plan_id, flags=flags, mismatches=1)
 
 
 def steps(agent: Agent) -> None:
@@ -106,8 +111,8 @@ def main(argv: list[str]) -> int:
         for step in range(int(argv[2])):
             agent.step(step)
             agent.step_done(step, step_ns=1_000_000, peak_bytes=1 << 20)
-    elif what == "planned":
-        planned(agent)
+    elif what in ("planned", "leaves"):
+        planned(agent, what == "leaves")
     elif what == "steps":
         steps(agent)
     elif what == "sleep":

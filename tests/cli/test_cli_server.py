@@ -333,6 +333,20 @@ def test_with_json_the_run_follows_what_the_job_has_printed(
     assert result.err == ""
 
 
+def test_run_and_show_say_how_steps_differ_that_left_the_plan(
+    jobs: Reprise, server: subprocess.Popen[str]
+) -> None:
+    result = jobs("run", "--budget", "1330", "--", *JOB, "leaves")
+
+    assert result.code == 0, result
+    why = "The program left the plan 1 time and kept everything then: op 1 is aten.sin.default, "
+    assert why + "captured was aten.cos. " in result.err
+    run = jobs("show", "latest", "--json").json()
+    assert why in run["verdict"]["sentence"]
+    assert run["verdict"]["left"].startswith("op 1 is aten.sin.default")
+    assert run["verdict"]["validated"] is False
+
+
 def test_signals_reach_the_job_and_its_code_comes_back(
     jobs: Reprise, server: subprocess.Popen[str]
 ) -> None:

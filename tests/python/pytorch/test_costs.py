@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,6 +66,29 @@ def test_an_op_that_writes_in_place_costs_more_than_any_op() -> None:
 
     # One forward of 6 ops, each of which writes, and the 3 after each of them.
     assert Costs(3, 2, 9, 5, 7).armed_ns(writing) == 7 + 6 * 4 * 3 + 6 * 5
+
+
+def test_a_busy_machine_does_not_make_the_measurement_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its rounds are counted and not timed: a clock a thousand times as fast changes nothing."""
+    forwards: list[int] = []
+    real = costs._Saves.forward
+    clock = costs.time.thread_time_ns
+
+    def counted(self: costs._Saves, cold: costs._Cold) -> torch.Tensor:
+        forwards[-1] += 1
+        return real(self, cold)
+
+    monkeypatch.setattr(costs._Saves, "forward", counted)
+    monkeypatch.setattr(costs, "ROUNDS", 2)
+    for times in (1, 1000):
+        forwards.append(0)
+        busy = SimpleNamespace(thread_time_ns=lambda times=times: clock() * times)
+        monkeypatch.setattr(costs, "time", busy)
+        costs._measure(4096)
+
+    assert forwards[0] == forwards[1] > 0
 
 
 def test_costs_are_measured_once_per_machine_and_kept_on_disk(

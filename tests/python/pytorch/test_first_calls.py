@@ -72,6 +72,24 @@ def test_a_step_in_which_algorithms_are_tried_is_not_captured_and_that_is_said(
     assert capsys.readouterr().err.count("torch.backends.cudnn.benchmark is on") == 1
 
 
+def test_memory_of_a_first_call_is_not_in_the_base_of_its_shape(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    agent, model = LocalAgent(), Tries()
+    session = arm(model, agent, verify_every=0)
+    keys = []
+
+    _train(model, [2])
+    keys.append(session.step.key)
+    alone = session.measured.base(keys[0])[0]
+    _train(model, [2, 2, 2])
+
+    assert alone > TRIED  # until there is a second one
+    assert 0 < session.measured.base(keys[0])[0] < TRIED
+    assert all(graph["measured_peak_bytes"] < TRIED for graph in agent.graphs)
+
+
 def test_a_program_with_a_new_shape_in_every_step_is_captured_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -408,6 +408,47 @@ def test_a_compiled_reference_that_differs_from_itself_does_not_blame_the_plan(
     assert said.count("are not compared: without a plan the step gives different gradients") == 1
 
 
+class _WithLabels(nn.Module):
+    """Computes its loss itself, and returns it with the logits, as models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gpt = GPT(3)
+
+    def forward(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.gpt(ids).float()
+        return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()), logits
+
+
+def test_a_compiled_language_model_that_is_given_labels_is_planned() -> None:
+    def run(budget: str | None) -> tuple[list[float], CompiledJob | None]:
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model, ids = _WithLabels().train(), torch.randint(0, 64, (8, 64))
+        compiled: nn.Module = torch.compile(model, backend="aot_eager")
+        job = None if budget is None else CompiledJob(compiled, budget, 3)
+        optimizer = torch.optim.AdamW(model.parameters())
+        losses = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss, _logits = compiled(ids, ids)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        if job is not None:
+            job.remove()
+        return losses, job
+
+    expected, _ = run(None)
+    found, job = run("0.7x")
+
+    assert job is not None
+    assert not job.why
+    assert job.joint.plans[0].recomputed_ops
+    assert 0 < job.measured_peak_bytes <= job.joint.budget_bytes
+    assert found == expected
+
+
 def test_what_is_armed_is_taken_out_again() -> None:
     import torch._functorch.config as functorch
 

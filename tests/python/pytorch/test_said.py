@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from reprise import api
 from reprise.agent import PlanReply
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.session import unplanned
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -89,6 +90,25 @@ def test_steps_before_the_plan_are_counted_against_the_budget(
     assert said.count("3 steps ran before the plan and peaked at ") == 1
     assert report.unplanned_over_budget_steps == 3
     assert report.unplanned_steps == 3
+
+
+@pytest.mark.parametrize("threshold", ["", "1000000"])
+def test_a_job_that_peaked_high_before_its_plan_is_told_what_its_process_keeps(
+    threshold: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(unplanned, "MUCH", 1000)
+    monkeypatch.delenv("MALLOC_MMAP_THRESHOLD_", raising=False)
+    if threshold:
+        monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", threshold)
+    model = Part()
+    arm(model, LocalAgent(), budget="1000B", verify_every=0)
+
+    train(model, 4, lambda _: torch.ones(900, WIDTH))
+
+    said = capsys.readouterr().err
+    told = "The process's own memory hardly falls from there: malloc keeps what is freed"
+    assert said.count(told) == (not threshold)
+    assert said.count("REPRISE_FIRST=shapes plans the first step, too") == (not threshold)
 
 
 def test_a_job_that_is_refused_is_told_that_it_runs_over_its_budget(

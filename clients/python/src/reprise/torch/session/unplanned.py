@@ -9,6 +9,7 @@ unplanned.over_budget         # how many there were
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 
 from reprise.errors import RepriseError
@@ -19,6 +20,8 @@ __all__ = ["Unplanned"]
 
 # Peaks are counted one by one until so many differ; others with the next higher one.
 DIFFERENT = 256
+# What malloc keeps of less than this is not spoken of.
+MUCH = 64 << 20
 
 
 class Unplanned:
@@ -51,6 +54,7 @@ class Unplanned:
         self._session.say(
             f"{steps} ran {when} and peaked at {format_bytes(max(self._peaks))}, over the budget "
             f"of {format_bytes(budget)}{'' if planned else ', as the next will'}"
+            + (self._kept_by_malloc() if planned else "")
         )
 
     def _budget_bytes(self) -> int:
@@ -69,3 +73,16 @@ class Unplanned:
                 return static + int(float(budget[:-1]) * max(0, base - static))
             return parse_bytes(budget)
         return 0
+
+    def _kept_by_malloc(self) -> str:
+        """Says what the process itself holds after such steps, where it is not what its tensors
+        need; "" where that is little, or malloc was told to give large blocks back."""
+        told = "MALLOC_MMAP_THRESHOLD_" in os.environ
+        told = told or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", "")
+        if self._session.device.type != "cpu" or told or max(self._peaks) < MUCH:
+            return ""
+        return (
+            ". The process's own memory hardly falls from there: malloc keeps what is freed "
+            "(MALLOC_MMAP_THRESHOLD_=1000000 gives large blocks back, REPRISE_FIRST=shapes plans "
+            "the first step, too)"
+        )
