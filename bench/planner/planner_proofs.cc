@@ -114,11 +114,11 @@ void RunCell(const StepGraph& graph, const Problem& problem, int percent,
       const auto end = Clock::now() + std::chrono::milliseconds(limit);
       Request request{.budget_bytes = budget,
                       .target_gap = 0,
+                      .until_stopped = true,
                       .certify_iterations = options.certify_iterations,
                       .should_stop = [end] { return Clock::now() >= end; }};
       const double begin = CpuMs();
-      const auto plan = server::SolvePlan(
-          graph, request, {.threads = threads, .searches = threads});
+      const auto plan = server::SolvePlan(graph, request, {.threads = threads});
       const double cpu = CpuMs() - begin;
       ++tally.runs;
       if (!plan.ok()) {

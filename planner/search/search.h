@@ -26,7 +26,6 @@
 #include "base/status.h"
 #include "planner/bounds/certificate.h"
 #include "planner/construct/block_plan.h"
-#include "planner/construct/blocks.h"
 #include "planner/model/effort.h"
 #include "planner/model/evaluate.h"
 #include "planner/model/passes.h"
@@ -157,7 +156,6 @@ class Search {
   bool HasStarts() const { return IsSmall() && !starts_.empty(); }
   bool HasNearStarts() const;
   bool HasStartsLeft() const { return IsAlmostDone() && !starts_.empty(); }
-  bool IsStalled() const;
   bool IsOddRound() const { return IsOpen() && round_ % 2 == 1; }
   bool IsAlmostDone() const;
   bool IsOpenAlone() const;
@@ -235,9 +233,6 @@ class Search {
                   const std::function<AnnealingRun(size_t)>& run_of);
   // Block moves: of long steps the main search.
   void ImproveBlocks(int64_t ticks);
-  // Parts of the best schedule decided again, exactly. Their share of the
-  // effort grows where they gain something and shrinks where they do not.
-  void SearchAround(int64_t ticks);
 
   // ---- State
 
@@ -254,11 +249,8 @@ class Search {
   const bool is_plain_;
   std::vector<std::vector<OpId>> starts_;  // of rounds of annealing
   int round_ = 0;
-  int stalled_ = 0;  // rounds of annealing without a gain
   std::unique_ptr<BlockPlan> block_plan_;
-  std::unique_ptr<Blocks> blocks_;
-  int64_t around_part_ = 4;  // of the ticks of a round, to SearchAround
-  const int64_t scale_;      // shares of the effort are parts of this
+  const int64_t scale_;  // shares of the effort are parts of this
 };
 
 }  // namespace reprise::planner

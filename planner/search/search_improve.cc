@@ -3,7 +3,6 @@
 #include <iterator>
 
 #include "planner/search/local_search.h"
-#include "planner/search/neighbourhood.h"
 #include "planner/search/search.h"
 
 namespace reprise::planner {
@@ -12,10 +11,6 @@ namespace {
 constexpr int kMostTwiceOps = 128;
 // First temperature of a search from what windows say, as kHot.
 constexpr int kCool = 12;
-// They get the ticks of a round, or as little as this part of them.
-constexpr int64_t kMostParts = 32;
-// With less a single one may take more than all that is left.
-constexpr int64_t kFewestAroundTicks = 1'000'000;
 
 }  // namespace
 
@@ -29,7 +24,6 @@ void Search::Anneal(int64_t ticks) {
     execs = Best()->execs;
     hot += 2;
   }
-  const int64_t before = BestAdded();
   const LocalSearchOptions options{
       .budget_bytes = request_.budget_bytes,
       .ticks = std::min(ticks, effort_.most_ticks() - effort_.ticks()),
@@ -38,7 +32,6 @@ void Search::Anneal(int64_t ticks) {
       .hot = hot,
   };
   LocalSearch(problem_, options, execs, archive_, effort_);
-  stalled_ = BestAdded() < before ? 0 : stalled_ + 1;
 }
 
 void Search::AnnealFirst(int64_t ticks) {
@@ -92,24 +85,6 @@ void Search::ImproveBlocks(int64_t ticks) {
                     .base_peak_bytes = problem_.base.peak_bytes};
   block_plan_->Improve(score, random_.Next(), ticks, GoodEnough(), generator_,
                        archive_, effort_);
-}
-
-void Search::SearchAround(int64_t ticks) {
-  stalled_ = 0;
-  if (ticks / around_part_ < kFewestAroundTicks) return;
-  if (blocks_ == nullptr) {
-    blocks_ = std::make_unique<Blocks>(FindBlocks(problem_));
-  }
-  std::vector<OpId> execs = Best()->execs;
-  const auto runs = static_cast<uint64_t>(log_.Runs("neighbourhoods"));
-  const NeighbourhoodOptions options{.budget_bytes = request_.budget_bytes,
-                                     .ticks = ticks / around_part_,
-                                     .seed = request_.seed + 1 + runs,
-                                     .good_enough_ns = GoodEnough()};
-  const int64_t before = BestAdded();
-  SearchNeighbourhoods(problem_, *blocks_, options, execs, archive_, effort_);
-  around_part_ = BestAdded() < before ? std::max<int64_t>(1, around_part_ / 2)
-                                      : std::min(kMostParts, 2 * around_part_);
 }
 
 }  // namespace reprise::planner

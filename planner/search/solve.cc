@@ -23,8 +23,6 @@ constexpr int kMostSmallOps = 1500;
 // The optimum of some windows is a place to start from where it is below the
 // best plan's added time by at most this part of it.
 constexpr int64_t kNearPart = 8;
-// Rounds of annealing without a gain after which neighbourhoods are tried.
-constexpr int kStalledRounds = 3;
 
 }  // namespace
 
@@ -63,7 +61,6 @@ const Search::Pass Search::kRound[] = {
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
-    {"neighbourhoods", 64, &Search::IsStalled, &Search::SearchAround},
     {"exact-windows", 16, &Search::IsOddRoundAlone, &Search::Sharpen,
      Part::kImprove},
     {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
@@ -101,7 +98,6 @@ std::vector<PassRule> Search::Rules() {
       {&Search::HasStarts, "windows said what to keep, at most 1500 ops"},
       {&Search::HasStartsLeft, "the same, after the gap is reached"},
       {&Search::HasBlocks, "equal blocks, more than 1500 ops"},
-      {&Search::IsStalled, "three rounds of annealing gained nothing"},
       {&Search::IsOddRound, "every second round"},
       {&Search::IsLoose, "more than 2 % above the bound"},
       {&Search::IsAlmostDone, "not proven yet, at most 1500 ops"},
@@ -150,10 +146,6 @@ bool Search::HasBlocks() const {
          block_plan_ != nullptr && !block_plan_->empty();
 }
 
-bool Search::IsStalled() const {
-  return IsOpen() && !HasNone() && MipAvailable() && stalled_ >= kStalledRounds;
-}
-
 bool Search::IsAlmostDone() const {
   return !HasNone() && !Proven() && problem_.op_count <= kMostSmallOps;
 }
@@ -199,7 +191,6 @@ bool Search::IsLeftOut(std::string_view name) const {
 
 void Search::Improve() {
   int64_t ticks = std::max<int64_t>(scale_ / 6, 1);
-  stalled_ = 0;
   for (round_ = 0;; ++round_) {
     if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
     if (Done() || certificate_.impossible()) return;

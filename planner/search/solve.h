@@ -9,8 +9,7 @@
 //
 // What is known outlives a solve: a sweep shares it. A solution's bound and
 // refusal are the certificate's (certificate.h), whatever ended the search;
-// constructions, chains, trees, neighbourhoods and regions find schedules and
-// prove nothing.
+// constructions, chains, annealing and regions find schedules and prove nothing.
 #pragma once
 
 #include "planner/bounds/certificate.h"
