@@ -3,6 +3,7 @@
 // Cells of the tables: step graphs by name, budgets as fractions.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "bench/generate/generate.h"
+#include "planner/model/plan.h"
 #include "planner/model/problem.h"
 #include "tests/planner/graph_json.h"
 
@@ -63,5 +65,39 @@ inline std::vector<double> Numbers(const std::string& text) {
   }
   return numbers;
 }
+
+// The flags of a table of cells: graphs, budgets, and how each is searched.
+struct CellFlags {
+  double gap = 0.1;   // in %
+  int64_t ticks = 0;  // 0: the default
+  uint64_t seed = 1;
+  std::vector<double> budgets = {};
+  std::vector<std::string> graphs = {};
+
+  // Reads the argument at `i`, and its value behind it; what is no flag is a
+  // graph.
+  void Read(int argc, char** argv, int& i) {
+    const std::string flag = argv[i];
+    const bool more = i + 1 < argc;
+    if (flag == "--gap" && more) {
+      gap = std::atof(argv[++i]);
+    } else if (flag == "--ticks" && more) {
+      ticks = std::atoll(argv[++i]);
+    } else if (flag == "--seed" && more) {
+      seed = static_cast<uint64_t>(std::atoll(argv[++i]));
+    } else if (flag == "--budgets" && more) {
+      budgets = Numbers(argv[++i]);
+    } else {
+      graphs.push_back(flag);
+    }
+  }
+
+  Request RequestOf() const {
+    return {.capabilities = {.seeded_ok = true},
+            .target_gap = gap / 100,
+            .max_ticks = ticks,
+            .seed = seed};
+  }
+};
 
 }  // namespace reprise::planner

@@ -29,14 +29,10 @@ namespace reprise::planner {
 namespace {
 
 struct Options {
-  double gap = 0.1;
-  int64_t ticks = 0;
-  int seed = 1;
-  bool cells = false;
+  bool print_cells = false;
   std::string executor = "free";
   std::vector<std::string> only;
-  std::vector<double> budgets = {0.8, 0.6, 0.4, 0.3};
-  std::vector<std::string> graphs;
+  CellFlags cells = {.budgets = {0.8, 0.6, 0.4, 0.3}};
 };
 
 // What leaving a pass out changed, over all cells in which it ran.
@@ -55,11 +51,8 @@ constexpr double kEqual = 1e-4;
 
 Plan PlanOf(const Options& options, const StepGraph& graph, double fraction,
             const std::vector<std::string>& without) {
-  Request request{.capabilities = {.seeded_ok = true},
-                  .target_gap = options.gap / 100,
-                  .max_ticks = options.ticks,
-                  .seed = static_cast<uint64_t>(options.seed),
-                  .certify_iterations = 0};
+  Request request = options.cells.RequestOf();
+  request.certify_iterations = 0;
   request.without = without;
   if (options.executor != "free") {
     request.capabilities.recompute_in_backward_only = true;
@@ -92,10 +85,10 @@ bool Compare(const Options& options, const Plan& with, const Plan& without,
              Total& total) {
   ++total.cells;
   const bool ended_with =
-      !with.undecided && (!with.feasible || GapOf(with) <= options.gap);
+      !with.undecided && (!with.feasible || GapOf(with) <= options.cells.gap);
   const bool ended_without =
       !without.undecided &&
-      (!without.feasible || GapOf(without) <= options.gap);
+      (!without.feasible || GapOf(without) <= options.cells.gap);
   total.proofs_lost += ended_with && !ended_without;
   total.proofs_won += ended_without && !ended_with;
   if (ended_with && ended_without) {
@@ -129,38 +122,27 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     const bool more = i + 1 < argc;
-    if (flag == "--gap" && more) {
-      options.gap = std::atof(argv[++i]);
-    } else if (flag == "--ticks" && more) {
-      options.ticks = std::atoll(argv[++i]);
-    } else if (flag == "--seed" && more) {
-      options.seed = std::atoi(argv[++i]);
-    } else if (flag == "--executor" && more) {
+    if (flag == "--executor" && more) {
       options.executor = argv[++i];
     } else if (flag == "--only" && more) {
       options.only = Split(argv[++i]);
     } else if (flag == "--cells") {
-      options.cells = true;
-    } else if (flag == "--budgets" && more) {
-      options.budgets.clear();
-      for (const std::string& part : Split(argv[++i])) {
-        options.budgets.push_back(std::atof(part.c_str()));
-      }
+      options.print_cells = true;
     } else {
-      options.graphs.push_back(flag);
+      options.cells.Read(argc, argv, i);
     }
   }
   std::printf(
       "| graph | budget | all passes | Mticks |\n| --- | --- | --- | --- |\n");
   std::map<std::string, Total> totals;
   std::string changed;
-  for (const std::string& name : options.graphs) {
+  for (const std::string& name : options.cells.graphs) {
     const auto graph = ReadGraph(name);
     if (!graph.has_value()) {
       std::fprintf(stderr, "%s: no such graph\n", name.c_str());
       return 2;
     }
-    for (const double fraction : options.budgets) {
+    for (const double fraction : options.cells.budgets) {
       const Plan with = PlanOf(options, *graph, fraction, {});
       char cell[96];
       std::snprintf(cell, sizeof cell, "| %s | %.2fx |",
@@ -203,7 +185,7 @@ int Main(int argc, char** argv) {
         static_cast<long>(t.ticks_with / 1'000'000),
         static_cast<long>(t.ticks_without / 1'000'000));
   }
-  if (options.cells) {
+  if (options.print_cells) {
     std::printf(
         "\n| graph | budget | left out | with it | without |\n"
         "| --- | --- | --- | --- | --- |\n%s",

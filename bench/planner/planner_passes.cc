@@ -27,12 +27,8 @@ namespace {
 
 struct Options {
   double seconds = 0;
-  double gap = 0.1;
-  int64_t ticks = 0;
-  int seed = 1;
   bool trace = false;
-  std::vector<double> budgets = {0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1};
-  std::vector<std::string> graphs;
+  CellFlags cells = {.budgets = {0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1}};
 };
 
 double Seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
@@ -46,10 +42,7 @@ struct Total {
 void Cell(const Options& options, const std::string& name,
           const StepGraph& graph, double fraction,
           std::map<std::string, Total>& totals) {
-  Request request{.capabilities = {.seeded_ok = true},
-                  .target_gap = options.gap / 100,
-                  .max_ticks = options.ticks,
-                  .seed = static_cast<uint64_t>(options.seed)};
+  Request request = options.cells.RequestOf();
   request.budget_bytes = BudgetAt(graph, request.capabilities, fraction);
   const double begin = Seconds();
   if (options.seconds > 0) {
@@ -119,37 +112,26 @@ int Main(int argc, char** argv) {
     const bool more = i + 1 < argc;
     if (flag == "--seconds" && more) {
       options.seconds = std::atof(argv[++i]);
-    } else if (flag == "--gap" && more) {
-      options.gap = std::atof(argv[++i]);
-    } else if (flag == "--ticks" && more) {
-      options.ticks = std::atoll(argv[++i]);
-    } else if (flag == "--seed" && more) {
-      options.seed = std::atoi(argv[++i]);
     } else if (flag == "--list") {
       List();
       return 0;
     } else if (flag == "--trace") {
       options.trace = true;
-    } else if (flag == "--budgets" && more) {
-      options.budgets.clear();
-      for (const std::string& part : Split(argv[++i])) {
-        options.budgets.push_back(std::atof(part.c_str()));
-      }
     } else {
-      options.graphs.push_back(flag);
+      options.cells.Read(argc, argv, i);
     }
   }
   std::map<std::string, Total> totals;
   std::printf(
       "| graph | budget | overhead | bound | gap | Mticks | cpu s | by |\n"
       "| --- | --- | --- | --- | --- | --- | --- | --- |\n");
-  for (const std::string& name : options.graphs) {
+  for (const std::string& name : options.cells.graphs) {
     const auto graph = ReadGraph(name);
     if (!graph.has_value()) {
       std::fprintf(stderr, "%s: no such graph\n", name.c_str());
       return 2;
     }
-    for (const double fraction : options.budgets) {
+    for (const double fraction : options.cells.budgets) {
       Cell(options, name, *graph, fraction, totals);
     }
   }
