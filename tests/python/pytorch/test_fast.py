@@ -32,7 +32,7 @@ import reprise
 from reprise.errors import RepriseError
 from reprise.torch.compiled import fast
 from reprise.torch.internals.native import Native
-from reprise.torch.internals.stale import refuse_stale
+from reprise.torch.internals.stale import refuse_modified, refuse_stale
 from reprise.torch.tape import tape
 
 GATE = torch._C._parse_dispatch_key("Fake")
@@ -315,7 +315,7 @@ def test_what_cannot_be_built_is_done_without(
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setattr(fast, "_module", None)
 
-    assert fast.load(tape.unpack, refuse_stale) is None
+    assert fast.load(tape.unpack, refuse_stale, refuse_modified) is None
     with pytest.raises(RepriseError, match="no-such-compiler"):
         fast.FAST.build(tmp_path)
 

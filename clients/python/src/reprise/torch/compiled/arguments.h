@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arguments of a call on the dispatcher's stack: the tensors in them, their
-// device, and whether Python can be shown them.
+// The arguments of a call on the dispatcher's stack: the tensors in them, those
+// that it writes, and their device.
 #ifndef REPRISE_TORCH_COMPILED_ARGUMENTS_H_
 #define REPRISE_TORCH_COMPILED_ARGUMENTS_H_
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "cells.h"
@@ -27,23 +26,17 @@ inline void Flatten(const IValue& value, std::vector<at::Tensor>& to) {
   }
 }
 
-inline bool CanShow(const IValue& v, bool lists) {
-  if (v.isNone() || v.isTensor() || v.isInt() || v.isDouble() || v.isBool() ||
-      v.isString() || v.isDevice() || v.isComplexDouble())
-    return true;
-  if (v.isIntList() || v.isDoubleList() || v.isBoolList() || v.isTensorList())
-    return true;
-  if (!lists || !v.isList()) return false;
-  const auto items = v.toListRef();
-  return std::all_of(items.begin(), items.end(),
-                     [](const IValue& item) { return CanShow(item, false); });
-}
-
-// Can this call be recorded, and shown to Python later?
-inline bool CanRecord(const c10::OperatorHandle& op, const Stack& stack) {
-  const auto count = op.schema().arguments().size();
-  return std::all_of(stack.end() - static_cast<long>(count), stack.end(),
-                     [](const IValue& v) { return CanShow(v, true); });
+// The tensors that a call is about to write, by its schema.
+inline std::vector<at::Tensor> WrittenBy(const c10::OperatorHandle& op,
+                                         const Stack& stack) {
+  const auto& arguments = op.schema().arguments();
+  const IValue* const first = stack.data() + (stack.size() - arguments.size());
+  std::vector<at::Tensor> written;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* const alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) Flatten(first[i], written);
+  }
+  return written;
 }
 
 inline at::Device DeviceOf(const Stack& stack, const c10::OperatorHandle& op) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the tape remembers of a forward, without Python: the classes of
-// records.py for as long as everything comes as captured.
+// records.py.
 //
 //   Cell   a storage that is given up: the calls that made it, its copy
 //   Node   a recorded call; Held: one of its tensors
@@ -94,7 +94,6 @@ inline void Bury(CellPtr cell) noexcept {
 
 struct Node {
   c10::OperatorHandle op;
-  int64_t row = 0;
   int64_t replays = 0;
   bool gone = false;  // its last planned replay has run
   bool grad = false;

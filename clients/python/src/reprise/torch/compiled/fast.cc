@@ -10,10 +10,10 @@
 //     records.h    remembers those that are made again
 //   saved.h        the saved-tensor hooks: keeps, gives up, hands out
 //     replay.h     makes a remembered op again
+//     on_demand.h  the same when the step no longer follows its plan
 //
-// and everything else is handed to the Python of tape.py, which is complete
-// without this, with what has been recorded so far (handover.h): ops out of
-// step, graphs that are kept, replays on demand, compared copies.
+// A step that begins here ends here. What tells that a step is not as planned
+// is in tape_run.py, once for this engine and for that of Python.
 //
 // While the gate is open the tape's dispatch mode is on torch's stack as
 // always, but the Python key is not in the thread's set, so that ops do not
@@ -62,14 +62,14 @@
 namespace reprise_fast {
 namespace {
 
-// setup(unpack, stale, fault, ignored) -> bool: once per process. False:
+// setup(unpack, stale, modified, fault, ignored) -> bool: once per process. False:
 // something else is at the gate's key here.
 PyObject* Setup(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
-  PyObject *unpack = nullptr, *stale = nullptr, *fault = nullptr;
-  PyObject* names = nullptr;
-  if (!PyArg_ParseTuple(args, "OOOO!", &unpack, &stale, &fault, &PyList_Type,
-                        &names))
+  PyObject *unpack = nullptr, *stale = nullptr, *modified = nullptr;
+  PyObject *fault = nullptr, *names = nullptr;
+  if (!PyArg_ParseTuple(args, "OOOOO!", &unpack, &stale, &modified, &fault,
+                        &PyList_Type, &names))
     return nullptr;
   auto& dispatcher = c10::Dispatcher::singleton();
   if (ignored != nullptr) Py_RETURN_TRUE;
@@ -90,10 +90,12 @@ PyObject* Setup(PyObject*, PyObject* args) {
   ignored = new std::vector<c10::OperatorHandle>(std::move(found));
   Py_INCREF(unpack);
   Py_INCREF(stale);
+  Py_INCREF(modified);
   Py_INCREF(fault);
   python_fault = fault;
   python_unpack = unpack;
   python_stale = stale;
+  python_modified = modified;
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and loads the compiled half of the tape (compiled/fast.cc).
+"""Builds and loads the native engine of the tape (compiled/fast.cc).
 
     python -m reprise.torch.compiled.fast build        # ahead of time; prints where it is
 
-    module = load(unpack, stale)       # None: plans run in Python alone
+    module = load(unpack, stale, modified)   # None: plans run in Python
 
-The tape is complete in Python; this is the same, for less: an op that is only looked at and a
-tensor that is only kept never reach the interpreter. A job does not wait for the compiler (some
+What the Python engine does it does for less: an op that is only looked at and a tensor that is only
+kept never reach the interpreter. A job does not wait for the compiler (some
 ten seconds, once per torch): what is not built is built beside the job, and used from the next
 program of this process on. REPRISE_FAST=0 does without, and so does a torch without the dispatch
 key it needs. Why plans run in Python alone is said once, and `why_python` repeats it.
@@ -34,7 +34,6 @@ from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 __all__ = [
     "FAST",
     "Ground",
-    "Track",
     "alone",
     "library",
     "load",
@@ -63,22 +62,6 @@ _builder: subprocess.Popen[bytes] | None = None
 _printed: IO[bytes] | None = None  # by the builder, as long as it runs
 _why = ""  # plans run in Python alone
 _operators = 0  # higher-order ones that know of the gate's key
-
-
-class Track:
-    """How far a step has come; what compiled/track.h has under the same name."""
-
-    __slots__ = ("armed", "cursor", "handed", "keeps", "next", "safe", "slot", "task")
-
-    def __init__(self) -> None:
-        self.armed = True
-        self.safe = False
-        self.handed = True  # records are in Python
-        self.next = 0  # row
-        self.slot = 0
-        self.cursor = 0  # event
-        self.task = -1  # autograd's graph task
-        self.keeps = False  # it keeps its graph for another backward
 
 
 def _wanted() -> bool:
@@ -171,13 +154,23 @@ def library() -> Any:
     return _module
 
 
-def load(unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]) -> Any:
-    """Returns the module with its gate installed; None if this torch has no gate."""
+def load(
+    unpack: Callable[[Any], Any],
+    stale: Callable[[Any, int], Any],
+    modified: Callable[[Any, int], Any],
+) -> Any:
+    """Returns the module with its gate installed; None if this torch has no gate. `unpack` takes
+    what Python packed; `stale` and `modified` raise for a tensor that has another version: one that
+    autograd saved, one that a recorded call reads."""
     module = library()
     if module is None:
         return None
     ready = module.setup(
-        saved_hooks.unpacking(unpack), stale, guard.caught, [name_of(func) for func in IGNORED]
+        saved_hooks.unpacking(unpack),
+        stale,
+        modified,
+        guard.caught,
+        [name_of(func) for func in IGNORED],
     )
     if ready and _teach_higher_order_operators():
         return module

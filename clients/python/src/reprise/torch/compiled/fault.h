@@ -13,13 +13,27 @@
 
 #include <pybind11/gil.h>
 
+#include <string>
+
 namespace reprise_fast {
 
 // (error) -> bool: it was ours, and is reported.
 inline PyObject* python_fault = nullptr;
 
-// Takes Python's error, where it was ours. false: it is set as before.
-inline bool Reported() {
+// What an error says, in a few words.
+inline std::string Described(PyObject* error) {
+  PyObject* const text = error == nullptr ? nullptr : PyObject_Str(error);
+  const char* const said = text == nullptr ? nullptr : PyUnicode_AsUTF8(text);
+  std::string found = error == nullptr ? "" : Py_TYPE(error)->tp_name;
+  if (said != nullptr && *said != 0) found += std::string(": ") + said;
+  Py_XDECREF(text);
+  PyErr_Clear();
+  return found;
+}
+
+// Takes Python's error, where it was ours, and says in `why` what it was.
+// false: it is set as before.
+inline bool Reported(std::string* why = nullptr) {
   PyObject *type = nullptr, *error = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &error, &trace);
   PyErr_NormalizeException(&type, &error, &trace);
@@ -33,6 +47,7 @@ inline bool Reported() {
     PyErr_Restore(type, error, trace);
     return false;
   }
+  if (why != nullptr) *why = Described(error);
   Py_XDECREF(type);
   Py_XDECREF(error);
   Py_XDECREF(trace);

@@ -130,8 +130,6 @@ inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
   const auto at = static_cast<size_t>(track.next);
   if (at < page.rows.size() && page.rows[at] == op) {
     if (track.Strays()) return false;
-    const auto& special = page.specials[at];
-    if (special && (track.handed || !CanRecord(op, stack))) return false;
     ++track.next;
     track.Say(page.row_ops[at]);
     return true;
@@ -163,12 +161,9 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
     const Sheet& page = track->Page();
     const auto row = static_cast<size_t>(before);
     if (track->next != before && page.specials[row]) {
-      const std::string why = track->book->records.RunSpecial(
-          *page.specials[row], before, page.row_ops[row], op, *stack, run);
-      if (!why.empty()) {
-        track->armed = 0;
-        Report(why.c_str());
-      }
+      Settle(*track,
+             track->book->records.RunSpecial(
+                 *page.specials[row], page.row_ops[row], op, *stack, run));
     } else {
       run();
     }

@@ -37,6 +37,11 @@ class Marks {
         Mark{t.storage().getWeakStorageImpl(), std::move(cell)});
   }
 
+  // No cell stands for the storage of t any more.
+  void Erase(const at::Tensor& t) {
+    marks_.erase(t.storage().unsafeGetStorageImpl());
+  }
+
   // The forward is over: a cell that nobody has taken is let go with its
   // storage.
   void Sweep(bool all) {
@@ -57,8 +62,6 @@ class Marks {
     for (auto& [storage, mark] : marks_) Bury(std::move(mark.cell));
     marks_.clear();
   }
-
-  const std::unordered_map<const void*, Mark>& all() const { return marks_; }
 
  private:
   static constexpr int kSweepEvery = 32;

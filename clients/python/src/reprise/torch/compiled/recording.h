@@ -24,11 +24,10 @@
 namespace reprise_fast {
 
 // Of a call that is about to run; `target`: the cell it writes in place.
-inline NodePtr Recorded(const Marks& marks, const Special& row, int64_t number,
+inline NodePtr Recorded(const Marks& marks, const Special& row,
                         const c10::OperatorHandle& op, const Stack& stack,
                         const CellPtr& target) {
   auto node = std::make_shared<Node>(op);
-  node->row = number;
   node->replays = row.replays;
   node->grad = c10::GradMode::is_enabled();
   const auto count = op.schema().arguments().size();

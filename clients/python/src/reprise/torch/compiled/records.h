@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The records of one step: RunSpecial in the forward, Run in the backward.
+// The records of one step: RunSpecial in the forward, Run and OnDemand in the
+// backward.
 //
-// Whatever is not as planned is no business of this half: it says so (false),
-// everything is handed over to Python (handover.h), and the step goes on there.
-// So none of on-demand replays, disarmed forwards, compared copies and retained
-// graphs is written twice.
-//
-// Runs without the interpreter's lock: no Python object is touched here.
+// Runs without the interpreter's lock: no Python object is touched here, but by
+// a `run` that calls Python.
 #ifndef REPRISE_TORCH_COMPILED_RECORDS_H_
 #define REPRISE_TORCH_COMPILED_RECORDS_H_
 
@@ -28,6 +25,7 @@
 #include "below.h"
 #include "cells.h"
 #include "marks.h"
+#include "on_demand.h"
 #include "recording.h"
 #include "replay.h"
 #include "sheet.h"
@@ -35,39 +33,53 @@
 
 namespace reprise_fast {
 
+// A storage that is given up, and the tensor through which a call writes it.
+struct Target {
+  CellPtr cell;
+  at::Tensor tensor;
+};
+
+// What became of a call that was to be recorded.
+struct Outcome {
+  std::string failure;  // why it is not recorded, though it has run; or empty
+  bool safe = true;     // false: what it wrote is not made again
+};
+
 class Records {
  public:
   // Since they were last added to the counts of the run (CountUp).
   int64_t replayed = 0;
   int64_t dropped = 0;
+  int64_t on_demand = 0;
 
   const Marks& marks() const { return marks_; }
   void Sweep(bool all) { marks_.Sweep(all); }
 
-  // Runs a row that has something to do: `run` runs the call itself. Why it
-  // could not be recorded, though it has run; empty: it is.
+  // Runs a row that has something to do: `run` runs the call itself and leaves
+  // on the stack what it returns.
   template <typename Run>
-  std::string RunSpecial(const Special& row, int64_t number, int64_t op_id,
-                         const c10::OperatorHandle& op, Stack& stack, Run run) {
-    std::vector<CellPtr> targets;
-    std::string why;
+  Outcome RunSpecial(const Special& row, int64_t op_id,
+                     const c10::OperatorHandle& op, Stack& stack, Run run) {
+    std::vector<Target> targets;
+    Outcome outcome;
+    std::string& why = outcome.failure;
     // Twice: once it may fail.
     for (int tried = 0; row.writes && tried < 2; ++tried) {
       try {
-        targets = BeforeWrite(op, stack);
+        targets = BeforeWrite(WrittenBy(op, stack));
         break;
       } catch (const std::exception& error) {
         why = error.what();
       }
     }
-    const CellPtr target = targets.empty() ? nullptr : targets.back();
+    const CellPtr target = targets.empty() ? nullptr : targets.back().cell;
     const auto length = target ? target->chain.size() : 0;
     NodePtr node;
     at::Tensor mask;
     try {
       if (row.replays != 0 && why.empty()) {
         marks_.Sweep(false);
-        node = Recorded(marks_, row, number, op, stack, target);
+        node = Recorded(marks_, row, op, stack, target);
         mask = PrepareShortcut(row, op, stack, *node);
         TakeState(row, mask, op, stack, *node);
       }
@@ -83,14 +95,56 @@ class Records {
       node.reset();
     }
     // What was written by a call that is not recorded is not made again.
-    for (const CellPtr& cell : targets) {
-      const bool recorded = node && cell == target;
-      const bool half = !node && cell == target && cell->chain.size() > length;
-      if (half) cell->chain.back() = nullptr;
-      if (!recorded && !half && (!node || row.replays == 0))
-        cell->chain.push_back(nullptr);
+    for (const Target& written : targets) {
+      if (node) break;
+      auto& chain = written.cell->chain;
+      const bool half = written.cell == target && chain.size() > length;
+      if (half) {
+        chain.back() = nullptr;
+      } else {
+        chain.push_back(nullptr);
+      }
+      if (why.empty()) continue;
+      outcome.safe = false;
+      try {
+        KeepWritten(written);
+      } catch (const std::exception& error) {
+        why = error.what();
+      }
     }
-    return why;
+    return outcome;
+  }
+
+  // Gives records that still need the old content of these tensors a copy of
+  // it. Returns which of them are given up.
+  std::vector<Target> BeforeWrite(const std::vector<at::Tensor>& written) {
+    std::vector<Target> targets;
+    for (const at::Tensor& t : written) {
+      if (!t.has_storage()) continue;
+      CopyHeld(t.storage().unsafeGetStorageImpl());
+      if (CellPtr cell = marks_.CellOf(t)) {
+        // What is added to it behind the call is not to fail.
+        auto& chain = cell->chain;
+        if (chain.size() == chain.capacity())
+          chain.reserve(2 * chain.size() + 1);
+        targets.push_back({std::move(cell), t});
+      }
+    }
+    return targets;
+  }
+
+  // These were written by a call that is not recorded: what is given up of them
+  // stays from here on. Returns whether something is.
+  bool Written(const std::vector<at::Tensor>& written) {
+    bool any = false;
+    for (const at::Tensor& t : written) {
+      const CellPtr cell = marks_.CellOf(t);
+      if (!cell) continue;
+      any = true;
+      cell->chain.push_back(nullptr);
+      KeepWritten({cell, t});
+    }
+    return any;
   }
 
   // What a burst of the program says. False: not everything is there.
@@ -105,6 +159,12 @@ class Records {
       ++replayed;
     }
     return true;
+  }
+
+  // A version of a cell that the plan has not left there. Throws ModifiedInput.
+  at::Tensor MakeOnDemand(const CellPtr& cell, int64_t version) {
+    const Alone alone;
+    return OnDemand().Make(cell, version, on_demand);
   }
 
   // A view on a copy, as the tensor was that autograd saved.
@@ -126,7 +186,7 @@ class Records {
     }
     return false;
   }
-  // The step is over, or goes on in Python.
+  // The step is over.
   void Drop() {
     nodes.clear();
     leaves_.clear();
@@ -186,47 +246,34 @@ class Records {
     }
   }
 
-  // Gives records that still need the old content a copy of it. What is
-  // written, of what is given up.
-  std::vector<CellPtr> BeforeWrite(const c10::OperatorHandle& op,
-                                   const Stack& stack) {
-    std::vector<CellPtr> targets;
-    const auto& arguments = op.schema().arguments();
-    const IValue* const first =
-        stack.data() + (stack.size() - arguments.size());
-    std::vector<at::Tensor> written;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      const auto* const alias = arguments[i].alias_info();
-      if (alias != nullptr && alias->isWrite()) Flatten(first[i], written);
-    }
-    for (const at::Tensor& t : written) {
-      const c10::StorageImpl* const storage =
-          t.storage().unsafeGetStorageImpl();
-      const auto found = leaves_.find(storage);
-      if (found != leaves_.end()) {
-        for (const auto& weak : found->second) {
-          const NodePtr node = weak.lock();
-          if (!node) continue;
-          for (Held& h : node->held) {
-            if (!h.tensor.defined() ||
-                h.tensor.storage().unsafeGetStorageImpl() != storage)
-              continue;
-            const Alone alone;
-            h.tensor = h.tensor.detach().clone();
-            h.stale = h.tensor._version();
-          }
-        }
-        leaves_.erase(found);
-      }
-      if (CellPtr cell = marks_.CellOf(t)) {
-        // What is added to it behind the call is not to fail.
-        auto& chain = cell->chain;
-        if (chain.size() == chain.capacity())
-          chain.reserve(2 * chain.size() + 1);
-        targets.push_back(std::move(cell));
+  // The records that hold a tensor on this storage get a copy of it.
+  void CopyHeld(const c10::StorageImpl* storage) {
+    const auto found = leaves_.find(storage);
+    if (found == leaves_.end()) return;
+    for (const auto& weak : found->second) {
+      const NodePtr node = weak.lock();
+      if (!node) continue;
+      for (Held& h : node->held) {
+        if (!h.tensor.defined() ||
+            h.tensor.storage().unsafeGetStorageImpl() != storage)
+          continue;
+        const Alone alone;
+        h.tensor = h.tensor.detach().clone();
+        h.stale = h.tensor._version();
       }
     }
-    return targets;
+    leaves_.erase(found);
+  }
+
+  // The end of the chain cannot be made again, so it stays: as the copy of the
+  // cell, with whatever is written to it from here on. The storage must not
+  // hold the cell then, which holds the storage.
+  void KeepWritten(const Target& written) {
+    Cell& cell = *written.cell;
+    cell.tensor = AliasBelow(written.tensor);
+    cell.version = cell.Length();
+    if (marks_.CellOf(written.tensor) == written.cell)
+      marks_.Erase(written.tensor);
   }
 
   // Storage -> records that hold a tensor on it.

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes a recorded call again: replay.py for as long as everything is as
-// planned.
+// Makes a recorded call again, as the plan says.
 //
 // It runs on what the call held and on the copies of the cells that it reads;
 // where the call drew random numbers, from the state that its generator had,
 // which is put back; where it has a shortcut (shortcut.h), without the call
 // itself. The caller is alone (below.h). What is not as planned is said (false)
-// before anything has changed.
+// before anything has changed; the tensor is then made on demand (on_demand.h).
 #ifndef REPRISE_TORCH_COMPILED_REPLAY_H_
 #define REPRISE_TORCH_COMPILED_REPLAY_H_
 
@@ -31,6 +30,31 @@ namespace reprise_fast {
 
 inline at::Tensor View(const at::Tensor& t, const Geometry& g) {
   return LiesAs(t, g) ? t : t.as_strided(g.sizes, g.strides, g.offset);
+}
+
+// The arguments of one more run. `own`: the copy of what the call writes in
+// place; `load`: the tensor for one that it reads.
+template <typename Load>
+Stack ArgumentsOf(const Node& node, const at::Tensor& own, Load load) {
+  Stack stack = node.arguments;
+  // Lists are shared with the record: theirs are copied before they are
+  // filled.
+  for (IValue& v : stack) {
+    if (v.isList() && !v.isIntList() && !v.isDoubleList() && !v.isBoolList())
+      v = IValue(v.toList().copy());
+  }
+  const auto put = [&](const Place& place, at::Tensor t) {
+    IValue& v = stack[place.argument];
+    if (place.item < 0) {
+      v = IValue(std::move(t));
+      return;
+    }
+    auto list = v.toList();
+    list.set(static_cast<size_t>(place.item), IValue(std::move(t)));
+  };
+  for (const Own& o : node.own) put(o.place, View(own, o.geometry));
+  for (const Held& h : node.held) put(h.place, load(h));
+  return stack;
 }
 
 // The cell that a call writes in place.
@@ -117,33 +141,15 @@ inline bool Again(Node& node, const Replay& replay) {
   }
   for (const Held& h : node.held) {
     if (h.tensor.defined()) {
-      if (h.tensor._version() != h.stale) return false;  // Python raises
+      if (h.tensor._version() != h.stale) return false;  // on_demand.h says so
     } else if (!h.cell || !h.cell->tensor.defined() ||
                h.cell->version != h.version) {
       return false;
     }
   }
-  Stack stack = node.arguments;
-  const auto put = [&](const Place& place, at::Tensor t) {
-    IValue& v = stack[place.argument];
-    if (place.item < 0) {
-      v = IValue(std::move(t));
-      return;
-    }
-    auto list = v.toList();
-    list.set(static_cast<size_t>(place.item), IValue(std::move(t)));
-  };
-  // Lists are shared with the record: theirs are copied before they are
-  // filled.
-  for (IValue& v : stack) {
-    if (v.isList() && !v.isIntList() && !v.isDoubleList() && !v.isBoolList())
-      v = IValue(v.toList().copy());
-  }
-  for (const Own& o : node.own) put(o.place, View(own, o.geometry));
-  for (const Held& h : node.held) {
-    put(h.place,
-        h.tensor.defined() ? h.tensor : View(h.cell->tensor, h.geometry));
-  }
+  Stack stack = ArgumentsOf(node, own, [](const Held& h) {
+    return h.tensor.defined() ? h.tensor : View(h.cell->tensor, h.geometry);
+  });
   std::vector<CellPtr> used;
   for (Held& h : node.held) {
     if (!h.tensor.defined()) {

@@ -6,8 +6,9 @@
 //            keeps a reference for its recomputation (Ref)
 //   unpack   runs the replays that stand before it and returns the tensor
 //
-// The hooks of tape.py take over when something is not as planned. A failure is
-// reported (fault.h); then the tensor is kept, or comes from Python's records.
+// What is not as planned is reported to the run (tape_run.py), and the tensor is
+// kept, or made on demand. So it is after a failure of ours, which is reported
+// too (fault.h).
 #ifndef REPRISE_TORCH_COMPILED_SAVED_H_
 #define REPRISE_TORCH_COMPILED_SAVED_H_
 
@@ -21,6 +22,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "below.h"
@@ -38,7 +40,10 @@ int get_current_graph_task_id();
 namespace reprise_fast {
 
 inline PyObject* python_unpack = nullptr;  // of what is not a Kept of ours
-inline PyObject* python_stale = nullptr;   // raises for (tensor, version)
+// Raise for (tensor, version): of a saved tensor, and of one that a recorded
+// call reads.
+inline PyObject* python_stale = nullptr;
+inline PyObject* python_modified = nullptr;
 
 inline PyTypeObject kept_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 inline PyTypeObject ref_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -78,14 +83,13 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   ref->track =
       reinterpret_cast<Track*>(Py_NewRef(reinterpret_cast<PyObject*>(&track)));
   ref->run = Py_NewRef(run);
-  ref->twin = nullptr;
   ref->slot = track.slot;
   ref->firsts = firsts;
   ref->stale = firsts > 0 ? ref->made._version() : 0;
   ref->version = version;
+  ++track.book->refs;
   try {
     ref->cell->Wait(version);
-    track.book->refs.insert(ref);
   } catch (...) {
     Py_DECREF(ref);
     throw;
@@ -98,15 +102,14 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
 inline void RefDealloc(PyObject* self) {
   auto* const ref = reinterpret_cast<Ref*>(self);
   Book& book = *ref->track->book;
-  book.refs.erase(ref);
+  --book.refs;
   ref->made.~Tensor();
   ref->given.~optional();
   if (ref->cell) Bury(std::move(ref->cell));
   ref->cell.~CellPtr();
   ref->geometry.~Geometry();
   // What nobody took and whose storage is gone.
-  if (book.refs.empty()) book.records.Sweep(true);
-  Py_XDECREF(ref->twin);
+  if (book.refs == 0) book.records.Sweep(true);
   Py_DECREF(ref->run);
   Py_DECREF(ref->track);
   Py_TYPE(self)->tp_free(self);
@@ -137,21 +140,20 @@ inline PyObject* PackAsPlanned(PyObject* self, PyObject* value) {
   const auto slot = static_cast<size_t>(track->slot);
   const bool gives_up =
       track->armed && slot < page.given_up.size() && page.given_up[slot];
+  if (!gives_up && THPVariable_CheckExact(value))
+    return Keep(*track, value,
+                track->armed ? track->slot++ : (++track->slot, -1));
   PyObject* const run = track->Run();
-  if (gives_up && !track->handed && run != nullptr &&
-      THPVariable_Check(value)) {
+  if (run == nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "a step that is over saves a tensor");
+    return nullptr;
+  }
+  if (gives_up && THPVariable_Check(value)) {
     PyObject* const ref = GiveUp(*track, run, THPVariable_Unpack(value));
     if (ref != nullptr || PyErr_Occurred()) return ref;
   }
-  if (gives_up || !THPVariable_CheckExact(value)) {
-    if (run == nullptr) {
-      PyErr_SetString(PyExc_RuntimeError, "a step that is over saves a tensor");
-      return nullptr;
-    }
-    return PyObject_CallMethod(run, "pack", "O", value);
-  }
-  return Keep(*track, value,
-              track->armed ? track->slot++ : (++track->slot, -1));
+  return PyObject_CallMethod(run, gives_up ? "differs" : "keep", "OL", value,
+                             track->slot++);
   END_HANDLE_TH_ERRORS
 }
 
@@ -184,16 +186,12 @@ inline bool Advance(Track& track, long long slot) {
   const Sheet& page = track.Page();
   const auto at = static_cast<size_t>(track.cursor);
   if (at < page.events.size() && page.events[at] == slot &&
-      (page.quiet[at] || !track.handed) &&
       track.task == torch::autograd::get_current_graph_task_id()) {
     ++track.cursor;
     if (track.armed) track.Say(page.event_ops[at]);
     if (page.quiet[at]) return true;
-    const bool done = RunBurst(track, at);
-    if (!CountUp(track)) return false;
-    PyObject* const run = track.Run();
-    return done || run == nullptr ||
-           PyObject_SetAttrString(run, "safe", Py_True) == 0;
+    if (!RunBurst(track, at)) track.safe = 1;
+    return CountUp(track);
   }
   PyObject* const run = track.Run();
   if (run == nullptr) return true;
@@ -213,14 +211,18 @@ inline void Compare(Ref& ref, const at::Tensor& tensor) {
   if (ref.track->keeps == 0) ref.given.reset();
 }
 
+// Calls what raises for a tensor and the version that was expected of it.
+inline void Refuse(PyObject* how, PyObject* tensor, uint32_t version) {
+  PyObject* const said = PyObject_CallFunction(how, "OI", tensor, version);
+  Py_XDECREF(said);
+}
+
 // As it was saved; the last unpack of that kind gives it up.
 inline PyObject* TakeAsSaved(Ref& ref) {
   PyObject* const tensor = THPVariable_Wrap(ref.made);
   if (tensor == nullptr) return nullptr;
   if (ref.made._version() != ref.stale) {
-    PyObject* const said =
-        PyObject_CallFunction(python_stale, "OI", tensor, ref.stale);
-    Py_XDECREF(said);
+    Refuse(python_stale, tensor, ref.stale);
     Py_DECREF(tensor);
     return nullptr;
   }
@@ -228,54 +230,81 @@ inline PyObject* TakeAsSaved(Ref& ref) {
   return tensor;
 }
 
-// A tensor that was given up.
+// The copy of a cell that a ref stands for: the one that is there, or one that
+// is made on demand. Undefined: Python's error says why.
+inline at::Tensor CopyFor(Ref& ref) {
+  const CellPtr& cell = ref.cell;
+  Track& track = *ref.track;
+  // A program that left the plan wrote less.
+  const int64_t version = std::min(ref.version, cell->Length());
+  if (cell->tensor.defined() && cell->version == version) return cell->tensor;
+  track.safe = 1;
+  at::Tensor made;
+  try {
+    const pybind11::gil_scoped_release released;
+    made = track.book->records.MakeOnDemand(cell, version);
+  } catch (const ModifiedInput& input) {
+    PyObject* const tensor = THPVariable_Wrap(input.tensor);
+    if (tensor != nullptr) Refuse(python_modified, tensor, input.expected);
+    Py_XDECREF(tensor);
+    return {};
+  }
+  return CountUp(track) ? made : at::Tensor();
+}
+
+// A tensor that was given up, after what stands before its unpack.
 inline PyObject* Take(Ref& ref) {
-  const auto in_python = [&] {
-    return PyObject_CallFunctionObjArgs(python_unpack, ref.twin, nullptr);
-  };
-  if (ref.twin != nullptr) return in_python();
-  if (!Advance(*ref.track, ref.slot)) return nullptr;
-  if (ref.twin != nullptr) return in_python();
+  Track& track = *ref.track;
   if (ref.firsts > 0) return TakeAsSaved(ref);
+  Cell& cell = *ref.cell;
   if (ref.made.defined()) {
-    ref.cell->Use();
+    if (track.safe == 0) cell.Use();
     return THPVariable_Wrap(ref.made);
   }
-  Cell& cell = *ref.cell;
-  const int64_t version = std::min(ref.version, cell.Length());
-  if (!cell.tensor.defined() || cell.version != version) {
-    if (PyObject_SetAttrString(ref.run, "safe", Py_True) < 0) return nullptr;
-    return in_python();
+  const at::Tensor copy = CopyFor(ref);
+  if (!copy.defined()) return nullptr;
+  const at::Tensor made = track.book->records.ViewAlone(copy, ref.geometry);
+  if (ref.given && track.audited != 0) Compare(ref, made);
+  if (track.safe == 0) {
+    // A later backward asks again, and finds what the plan has for it then.
+    if (track.keeps == 0) {
+      ref.made = made;
+      cell.Waited(ref.version);
+    }
+    cell.Use();
   }
-  const at::Tensor made =
-      ref.track->book->records.ViewAlone(cell.tensor, ref.geometry);
-  if (ref.given) Compare(ref, made);
-  // A later backward asks again, and finds what the plan has for it then.
-  if (ref.track->keeps == 0) {
-    ref.made = made;
-    cell.Waited(ref.version);
-  }
-  cell.Use();
   return THPVariable_Wrap(made);
 }
 
-// From here on nothing is let go, and what is missing is made from the records
-// of Python. Twice: once it may fail. false: Python's error says why.
-inline bool TurnSafe(PyObject* run) {
-  if (PyObject_SetAttrString(run, "safe", Py_True) == 0) return true;
-  return Reported() && PyObject_SetAttrString(run, "safe", Py_True) == 0;
+inline PyObject* TakeGuarded(Ref& ref) {
+  HANDLE_TH_ERRORS
+  return Take(ref);
+  END_HANDLE_TH_ERRORS
 }
 
-// A tensor that was given up and could not be had as planned.
+// A tensor that was given up and could not be had as planned, after a failure
+// of ours: on demand. Twice: once it may fail.
 inline PyObject* Rescue(Ref& ref) {
-  if (!TurnSafe(ref.run)) return nullptr;
-  return PyObject_CallFunctionObjArgs(python_unpack, ref.twin, nullptr);
+  ref.track->safe = 1;
+  std::string why;
+  for (int tried = 0; tried < 2; ++tried) {
+    PyObject* const found = TakeGuarded(ref);
+    if (found != nullptr || !Reported(&why)) return found;
+  }
+  PyErr_Format(PyExc_RuntimeError,
+               "a saved tensor that the plan discarded cannot be recomputed "
+               "(%s): an internal error in Reprise, please report it; set "
+               "REPRISE_DISABLE=1 to train without it",
+               why.c_str());
+  return nullptr;
 }
 
 inline PyObject* UnpackAsPlanned(PyObject* packed) {
   HANDLE_TH_ERRORS
-  if (Py_TYPE(packed) == &ref_type)
-    return Take(*reinterpret_cast<Ref*>(packed));
+  if (Py_TYPE(packed) == &ref_type) {
+    Ref& ref = *reinterpret_cast<Ref*>(packed);
+    return Advance(*ref.track, ref.slot) ? Take(ref) : nullptr;
+  }
   auto* const kept = reinterpret_cast<Kept*>(packed);
   if (!Advance(*kept->track, kept->slot)) return nullptr;
   return Py_NewRef(Py_None);
@@ -295,9 +324,7 @@ inline PyObject* Unpack(PyObject*, PyObject* packed) {
   PyObject* const tensor = THPVariable_Wrap(kept->tensor);
   if (tensor == nullptr || kept->tensor._version() == kept->version)
     return tensor;
-  PyObject* const said =
-      PyObject_CallFunction(python_stale, "OI", tensor, kept->version);
-  Py_XDECREF(said);
+  Refuse(python_stale, tensor, kept->version);
   Py_DECREF(tensor);
   return nullptr;
   END_HANDLE_TH_ERRORS

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from reprise.torch.compiled import fast
 from reprise.torch.internals.ops import overloads, trains_at
 
-__all__ = ["Shortcut", "has_shortcut", "prepare", "shortcut", "shortcut_from"]
+__all__ = ["Shortcut", "has_shortcut", "prepare", "shortcut"]
 
 _MASKS = overloads("aten.bernoulli_.float")
 
@@ -87,17 +87,6 @@ def shortcut(func: Any, args: Any, out: Any) -> Shortcut:
     fused = _fused(args[0].dtype)
     assert fused is not None
     return _Norm(fused, out[1], out[2])
-
-
-def shortcut_from(mean: Any, deviation: Any, bits: Any) -> Shortcut | None:
-    """The one that fast.cc has taken, if it has."""
-    if bits is not None:
-        return _Mask(bits)
-    if mean is None:
-        return None
-    fused = _fused(mean.dtype)
-    assert fused is not None
-    return _Norm(fused, mean, deviation)
 
 
 def prepare() -> None:

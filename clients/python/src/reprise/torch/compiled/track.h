@@ -13,7 +13,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,19 +28,17 @@ struct SheetObject {
   PyObject_HEAD Sheet* sheet;
 };
 
-struct Ref;
-
 // The records of a step, and what autograd keeps of it.
 struct Book {
   Records records;
-  std::unordered_set<Ref*> refs;
+  int64_t refs = 0;  // alive
   // Of values that are compared: how many were, and the slots of those that
   // differ.
   int64_t compared = 0;
   std::vector<int64_t> differing;
 };
 
-// How far a step has come: the part of tape.Run that both sides change.
+// How far a step has come; of tape/engine.py.
 struct Track {
   PyObject_HEAD PyObject* sheet;
   PyObject* run;  // weak reference
@@ -52,10 +49,9 @@ struct Track {
   unsigned long long here;  // reprise_at of the agent; 0: nobody is told
   long long device;  // a GPU, whose streams are looked at; -1: there are none
   long long home;    // the stream on which the step began
-  char armed;
-  char safe;
+  char armed;        // everything has come as captured so far
+  char safe;  // nothing is let go any more, what is missing is made on demand
   char audited;  // what is made again is compared with what was given up
-  char handed;   // the records are in Python, and more of them are made there
   char keeps;    // the backward under way keeps its graph for another one
   Book* book;
 
@@ -93,7 +89,6 @@ struct Kept {
 struct Ref {
   PyObject_HEAD Track* track;
   PyObject* run;
-  PyObject* twin;  // a ref of records.py, once the records are handed over
   long long slot;
   int64_t version;
   CellPtr cell;
@@ -106,16 +101,27 @@ struct Ref {
   uint32_t stale;
 };
 
+// A call that was to be recorded has run. Where it is not recorded, the rest of
+// the forward is kept.
+inline void Settle(Track& track, const Outcome& outcome) {
+  if (outcome.failure.empty()) return;
+  track.armed = 0;
+  if (!outcome.safe) track.safe = 1;
+  Report(outcome.failure.c_str());
+}
+
 // Adds what has been counted here to the counts of the run.
 inline bool CountUp(Track& track) {
   Records& records = track.book->records;
   PyObject* const run = track.Run();
   const auto dropped = std::exchange(records.dropped, 0);
   const auto replayed = std::exchange(records.replayed, 0);
-  if (run == nullptr || (dropped == 0 && replayed == 0)) return true;
-  PyObject* const done =
-      PyObject_CallMethod(run, "count", "LL", static_cast<long long>(dropped),
-                          static_cast<long long>(replayed));
+  const auto on_demand = std::exchange(records.on_demand, 0);
+  if (run == nullptr || (dropped == 0 && replayed == 0 && on_demand == 0))
+    return true;
+  PyObject* const done = PyObject_CallMethod(
+      run, "count", "LLL", static_cast<long long>(dropped),
+      static_cast<long long>(replayed), static_cast<long long>(on_demand));
   Py_XDECREF(done);
   return done != nullptr || Reported();
 }

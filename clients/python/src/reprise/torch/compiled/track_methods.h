@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A track from Python: made for a step, asked about its records, told to hand
-// them over.
+// A track from Python: made for a step, asked about its records, told of what
+// does not come to the gate.
 #ifndef REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 #define REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 
@@ -11,12 +11,14 @@
 
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/object_ptr.h>
 
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "handover.h"
 #include "inject.h"
 #include "records.h"
 #include "saved.h"
@@ -57,43 +59,73 @@ inline void TrackDealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-// track.hand_over(adopt): adopt(run, nodes, cells, refs) makes the records of
-// this step in Python and returns the refs; from here on they are there.
-inline PyObject* HandOver(PyObject* self, PyObject* adopt) {
+// What a call returned, as the dispatcher has it.
+inline Stack StackOf(PyObject* out, const c10::FunctionSchema& schema) {
+  const auto& returns = schema.returns();
+  Stack stack;
+  for (size_t i = 0; i < returns.size(); ++i) {
+    PyObject* const item =
+        returns.size() == 1 ? out
+                            : PyTuple_GetItem(out, static_cast<Py_ssize_t>(i));
+    if (item == nullptr) throw python_error();
+    stack.push_back(torch::jit::toIValue(item, returns[i].type()));
+  }
+  return stack;
+}
+
+// track.special(row, op) -> what op.run() returns: a row that has something to
+// do, which a dispatch mode has seen. op.args and op.kwargs are its arguments.
+inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
-  PyObject* const run = track->Run();
-  if (track->handed || run == nullptr) Py_RETURN_NONE;
-  if (!CountUp(*track)) return nullptr;
-  Book& book = *track->book;
-  const std::vector<Ref*> refs(book.refs.begin(), book.refs.end());
-  // Python code may let go of some meanwhile.
-  const Object held = ListOf(refs, [](Ref* ref) {
-    return Object(Py_NewRef(reinterpret_cast<PyObject*>(ref)));
-  });
-  Handover handover(book.records);
-  for (const Ref* ref : refs) handover.AddRef(ref->cell);
-  const Object records = handover.Show();
-  const Object shown = ListOf(refs, [&](const Ref* ref) {
-    return handover.Show({ref->slot, ref->version, ref->cell, ref->geometry,
-                          ref->made, ref->given, ref->firsts, ref->stale});
-  });
-  const Object twins(PyObject_CallFunctionObjArgs(adopt, run, records.get(),
-                                                  shown.get(), nullptr));
-  if (!PyList_Check(twins.get()) ||
-      static_cast<size_t>(PyList_GET_SIZE(twins.get())) != refs.size())
-    throw torch::TypeError("one ref for every ref");
-  for (size_t i = 0; i < refs.size(); ++i) {
-    Ref* const ref = refs[i];
-    ref->twin =
-        Py_NewRef(PyList_GET_ITEM(twins.get(), static_cast<Py_ssize_t>(i)));
-    ref->made.reset();
-    Bury(std::move(ref->cell));
-    ref->cell.reset();
-  }
-  book.refs.clear();
-  book.records.Drop();
-  track->handed = 1;
+  const Sheet& page = track->Page();
+  unsigned long long row = 0;
+  PyObject* seen = nullptr;
+  if (!PyArg_ParseTuple(args, "KO", &row, &seen)) return nullptr;
+  if (row >= page.rows.size() || !page.specials[row])
+    throw torch::TypeError("no row that has something to do");
+  const c10::OperatorHandle& op = *page.rows[row];
+  THPObjectPtr given(PyObject_GetAttrString(seen, "args"));
+  THPObjectPtr named(PyObject_GetAttrString(seen, "kwargs"));
+  if (!given || !named) throw python_error();
+  Stack stack = torch::jit::createStackForSchema(
+      op.schema(),
+      torch::jit::tuple_slice(
+          pybind11::reinterpret_borrow<pybind11::tuple>(given.get())),
+      pybind11::reinterpret_borrow<pybind11::kwargs>(named.get()), {});
+  THPObjectPtr out;
+  const auto run = [&] {
+    out = PyObject_CallMethod(seen, "run", nullptr);
+    if (!out) throw python_error();
+    stack = StackOf(out.get(), op.schema());
+  };
+  Settle(*track, track->book->records.RunSpecial(
+                     *page.specials[row], page.row_ops[row], op, stack, run));
+  return out.release();
+  END_HANDLE_TH_ERRORS
+}
+
+inline std::vector<at::Tensor> TensorsIn(PyObject* list) {
+  TORCH_CHECK_TYPE(PyList_CheckExact(list), "not a list");
+  std::vector<at::Tensor> found;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i)
+    found.push_back(THPVariable_Unpack(PyList_GET_ITEM(list, i)));
+  return found;
+}
+
+// track.before_write(tensors): records that need the old content get a copy.
+inline PyObject* BeforeWrite(PyObject* self, PyObject* tensors) {
+  HANDLE_TH_ERRORS
+  reinterpret_cast<Track*>(self)->book->records.BeforeWrite(TensorsIn(tensors));
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// track.written(tensors): by a call that is not recorded.
+inline PyObject* Written(PyObject* self, PyObject* tensors) {
+  HANDLE_TH_ERRORS
+  auto* const track = reinterpret_cast<Track*>(self);
+  if (track->book->records.Written(TensorsIn(tensors))) track->safe = 1;
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -135,10 +167,16 @@ inline PyObject* Waits(PyObject* self, PyObject*) {
 inline PyObject* Compared(PyObject* self, PyObject*) {
   HANDLE_TH_ERRORS
   Book& book = *reinterpret_cast<Track*>(self)->book;
-  const Object count = Shown(std::exchange(book.compared, 0));
-  const Object slots = ListOf(std::exchange(book.differing, {}),
-                              [](int64_t slot) { return Shown(slot); });
-  return TupleOf(count, slots).Release();
+  THPObjectPtr slots(PyList_New(0));
+  if (!slots) throw python_error();
+  for (const int64_t slot : book.differing) {
+    THPObjectPtr number(PyLong_FromLongLong(slot));
+    if (!number || PyList_Append(slots.get(), number.get()) < 0)
+      throw python_error();
+  }
+  const auto count = static_cast<long long>(std::exchange(book.compared, 0));
+  book.differing.clear();
+  return Py_BuildValue("LO", count, slots.get());
   END_HANDLE_TH_ERRORS
 }
 
@@ -165,14 +203,17 @@ inline PyMemberDef track_members[] = {
     {"armed", T_BOOL, offsetof(Track, armed), 0, nullptr},
     {"safe", T_BOOL, offsetof(Track, safe), 0, nullptr},
     {"audited", T_BOOL, offsetof(Track, audited), 0, nullptr},
-    {"handed", T_BOOL, offsetof(Track, handed), 0, nullptr},
     {"keeps", T_BOOL, offsetof(Track, keeps), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr}};
 
 inline PyMethodDef track_methods[] = {
     {"pack", Pack, METH_O, "What autograd keeps instead of a saved tensor."},
-    {"hand_over", REPRISE_ENTRY("Track.hand_over", HandOver), METH_O,
-     "The records go to Python."},
+    {"special", REPRISE_ENTRY("Track.special", RunSeen), METH_VARARGS,
+     "Runs and records an op that a dispatch mode has seen."},
+    {"before_write", REPRISE_ENTRY("Track.before_write", BeforeWrite), METH_O,
+     "Records that need the old content of these tensors get a copy."},
+    {"written", REPRISE_ENTRY("Track.written", Written), METH_O,
+     "These were written by a call that is not recorded."},
     {"burst", REPRISE_ENTRY("Track.burst", Burst), METH_O,
      "Replays what stands before an event."},
     {"on", REPRISE_ENTRY("Track.on", On), METH_O,

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from reprise.torch.internals.ops import tensors_in
 
@@ -28,13 +27,10 @@ class GeneratorState:
 
     __slots__ = ("_state", "device")
 
-    def __init__(self, device: torch.device, state: Tensor | None = None) -> None:
-        """`state`: as it was when somebody else took it."""
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        if state is None:
-            cuda = device.type == "cuda"
-            state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
-        self._state = state
+        cuda = device.type == "cuda"
+        self._state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
 
     def restore(self) -> None:
         """Sets the generator to the remembered state."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from reprise.torch.internals.guard import told
 from reprise.torch.internals.subclass import version_of
 
-__all__ = ["GONE", "refuse_stale", "stale_message"]
+__all__ = ["GONE", "refuse_modified", "refuse_stale", "stale_message"]
 
 GONE = (
     "Trying to backward through the graph a second time: its saved tensors were let go when memory "
@@ -31,3 +31,14 @@ def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = No
 def refuse_stale(tensor: Tensor, version: int) -> None:
     """Raises the error that autograd raises for a modified saved tensor."""
     raise told(RuntimeError(stale_message(tensor, version)))
+
+
+def refuse_modified(tensor: Tensor, version: int) -> None:
+    """Raises the error for a modified tensor that a recorded call reads, in place of a replay."""
+    raise told(
+        RuntimeError(
+            "a tensor that a recomputed op reads was modified in place after the forward, by "
+            f"something that did not do so in the captured step: [{tensor.type()} "
+            f"{list(tensor.shape)}] is at version {tensor._version}; expected {version}"
+        )
+    )

@@ -315,7 +315,7 @@ class Session:
         self.why = guard.failure(error)
         run = self.step.run
         if run is not None:
-            run.track.armed = False
+            run.engine.armed = False
         # Before the forward goes on: another rank may wait for this one before its own.
         guard.quietly(leave)
         if first:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as the compiled half of the tape runs it (compiled/fast.cc).
+"""A program as the native engine of the tape runs it (compiled/fast.cc).
 
-    Compiled.of(program, unpack, stale)       # None: this program runs in Python alone
+    Compiled.of(program, unpack, stale, modified)      # None: this program runs in Python
 
-The compiled half reads a program once, as arrays of numbers (its Sheet), and then follows a step
-without calling Python until something is to be given up, made again, or is not as captured.
+The native engine reads a program once, as arrays of numbers (its Sheet), and then follows a step
+without calling Python until something is not as captured.
 """
 
 from __future__ import annotations
@@ -118,10 +118,14 @@ class Compiled:
 
     @classmethod
     def of(
-        cls, program: Program, unpack: Callable[[Any], Any], stale: Callable[[Any, int], Any]
+        cls,
+        program: Program,
+        unpack: Callable[[Any], Any],
+        stale: Callable[[Any, int], Any],
+        modified: Callable[[Any, int], Any],
     ) -> Compiled | None:
         """None: nothing compiled is here, or it cannot run this program."""
-        module = fast.load(unpack, stale) if program.replays else None
+        module = fast.load(unpack, stale, modified) if program.replays else None
         if module is None:
             return None
         thinned = thin(program)

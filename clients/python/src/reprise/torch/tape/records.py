@@ -42,7 +42,7 @@ __all__ = [
     "Ref",
     "alias_below",
     "cell_of",
-    "mark_storage",
+    "mark",
     "record",
     "unmark",
 ]
@@ -59,17 +59,17 @@ class Cell:
         "__weakref__",
         "chain",
         "dtype",
+        "engine",
         "id",
-        "run",
         "tensor",
         "uses",
         "version",
         "waiting",
     )
 
-    def __init__(self, number: int, node: Node, dtype: torch.dtype, run: object) -> None:
+    def __init__(self, number: int, node: Node, dtype: torch.dtype, engine: object) -> None:
         self.id = number
-        self.run = weakref.ref(run)
+        self.engine = weakref.ref(engine)
         # The call that made it, then those that wrote it in place; None: not recorded.
         self.chain: list[Node | None] = [node]
         self.dtype = dtype
@@ -226,20 +226,15 @@ class Kept:
         return self.tensor
 
 
-def cell_of(tensor: Tensor, run: object) -> Cell | None:
-    """The cell of the storage behind a tensor, if this run made one."""
+def cell_of(tensor: Tensor, engine: object) -> Cell | None:
+    """The cell of the storage behind a tensor, if this engine made one."""
     cell: Cell | None = getattr(tensor.untyped_storage(), _CELL, None)
-    return cell if cell is not None and cell.run() is run else None
+    return cell if cell is not None and cell.engine() is engine else None
 
 
 def mark(tensor: Tensor, cell: Cell) -> None:
     """Makes a cell known by the storage of a tensor."""
-    mark_storage(tensor.untyped_storage(), cell)
-
-
-def mark_storage(storage: torch.UntypedStorage, cell: Cell) -> None:
-    """Marks a storage as that of a cell."""
-    setattr(storage, _CELL, cell)
+    setattr(tensor.untyped_storage(), _CELL, cell)
 
 
 def unmark(tensor: Tensor) -> None:
@@ -268,11 +263,11 @@ def record(
     replays: int,
     first_life_reads: tuple[int, ...],
     own: Cell | None,
-    run: object,
+    engine: object,
 ) -> Node:
     """A call, with its tensors held as long as its replays need them and no longer."""
     node = Node(func, replays)
-    recorder = _Recorder(first_life_reads, own, run)
+    recorder = _Recorder(first_life_reads, own, engine)
     held = list(args)
     flat: list[tuple[int, Held | Own]] = []
     direct = True
@@ -303,12 +298,12 @@ class _Recorder:
     """Walks the arguments of one call. (A nested function that calls itself would be a cycle, and
     keep the cell until the garbage collector runs.)"""
 
-    __slots__ = ("_own", "_reads", "_run", "held", "seen")
+    __slots__ = ("_engine", "_own", "_reads", "held", "seen")
 
-    def __init__(self, reads: tuple[int, ...], own: Cell | None, run: object) -> None:
+    def __init__(self, reads: tuple[int, ...], own: Cell | None, engine: object) -> None:
         self._reads = reads
         self._own = own
-        self._run = run
+        self._engine = engine
         self.seen = 0  # tensors
         self.held: list[Held] = []
 
@@ -316,7 +311,7 @@ class _Recorder:
         reads, at = self._reads, self.seen
         self.seen = at + 1
         planned = reads[at] if at < len(reads) else -1
-        cell = cell_of(value, self._run)
+        cell = cell_of(value, self._engine)
         if cell is None:
             held = Held(_first_life(value), planned or -1, None, 0, None)
         else:

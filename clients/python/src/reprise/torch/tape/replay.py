@@ -2,14 +2,14 @@
 """Makes given-up storages again.
 
 Two ways. `run` follows a burst of the program: each call is replayed with what is present, its
-outputs stay for the planned number of uses, arguments go with their last planned replay. `take`
-hands a tensor to autograd and, where the program and the backward disagree, makes it on demand from
-the records and the copies that are there, in a loop (chains are thousands of calls long).
+outputs stay for the planned number of uses, arguments go with their last planned replay.
+`on_demand` makes a storage where the program and the backward disagree: from the records and the
+copies that are there, in a loop (chains are thousands of calls long).
 
 What is needed can always be made. A rehearsed program (rehearsal.py) finds whatever it needs as
 long as the backward comes as captured; when it no longer does, nothing more is let go, and what the
 replays still to come would have made is made from the same records. Whatever the counts say, the
-last way back to something that is still waited for is never let go (`_use`, `_done_with`).
+last way back to something that is still waited for is never let go (`use`, `_done_with`).
 
 Replays run below autograd and autocast and outside every dispatch mode, so that nobody sees them;
 with the grad mode of the original call, because kernels ask for it; and with its generator state,
@@ -29,15 +29,14 @@ from reprise.errors import RepriseError
 from reprise.torch.check.control import Control
 from reprise.torch.internals.generator import GeneratorState
 from reprise.torch.internals.geometry import Geometry
-from reprise.torch.internals.guard import surely, told
+from reprise.torch.internals.guard import surely
 from reprise.torch.internals.ops import tensors_in
-from reprise.torch.internals.stale import refuse_stale
-from reprise.torch.internals.subclass import version_of
+from reprise.torch.internals.stale import refuse_modified
 from reprise.torch.meter.windows import OpRecorder
 from reprise.torch.tape.program import Burst
-from reprise.torch.tape.records import Cell, Held, Node, Own, Ref
+from reprise.torch.tape.records import Cell, Held, Node, Own
 
-__all__ = ["Replayer"]
+__all__ = ["Replayer", "use", "view_alone"]
 
 T = TypeVar("T")
 
@@ -152,7 +151,7 @@ class Replayer:
         if node.replays == 0:
             _done_with(node)
         for cell in used:
-            _use(cell)
+            use(cell)
         return True
 
     @staticmethod
@@ -162,36 +161,11 @@ class Replayer:
         cell = None if reference is None else reference()
         return cell if cell is not None and cell.chain[0] is not node else None
 
-    # ---- To autograd ----------------------------------------------------------
+    # ---- On demand --------------------------------------------------------------
 
-    def take(self, ref: Ref, run: Any) -> Tensor:
-        """Returns the tensor that a `Ref` stands for."""
-        with torch._C.DisableTorchFunction():
-            return self._take(ref, run)
-
-    def _take(self, ref: Ref, run: Any) -> Tensor:
-        cell, geometry = ref.cell, ref.geometry
-        assert cell is not None
-        if ref.made is not None:
-            if ref.firsts:
-                return _as_saved(ref, run.safe)
-            if not run.safe:
-                _use(cell)
-            return ref.made
-        tensor = cell.tensor
-        version = min(ref.version, len(cell.chain))  # a program that left the plan wrote less
-        if tensor is None or cell.version != version:
-            run.safe = True
-            tensor = _alone(self._on_demand, cell, version)
-        if not _lies_as(tensor, geometry):
-            tensor = _alone(tensor.as_strided, *geometry)
-        if not run.safe:
-            # A later backward asks again, and finds what the plan has for it then.
-            if not run.track.keeps:
-                ref.made = tensor
-                cell.waited(ref.version)
-            _use(cell)
-        return tensor
+    def on_demand(self, cell: Cell, version: int) -> Tensor:
+        """Returns a copy of a cell at this version, whatever the program says."""
+        return _alone(self._on_demand, cell, version)
 
     def _on_demand(self, cell: Cell, version: int) -> Tensor:
         """Makes a copy from the records, and what it needs first. Copies stay with their cells:
@@ -239,17 +213,9 @@ class Replayer:
         _keep(memo, target, version, own)
 
 
-def _as_saved(ref: Ref, safe: bool) -> Tensor:
-    """What was saved, until its last unpack of that kind."""
-    tensor = ref.made
-    assert tensor is not None
-    if version_of(tensor) != ref.stale:
-        refuse_stale(tensor, ref.stale)
-    if not safe:
-        ref.firsts -= 1
-        if not ref.firsts:
-            ref.made = None
-    return tensor
+def view_alone(tensor: Tensor, geometry: Geometry) -> Tensor:
+    """Returns a view on a copy, as the tensor was that autograd saved."""
+    return tensor if _lies_as(tensor, geometry) else _alone(tensor.as_strided, *geometry)
 
 
 def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
@@ -301,7 +267,7 @@ def _copy(tensor: Tensor | None) -> Tensor:
     return empty.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 
-def _use(cell: Cell) -> None:
+def use(cell: Cell) -> None:
     """One planned use is over. The last one ends a life, unless the copy is the only way back."""
     cell.uses -= 1
     if cell.uses <= 0 and not _only_way_back(cell):
@@ -405,13 +371,7 @@ def _first_life(held: Held) -> Tensor:
     tensor = held.tensor
     assert tensor is not None
     if tensor._version != held.stale:
-        raise told(
-            RuntimeError(
-                "a tensor that a recomputed op reads was modified in place after the forward, by "
-                f"something that did not do so in the captured step: [{tensor.type()} "
-                f"{list(tensor.shape)}] is at version {tensor._version}; expected {held.stale}"
-            )
-        )
+        refuse_modified(tensor, held.stale)
     return tensor
 
 

@@ -10,8 +10,8 @@
 Inside the root's forward a dispatch mode compares every op with the captured sequence, records
 the calls that will be replayed, and saved-tensor hooks keep or give up what autograd saves. In the
 backward only the unpack hook works: just before an event of the program it replays the burst that
-stands there, then hands out the tensor. Where it is built, fast.cc does the part of this that has
-nothing to decide.
+stands there, then hands out the tensor. The native engine (compiled/fast.cc) does this where it is
+built, for a whole step; else the one in Python (python_engine.py).
 
 What must stay true: gradients are those of the plain program, whatever the plan. Records hold
 what really ran; the program only says what to hold and when to let go. At the first op out of step
@@ -37,7 +37,7 @@ from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES, mutated_positions
-from reprise.torch.internals.stale import refuse_stale
+from reprise.torch.internals.stale import refuse_modified, refuse_stale
 from reprise.torch.internals.watch import close_watches, watch
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program
@@ -47,8 +47,8 @@ __all__ = ["Counts", "Run", "Tape", "compiled_half", "unpack"]
 
 
 def compiled_half() -> Any:
-    """The compiled half of tapes with its gate in place; None: it is not here."""
-    return fast.load(unpack, refuse_stale)
+    """The module of the native engine, its gate in place; None: it is not here."""
+    return fast.load(unpack, refuse_stale, refuse_modified)
 
 
 class Tape(Mode):
@@ -69,7 +69,7 @@ class Tape(Mode):
         # What lies over the forward that runs: the gate, all else, and of that the hooks.
         self._laid: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
-        self._compiled = Compiled.of(program, unpack, refuse_stale)
+        self._compiled = Compiled.of(program, unpack, refuse_stale, refuse_modified)
         # By program, of Python or compiled: slot and event that the last forward of a step begins
         # with; None: it does not stand alone.
         self._last: dict[int, tuple[int, int] | None] = {}
@@ -83,12 +83,11 @@ class Tape(Mode):
         here: int = 0,
     ) -> Run:
         """A step begins; what an unfinished one left is forgotten with its graph. With the counts
-        of a run that is spent the step goes on. `host`: what a mismatch keeps is kept there; only
-        in Python. `at` is called with 1 + op, `here` is the address of the same in C, for ops that
-        never come to Python."""
-        compiled = self._compiled if host is None else None
-        program = self.program if compiled is None else compiled.program
-        self._run = Run(program, counts, compiled, at, here, self._device)
+        of a run that is spent the step goes on. `host`: what a mismatch keeps is kept there; the
+        step runs in Python then. `at` is called with 1 + op, `here` is the address of the same in
+        C, for ops that never come to Python."""
+        native = self._compiled if host is None else None
+        self._run = Run(self.program, counts, native, at, here, self._device)
         self._run.host = host
         return self._run
 
@@ -99,10 +98,12 @@ class Tape(Mode):
         last one did, beside whose saved tensors gradients are alive, too. Where that one cannot be
         told from those before it, as the whole step."""
         run = self.begin(spent.counts, host, at, here)
+        if spent.native is None:
+            run.in_python()  # a step runs in one engine
         last = self._last.get(id(run.program))
-        if last is not None and (run.track.handed or fast.alone()):
+        if last is not None and (run.native is None or fast.alone()):
             run.region = len(run.program.regions) - 1
-            run.track.slot, run.track.cursor = last
+            run.engine.slot, run.engine.cursor = last
         return run
 
     @property
@@ -120,18 +121,17 @@ class Tape(Mode):
             run.region = len(program.regions)
             yield
             return
-        if self._compiled is not None and not run.region and not fast.alone():
-            # Somebody else looks at every op, too: all of them go through Python in this step.
-            run.program, run.track = program, fast.Track()
+        if not run.region and not fast.alone():
+            run.in_python()  # somebody else looks at every op, too
         number = run.region
-        track = run.track
-        slot = track.slot
+        engine = run.engine
+        slot = engine.slot
         if number >= len(program.regions):
             run.mismatch(f"forward {number + 1} of a step captured with {len(program.regions)}")
             first = end = 0
         else:
             first, end = program.regions[number]
-            track.next = first
+            engine.next = first
             if 0 < number == len(program.regions) - 1 and run.armed:
                 known = id(run.program)
                 if known not in self._last:
@@ -140,19 +140,19 @@ class Tape(Mode):
         try:
             with ExitStack() as laid, ExitStack() as gate:
                 hooks = self._hooks(run)
-                for layer in (hooks, self._ground(track), self):
+                for layer in (hooks, self._ground(run), self):
                     laid.enter_context(layer)
-                gate.enter_context(self._opened(track))
+                gate.enter_context(self._opened(run))
                 self._laid = gate, laid, hooks
                 yield
         except BaseException:
             # A forward that fails and is tried again starts over.
-            run.region, track.slot = number, slot
+            run.region, engine.slot = number, slot
             raise
         finally:
             self._laid = None
-        if run.armed and track.next != end:
-            run.mismatch(f"the forward ended after {track.next - first} of {end - first} ops")
+        if run.armed and engine.next != end:
+            run.mismatch(f"the forward ended after {engine.next - first} of {end - first} ops")
         if run.waits():
             watch(run)
 
@@ -174,25 +174,21 @@ class Tape(Mode):
         if run.waits():
             watch(run)
 
-    def _hooks(self, run: Run) -> Any:
-        if isinstance(run.track, fast.Track):
+    @staticmethod
+    def _hooks(run: Run) -> Any:
+        if run.native is None:
             return Hooks(run.pack, unpack)
-        assert self._compiled is not None
-        return Hooks(run.track.pack, self._compiled.module.unpack)
+        return Hooks(run.engine.pack, run.native.module.unpack)
 
     @staticmethod
-    def _ground(track: Any) -> Any:
-        return nullcontext() if isinstance(track, fast.Track) else fast.Ground()
+    def _ground(run: Run) -> Any:
+        return nullcontext() if run.native is None else fast.Ground()
 
     @contextmanager
-    def _opened(self, track: Any) -> Iterator[None]:
+    def _opened(self, run: Run) -> Iterator[None]:
         """Ops go through the gate, where there is one."""
-        if isinstance(track, fast.Track):
-            yield
-            return
-        assert self._compiled is not None
-        gate = self._compiled.module
-        if not gate.open(track):
+        gate = None if run.native is None else run.native.module
+        if gate is None or not gate.open(run.engine):
             yield
             return
         self.gate = gate
@@ -206,15 +202,15 @@ class Tape(Mode):
         if types and not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # it takes the call apart, and what is inside comes here
         run, func = self._run, op.func
-        track = run.track
-        if track.armed:
+        engine = run.engine
+        if engine.armed:
             rows = self.program.rows
-            at = track.next
+            at = engine.next
             row = rows[at] if at < len(rows) else None
             if row is not None and row.func is func and not run.strays(row):
-                track.next = at + 1
+                engine.next = at + 1
                 run.at(row.op + 1)
-                return op.run() if row.plain else run.special(row, op)
+                return op.run() if row.plain else run.special(at, op)
             if func in IGNORED:
                 return op.run()
             number = row.op if row is not None else None

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Makes a storage again when the step no longer follows its plan: from the
+// records and from the copies that are there, whatever the plan says. Nothing
+// is counted and nothing is let go; copies stay with their cells, because time
+// matters more than memory then.
+//
+// In a loop, not by recursion: chains are thousands of calls long.
+#ifndef REPRISE_TORCH_COMPILED_ON_DEMAND_H_
+#define REPRISE_TORCH_COMPILED_ON_DEMAND_H_
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/clone.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cells.h"
+#include "replay.h"
+
+namespace reprise_fast {
+
+// A tensor that a recorded call reads was written after the forward, and nobody
+// saw it.
+struct ModifiedInput : std::runtime_error {
+  ModifiedInput(at::Tensor found, uint32_t version)
+      : std::runtime_error("a tensor that a recomputed op reads was modified"),
+        tensor(std::move(found)),
+        expected(version) {}
+  at::Tensor tensor;
+  uint32_t expected;
+};
+
+// A copy of the whole storage, because others may still read it.
+inline at::Tensor CopyOfStorage(const at::Tensor& t) {
+  const auto bytes = static_cast<int64_t>(t.storage().nbytes());
+  const at::Tensor copy = at::empty({0}, t.options().dtype(at::kByte))
+                              .set_(t.storage(), 0, {bytes}, {1})
+                              .clone();
+  return at::empty({0}, t.options())
+      .set_(copy.storage(), t.storage_offset(), t.sizes(), t.strides());
+}
+
+class OnDemand {
+ public:
+  // One version of a cell. Calls that run are added to `replayed`.
+  at::Tensor Make(const CellPtr& cell, int64_t version, int64_t& replayed) {
+    std::vector<Wanted> todo = {{cell, version}};
+    while (!todo.empty()) {
+      const auto [target, at] = todo.back();
+      if (Find(*target, at).defined()) {
+        todo.pop_back();
+        continue;
+      }
+      const size_t before = todo.size();
+      for (int64_t i = StartOf(*target, at); i < at; ++i) {
+        for (const Held& h : target->chain[static_cast<size_t>(i)]->held) {
+          if (!h.tensor.defined() && !Find(*h.cell, h.version).defined())
+            todo.emplace_back(h.cell, h.version);
+        }
+      }
+      if (todo.size() == before) Run(target, at, replayed);
+    }
+    return Find(*cell, version);
+  }
+
+ private:
+  using Wanted = std::pair<CellPtr, int64_t>;
+
+  at::Tensor Find(const Cell& cell, int64_t version) const {
+    if (cell.tensor.defined() && cell.version == version) return cell.tensor;
+    const auto found = made_.find({&cell, version});
+    return found == made_.end() ? at::Tensor() : found->second;
+  }
+
+  void Keep(Cell& cell, int64_t version, const at::Tensor& tensor) {
+    made_[{&cell, version}] = tensor;
+    if (cell.tensor.defined()) return;
+    cell.tensor = tensor;
+    cell.version = version;
+  }
+
+  // From which version on a cell is made up to another: from nothing where all
+  // its calls are recorded, else from the copy that is there.
+  int64_t StartOf(const Cell& cell, int64_t version) const {
+    if (cell.Recorded(0, version)) return 0;
+    for (int64_t start = version - 1; start > 0; --start) {
+      if (!cell.Recorded(start, start + 1)) break;
+      if (Find(cell, start).defined()) return start;
+    }
+    throw std::runtime_error(
+        "storage " + std::to_string(cell.id) +
+        " of this step's plan cannot be recomputed at version " +
+        std::to_string(version) +
+        ": an internal error in Reprise, please report it; set "
+        "REPRISE_DISABLE=1 to train without it");
+  }
+
+  at::Tensor Load(const Held& h) const {
+    if (!h.tensor.defined()) return View(Find(*h.cell, h.version), h.geometry);
+    if (h.tensor._version() != h.stale) throw ModifiedInput(h.tensor, h.stale);
+    return h.tensor;
+  }
+
+  // Everything that it reads is there.
+  void Run(const CellPtr& target, int64_t version, int64_t& replayed) {
+    const int64_t start = StartOf(*target, version);
+    at::Tensor own;
+    if (start > 0) own = CopyOfStorage(Find(*target, start));
+    for (int64_t i = start; i < version; ++i) {
+      const Node& node = *target->chain[static_cast<size_t>(i)];
+      Stack stack =
+          ArgumentsOf(node, own, [&](const Held& h) { return Load(h); });
+      std::vector<at::Tensor> outputs;
+      Call(node, stack, own.defined() ? nullptr : &outputs);
+      ++replayed;
+      const size_t count = std::min(outputs.size(), node.outputs.size());
+      for (size_t k = 0; k < count; ++k) {
+        const CellPtr cell = node.outputs[k].lock();
+        if (cell == target) {
+          own = outputs[k];
+        } else if (cell && cell->Length() == 1 && !Find(*cell, 1).defined()) {
+          Keep(*cell, 1, outputs[k]);
+        }
+      }
+    }
+    if (!own.defined()) throw std::runtime_error("a record makes no storage");
+    Keep(*target, version, own);
+  }
+
+  // By cell and version.
+  std::map<std::pair<const Cell*, int64_t>, at::Tensor> made_;
+};
+
+}  // namespace reprise_fast
+
+#endif  // REPRISE_TORCH_COMPILED_ON_DEMAND_H_

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine of a step in Python: what it has recorded, and how far it is.
+
+    engine = PythonEngine(program, counts)     # one step
+    out = engine.special(row, op)              # runs a call that is recorded, or that writes
+    ref = engine.give_up(run, slot, tensor)    # what autograd keeps of a tensor that is discarded
+    tensor = engine.take(ref)                  # and what it gets back
+
+A step runs from its beginning to its end in one engine: in this one, or in the native one
+(compiled/track.h), which has the same attributes and methods and does the same. This one runs where
+nothing is compiled, in steps that somebody else looks at, and is what tests hold the other against.
+Which of both runs a step, and what happens when the step leaves its plan, is in tape_run.py.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprise.torch.check.control import Control
+from reprise.torch.check.values import Audit
+from reprise.torch.compiled.shortcut import has_shortcut, shortcut
+from reprise.torch.internals.generator import GeneratorState, device_of
+from reprise.torch.internals.geometry import geometry_of
+from reprise.torch.internals.modes import Op
+from reprise.torch.internals.ops import mutated_positions, tensors_in
+from reprise.torch.internals.stale import refuse_stale
+from reprise.torch.internals.subclass import saved_alias, version_of
+from reprise.torch.tape.program import Program, Row
+from reprise.torch.tape.records import (
+    Cell,
+    Node,
+    Ref,
+    alias_below,
+    cell_of,
+    mark,
+    record,
+    unmark,
+)
+from reprise.torch.tape.replay import Replayer, use, view_alone
+
+__all__ = ["PythonEngine", "written_by"]
+
+
+def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    """Returns the tensors that a call writes, by its schema."""
+    written = [
+        kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
+        for at in mutated_positions(func)
+    ]
+    return list(tensors_in(*written))
+
+
+class PythonEngine:
+    """The records of one step, and how far it is."""
+
+    __slots__ = (
+        "__weakref__",
+        "armed",
+        "audit",
+        "cursor",
+        "keeps",
+        "leaves",
+        "next",
+        "nodes",
+        "program",
+        "replayer",
+        "safe",
+        "slot",
+        "task",
+    )
+
+    def __init__(self, program: Program, counts: Any) -> None:
+        self.program = program
+        self.armed = True  # everything has come as captured so far
+        self.safe = False  # nothing is let go any more, what is missing is made on demand
+        self.next = 0  # row
+        self.slot = 0
+        self.cursor = 0  # event
+        self.task = -1  # autograd's graph task
+        self.keeps = False  # it keeps its graph for another backward
+        self.audit: Audit | None = None  # compares what is made again with what was given up
+        # By op of the step graph.
+        self.nodes: dict[int, weakref.ref[Node]] = {}
+        # Storage -> records that hold a tensor on it, for the copy before a write.
+        self.leaves: dict[int, list[weakref.ref[Node]]] = {}
+        self.replayer = Replayer(self.nodes, counts)
+
+    def compare_with(self, audit: Audit | None) -> None:
+        """Compares what is made again from now on. A `Control` has every call made twice."""
+        self.audit = audit
+        self.replayer.control = audit if isinstance(audit, Control) else None
+
+    # ---- Forward ----------------------------------------------------------------
+
+    def special(self, number: int, op: Op) -> Any:
+        """Runs an op that is recorded, or that writes; returns what it gave."""
+        row = self.program.rows[number]
+        func, args, kwargs = op.func, op.args, op.kwargs
+        targets = self._before_write(written_by(func, args, kwargs)) if row.writes else []
+        if not row.replays:
+            out = op.run()
+            for written in targets:
+                written.chain.append(None)
+            return out
+        target = targets[-1] if targets else None
+        node = record(func, args, kwargs, row.replays, row.first_life_reads, target, self)
+        short = row.short and has_shortcut(func, args)
+        if row.seeded and not short:
+            node.state = GeneratorState(device_of(args, kwargs))
+        out = op.run()
+        if short:
+            node.short = shortcut(func, args, out)
+        if target is not None:
+            node.outputs.append(weakref.ref(target))
+            self._remember(row.op, node)
+            target.chain.append(node)
+        else:
+            self._make_cells(row, node, out)
+            self._remember(row.op, node)
+        return out
+
+    def _make_cells(self, row: Row, node: Node, out: Any) -> None:
+        outputs = (out,) if isinstance(out, Tensor) else tensors_in(out)
+        for position, tensor in enumerate(outputs):
+            number = row.cells[position] if position < len(row.cells) else -1
+            if number < 0:
+                node.outputs.append(None)
+                continue
+            cell = Cell(number, node, tensor.dtype, self)
+            mark(tensor, cell)
+            node.outputs.append(weakref.ref(cell))
+
+    def _remember(self, op: int, node: Node) -> None:
+        self.nodes[op] = reference = weakref.ref(node)
+        for held in node.held:
+            if held.tensor is not None:
+                key = held.tensor.untyped_storage()._cdata
+                self.leaves.setdefault(key, []).append(reference)
+
+    def before_write(self, tensors: Sequence[Tensor]) -> None:
+        """Gives records that still need the old content of these tensors a copy of it."""
+        self._before_write(tensors)
+
+    def _before_write(self, tensors: Sequence[Tensor]) -> list[Cell]:
+        """Does so, and returns what is written of what is given up."""
+        targets = []
+        for tensor in tensors:
+            key = tensor.untyped_storage()._cdata
+            for reference in self.leaves.get(key, ()):
+                node = reference()
+                for held in node.held if node is not None else ():
+                    kept = held.tensor
+                    if kept is not None and kept.untyped_storage()._cdata == key:
+                        held.tensor = kept.detach().clone()
+                        held.stale = held.tensor._version
+            self.leaves.pop(key, None)
+            cell = cell_of(tensor, self)
+            if cell is not None:
+                targets.append(cell)
+        return targets
+
+    def written(self, tensors: Sequence[Tensor]) -> None:
+        """A call that is not recorded has written these. What is given up of them cannot be made
+        again: it stays, as the cell's copy, with whatever is written to it from here on."""
+        for tensor in tensors:
+            cell = cell_of(tensor, self)
+            if cell is not None:
+                cell.chain.append(None)
+                unmark(tensor)
+                cell.tensor, cell.version = alias_below(tensor), len(cell.chain)
+                self.safe = True
+
+    def give_up(self, run: Any, slot: int, tensor: Tensor) -> Ref | None:
+        """What autograd keeps instead of a tensor that the plan discards; None: it is not the
+        tensor of the captured step."""
+        program = self.program
+        cell = cell_of(tensor, self)
+        if cell is None or cell.dtype != tensor.dtype or None in cell.chain:
+            return None
+        version = max(len(cell.chain), program.versions[slot])
+        ref = Ref(run, slot, cell, version, geometry_of(tensor))
+        if program.firsts and program.firsts[slot]:
+            ref.hold(saved_alias(tensor), program.firsts[slot])
+        # One that is still to be written is not what will be handed out.
+        if self.audit is not None and version == len(cell.chain):
+            ref.given = self.audit.keep(slot, tensor)
+        return ref
+
+    # ---- Between the forward and the backward ---------------------------------------
+
+    def holds(self, storages: Iterable[int]) -> bool:
+        """Returns whether a record holds a tensor on one of these storages."""
+        return any(storage in self.leaves for storage in storages)
+
+    def waits(self) -> bool:
+        """Returns whether a record that holds something may still be replayed."""
+        nodes = (reference() for held in self.leaves.values() for reference in held)
+        return any(node is not None and node.args is not None for node in nodes)
+
+    # ---- Backward ---------------------------------------------------------------
+
+    def burst(self, event: int) -> bool:
+        """Replays what the program has before an event. False: not to its end."""
+        burst = self.program.bursts[event]
+        return not burst or self.replayer.run(burst)
+
+    def take(self, ref: Ref) -> Tensor:
+        """Returns the tensor that a `Ref` stands for."""
+        with torch._C.DisableTorchFunction():
+            return self._take(ref)
+
+    def _take(self, ref: Ref) -> Tensor:
+        cell = ref.cell
+        assert cell is not None
+        if ref.firsts:
+            return self._as_saved(ref)
+        made = self._again(ref, cell)
+        if ref.given is not None and self.audit is not None:  # None: it has been judged
+            made = self.audit.compare(ref.slot, made, ref.given, cell.id)
+        return made
+
+    def _again(self, ref: Ref, cell: Cell) -> Tensor:
+        """The tensor as it was made again."""
+        if ref.made is not None:
+            if not self.safe:
+                use(cell)
+            return ref.made
+        made = view_alone(self._copy_for(ref, cell), ref.geometry)
+        if not self.safe:
+            # A later backward asks again, and finds what the plan has for it then.
+            if not self.keeps:
+                ref.made = made
+                cell.waited(ref.version)
+            use(cell)
+        return made
+
+    def _copy_for(self, ref: Ref, cell: Cell) -> Tensor:
+        """The copy that is there, or one that is made on demand."""
+        version = min(ref.version, len(cell.chain))  # a program that left the plan wrote less
+        if cell.tensor is not None and cell.version == version:
+            return cell.tensor
+        self.safe = True
+        return self.replayer.on_demand(cell, version)
+
+    def _as_saved(self, ref: Ref) -> Tensor:
+        """What was saved, until its last unpack of that kind."""
+        tensor = ref.made
+        assert tensor is not None
+        if version_of(tensor) != ref.stale:
+            refuse_stale(tensor, ref.stale)
+        if not self.safe:
+            ref.firsts -= 1
+            if not ref.firsts:
+                ref.made = None
+        return tensor
