@@ -71,12 +71,14 @@ CAUGHT_BY = (
 # the backward cannot be had, and the program gets the error.
 ONLY_WAY_BACK = (
     "torch/internals/generator.py",  # a call that drew numbers draws the same ones
-    "torch/tape/handover.py",
     "torch/tape/records.py",
     "torch/tape/replay.py",
 )
 ONLY_WAY_BACK_CALLS = (
-    ("torch/tape/tape_run.py", "Run.safe"),
+    ("torch/tape/python_engine.py", "PythonEngine.take"),
+    ("torch/tape/python_engine.py", "PythonEngine._take"),
+    ("torch/tape/python_engine.py", "PythonEngine._again"),
+    ("torch/tape/python_engine.py", "PythonEngine._copy_for"),
     ("torch/tape/tape_run.py", "Run.rescue"),
 )
 # The first job after a change of the tape keeps the costs that it measured; the next ones do not.

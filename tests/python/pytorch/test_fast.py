@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from reprise.errors import RepriseError
 from reprise.torch.compiled import fast
 from reprise.torch.internals.native import Native
 from reprise.torch.internals.stale import refuse_modified, refuse_stale
-from reprise.torch.tape import tape
+from reprise.torch.tape import tape, tape_run
 
 GATE = torch._C._parse_dispatch_key("Fake")
 
@@ -144,6 +145,13 @@ class Counting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class Silent(TorchDispatchMode):
+    """Looks on and changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 class Doubled(Tensor):
     """A subclass that takes its call apart."""
 
@@ -240,6 +248,157 @@ def test_what_the_forward_does_beside_ops_is_as_in_python(
         # Behind a mismatch the order of unpacks tells when to make things on demand, and more of
         # them are seen in Python.
         assert counts.mismatches or alone == counts
+
+
+class OutOfStep(nn.Module):
+    """Inputs that records hold, written by the program; ways that the capture did not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.way: Any = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = (self.first(x).sin() * 0.5).add_(1.0).exp()
+        if self.way is not None:
+            hidden = self.way(hidden)
+        return self.last(hidden.cos().sigmoid_()).tanh()  # type: ignore[no-any-return]
+
+
+def once(loss: Tensor) -> None:
+    loss.backward()
+
+
+def twice(loss: Tensor) -> None:
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def in_two_orders(loss: Tensor) -> None:
+    nodes: list[Any] = [loss.grad_fn]
+    for node in nodes:
+        nodes += [next for next, _ in node.next_functions if next is not None]
+
+    def look(_: Any) -> None:
+        for name in SAVED:
+            getattr(nodes[-4], name, None)  # one of the first calls of the forward
+
+    nodes[1].register_prehook(look)
+    loss.backward()
+
+
+SAVED = ("_saved_self", "_saved_result", "_saved_mat1", "_saved_mat2")
+WAYS: dict[str, tuple[Any, Any, int]] = {
+    "another op": (lambda h: h.neg().neg(), once, 1),
+    "another write": (lambda h: h.mul(1.0).mul_(2.0), once, 1),
+    "under a mode": (with_a_mode, once, 1),
+    "a graph that is kept": (None, twice, 1),
+    "an unpack out of order": (None, in_two_orders, 1),
+    "as planned": (None, once, 0),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_a_step_that_leaves_its_plan_ends_in_the_engine_that_it_began_in(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way, backward, mismatches = WAYS[name]
+    net = OutOfStep()
+    job = job_of(net)
+    graph = graph_of(job)
+    program = compile_plan(graph, referee.random_plan(graph.message(), 0, 1.0, 0.3))
+    net.way = way
+
+    def gradients(around: Any) -> dict[str, Tensor]:
+        job.begin(1)
+        with around():
+            out = net(*job.inputs)
+        backward(job.loss(out))
+        return job.state()
+
+    expected = gradients(nullcontext)
+    found = {}
+    for engine in ("native", "Python"):
+        with monkeypatch.context() as only:
+            if engine == "Python":
+                only.setenv("REPRISE_FAST", "0")
+            made = Tape(program)
+            run = made.begin()
+            assert (run.native is not None) == (engine == "native")
+            if engine == "native":
+                only.setattr(tape_run, "PythonEngine", None)  # cannot be made
+            assert different(expected, gradients(made.region)) == []
+            assert made._run is run
+            assert (run.native is not None) == (engine == "native")
+            found[engine] = run.counts
+    assert found["native"].mismatches == found["Python"].mismatches == mismatches
+    assert found["native"].dropped == found["Python"].dropped > 0
+    # Behind a mismatch hooks are off in one engine and on in the other.
+    assert mismatches == 0 or found["native"].on_demand + found["native"].replayed > 0
+    assert mismatches or found["native"] == found["Python"]
+
+
+def test_an_op_that_a_mode_has_seen_is_recorded_by_the_native_engine() -> None:
+    def seen(x: Tensor) -> Tensor:
+        with Silent():
+            y = torch.cat([x.sin(), x.cos()], dim=1).mul_(2.0)
+            return y[:, :8] + torch.add(y[:, 8:], x, alpha=0.5)
+
+    net = Net(seen)
+    job = job_of(net)
+    graph = graph_of(job)
+    for seed in range(3):
+        made = tape_of(graph, seed=seed)
+        expected = plain_step(job, 1, step=False)
+        run = made.begin()
+        job.begin(1)
+        with made.region():
+            out = net(*job.inputs)
+        assert run.native is not None
+        job.loss(out).backward()
+
+        assert different(expected, job.state()) == []
+        assert (run.counts.mismatches, run.counts.on_demand) == (0, 0)
+        assert run.counts.replayed == made.program.replays
+        assert nothing_left()
+
+
+def test_a_call_that_the_native_engine_cannot_record_is_kept_and_the_step_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Strange:
+        """An op whose arguments cannot be had the first time."""
+
+        def __init__(self, op: Any) -> None:
+            self.op, self.asked = op, 0
+
+        @property
+        def args(self) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                raise KeyError("args")
+            return self.op.args
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.op, name)
+
+    job = job_of(Net(with_a_mode))
+    graph = graph_of(job)
+    made = tape_of(graph)
+    special = tape.Run.special
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        tape.Run,
+        "special",
+        lambda run, row, op: (seen.append(op), special(run, row, Strange(op)))[1],
+    )
+
+    counts = check(job, graph, made)
+
+    assert len(seen) == 1  # from then on everything is kept
+    assert counts.mismatches == 1
+    assert counts.dropped > 0
+    assert "KeyError: 'args'" in capsys.readouterr().err
 
 
 def test_a_higher_order_operator_that_was_not_captured_finds_its_kernel() -> None:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compiled half of the tape: a planned step as long as it is as planned.
+// The native engine of the tape: a planned step, from its beginning to its end.
 //
 // Most ops of a planned forward are only looked at, and most saved tensors are
 // only kept. In Python each costs microseconds, and tens of them in a step
@@ -146,7 +146,7 @@ PyMethodDef functions[] = {
 
 PyModuleDef definition = {PyModuleDef_HEAD_INIT,
                           "reprise_fast",
-                          "The compiled half of the tape.",
+                          "The native engine of the tape.",
                           -1,
                           functions,
                           nullptr,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program (program.py) as the compiled half reads it: what every op is, what
+// A program (program.py) as the native engine reads it: what every op is, what
 // goes through the hooks, what is replayed before an unpack. Never changes once
 // it is read (sheet_reader.h).
 #ifndef REPRISE_TORCH_COMPILED_SHEET_H_

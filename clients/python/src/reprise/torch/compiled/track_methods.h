@@ -86,8 +86,9 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
     throw torch::TypeError("no row that has something to do");
   const c10::OperatorHandle& op = *page.rows[row];
   THPObjectPtr given(PyObject_GetAttrString(seen, "args"));
+  if (!given) throw python_error();
   THPObjectPtr named(PyObject_GetAttrString(seen, "kwargs"));
-  if (!given || !named) throw python_error();
+  if (!named) throw python_error();
   Stack stack = torch::jit::createStackForSchema(
       op.schema(),
       torch::jit::tuple_slice(
