@@ -138,7 +138,7 @@ def python_half(armed: bool) -> Job:
 
 @kind
 def compiled_half(armed: bool) -> Job:
-    """The same with the compiled half of the tape."""
+    """The same with the native engine of the tape."""
     model = net()
     return lambda: (local(model, armed), train(model), finished(model))[1]
 
@@ -216,10 +216,7 @@ def written_between(armed: bool) -> Job:
     return job
 
 
-@kind
-def changing(armed: bool) -> Job:
-    """Goes other ways from step to step, and leaves its plans."""
-
+def _changing(armed: bool, fast: bool) -> Job:
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -230,7 +227,19 @@ def changing(armed: bool) -> Job:
             return (self.other if self.calls % 5 == 0 else self.one)(x)
 
     model = Two()
-    return lambda: (local(model, armed, fast=False), train(model, 14))[1]
+    return lambda: (local(model, armed, fast=fast), train(model, 14))[1]
+
+
+@kind
+def changing(armed: bool) -> Job:
+    """Goes other ways from step to step, and leaves its plans; the tape in Python."""
+    return _changing(armed, fast=False)
+
+
+@kind
+def changing_compiled(armed: bool) -> Job:
+    """The same with the native engine of the tape."""
+    return _changing(armed, fast=True)
 
 
 @kind
