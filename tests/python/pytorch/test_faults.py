@@ -23,6 +23,7 @@ import reprise
 from reprise import api
 from reprise.torch.internals import guard, modes
 from reprise.torch.session import attach, start
+from reprise.torch.tape.python_engine import PythonEngine
 from reprise.torch.tape.tape_run import Run
 
 FAULTS = Path(__file__).parent / "faults.py"
@@ -72,7 +73,7 @@ def test_a_fault_is_said_once_and_stands_in_the_report(
         calls += 1
         raise KeyError("broken")
 
-    monkeypatch.setattr(Run, "_recorded", broken)
+    monkeypatch.setattr(PythonEngine, "special", broken)
     monkeypatch.setattr(Run, "pack", broken)
     monkeypatch.setenv("REPRISE_FAST", "0")
     torch.set_rng_state(state)
