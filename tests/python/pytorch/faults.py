@@ -71,6 +71,8 @@ CAUGHT_BY = (
 # the backward cannot be had, and the program gets the error.
 ONLY_WAY_BACK = (
     "torch/internals/generator.py",  # a call that drew numbers draws the same ones
+    "torch/tape/calls.py",
+    "torch/tape/on_demand.py",
     "torch/tape/records.py",
     "torch/tape/replay.py",
 )

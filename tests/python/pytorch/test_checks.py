@@ -29,7 +29,7 @@ from reprise.torch.compiled import fast
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import ops
 from reprise.torch.ladder.stage import Stage
-from reprise.torch.tape import replay
+from reprise.torch.tape import replay, twice
 
 pytestmark = pytest.mark.usefixtures("removed")
 
@@ -544,7 +544,7 @@ def steady() -> Iterator[None]:
 
 def disturbed(monkeypatch: pytest.MonkeyPatch, func: Any, change: Callable[[Tensor], None]) -> None:
     """What an op makes when it runs again is changed."""
-    call = replay._call
+    call = replay.call
 
     def disturbing(node: Any, args: Any, kwargs: Any) -> Any:
         out = call(node, args, kwargs)
@@ -552,7 +552,8 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, func: Any, change: Callable[[Tens
             change(out)
         return out
 
-    monkeypatch.setattr(replay, "_call", disturbing)
+    for module in (replay, twice):
+        monkeypatch.setattr(module, "call", disturbing)
 
 
 @pytest.mark.usefixtures("half")

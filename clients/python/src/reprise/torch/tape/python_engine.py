@@ -30,6 +30,8 @@ from reprise.torch.internals.modes import Op
 from reprise.torch.internals.ops import mutated_positions, tensors_in
 from reprise.torch.internals.stale import refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
+from reprise.torch.tape.calls import view_alone
+from reprise.torch.tape.on_demand import OnDemand
 from reprise.torch.tape.program import Program, Row
 from reprise.torch.tape.records import (
     Cell,
@@ -41,7 +43,7 @@ from reprise.torch.tape.records import (
     record,
     unmark,
 )
-from reprise.torch.tape.replay import Replayer, use, view_alone
+from reprise.torch.tape.replay import Replayer, use
 
 __all__ = ["PythonEngine", "written_by"]
 
@@ -67,6 +69,7 @@ class PythonEngine:
         "leaves",
         "next",
         "nodes",
+        "on_demand",
         "program",
         "replayer",
         "safe",
@@ -89,6 +92,7 @@ class PythonEngine:
         # Storage -> records that hold a tensor on it, for the copy before a write.
         self.leaves: dict[int, list[weakref.ref[Node]]] = {}
         self.replayer = Replayer(self.nodes, counts)
+        self.on_demand = OnDemand(counts)
 
     def compare_with(self, audit: Audit | None) -> None:
         """Compares what is made again from now on. A `Control` has every call made twice."""
@@ -245,7 +249,7 @@ class PythonEngine:
         if cell.tensor is not None and cell.version == version:
             return cell.tensor
         self.safe = True
-        return self.replayer.on_demand(cell, version)
+        return self.on_demand.make(cell, version)
 
     def _as_saved(self, ref: Ref) -> Tensor:
         """What was saved, until its last unpack of that kind."""

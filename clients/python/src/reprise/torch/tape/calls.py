@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a recorded call again, and the tensors that it runs on.
+
+Calls run below autograd and autocast and outside every dispatch mode, so that nobody sees them;
+with the grad mode of the original call, because kernels ask for it; and with its generator state,
+so that random ops draw the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from reprise.torch.internals.generator import GeneratorState
+from reprise.torch.internals.geometry import Geometry
+from reprise.torch.internals.guard import surely
+from reprise.torch.internals.stale import refuse_modified
+from reprise.torch.tape.records import Held, Node
+
+__all__ = ["alone", "call", "copy", "first_life", "view", "view_alone"]
+
+T = TypeVar("T")
+
+
+def alone(do: Callable[..., T], *args: Any) -> T:
+    """Calls a function below autograd and autocast, seen by no mode. Guards go here and in this
+    order, not when some traceback lets go of a frame."""
+    grad = torch.is_grad_enabled()
+    # A function mode looks at the backward (watch.py), at sizes and strides as well.
+    with torch._C.DisableTorchFunction():
+        unseen = torch._C._DisableTorchDispatch()
+        below = torch._C._AutoDispatchBelowAutograd()
+        as_is = torch._C._DisableAutocast()
+        try:
+            return do(*args)
+        finally:
+            del as_is, below, unseen
+            torch._C._set_grad_enabled(grad)
+
+
+def call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Runs a recorded call, or its shortcut, and returns what it gave."""
+    if node.short is not None:
+        return node.short(args)
+    torch._C._set_grad_enabled(node.grad)
+    if node.state is None:
+        return node.func(*args, **kwargs) if kwargs else node.func(*args)
+    before = GeneratorState(node.state.device)
+    node.state.restore()
+    try:
+        return node.func(*args, **kwargs)
+    finally:
+        surely(before.restore)
+
+
+def first_life(held: Held) -> Tensor:
+    """Returns the tensor that a call holds, or raises if it was modified."""
+    tensor = held.tensor
+    assert tensor is not None
+    if tensor._version != held.stale:
+        refuse_modified(tensor, held.stale)
+    return tensor
+
+
+def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
+    return (
+        tensor.size() == geometry[0]
+        and tensor.stride() == geometry[1]
+        and tensor.storage_offset() == geometry[2]
+    )
+
+
+def view(tensor: Tensor | None, geometry: Geometry) -> Tensor:
+    """Returns a view on a copy, as an argument of a call was."""
+    assert tensor is not None
+    return tensor if _lies_as(tensor, geometry) else tensor.as_strided(*geometry)
+
+
+def view_alone(tensor: Tensor, geometry: Geometry) -> Tensor:
+    """Returns a view on a copy, as the tensor was that autograd saved."""
+    return tensor if _lies_as(tensor, geometry) else alone(tensor.as_strided, *geometry)
+
+
+def copy(tensor: Tensor | None) -> Tensor:
+    """Returns a copy of the whole storage, because others may still read it."""
+    assert tensor is not None
+    copy = tensor.untyped_storage().clone()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(copy, tensor.storage_offset(), tensor.size(), tensor.stride())

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a storage again when the step no longer follows its plan: from the records and from the
+copies that are there, whatever the program says.
+
+    tensor = OnDemand(counts).make(cell, version)
+
+Nothing is counted down and nothing is let go; copies stay with their cells, because time matters
+more than memory then. In a loop, not by recursion: chains are thousands of calls long.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from reprise.errors import RepriseError
+from reprise.torch.internals.ops import tensors_in
+from reprise.torch.tape.calls import alone, call, copy, first_life, view
+from reprise.torch.tape.records import Cell, Held, Own
+
+__all__ = ["OnDemand"]
+
+
+class _Memo(dict[tuple[int, int], Tensor]):
+    """Copies made on demand, by cell and version."""
+
+
+class OnDemand:
+    """Makes storages of one step."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, counts: Any) -> None:
+        self._counts = counts
+
+    def make(self, cell: Cell, version: int) -> Tensor:
+        """Returns a copy of a cell at this version."""
+        return alone(self._make_all, _Memo(), cell, version)
+
+    def _make_all(self, memo: _Memo, cell: Cell, version: int) -> Tensor:
+        todo = [(cell, version)]
+        while todo:
+            target, at = todo[-1]
+            if _find(memo, target, at) is not None:
+                todo.pop()
+                continue
+            missing = []
+            for node in target.chain[_start(memo, target, at) : at]:
+                assert node is not None
+                for held in node.held:
+                    source = held.cell if held.tensor is None else None
+                    if source is not None and _find(memo, source, held.version) is None:
+                        missing.append((source, held.version))
+            if missing:
+                todo += missing
+                continue
+            self._make(memo, target, at)
+        made = _find(memo, cell, version)
+        assert made is not None
+        return made
+
+    def _make(self, memo: _Memo, target: Cell, version: int) -> None:
+        start = _start(memo, target, version)
+        own = copy(_find(memo, target, start)) if start else None
+        for node in target.chain[start:version]:
+            assert node is not None
+            args = [_load_from(memo, value, own) for value in node.args or ()]
+            kwargs = _load_from(memo, node.kwargs, own)
+            out = call(node, args, kwargs)
+            self._counts.on_demand += 1
+            if own is not None:
+                continue
+            for reference, tensor in zip(node.outputs, tensors_in(out), strict=False):
+                cell = None if reference is None else reference()
+                if cell is target:
+                    own = tensor
+                elif cell is not None and _find(memo, cell, 1) is None and len(cell.chain) == 1:
+                    _keep(memo, cell, 1, tensor)
+        assert own is not None
+        _keep(memo, target, version, own)
+
+
+def _find(memo: _Memo, cell: Cell, version: int) -> Tensor | None:
+    if cell.tensor is not None and cell.version == version:
+        return cell.tensor
+    return memo.get((id(cell), version))
+
+
+def _keep(memo: _Memo, cell: Cell, version: int, tensor: Tensor) -> None:
+    memo[id(cell), version] = tensor
+    if cell.tensor is None:
+        cell.tensor, cell.version = tensor, version
+
+
+def _start(memo: _Memo, cell: Cell, version: int) -> int:
+    """From which version on a cell is made up to another: from nothing where all its calls are
+    recorded, else from the copy that is there."""
+    if cell.recorded(0, version):
+        return 0
+    for start in range(version - 1, 0, -1):
+        if not cell.recorded(start, start + 1):
+            break
+        if _find(memo, cell, start) is not None:
+            return start
+    raise RepriseError(
+        f"storage {cell.id} of this step's plan cannot be recomputed at version {version}: an "
+        "internal error in Reprise, please report it; set REPRISE_DISABLE=1 to train without it"
+    )
+
+
+def _load_from(memo: _Memo, value: Any, own: Tensor | None) -> Any:
+    """Arguments for a replay on demand: nothing is counted."""
+    if isinstance(value, Held):
+        if value.tensor is not None:
+            return first_life(value)
+        assert value.cell is not None
+        assert value.geometry is not None
+        return view(_find(memo, value.cell, value.version), value.geometry)
+    if isinstance(value, Own):
+        return view(own, value.geometry)
+    if isinstance(value, (list, tuple)):
+        return [_load_from(memo, v, own) for v in value]
+    if isinstance(value, dict):
+        return {key: _load_from(memo, v, own) for key, v in value.items()}
+    return value
