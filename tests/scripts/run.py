@@ -144,8 +144,8 @@ def _mib(count: int) -> str:
     return f"{count / 2**20:.1f}" if count else ""
 
 
-def table(rows: list[Row], left_out: list[str], versions: str) -> str:
-    """The rows as Markdown, with how many ended how."""
+def table(rows: list[Row], left_out: list[str], versions: str, kept: int = 0) -> str:
+    """The rows as Markdown, with how many ended how. `kept`: of earlier calls."""
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.outcome] = counts.get(row.outcome, 0) + 1
@@ -160,6 +160,8 @@ def table(rows: list[Row], left_out: list[str], versions: str) -> str:
         "(checked ones among them), counted at malloc; empty where fewer than nine steps of an\n"
     )
     text += "optimizer were seen, and for several ranks.\n\n"
+    if kept:
+        text += f"{kept} of the {len(rows)} rows are of earlier calls.\n\n"
     text += "| outcome | scripts |\n|---|---|\n"
     text += "".join(f"| {name} | {count} |\n" for name, count in sorted(counts.items()))
     text += "\n| script | budget | exit code | output | outcome | plain MiB | under Reprise | |\n"
@@ -203,7 +205,8 @@ def _write(out: Path, rows: list[Row], left_out: list[str]) -> None:
     kept = [known[name] for name in order]
     data.write_text(json.dumps([asdict(row) for row in kept], indent=1) + "\n")
     missing = [name for name in left_out if name not in known]
-    (out / "scripts.md").write_text(table(kept, missing, _versions()))
+    text = table(kept, missing, _versions(), len(kept) - len(rows))
+    (out / "scripts.md").write_text(text)
 
 
 def main() -> int:
