@@ -25,6 +25,7 @@
 #include "profiler/graphs.h"
 #include "profiler/identity.h"
 #include "profiler/include/reprise_agent.h"
+#include "profiler/include/reprise_sockets.h"
 #include "profiler/include/reprise_wire.h"
 #include "profiler/lock.h"
 #include "profiler/message.h"
@@ -41,14 +42,10 @@ namespace reprise::profiler {
 //     └──── EOF, error, no answer in 5 s, bad message ─┘
 enum class Link : uint32_t { kNone = 0, kGreeting, kReady };
 
-constexpr int kSocketCandidates = 3;
-constexpr size_t kSocketPathBytes = 108;  // sockaddr_un.sun_path
-
 struct Connection {
   // Where to look, in order; resolved once by reprise_start, as getenv is not
   // safe beside a setenv in another thread.
-  char candidates[kSocketCandidates][kSocketPathBytes];
-  int candidate_count;
+  RepriseSockets sockets;
 
   Link link;
   OpenFile socket;

@@ -41,10 +41,10 @@ void Disconnect(Agent *agent, const char *why, uint64_t now_ns) {
 // A folder that somebody else made under a shared /tmp is a trap. The system's
 // folder and a path named by the user are trusted as they are.
 // Sets errno when it returns false.
-bool FolderIsTrusted(const Connection &connection, int candidate) {
-  if (connection.candidate_count == 1 || candidate == 0) return true;
-  char folder[kSocketPathBytes];
-  memcpy(folder, connection.candidates[candidate], sizeof folder);
+bool FolderIsTrusted(const RepriseSockets &sockets, int place) {
+  if (sockets.count == 1 || place == 0) return true;
+  char folder[kRepriseSocketBytes];
+  memcpy(folder, sockets.path[place], sizeof folder);
   char *slash = strrchr(folder, '/');
   if (slash != nullptr) *slash = 0;
   struct stat facts;
@@ -188,9 +188,10 @@ bool Connect(Agent *agent, uint64_t now_ns) {
   Connection &connection = agent->connection;
   connection.attempted_ns = now_ns;
   connection.why[0] = 0;
-  for (int i = 0; i < connection.candidate_count; ++i) {
-    const char *path = connection.candidates[i];
-    const int fd = FolderIsTrusted(connection, i) ? ConnectTo(path) : -1;
+  for (int i = 0; i < connection.sockets.count; ++i) {
+    const char *path = connection.sockets.path[i];
+    const int fd =
+        FolderIsTrusted(connection.sockets, i) ? ConnectTo(path) : -1;
     if (fd < 0) {
       // A socket that is there and does not work says more than a missing one.
       if (errno != ENOENT || connection.why[0] == 0)

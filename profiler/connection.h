@@ -13,11 +13,7 @@
 
 namespace reprise::profiler {
 
-// Where to look: `socket_path`, else REPRISE_SOCKET, else the system's and the
-// user's own place. Returns nullptr or what is wrong with the path.
-const char *ResolveCandidates(const char *socket_path, Connection *connection);
-
-// Tries every candidate once. True: connected, HELLO is sent.
+// Tries every place of `connection.sockets` once. True: connected, HELLO is sent.
 bool Connect(Agent *agent, uint64_t now_ns);
 
 // Receives, reconnects when it is time, sends what is waiting.

@@ -139,7 +139,8 @@ reprise_status StartSession(Agent *agent, const reprise_config &config) {
 
   if (connection.link == Link::kNone) {
     // The caller may have started a collector meanwhile, elsewhere even.
-    if (const char *wrong = ResolveCandidates(config.socket_path, &connection))
+    if (const char *wrong =
+            RepriseFindSockets(config.socket_path, &connection.sockets))
       return Invalid(agent, wrong);
     Connect(agent, NowNs());
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/data_dir.h"
 #include "base/str_cat.h"
 #include "server/paths.h"
 
@@ -100,7 +101,7 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   app.add_option(
       "--with-parent", options.with_parent,
       "With --private: end no sooner than this process, if it is the parent");
-  app.add_option("--log-level", log_level, "debug, info, warning, error or off")
+  app.add_option("--log-level", log_level, "info, warning, error or off")
       ->capture_default_str();
   app.add_flag("--version", version, "Print the version");
   try {
@@ -151,7 +152,9 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
     options.data_dir = *std::move(folder);
   }
   if (options.agent_socket.empty()) {
-    options.agent_socket = DefaultAgentSocket();
+    StatusOr<std::string> socket = DefaultAgentSocket();
+    if (!socket.ok()) return Usage(socket.status().message());
+    options.agent_socket = *std::move(socket);
   }
   return parsed;
 }

@@ -48,19 +48,16 @@ void Log(LogLevel level, std::string_view name, std::string_view line) {
 }  // namespace
 
 StatusOr<LogLevel> ParseLogLevel(std::string_view text) {
-  if (text == "debug") return LogLevel::kDebug;
   if (text == "info") return LogLevel::kInfo;
   if (text == "warning") return LogLevel::kWarning;
   if (text == "error") return LogLevel::kError;
   if (text == "off") return LogLevel::kOff;
-  return InvalidArgument(StrCat("log level \"", text,
-                                "\": write debug, info, warning, error or "
-                                "off"));
+  return InvalidArgument(
+      StrCat("log level \"", text, "\": write info, warning, error or off"));
 }
 
 void SetLogLevel(LogLevel level) { g_level = level; }
 
-void LogDebug(std::string_view line) { Log(LogLevel::kDebug, "debug", line); }
 void LogInfo(std::string_view line) { Log(LogLevel::kInfo, "info", line); }
 void LogWarning(std::string_view line) {
   Log(LogLevel::kWarning, "warning", line);

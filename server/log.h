@@ -11,15 +11,14 @@
 
 namespace reprise::server {
 
-enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
+enum class LogLevel { kInfo, kWarning, kError, kOff };
 
-// "debug", "info", "warning", "error" or "off".
+// "info", "warning", "error" or "off".
 StatusOr<LogLevel> ParseLogLevel(std::string_view text);
 
 // Lines below this level are not written. Default: info.
 void SetLogLevel(LogLevel level);
 
-void LogDebug(std::string_view line);
 void LogInfo(std::string_view line);
 void LogWarning(std::string_view line);
 void LogError(std::string_view line);

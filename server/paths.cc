@@ -6,27 +6,16 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "base/str_cat.h"
+#include "profiler/include/reprise_sockets.h"
 #include "server/log.h"
 
 namespace reprise::server {
 
 namespace {
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
-bool UsableFolder(const std::string& folder) {
-  struct stat info {};
-  return !folder.empty() && ::stat(folder.c_str(), &info) == 0 &&
-         S_ISDIR(info.st_mode) && ::access(folder.c_str(), W_OK | X_OK) == 0;
-}
 
 Status Denied(const std::string& folder, const char* what) {
   return PermissionDenied(StrCat(folder, ": ", what, ": ", std::strerror(errno),
@@ -35,29 +24,15 @@ Status Denied(const std::string& folder, const char* what) {
 
 }  // namespace
 
-StatusOr<std::string> DefaultDataDir() {
-  if (std::string dir = Environment("REPRISE_DATA_DIR"); !dir.empty()) {
-    return dir;
+StatusOr<std::string> DefaultAgentSocket() {
+  RepriseSockets sockets;
+  if (RepriseFindSockets(nullptr, &sockets) != nullptr || sockets.own < 0) {
+    return InvalidArgument(
+        "--agent-socket: the path that REPRISE_SOCKET or TMPDIR gives is "
+        "longer "
+        "than 107 bytes; name a shorter one");
   }
-  if (const std::string state = Environment("XDG_STATE_HOME"); !state.empty()) {
-    return state + "/reprise";
-  }
-  if (const std::string home = Environment("HOME"); !home.empty()) {
-    return home + "/.local/state/reprise";
-  }
-  return FailedPrecondition(
-      "--data-dir: HOME is not set, so there is no default; name a folder");
-}
-
-std::string DefaultAgentSocket() {
-  if (std::string path = Environment("REPRISE_SOCKET"); !path.empty()) {
-    return path;
-  }
-  const std::string runtime = Environment("XDG_RUNTIME_DIR");
-  if (UsableFolder(runtime)) return runtime + "/reprise/agent.sock";
-  std::string temporary = Environment("TMPDIR");
-  if (temporary.empty()) temporary = "/tmp";
-  return StrCat(temporary, "/reprise-", ::getuid(), "/agent.sock");
+  return std::string(sockets.path[sockets.own]);
 }
 
 Status EnsureOwnFolder(const std::string& folder) {

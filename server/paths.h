@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the daemon keeps its things.
-//
-//   state     --data-dir, REPRISE_DATA_DIR, $XDG_STATE_HOME/reprise,
-//             ~/.local/state/reprise
-//   sockets   --agent-socket, REPRISE_SOCKET, $XDG_RUNTIME_DIR/reprise,
-//             ${TMPDIR:-/tmp}/reprise-<uid>
+// The daemon's folders and files: its socket, where --agent-socket does not name
+// it, and folders and files that are this user's alone.
 #pragma once
 
 #include <string>
@@ -14,9 +10,9 @@
 
 namespace reprise::server {
 
-// FAILED_PRECONDITION: no home folder is known.
-StatusOr<std::string> DefaultDataDir();
-std::string DefaultAgentSocket();
+// As profiler/include/reprise_sockets.h says.
+// INVALID_ARGUMENT: the path that the environment gives is too long.
+StatusOr<std::string> DefaultAgentSocket();
 
 // Makes the folder and its parents where they are missing, mode 0700, and
 // checks that it is ours and writable. Where others may write to it, that is

@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "bench/generate/generate.h"
+#include "formats/solve/solve_plan.h"
 #include "planner/bounds/certify.h"
 #include "planner/model/problem.h"
 #include "planner/planner.h"
 #include "planner/verify/verify.h"
-#include "server/solve/solve_plan.h"
 #include "tests/planner/graph_json.h"
 
 namespace reprise::planner {
@@ -118,7 +118,8 @@ void RunCell(const StepGraph& graph, const Problem& problem, int percent,
                       .certify_iterations = options.certify_iterations,
                       .should_stop = [end] { return Clock::now() >= end; }};
       const double begin = CpuMs();
-      const auto plan = server::SolvePlan(graph, request, {.threads = threads});
+      const auto plan =
+          formats::SolvePlan(graph, request, {.threads = threads});
       const double cpu = CpuMs() - begin;
       ++tally.runs;
       if (!plan.ok()) {

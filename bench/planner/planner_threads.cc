@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "bench/planner/cells.h"
+#include "formats/solve/solve_plan.h"
 #include "planner/planner.h"
-#include "server/solve/solve_plan.h"
 
 namespace reprise::planner {
 namespace {
@@ -59,8 +59,8 @@ void Run(const StepGraph& graph, const Options& options, double fraction,
                   100 * progress.bound);
     };
   }
-  const auto plan =
-      server::SolvePlan(graph, request, {.threads = static_cast<int>(threads)});
+  const auto plan = formats::SolvePlan(graph, request,
+                                       {.threads = static_cast<int>(threads)});
   const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
   if (!plan.ok() || !plan->proven_optimal) return;
   ++runs.proven;

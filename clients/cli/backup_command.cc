@@ -40,8 +40,8 @@ class NewFile {
                  O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd_ >= 0) return OkStatus();
     if (errno == EEXIST) {
-      return AlreadyExists(StrCat(
-          path_, ": is there already; name a file that is not, or move it"));
+      return AlreadyExists(
+          StrCat(path_, ": exists already; name another file, or move it"));
     }
     return Failed();
   }
@@ -82,11 +82,13 @@ class BackupCommand : public Command {
   CLI::App* Define(CLI::App& app) override {
     CLI::App* sub = app.add_subcommand(
         "backup", "Copy the server's database into a new file");
-    sub->add_option("FILE", path_, "A file that is not there yet")->required();
+    sub->add_option("FILE", path_, "A file that does not exist yet")
+        ->required();
     sub->footer(
-        "The server goes on meanwhile. To go back to it: stop the server, put "
-        "the file into\nits data folder as reprise.db without -wal and -shm "
-        "beside it, start it.\n\nExample:\n  reprise backup "
+        "The server keeps running. To restore the copy: stop the server, put "
+        "the "
+        "file into its\ndata folder as reprise.db, remove reprise.db-wal and "
+        "reprise.db-shm, start it.\n\nExample:\n  reprise backup "
         "reprise-monday.db");
     return sub;
   }

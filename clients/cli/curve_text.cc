@@ -7,7 +7,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/columns.h"
-#include "server/convert/sentence.h"
+#include "formats/convert/sentence.h"
 
 namespace reprise::cli {
 namespace {
@@ -41,7 +41,7 @@ std::string CurveTable(const std::vector<v1::TradeoffPoint>& points) {
         needed > p.budget_bytes()
             ? StrCat("  nothing fits: op ", p.infeasible().blocking_op(), " ",
                      p.infeasible().blocking_op_name(), " needs at least ",
-                     server::FormatBytesUp(needed), "\n")
+                     formats::FormatBytesUp(needed), "\n")
             : "  no plan found\n";
   }
   return text;

@@ -61,9 +61,10 @@ class DoctorCommand : public Command {
     add(devices.checks);
     add(CheckCupti(python));
     if (named && python.path.empty()) {
-      checks.push_back({Health::kProblem, "python",
-                        StrCat(python_, ": does not answer as a Python does"),
-                        "name an interpreter of Python 3.10 or newer"});
+      checks.push_back(
+          {Health::kProblem, "python",
+           StrCat(python_, ": is not a Python interpreter that works"),
+           "name an interpreter of Python 3.10 or newer"});
     } else {
       add(CheckPython(python));
     }

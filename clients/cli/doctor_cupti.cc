@@ -81,8 +81,8 @@ constexpr auto kDeviceMemory =
 
 // Whether the driver lets a job trace is only known by asking it to.
 constexpr auto kNotTried =
-    "; loads here, and whether it may trace was not tried: the first window of "
-    "a job says so";
+    "; loads here; whether it may trace was not checked: the first window of a "
+    "job will tell";
 
 std::vector<Check> Libraries(const PythonFacts& python) {
   const int driver = DriverVersion();

@@ -200,10 +200,11 @@ DeviceFacts CheckDevices() {
   const bool driver = DriverVersion() > 0;
   const bool named = !facts.checks.empty();
   if (!named && driver) {
-    facts.checks.push_back({Health::kWarning, "gpu",
-                            "the driver answers, libnvidia-ml tells of no GPU: "
-                            "what they are is not known",
-                            "see nvidia-smi"});
+    facts.checks.push_back(
+        {Health::kWarning, "gpu",
+         "the driver answers, but libnvidia-ml lists no GPU: "
+         "their models are not known",
+         "see nvidia-smi"});
   } else if (!named) {
     facts.checks.push_back(
         {Health::kOk, "gpu", "no NVIDIA GPU is seen here", ""});

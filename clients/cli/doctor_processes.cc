@@ -131,7 +131,7 @@ Check WhyNotSeen(const Process& process,
     check.found += StrCat("was forked from pid ", process.parent,
                           " and is inert, as forked children are");
   } else if (!process.ring) {
-    check.found += "has loaded the agent and never stepped";
+    check.found += "has loaded the agent, but has not begun a step";
     check.advice =
         "a session begins with the first step: is the model wrapped, is "
         "reprise_step called?";

@@ -80,13 +80,13 @@ void RoundTrip::StartJob() {
   int said[2];
   int wait[2];
   if (pipe2(said, O_CLOEXEC) != 0) {
-    trouble_ = "no pipe is to be had";
+    trouble_ = "a pipe cannot be made";
     return;
   }
   if (pipe2(wait, O_CLOEXEC) != 0) {
     close(said[0]);
     close(said[1]);
-    trouble_ = "no pipe is to be had";
+    trouble_ = "a pipe cannot be made";
     return;
   }
   job_ = fork();
@@ -99,7 +99,7 @@ void RoundTrip::StartJob() {
   close(wait[0]);
   from_job_ = said[0];
   to_job_ = wait[1];
-  if (job_ < 0) trouble_ = "no process is to be had";
+  if (job_ < 0) trouble_ = "a process cannot be started";
 }
 
 RoundTrip::Said RoundTrip::Listen() {

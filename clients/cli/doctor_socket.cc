@@ -64,7 +64,7 @@ std::string LockState(const std::string& folder) {
     for (int word = 0; word < 4; ++word) words >> pid;
     return StrCat("; process ", pid, " holds its lock and starts or hangs");
   }
-  return "; its lock is stale, nobody holds it";
+  return "; its lock is stale: no process holds it";
 }
 
 std::string Octal(mode_t mode) {
@@ -155,7 +155,7 @@ Check CheckSocket(bool& listening) {
   }
   if (error == ECONNREFUSED) {
     return {Health::kProblem, "socket",
-            StrCat(whose, ": nobody listens, a daemon left it behind",
+            StrCat(whose, ": no process listens on it: a daemon left it behind",
                    LockState(path.substr(0, path.rfind('/')))),
             StrCat("start `reprise serve`, which takes it over, or remove it")};
   }

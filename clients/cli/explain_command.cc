@@ -16,11 +16,11 @@
 #include "clients/cli/planning_flags.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
-#include "server/convert/digest.h"
-#include "server/convert/graph_json.h"
-#include "server/convert/json_scan.h"
-#include "server/convert/plan_json.h"
-#include "server/convert/sentence.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/graph_json.h"
+#include "formats/convert/json_scan.h"
+#include "formats/convert/plan_json.h"
+#include "formats/convert/sentence.h"
 
 namespace reprise::cli {
 namespace {
@@ -64,7 +64,7 @@ CLI::App* ExplainCommand::Define(CLI::App& app) {
 }
 
 int ExplainCommand::Run(const Globals& globals, Console& console) {
-  const bool is_file = Exists(target_) || !server::ParseHexId(target_).ok();
+  const bool is_file = Exists(target_) || !formats::ParseHexId(target_).ok();
   const auto options = flags_.Check(is_file);
   if (!options.ok()) return console.UsageError(options.status().message());
   options_ = *options;
@@ -74,9 +74,9 @@ int ExplainCommand::Run(const Globals& globals, Console& console) {
   }
   StatusOr<v1::Explanation> explanation = NotFound("");
   if (is_file) {
-    const auto text = ReadFile(target_, server::kMaxGraphTextBytes);
+    const auto text = ReadFile(target_, formats::kMaxGraphTextBytes);
     if (!text.ok()) return console.Error(text.status());
-    const auto scan = server::ScanJson(*text);
+    const auto scan = formats::ScanJson(*text);
     const bool is_plan =
         scan.ok() && scan->format.rfind("reprise.plan/", 0) == 0;
     if (!is_plan && budget_.empty()) {
@@ -101,7 +101,7 @@ int ExplainCommand::Run(const Globals& globals, Console& console) {
   }
   if (plan.feasible()) return kDone;
   const bool searched = options_.strategy == planner::Strategy::kAuto;
-  return searched && server::Undecided(plan) ? kTimedOut : kNoPlan;
+  return searched && formats::Undecided(plan) ? kTimedOut : kNoPlan;
 }
 
 StatusOr<v1::Explanation> ExplainCommand::ExplainGraphFile(Console& console) {
@@ -112,7 +112,7 @@ StatusOr<v1::Explanation> ExplainCommand::ExplainGraphFile(Console& console) {
 
 StatusOr<v1::Explanation> ExplainCommand::ExplainPlanFile(
     const std::string& text) {
-  StatusOr<server::PlanText> read = server::ReadPlanText(text);
+  StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
   if (!read.ok()) {
     return Status(read.status().code(),
                   StrCat(target_, ": ", read.status().message()));

@@ -8,9 +8,9 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/columns.h"
-#include "server/convert/explain_proto.h"
-#include "server/convert/graph_names.h"
-#include "server/convert/sentence.h"
+#include "formats/convert/explain_proto.h"
+#include "formats/convert/graph_names.h"
+#include "formats/convert/sentence.h"
 
 namespace reprise::cli {
 namespace {
@@ -26,7 +26,8 @@ std::string NameOf(const v1::StorageExplanation& storage) {
 }
 
 std::string CategoryOf(const v1::StorageExplanation& storage) {
-  const auto word = server::WordOf(server::kCategoryNames, storage.category());
+  const auto word =
+      formats::WordOf(formats::kCategoryNames, storage.category());
   return std::string(word.empty() ? "unknown" : word);
 }
 
@@ -109,7 +110,7 @@ std::string InTheWay(const v1::Explanation& explanation, int most) {
   std::string where = StrCat("op ", set.op(), " ", set.op_name());
   if (!set.module().empty()) where += " (" + set.module() + ")";
   std::string text = StrCat("\nIN THE WAY: ", where, ", ",
-                            server::FormatBytesUp(set.bytes()), "\n");
+                            formats::FormatBytesUp(set.bytes()), "\n");
   const auto row = [&](int64_t bytes, const std::string& what) {
     if (bytes > 0) {
       text += StrCat("  ", Right(FormatBytes(bytes), 10), "  ", what, "\n");
@@ -125,17 +126,17 @@ std::string InTheWay(const v1::Explanation& explanation, int most) {
   }
   text += More(static_cast<size_t>(set.storages_size()), most, "storages");
   if (set.by_window()) {
-    text += "  and what later ops need and nobody can make again\n";
+    text += "  and storages that later ops need and no op can make again\n";
   }
   if (!set.advice().empty()) text += StrCat("  advice: ", set.advice(), "\n");
   if (why.smallest_budget_bytes() > 0) {
     text += StrCat("  smallest budget that is not ruled out: ",
-                   server::FormatBytesUp(why.smallest_budget_bytes()), " (",
+                   formats::FormatBytesUp(why.smallest_budget_bytes()), " (",
                    why.smallest_budget_bytes(), " bytes)\n");
   }
   if (why.smallest_known_bytes() > 0) {
     text += StrCat("  smallest with a known plan: ",
-                   server::FormatBytesUp(why.smallest_known_bytes()), " (",
+                   formats::FormatBytesUp(why.smallest_known_bytes()), " (",
                    why.smallest_known_bytes(), " bytes)\n");
   }
   return text;
@@ -146,7 +147,7 @@ std::string InTheWay(const v1::Explanation& explanation, int most) {
 std::string ExplanationText(const v1::Explanation& explanation, int most) {
   if (!explanation.plan().feasible()) return InTheWay(explanation, most);
   std::string text;
-  const std::string price = server::PriceText(explanation.price_ns_per_byte());
+  const std::string price = formats::PriceText(explanation.price_ns_per_byte());
   if (!price.empty()) text += StrCat("  ", price, " at this budget\n");
   return text + Groups(explanation, most) + AtPeak(explanation, most);
 }

@@ -15,15 +15,15 @@
 #include "clients/cli/file_plan.h"
 #include "clients/cli/files.h"
 #include "clients/cli/server_client.h"
-#include "server/convert/capabilities.h"
-#include "server/convert/digest.h"
-#include "server/convert/graph_proto.h"
-#include "server/convert/json_scan.h"
-#include "server/convert/plan_json.h"
-#include "server/convert/plan_proto.h"
-#include "server/export/chrome_trace.h"
-#include "server/export/memory_snapshot.h"
-#include "server/export/timeline.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/convert/json_scan.h"
+#include "formats/convert/plan_json.h"
+#include "formats/convert/plan_proto.h"
+#include "formats/export/chrome_trace.h"
+#include "formats/export/memory_snapshot.h"
+#include "formats/export/timeline.h"
 
 namespace reprise::cli {
 namespace {
@@ -34,7 +34,7 @@ constexpr auto kMeasured = "measured";
 constexpr auto kMeasuredBase = "measured without a plan";
 constexpr int64_t kMostFileBytes = int64_t{1} << 30;
 
-using Timelines = std::vector<server::ExportTimeline>;
+using Timelines = std::vector<formats::ExportTimeline>;
 
 class ExportCommand : public Command {
  public:
@@ -54,7 +54,7 @@ class ExportCommand : public Command {
   Status AddStoredPlan(const ServerClient& client, const std::string& plan_id,
                        Timelines& out) const;
   // What --of asks for, else the first that the viewer can show.
-  StatusOr<const server::ExportTimeline*> Choose(const Timelines& all) const;
+  StatusOr<const formats::ExportTimeline*> Choose(const Timelines& all) const;
   std::string DefaultPath() const;
   int Write(const Timelines& all, const Globals& globals, Console& console);
 
@@ -136,19 +136,19 @@ Status ExportCommand::AddPredicted(const planner::StepGraph& graph,
                                    Timelines& out) const {
   if (!schedule.empty()) {
     ASSIGN_OR_RETURN(out.emplace_back(),
-                     server::PredictedTimeline(kPredicted, graph, schedule,
-                                               capabilities, reserve_bytes));
+                     formats::PredictedTimeline(kPredicted, graph, schedule,
+                                                capabilities, reserve_bytes));
   }
   const planner::Schedule base =
       planner::BaseSchedule(graph, capabilities.free_policy);
   ASSIGN_OR_RETURN(
-      server::ExportTimeline timeline,
-      server::PredictedTimeline(kPredictedBase, graph, base, capabilities, 0));
+      formats::ExportTimeline timeline,
+      formats::PredictedTimeline(kPredictedBase, graph, base, capabilities, 0));
   // What was measured beyond the model belongs to it everywhere.
   const int64_t missing = base_peak_bytes - timeline.PeakBytes();
   if (missing > 0) {
     timeline.static_bytes += missing;
-    for (server::ExportPoint& point : timeline.curve) point.bytes += missing;
+    for (formats::ExportPoint& point : timeline.curve) point.bytes += missing;
   }
   out.push_back(std::move(timeline));
   return OkStatus();
@@ -157,14 +157,14 @@ Status ExportCommand::AddPredicted(const planner::StepGraph& graph,
 StatusOr<Timelines> ExportCommand::OfGraphFile(const std::string& path) const {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
-                   server::ToPlanner(file.graph));
+                   formats::ToPlanner(file.graph));
   Timelines all;
   RETURN_IF_ERROR(AddPredicted(graph, {}, {}, 0, 0, all));
   return all;
 }
 
 StatusOr<Timelines> ExportCommand::OfPlanFile(const std::string& text) const {
-  StatusOr<server::PlanText> read = server::ReadPlanText(text);
+  StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
   if (!read.ok()) {
     return Status(read.status().code(),
                   StrCat(what_, ": ", read.status().message()));
@@ -193,7 +193,7 @@ StatusOr<Timelines> ExportCommand::OfPlanFile(const std::string& text) const {
 StatusOr<Timelines> ExportCommand::OfFile() const {
   if (what_.ends_with(".pb")) return OfGraphFile(what_);
   ASSIGN_OR_RETURN(const std::string text, ReadFile(what_, kMostFileBytes));
-  const StatusOr<server::JsonScan> scan = server::ScanJson(text);
+  const StatusOr<formats::JsonScan> scan = formats::ScanJson(text);
   if (!scan.ok()) {
     return Status(scan.status().code(),
                   StrCat(what_, ": ", scan.status().message()));
@@ -209,13 +209,13 @@ Status ExportCommand::AddStoredPlan(const ServerClient& client,
   ASSIGN_OR_RETURN(const v1::Explanation explained, client.Explain(plan_id));
   const v1::Plan& plan = explained.plan();
   ASSIGN_OR_RETURN(const v1::StepGraph proto, client.GetGraph(plan.graph_id()));
-  ASSIGN_OR_RETURN(const planner::StepGraph graph, server::ToPlanner(proto));
+  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
   ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
-                   server::ToPlanner(explained.capabilities()));
+                   formats::ToPlanner(explained.capabilities()));
   planner::Schedule schedule;
   int64_t reserve_bytes = 0;
   if (plan.feasible()) {
-    ASSIGN_OR_RETURN(schedule, server::ToSchedule(plan, graph));
+    ASSIGN_OR_RETURN(schedule, formats::ToSchedule(plan, graph));
     ASSIGN_OR_RETURN(const planner::Evaluation evaluation,
                      planner::Evaluate(graph, schedule, capabilities));
     reserve_bytes =
@@ -230,7 +230,7 @@ StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
   const auto run = client.GetRun(what_);
   if (!run.ok()) {
     if (run.status().code() != Code::kNotFound ||
-        !server::ParseHexId(what_).ok()) {
+        !formats::ParseHexId(what_).ok()) {
       return run.status();
     }
     const Status added = AddStoredPlan(client, what_, all);
@@ -243,7 +243,7 @@ StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
   }
   name_ = run->name();
   for (const bool planned : {true, false}) {
-    server::MeasuredTimeline measured(planned ? kMeasured : kMeasuredBase);
+    formats::MeasuredTimeline measured(planned ? kMeasured : kMeasuredBase);
     const Status read =
         client.ReadStep(run->run_id(), planned,
                         [&](const v1::StepPart& part) { measured.Add(part); });
@@ -256,7 +256,7 @@ StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
   } else if (!run->graph_id().empty()) {
     ASSIGN_OR_RETURN(const v1::StepGraph proto,
                      client.GetGraph(run->graph_id()));
-    ASSIGN_OR_RETURN(const planner::StepGraph graph, server::ToPlanner(proto));
+    ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
     RETURN_IF_ERROR(
         AddPredicted(graph, {}, {}, 0, proto.measured_peak_bytes(), all));
   }
@@ -268,7 +268,7 @@ StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
   return all;
 }
 
-StatusOr<const server::ExportTimeline*> ExportCommand::Choose(
+StatusOr<const formats::ExportTimeline*> ExportCommand::Choose(
     const Timelines& all) const {
   const std::string wanted = of_ == "measured"         ? kMeasured
                              : of_ == "measured-base"  ? kMeasuredBase
@@ -277,7 +277,7 @@ StatusOr<const server::ExportTimeline*> ExportCommand::Choose(
                                                        : "";
   if (wanted.empty()) return &all.front();
   std::string there;
-  for (const server::ExportTimeline& one : all) {
+  for (const formats::ExportTimeline& one : all) {
     if (one.title == wanted) return &one;
     there += StrCat(there.empty() ? "" : ", ", one.title);
   }
@@ -288,16 +288,16 @@ StatusOr<const server::ExportTimeline*> ExportCommand::Choose(
 int ExportCommand::Write(const Timelines& all, const Globals& globals,
                          Console& console) {
   std::string text;
-  const server::ExportTimeline* shown = &all.front();
+  const formats::ExportTimeline* shown = &all.front();
   std::vector<std::string> titles;
   if (format_ == "chrome") {
-    text = server::WriteChromeTrace(name_.empty() ? what_ : name_, all);
+    text = formats::WriteChromeTrace(name_.empty() ? what_ : name_, all);
     for (const auto& one : all) titles.push_back(one.title);
   } else {
     const auto chosen = Choose(all);
     if (!chosen.ok()) return console.Error(chosen.status());
     shown = *chosen;
-    text = server::WriteMemorySnapshot(*shown);
+    text = formats::WriteMemorySnapshot(*shown);
     titles.push_back(shown->title);
   }
   const Status written = WriteFile(out_, text, force_);

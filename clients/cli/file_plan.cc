@@ -8,11 +8,11 @@
 #include "clients/cli/files.h"
 #include "clients/cli/interrupt.h"
 #include "clients/cli/plan_options.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/explain_proto.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/solve/solve_plan.h"
 #include "planner/explain/explain.h"
-#include "server/convert/capabilities.h"
-#include "server/convert/explain_proto.h"
-#include "server/convert/graph_proto.h"
-#include "server/solve/solve_plan.h"
 
 namespace reprise::cli {
 
@@ -21,8 +21,8 @@ StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
                                  const PlanningOptions& options,
                                  bool& wrong_usage) {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
-  StatusOr<server::Task> task =
-      server::MakeTask(file.graph, file.graph_id, budget, options.capabilities);
+  StatusOr<formats::Task> task = formats::MakeTask(
+      file.graph, file.graph_id, budget, options.capabilities);
   // The graph was checked by ReadGraph: what is left to refuse is the budget.
   wrong_usage = !task.ok();
   if (!task.ok()) return task.status();
@@ -33,12 +33,12 @@ StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
   options.Apply(result.task.request);
   watch.Attach(result.task.request);
   ASSIGN_OR_RETURN(result.plan,
-                   server::SolvePlan(result.task.graph, result.task.request,
-                                     {.threads = options.threads}));
+                   formats::SolvePlan(result.task.graph, result.task.request,
+                                      {.threads = options.threads}));
   if (result.plan.undecided && CatchInterrupt::Asked()) {
     return Cancelled("interrupted before a plan was found");
   }
-  result.proto = server::ToProto(result.task, result.plan, watch.elapsed_ms());
+  result.proto = formats::ToProto(result.task, result.plan, watch.elapsed_ms());
   return result;
 }
 
@@ -63,16 +63,16 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
                graph_path, " is ", file.graph_id, "; make a new plan"));
   }
   CheckedPlan checked;
-  ASSIGN_OR_RETURN(checked.graph, server::ToPlanner(file.graph));
+  ASSIGN_OR_RETURN(checked.graph, formats::ToPlanner(file.graph));
   ASSIGN_OR_RETURN(v1::Capabilities executor,
-                   server::ParseCapabilities(
+                   formats::ParseCapabilities(
                        plan.executor().empty() ? "free" : plan.executor()));
   executor.set_seeded_ok(true);  // what was possible then is in the schedule
   executor.set_collective_ok(true);
   if (executor.execution() == v1::EXECUTION_NESTED) executor.set_max_runs(0);
   executor.set_lazy_region(plan.lazy_region());
-  ASSIGN_OR_RETURN(checked.capabilities, server::ToPlanner(executor));
-  ASSIGN_OR_RETURN(checked.schedule, server::ToSchedule(plan, checked.graph));
+  ASSIGN_OR_RETURN(checked.capabilities, formats::ToPlanner(executor));
+  ASSIGN_OR_RETURN(checked.schedule, formats::ToSchedule(plan, checked.graph));
   StatusOr<PeakReport> report =
       ReportPeak(checked.graph, checked.schedule, checked.capabilities);
   if (!report.ok()) {
@@ -80,7 +80,7 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
         StrCat(path, ": not a valid plan: ", report.status().message()));
   }
   if (checked.capabilities.execution != planner::Execution::kFree) {
-    const Status regions = server::CheckRegions(
+    const Status regions = formats::CheckRegions(
         plan, checked.graph, checked.schedule, checked.capabilities);
     if (!regions.ok()) {
       return InvalidArgument(StrCat(path, ": not a plan of executor ",
@@ -98,11 +98,11 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
 
 v1::Explanation ExplainFilePlan(const FilePlan& plan) {
   v1::Explanation explanation =
-      server::ToProto(plan.task.graph,
-                      planner::Explain(plan.task.graph, plan.plan,
-                                       plan.task.request.budget_bytes,
-                                       plan.task.request.capabilities),
-                      plan.task.reserve_bytes);
+      formats::ToProto(plan.task.graph,
+                       planner::Explain(plan.task.graph, plan.plan,
+                                        plan.task.request.budget_bytes,
+                                        plan.task.request.capabilities),
+                       plan.task.reserve_bytes);
   *explanation.mutable_plan() = plan.proto;
   *explanation.mutable_capabilities() = plan.task.capabilities;
   return explanation;
@@ -112,9 +112,9 @@ v1::Explanation ExplainCheckedPlan(const CheckedPlan& checked,
                                    const v1::Plan& plan) {
   const int64_t reserve_bytes =
       plan.peak_bytes() - checked.report.evaluation.peak_bytes;
-  const planner::Plan view = server::ToPlanner(
+  const planner::Plan view = formats::ToPlanner(
       plan, checked.schedule, checked.report.evaluation, reserve_bytes);
-  v1::Explanation explanation = server::ToProto(
+  v1::Explanation explanation = formats::ToProto(
       checked.graph,
       planner::Explain(checked.graph, view, plan.budget_bytes() - reserve_bytes,
                        checked.capabilities),

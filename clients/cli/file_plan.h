@@ -11,16 +11,16 @@
 #include "clients/cli/console.h"
 #include "clients/cli/peak_report.h"
 #include "clients/cli/planning_flags.h"
+#include "formats/convert/plan_proto.h"
 #include "planner/planner.h"
 #include "reprise/v1/plan.pb.h"
 #include "reprise/v1/planner.pb.h"
-#include "server/convert/plan_proto.h"
 
 namespace reprise::cli {
 
 // A plan with all that made it.
 struct FilePlan {
-  server::Task task;
+  formats::Task task;
   planner::Plan plan;
   v1::Plan proto;
 };

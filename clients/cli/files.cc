@@ -13,9 +13,9 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
-#include "server/convert/digest.h"
-#include "server/convert/graph_json.h"
-#include "server/convert/graph_proto.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/graph_json.h"
+#include "formats/convert/graph_proto.h"
 
 namespace reprise::cli {
 namespace {
@@ -186,17 +186,17 @@ Status WriteFile(const std::string& path, std::string_view text, bool force) {
 
 StatusOr<GraphFile> ReadGraph(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text,
-                   ReadFile(path, server::kMaxGraphTextBytes));
+                   ReadFile(path, formats::kMaxGraphTextBytes));
   StatusOr<v1::StepGraph> graph = EndsWith(path, ".pb")
-                                      ? server::ReadGraphBytes(text)
-                                      : server::ReadGraphText(text);
+                                      ? formats::ReadGraphBytes(text)
+                                      : formats::ReadGraphText(text);
   if (!graph.ok()) {
     return Status(graph.status().code(),
                   StrCat(path, ": ", graph.status().message()));
   }
   GraphFile file;
   file.graph = *std::move(graph);
-  file.graph_id = server::HexId(server::IdOf(file.graph.SerializeAsString()));
+  file.graph_id = formats::HexId(formats::IdOf(file.graph.SerializeAsString()));
   return file;
 }
 

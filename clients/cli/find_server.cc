@@ -45,7 +45,7 @@ StatusOr<Announced> ReadAnnounced(const std::string& path) {
   };
   if (!json.is_object() || word("listen").empty()) {
     return FailedPrecondition(
-        StrCat(path, ": is not what a server writes; remove it"));
+        StrCat(path, ": was not written by a server; remove it"));
   }
   // Beside this file whatever the daemon calls that folder: it may be in
   // another container.
@@ -82,7 +82,7 @@ StatusOr<std::string> ReadTokenFile(const std::string& path) {
   }
   for (const char c : token) {
     if (c > ' ' && c < 0x7f) continue;
-    return InvalidArgument(StrCat(path, ": is not a token of one line"));
+    return InvalidArgument(StrCat(path, ": must hold a token, on one line"));
   }
   return token;
 }

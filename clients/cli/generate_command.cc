@@ -11,9 +11,9 @@
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/files.h"
+#include "formats/convert/graph_json.h"
+#include "formats/convert/graph_proto.h"
 #include "planner/model/evaluate.h"
-#include "server/convert/graph_json.h"
-#include "server/convert/graph_proto.h"
 
 namespace reprise::cli {
 namespace {
@@ -62,7 +62,7 @@ int GenerateCommand::Run(const Globals& globals, Console& console) {
   if (out_.empty() && !globals.json) {
     out_ = StrCat(kind_, "-", ops_, ".graph.json");
   }
-  const std::string text = server::WriteGraphText(server::ToProto(*graph));
+  const std::string text = formats::WriteGraphText(formats::ToProto(*graph));
   if (globals.json) console.Raw(text);
   if (out_.empty()) return kDone;
   const Status written = WriteFile(out_, text, force_);

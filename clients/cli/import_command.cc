@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise import FILE: what another tool recorded becomes a run on the server,
-// or a step graph in a file. The formats are in server/import.
+// or a step graph in a file. The formats are in formats/import.
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,8 +13,8 @@
 #include "clients/cli/exit_code.h"
 #include "clients/cli/files.h"
 #include "clients/cli/server_client.h"
-#include "server/convert/graph_json.h"
-#include "server/import/import_file.h"
+#include "formats/convert/graph_json.h"
+#include "formats/import/import_file.h"
 
 namespace reprise::cli {
 namespace {
@@ -29,16 +29,16 @@ class ImportCommand : public Command {
   int Run(const Globals& globals, Console& console) override;
 
  private:
-  StatusOr<server::ImportedFile> Read(Console& console) const;
+  StatusOr<formats::ImportedFile> Read(Console& console) const;
   // The step graph into a file.
-  int Write(const server::ImportedFile& import, const Globals& globals,
+  int Write(const formats::ImportedFile& import, const Globals& globals,
             Console& console);
   // The run to a server.
-  int Upload(const server::ImportedFile& import, const ServerClient& client,
+  int Upload(const formats::ImportedFile& import, const ServerClient& client,
              const Globals& globals, Console& console);
-  static void PrintSummary(const server::ImportedFile& import,
+  static void PrintSummary(const formats::ImportedFile& import,
                            Console& console);
-  static void PrintNotes(const server::ImportedFile& import, Console& console);
+  static void PrintNotes(const formats::ImportedFile& import, Console& console);
 
   std::string path_;
   std::string out_;
@@ -91,32 +91,32 @@ int ImportCommand::Run(const Globals& globals, Console& console) {
         return console.UsageError(status.message());
       }
       // What is wrong with the file comes first: it can be said without one.
-      const StatusOr<server::ImportedFile> import = Read(console);
+      const StatusOr<formats::ImportedFile> import = Read(console);
       console.ClearProgress();
       return console.Error(import.ok() ? status : import.status());
     }
     client = *std::move(connected);
   }
-  const StatusOr<server::ImportedFile> import = Read(console);
+  const StatusOr<formats::ImportedFile> import = Read(console);
   console.ClearProgress();
   if (!import.ok()) return console.Error(import.status());
   return client ? Upload(*import, *client, globals, console)
                 : Write(*import, globals, console);
 }
 
-StatusOr<server::ImportedFile> ImportCommand::Read(Console& console) const {
+StatusOr<formats::ImportedFile> ImportCommand::Read(Console& console) const {
   console.Progress(StrCat("reading ", path_));
-  return server::ImportedFile::Read(
-      [path = path_] { return server::ByteSource::OpenFile(path); },
+  return formats::ImportedFile::Read(
+      [path = path_] { return formats::ByteSource::OpenFile(path); },
       {.file = path_,
        .name = name_.empty() ? FileName(path_) : name_,
        .device = device_,
        .step = step_});
 }
 
-void ImportCommand::PrintSummary(const server::ImportedFile& import,
+void ImportCommand::PrintSummary(const formats::ImportedFile& import,
                                  Console& console) {
-  const server::MemorySummary& summary = import.summary();
+  const formats::MemorySummary& summary = import.summary();
   if (import.has_memory()) {
     console.Line(
         StrCat(summary.format, ": ", summary.events, " memory events of ",
@@ -132,14 +132,14 @@ void ImportCommand::PrintSummary(const server::ImportedFile& import,
   }
 }
 
-void ImportCommand::PrintNotes(const server::ImportedFile& import,
+void ImportCommand::PrintNotes(const formats::ImportedFile& import,
                                Console& console) {
   for (const std::string& note : import.summary().notes) {
     console.Note("  note: " + note);
   }
 }
 
-int ImportCommand::Write(const server::ImportedFile& import,
+int ImportCommand::Write(const formats::ImportedFile& import,
                          const Globals& globals, Console& console) {
   if (import.graph() == nullptr) {
     return console.Error(FailedPrecondition(StrCat(
@@ -149,7 +149,8 @@ int ImportCommand::Write(const server::ImportedFile& import,
         "server")));
   }
   const v1::StepGraph& graph = *import.graph();
-  const Status written = WriteFile(out_, server::WriteGraphText(graph), force_);
+  const Status written =
+      WriteFile(out_, formats::WriteGraphText(graph), force_);
   if (!written.ok()) return console.Error(written);
   if (globals.json) {
     const nlohmann::ordered_json json = {
@@ -169,10 +170,10 @@ int ImportCommand::Write(const server::ImportedFile& import,
   return kDone;
 }
 
-int ImportCommand::Upload(const server::ImportedFile& import,
+int ImportCommand::Upload(const formats::ImportedFile& import,
                           const ServerClient& client, const Globals& globals,
                           Console& console) {
-  const server::RunIdentity identity = server::NewIdentity();
+  const formats::RunIdentity identity = formats::NewIdentity();
   const std::string& run_id = identity.run_id;
   const bool folded = import.folds();
   console.Progress("sending to " + client.endpoint().target);

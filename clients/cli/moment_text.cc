@@ -7,7 +7,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/columns.h"
-#include "server/convert/graph_names.h"
+#include "formats/convert/graph_names.h"
 
 namespace reprise::cli {
 namespace {
@@ -45,8 +45,8 @@ void PrintStorages(const v1::ShownMoment& shown, Console& console) {
     const std::string where = held.name().empty() ? held.module() : held.name();
     console.Line(StrCat(
         "  ", Right(FormatBytes(held.bytes()), 11), "  ",
-        Left(std::string(server::WordOf(server::kCategoryNames,
-                                        static_cast<int>(held.category()))),
+        Left(std::string(formats::WordOf(formats::kCategoryNames,
+                                         static_cast<int>(held.category()))),
              15),
         "  ", Left(held.made_by().empty() ? "-" : held.made_by(), 32), "  ",
         where));

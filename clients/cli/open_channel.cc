@@ -23,7 +23,7 @@ StatusOr<std::string> LeafOf(const std::string& path) {
   const size_t begin = text.find("-----BEGIN CERTIFICATE-----");
   const size_t end = text.find(kEnd);
   if (begin == std::string::npos || end == std::string::npos || end < begin) {
-    return FailedPrecondition(StrCat(path, ": is no certificate in PEM"));
+    return FailedPrecondition(StrCat(path, ": is not a certificate in PEM"));
   }
   return text.substr(begin, end + kEnd.size() - begin);
 }

@@ -6,7 +6,7 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
-#include "server/convert/graph_names.h"
+#include "formats/convert/graph_names.h"
 
 namespace reprise::cli {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 std::string_view CategoryOf(const planner::StepGraph& graph, int storage) {
   const auto category = graph.storages[static_cast<size_t>(storage)].category;
   const std::string_view word =
-      server::WordOf(server::kCategoryNames, static_cast<int>(category));
+      formats::WordOf(formats::kCategoryNames, static_cast<int>(category));
   return word.empty() ? "unknown" : word;
 }
 
@@ -50,7 +50,7 @@ StatusOr<PeakReport> ReportPeak(const planner::StepGraph& graph,
       made_by[static_cast<size_t>(s)] = op;
     }
   }
-  std::vector<int64_t> by_category(std::size(server::kCategoryNames), 0);
+  std::vector<int64_t> by_category(std::size(formats::kCategoryNames), 0);
   const int32_t at = report.evaluation.peak_entry;
   for (const planner::Lifetime& life : planner::Lifetimes(graph, schedule)) {
     if (life.born > at || at >= life.dead) continue;
@@ -71,7 +71,7 @@ StatusOr<PeakReport> ReportPeak(const planner::StepGraph& graph,
   }
   for (size_t c = 0; c < by_category.size(); ++c) {
     if (by_category[c] == 0) continue;
-    const std::string_view word = server::kCategoryNames[c];
+    const std::string_view word = formats::kCategoryNames[c];
     report.categories.push_back(
         {word.empty() ? "unknown" : std::string(word), by_category[c]});
   }

@@ -16,9 +16,9 @@
 #include "clients/cli/interrupt.h"
 #include "clients/cli/planning_flags.h"
 #include "clients/cli/server_client.h"
-#include "server/convert/digest.h"
-#include "server/convert/plan_json.h"
-#include "server/convert/sentence.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/plan_json.h"
+#include "formats/convert/sentence.h"
 
 namespace reprise::cli {
 namespace {
@@ -74,7 +74,7 @@ CLI::App* PlanCommand::Define(CLI::App& app) {
 int PlanCommand::Run(const Globals& globals, Console& console) {
   const StatusOr<Budget> budget = ParseBudget(budget_);
   if (!budget.ok()) return console.UsageError(budget.status().message());
-  is_file_ = Exists(graph_) || !server::ParseHexId(graph_).ok();
+  is_file_ = Exists(graph_) || !formats::ParseHexId(graph_).ok();
   const auto options = flags_.Check(is_file_);
   if (!options.ok()) return console.UsageError(options.status().message());
   options_ = *options;
@@ -121,7 +121,7 @@ StatusOr<v1::Plan> PlanCommand::PlanStored(const Globals& globals,
 
 int PlanCommand::Report(const Globals& globals, Console& console,
                         const v1::Plan& plan) {
-  const std::string text = server::WritePlanText(plan, graph_);
+  const std::string text = formats::WritePlanText(plan, graph_);
   if (globals.json) {
     console.Raw(text);
   } else {
@@ -132,7 +132,7 @@ int PlanCommand::Report(const Globals& globals, Console& console,
       console.Raw(ExplanationText(explanation_, kShownLines));
     }
     const bool searched = options_.strategy == planner::Strategy::kAuto;
-    return searched && server::Undecided(plan) ? kTimedOut : kNoPlan;
+    return searched && formats::Undecided(plan) ? kTimedOut : kNoPlan;
   }
   if (!globals.json) {
     console.Line(StrCat("  ", plan.saved_size(), " saved, ",

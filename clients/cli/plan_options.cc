@@ -7,7 +7,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/interrupt.h"
-#include "server/convert/capabilities.h"
+#include "formats/convert/capabilities.h"
 
 namespace reprise::cli {
 
@@ -16,16 +16,17 @@ using std::chrono::steady_clock;
 
 StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name) {
   const std::string preset = name.substr(0, name.find(':'));
-  StatusOr<v1::Capabilities> parsed = server::ParseCapabilities(name);
+  StatusOr<v1::Capabilities> parsed = formats::ParseCapabilities(name);
   if (parsed.ok() && !name.empty() && name.find(',') == std::string::npos) {
     return parsed;
   }
-  if (server::ParseCapabilities(preset).ok() && !parsed.ok()) {
+  if (formats::ParseCapabilities(preset).ok() && !parsed.ok()) {
     return InvalidArgument(StrCat("--executor ", name.substr(0, 40), ": ",
                                   parsed.status().message()));
   }
   return InvalidArgument(StrCat("--executor ", name.substr(0, 40),
-                                ": must be one of ", server::KnownExecutors()));
+                                ": must be one of ",
+                                formats::KnownExecutors()));
 }
 
 StatusOr<milliseconds> ParseTimeLimit(const std::string& text) {

@@ -14,7 +14,7 @@
 
 namespace reprise::cli {
 
-// One executor of server/convert/capabilities.h: "free", "tape",
+// One executor of formats/convert/capabilities.h: "free", "tape",
 // "free:seeded_ok=1". INVALID_ARGUMENT for others.
 StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name);
 

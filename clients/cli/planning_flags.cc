@@ -3,8 +3,8 @@
 
 #include "base/str_cat.h"
 #include "clients/cli/plan_options.h"
+#include "formats/convert/search_options.h"
 #include "planner/construct/strategy.h"
-#include "server/convert/search_options.h"
 
 namespace reprise::cli {
 
@@ -23,7 +23,7 @@ void PlanningOptions::Apply(v1::PlanRequest& request) const {
   request.set_target_gap(target_gap);
   request.set_seed(seed);
   request.set_threads(static_cast<uint32_t>(threads));
-  request.set_strategy(server::ToProto(strategy));
+  request.set_strategy(formats::ToProto(strategy));
 }
 
 void PlanningOptions::Apply(v1::SweepRequest& request) const {

@@ -58,12 +58,14 @@ class RmCommand : public Command {
     sub->add_option("--older-than", older_than_,
                     "Runs that ended longer ago: 30d, 12h, 45m");
     keep_ = sub->add_option("--keep-last", keep_last_,
-                            "All runs but so many of the newest")
+                            "Remove all runs but the newest N")
                 ->check(CLI::Range(0, 1'000'000));
     sub->add_flag("--yes,-y", yes_, "Do not ask");
     sub->footer(
-        "Runs that are under way stay. With both rules, runs go that fit "
-        "both.\n\nExample:\n  reprise rm --older-than 30d --keep-last 20");
+        "Runs that are still going on are kept. With both rules, only runs "
+        "that "
+        "match both are\nremoved.\n\nExample:\n  reprise rm --older-than 30d "
+        "--keep-last 20");
     return sub;
   }
 
@@ -86,7 +88,7 @@ class RmCommand : public Command {
     }
     if (!yes_ && isatty(STDIN_FILENO) == 0) {
       return console.UsageError(
-          "rm: nobody is there to be asked; add --yes to remove them");
+          "rm: the input is not a terminal, so nobody can confirm; add --yes");
     }
     const auto client = ServerClient::Connect(globals);
     if (!client.ok()) return console.Error(client.status());

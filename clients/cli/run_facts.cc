@@ -9,7 +9,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/columns.h"
-#include "server/export/timeline.h"
+#include "formats/export/timeline.h"
 
 namespace reprise::cli {
 namespace {
@@ -23,7 +23,7 @@ struct Group {
 
 // What was allocated in the step and alive where it is highest, by name.
 std::vector<std::pair<std::string, Group>> AliveAtPeak(
-    const server::ExportTimeline& timeline, int64_t& before_bytes) {
+    const formats::ExportTimeline& timeline, int64_t& before_bytes) {
   int64_t live = timeline.static_bytes;
   int64_t peak = live;
   size_t until = 0;
@@ -37,7 +37,7 @@ std::vector<std::pair<std::string, Group>> AliveAtPeak(
   std::unordered_map<uint64_t, std::pair<int64_t, uint32_t>> alive;
   before_bytes = timeline.static_bytes;
   for (size_t i = 0; i < until; ++i) {
-    const server::ExportEvent& event = timeline.events[i];
+    const formats::ExportEvent& event = timeline.events[i];
     if (event.bytes > 0) {
       alive[event.address] = {event.bytes, event.what};
     } else if (alive.erase(event.address) == 0) {
@@ -77,7 +77,7 @@ Tone ToneOf(const v1::Verdict& verdict) {
 
 Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
                          Console& console) {
-  server::MeasuredTimeline measured("measured");
+  formats::MeasuredTimeline measured("measured");
   uint64_t step = 0;
   const Status read = client.ReadStep(run.run_id(), /*planned=*/false,
                                       [&](const v1::StepPart& part) {
@@ -87,7 +87,7 @@ Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
                                       });
   if (read.code() == Code::kNotFound) return OkStatus();
   RETURN_IF_ERROR(read);
-  const server::ExportTimeline timeline = measured.Finish();
+  const formats::ExportTimeline timeline = measured.Finish();
   int64_t before_bytes = 0;
   const auto alive = AliveAtPeak(timeline, before_bytes);
   console.Line(StrCat("\nAT THE MEASURED PEAK (",

@@ -1,29 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients/cli/runtime_paths.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
 #include "base/str_cat.h"
+#include "profiler/include/reprise_sockets.h"
 
 namespace reprise::cli {
 namespace {
 
-constexpr char kServiceSocket[] = "/run/reprise/agent.sock";
-
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-bool IsUsableFolder(const std::string& path) {
-  struct stat info {};
-  return !path.empty() && path[0] == '/' && stat(path.c_str(), &info) == 0 &&
-         S_ISDIR(info.st_mode) && info.st_uid == geteuid() &&
-         access(path.c_str(), W_OK | X_OK) == 0;
 }
 
 // The folder above the bin/ that this program is in; empty: not known.
@@ -37,23 +28,21 @@ std::filesystem::path Root() {
 
 std::string AgentSocket() {
   if (Environment("REPRISE_SOCKET").empty() &&
-      access(kServiceSocket, F_OK) == 0) {
-    return kServiceSocket;
+      access(REPRISE_SERVICE_SOCKET, F_OK) == 0) {
+    return REPRISE_SERVICE_SOCKET;
   }
   return PrivateSocket();
 }
 
 std::string PrivateSocket() {
-  if (std::string socket = Environment("REPRISE_SOCKET"); !socket.empty()) {
-    return socket;
-  }
-  if (const std::string xdg = Environment("XDG_RUNTIME_DIR");
-      IsUsableFolder(xdg)) {
-    return xdg + "/reprise/agent.sock";
-  }
-  std::string temporary = Environment("TMPDIR");
-  if (temporary.empty()) temporary = "/tmp";
-  return StrCat(temporary, "/reprise-", geteuid(), "/agent.sock");
+  RepriseSockets sockets;
+  RepriseFindSockets(nullptr, &sockets);
+  if (sockets.own >= 0) return sockets.path[sockets.own];
+  // Too long: whoever connects to it says so.
+  std::string socket = Environment("REPRISE_SOCKET");
+  return !socket.empty() ? socket
+                         : StrCat(Environment("TMPDIR"), "/reprise-", geteuid(),
+                                  "/agent.sock");
 }
 
 std::string ServerFile() {

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a daemon and its jobs meet on this machine (docs/command.md):
-//
-//   REPRISE_SOCKET                       if set, else
-//   /run/reprise/agent.sock              if it exists (the service), else
-//   $XDG_RUNTIME_DIR/reprise/agent.sock  if usable, else
-//   ${TMPDIR:-/tmp}/reprise-<uid>/agent.sock
-//
-// `server.json` lies beside the socket and says where the server listens.
+// Where a daemon and its jobs meet on this machine: at the places of
+// profiler/include/reprise_sockets.h (docs/command.md). `server.json` lies beside
+// the socket and says where the server listens.
 #pragma once
 
 #include <string>
 
 namespace reprise::cli {
 
-// The first of the list above.
+// The socket of the service where the machine has one, else PrivateSocket().
 std::string AgentSocket();
-// The same without the service: where a daemon of this user listens.
+// Where a daemon of this user listens.
 std::string PrivateSocket();
 std::string ServerFile();
 

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "base/data_dir.h"
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/files.h"
@@ -16,7 +17,6 @@
 #include "clients/cli/open_channel.h"
 #include "clients/cli/plan_options.h"
 #include "clients/cli/private_daemon.h"
-#include "server/paths.h"
 
 namespace reprise::cli {
 namespace {
@@ -97,7 +97,7 @@ StatusOr<ServerClient> ServerClient::ConnectOrStart(const Globals& globals,
       !globals.server.empty() || (named != nullptr && *named != '\0')) {
     return client;
   }
-  const StatusOr<std::string> folder = server::DefaultDataDir();
+  const StatusOr<std::string> folder = DefaultDataDir();
   if (!to_store && (!folder.ok() || !Exists(*folder + "/reprise.db"))) {
     return client;
   }

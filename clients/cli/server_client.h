@@ -56,7 +56,7 @@ class ServerClient {
                                                bool to_store = false);
 
   const Endpoint& endpoint() const { return endpoint_; }
-  // For streams that go up (server/import).
+  // For streams that go up (formats/import).
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   // Each waits at most ten seconds for its answer.

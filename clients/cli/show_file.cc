@@ -12,12 +12,12 @@
 #include "clients/cli/file_plan.h"
 #include "clients/cli/files.h"
 #include "clients/cli/peak_report.h"
+#include "formats/convert/graph_json.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/convert/json_scan.h"
+#include "formats/convert/plan_json.h"
+#include "formats/convert/sentence.h"
 #include "planner/planner.h"
-#include "server/convert/graph_json.h"
-#include "server/convert/graph_proto.h"
-#include "server/convert/json_scan.h"
-#include "server/convert/plan_json.h"
-#include "server/convert/sentence.h"
 
 namespace reprise::cli {
 namespace {
@@ -66,7 +66,7 @@ Status ShowGraph(const std::string& path, const Globals& globals,
                  Console& console) {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
-                   server::ToPlanner(file.graph));
+                   formats::ToPlanner(file.graph));
   const planner::Capabilities capabilities;
   ASSIGN_OR_RETURN(
       const PeakReport report,
@@ -102,7 +102,7 @@ Status ShowGraph(const std::string& path, const Globals& globals,
   if (smallest.blocking_op != planner::kNoOp) {
     console.Line(
         StrCat("  nothing fits in less than ",
-               server::FormatBytesUp(smallest.smallest_budget_bytes), ": op ",
+               formats::FormatBytesUp(smallest.smallest_budget_bytes), ": op ",
                smallest.blocking_op, " ",
                graph.ops[static_cast<size_t>(smallest.blocking_op)].name,
                " needs that"));
@@ -129,7 +129,7 @@ std::string MemoryJson(const CheckedPlan& checked) {
 
 Status ShowPlan(const std::string& path, const std::string& text,
                 const Globals& globals, Console& console) {
-  StatusOr<server::PlanText> read = server::ReadPlanText(text);
+  StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
   if (!read.ok()) {
     return Status(read.status().code(),
                   StrCat(path, ": ", read.status().message()));
@@ -141,7 +141,7 @@ Status ShowPlan(const std::string& path, const std::string& text,
     ASSIGN_OR_RETURN(checked, CheckPlanFile(path, plan, *graph_path));
   }
   if (globals.json) {
-    std::string json = server::WritePlanText(plan, read->graph);
+    std::string json = formats::WritePlanText(plan, read->graph);
     if (checked) {
       json.resize(json.rfind(" }"));
       json += StrCat(",\n  ", PeakJson(checked->graph, checked->report),
@@ -172,9 +172,10 @@ Status ShowPlan(const std::string& path, const std::string& text,
 
 int ShowFile(const std::string& path, const Globals& globals,
              Console& console) {
-  const StatusOr<std::string> text = ReadFile(path, server::kMaxGraphTextBytes);
+  const StatusOr<std::string> text =
+      ReadFile(path, formats::kMaxGraphTextBytes);
   if (!text.ok()) return console.Error(text.status());
-  const auto scan = server::ScanJson(*text);
+  const auto scan = formats::ScanJson(*text);
   const bool is_plan =
       scan.ok() && (scan->format.rfind("reprise.plan/", 0) == 0 ||
                     (!scan->has_format && scan->has_schedule));

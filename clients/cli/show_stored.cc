@@ -12,8 +12,8 @@
 #include "clients/cli/open_page.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/run_facts.h"
-#include "server/convert/digest.h"
-#include "server/convert/graph_names.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/graph_names.h"
 
 namespace reprise::cli {
 namespace {
@@ -77,8 +77,8 @@ void PrintExplanation(const v1::Explanation& explanation, Console& console) {
     if (name.empty()) name = StrCat("storage ", s.storage());
     console.Line(StrCat(
         "  ", Right(FormatBytes(s.bytes()), 11), "  ",
-        Left(std::string(server::WordOf(server::kCategoryNames,
-                                        static_cast<int>(s.category()))),
+        Left(std::string(formats::WordOf(formats::kCategoryNames,
+                                         static_cast<int>(s.category()))),
              15),
         "  ", Left(DecisionWord(s.decision()), 10), "  ", Left(name, 32),
         s.recompute_ns() > 0
@@ -168,7 +168,7 @@ int ShowStored(const std::string& id, bool open, const ServerClient& client,
                const Globals& globals, Console& console) {
   const auto run = client.GetRun(id);
   if (run.ok()) return ShowRun(*run, open, client, globals, console);
-  if (run.status().code() != Code::kNotFound || !server::ParseHexId(id).ok()) {
+  if (run.status().code() != Code::kNotFound || !formats::ParseHexId(id).ok()) {
     return console.Error(run.status());
   }
   const auto explanation = client.Explain(id);

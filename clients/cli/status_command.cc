@@ -5,6 +5,7 @@
 #include <ctime>
 #include <string>
 
+#include "base/data_dir.h"
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "clients/cli/command.h"
@@ -12,7 +13,6 @@
 #include "clients/cli/files.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
-#include "server/paths.h"
 
 namespace reprise::cli {
 namespace {
@@ -43,7 +43,7 @@ class StatusCommand : public Command {
       if (client.status().code() == Code::kInvalidArgument) {
         return console.UsageError(client.status().message());
       }
-      const StatusOr<std::string> folder = server::DefaultDataDir();
+      const StatusOr<std::string> folder = DefaultDataDir();
       // One that was named is elsewhere: what is here says nothing about it.
       const char* variable = std::getenv("REPRISE_SERVER");
       const bool named =
@@ -70,9 +70,9 @@ class StatusCommand : public Command {
   static void Print(const v1::ServerStatus& status, const Endpoint& endpoint,
                     Console& console) {
     if (status.degraded().empty()) {
-      console.Line(
-          StrCat("reprised ", status.version(), " is well at ", endpoint.url),
-          Tone::kGood);
+      console.Line(StrCat("reprised ", status.version(), " is running at ",
+                          endpoint.url),
+                   Tone::kGood);
     } else {
       console.Line(StrCat("reprised ", status.version(), " at ", endpoint.url,
                           ": ", status.degraded()),

@@ -18,10 +18,10 @@
 #include "clients/cli/planning_flags.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/graph_proto.h"
 #include "planner/planner.h"
-#include "server/convert/capabilities.h"
-#include "server/convert/digest.h"
-#include "server/convert/graph_proto.h"
 
 namespace reprise::cli {
 namespace {
@@ -88,7 +88,7 @@ CLI::App* SweepCommand::Define(CLI::App& app) {
 
 int SweepCommand::Run(const Globals& globals, Console& console) {
   globals_ = &globals;
-  const bool is_file = Exists(graph_) || !server::ParseHexId(graph_).ok();
+  const bool is_file = Exists(graph_) || !formats::ParseHexId(graph_).ok();
   const auto options = flags_.Check(is_file);
   if (!options.ok()) return console.UsageError(options.status().message());
   options_ = *options;
@@ -124,10 +124,10 @@ int SweepCommand::Run(const Globals& globals, Console& console) {
 Status SweepCommand::SweepFile(Console& console) {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_));
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
-                   server::ToPlanner(file.graph));
+                   formats::ToPlanner(file.graph));
   planner::Request request;
   ASSIGN_OR_RETURN(request.capabilities,
-                   server::ToPlanner(options_.capabilities));
+                   formats::ToPlanner(options_.capabilities));
   options_.Apply(request);
   const CatchInterrupt catch_interrupt;
   Watch watch(console, options_.time_limit);

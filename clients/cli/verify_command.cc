@@ -12,12 +12,12 @@
 #include "clients/cli/files.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/graph_json.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/convert/plan_json.h"
+#include "formats/convert/verify_proto.h"
 #include "planner/bounds/certify.h"
-#include "server/convert/capabilities.h"
-#include "server/convert/graph_json.h"
-#include "server/convert/graph_proto.h"
-#include "server/convert/plan_json.h"
-#include "server/convert/verify_proto.h"
 
 namespace reprise::cli {
 namespace {
@@ -70,8 +70,8 @@ int VerifyCommand::Run(const Globals& globals, Console& console) {
 StatusOr<v1::Verification> VerifyCommand::VerifyFiles() {
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(graph_));
   ASSIGN_OR_RETURN(const std::string text,
-                   ReadFile(plan_, server::kMaxGraphTextBytes));
-  StatusOr<server::PlanText> read = server::ReadPlanText(text);
+                   ReadFile(plan_, formats::kMaxGraphTextBytes));
+  StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
   if (!read.ok()) {
     return Status(read.status().code(),
                   StrCat(plan_, ": ", read.status().message()));
@@ -83,16 +83,16 @@ StatusOr<v1::Verification> VerifyCommand::VerifyFiles() {
                                      file.graph_id));
   }
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
-                   server::ToPlanner(file.graph));
+                   formats::ToPlanner(file.graph));
   // What was possible when the plan was made is in its schedule.
   ASSIGN_OR_RETURN(v1::Capabilities named,
-                   server::ParseCapabilities(
+                   formats::ParseCapabilities(
                        plan.executor().empty() ? "free" : plan.executor()));
   named.set_seeded_ok(true);
   named.set_collective_ok(true);
   ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
-                   server::ToPlanner(named));
-  return server::VerifyPlan(
+                   formats::ToPlanner(named));
+  return formats::VerifyPlan(
       graph, plan, planner::ExecutorOf(planner::WithExecution(capabilities)));
 }
 

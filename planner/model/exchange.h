@@ -2,7 +2,7 @@
 //
 // What searches of one step graph and one budget tell each other while they
 // run. The planner has no threads: whoever runs several searches makes one of
-// these, and any of them may call it at any time (server/solve).
+// these, and any of them may call it at any time (formats/solve).
 #pragma once
 
 #include <cstdint>

@@ -7,11 +7,11 @@
 
 #include "base/str_cat.h"
 #include "base/text.h"
+#include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/agent_session.h"
 #include "server/collect/capability_lines.h"
 #include "server/collect/moment.h"
-#include "server/convert/digest.h"
 
 namespace reprise::server {
 
@@ -165,7 +165,7 @@ Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
     return OkStatus();
   };
   auto json = MapSealed(message.fds[0], raw.bytes, REPRISE_MAX_GRAPH_BYTES,
-                        StrCat("graph ", HexId(raw.graph_id)));
+                        StrCat("graph ", formats::HexId(raw.graph_id)));
   if (!json.ok()) return not_planned(json.status().message());
   const bool asked =
       std::find(asked_.begin(), asked_.end(), wish) != asked_.end();

@@ -7,10 +7,10 @@
 
 #include "base/str_cat.h"
 #include "base/text.h"
+#include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
 #include "reprise/v1/ingest.pb.h"
 #include "server/collect/columns_writer.h"
-#include "server/convert/digest.h"
 
 namespace reprise::server {
 
@@ -18,7 +18,9 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 512;
 
-std::string PlanIdText(uint64_t id) { return id == 0 ? "" : HexId(id); }
+std::string PlanIdText(uint64_t id) {
+  return id == 0 ? "" : formats::HexId(id);
+}
 
 // ---- Builder ----
 

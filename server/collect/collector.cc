@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "formats/convert/digest.h"
 #include "server/collect/control_socket.h"
 #include "server/collect/drain_loop.h"
 #include "server/collect/forwarder.h"
 #include "server/collect/plan_relay.h"
 #include "server/collect/spool.h"
-#include "server/convert/digest.h"
 
 namespace reprise::server {
 
@@ -96,7 +96,7 @@ class Collector::Impl {
  private:
   // Down.plan: a plan nobody asked for.
   void Replan(int64_t key, const v1::PlanRef& reference) {
-    auto graph_id = ParseHexId(reference.graph_id());
+    auto graph_id = formats::ParseHexId(reference.graph_id());
     auto encoded = EncodePlan(reference.plan());
     if (!graph_id.ok() || !encoded.ok() || !reference.plan().feasible()) {
       return;

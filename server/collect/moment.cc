@@ -8,8 +8,8 @@
 
 #include "base/str_cat.h"
 #include "base/text.h"
+#include "formats/convert/digest.h"
 #include "server/collect/columns_writer.h"
-#include "server/convert/digest.h"
 
 namespace reprise::server {
 
@@ -24,7 +24,7 @@ Status CheckBytes(std::string_view field, int64_t value) {
 }
 
 Status CheckId(std::string_view field, const std::string& id) {
-  if (id.empty() || ParseHexId(id).ok()) return OkStatus();
+  if (id.empty() || formats::ParseHexId(id).ok()) return OkStatus();
   return InvalidArgument(
       StrCat("moment.", field, ": must be 16 hex digits or empty"));
 }
@@ -75,8 +75,8 @@ v1::Moment MomentOf(const reprise_place& place) {
     moment.set_phase(static_cast<v1::Phase>(place.phase));
   }
   if (place.graph_id == 0) return moment;
-  moment.set_graph_id(HexId(place.graph_id));
-  if (place.plan_id != 0) moment.set_plan_id(HexId(place.plan_id));
+  moment.set_graph_id(formats::HexId(place.graph_id));
+  if (place.plan_id != 0) moment.set_plan_id(formats::HexId(place.plan_id));
   if (place.op > 0 && place.op <= UINT32_MAX) {
     moment.set_op(static_cast<uint32_t>(place.op - 1));
   }

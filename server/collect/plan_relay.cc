@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/str_cat.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
 #include "server/collect/graph_measurement.h"
-#include "server/convert/capabilities.h"
-#include "server/convert/digest.h"
 
 namespace reprise::server {
 
@@ -49,7 +49,7 @@ StatusOr<EncodedPlan> EncodePlan(const v1::Plan& plan) {
   EncodedPlan encoded;
   encoded.peak_bytes = NotNegative(plan.peak_bytes());
   encoded.time_ns = NotNegative(plan.time_ns());
-  ASSIGN_OR_RETURN(encoded.plan_id, ParseHexId(plan.plan_id()));
+  ASSIGN_OR_RETURN(encoded.plan_id, formats::ParseHexId(plan.plan_id()));
   google::protobuf::util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   const auto printed =
@@ -198,7 +198,7 @@ PlanAnswer PlanRelay::Ask(Job& job) {
   };
 
   v1::PlanRequest request;
-  auto capabilities = ParseCapabilities(job.wish.capabilities);
+  auto capabilities = formats::ParseCapabilities(job.wish.capabilities);
   if (!capabilities.ok()) return failed(capabilities.status());
   *request.mutable_capabilities() = *std::move(capabilities);
   {
@@ -236,14 +236,16 @@ PlanAnswer PlanRelay::Ask(Job& job) {
 
 StatusOr<v1::StepGraph> PlanRelay::ParseGraph(const Job& job) const {
   const std::string_view json = job.json.text();
-  const uint64_t id = IdOf(json);
+  const uint64_t id = formats::IdOf(json);
   if (id != job.wish.graph_id) {
-    return InvalidArgument(StrCat("graph ", HexId(job.wish.graph_id),
-                                  ": its content has the id ", HexId(id)));
+    return InvalidArgument(StrCat("graph ", formats::HexId(job.wish.graph_id),
+                                  ": its content has the id ",
+                                  formats::HexId(id)));
   }
   if (std::count(json.begin(), json.end(), '{') > kMaxJsonObjects) {
-    return ResourceExhausted(StrCat("graph ", HexId(id), ": has more than ",
-                                    kMaxJsonObjects, " objects"));
+    return ResourceExhausted(StrCat("graph ", formats::HexId(id),
+                                    ": has more than ", kMaxJsonObjects,
+                                    " objects"));
   }
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
@@ -252,7 +254,7 @@ StatusOr<v1::StepGraph> PlanRelay::ParseGraph(const Job& job) const {
       google::protobuf::StringPiece(json.data(), json.size()), &graph, options);
   if (!parsed.ok()) {
     return InvalidArgument(
-        StrCat("graph ", HexId(id),
+        StrCat("graph ", formats::HexId(id),
                ": is no step graph in JSON: ", std::string(parsed.message())));
   }
   if (graph.static_bytes() == 0) {
@@ -270,7 +272,7 @@ StatusOr<std::string> PlanRelay::PutGraph(Job& job,
   const auto writer = stub_->PutGraph(call.context(), &reference);
   v1::GraphPart part;
   part.set_run_id(job.run_id);
-  part.set_graph_id(HexId(job.wish.graph_id));
+  part.set_graph_id(formats::HexId(job.wish.graph_id));
   size_t sent = 0;
   do {
     part.set_data(bytes.substr(sent, kPartBytes));
@@ -284,7 +286,7 @@ StatusOr<std::string> PlanRelay::PutGraph(Job& job,
   // Handed in before, and measured otherwise: what is stored there is this
   // graph, as its id was checked, and one set of times is enough.
   if (put.code() == Code::kAlreadyExists && job.measured) {
-    return HexId(job.wish.graph_id);
+    return formats::HexId(job.wish.graph_id);
   }
   RETURN_IF_ERROR(put);
   return reference.graph_id();

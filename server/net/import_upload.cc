@@ -15,7 +15,7 @@
 #include "base/str_cat.h"
 #include "base/text.h"
 #include "base/units.h"
-#include "server/import/import_file.h"
+#include "formats/import/import_file.h"
 #include "server/log.h"
 #include "server/net/connect.h"
 
@@ -249,15 +249,16 @@ void ImportUploads::Import(const File& file, const std::string& name,
     reply.Write(Line({{"progress", std::min(done, 1.0)}}));
     return OkStatus();
   };
-  const OpenSource open = [&]() -> StatusOr<ByteSource> {
-    if (file.bytes() == 0) return ByteSource::Over({});
-    ASSIGN_OR_RETURN(ByteSource source, ByteSource::OpenFile(file.path()));
+  const formats::OpenSource open = [&]() -> StatusOr<formats::ByteSource> {
+    if (file.bytes() == 0) return formats::ByteSource::Over({});
+    ASSIGN_OR_RETURN(formats::ByteSource source,
+                     formats::ByteSource::OpenFile(file.path()));
     before += std::exchange(last, 0);
     source.Watch(watch);
     return source;
   };
-  const RunIdentity identity = NewIdentity();
-  const auto import = ImportedFile::Read(
+  const formats::RunIdentity identity = formats::NewIdentity();
+  const auto import = formats::ImportedFile::Read(
       open, {.file = name, .name = name, .device = {}, .step = {}});
   sending = true;
   Status status = import.status();
@@ -268,7 +269,7 @@ void ImportUploads::Import(const File& file, const std::string& name,
     reply.End();
     return;
   }
-  const MemorySummary& summary = import->summary();
+  const formats::MemorySummary& summary = import->summary();
   LogInfo(StrCat("imported ", name, " (",
                  FormatBytes(static_cast<int64_t>(file.bytes())), ", ",
                  summary.format, ") as run ", identity.run_id));

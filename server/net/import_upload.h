@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // POST /import?name=trace.json: a file, as the page sends what was dropped on
-// it, becomes a run by the code of `reprise import` (server/import).
+// it, becomes a run by the code of `reprise import` (formats/import).
 //
 //   body, part by part ─▶ unnamed file in the data folder ─▶ ImportedFile
 //                                          ─▶ Ingest, PutGraph (in process)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/convert/digest.h"
+#include "formats/convert/digest.h"
 #include "server/service/handlers.h"
 #include "server/store/plan_rows.h"
 
@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kPartBytes = 1 << 20;
 
 Status SendGraph(Services& services, const v1::GraphRef& request, Call& call) {
-  RETURN_IF_ERROR(ParseHexId(request.graph_id()).status());
+  RETURN_IF_ERROR(formats::ParseHexId(request.graph_id()).status());
   std::string bytes;
   RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
     ASSIGN_OR_RETURN(const v1::StepGraph graph,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/convert/digest.h"
+#include "formats/convert/digest.h"
 #include "server/service/handlers.h"
 #include "server/store/plan_rows.h"
 
@@ -7,7 +7,7 @@ namespace reprise::server {
 
 StatusOr<v1::Plan> GetPlan(Services& services,
                            const v1::GetPlanRequest& request) {
-  RETURN_IF_ERROR(ParseHexId(request.plan_id()).status());
+  RETURN_IF_ERROR(formats::ParseHexId(request.plan_id()).status());
   v1::Plan plan;
   RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
     ASSIGN_OR_RETURN(PlanRow row, LoadPlan(db, request.plan_id()));

@@ -7,9 +7,9 @@
 
 #include "base/str_cat.h"
 #include "base/units.h"
-#include "server/convert/capabilities.h"
-#include "server/convert/graph_proto.h"
-#include "server/convert/plan_proto.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/convert/plan_proto.h"
 #include "server/service/handlers.h"
 #include "server/service/moment_view.h"
 #include "server/store/plan_rows.h"
@@ -39,15 +39,16 @@ std::optional<Walk> LoadWalk(Database& db, const v1::Moment& moment,
   if (id.empty()) return std::nullopt;
   const auto proto = LoadGraph(db, id);
   if (!proto.ok()) return std::nullopt;
-  auto graph = ToPlanner(*proto);
+  auto graph = formats::ToPlanner(*proto);
   if (!graph.ok()) return std::nullopt;
   Walk walk{.graph = *std::move(graph), .schedule = {}};
   if (!moment.plan_id().empty()) {
     const auto plan = LoadPlan(db, moment.plan_id());
     if (plan.ok() && plan->plan.feasible()) {
-      auto schedule = ToSchedule(plan->plan, walk.graph);
+      auto schedule = formats::ToSchedule(plan->plan, walk.graph);
       const bool valid = schedule.ok() && [&] {
-        const auto capabilities = ToPlanner(plan->request.capabilities());
+        const auto capabilities =
+            formats::ToPlanner(plan->request.capabilities());
         return capabilities.ok() &&
                planner::Evaluate(walk.graph, *schedule, *capabilities).ok();
       }();

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "base/str_cat.h"
-#include "server/convert/digest.h"
-#include "server/convert/search_options.h"
-#include "server/convert/sentence.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/search_options.h"
+#include "formats/convert/sentence.h"
+#include "formats/solve/solve_plan.h"
 #include "server/log.h"
-#include "server/solve/solve_plan.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
@@ -49,14 +49,14 @@ int ThreadsFor(uint32_t wanted) {
 std::string_view Outcome(const StatusOr<v1::Plan>& plan) {
   if (!plan.ok()) return "error";
   if (plan->proven_optimal()) return "optimal";
-  if (plan->interrupted() || Undecided(*plan)) return "timeout";
+  if (plan->interrupted() || formats::Undecided(*plan)) return "timeout";
   return plan->feasible() ? "feasible" : "infeasible";
 }
 
 }  // namespace
 
-StatusOr<Task> Planning::LoadTask(const v1::PlanRequest& request) {
-  RETURN_IF_ERROR(ParseHexId(request.graph_id()).status());
+StatusOr<formats::Task> Planning::LoadTask(const v1::PlanRequest& request) {
+  RETURN_IF_ERROR(formats::ParseHexId(request.graph_id()).status());
   if (request.reserve_bytes() < 0) {
     return InvalidArgument(StrCat("reserve_bytes: must not be negative, got ",
                                   request.reserve_bytes()));
@@ -66,9 +66,9 @@ StatusOr<Task> Planning::LoadTask(const v1::PlanRequest& request) {
     ASSIGN_OR_RETURN(graph, LoadGraph(db, request.graph_id()));
     return OkStatus();
   }));
-  return MakeTask(graph, request.graph_id(), request.budget(),
-                  request.capabilities(), request.reserve_bytes(),
-                  request.device_bytes(), request.device_free_bytes());
+  return formats::MakeTask(graph, request.graph_id(), request.budget(),
+                           request.capabilities(), request.reserve_bytes(),
+                           request.device_bytes(), request.device_free_bytes());
 }
 
 StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
@@ -79,13 +79,13 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
     return InvalidArgument(StrCat("time_limit_ms: at most ", kMaxTimeLimitMs,
                                   ", got ", request.time_limit_ms()));
   }
-  ASSIGN_OR_RETURN(Task task, LoadTask(request));
+  ASSIGN_OR_RETURN(formats::Task task, LoadTask(request));
   task.replan = replan;
   const auto limit = std::chrono::milliseconds(request.time_limit_ms() == 0
                                                    ? kDefaultTimeLimitMs
                                                    : request.time_limit_ms());
   RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  RETURN_IF_ERROR(ApplySearchOptions(request, task.request));
+  RETURN_IF_ERROR(formats::ApplySearchOptions(request, task.request));
   // Who gives a time wants it used; else the planner's own measure.
   task.request.until_stopped = request.time_limit_ms() != 0;
   const RunningCalls::Entry entry(calls_, request.request_id());
@@ -107,14 +107,15 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
       send();
     };
   }
-  ASSIGN_OR_RETURN(const planner::Plan plan,
-                   SolvePlan(task.graph, task.request,
-                             {.threads = ThreadsFor(request.threads())}));
+  ASSIGN_OR_RETURN(
+      const planner::Plan plan,
+      formats::SolvePlan(task.graph, task.request,
+                         {.threads = ThreadsFor(request.threads())}));
   if (stopping_) return Unavailable("the server is shutting down");
   if (hooks.cancelled && hooks.cancelled()) {
     return Cancelled("the client left before the plan was made");
   }
-  return ToProto(task, plan, MillisecondsSince(start));
+  return formats::ToProto(task, plan, MillisecondsSince(start));
 }
 
 Status Planning::CheckTrusted(const v1::Plan& plan) {

@@ -14,9 +14,9 @@
 #include <optional>
 
 #include "base/status.h"
+#include "formats/convert/plan_proto.h"
 #include "planner/planner.h"
 #include "reprise/v1/planner.pb.h"
-#include "server/convert/plan_proto.h"
 #include "server/metrics.h"
 #include "server/service/running_calls.h"
 #include "server/store/run_hub.h"
@@ -59,7 +59,7 @@ class Planning {
                                  int64_t measured_peak_bytes);
 
   // The question of a request, from the store.
-  StatusOr<Task> LoadTask(const v1::PlanRequest& request);
+  StatusOr<formats::Task> LoadTask(const v1::PlanRequest& request);
 
   // Calls that FinishPlan can name.
   RunningCalls& calls() { return calls_; }

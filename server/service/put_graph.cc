@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/str_cat.h"
-#include "server/convert/digest.h"
-#include "server/convert/graph_proto.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/graph_proto.h"
 #include "server/log.h"
 #include "server/service/handlers.h"
 #include "server/store/identifier.h"
@@ -17,11 +17,13 @@ StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
     RETURN_IF_ERROR(CheckIdentifier("run_id", run_id));
   }
   if (!graph_id.empty()) {
-    RETURN_IF_ERROR(ParseHexId(graph_id).status());
+    RETURN_IF_ERROR(formats::ParseHexId(graph_id).status());
   }
-  ASSIGN_OR_RETURN(const v1::StepGraph graph, ReadGraphBytes(serialized));
+  ASSIGN_OR_RETURN(const v1::StepGraph graph,
+                   formats::ReadGraphBytes(serialized));
   v1::GraphRef ref;
-  ref.set_graph_id(graph_id.empty() ? HexId(IdOf(serialized)) : graph_id);
+  ref.set_graph_id(graph_id.empty() ? formats::HexId(formats::IdOf(serialized))
+                                    : graph_id);
   RETURN_IF_ERROR(services.store.Write([&](Database& db) -> Status {
     const int64_t now_ns = RealtimeNs();
     RETURN_IF_ERROR(SaveGraph(db, ref.graph_id(), graph, now_ns));

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "base/str_cat.h"
-#include "server/convert/capabilities.h"
-#include "server/convert/graph_proto.h"
-#include "server/convert/plan_proto.h"
+#include "formats/convert/capabilities.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/convert/plan_proto.h"
 #include "server/store/plan_rows.h"
 
 namespace reprise::server {
@@ -20,10 +20,11 @@ StatusOr<StoredPlan> LoadStoredPlan(Store& store, const std::string& plan_id) {
     return OkStatus();
   }));
   StoredPlan plan;
-  ASSIGN_OR_RETURN(plan.graph, ToPlanner(graph));
-  ASSIGN_OR_RETURN(plan.capabilities, ToPlanner(row.request.capabilities()));
+  ASSIGN_OR_RETURN(plan.graph, formats::ToPlanner(graph));
+  ASSIGN_OR_RETURN(plan.capabilities,
+                   formats::ToPlanner(row.request.capabilities()));
   plan.asked_capabilities = row.request.capabilities();
-  ASSIGN_OR_RETURN(plan.schedule, ToSchedule(row.plan, plan.graph));
+  ASSIGN_OR_RETURN(plan.schedule, formats::ToSchedule(row.plan, plan.graph));
   if (row.plan.feasible()) {
     ASSIGN_OR_RETURN(
         plan.evaluation,

@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "base/str_cat.h"
-#include "server/convert/search_options.h"
+#include "formats/convert/search_options.h"
 #include "server/service/handlers.h"
 
 namespace reprise::server {
@@ -14,7 +14,8 @@ constexpr uint32_t kMaxPoints = 501;
 // The whole curve; what is not reached by then is answered from cheaper plans.
 constexpr uint32_t kDefaultSweepLimitMs = 20'000;
 
-v1::TradeoffPoint ToProto(const Task& task, const planner::CurvePoint& from) {
+v1::TradeoffPoint ToProto(const formats::Task& task,
+                          const planner::CurvePoint& from) {
   v1::TradeoffPoint to;
   to.set_budget_bytes(from.budget_bytes + task.reserve_bytes);
   to.set_feasible(from.feasible);
@@ -52,13 +53,13 @@ Status RunSweep(Services& services, const v1::SweepRequest& request,
   *question.mutable_capabilities() = request.capabilities();
   // Any budget will do: a sweep runs over all of them.
   question.set_budget("1.0x");
-  ASSIGN_OR_RETURN(Task task, services.planning.LoadTask(question));
+  ASSIGN_OR_RETURN(formats::Task task, services.planning.LoadTask(question));
   if (request.time_limit_ms() > kMaxTimeLimitMs) {
     return InvalidArgument(StrCat("time_limit_ms: at most ", kMaxTimeLimitMs,
                                   ", got ", request.time_limit_ms()));
   }
   RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  RETURN_IF_ERROR(ApplySearchOptions(request, task.request));
+  RETURN_IF_ERROR(formats::ApplySearchOptions(request, task.request));
   const RunningCalls::Entry entry(services.planning.calls(),
                                   request.request_id());
   const auto limit = std::chrono::milliseconds(request.time_limit_ms() == 0

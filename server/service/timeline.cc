@@ -6,7 +6,7 @@
 #include <array>
 #include <optional>
 
-#include "server/convert/graph_proto.h"
+#include "formats/convert/graph_proto.h"
 #include "server/service/handlers.h"
 #include "server/service/measured_step.h"
 #include "server/service/stored_plan.h"
@@ -131,7 +131,7 @@ Status PredictFromGraph(Store& store, const std::string& graph_id,
     ASSIGN_OR_RETURN(proto, LoadGraph(db, graph_id));
     return OkStatus();
   }));
-  ASSIGN_OR_RETURN(const planner::StepGraph graph, ToPlanner(proto));
+  ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
   ASSIGN_OR_RETURN(
       curves.predicted_base,
       Predict(graph, planner::BaseSchedule(graph, planner::FreePolicy::kEager),

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "formats/convert/sentence.h"
 #include "profiler/include/reprise_wire.h"
-#include "server/convert/sentence.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
@@ -159,7 +159,8 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
   verdict.set_validated(plan.feasible() && planned_steps_ > 0 &&
                         over_budget_steps_ == 0 && verdict.gradients_equal() &&
                         mismatches_ == 0 && withdrawn_.empty() && !died);
-  verdict.set_sentence(RunSentence(plan, verdict, unplanned_in_.size()));
+  verdict.set_sentence(
+      formats::RunSentence(plan, verdict, unplanned_in_.size()));
   return verdict;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "formats/convert/digest.h"
+#include "formats/convert/verify_proto.h"
 #include "planner/bounds/certify.h"
-#include "server/convert/digest.h"
-#include "server/convert/verify_proto.h"
 #include "server/service/handlers.h"
 #include "server/service/stored_plan.h"
 
@@ -9,10 +9,10 @@ namespace reprise::server {
 
 StatusOr<v1::Verification> Verify(Services& services,
                                   const v1::VerifyRequest& request) {
-  RETURN_IF_ERROR(ParseHexId(request.plan_id()).status());
+  RETURN_IF_ERROR(formats::ParseHexId(request.plan_id()).status());
   ASSIGN_OR_RETURN(const StoredPlan stored,
                    LoadStoredPlan(services.store, request.plan_id()));
-  return VerifyPlan(
+  return formats::VerifyPlan(
       stored.graph, stored.proto,
       planner::ExecutorOf(planner::WithExecution(stored.capabilities)));
 }

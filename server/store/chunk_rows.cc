@@ -25,11 +25,13 @@ Status InsertReports(Database& db, const Producer& producer,
   if (columns.checks_size() > 0) {
     ASSIGN_OR_RETURN(Statement insert,
                      db.Prepare("INSERT INTO checks (run_id, session_id, step,"
-                                " report) VALUES (?, ?, ?, ?)"));
+                                " plan_id, failed, report)"
+                                " VALUES (?, ?, ?, ?, ?, ?)"));
     for (const v1::VerifyReport& report : columns.checks()) {
       const std::string bytes = report.SerializeAsString();
       RETURN_IF_ERROR(insert.Run(producer.run_id, producer.session_id,
-                                 report.step(), Blob{bytes}));
+                                 report.step(), report.plan_id(),
+                                 report.failed(), Blob{bytes}));
     }
   }
   if (columns.states_size() > 0) {
@@ -142,22 +144,16 @@ StatusOr<std::vector<StateRow>> LoadPlanStates(Database& db,
 
 StatusOr<std::optional<FailedCheck>> FindFailedCheck(Database& db,
                                                      std::string_view plan_id) {
-  // Only reports that carry the id as bytes are looked into: there are few
-  // checks, and fewer questions.
   ASSIGN_OR_RETURN(Statement select,
-                   db.Prepare("SELECT run_id, report FROM checks"
-                              " WHERE instr(report, ?) > 0"));
-  RETURN_IF_ERROR(select.BindAll(Blob{plan_id}));
-  while (true) {
-    ASSIGN_OR_RETURN(const bool row, select.Step());
-    if (!row) return std::optional<FailedCheck>();
-    v1::VerifyReport report;
-    report.ParseFromString(std::string(select.Bytes(1)));
-    if (report.failed() && report.plan_id() == plan_id) {
-      return std::optional<FailedCheck>(
-          {.run_id = std::string(select.Text(0)), .step = report.step()});
-    }
-  }
+                   db.Prepare("SELECT run_id, step FROM checks"
+                              " WHERE failed = 1 AND plan_id = ?"
+                              " ORDER BY id LIMIT 1"));
+  RETURN_IF_ERROR(select.BindAll(plan_id));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (!row) return std::optional<FailedCheck>();
+  return std::optional<FailedCheck>(
+      {.run_id = std::string(select.Text(0)),
+       .step = static_cast<uint64_t>(select.Int(1))});
 }
 
 StatusOr<StepRow> LoadWindowedStep(Database& db, std::string_view run_id,

@@ -18,6 +18,9 @@ Status Migrate(Database& database, std::span<const Migration> migrations) {
     const Migration& migration = migrations[static_cast<size_t>(version)];
     const Status status = database.Transaction([&]() -> Status {
       RETURN_IF_ERROR(database.Execute(migration.sql));
+      if (migration.fill != nullptr) {
+        RETURN_IF_ERROR(migration.fill(database));
+      }
       return database.Execute(StrCat("PRAGMA user_version=", version + 1));
     });
     if (!status.ok()) {

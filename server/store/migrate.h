@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "server/store/fill.h"
 #include "server/store/sqlite.h"
 
 namespace reprise::server {
@@ -18,6 +19,7 @@ namespace reprise::server {
 struct Migration {
   const char* name;  // "0001_initial"
   const char* sql;
+  Fill fill = nullptr;  // runs behind the SQL
 };
 
 // The compiled-in migrations, number 1 first.

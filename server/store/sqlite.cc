@@ -77,11 +77,6 @@ Status Statement::Bind(int index, Blob blob, bool copied) {
       "bind");
 }
 
-Status Statement::BindNull(int index) {
-  return ToStatus(sqlite3_db_handle(statement_.get()),
-                  sqlite3_bind_null(statement_.get(), index), "bind");
-}
-
 StatusOr<bool> Statement::Step() {
   const int result = sqlite3_step(statement_.get());
   if (result == SQLITE_ROW) return true;

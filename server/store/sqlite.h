@@ -41,7 +41,6 @@ class Statement {
   Status Bind(int index, double value);
   Status Bind(int index, std::string_view text, bool copied = true);
   Status Bind(int index, Blob blob, bool copied = true);
-  Status BindNull(int index);
 
   // True: a row is there. False: done; the statement is reset.
   StatusOr<bool> Step();

@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "clients/cli/files.h"
-#include "server/convert/graph_json.h"
+#include "formats/convert/graph_json.h"
 #include "tests/cli/small_graph.h"
 
 namespace reprise::cli {
@@ -88,7 +88,7 @@ TEST_F(Files, APlanIsNamedAfterItsGraph) {
 
 TEST_F(Files, AGraphIsReadAsJsonAndAsBytesWithOneId) {
   ASSERT_TRUE(
-      WriteFile(In("g.json"), server::WriteGraphText(SmallGraph()), false)
+      WriteFile(In("g.json"), formats::WriteGraphText(SmallGraph()), false)
           .ok());
   ASSERT_TRUE(
       WriteFile(In("g.pb"), SmallGraph().SerializeAsString(), false).ok());

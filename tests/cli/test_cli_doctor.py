@@ -81,7 +81,7 @@ def test_a_socket_left_behind_is_a_problem(reprise: Reprise) -> None:
     found = checks(reprise, code=1)
 
     assert found["socket"]["health"] == "problem"
-    assert "nobody listens" in found["socket"]["found"]
+    assert "no process listens" in found["socket"]["found"]
     assert "reprise serve" in found["socket"]["advice"]
     assert "1 problem, " in reprise("doctor").out
 

@@ -99,7 +99,7 @@ def test_a_job_that_never_stepped_is_named_with_what_to_do(reprise: Reprise, sta
     (line,) = of(lines(reprise), pid)
 
     assert line["health"] == "warning"
-    assert "has loaded the agent and never stepped" in line["found"]
+    assert "has loaded the agent, but has not begun a step" in line["found"]
     assert "first step" in line["advice"]
 
 
@@ -248,9 +248,9 @@ def test_what_was_not_tried_is_not_said_to_work(reprise: Reprise, tmp_path: Path
 
     (gpu,) = [line for line in found if line["check"] == "gpu"]
     assert (gpu["health"], gpu["advice"]) == ("warning", "see nvidia-smi")
-    assert "libnvidia-ml tells of no GPU: what they are is not known" in gpu["found"]
+    assert "libnvidia-ml lists no GPU: their models are not known" in gpu["found"]
     (line,) = [line for line in found if str(fake) in line["found"]]
-    assert "whether it may trace was not tried" in line["found"]
+    assert "whether it may trace was not checked" in line["found"]
 
 
 def test_a_libcupti_that_is_newer_than_the_driver_is_a_warning(

@@ -13,7 +13,7 @@ from typing import Any
 
 from cli_program import ROOT, Graph, Reprise
 
-sys.path.insert(0, str(ROOT / "tests" / "import"))
+sys.path.insert(0, str(ROOT / "tests" / "formats"))
 from snapshots import snapshot
 
 

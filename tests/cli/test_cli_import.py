@@ -17,10 +17,10 @@ import pytest
 from cli_program import ROOT, Reprise
 from serving import ask
 
-sys.path.insert(0, str(ROOT / "tests" / "import"))
+sys.path.insert(0, str(ROOT / "tests" / "formats"))
 from snapshots import BASE, block, event, snapshot, stack, write_large
 
-PROFILED_STEP = ROOT / "tests" / "import" / "profiled_step.py"
+PROFILED_STEP = ROOT / "tests" / "formats" / "profiled_step.py"
 
 
 def test_a_snapshot_of_every_protocol_becomes_a_run(

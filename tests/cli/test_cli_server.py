@@ -40,7 +40,7 @@ def test_status_tells_how_the_server_is(reprise: Reprise, server: subprocess.Pop
     result = reprise("status")
 
     assert result.code == 0, result
-    assert result.out.startswith(f"reprised {VERSION} is well at http://127.0.0.1:")
+    assert result.out.startswith(f"reprised {VERSION} is running at http://127.0.0.1:")
     status = reprise("status", "--json").json()
     assert status["version"] == VERSION
     assert status["runs"] == 0

@@ -284,7 +284,7 @@ def test_a_copy_is_whole_private_and_replaces_nothing(
 
     again = reprise("backup", "copy.db")
     assert again.code == 1
-    assert "copy.db: is there already" in again.err
+    assert "copy.db: exists already" in again.err
     assert reprise("backup", "/nowhere/copy.db").code == 1
 
 

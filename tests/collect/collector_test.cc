@@ -14,7 +14,7 @@
 #include <fstream>
 #include <numeric>
 
-#include "server/convert/digest.h"
+#include "formats/convert/digest.h"
 #include "tests/collect/ingest_peer.h"
 #include "tests/collect/raw_agent.h"
 #include "tests/collect/temporary_folder.h"

@@ -12,8 +12,8 @@
 #include <random>
 #include <thread>
 
+#include "formats/convert/digest.h"
 #include "server/collect/collector.h"
-#include "server/convert/digest.h"
 #include "tests/collect/ingest_peer.h"
 #include "tests/collect/raw_agent.h"
 #include "tests/collect/temporary_folder.h"

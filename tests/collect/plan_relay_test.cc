@@ -8,8 +8,8 @@
 #include <condition_variable>
 #include <cstring>
 
+#include "formats/convert/digest.h"
 #include "server/collect/collector.h"
-#include "server/convert/digest.h"
 #include "tests/collect/ingest_peer.h"
 #include "tests/collect/raw_agent.h"
 #include "tests/collect/temporary_folder.h"
@@ -103,7 +103,7 @@ TEST_F(PlanRelayTest, CarriesAGraphUpAndAPlanDown) {
             REPRISE_PLAN_SOLVING);
   const auto reply = agent_.ReceiveType(REPRISE_MSG_PLAN);
   const auto raw = As<reprise_msg_plan>(reply->body);
-  EXPECT_EQ(raw.graph_id, IdOf(kGraph));
+  EXPECT_EQ(raw.graph_id, formats::IdOf(kGraph));
   EXPECT_EQ(raw.plan_id, 0xffu);
   EXPECT_EQ(raw.predicted_peak, 120u);
   EXPECT_EQ(raw.predicted_ns, 9u);
@@ -267,7 +267,7 @@ TEST_F(PlanRelayTest, PassesOnAPlanNobodyAskedFor) {
   ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
   ASSERT_EQ(agent_.ReceiveType(REPRISE_MSG_PLAN)->type, REPRISE_MSG_PLAN);
   v1::PlanRef better;
-  better.set_graph_id(HexId(IdOf(kGraph)));
+  better.set_graph_id(formats::HexId(formats::IdOf(kGraph)));
   better.mutable_plan()->set_plan_id("0000000000000123");
   better.mutable_plan()->set_feasible(true);
   ASSERT_TRUE(Eventually(

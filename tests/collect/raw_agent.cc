@@ -17,9 +17,9 @@
 #include <fstream>
 #include <random>
 
+#include "formats/convert/digest.h"
 #include "profiler/include/reprise_agent.h"
 #include "server/collect/process.h"
-#include "server/convert/digest.h"
 
 namespace reprise::server {
 
@@ -191,7 +191,7 @@ bool RawAgent::SendBye() {
 bool RawAgent::SendGraph(std::string_view json, const std::string& budget,
                          const std::string& capabilities) {
   reprise_msg_graph raw{};
-  raw.graph_id = IdOf(json);
+  raw.graph_id = formats::IdOf(json);
   raw.bytes = json.size();
   raw.budget_bytes = static_cast<uint32_t>(budget.size() + 1);
   raw.capabilities_bytes = static_cast<uint32_t>(capabilities.size() + 1);

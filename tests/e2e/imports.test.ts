@@ -21,7 +21,7 @@ let folder: string;
 beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), 'reprise-imports-'));
   const write = (script: string, file: string): void =>
-    void execFileSync(python, [root(`tests/import/${script}`), join(folder, file)]);
+    void execFileSync(python, [root(`tests/formats/${script}`), join(folder, file)]);
   write('snapshots.py', 'snapshot.pickle');
   write('profiled_step.py', 'trace.json');
   [daemon, browser] = await Promise.all([startDaemon(), startBrowser()]);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
 
-#include "server/convert/graph_json.h"
-#include "server/convert/graph_proto.h"
+#include "formats/convert/graph_json.h"
+#include "formats/convert/graph_proto.h"
 #include "tests/fuzz/harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace reprise::server;
+  using namespace reprise::formats;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto graph = ReadGraphText(text);
   // Binary protos come from sockets: the same bytes as one.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
 
-#include "server/import/snapshot.h"
+#include "formats/import/snapshot.h"
 #include "tests/fuzz/harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace reprise::server;
+  using namespace reprise::formats;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   // Small, so that a bomb is one within the fuzzer's own memory.
   const PickleLimits limits{.held_bytes = 4 << 20, .text_bytes = 1 << 20};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
 
-#include "server/convert/plan_json.h"
+#include "formats/convert/plan_json.h"
 #include "tests/fuzz/harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace reprise::server;
+  using namespace reprise::formats;
   const auto plan =
       ReadPlanText(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!plan.ok()) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string_view>
 
+#include "formats/convert/graph_proto.h"
+#include "formats/import/trace.h"
+#include "formats/import/trace_graph.h"
 #include "planner/model/evaluate.h"
-#include "server/convert/graph_proto.h"
-#include "server/import/trace.h"
-#include "server/import/trace_graph.h"
 #include "tests/fuzz/harness.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace reprise::server;
+  using namespace reprise::formats;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto trace = Trace::Open(
       [&]() -> reprise::StatusOr<ByteSource> { return ByteSource::Over(text); },

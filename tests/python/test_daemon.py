@@ -2,12 +2,14 @@
 """Finding the daemon, and starting a private one."""
 
 import fcntl
+import json
 import os
 import shutil
 import socket
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -97,6 +99,26 @@ def test_a_runtime_folder_of_somebody_else_is_refused(home):
 
     with pytest.raises(RepriseError, match="belongs to user 12345, not to this one"):
         daemon.runtime_dir()
+
+
+SOCKETS = json.loads((Path(__file__).parents[1] / "fixtures/socket_paths.json").read_text())["rows"]
+
+
+@pytest.mark.parametrize("row", SOCKETS, ids=lambda row: row["name"])
+def test_a_daemon_of_this_user_listens_where_agent_and_command_look(home, monkeypatch, row):
+    (home / "file").touch()
+    (home / "theirs").mkdir()
+    if os.getuid() == 0:
+        os.chown(home / "theirs", 12345, 12345)
+    else:
+        (home / "theirs").chmod(0o500)
+    filled = {"home": str(home), "uid": str(os.geteuid())}
+    for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in row["env"].items():
+        monkeypatch.setenv(name, value.format(**filled))
+
+    assert str(daemon._own_socket()) == row["own"].format(**filled)
 
 
 # ---- Starting ---------------------------------------------------------------

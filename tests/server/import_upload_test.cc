@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/str_cat.h"
-#include "server/convert/graph_json.h"
-#include "server/export/memory_snapshot.h"
+#include "formats/convert/graph_json.h"
+#include "formats/export/memory_snapshot.h"
 #include "server/net/routes.h"
 #include "tests/server/server_harness.h"
 
@@ -71,7 +71,7 @@ std::string RunOf(const std::string& response) {
 
 // 3000 bytes are there, 1000 come, 2000 come: 6000 at the peak.
 std::string SnapshotFile() {
-  ExportTimeline timeline;
+  formats::ExportTimeline timeline;
   timeline.title = "x";
   timeline.duration_ns = 4000;
   timeline.static_bytes = 3000;
@@ -80,7 +80,7 @@ std::string SnapshotFile() {
       {.time_ns = 1000, .address = 512, .bytes = 1000, .what = 1},
       {.time_ns = 2000, .address = 4096, .bytes = 2000},
       {.time_ns = 3000, .address = 512, .bytes = -1000}};
-  return WriteMemorySnapshot(timeline);
+  return formats::WriteMemorySnapshot(timeline);
 }
 
 // As torch.profiler writes it; `space` makes it as large as one likes.
@@ -178,7 +178,7 @@ TEST(ImportUploadTest, AStepGraphBecomesARunWithNothingMeasured) {
     const std::string response =
         Send(server, proto ? "step.pb" : "step.graph.json",
              proto ? SmallGraph().SerializeAsString()
-                   : WriteGraphText(SmallGraph()));
+                   : formats::WriteGraphText(SmallGraph()));
 
     const v1::Run run = server.GetRun(RunOf(response));
     EXPECT_EQ(run.steps(), 0U);

@@ -6,8 +6,8 @@
 #include <deque>
 
 #include "bench/generate/generate.h"
-#include "server/convert/digest.h"
-#include "server/convert/graph_proto.h"
+#include "formats/convert/digest.h"
+#include "formats/convert/graph_proto.h"
 #include "server/service/planning.h"
 #include "tests/server/server_harness.h"
 
@@ -35,7 +35,8 @@ TEST(PutGraphTest, NamesEqualGraphsEquallyUnlessTheSubmitterNamesThem) {
   TestServer server;
   const std::string id = server.PutGraph(SmallGraph(), "");
 
-  EXPECT_EQ(id, HexId(IdOf(SmallGraph().SerializeAsString())));
+  EXPECT_EQ(id,
+            formats::HexId(formats::IdOf(SmallGraph().SerializeAsString())));
   EXPECT_EQ(server.PutGraph(SmallGraph(), ""), id);
 
   grpc::ClientContext context;
@@ -209,7 +210,7 @@ TEST(PlanTest, EndsSoonWhenTheClientLeaves) {
 std::string PutHardGraph(TestServer& server) {
   const auto graph =
       planner::Generate({.kind = planner::GraphKind::kLayered, .ops = 2'000});
-  return server.PutGraph(ToProto(*graph), "");
+  return server.PutGraph(formats::ToProto(*graph), "");
 }
 
 TEST(PlanTest, HandsOverTheBestPlanSoFarWhenAskedToFinish) {

@@ -11,6 +11,7 @@
 #include "server/lock_file.h"
 #include "server/net/address.h"
 #include "server/service/timeline_fold.h"
+#include "server/store/chunk_rows.h"
 #include "server/store/migrate.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
@@ -53,6 +54,39 @@ TEST(MigrateTest, LeavesTheOldVersionWhenAMigrationFails) {
   EXPECT_THAT(status.message(), HasSubstr("0001_bad"));
   EXPECT_EQ(*database->UserVersion(), 0);
   EXPECT_FALSE(database->Prepare("SELECT * FROM a").ok());
+}
+
+TEST(MigrateTest, ChecksOfBeforeAreFoundByTheirPlan) {
+  const TemporaryFolder folder;
+  StatusOr<Database> database = Database::Open(folder.path() + "/a.db");
+  ASSERT_TRUE(database.ok());
+  ASSERT_TRUE(Migrate(*database, Migrations().first(4)).ok());
+  {
+    StatusOr<Statement> insert = database->Prepare(
+        "INSERT INTO checks (run_id, session_id, step, report)"
+        " VALUES ('run', 'session', ?, ?)");
+    ASSERT_TRUE(insert.ok());
+    v1::VerifyReport report;
+    for (const auto& [step, plan, failed] :
+         {std::tuple(1, "good", false), std::tuple(2, "bad", false),
+          std::tuple(3, "bad", true)}) {
+      report.set_step(step);
+      report.set_plan_id(plan);
+      report.set_failed(failed);
+      const std::string bytes = report.SerializeAsString();
+      ASSERT_TRUE(insert->Run(step, Blob{bytes}).ok());
+    }
+    ASSERT_TRUE(insert->Run(4, Blob{"not a report"}).ok());
+  }
+
+  ASSERT_TRUE(Migrate(*database, Migrations()).ok());
+
+  EXPECT_FALSE(FindFailedCheck(*database, "good")->has_value());
+  EXPECT_FALSE(FindFailedCheck(*database, "")->has_value());
+  const std::optional<FailedCheck> found = *FindFailedCheck(*database, "bad");
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->run_id, "run");
+  EXPECT_EQ(found->step, 3u);
 }
 
 TEST(MigrateTest, RefusesAFileOfANewerVersion) {

@@ -16,11 +16,20 @@ ALLOWED: dict[str, set[str]] = {
     "base": set(),
     "planner": {"base"},
     "profiler": set(),
-    "server": {"base", "planner", "proto", "profiler"},
+    "formats": {"base", "planner", "proto", "profiler"},
+    "server": {"base", "planner", "proto", "formats", "profiler"},
     # Made-up step graphs, for tests, benchmarks and `reprise generate`.
     "bench/generate": {"base", "planner"},
     "clients/cpp": {"profiler"},
-    "clients/cli": {"base", "planner", "proto", "server", "profiler", "bench/generate"},
+    "clients/cli": {
+        "base",
+        "planner",
+        "proto",
+        "formats",
+        "server",
+        "profiler",
+        "bench/generate",
+    },
 }
 # Folders of the planner, in the order in which a request flows -> those that they include from. The
 # front door, the files right in planner/, includes from all.
@@ -36,7 +45,7 @@ PLANNER: dict[str, set[str]] = {
     "verify": {"model"},
 }
 # The one header of the agent that the server may see: the wire format.
-AGENT_HEADERS = {"reprise_wire.h", "reprise_agent.h"}
+AGENT_HEADERS = {"reprise_wire.h", "reprise_agent.h", "reprise_sockets.h"}
 
 # Folder of the PyTorch adapter -> those it may import from. Imports for the sake of types alone are
 # arrows, too: whoever changes the one file has to know the other.
@@ -182,8 +191,26 @@ def test_every_file_of_the_adapter_is_in_one_of_its_folders() -> None:
     assert [path.name for path in (ROOT / TORCH).glob("*.py")] == ["__init__.py"]
 
 
+def test_the_command_knows_the_daemon_only_where_it_starts_one() -> None:
+    knows = {
+        path.name
+        for path in sources("clients/cli")
+        if any(include.startswith("server/") for include in includes(path))
+    }
+    assert knows == {"serve.cc"}
+
+
+def test_tests_of_the_adapter_are_in_folders_of_its_names() -> None:
+    tests = ROOT / "tests/python/pytorch"
+    folders = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")}
+
+    assert folders - set(BELOW) == {"whole_jobs"}
+
+
 @pytest.mark.parametrize("folder", PLANNER)
-def test_a_folder_of_the_planner_includes_only_from_those_before_it(folder: str) -> None:
+def test_a_folder_of_the_planner_includes_only_from_those_before_it(
+    folder: str,
+) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} includes {include}"
         for path in sources(f"planner/{folder}")
@@ -209,22 +236,25 @@ def test_a_folder_includes_only_what_it_may_depend_on(folder: str) -> None:
     assert wrong == []
 
 
-def test_the_command_sees_only_the_public_header_of_the_agent() -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)} includes {include}"
-        for path in sources("clients/cli")
-        for include in includes(path)
-        if folder_of(include) == "profiler" and not include.endswith("reprise_agent.h")
-    ]
-    assert wrong == []
+# Folder -> the headers of the agent that it may see: how it is called, what it writes, where it
+# looks for a daemon.
+OF_THE_AGENT = {
+    "clients/cli": {"reprise_agent.h", "reprise_sockets.h"},
+    "formats": {"reprise_wire.h"},
+    "server": {"reprise_wire.h", "reprise_sockets.h"},
+}
 
 
-def test_the_server_sees_only_the_wire_format_of_the_agent() -> None:
+@pytest.mark.parametrize("folder", OF_THE_AGENT)
+def test_only_the_public_headers_of_the_agent_are_seen_outside_of_it(
+    folder: str,
+) -> None:
     wrong = [
         f"{path.relative_to(ROOT)} includes {include}"
-        for path in sources("server")
+        for path in sources(folder)
         for include in includes(path)
-        if folder_of(include) == "profiler" and not include.endswith("reprise_wire.h")
+        if folder_of(include) == "profiler"
+        and include.rpartition("/")[2] not in OF_THE_AGENT[folder]
     ]
     assert wrong == []
 

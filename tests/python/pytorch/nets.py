@@ -172,3 +172,16 @@ def job(model: nn.Module, *shape: int, loss: Any = sum_of) -> Job:
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     return Job(model, (torch.randn(*shape or (6, WIDTH)),), loss, optimizer)
+
+
+class TwoFaced(nn.Module):
+    """A step that changes for good."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.changed = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(x).sin()
+        return y.exp() if self.changed else y.cos().tanh()

@@ -3,7 +3,7 @@
 /**
  * What to ask the planner for, so that a what-if is comparable with the plan
  * that runs: what that plan was made for. Where the server does not say, the
- * preset of its executor (server/convert/capabilities.h).
+ * preset of its executor (formats/convert/capabilities.h).
  */
 import {create} from '@bufbuild/protobuf';
 import {

@@ -62,12 +62,7 @@ def runtime_dir() -> Path:
 
     RepriseError: it cannot be made, or it belongs to somebody else.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR")
-    if base and os.path.isdir(base) and os.access(base, os.W_OK | os.X_OK):
-        folder = Path(base) / "reprise"
-    else:
-        folder = Path(os.environ.get("TMPDIR") or "/tmp") / f"reprise-{os.getuid()}"
-    return _own_folder(folder)
+    return _own_folder(_own_socket().parent)
 
 
 def socket_paths() -> list[Path]:
@@ -112,6 +107,28 @@ def ensure(timeout_s: float = START_TIMEOUT_S, stay: bool = False) -> Collector:
 
 
 # ---- Folders and sockets ----------------------------------------------------
+
+
+def _own_socket() -> Path:
+    """Where a daemon of this user listens that no name is given: as the agent, the daemon and the
+    command have it (profiler/include/reprise_sockets.h)."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and _is_own(runtime):
+        return Path(runtime) / "reprise" / "agent.sock"
+    temporary = os.environ.get("TMPDIR") or "/tmp"
+    return Path(temporary) / f"reprise-{os.geteuid()}" / "agent.sock"
+
+
+def _is_own(folder: str) -> bool:
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and os.access(folder, os.W_OK | os.X_OK)
+    )
 
 
 def _own_folder(folder: Path) -> Path:

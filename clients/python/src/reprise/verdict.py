@@ -6,9 +6,9 @@
     verdict = tally.verdict(plan)
     verdict.sentence, verdict.validated
 
-The server makes the same of the same reports (server/service/verdict.h, server/convert/sentence.h);
-a process has its own because it must be able to say how it goes without a server. Both are held to
-tests/fixtures/verdicts.json, case by case.
+The server makes the same of the same reports (server/service/verdict.h and
+formats/convert/sentence.h); a process has its own because it must be able to say how it goes
+without a server. Both are held to tests/fixtures/verdicts.json, case by case.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from reprise.plan.received import FreePolicy
 
 __all__ = ["EXECUTORS", "Capabilities"]
 
-# As in server/convert/capabilities.cc: numbers of the runs, and of nanoseconds.
+# As in formats/convert/capabilities.cc: numbers of the runs, and of nanoseconds.
 _MOST = {"max_runs": (1 << 31) - 1, "ns_per_op": 1 << 50}
 _FLAGS = (
     "recompute_in_backward_only",

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The reader behind ReadGraphText for `reprise.graph/1`: events of a JSON
+// parser in, StepGraph out. Where it stands is a stack of places (root, list
+// of ops, one op, list of ids, ...); what a key means depends on the place.
+#pragma once
+
+#include <string_view>
+
+#include "base/status.h"
+#include "reprise/v1/graph.pb.h"
+
+namespace reprise::formats {
+
+// The text must have passed ScanJson. Checks types, ranges of numbers, names
+// of enums and missing keys; not yet what the graph means.
+StatusOr<v1::StepGraph> ReadGraphFile(std::string_view text);
+
+}  // namespace reprise::formats

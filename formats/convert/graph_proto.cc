@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/convert/graph_proto.h"
+
+#include <string>
+#include <vector>
+
+#include "base/str_cat.h"
+
+namespace reprise::formats {
+namespace {
+
+using Ids = google::protobuf::RepeatedField<uint32_t>;
+
+Status CheckCount(std::string_view what, int count) {
+  if (count <= kMaxGraphItems) return OkStatus();
+  return InvalidArgument(
+      StrCat(what, ": at most ", kMaxGraphItems, " are accepted, got ", count));
+}
+
+StatusOr<std::vector<planner::StorageId>> CopyIds(const Ids& ids, int storages,
+                                                  const std::string& list) {
+  std::vector<planner::StorageId> out;
+  out.reserve(ids.size());
+  for (int i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= static_cast<uint32_t>(storages)) {
+      return InvalidArgument(StrCat(list, "[", i, "]: there is no storage ",
+                                    ids[i], ", the graph has ", storages));
+    }
+    out.push_back(static_cast<planner::StorageId>(ids[i]));
+  }
+  return out;
+}
+
+StatusOr<planner::Storage> ConvertStorage(const v1::Storage& from, int id,
+                                          int op_count) {
+  const auto field = [id](const char* name) {
+    return StrCat("storages[", id, "].", name);
+  };
+  if (from.id() != static_cast<uint32_t>(id)) {
+    return InvalidArgument(StrCat(
+        field("id"), ": ids count from 0 without holes, got ", from.id()));
+  }
+  if (!v1::Category_IsValid(from.category())) {
+    return InvalidArgument(StrCat(field("category"), ": unknown value ",
+                                  static_cast<int>(from.category())));
+  }
+  planner::Storage to;
+  to.bytes = from.bytes();
+  to.name = from.name();
+  to.category = from.category() == v1::CATEGORY_UNSPECIFIED
+                    ? planner::Category::kUnknown
+                    : static_cast<planner::Category>(from.category());
+  to.saved_for_backward = from.saved_for_backward();
+  to.pinned = from.pinned();
+  if (from.has_release_op()) {
+    if (from.release_op() >= static_cast<uint32_t>(op_count)) {
+      return InvalidArgument(StrCat(field("release_op"), ": there is no op ",
+                                    from.release_op(), ", the graph has ",
+                                    op_count));
+    }
+    to.release_op = static_cast<planner::OpId>(from.release_op());
+  }
+  return to;
+}
+
+StatusOr<planner::Op> ConvertOp(const v1::Op& from, int id, int storages) {
+  const auto field = [id](const char* name) {
+    return StrCat("ops[", id, "].", name);
+  };
+  if (from.id() != static_cast<uint32_t>(id)) {
+    return InvalidArgument(StrCat(
+        field("id"), ": ids count from 0 without holes, got ", from.id()));
+  }
+  planner::Op to;
+  switch (from.phase()) {
+    case v1::PHASE_FORWARD:
+      to.phase = planner::Phase::kForward;
+      break;
+    case v1::PHASE_BACKWARD:
+      to.phase = planner::Phase::kBackward;
+      break;
+    case v1::PHASE_OPTIMIZER:
+      to.phase = planner::Phase::kOptimizer;
+      break;
+    default:
+      return InvalidArgument(StrCat(
+          field("phase"), ": must be forward, backward or optimizer, got ",
+          static_cast<int>(from.phase())));
+  }
+  switch (from.kind()) {
+    case v1::OP_KIND_PURE:
+      to.kind = planner::OpKind::kPure;
+      break;
+    case v1::OP_KIND_SEEDED:
+      to.kind = planner::OpKind::kSeeded;
+      break;
+    case v1::OP_KIND_ONCE:
+      to.kind = planner::OpKind::kOnce;
+      break;
+    case v1::OP_KIND_COLLECTIVE:
+      to.kind = planner::OpKind::kCollective;
+      break;
+    case v1::OP_KIND_VIEW:
+      to.kind = planner::OpKind::kView;
+      break;
+    default:
+      return InvalidArgument(
+          StrCat(field("kind"),
+                 ": must be pure, seeded, once, collective or view, got ",
+                 static_cast<int>(from.kind())));
+  }
+  to.time_ns = from.time_ns();
+  to.workspace_bytes = from.workspace_bytes();
+  to.again_ns = from.again_ns();
+  to.state_bytes = from.state_bytes();
+  to.name = from.name();
+  to.module = from.module();
+  ASSIGN_OR_RETURN(to.reads, CopyIds(from.reads(), storages, field("reads")));
+  ASSIGN_OR_RETURN(to.writes,
+                   CopyIds(from.writes(), storages, field("writes")));
+  ASSIGN_OR_RETURN(to.mutates,
+                   CopyIds(from.mutates(), storages, field("mutates")));
+  return to;
+}
+
+}  // namespace
+
+StatusOr<planner::StepGraph> ToPlanner(const v1::StepGraph& proto) {
+  RETURN_IF_ERROR(CheckCount("ops", proto.ops_size()));
+  RETURN_IF_ERROR(CheckCount("storages", proto.storages_size()));
+  if (proto.ops_size() == 0) {
+    return InvalidArgument("ops: a step graph has at least one op");
+  }
+  if (proto.measured_peak_bytes() < 0 || proto.measured_step_ns() < 0) {
+    return InvalidArgument(StrCat(proto.measured_peak_bytes() < 0
+                                      ? "measured_peak_bytes"
+                                      : "measured_step_ns",
+                                  ": must not be negative"));
+  }
+  planner::StepGraph graph;
+  graph.name = proto.name();
+  graph.static_bytes = proto.static_bytes();
+  graph.storages.reserve(proto.storages_size());
+  for (int s = 0; s < proto.storages_size(); ++s) {
+    ASSIGN_OR_RETURN(planner::Storage storage,
+                     ConvertStorage(proto.storages(s), s, proto.ops_size()));
+    graph.storages.push_back(std::move(storage));
+  }
+  graph.ops.reserve(proto.ops_size());
+  for (int o = 0; o < proto.ops_size(); ++o) {
+    ASSIGN_OR_RETURN(planner::Op op,
+                     ConvertOp(proto.ops(o), o, proto.storages_size()));
+    graph.ops.push_back(std::move(op));
+  }
+  ASSIGN_OR_RETURN(graph.required, CopyIds(proto.required(),
+                                           proto.storages_size(), "required"));
+  for (int t = 0; t < proto.tensors_size(); ++t) {
+    if (proto.tensors(t).storage() >=
+        static_cast<uint32_t>(proto.storages_size())) {
+      return InvalidArgument(StrCat("tensors[", t,
+                                    "].storage: there is no storage ",
+                                    proto.tensors(t).storage()));
+    }
+  }
+  RETURN_IF_ERROR(planner::Validate(graph));
+  return graph;
+}
+
+v1::StepGraph ToProto(const planner::StepGraph& graph) {
+  static constexpr v1::Phase kPhases[] = {v1::PHASE_FORWARD, v1::PHASE_BACKWARD,
+                                          v1::PHASE_OPTIMIZER};
+  static constexpr v1::OpKind kKinds[] = {
+      v1::OP_KIND_PURE, v1::OP_KIND_SEEDED, v1::OP_KIND_ONCE,
+      v1::OP_KIND_COLLECTIVE, v1::OP_KIND_VIEW};
+  v1::StepGraph proto;
+  proto.set_name(graph.name);
+  proto.set_static_bytes(graph.static_bytes);
+  for (int s = 0; s < graph.storage_count(); ++s) {
+    const planner::Storage& from = graph.storages[s];
+    v1::Storage& to = *proto.add_storages();
+    to.set_id(static_cast<uint32_t>(s));
+    to.set_bytes(from.bytes);
+    to.set_name(from.name);
+    to.set_category(static_cast<v1::Category>(from.category));
+    to.set_saved_for_backward(from.saved_for_backward);
+    to.set_pinned(from.pinned);
+    if (from.release_op != planner::kNoOp) {
+      to.set_release_op(static_cast<uint32_t>(from.release_op));
+    }
+  }
+  for (int o = 0; o < graph.op_count(); ++o) {
+    const planner::Op& from = graph.ops[o];
+    v1::Op& to = *proto.add_ops();
+    to.set_id(static_cast<uint32_t>(o));
+    to.set_name(from.name);
+    to.set_module(from.module);
+    to.set_phase(kPhases[static_cast<int>(from.phase)]);
+    to.set_kind(kKinds[static_cast<int>(from.kind)]);
+    to.set_time_ns(from.time_ns);
+    to.set_workspace_bytes(from.workspace_bytes);
+    to.set_again_ns(from.again_ns);
+    to.set_state_bytes(from.state_bytes);
+    to.mutable_reads()->Assign(from.reads.begin(), from.reads.end());
+    to.mutable_writes()->Assign(from.writes.begin(), from.writes.end());
+    to.mutable_mutates()->Assign(from.mutates.begin(), from.mutates.end());
+  }
+  proto.mutable_required()->Assign(graph.required.begin(),
+                                   graph.required.end());
+  return proto;
+}
+
+StatusOr<v1::StepGraph> ReadGraphBytes(std::string_view serialized) {
+  v1::StepGraph proto;
+  if (serialized.size() > (size_t{1} << 30) ||
+      !proto.ParseFromArray(serialized.data(),
+                            static_cast<int>(serialized.size()))) {
+    return InvalidArgument(StrCat("step graph: these ", serialized.size(),
+                                  " bytes are not a serialized StepGraph"));
+  }
+  ASSIGN_OR_RETURN([[maybe_unused]] const planner::StepGraph checked,
+                   ToPlanner(proto));
+  return proto;
+}
+
+}  // namespace reprise::formats

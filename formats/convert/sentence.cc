@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/convert/sentence.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/str_cat.h"
+#include "base/units.h"
+
+namespace reprise::formats {
+namespace {
+
+std::string Count(int64_t count, std::string_view what) {
+  return StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+std::string WithoutStop(std::string text) {
+  while (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+// Said of what no certificate has proven: the search found it, nothing else
+// has checked it.
+constexpr char kUnchecked[] = " by the solver's word, not checked";
+
+std::string Optimality(const v1::Plan& plan) {
+  if (plan.proven_optimal()) return "proven optimal";
+  const bool checked = plan.bound_proof() != v1::BOUND_PROOF_SOLVER;
+  // What the solver calls optimal, up to its tolerance.
+  if (!checked &&
+      plan.overhead() - plan.bound() <= plan.overhead() * 2e-6 + 1e-8) {
+    return StrCat("optimal", kUnchecked);
+  }
+  // Up, so that "at most" is true; the epsilon keeps 0.8 % from becoming 0.9.
+  const double gap = std::max(0.0, plan.overhead() - plan.bound());
+  const double shown = std::max(1.0, std::ceil(gap * 1000 - 1e-6)) / 1000;
+  return StrCat("at most ", FormatPercent(shown), " above optimal",
+                checked ? "" : kUnchecked);
+}
+
+std::string Difference(int64_t measured, int64_t predicted) {
+  if (predicted <= 0) return "";
+  const double fraction =
+      static_cast<double>(measured) / static_cast<double>(predicted) - 1;
+  return FormatPercent(fraction, /*sign=*/true);
+}
+
+// "op 17 aten.bmm.default (layers.3.attn)"
+std::string BlockingOp(const v1::Infeasible& why) {
+  std::string text = StrCat("op ", why.blocking_op());
+  if (!why.blocking_op_name().empty()) text += " " + why.blocking_op_name();
+  if (!why.blocking_module().empty()) {
+    text += " (" + why.blocking_module() + ")";
+  }
+  return text;
+}
+
+std::string NoPlan(const v1::Plan& plan) {
+  const v1::Infeasible& why = plan.infeasible();
+  const BytesPair text =
+      BudgetAndNeeded(plan.budget_bytes(), why.smallest_budget_bytes());
+  if (!Undecided(plan)) {
+    return StrCat(
+        "Nothing fits in ", text.budget, ": ", BlockingOp(why),
+        " needs at least ", text.needed,
+        plan.bound_proof() == v1::BOUND_PROOF_SOLVER ? kUnchecked : "", ".");
+  }
+  std::string sentence = StrCat("No plan found for ", text.budget, " yet");
+  if (why.smallest_budget_bytes() > 0) {
+    sentence += StrCat(": at least ", text.needed, " are needed");
+  }
+  if (why.smallest_known_bytes() > 0) {
+    sentence += StrCat(why.smallest_budget_bytes() > 0 ? "," : ":",
+                       " a plan is known for ",
+                       FormatBytesUp(why.smallest_known_bytes()));
+  }
+  return sentence + ".";
+}
+
+// "gradients bit for bit equal in 3 checks"
+std::string Checks(const v1::Verdict& verdict) {
+  const uint32_t values = verdict.value_checks();
+  const uint32_t gradients = verdict.checks() - values;
+  if (verdict.checks() == 0) {
+    const std::string why = WithoutStop(verdict.unchecked());
+    return StrCat("not checked yet", why.empty() ? "" : ": ", why);
+  }
+  if (verdict.checks_differing() > 0) {
+    const uint32_t differing = verdict.value_checks_differing();
+    const char* const what = differing == 0 ? "gradients"
+                             : differing == verdict.checks_differing()
+                                 ? "values made again"
+                                 : "gradients and values made again";
+    return StrCat(what, " differ in ", verdict.checks_differing(), " of ",
+                  Count(verdict.checks(), "check"));
+  }
+  if (gradients == 0) {
+    return StrCat("values made again bit for bit equal in ",
+                  Count(values, "check"));
+  }
+  std::string text =
+      StrCat("gradients bit for bit equal in ", Count(gradients, "check"));
+  if (values > 0) {
+    text += StrCat(", values made again in ", Count(values, "check"));
+  }
+  return text;
+}
+
+std::string Measured(const v1::Verdict& verdict) {
+  std::string text;
+  const auto add = [&text](const std::string& figure,
+                           const std::string& difference) {
+    text += StrCat(text.empty() ? ".  Measured " : ", ", figure);
+    if (!difference.empty()) text += " (" + difference + ")";
+  };
+  if (const int64_t peak = verdict.measured_peak_bytes(); peak > 0) {
+    add(FormatBytes(peak), Difference(peak, verdict.predicted_peak_bytes()));
+  }
+  if (const int64_t step = verdict.measured_step_ns(); step > 0) {
+    add(FormatDuration(step), Difference(step, verdict.predicted_step_ns()));
+  }
+  if (text.empty()) text = ".  Not measured";  // other inputs than the plan's
+  return StrCat(text, ", ", Checks(verdict), ".");
+}
+
+// Steps without a plan that a reader would take to have kept the budget.
+std::string Unplanned(const v1::Plan& plan, const v1::Verdict& verdict,
+                      size_t processes) {
+  const int64_t peak = verdict.unplanned_peak_bytes();
+  const int64_t over = peak - verdict.budget_bytes();
+  const bool planned = plan.feasible() && verdict.planned_steps() > 0;
+  if (verdict.unplanned_steps() == 0 || (planned && over <= 0)) return "";
+  std::string text = StrCat(" ", Count(verdict.unplanned_steps(), "step"));
+  if (processes > 1) text += StrCat(" of ", processes, " processes");
+  // Beside what a refused step needs, which is rounded up, too.
+  text +=
+      StrCat(" ran without ", planned ? "the plan" : "a plan", ", at up to ",
+             plan.feasible() ? FormatBytes(peak) : FormatBytesUp(peak));
+  if (plan.feasible() && over > 0) {
+    text += StrCat(", ", FormatBytes(over), " over the budget");
+  }
+  return text + ".";
+}
+
+std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict,
+                    size_t processes) {
+  std::string text;
+  if (plan.feasible() && !verdict.refused().empty()) {
+    text += StrCat(" It was not run: ", WithoutStop(verdict.refused()), ".");
+  }
+  if (verdict.over_budget_steps() > 0) {
+    text += StrCat(" ", verdict.over_budget_steps(), " of ",
+                   Count(verdict.planned_steps(), "planned step"),
+                   " exceeded the budget, by up to ",
+                   FormatBytes(verdict.over_budget_bytes()), ".");
+  }
+  if (verdict.mismatches() > 0) {
+    text += StrCat(
+        " The program left the plan ", Count(verdict.mismatches(), "time"),
+        " and kept everything then", verdict.left().empty() ? "" : ": ",
+        WithoutStop(verdict.left()), ".");
+  }
+  if (!verdict.withdrawn().empty()) {
+    text += StrCat(
+        " The plan was withdrawn: ", WithoutStop(verdict.withdrawn()), ".");
+  }
+  const bool died = verdict.state() == v1::RUN_STATE_KILLED ||
+                    verdict.state() == v1::RUN_STATE_FAILED;
+  // A plan that no step has run under yet says nothing of those before it.
+  const bool fresh = plan.feasible() && verdict.planned_steps() == 0 &&
+                     verdict.refused().empty() && text.empty() && !died;
+  if (!fresh) text += Unplanned(plan, verdict, processes);
+  if (verdict.state() == v1::RUN_STATE_KILLED) text += " The job was killed.";
+  if (verdict.state() == v1::RUN_STATE_FAILED) {
+    const std::string why = WithoutStop(verdict.failure());
+    text += StrCat(" The job failed", why.empty() ? "" : ": ", why, ".");
+  }
+  return text;
+}
+
+}  // namespace
+
+BytesPair BudgetAndNeeded(int64_t budget, int64_t needed) {
+  BytesPair pair{FormatBytes(budget), FormatBytesUp(needed)};
+  if (pair.budget != pair.needed) return pair;
+  return {StrCat(budget, " bytes"), StrCat(needed, " bytes")};
+}
+
+std::string FormatBytesUp(int64_t bytes) {
+  if (bytes < 1024) return FormatBytes(bytes);
+  int64_t unit = 1024;
+  while (unit < (int64_t{1} << 60) && bytes / 1024 >= unit) unit *= 1024;
+  // To the next tenth of the unit that FormatBytes prints in.
+  const auto tenths = static_cast<int64_t>(std::ceil(
+      static_cast<long double>(bytes) * 10 / static_cast<long double>(unit)));
+  const auto up = static_cast<int64_t>(static_cast<long double>(tenths) *
+                                       static_cast<long double>(unit) / 10);
+  return FormatBytes(std::max(up, bytes));
+}
+
+bool Undecided(const v1::Plan& plan) {
+  return !plan.feasible() &&
+         plan.infeasible().smallest_budget_bytes() <= plan.budget_bytes();
+}
+
+std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns) {
+  if (!plan.feasible()) return NoPlan(plan);
+  const int64_t step_ns =
+      measured_step_ns > 0
+          ? measured_step_ns + (plan.time_ns() - plan.base_time_ns())
+          : plan.time_ns();
+  return StrCat("It fits in ", FormatBytes(plan.budget_bytes()), ".  Peak ",
+                FormatBytes(plan.peak_bytes()), " (was ",
+                FormatBytes(plan.base_peak_bytes()), ")   Step ",
+                FormatDuration(step_ns), " (",
+                FormatPercent(plan.overhead(), /*sign=*/true), ")   ",
+                Optimality(plan));
+}
+
+std::string StrategySentence(std::string_view strategy, const v1::Plan& plan) {
+  const int64_t needed = plan.infeasible().smallest_known_bytes();
+  if (needed == 0) {
+    return StrCat("The executor cannot run the plan \"", strategy,
+                  "\"; the strategy auto finds one that it can.");
+  }
+  const BytesPair text = BudgetAndNeeded(plan.budget_bytes(), needed);
+  return StrCat("The plan \"", strategy, "\" does not fit in ", text.budget,
+                ": it needs ", text.needed,
+                "; the strategy auto looks for one that fits.");
+}
+
+std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
+                        size_t processes) {
+  std::string sentence = plan.sentence();
+  if (plan.plan_id().empty()) {
+    sentence = StrCat("No plan: ", WithoutStop(verdict.refused()), ".");
+  } else if (plan.feasible() && verdict.planned_steps() > 0) {
+    sentence += Measured(verdict);
+  }
+  std::string more = Trouble(plan, verdict, processes);
+  // A plan that nothing has happened to yet speaks alone.
+  if (more.empty()) return sentence;
+  if (!sentence.ends_with('.')) sentence += ".";
+  return sentence + more;
+}
+
+}  // namespace reprise::formats

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One step as it is exported: what ran when, what was allocated when, and the
+// bytes alive in between. Predicted ones come from the evaluator's walk over a
+// schedule, measured ones from a traced step's records.
+//
+//   predicted: at every op its memory is what the evaluator says, to the byte;
+//              addresses are made up (first fit), so that nothing overlaps
+//   measured:  as recorded; op slices where ops were traced
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "planner/model/evaluate.h"
+#include "planner/model/step_graph.h"
+#include "reprise/v1/query.pb.h"
+
+namespace reprise::formats {
+
+struct ExportOp {
+  std::string name;
+  std::string module;
+  std::string phase;  // "forward", "kernel", ...
+  int64_t start_ns = 0;
+  int64_t duration_ns = 0;
+  uint32_t track = 0;  // ops of a thread or stream: slices that nest
+  int run = 0;         // 1 for the second run of an op of a plan
+};
+
+// An allocation (bytes > 0) or the end of one (bytes < 0), in order.
+struct ExportEvent {
+  int64_t time_ns = 0;
+  uint64_t address = 0;
+  int64_t bytes = 0;
+  uint32_t what = 0;  // in ExportTimeline.names
+  uint32_t where = 0;
+  uint32_t track = 0;  // as of ExportOp
+};
+
+struct ExportPoint {
+  int64_t time_ns = 0;
+  int64_t bytes = 0;
+};
+
+struct ExportTimeline {
+  std::string title;  // "predicted", "measured without a plan", ...
+  int64_t duration_ns = 0;
+  // Alive all the time, below everything else.
+  int64_t static_bytes = 0;
+  std::vector<ExportOp> ops;
+  std::vector<ExportEvent> events;
+  // The bytes alive from each time on, static ones included.
+  std::vector<ExportPoint> curve;
+  std::vector<std::string> names;  // [0] is ""
+
+  int64_t PeakBytes() const;
+};
+
+// Of a schedule that is valid. `reserve_bytes`: what the plan holds back on
+// top; it counts as static.
+StatusOr<ExportTimeline> PredictedTimeline(
+    std::string title, const planner::StepGraph& graph,
+    const planner::Schedule& schedule,
+    const planner::Capabilities& capabilities, int64_t reserve_bytes);
+
+// Takes the parts of ReadStep in order.
+class MeasuredTimeline {
+ public:
+  explicit MeasuredTimeline(std::string title);
+  void Add(const v1::StepPart& part);
+  ExportTimeline Finish();
+
+ private:
+  uint32_t Name(const std::string& text);
+
+  ExportTimeline timeline_;
+  int64_t begin_ns_ = 0;
+  int64_t live_ = 0;
+  std::unordered_map<uint32_t, uint32_t> names_;        // of the session
+  std::unordered_map<std::string, uint32_t> name_ids_;  // of the timeline
+  std::unordered_map<uint64_t, size_t> open_ops_;       // op id to slice
+  std::unordered_map<uint64_t, uint32_t> op_names_;
+};
+
+}  // namespace reprise::formats

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Writes a recording as a run: the messages that a collector would have sent
+// for one traced step (proto/reprise/v1/ingest.proto), so that the server, its
+// page and its curves know nothing of importers.
+//
+//   Hello ─▶ Caps ─▶ STEP, BASELINE ─▶ Defs?, ALLOC, OP_BEGIN, OP_END ...
+//         ─▶ step report ─▶ Bye
+//
+// Above 2 million events neighbours are folded: of every group the lowest, the
+// highest and the last value stay, so no peak is lost, but who allocated is.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/status.h"
+#include "formats/import/recording.h"
+#include "reprise/v1/ingest.pb.h"
+
+namespace reprise::formats {
+
+using SendUp = std::function<Status(const v1::Up&)>;
+
+struct RunIdentity {
+  std::string run_id;
+  std::string session_id;
+  std::string host;
+  int64_t now_ns = 0;  // Unix time
+};
+
+class RunWriter {
+ public:
+  RunWriter(const RunIdentity& identity, const MemorySummary& summary,
+            const RecordingNames& names, SendUp send);
+
+  Status Begin();
+  // In the order of their times.
+  Status Add(const MemoryEvent& event);
+  Status Add(const OpMark& mark);
+  // The step ends `step_ns` after its begin. How many names were sent by then
+  // does not matter: each is sent before the record that uses it.
+  Status End(int64_t step_ns);
+
+  // Instead of all these: a run in which nothing was measured.
+  Status WriteWithoutMemory();
+
+  // Whether a recording has more events than a run takes one by one.
+  static bool Folds(const MemorySummary& summary);
+  uint64_t records() const { return records_; }
+
+ private:
+  // What a record has besides its time and kind.
+  struct Fields {
+    int64_t bytes = 0;
+    uint64_t address = 0;
+    uint32_t name = 0;
+    uint64_t extra = 0;
+    uint64_t op = 0;
+    uint32_t thread = 0;
+  };
+
+  // A record at a time since the begin of the step.
+  Status Record(int64_t time_ns, v1::RecordKind kind, const Fields& fields);
+  Status Introduce();
+  Status SayBye();
+  Status Allocation(const MemoryEvent& event);
+  Status FlushGroup();
+  Status FlushChunk();
+  Status SendNames();
+  Status SendNotes();
+
+  const RunIdentity identity_;
+  const MemorySummary summary_;
+  const RecordingNames& names_;
+  const SendUp send_;
+
+  uint64_t group_ = 1;  // events per group
+  uint64_t in_group_ = 0;
+  int64_t drawn_ = 0;  // the sum that was written so far, and the true one
+  int64_t sum_ = 0;
+  int64_t low_ = 0, high_ = 0, low_at_ = 0, high_at_ = 0, last_at_ = 0;
+
+  v1::Columns columns_;
+  uint64_t seq_ = 0;
+  uint64_t t0_ns_ = 0, t1_ns_ = 0;
+  uint64_t records_ = 0;
+  size_t names_sent_ = 0;
+};
+
+}  // namespace reprise::formats

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/import/snapshot.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/str_cat.h"
+
+namespace reprise::formats {
+
+namespace {
+
+constexpr size_t kMostDevices = 1024;
+constexpr int64_t kMostEntryBytes = int64_t{1} << 50;
+// Entries, frames and blocks have some ten keys, stacks some hundred frames.
+// They may be shared by any number of events, and each looks at them again.
+constexpr size_t kMostKeys = 64;
+constexpr size_t kMostFrames = 1024;
+constexpr size_t kMostPathBytes = 4096;
+constexpr size_t kMostNameBytes = 512;
+constexpr uint64_t kMostBlocks = 1 << 27;
+constexpr int64_t kMostMicroseconds = int64_t{1} << 52;
+// Without times, events are a microsecond apart.
+constexpr int64_t kNsPerEvent = 1000;
+
+// One line of a trace. bytes 0: says nothing about what is alive.
+struct TraceEntry {
+  int64_t bytes = 0;
+  uint64_t address = 0;
+  int64_t time_us = -1;
+  bool oom = false;
+  bool stack_lost = false;  // was read long before, and is no longer held
+};
+
+Status CheckDict(const PickleValue& item, const char* what) {
+  if (!item.is_dict()) return InvalidArgument(StrCat(what, " that is no dict"));
+  if (item.items().size() <= 2 * kMostKeys) return OkStatus();
+  return InvalidArgument(StrCat(what, " of more than ", kMostKeys, " keys"));
+}
+
+StatusOr<TraceEntry> ReadEntry(const PickleValue& item) {
+  RETURN_IF_ERROR(CheckDict(item, "a trace entry"));
+  const PickleValue* action = item.Find("action");
+  if (action == nullptr || !action->is_text()) {
+    return InvalidArgument("a trace entry without its action");
+  }
+  TraceEntry entry;
+  const std::string_view word = action->text();
+  entry.oom = word == "oom";
+  if (const PickleValue* time = item.Find("time_us")) {
+    if (!time->AsInt(entry.time_us) || entry.time_us < 0 ||
+        entry.time_us > kMostMicroseconds) {
+      entry.time_us = -1;
+    }
+  }
+  if (word != "alloc" && word != "free_completed") return entry;
+  int64_t size = 0;
+  const PickleValue* bytes = item.Find("size");
+  if (bytes == nullptr || !bytes->AsInt(size) || size < 0 ||
+      size > kMostEntryBytes) {
+    return InvalidArgument(StrCat("an entry \"", word, "\" without its size"));
+  }
+  const PickleValue* address = item.Find("addr");
+  if (address == nullptr || !address->AsAddress(entry.address)) {
+    return InvalidArgument(
+        StrCat("an entry \"", word, "\" without its address"));
+  }
+  entry.bytes = word == "alloc" ? size : -size;
+  if (const PickleValue* frames = item.Find("frames")) {
+    entry.stack_lost =
+        word == "alloc" && frames->kind() == PickleValue::Kind::kGone;
+  }
+  return entry;
+}
+
+// What a segment says of the end.
+struct SegmentEnd {
+  int64_t device = 0;
+  int64_t reserved = 0;
+  int64_t live = 0;
+  uint64_t blocks = 0;
+};
+
+StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
+  SegmentEnd end;
+  RETURN_IF_ERROR(CheckDict(item, "a segment"));
+  if (const PickleValue* device = item.Find("device")) {
+    if (!device->AsInt(end.device)) end.device = 0;
+  }
+  const PickleValue* total = item.Find("total_size");
+  if (total == nullptr || !total->AsInt(end.reserved) || end.reserved < 0 ||
+      end.reserved > kMostEntryBytes) {
+    return InvalidArgument("a segment without its total_size");
+  }
+  const PickleValue* blocks = item.Find("blocks");
+  if (blocks == nullptr || !blocks->is_list()) {
+    return InvalidArgument("a segment without its blocks");
+  }
+  end.blocks = blocks->items().size();
+  for (const PickleValue& block : blocks->items()) {
+    if (block.items().size() > 2 * kMostKeys) {
+      return InvalidArgument(
+          StrCat("a block of more than ", kMostKeys, " keys"));
+    }
+    const PickleValue* state = block.Find("state");
+    if (state == nullptr || !state->text().starts_with("active")) continue;
+    // The trace has what was asked for, not what it was rounded up to.
+    int64_t size = 0;
+    const PickleValue* asked = block.Find("requested_size");
+    if (asked == nullptr || !asked->AsInt(size) || size <= 0) {
+      const PickleValue* whole = block.Find("size");
+      if (whole == nullptr || !whole->AsInt(size)) {
+        return InvalidArgument("a block without its size");
+      }
+    }
+    if (size < 0 || size > kMostEntryBytes || end.live > kMostEntryBytes) {
+      return InvalidArgument("a block of a size that cannot be");
+    }
+    end.live += size;
+  }
+  return end;
+}
+
+// Its first bytes, with whole characters.
+std::string_view Cut(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) {
+    --most;
+  }
+  return text.substr(0, most);
+}
+
+// The end of a path: a text of megabytes may be shared by all events.
+std::string_view PathOf(const PickleValue& frame) {
+  if (frame.items().size() > 2 * kMostKeys) return {};
+  const PickleValue* file = frame.Find("filename");
+  if (file == nullptr) return {};
+  std::string_view path = file->text();
+  if (path.size() <= kMostPathBytes) return path;
+  path.remove_prefix(path.size() - kMostPathBytes);
+  // No name is that long: what is cut is a folder, or no path at all.
+  const size_t slash = path.find('/');
+  return slash == std::string_view::npos ? path.substr(0, 0)
+                                         : path.substr(slash);
+}
+
+// "train.py:12 loss", of the innermost frame outside of PyTorch itself.
+std::string NameOfStack(const PickleValue* frames) {
+  if (frames == nullptr || !frames->is_list()) return "";
+  const std::vector<PickleValue>& all = frames->items();
+  const PickleValue* best = nullptr;
+  for (size_t i = 0; i < std::min(all.size(), kMostFrames); ++i) {
+    const std::string_view path = PathOf(all[i]);
+    if (!path.ends_with(".py")) continue;
+    if (best == nullptr) best = &all[i];
+    if (path.find("/torch/") == std::string_view::npos) {
+      best = &all[i];
+      break;
+    }
+  }
+  if (best == nullptr && !all.empty()) best = &all[0];
+  if (best == nullptr || best->items().size() > 2 * kMostKeys) return "";
+  const PickleValue* line = best->Find("line");
+  const PickleValue* name = best->Find("name");
+  std::string text;
+  int64_t number = 0;
+  if (const std::string_view path = PathOf(*best); !path.empty()) {
+    text = path.substr(path.rfind('/') + 1);
+    if (line != nullptr && line->AsInt(number) && number > 0) {
+      text += StrCat(":", number);
+    }
+  }
+  if (name != nullptr && !name->text().empty()) {
+    text += StrCat(text.empty() ? "" : " ", Cut(name->text(), kMostNameBytes));
+  }
+  return text;
+}
+
+// Per device, from a first reading.
+struct Device {
+  MemorySum sum;
+  int64_t first_us = -1;
+  int64_t last_us = -1;
+  uint64_t untimed = 0;
+  uint64_t ooms = 0;
+  uint64_t stacks_lost = 0;
+  int64_t end_live = 0;
+  int64_t reserved = 0;
+  bool has_segments = false;
+};
+
+struct FirstReading {
+  std::vector<Device> devices;
+  bool traces = false;
+  uint64_t blocks = 0;
+
+  Status TakeEntry(size_t device, const PickleValue& item) {
+    if (device >= kMostDevices) {
+      return InvalidArgument(StrCat("more than ", kMostDevices, " devices"));
+    }
+    if (devices.size() <= device) devices.resize(device + 1);
+    ASSIGN_OR_RETURN(const TraceEntry entry, ReadEntry(item));
+    Device& on = devices[device];
+    on.ooms += entry.oom;
+    on.stacks_lost += entry.stack_lost;
+    if (entry.bytes == 0) return OkStatus();
+    if (entry.time_us < 0) {
+      ++on.untimed;
+    } else {
+      if (on.first_us < 0) on.first_us = entry.time_us;
+      on.last_us = std::max(on.last_us, entry.time_us);
+    }
+    if (!on.sum.Add(std::max<int64_t>(entry.time_us, 0) * 1000, entry.bytes)) {
+      return InvalidArgument("sizes that add up to more than 2^62 bytes");
+    }
+    return OkStatus();
+  }
+
+  Status TakeSegment(const PickleValue& item) {
+    ASSIGN_OR_RETURN(const SegmentEnd end, ReadSegment(item));
+    if (end.device < 0 || end.device >= static_cast<int64_t>(kMostDevices)) {
+      return InvalidArgument(StrCat("a segment of device ", end.device));
+    }
+    const auto device = static_cast<size_t>(end.device);
+    if (devices.size() <= device) devices.resize(device + 1);
+    Device& on = devices[device];
+    blocks += end.blocks;
+    if (blocks > kMostBlocks) {
+      return InvalidArgument(StrCat("more than ", kMostBlocks, " blocks"));
+    }
+    on.has_segments = true;
+    on.end_live = std::min(on.end_live + end.live, int64_t{1} << 60);
+    on.reserved = std::min(on.reserved + end.reserved, int64_t{1} << 60);
+    return OkStatus();
+  }
+
+  StatusOr<bool> Take(const PickleSpot& spot, const PickleValue& item) {
+    if (spot.key == "device_traces" && spot.nested == 1) {
+      traces = true;
+      RETURN_IF_ERROR(TakeEntry(spot.position, item));
+      return true;
+    }
+    if (spot.key == "segments" && spot.nested == 0) {
+      RETURN_IF_ERROR(TakeSegment(item));
+      return true;
+    }
+    return false;
+  }
+};
+
+Status CheckRoot(const PickleValue& root) {
+  if (root.is_dict() && root.Find("device_traces") != nullptr) {
+    return OkStatus();
+  }
+  return InvalidArgument(
+      "is a pickle but no memory snapshot: it has no device_traces; write it "
+      "with torch.cuda.memory._dump_snapshot");
+}
+
+}  // namespace
+
+StatusOr<Snapshot> Snapshot::Open(OpenSource open, std::string name,
+                                  std::optional<int> device,
+                                  const PickleLimits& limits) {
+  ASSIGN_OR_RETURN(ByteSource source, open());
+  FirstReading first;
+  ASSIGN_OR_RETURN(const PickleValue root,
+                   ReadPickle(
+                       source,
+                       [&](const PickleSpot& spot, const PickleValue& item) {
+                         return first.Take(spot, item);
+                       },
+                       limits));
+  RETURN_IF_ERROR(CheckRoot(root));
+  size_t busiest = 0;
+  for (size_t i = 0; i < first.devices.size(); ++i) {
+    if (first.devices[i].sum.events > first.devices[busiest].sum.events) {
+      busiest = i;
+    }
+  }
+  const size_t chosen = device ? static_cast<size_t>(*device) : busiest;
+  if (chosen >= first.devices.size() || first.devices[chosen].sum.events == 0) {
+    return NotFound(StrCat(
+        "has no allocation events",
+        device ? StrCat(" of device ", *device) : std::string(),
+        "; call torch.cuda.memory._record_memory_history() before the steps to "
+        "be seen"));
+  }
+  const Device& on = first.devices[chosen];
+
+  Snapshot made;
+  made.open_ = std::move(open);
+  made.limits_ = limits;
+  made.device_ = chosen;
+  made.has_times_ = on.untimed == 0;
+  made.first_us_ = std::max<int64_t>(on.first_us, 0);
+  MemorySummary& summary = made.summary_;
+  summary.name = std::move(name);
+  summary.device = StrCat("cuda:", chosen);
+  summary.format = "memory snapshot";
+  summary.events = on.sum.events;
+  summary.reserved_bytes = on.reserved;
+  summary.baseline_bytes = on.end_live - on.sum.live;
+  if (summary.baseline_bytes < -on.sum.lowest) {
+    summary.baseline_bytes = -on.sum.lowest;
+    summary.notes.push_back(
+        on.has_segments
+            ? "its segments and its trace disagree about what is alive at the "
+              "end, so what was alive before the first event is the least that "
+              "is possible"
+            : "it has no segments, so what was alive before the first event is "
+              "the least that is possible");
+  }
+  summary.peak_bytes = summary.baseline_bytes + on.sum.highest;
+  if (made.has_times_) {
+    summary.duration_ns = (on.last_us - made.first_us_) * 1000;
+    summary.peak_at_ns =
+        std::max<int64_t>(0, on.sum.highest_at_ns - made.first_us_ * 1000);
+  } else {
+    summary.duration_ns = static_cast<int64_t>(on.sum.events - 1) * kNsPerEvent;
+    summary.peak_at_ns =
+        static_cast<int64_t>(on.sum.highest_event) * kNsPerEvent;
+    summary.notes.push_back(
+        "its events have no times, so they are shown a microsecond apart");
+  }
+  summary.notes.push_back(
+      "which op reads which tensor is not in a memory snapshot, so there is a "
+      "timeline and no step graph to plan; run the job under `reprise run` for "
+      "that");
+  size_t others = 0;
+  for (const Device& other : first.devices) others += other.sum.events > 0;
+  if (others > 1) {
+    summary.notes.push_back(StrCat("it has ", others,
+                                   " devices; this is the memory of ",
+                                   summary.device, ", choose with --device"));
+  }
+  if (on.stacks_lost > 0) {
+    summary.notes.push_back(
+        StrCat(on.stacks_lost,
+               " of its allocations have no known owner: the file has "
+               "more different stacks than fit into the memory of the reader"));
+  }
+  if (on.ooms > 0) {
+    summary.notes.push_back(StrCat("the device ran out of memory ", on.ooms,
+                                   on.ooms == 1 ? " time" : " times",
+                                   " while it was recorded"));
+  }
+  return made;
+}
+
+Status Snapshot::Replay(RecordingNames& names,
+                        const TakeMemoryEvent& take) const {
+  ASSIGN_OR_RETURN(ByteSource source, open_());
+  uint64_t index = 0;
+  int64_t latest_ns = 0;
+  const auto visit = [&](const PickleSpot& spot,
+                         const PickleValue& item) -> StatusOr<bool> {
+    if (spot.key == "segments" && spot.nested == 0) return true;
+    if (spot.key != "device_traces" || spot.nested != 1) return false;
+    if (spot.position != device_) return true;
+    ASSIGN_OR_RETURN(const TraceEntry entry, ReadEntry(item));
+    if (entry.bytes == 0) return true;
+    MemoryEvent event{.address = entry.address, .bytes = entry.bytes};
+    // Threads may swap neighbours; a timeline goes forward.
+    event.time_ns = has_times_ ? (entry.time_us - first_us_) * 1000
+                               : static_cast<int64_t>(index) * kNsPerEvent;
+    latest_ns = event.time_ns = std::max(latest_ns, event.time_ns);
+    ++index;
+    if (entry.bytes > 0) {
+      event.name = names.Intern(NameOfStack(item.Find("frames")));
+    }
+    RETURN_IF_ERROR(take(event));
+    return true;
+  };
+  return ReadPickle(source, visit, limits_).status();
+}
+
+}  // namespace reprise::formats

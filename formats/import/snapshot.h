@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PyTorch memory snapshots: what torch.cuda.memory._dump_snapshot writes.
+//
+//   {"segments": [{device, total_size, blocks: [{state, requested_size, ..}]}],
+//    "device_traces": [[{action, addr, size, time_us, frames}, ...], ...], ...}
+//
+// The trace is a ring of the newest events; the segments are the end. So what
+// was alive before the first event is what is alive at the end minus what the
+// events add up to, and an allocation lasts from `alloc` to `free_completed`.
+// A snapshot says when memory was taken, never which op read it: there is a
+// timeline in it, and no step graph.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "formats/import/byte_source.h"
+#include "formats/import/pickle_reader.h"
+#include "formats/import/recording.h"
+
+namespace reprise::formats {
+
+using OpenSource = std::function<StatusOr<ByteSource>()>;
+
+class Snapshot {
+ public:
+  // Reads the file once. `device`: whose memory; absent: where most happened.
+  // INVALID_ARGUMENT: no snapshot, names the byte; NOT_FOUND: nothing was
+  // recorded, or not on that device; RESOURCE_EXHAUSTED: see pickle_reader.h.
+  static StatusOr<Snapshot> Open(OpenSource open, std::string name,
+                                 std::optional<int> device,
+                                 const PickleLimits& limits = {});
+
+  const MemorySummary& summary() const { return summary_; }
+
+  // Reads the file again, event by event.
+  Status Replay(RecordingNames& names, const TakeMemoryEvent& take) const;
+
+ private:
+  Snapshot() = default;
+
+  OpenSource open_;
+  PickleLimits limits_;
+  MemorySummary summary_;
+  size_t device_ = 0;
+  bool has_times_ = false;
+  int64_t first_us_ = 0;
+};
+
+}  // namespace reprise::formats

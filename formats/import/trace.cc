@@ -1,0 +1,411 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/import/trace.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <unordered_map>
+
+#include "base/str_cat.h"
+#include "formats/import/trace_json.h"
+
+namespace reprise::formats {
+
+namespace {
+
+constexpr size_t kMostEvents = 4'000'000;
+constexpr size_t kMostOps = 1'000'000;
+constexpr size_t kMostThreads = 4096;
+constexpr int64_t kMostBytes = int64_t{1} << 50;
+constexpr int64_t kMostTotal = int64_t{1} << 56;
+constexpr int64_t kMostStepNs = 1'000'000'000'000'000;
+constexpr std::string_view kStepPrefix = "ProfilerStep#";
+
+struct Span {
+  int64_t start_ns = 0, end_ns = 0;
+};
+
+class Threads {
+ public:
+  StatusOr<uint32_t> Id(const TraceEvent& event) {
+    const auto [place, fresh] =
+        ids_.try_emplace(StrCat(event.process, " ", event.thread),
+                         static_cast<uint32_t>(ids_.size()));
+    if (fresh && ids_.size() > kMostThreads) {
+      return ResourceExhausted(StrCat("more than ", kMostThreads, " threads"));
+    }
+    return place->second;
+  }
+
+ private:
+  std::unordered_map<std::string, uint32_t> ids_;
+};
+
+// A category may be a list.
+bool IsOp(const TraceEvent& event) {
+  return event.category == "cpu_op" || event.category.starts_with("cpu_op,");
+}
+
+struct RawAllocation {
+  uint32_t process = 0;
+  TraceAllocation event;
+  int64_t total = -1, reserved = 0;
+  int64_t device_type = 0, device_id = -1;
+};
+
+// ---- First reading: steps, memory, extent -----------------------------------
+
+// What a process of the trace did, and when.
+struct Process {
+  uint32_t number = 0;
+  std::map<int64_t, Span> steps;
+  Span whole{.start_ns = INT64_MAX, .end_ns = INT64_MIN};
+  bool has_ops = false;
+};
+
+struct Outline {
+  std::map<std::string, Process> processes;
+  std::vector<RawAllocation> memory;
+
+  Status Take(const TraceEvent& event, Threads& threads) {
+    const bool is_memory = event.name == "[memory]" && event.bytes != 0;
+    const bool is_op = IsOp(event);
+    const bool is_step = event.category == "user_annotation" &&
+                         event.phase == "X" &&
+                         event.name.starts_with(kStepPrefix);
+    if (!is_memory && !is_op && !is_step) return OkStatus();
+    const auto [place, fresh] = processes.try_emplace(event.process);
+    Process& process = place->second;
+    if (fresh) process.number = static_cast<uint32_t>(processes.size());
+    if (fresh && processes.size() > kMostThreads) {
+      return ResourceExhausted(
+          StrCat("more than ", kMostThreads, " processes"));
+    }
+    if (is_op || is_step) {
+      const Span span{event.start_ns, event.start_ns + event.duration_ns};
+      if (is_op) {
+        process.has_ops = true;
+        process.whole.start_ns =
+            std::min(process.whole.start_ns, span.start_ns);
+        process.whole.end_ns = std::max(process.whole.end_ns, span.end_ns);
+      } else if (process.steps.size() < 100'000) {
+        int64_t number = 0;
+        const char* first = event.name.data() + kStepPrefix.size();
+        std::from_chars(first, event.name.data() + event.name.size(), number);
+        process.steps[number] = span;
+      }
+    }
+    if (!is_memory) return OkStatus();
+    if (event.bytes > kMostBytes || event.bytes < -kMostBytes) {
+      return InvalidArgument(
+          StrCat("a memory event of ", event.bytes, " bytes"));
+    }
+    if (memory.size() == kMostEvents) {
+      return ResourceExhausted(StrCat("more than ", kMostEvents,
+                                      " memory events; profile fewer steps"));
+    }
+    ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event));
+    memory.push_back(
+        {.process = process.number,
+         .event = {.time_ns = event.start_ns,
+                   .address = event.address,
+                   .bytes = event.bytes,
+                   .thread = thread},
+         .total = std::min(event.total_allocated, kMostTotal),
+         .reserved = std::clamp<int64_t>(event.total_reserved, 0, kMostTotal),
+         .device_type = event.device_type,
+         .device_id = event.device_id});
+    return OkStatus();
+  }
+
+  // Ops of the process that the memory is of; where it has none of its own
+  // (tools that write them apart), of the one that has.
+  StatusOr<std::string> ProcessOf(int64_t device_type,
+                                  int64_t device_id) const {
+    for (const RawAllocation& one : memory) {
+      if (one.device_type != device_type || one.device_id != device_id) {
+        continue;
+      }
+      for (const auto& [name, process] : processes) {
+        if (process.number == one.process && process.has_ops) return name;
+      }
+      break;
+    }
+    for (const auto& [name, process] : processes) {
+      if (process.has_ops) return name;
+    }
+    return NotFound(
+        "has no operator calls; profile with activities=[ProfilerActivity.CPU, "
+        "...] and let at least one step pass");
+  }
+};
+
+// ---- Second reading: the ops of the step ------------------------------------
+
+struct Call {
+  std::string name;
+  int64_t start_ns = 0, end_ns = 0;
+  int64_t external_id = -1, sequence = -1;
+  uint32_t thread = 0;
+  bool annotation = false;
+  std::string part;  // of the step, where the trace says so
+  std::vector<int64_t> input_bytes;
+};
+
+// Calls that only stand around others: autograd's, and names without a library.
+bool IsFrame(const Call& call) {
+  return call.annotation || call.name.starts_with("autograd::") ||
+         call.name.starts_with("torch::autograd::") ||
+         call.name.find("::") == std::string::npos;
+}
+
+struct StepReading {
+  std::string process;
+  Span span;
+  std::vector<Call> calls;
+  std::vector<std::pair<int64_t, int64_t>> kernels;  // external id, ns
+
+  Status Take(const TraceEvent& event, Threads& threads) {
+    if (event.phase != "X") return OkStatus();
+    const bool annotation = event.category == "user_annotation";
+    if (event.category == "kernel" || event.category == "gpu_memcpy" ||
+        event.category == "gpu_memset") {
+      if (event.external_id < 0) return OkStatus();
+      if (kernels.size() == kMostEvents) {
+        return ResourceExhausted(StrCat("more than ", kMostEvents, " kernels"));
+      }
+      kernels.emplace_back(event.external_id,
+                           std::max<int64_t>(event.duration_ns, 0));
+      return OkStatus();
+    }
+    if ((!annotation && !IsOp(event)) || event.process != process) {
+      return OkStatus();
+    }
+    if (event.duration_ns < 0 || event.start_ns < span.start_ns ||
+        event.start_ns >= span.end_ns) {
+      return OkStatus();
+    }
+    if (annotation && !event.name.starts_with("Optimizer.step")) {
+      return OkStatus();
+    }
+    if (calls.size() == kMostOps) {
+      return ResourceExhausted(StrCat("more than ", kMostOps,
+                                      " calls in one step; choose one with "
+                                      "--step, or call profiler.step()"));
+    }
+    ASSIGN_OR_RETURN(const uint32_t thread, threads.Id(event));
+    calls.push_back(
+        {.name = event.name.substr(0, 256),
+         .start_ns = event.start_ns - span.start_ns,
+         .end_ns = std::min(event.start_ns + event.duration_ns, span.end_ns) -
+                   span.start_ns,
+         .external_id = event.external_id,
+         .sequence = event.sequence,
+         .thread = thread,
+         .annotation = annotation,
+         .part = event.part,
+         .input_bytes = event.input_bytes});
+    return OkStatus();
+  }
+
+  // Outermost calls become ops; what is inside of them gives them its autograd
+  // numbers and its kernels.
+  void MakeOps(TraceStep& step) {
+    std::sort(calls.begin(), calls.end(), [](const Call& a, const Call& b) {
+      if (a.thread != b.thread) return a.thread < b.thread;
+      if (a.start_ns != b.start_ns) return a.start_ns < b.start_ns;
+      return a.end_ns > b.end_ns;
+    });
+    std::unordered_map<int64_t, size_t> op_of_external;
+    std::vector<size_t> frames;  // open ones, of this thread
+    size_t op = SIZE_MAX;        // the open op
+    for (size_t i = 0; i < calls.size(); ++i) {
+      Call& call = calls[i];
+      if (i > 0 && calls[i - 1].thread != call.thread) {
+        frames.clear();
+        op = SIZE_MAX;
+      }
+      while (!frames.empty() && calls[frames.back()].end_ns <= call.start_ns) {
+        frames.pop_back();
+      }
+      if (op != SIZE_MAX && step.ops[op].end_ns <= call.start_ns) op = SIZE_MAX;
+      if (op == SIZE_MAX) {
+        if (IsFrame(call) && HasCallsInside(i)) {
+          frames.push_back(i);
+          continue;
+        }
+        op = step.ops.size();
+        TraceOp& made = step.ops.emplace_back();
+        made.name = call.name;
+        made.start_ns = call.start_ns;
+        made.end_ns = call.end_ns;
+        made.thread = call.thread;
+        made.input_bytes = std::move(call.input_bytes);
+        made.backward = call.part == "backward";
+        made.optimizer = call.part == "optimizer";
+        for (const size_t f : frames) {
+          const Call& frame = calls[f];
+          made.optimizer = made.optimizer || frame.annotation;
+          if (frame.name.starts_with("autograd::engine::")) {
+            made.backward = true;
+            made.node_sequence = frame.sequence;
+          }
+        }
+      }
+      if (call.sequence >= 0) step.ops[op].sequences.push_back(call.sequence);
+      if (call.external_id >= 0) op_of_external[call.external_id] = op;
+    }
+    for (const auto& [external, ns] : kernels) {
+      const auto found = op_of_external.find(external);
+      if (found == op_of_external.end()) continue;
+      step.has_kernels = true;
+      int64_t& sum = step.ops[found->second].kernel_ns;
+      sum = std::min(sum + ns, kMostStepNs);
+    }
+    std::stable_sort(step.ops.begin(), step.ops.end(),
+                     [](const TraceOp& a, const TraceOp& b) {
+                       return a.start_ns < b.start_ns;
+                     });
+  }
+
+  bool HasCallsInside(size_t i) const {
+    return i + 1 < calls.size() && calls[i + 1].thread == calls[i].thread &&
+           calls[i + 1].start_ns < calls[i].end_ns;
+  }
+};
+
+// The device whose memory is shown: as asked, else the GPU with most events,
+// else the CPU.
+StatusOr<std::pair<int64_t, int64_t>> ChooseDevice(
+    const std::vector<RawAllocation>& memory, std::optional<int> asked) {
+  std::map<std::pair<int64_t, int64_t>, size_t> counts;
+  for (const RawAllocation& one : memory) {
+    ++counts[{one.device_type, one.device_id}];
+  }
+  std::pair<int64_t, int64_t> best{-1, -1};
+  size_t most = 0;
+  for (const auto& [device, count] : counts) {
+    if (asked && (device.first == 0 || device.second != *asked)) continue;
+    const bool upgrade = device.first > 0 && best.first <= 0;
+    if (upgrade || (count > most && !(device.first == 0 && best.first > 0))) {
+      best = device;
+      most = count;
+    }
+  }
+  if (most == 0) {
+    return NotFound(asked ? StrCat("has no memory events of device ", *asked)
+                          : std::string("has no memory events; profile with "
+                                        "profile_memory=True"));
+  }
+  return best;
+}
+
+}  // namespace
+
+StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
+                            std::optional<int64_t> step,
+                            std::optional<int> device) {
+  Threads threads;
+  Outline outline;
+  {
+    ASSIGN_OR_RETURN(ByteSource source, open());
+    RETURN_IF_ERROR(ReadTraceJson(source, [&](const TraceEvent& event) {
+      return outline.Take(event, threads);
+    }));
+  }
+  RETURN_IF_ERROR(outline.ProcessOf(0, 0).status());  // there are ops at all
+  ASSIGN_OR_RETURN(const auto where, ChooseDevice(outline.memory, device));
+
+  Trace made;
+  MemorySummary& summary = made.summary_;
+  StepReading reading;
+  ASSIGN_OR_RETURN(reading.process,
+                   outline.ProcessOf(where.first, where.second));
+  const Process& process = outline.processes[reading.process];
+  reading.span = process.whole;
+  if (step) {
+    const auto found = process.steps.find(*step);
+    if (found == process.steps.end()) {
+      return NotFound(
+          process.steps.empty()
+              ? std::string("has no steps; call profiler.step() in the loop")
+              : StrCat("has no step ", *step, ", but ",
+                       process.steps.begin()->first, " to ",
+                       process.steps.rbegin()->first));
+    }
+    reading.span = found->second;
+  } else if (!process.steps.empty()) {
+    reading.span = process.steps.rbegin()->second;
+  } else {
+    summary.notes.push_back(
+        "it has no ProfilerStep marks, so all of it counts as one step");
+  }
+  if (reading.span.end_ns <= reading.span.start_ns ||
+      reading.span.end_ns - reading.span.start_ns > kMostStepNs) {
+    return InvalidArgument("a step that takes no time, or more than ten days");
+  }
+  {
+    ASSIGN_OR_RETURN(ByteSource source, open());
+    RETURN_IF_ERROR(ReadTraceJson(source, [&](const TraceEvent& event) {
+      return reading.Take(event, threads);
+    }));
+  }
+  TraceStep& into = made.step_;
+  into.duration_ns = reading.span.end_ns - reading.span.start_ns;
+  into.is_device = where.first > 0;
+  reading.MakeOps(into);
+
+  std::stable_sort(outline.memory.begin(), outline.memory.end(),
+                   [](const RawAllocation& a, const RawAllocation& b) {
+                     return a.event.time_ns < b.event.time_ns;
+                   });
+  // What was alive when the step began: the total that the last event before it
+  // left, or the first one in it found.
+  MemorySum before, within;
+  int64_t total_before = -1;
+  for (const RawAllocation& one : outline.memory) {
+    if (one.device_type != where.first || one.device_id != where.second) {
+      continue;
+    }
+    TraceAllocation event = one.event;
+    event.time_ns -= reading.span.start_ns;
+    if (event.time_ns < 0) {
+      if (!before.Add(0, event.bytes)) break;
+      total_before = one.total;
+      continue;
+    }
+    if (event.time_ns > into.duration_ns) break;
+    if (total_before < 0 && into.events.empty() && one.total >= 0) {
+      total_before = one.total - one.event.bytes;
+    }
+    summary.reserved_bytes = one.reserved;
+    if (!within.Add(event.time_ns, event.bytes)) {
+      return InvalidArgument("sizes that add up to more than 2^62 bytes");
+    }
+    into.events.push_back(event);
+  }
+  if (into.events.empty()) {
+    return NotFound("has no memory events in the step that was chosen");
+  }
+  into.baseline_bytes =
+      std::clamp<int64_t>(total_before, -within.lowest, kMostTotal);
+
+  summary.name = std::move(name);
+  summary.device =
+      into.is_device ? StrCat("cuda:", where.second) : std::string("cpu");
+  summary.format = "profiler trace";
+  summary.events = into.events.size();
+  summary.ops = into.ops.size();
+  summary.duration_ns = into.duration_ns;
+  summary.baseline_bytes = into.baseline_bytes;
+  summary.peak_bytes = into.baseline_bytes + within.highest;
+  summary.peak_at_ns = within.highest_at_ns;
+  if (!into.is_device) {
+    summary.notes.push_back(
+        "of the CPU's memory a trace knows only what was allocated while it "
+        "was profiled: parameters from before are missing");
+  }
+  return made;
+}
+
+}  // namespace reprise::formats

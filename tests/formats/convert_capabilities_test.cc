@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/convert/capabilities.h"
+
+namespace reprise::formats {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Capabilities, TapeIsAPresetThatKeysOverride) {
+  const auto tape = ParseCapabilities("tape:seeded_ok=1:ns_per_op=9000");
+
+  ASSERT_TRUE(tape.ok()) << tape.status().message();
+  EXPECT_EQ(tape->executor(), "tape");
+  EXPECT_TRUE(tape->recompute_in_backward_only());
+  EXPECT_TRUE(tape->duplicate_outputs());
+  EXPECT_TRUE(tape->seeded_ok());
+  EXPECT_FALSE(tape->collective_ok());
+  EXPECT_EQ(tape->ns_per_op(), 9000);
+  EXPECT_EQ(tape->free_policy(), v1::FREE_POLICY_PROGRAM);
+}
+
+TEST(Capabilities, TheFirstKnownExecutorIsTaken) {
+  const auto chosen = ParseCapabilities("teleport:x=1,graph:max_runs=2,tape");
+
+  ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+  EXPECT_EQ(chosen->executor(), "graph");
+  EXPECT_EQ(chosen->max_runs(), 2u);
+  EXPECT_TRUE(chosen->duplicate_outputs());
+}
+
+TEST(Capabilities, EmptyTextIsTheUnrestrictedSchedule) {
+  const auto free = ParseCapabilities("");
+
+  ASSERT_TRUE(free.ok());
+  EXPECT_EQ(free->executor(), "");
+  EXPECT_EQ(free->free_policy(), v1::FREE_POLICY_EAGER);
+  EXPECT_FALSE(free->recompute_in_backward_only());
+}
+
+TEST(Capabilities, MistakesAreNamed) {
+  const auto message = [](const char* text) {
+    return ParseCapabilities(text).status().message();
+  };
+  EXPECT_THAT(message("teleport"), HasSubstr("no known executor"));
+  EXPECT_THAT(message("tape:fly=1"), HasSubstr("unknown key \"fly\""));
+  EXPECT_THAT(message("tape:seeded_ok=2"), HasSubstr("seeded_ok=2"));
+  EXPECT_THAT(message("tape:seeded_ok"), HasSubstr("seeded_ok="));
+  EXPECT_THAT(message("tape:max_runs=-1"), HasSubstr("max_runs=-1"));
+  EXPECT_THAT(message("tape:max_runs=99999999999"), HasSubstr("max_runs"));
+  EXPECT_THAT(message("tape:free_policy=never"), HasSubstr("eager or program"));
+}
+
+TEST(Capabilities, ThePlannerGetsWhatTheProtoSays) {
+  auto proto = ParseCapabilities("tape:max_runs=3:ns_per_op=7");
+  ASSERT_TRUE(proto.ok());
+
+  const auto capabilities = ToPlanner(*proto);
+
+  ASSERT_TRUE(capabilities.ok());
+  EXPECT_EQ(capabilities->max_runs, 3);
+  EXPECT_EQ(capabilities->ns_per_op, 7);
+  EXPECT_TRUE(capabilities->recompute_in_backward_only);
+  EXPECT_TRUE(capabilities->duplicate_outputs);
+  EXPECT_EQ(capabilities->free_policy, planner::FreePolicy::kProgram);
+}
+
+TEST(Capabilities, AnUnspecifiedPolicyIsTheOneOfTheExecutor) {
+  v1::Capabilities tape;
+  tape.set_executor("tape");
+
+  EXPECT_EQ(ToPlanner(tape)->free_policy, planner::FreePolicy::kProgram);
+  EXPECT_EQ(ToPlanner({})->free_policy, planner::FreePolicy::kEager);
+}
+
+TEST(Capabilities, HostileNumbersAreRefused) {
+  v1::Capabilities proto;
+  proto.set_max_runs(0xffffffffu);
+  EXPECT_THAT(ToPlanner(proto).status().message(), HasSubstr("max_runs"));
+
+  proto.set_max_runs(0);
+  proto.set_ns_per_op(-5);
+  EXPECT_THAT(ToPlanner(proto).status().message(), HasSubstr("ns_per_op"));
+
+  proto.set_ns_per_op(0);
+  proto.set_free_policy(static_cast<v1::FreePolicy>(77));
+  EXPECT_THAT(ToPlanner(proto).status().message(), HasSubstr("free_policy"));
+}
+
+}  // namespace
+}  // namespace reprise::formats

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "formats/import/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/str_cat.h"
+#include "formats/convert/graph_proto.h"
+#include "formats/import/trace_graph.h"
+#include "formats/import/trace_json.h"
+#include "planner/model/evaluate.h"
+
+namespace reprise::formats {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string Op(const std::string& name, int ts, int dur,
+               const std::string& args = "") {
+  return StrCat(R"({"ph":"X","cat":"cpu_op","name":")", name,
+                R"(","pid":1,"tid":1,"ts":)", ts, R"(,"dur":)", dur,
+                R"(,"args":{)", args, "}},\n");
+}
+std::string Inputs(const std::string& dims) {
+  return R"("Input type":["float"],"Input Dims":[)" + dims + "]";
+}
+std::string Memory(int ts, int bytes, int address, int total) {
+  return StrCat(R"({"ph":"i","cat":"cpu_instant_event","name":"[memory]",)",
+                R"("pid":1,"tid":1,"ts":)", ts, R"(,"args":{"Bytes":)", bytes,
+                R"(,"Addr":)", address,
+                R"(,"Device Id":-1,"Device Type":0,"Total Allocated":)", total,
+                "}},\n");
+}
+std::string Step(int number, int ts, int dur) {
+  return StrCat(R"({"ph":"X","cat":"user_annotation","name":"ProfilerStep#)",
+                number, R"(","pid":1,"tid":1,"ts":)", ts, R"(,"dur":)", dur,
+                R"(,"args":{}},)", "\n");
+}
+std::string File(const std::string& events) {
+  return R"({"schemaVersion":1,"traceEvents":[)" + events +
+         R"({"ph":"M","name":"end"}]})";
+}
+
+StatusOr<Trace> Open(const std::string& text,
+                     std::optional<int64_t> step = std::nullopt) {
+  return Trace::Open(
+      [&]() -> StatusOr<ByteSource> { return ByteSource::Over(text); }, "t",
+      step, std::nullopt);
+}
+
+// 100 bytes are there. f makes x (400) from them, g reads x and makes y (800)
+// with 60 bytes inside, the backward of g reads x and gives it back, then y.
+std::string Training() {
+  return File(Step(7, 0, 1000) +
+              Op("aten::linear", 10, 100, R"("Sequence number":1)") +
+              Op("aten::addmm", 20, 50, R"("Sequence number":2)") +
+              Memory(30, 400, 1, 500) +
+              Op("aten::gelu", 200, 100,
+                 R"("Sequence number":3,)" + Inputs("[10,10]")) +
+              Memory(210, 60, 2, 560) + Memory(220, 800, 3, 1360) +
+              Memory(230, -60, 2, 1300) +
+              Op("autograd::engine::evaluate_function: GeluBackward0", 400, 200,
+                 R"("Sequence number":3,"Fwd thread id":1)") +
+              Op("GeluBackward0", 410, 150) +
+              Op("aten::gelu_backward", 420, 100,
+                 Inputs("[10,10]") + R"(,"Sequence number":99)") +
+              Memory(430, 800, 4, 2100) + Memory(580, -400, 1, 1700) +
+              Memory(700, -800, 3, 900));
+}
+
+TEST(TraceTest, AnOpIsTheOutermostCall) {
+  const auto trace = Open(Training());
+
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  std::vector<std::string> names;
+  for (const TraceOp& op : trace->step().ops) names.push_back(op.name);
+  EXPECT_THAT(names,
+              ElementsAre("aten::linear", "aten::gelu", "aten::gelu_backward"));
+  EXPECT_TRUE(trace->step().ops[2].backward);
+  EXPECT_EQ(trace->step().ops[2].node_sequence, 3);
+  EXPECT_EQ(trace->summary().baseline_bytes, 100);
+  EXPECT_EQ(trace->summary().peak_bytes, 2100);
+}
+
+TEST(TraceTest, OpsStandAroundTheMemoryEventsThatHappenInThem) {
+  const auto trace =
+      Open(File(Step(1, 0, 100) + Op("a::a", 10, 20) + Op("a::none", 30, 0) +
+                Op("a::b", 30, 20) + Memory(10, 5, 1, 5) +
+                Memory(30, 7, 2, 12) + Memory(60, -5, 1, 7)));
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+
+  RecordingNames names;
+  std::vector<std::string> order;
+  const Status replayed = trace->Replay(
+      names,
+      [&](const MemoryEvent& event) {
+        order.push_back(std::to_string(event.bytes));
+        return OkStatus();
+      },
+      [&](const OpMark& mark) {
+        order.push_back(
+            StrCat(mark.begins ? "" : "/", names.texts()[mark.name - 1]));
+        return OkStatus();
+      });
+
+  ASSERT_TRUE(replayed.ok());
+  EXPECT_EQ(trace->summary().ops, 2U);  // one of no length is inside another
+  EXPECT_THAT(order,
+              ElementsAre("a::a", "5", "/a::a", "a::b", "7", "/a::b", "-5"));
+}
+
+// A trace of two processes: what one of them does is no part of the other.
+TEST(TraceTest, OnlyTheProcessWhoseMemoryIsShownCounts) {
+  const auto other = [](std::string text) {
+    text.replace(text.find(R"("pid":1)"), 7, R"("pid":2)");
+    return text;
+  };
+  const auto trace =
+      Open(File(Step(1, 0, 100) + Op("a::a", 10, 20) + Memory(12, 5, 1, 5) +
+                other(Step(9, 0, 50)) + other(Op("a::other", 10, 20))));
+
+  ASSERT_TRUE(trace.ok()) << trace.status().message();
+  ASSERT_EQ(trace->step().ops.size(), 1U);
+  EXPECT_EQ(trace->step().ops[0].name, "a::a");
+  EXPECT_EQ(trace->summary().duration_ns, 100'000);
+}
+
+TEST(TraceTest, TheGraphsMemoryIsTheTracedMemory) {
+  const auto trace = Open(Training());
+  const auto made = GraphOfTrace(*trace);
+
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  const auto graph = ToPlanner(made->graph);
+  ASSERT_TRUE(graph.ok()) << graph.status().message();
+  std::vector<planner::MemoryPoint> points;
+  const auto walked = planner::Evaluate(
+      *graph, planner::BaseSchedule(*graph, planner::FreePolicy::kEager), {},
+      &points);
+  ASSERT_TRUE(walked.ok());
+  // begin 100; linear 100+400; gelu 500+800+60 inside; backward 1300+800.
+  std::vector<int64_t> bytes;
+  for (const auto& point : points) bytes.push_back(point.bytes);
+  EXPECT_THAT(bytes, ElementsAre(100, 500, 1360, 2100));
+  // What no op accounts for is the first one's: 1000 us - 3 * 100 us.
+  EXPECT_EQ(graph->ops[0].time_ns, 700'000);
+  EXPECT_EQ(walked->time_ns, 1'000'000);
+}
+
+TEST(TraceTest, ReadsAreTheOnesOfTheirSizeAndWhatIsGivenBack) {
+  const auto trace = Open(Training());
+  const auto made = GraphOfTrace(*trace);
+
+  ASSERT_TRUE(made.ok());
+  // gelu's input of 10 x 10 floats is x; the backward reads x again, after it
+  // x is given back, and y is given back after it too.
+  EXPECT_THAT(made->graph.ops(2).reads(), ElementsAre(0));
+  EXPECT_THAT(made->graph.ops(3).reads(), ElementsAre(0, 1));
+  EXPECT_EQ(made->graph.storages(0).category(), v1::CATEGORY_ACTIVATION);
+  EXPECT_THAT(made->graph.required(), ElementsAre(2));
+  EXPECT_EQ(made->certain, 2U);
+  EXPECT_THAT(made->graph.note(), HasSubstr("is not in a trace"));
+}
+
+TEST(TraceTest, TakesTheStepThatIsAskedFor) {
+  const std::string text =
+      File(Step(3, 0, 100) + Op("aten::a", 10, 10) + Memory(15, 8, 1, 8) +
+           Step(4, 100, 100) + Op("aten::b", 110, 10) + Memory(115, 16, 2, 24));
+
+  EXPECT_EQ(Open(text)->step().ops.at(0).name, "aten::b");
+  EXPECT_EQ(Open(text)->summary().baseline_bytes, 8);
+  EXPECT_EQ(Open(text, 3)->step().ops.at(0).name, "aten::a");
+  EXPECT_THAT(Open(text, 9).status().message(),
+              HasSubstr("has no step 9, but 3 to 4"));
+}
+
+TEST(TraceTest, KernelsGiveTheTimesWhereThereAreAny) {
+  const std::string text = File(
+      Op("aten::mm", 10, 10, R"("External id":5)") + Memory(12, 8, 1, 8) +
+      R"({"ph":"X","cat":"kernel","name":"sgemm","pid":0,"tid":7,"ts":500,)"
+      R"("dur":30,"args":{"External id":5}},)"
+      R"({"ph":"X","cat":"kernel","name":"sgemm","pid":0,"tid":7,"ts":540,)"
+      R"("dur":12,"args":{"External id":5}},)");
+  const auto made = GraphOfTrace(*Open(text));
+
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(made->graph.ops(1).time_ns(), 42'000);
+  EXPECT_EQ(made->graph.timing(), "kernels");
+}
+
+TEST(TraceTest, NamesWhatIsMissing) {
+  EXPECT_THAT(Open(R"({"a": [1]})").status().message(),
+              HasSubstr("no traceEvents"));
+  EXPECT_THAT(Open(File("")).status().message(),
+              HasSubstr("has no operator calls"));
+  EXPECT_THAT(Open(File(Op("aten::a", 1, 1))).status().message(),
+              HasSubstr("profile_memory=True"));
+}
+
+TEST(TraceTest, NamesTheByteThatIsWrong) {
+  const std::string text = File(Op("aten::a", 1, 1) + "nonsense,");
+  const auto trace = Open(text);
+
+  EXPECT_EQ(trace.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(trace.status().message(), HasSubstr("byte "));
+  EXPECT_THAT(
+      Open(File("{\"name\":\"a\nb\"},")).status().message(),
+      HasSubstr("a control character in a text; export with PyTorch 2.4"));
+}
+
+TEST(TraceTest, LimitsDepthAndTexts) {
+  EXPECT_EQ(Open(std::string(1000, '[')).status().code(),
+            Code::kResourceExhausted);
+  EXPECT_THAT(
+      Open("{\"a\": \"" + std::string(5 << 20, 'x') + "\"}").status().message(),
+      HasSubstr("a text of more than 4 MiB"));
+}
+
+TEST(TraceTest, WhatIsNeitherTextNorNumberIsNotCollectedWithoutEnd) {
+  const std::string begin = "{\"traceEvents\": [";
+  std::string lists;
+  for (int i = 0; i < 2 << 20; ++i) lists += "[],";
+  for (const std::string& filling :
+       {std::string(5 << 20, ' '), std::string(5 << 20, '7'),
+        "-" + std::string(5 << 20, '7'), lists}) {
+    const Status status = Open(begin + filling).status();
+    EXPECT_EQ(status.code(), Code::kResourceExhausted);
+    EXPECT_THAT(status.message(),
+                HasSubstr("no text and no number in more than 4 MiB"));
+  }
+  EXPECT_EQ(Open(std::string(5 << 20, '\n') + begin).status().code(),
+            Code::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace reprise::formats

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever of ours fails, training ends as without Reprise, and the run says so once. A sample;
+`scripts/test faults` injects a thousand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from arming import arm
+from fault_jobs import SOURCE
+from local_agent import LocalAgent
+from loops import curves, deep, train
+from torch import Tensor, nn
+
+import reprise
+from reprise import api
+from reprise.torch.internals import guard, modes
+from reprise.torch.session import attach, start
+from reprise.torch.tape.python_engine import PythonEngine
+from reprise.torch.tape.tape_run import Run
+
+FAULTS = Path(__file__).parents[1] / "faults.py"
+
+
+KINDS = ["python_half", "compiled_half", "several_batches", "first_from_shapes", "unaware"]
+KINDS += ["out_of_memory_backward"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "number", "where"),
+    [(KINDS, 60, ""), (["first_rank", "second_rank"], 8, "torch/ladder/")],
+)
+def test_faults_of_every_kind_leave_the_training_as_it_is(
+    kinds: list[str], number: int, where: str
+) -> None:
+    command = [sys.executable, str(FAULTS), f"--count={number}", "--seed=7", f"--where={where}"]
+
+    done = subprocess.run(
+        [*command, *(f"--kind={kind}" for kind in kinds)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert f"| same | {number} |" in done.stdout, done.stdout
+    assert f"| 1 | {number} |" in done.stdout, done.stdout
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_fault_is_said_once_and_stands_in_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = deep()
+    state = torch.get_rng_state()
+    expected = train(plain, 9)
+    torch.set_rng_state(state)
+    torch.manual_seed(0)
+    model = deep()
+    session = arm(model, LocalAgent())
+    calls = 0
+
+    def broken(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        raise KeyError("broken")
+
+    monkeypatch.setattr(PythonEngine, "special", broken)
+    monkeypatch.setattr(Run, "pack", broken)
+    monkeypatch.setenv("REPRISE_FAST", "0")
+    torch.set_rng_state(state)
+
+    found = train(model, 9)
+
+    assert found == expected
+    assert calls  # in its first planned step, and in no later one
+    report = reprise.report(model)
+    assert report.stage == "training without a plan"
+    assert "Reprise failed (KeyError: 'broken')" in report.why
+    assert session.step.run is None
+    assert capsys.readouterr().err.count("training continues without it") == 1
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.usefixtures("removed")
+def test_a_report_that_cannot_be_made_says_so_and_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = deep()
+    arm(model, LocalAgent())
+
+    def broken(*_: Any) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(api, "_report", broken)
+
+    report = reprise.report(model)
+
+    assert not report.validated
+    assert str(report) == ("Not known: Reprise failed while making this report; see the log.")
+    assert capsys.readouterr().err.count("KeyError: 'broken'") == 1
+
+
+def test_a_model_that_cannot_be_armed_is_told_so_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = deep()
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("broken")
+
+    monkeypatch.setattr(start, "_start", broken)
+
+    for _ in range(3):  # `reprise run` sees each of its calls
+        attach._Watch._arm(model)
+
+    assert capsys.readouterr().err.count("training without Reprise") == 1
+
+
+@pytest.mark.usefixtures("removed")
+def test_what_the_program_raises_comes_out_as_it_was(half: None) -> None:
+    class Raises(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.error = deep(), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.inner(x)
+            if self.error is not None:
+                raise self.error
+            return x
+
+    model: Any = Raises()
+    session = arm(model, LocalAgent(), verify_every=0)
+    for error in (KeyError("theirs"), KeyboardInterrupt(), SystemExit(3), GeneratorExit()):
+        train(model, 6)
+        model.error = error
+
+        with pytest.raises(type(error)) as seen:
+            train(model, 1)
+
+        assert seen.value is error
+        innermost = seen.traceback[-1]
+        assert innermost.name == "forward"
+        model.error = None
+    assert not session.broken
+    assert session.measured.planned_steps > 0
+
+
+def test_an_error_of_an_op_is_the_programs() -> None:
+    class Silent(modes.Mode):
+        def op(self, op: modes.Op, types: Any) -> Any:
+            return op.run()
+
+    with Silent(), pytest.raises(RuntimeError, match="shape"):
+        torch.ones(2).view(3)
+
+
+def test_a_signal_that_raises_in_our_code_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        guard.quietly(interrupted)
+
+
+@pytest.mark.usefixtures("removed")
+def test_the_loop_prints_the_same_where_the_log_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", object())  # writes nothing, raises AttributeError
+
+    def make(armed: bool) -> list[str]:
+        torch.manual_seed(0)
+        model = deep()
+        if armed:
+            arm(model, LocalAgent())
+        return train(model, 8)
+
+    curves(make)
