@@ -22,6 +22,7 @@ from torch import Tensor, nn
 import reprise
 from reprise import api
 from reprise.torch.internals import guard, modes
+from reprise.torch.internals.saved_hooks import unpacking
 from reprise.torch.session import attach, start
 from reprise.torch.tape.python_engine import PythonEngine
 from reprise.torch.tape.tape_run import Run
@@ -184,3 +185,24 @@ def test_the_loop_prints_the_same_where_the_log_is_broken(monkeypatch: pytest.Mo
         return train(model, 8)
 
     curves(make)
+
+
+class Kept:
+    """What was packed of a tensor that is still there; how it is had fails."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.alias, self.version = tensor, tensor._version
+
+    def plainly(self) -> torch.Tensor:
+        raise KeyError("ours")
+
+
+def test_a_tensor_that_was_kept_is_had_where_all_of_ours_fails() -> None:
+    packed = Kept(torch.ones(3))
+    unpack = unpacking(Kept.plainly)
+
+    assert unpack(packed) is packed.alias
+
+    packed.alias.add_(1)  # autograd would refuse it, too
+    with pytest.raises(KeyError):
+        unpack(packed)
