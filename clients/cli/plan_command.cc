@@ -36,6 +36,8 @@ class PlanCommand : public Command {
   // Asks the server.
   StatusOr<v1::Plan> PlanStored(const Globals& globals, Console& console);
   int Report(const Globals& globals, Console& console, const v1::Plan& plan);
+  // What to ask for instead of a budget in which nothing fits.
+  void NoteWhatFits(Console& console, const v1::Infeasible& why) const;
 
   std::string graph_;
   std::string budget_;
@@ -119,6 +121,16 @@ StatusOr<v1::Plan> PlanCommand::PlanStored(const Globals& globals,
   return plan;
 }
 
+void PlanCommand::NoteWhatFits(Console& console,
+                               const v1::Infeasible& why) const {
+  const int64_t known = why.smallest_known_bytes();
+  if (known <= 0) return;
+  console.Note(StrCat("\nNext:  the same with --budget ", known, "   ",
+                      formats::FormatBytesUp(known),
+                      ", the smallest with a known plan\n       reprise sweep ",
+                      graph_, "   see what other budgets cost"));
+}
+
 int PlanCommand::Report(const Globals& globals, Console& console,
                         const v1::Plan& plan) {
   const std::string text = formats::WritePlanText(plan, graph_);
@@ -131,6 +143,7 @@ int PlanCommand::Report(const Globals& globals, Console& console,
     if (explain_ && !globals.json) {
       console.Raw(ExplanationText(explanation_, kShownLines));
     }
+    if (!globals.json) NoteWhatFits(console, plan.infeasible());
     const bool searched = options_.strategy == planner::Strategy::kAuto;
     return searched && formats::Undecided(plan) ? kTimedOut : kNoPlan;
   }

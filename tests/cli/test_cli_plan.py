@@ -66,6 +66,9 @@ def test_an_impossible_budget_exits_with_3_and_names_the_op(
     assert text.code == 3
     assert text.out.startswith("Nothing fits in ")
     assert "op 4 b2 needs at least" in text.out
+    assert "the same with --budget 1324   1.3 KiB, the smallest with a known plan" in text.err
+    assert reprise("plan", "small.graph.json", "--budget", "1324").code == 0
+    (reprise.folder / "small.plan.json").unlink()
     assert not (reprise.folder / "small.plan.json").exists()
 
 
