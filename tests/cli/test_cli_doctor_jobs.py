@@ -340,7 +340,7 @@ def test_a_socket_left_behind_says_whether_its_lock_is_stale(reprise: Reprise) -
     finally:
         holder.communicate("\n", timeout=30)
 
-    assert stale.endswith("its lock is stale, nobody holds it")
+    assert stale.endswith("its lock is stale: no process holds it")
     assert f"process {holder.pid} holds its lock" in held
 
 

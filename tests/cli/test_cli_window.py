@@ -41,7 +41,9 @@ def job(reprise: Reprise) -> Iterator[Start]:
 
 
 def steps(reprise: Reprise) -> int:
-    return int(ask(reprise, "Query/GetRun", runId="latest").get("steps", 0))
+    """Of the newest run; 0 where the job has not come to the server yet."""
+    runs = ask(reprise, "Query/ListRuns", limit=1).get("runs", [])
+    return int(runs[0].get("steps", 0)) if runs else 0
 
 
 def test_the_steps_that_were_asked_for_are_recorded(
