@@ -252,10 +252,11 @@ TEST(PlanTest, AJobsPlanIsMadeWhileOthersSearchForMinutes) {
   v1::PlanEvent event;
   for (grpc::ClientContext& context : contexts) {
     searching.push_back(server.planner().Plan(&context, patient));
+    // As many search as may, one after the other; the last two wait.
+    if (searching.size() <= 2) {
+      ASSERT_TRUE(searching.back()->Read(&event));
+    }
   }
-  // As many search as may; the others wait.
-  ASSERT_TRUE(searching[0]->Read(&event));
-  ASSERT_TRUE(searching[1]->Read(&event));
 
   v1::PlanRequest prompt = RequestFor(server.PutGraph(SmallGraph(), "r"), "1x");
   prompt.set_run_id("r");
