@@ -23,6 +23,7 @@ import reprise
 from reprise.torch.capture.capture import BACKWARD
 from reprise.torch.check.verify import Check
 from reprise.torch.estimation import estimate as estimating
+from reprise.torch.estimation import fake
 from reprise.torch.estimation.once import capture_step
 from reprise.torch.session import ab
 from reprise.torch.session import start as starting
@@ -98,6 +99,18 @@ def test_a_step_that_needs_values_is_refused_in_a_sentence() -> None:
 
     with pytest.raises(reprise.RepriseError, match="cannot be estimated from shapes alone"):
         reprise.estimate(nn.Linear(4, 4), step, torch.ones(2, 4))
+
+
+def test_a_fault_while_estimating_is_not_told_as_a_property_of_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr(fake, "capture_step", fails)
+
+    with pytest.raises(reprise.RepriseError, match=r"internal error in Reprise \(KeyError"):
+        reprise.estimate(nn.Linear(4, 4), lambda m, x: m(x).sum(), torch.ones(2, 4))
 
 
 @pytest.mark.e2e

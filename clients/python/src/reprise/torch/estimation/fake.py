@@ -22,6 +22,9 @@ from reprise.torch.estimation.once import capture_step
 
 __all__ = ["NoMeter", "fake_graph", "faked", "resized"]
 
+_STEP = "the step cannot be estimated from shapes alone"
+_FAULT = "the step was not estimated: an internal error in Reprise"
+
 
 class NoMeter:
     """Fake tensors allocate nothing; peaks come from the graph."""
@@ -50,10 +53,12 @@ def fake_graph(
     """One step, run twice: once so that gradients and optimizer state exist, and once captured.
     `device`: where it will run; None: where the model is. RepriseError: it needs values."""
     state = torch.get_rng_state()
+    what = _FAULT  # of what fails now
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             where = device or next((str(p.device) for p in model.parameters()), "cpu")
             where = "cpu" if where == "meta" else where
+            what = _STEP
             fake = faked(model, mode, where)
             batch = [
                 torch.empty_strided(x.size(), x.stride(), dtype=x.dtype, device=where)
@@ -62,8 +67,11 @@ def fake_graph(
                 for x in inputs
             ]
             made = optimizer(fake.parameters()) if optimizer is not None else None
+            what = _FAULT
 
             def whole() -> None:
+                nonlocal what
+                what = _STEP
                 if made is not None:
                     made.zero_grad()
                 else:
@@ -71,6 +79,7 @@ def fake_graph(
                 step(fake, *batch).backward()
                 if made is not None:
                     made.step()
+                what = _FAULT
 
             whole()
 
@@ -88,7 +97,7 @@ def fake_graph(
         raise
     except Exception as error:
         raise RepriseError(
-            f"the step cannot be estimated from shapes alone ({type(error).__name__}: "
+            f"{what} ({type(error).__name__}: "
             f"{str(error).splitlines()[0][:200] if str(error) else 'no message'}); "
             "train one step for real with reprise.auto"
         ) from error

@@ -206,7 +206,7 @@ class RankCoordinator:
             why = "the ranks never captured the same step"
         else:
             why = (
-                f"rank {others[0]} runs another program than rank 0 "
+                f"rank {others[0]} runs other ops than rank 0, or the same ones in another order "
                 f"({len(others)} of {len(words)} ranks differ)"
             )
         if ladder.rungs:
