@@ -149,7 +149,8 @@ def _start(
     if why:
         raise RepriseError(why)
     meter = open_meter(model_device(model))
-    start_counting(meter, model_device(model))
+    # The step that is captured collects before it begins.
+    start_counting(meter, model_device(model), collected=False)
     if not meter.exact:
         counted = (
             "by block" if meter.name == "cuda" else "per storage, without the workspace of ops"
