@@ -53,7 +53,7 @@ torch.set_num_threads(1)
 
 
 def kind(make: Callable[[bool], Job]) -> Callable[[bool], Job]:
-    """Another one."""
+    """Adds a job to `KINDS`, under the name of the function that makes it."""
     KINDS[make.__name__] = make
     return make
 

@@ -49,7 +49,7 @@ class Net(nn.Module):
         return self.blocks[1](x)  # type: ignore[no-any-return]
 
 
-def planned(model: Any, called: Any, armed: bool, budget: str = "0.9x", **how: Any) -> Job:
+def planned(called: Any, armed: bool, budget: str = "0.9x", **how: Any) -> Job:
     """`called`: what the program calls, armed with a daemon of its own."""
 
     def job() -> str:
@@ -66,8 +66,7 @@ def planned(model: Any, called: Any, armed: bool, budget: str = "0.9x", **how: A
 @kind
 def compiled_whole(armed: bool) -> Job:
     """A model that torch.compile has wrapped."""
-    model = Net()
-    return planned(model, torch.compile(model, backend="aot_eager"), armed)
+    return planned(torch.compile(Net(), backend="aot_eager"), armed)
 
 
 @kind
@@ -75,14 +74,14 @@ def compiled_in_place(armed: bool) -> Job:
     """A model that is compiled in place, its budget in bytes."""
     model = Net()
     model.compile(backend="aot_eager")
-    return planned(model, model, armed, "90KiB", verify="gradients")
+    return planned(model, armed, "90KiB", verify="gradients")
 
 
 @kind
 def compiled_with_breaks(armed: bool) -> Job:
     """A graph break in its forward: two graphs under one plan."""
     model = Net(torch.compiler.disable(lambda x: x * 1.0))
-    return planned(model, torch.compile(model, backend="aot_eager"), armed)
+    return planned(torch.compile(model, backend="aot_eager"), armed)
 
 
 @kind
@@ -91,7 +90,7 @@ def compiled_parts(armed: bool) -> Job:
     model = Net()
     for block in model.blocks:
         block.compile(backend="aot_eager")
-    return planned(model, model, armed)
+    return planned(model, armed)
 
 
 @kind

@@ -89,7 +89,7 @@ PACKAGE = str(SOURCE / "reprise") + os.sep
 
 
 class Injected(Exception):
-    """What fails here."""
+    """An error that is only raised on purpose, by `Fault`."""
 
 
 ERRORS: tuple[type[Exception], ...] = (
@@ -106,7 +106,7 @@ Where = tuple[str, str]
 
 @dataclass(frozen=True)
 class Fault:
-    """One exception."""
+    """An exception to be raised in one function, at one call of it or at all from there on."""
 
     kind: str
     where: Where

@@ -25,7 +25,7 @@ class Told:
         """A comparison took so much, at its peak; `own`: what of that the budget is about."""
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
-        """Gradients were compared."""
+        """Takes what a comparison of the gradients under a plan found."""
 
     def unchecked(self, plan: Plan, why: str) -> None:
         """A comparison was due and not made."""

@@ -78,7 +78,7 @@ class Reporting(Told):
         self.measured.verify_peak_bytes = max(self.measured.verify_peak_bytes, peak)
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
-        """Gradients were compared."""
+        """Takes what a comparison of the gradients under a plan found."""
         self.measured.checked(result)
         self.record.check(self._number, plan, result)
 
