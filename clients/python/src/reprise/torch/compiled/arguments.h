@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arguments of a call on the dispatcher's stack: the tensors in them, those
-// that it writes, and their device.
+// Reads the arguments of a call from the dispatcher's stack: which tensors they
+// contain, which of those the call writes, and on which device they are.
 #ifndef REPRISE_TORCH_COMPILED_ARGUMENTS_H_
 #define REPRISE_TORCH_COMPILED_ARGUMENTS_H_
 
@@ -14,7 +14,8 @@
 
 namespace reprise_fast {
 
-// Tensors in a value, in order; what is not there is left out.
+// Appends the tensors contained in `value` to `to`, in order. Undefined tensors
+// are skipped.
 inline void Flatten(const IValue& value, std::vector<at::Tensor>& to) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) to.push_back(value.toTensor());
@@ -26,7 +27,7 @@ inline void Flatten(const IValue& value, std::vector<at::Tensor>& to) {
   }
 }
 
-// The tensors that a call is about to write, by its schema.
+// Returns the tensors that a call is about to write, according to its schema.
 inline std::vector<at::Tensor> WrittenBy(const c10::OperatorHandle& op,
                                          const Stack& stack) {
   const auto& arguments = op.schema().arguments();
@@ -38,6 +39,8 @@ inline std::vector<at::Tensor> WrittenBy(const c10::OperatorHandle& op,
   }
   return written;
 }
+// Returns the device of the call's first tensor argument; without one, the
+// device that is passed as an argument; without that, the CPU.
 
 inline at::Device DeviceOf(const Stack& stack, const c10::OperatorHandle& op) {
   const auto count = op.schema().arguments().size();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where calls of our own run: below autograd, autocast, every mode and the
-// gate.
+// Runs Reprise's own calls below autograd, autocast, every dispatch mode and
+// the gate, so that none of them sees these calls.
 #ifndef REPRISE_TORCH_COMPILED_BELOW_H_
 #define REPRISE_TORCH_COMPILED_BELOW_H_
 
@@ -15,11 +15,13 @@ namespace reprise_fast {
 using c10::DispatchKey;
 using c10::DispatchKeySet;
 
-// Right below Python, where a dispatch mode sees ops. Meant for a FakeTensor
-// mode written in C++; Setup refuses a torch that has one.
+// The gate's dispatch key: directly below Python, the key at which dispatch
+// modes see ops. torch reserves it for a FakeTensor mode written in C++; Setup
+// refuses a torch that has one.
 constexpr DispatchKey kGate = DispatchKey::Fake;
 
-// While it lives, nobody sees what this thread calls. The grad mode stays.
+// While an Alone is alive, nothing observes the calls of this thread. The grad
+// mode is unchanged.
 struct Alone {
   at::AutoDispatchBelowAutograd autograd;
   c10::impl::ExcludeDispatchKeyGuard rest;
@@ -32,17 +34,21 @@ struct Alone {
         grad(c10::GradMode::is_enabled()) {}
 };
 
-// An alias without grad_fn that shares the version counter.
+// Returns an alias of `t` that has no grad_fn and shares its version counter.
 inline at::Tensor AliasBelow(const at::Tensor& t) {
-  // A mode on the stack is asked otherwise, whatever the thread's keys are.
+  // If a dispatch mode is on the stack, shallow_copy_and_detach would ask it,
+  // even when the thread's dispatch keys exclude Python.
   const c10::impl::ExcludeDispatchKeyGuard unseen(DispatchKey::Python);
   c10::TensorImpl* const impl = t.unsafeGetTensorImpl();
   return at::Tensor(impl->shallow_copy_and_detach(
       impl->version_counter(), /*allow_tensor_metadata_change=*/false));
 }
 
+// Returns `t`, or an alias without grad_fn if it has one: the tensor that a
+// record may hold.
 inline at::Tensor FirstLife(const at::Tensor& t) {
-  // One with a grad_fn would keep autograd's graph alive, and through it this.
+  // A tensor with a grad_fn would keep autograd's graph alive, and the graph
+  // owns this record.
   return t.grad_fn() == nullptr ? t : AliasBelow(t);
 }
 

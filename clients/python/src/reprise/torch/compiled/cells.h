@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tape remembers of a forward, without Python: the classes of
+// What the tape remembers of a forward: the C++ counterparts of the classes in
 // records.py.
 //
-//   Cell   a storage that is given up: the calls that made it, its copy
-//   Node   a recorded call; Held: one of its tensors
+//   Cell   a storage that the plan discards: the calls that made it, and its
+//          recomputed copy while there is one
+//   Node   a recorded call
+//   Held   one tensor argument of a recorded call
 //
-// Owners are as in records.py: from autograd's side, nothing points back
-// strongly. No Python object is touched here, and no interpreter's lock is
-// needed.
+// Ownership is as in records.py: autograd's references own the cells, cells own
+// nodes, and nothing points back strongly. No Python object is touched here, so
+// the GIL is not needed.
 #ifndef REPRISE_TORCH_COMPILED_CELLS_H_
 #define REPRISE_TORCH_COMPILED_CELLS_H_
 
@@ -26,6 +28,7 @@
 #include <vector>
 
 namespace reprise_fast {
+// The shape of a view: sizes, strides and storage offset, in elements.
 
 using c10::IValue;
 using Stack = std::vector<IValue>;
@@ -35,6 +38,7 @@ struct Geometry {
   int64_t offset = 0;
 };
 
+// Returns whether `t` has exactly the sizes, strides and offset of `g`.
 inline Geometry GeometryOf(const at::Tensor& t) {
   return {t.sizes().vec(), t.strides().vec(), t.storage_offset()};
 }
@@ -49,13 +53,18 @@ struct Node;
 using CellPtr = std::shared_ptr<Cell>;
 using NodePtr = std::shared_ptr<Node>;
 
-// Where a tensor stands among the arguments: number, and place in a list or -1.
+// The position of a tensor among a call's arguments: the argument's index, and
+// its index within a list argument, or -1.
 struct Place {
   size_t argument = 0;
   int64_t item = -1;
 };
 
-// One tensor of a recorded call; see records.Held.
+// One tensor argument of a recorded call: the tensor itself, its cell, or first
+// the one and then the other. `stale` is the tensor's version counter when it
+// was recorded, `reads` the number of replays that still read `tensor` (-1:
+// unknown), and `version` and `geometry` say which state and which view of the
+// cell the call reads. See records.Held.
 struct Held {
   Place place;
   at::Tensor tensor;
@@ -66,15 +75,16 @@ struct Held {
   Geometry geometry;
 };
 
-// The storage a call writes in place.
+// The argument that a call writes in place.
 struct Own {
   Place place;
   Geometry geometry;
 };
 
-// Takes chains of records apart one by one: each is owned by the next, and
-// thousands of destructors inside each other would end the stack. Called by
-// destructors: where there is no room for one more, that one goes here.
+// Destroys a chain of records iteratively. Each record owns the next, so
+// recursive destructors would overflow the stack after some thousands of them.
+// Called by destructors, so it must not throw: if the list cannot grow, the
+// cell is destroyed recursively.
 inline void Bury(CellPtr cell) noexcept {
   thread_local std::vector<CellPtr> grave;
   thread_local bool busy = false;
@@ -91,20 +101,22 @@ inline void Bury(CellPtr cell) noexcept {
   }
   busy = false;
 }
+// One recorded call, which can run again.
 
 struct Node {
   c10::OperatorHandle op;
   int64_t replays = 0;
   bool gone = false;  // its last planned replay has run
   bool grad = false;
-  Stack arguments;  // nothing where tensors stand
+  Stack arguments;  // empty values in place of tensors
   std::vector<Held> held;
   std::vector<Own> own;
   std::vector<std::weak_ptr<Cell>> outputs;
-  // Of the generator, before the call.
+  // The state of the generator before the call, for a call that draws.
   at::Tensor state;
   std::optional<at::Generator> generator;
-  // Instead of the call: statistics, or the bits of a mask.
+  // What a shortcut uses instead of the call: the statistics of a batch norm,
+  // or the bits of a mask.
   at::Tensor mean, deviation, bits;
 
   explicit Node(const c10::OperatorHandle& called) : op(called) {}
@@ -121,21 +133,26 @@ struct Node {
   }
   inline void Forget();
 };
+// One storage that the plan discards. `tensor` is its recomputed copy,
+// `version` the number of calls of the chain that have run on the copy, and
+// `uses` the planned uses that the copy still has.
 
 struct Cell {
   int64_t id = 0;
   at::ScalarType dtype = at::ScalarType::Undefined;
-  std::vector<NodePtr> chain;  // nullptr: not recorded
+  std::vector<NodePtr> chain;  // null: a call that is not recorded
   at::Tensor tensor;
   int64_t version = 0;
   int64_t uses = 0;
-  std::map<int64_t, int64_t> waiting;  // by version
+  std::map<int64_t, int64_t> waiting;  // readers still to come, by version
 
+  // Counts one more (Wait) or one fewer (Waited) future reader of a version.
   void Wait(int64_t at) { ++waiting[at]; }
   void Waited(int64_t at) {
     const auto found = waiting.find(at);
     if (found != waiting.end() && --found->second == 0) waiting.erase(found);
   }
+  // Returns whether the calls [first, end) of the chain can all run again.
   bool Recorded(int64_t first, int64_t end) const {
     for (int64_t i = first; i < end; ++i) {
       const Node* const node = chain[static_cast<size_t>(i)].get();
@@ -143,16 +160,19 @@ struct Cell {
     }
     return true;
   }
+  // Returns whether every call of the chain was recorded.
   bool IsWhole() const {
     return std::find(chain.begin(), chain.end(), nullptr) == chain.end();
   }
   int64_t Length() const { return static_cast<int64_t>(chain.size()); }
-  // Does somebody wait for the copy, which cannot be made again?
+  // Returns whether a future reader needs the copy and the recorded calls
+  // cannot make that version again.
   bool OnlyWayBack() const {
     if (!tensor.defined() || waiting.empty()) return false;
     return !Recorded(0, std::min(Length(), waiting.rbegin()->first));
   }
-  // One planned use is over.
+  // Counts one planned use as done. After the last one the copy is released,
+  // unless it cannot be recomputed.
   void Use() {
     --uses;
     if (uses <= 0 && !OnlyWayBack()) {
@@ -162,6 +182,7 @@ struct Cell {
   }
 };
 
+// Releases the arguments of a call that will not run again.
 inline void Node::Forget() {
   for (const Held& h : held) {
     if (h.cell) h.cell->Waited(h.version);

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 128 bits that stand for the bytes of a tensor, so that a value that is made
-// again can be compared with the one that was given up without keeping it.
+// A 128-bit digest of a tensor's bytes, used to compare a recomputed value with
+// the discarded one without keeping the latter.
 //
 // Eight lanes take eight bytes each in turn: lane = rotate(lane ^ word) * odd.
-// For a given word that maps lanes one to one, and for a given lane words one
-// to one, so tensors that differ in a single word always differ in a lane. The
-// last mixing folds the lanes into 128 bits.
+// For a fixed word this maps lanes one to one, and for a fixed lane it maps
+// words one to one, so tensors that differ in a single word always differ in
+// one lane. A final mix folds the lanes into 128 bits. Not a cryptographic
+// hash.
 //
-// Elements are taken in the order of the strides of another tensor (itself, as
-// a rule): what lies densely is read in one pass as it lies. Bytes between the
-// elements are not read. What is on a device comes to the host window by
-// window: nothing is allocated on the device for a dense tensor.
+// Elements are read in the order of the strides of another tensor (normally the
+// tensor itself). Dense data is read sequentially in one pass. Bytes between
+// the elements are not read. Data on a device is copied to the host in windows
+// of 16 MiB; nothing is allocated on the device for a dense tensor.
 #ifndef REPRISE_TORCH_COMPILED_DIGEST_H_
 #define REPRISE_TORCH_COMPILED_DIGEST_H_
 
@@ -40,6 +41,7 @@
 namespace reprise_fast {
 
 using Digest = std::array<uint64_t, 2>;
+// The digest of a byte sequence, which may arrive in pieces of any length.
 
 class Hash {
  public:
@@ -73,7 +75,8 @@ class Hash {
 
  private:
   static constexpr size_t kStripe = 64;
-  // The golden ratio in 64 bits, and odd multiples of it.
+  // The golden ratio as a 64-bit fraction; each lane uses an odd multiple of
+  // it.
   static constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
 
   void Stripe(const char* bytes) {
@@ -94,11 +97,12 @@ class Hash {
   uint64_t total_ = 0;
 };
 
-// Where elements lie, in elements: outermost first.
+// Sizes and strides of a tensor's elements, outermost dimension first, counted
+// in elements.
 struct Lay {
   std::vector<int64_t> sizes, strides;
 
-  int64_t Span() const {  // from the first element to behind the last one
+  int64_t Span() const {  // from the first element through the last
     int64_t last = 0;
     for (size_t i = 0; i < sizes.size(); ++i)
       last += (sizes[i] - 1) * strides[i];
@@ -106,8 +110,8 @@ struct Lay {
   }
 };
 
-// The elements of `t` in the order of the strides of `like`; dimensions that
-// lie behind one another are one.
+// Returns the layout of the elements of `t` in the order of the strides of
+// `like`. Dimensions that are contiguous with each other are merged.
 inline Lay LayOf(const at::Tensor& t, const at::Tensor& like) {
   std::vector<size_t> order(static_cast<size_t>(t.dim()));
   std::iota(order.begin(), order.end(), size_t{0});
@@ -129,6 +133,8 @@ inline Lay LayOf(const at::Tensor& t, const at::Tensor& like) {
   return lay;
 }
 
+// Hashes the elements of `lay` from dimension `dim` on; `item` is the size of
+// an element in bytes.
 inline void TakeElements(Hash& hash, const char* first, const Lay& lay,
                          size_t dim, int64_t item) {
   if (dim == lay.sizes.size()) {
@@ -144,7 +150,8 @@ inline void TakeElements(Hash& hash, const char* first, const Lay& lay,
     TakeElements(hash, first + i * stride * item, lay, dim + 1, item);
 }
 
-// Of another device: as many of the outermost rows at a time as a window holds.
+// Hashes elements that are on another device: copies as many of the outermost
+// rows at a time as fit in one window.
 inline void TakeFromDevice(Hash& hash, const at::Tensor& t, int64_t offset,
                            Lay lay) {
   constexpr int64_t kWindow = int64_t{16} << 20;
@@ -171,6 +178,8 @@ inline void TakeFromDevice(Hash& hash, const at::Tensor& t, int64_t offset,
   }
 }
 
+// Returns the digest of the elements of `t`, read in the order of the strides
+// of `like`. Both must be strided tensors of the same rank.
 inline Digest DigestOf(const at::Tensor& t, const at::Tensor& like) {
   Hash hash;
   if (t.numel() > 0) {
@@ -186,8 +195,8 @@ inline Digest DigestOf(const at::Tensor& t, const at::Tensor& like) {
   return hash.Finish();
 }
 
-// The same for a step of a job, which must not fail because of a comparison:
-// nothing where it cannot be had.
+// Like DigestOf(t, t), but returns nothing if the digest cannot be computed: a
+// comparison must not make a job's step fail. Releases the GIL.
 inline std::optional<Digest> MaybeDigest(const at::Tensor& t) noexcept {
   try {
     const pybind11::gil_scoped_release released;
@@ -200,7 +209,8 @@ inline std::optional<Digest> MaybeDigest(const at::Tensor& t) noexcept {
   }
 }
 
-// digest(tensor, like) -> bytes: 16 of them.
+// digest(tensor, like) -> bytes: the 16 bytes of the digest. Raises TypeError
+// unless both are strided tensors of the same rank.
 inline PyObject* PyDigest(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *tensor, *like;

@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The native engine of the tape: a planned step, from its beginning to its end.
+// The native engine of the tape: it runs a planned step from beginning to end.
 //
-// Most ops of a planned forward are only looked at, and most saved tensors are
-// only kept. In Python each costs microseconds, and tens of them in a step
-// whose tensors throw the interpreter out of the caches. Here
+// Most ops of a planned forward are only compared with the captured step, and
+// most saved tensors are only kept. In Python each of these costs microseconds,
+// and tens of microseconds in a step whose tensors evict the interpreter from
+// the CPU cache. In C++:
 //
 //   gate.h         sees every op, below autograd
-//     records.h    remembers those that are made again
-//   saved.h        the saved-tensor hooks: keeps, gives up, hands out
-//     replay.h     makes a remembered op again
+//     records.h    records the ops that are recomputed
+//   saved.h        the saved-tensor hooks: saves, discards, hands out
+//     replay.h     runs a recorded op again
 //     on_demand.h  the same when the step no longer follows its plan
 //
-// A step that begins here ends here. What tells that a step is not as planned
-// is in tape_run.py, once for this engine and for that of Python.
+// tape_run.py decides, for this engine and the Python one alike, whether a step
+// follows its plan.
 //
-// While the gate is open the tape's dispatch mode is on torch's stack as
-// always, but the Python key is not in the thread's set, so that ops do not
-// come to the mode. For an op it does not let through the gate puts things
-// back as they are without it:
+// While the gate is open, the tape's dispatch mode stays on torch's stack, but
+// the Python key is not in the thread's set, so ops do not reach the mode. For
+// an op that the gate does not let through, it restores the state that the
+// thread would have without a gate:
 //
 //   gate open      keys: Gate              stack: ground, tape
 //   one op aside   keys: Python, Snapshot  stack: ground, tape  (no Gate)
 //
-// so nothing of the mode's semantics is written twice: another mode that the
-// program pushes, a tensor subclass, a nested call all meet the mode itself.
-// The ground is a mode that does nothing: torch takes the Python key in when
-// the first mode comes and out when the last one goes, and it goes and comes
-// around every call of a mode. The key is not excluded either: torch chooses
-// other ops where no mode can see them, and the captured step had one.
+// So the mode's semantics are not implemented twice: another mode that the
+// program pushes, a tensor subclass and a nested call all meet the mode itself.
+// The ground is a mode that does nothing. It is needed because torch includes
+// the Python key when the first mode is pushed and removes it when the last one
+// is popped, and the tape's mode is popped and pushed around each of its calls.
+// The Python key is not excluded either: torch chooses other ops if it is, and
+// the captured step had a mode.
 //
-// Runs without the interpreter's lock but where autograd's hooks hold it.
+// Runs without the GIL, except in autograd's hooks, which hold it.
 //
-// This file is the module that Python loads, and the one that is compiled: what
-// runs for every op lies in headers that belong to it alone, so that one
-// compiler sees all of it, and torch's headers are read once.
+// This file is the Python module and the only translation unit: the code that
+// runs for every op is in headers that belong to it alone, so that the compiler
+// can inline all of it and torch's headers are parsed once.
 
 // clang-format off
 #include <torch/csrc/python_headers.h>  // before all others
@@ -62,8 +64,9 @@
 namespace reprise_fast {
 namespace {
 
-// setup(unpack, stale, modified, fault, ignored) -> bool: once per process. False:
-// something else is at the gate's key here.
+// setup(unpack, stale, modified, fault, ignored) -> bool: installs the gate,
+// once per process. False if something else already uses the gate's dispatch
+// key.
 PyObject* Setup(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *unpack = nullptr, *stale = nullptr, *modified = nullptr;
@@ -82,9 +85,9 @@ PyObject* Setup(PyObject*, PyObject* args) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(names); ++i) {
     const auto op = OperatorOf(PyList_GET_ITEM(names, i));
     if (op.has_value()) found.push_back(*op);
-    PyErr_Clear();  // one that only TorchScript knows never comes here
+    PyErr_Clear();  // known only to TorchScript: never comes here
   }
-  // Never taken back: a graph may still hold what was packed through it.
+  // Never undone: a graph may still hold what was packed through it.
   static auto registration = dispatcher.registerFallback(
       kGate, c10::KernelFunction::makeFromBoxedFunction<&Gate>(), "reprise");
   ignored = new std::vector<c10::OperatorHandle>(std::move(found));

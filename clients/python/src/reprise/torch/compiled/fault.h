@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Internal errors end here, as those of Python do in internals/guard.py: they
-// are reported once, and the step continues with everything kept. Errors that
-// are meant for the program (memory running out, a saved tensor that was
-// written) pass.
+// Where internal errors end in C++, as internals/guard.py does in Python: each
+// is reported once, and the step continues without discarding anything. Errors
+// that are meant for the program pass through: out of memory, or a saved tensor
+// that was modified in place.
 #ifndef REPRISE_TORCH_COMPILED_FAULT_H_
 #define REPRISE_TORCH_COMPILED_FAULT_H_
 
@@ -17,10 +17,12 @@
 
 namespace reprise_fast {
 
-// (error) -> bool: it was ours, and is reported.
+// guard.caught(error) -> bool: reports an internal error and returns True;
+// returns False for an error that is meant for the program.
 inline PyObject* python_fault = nullptr;
 
-// What an error says, in a few words.
+// Returns the type and message of a Python exception, and clears any error that
+// is set.
 inline std::string Described(PyObject* error) {
   PyObject* const text = error == nullptr ? nullptr : PyObject_Str(error);
   const char* const said = text == nullptr ? nullptr : PyUnicode_AsUTF8(text);
@@ -31,8 +33,9 @@ inline std::string Described(PyObject* error) {
   return found;
 }
 
-// Takes Python's error, where it was ours, and says in `why` what it was.
-// false: it is set as before.
+// Reports and clears the pending Python error if it is an internal one, and
+// stores its description in `why`. Otherwise leaves the error set and returns
+// false.
 inline bool Reported(std::string* why = nullptr) {
   PyObject *type = nullptr, *error = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &error, &trace);
@@ -54,7 +57,7 @@ inline bool Reported(std::string* why = nullptr) {
   return true;
 }
 
-// The same from code that runs without the interpreter's lock.
+// Reports an internal error, for code that runs without the GIL.
 inline void Report(const char* what) {
   const pybind11::gil_scoped_acquire held;
   PyErr_SetString(PyExc_RuntimeError, what);

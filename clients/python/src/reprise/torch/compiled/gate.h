@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gate: a boxed kernel below autograd that compares every op of an open
-// step with the captured one, records those that are made again and lets them
-// through. An op it does not let through meets the tape's mode as if there were
-// no gate; fast.cc draws the two states.
+// The gate: a boxed kernel below autograd. It compares every op of an open step
+// with the captured step, lets matching ops through and records those that the
+// plan recomputes. Any other op goes to the tape's dispatch mode, as if there
+// were no gate; fast.cc draws the two states.
 //
-// Behind the gate the saved-tensor hooks are taken off until an op around which
-// the plan wants one. What is saved between op i - 1 and op i, outputs of the
-// one and inputs of the other, is window i: all of a window goes through the
-// hooks or nothing of it.
+// The saved-tensor hooks are on only around ops for which the plan wants them.
+// Window i is what autograd saves between op i - 1 and op i: outputs of the
+// former and inputs of the latter. Either all tensors of a window go through
+// the hooks or none do.
 //
-// Costs some 0.1 us per op that is let through, and 0.8 us more for each tensor
-// that goes through the hooks.
+// Costs about 0.1 us per op let through, and 0.8 us per tensor that goes
+// through the hooks.
 #ifndef REPRISE_TORCH_COMPILED_GATE_H_
 #define REPRISE_TORCH_COMPILED_GATE_H_
 
@@ -47,19 +47,22 @@ using c10::impl::tls_set_dispatch_key_excluded;
 using c10::impl::tls_set_dispatch_key_included;
 using c10::impl::TorchDispatchModeTLS;
 
-// ops.IGNORED: they are no rows, and pass.
+// ops.IGNORED: ops that are not rows of a program and pass without comparison.
 inline std::vector<c10::OperatorHandle>* ignored = nullptr;
 
+// The step for which the gate is open on this thread, or null.
 inline thread_local Track* open_track = nullptr;
-// Modes on the stack, with the tape's.
+// Dispatch modes on the stack while the gate is open, including the tape's.
 inline thread_local int64_t open_depth = 0;
 
+// Includes or removes the keys through which ops reach dispatch modes.
 inline void ReachMode(bool on) {
   tls_set_dispatch_key_included(DispatchKey::Python, on);
   tls_set_dispatch_key_included(DispatchKey::PythonTLSSnapshot, on);
 }
 
-// For one op things are as they would be without a gate.
+// For the duration of one op, restores the state that the thread would have
+// without a gate.
 struct Aside {
   Aside() : excluded(tls_is_dispatch_key_excluded(kGate)) {
     tls_set_dispatch_key_excluded(kGate, true);
@@ -72,15 +75,17 @@ struct Aside {
   bool excluded;
 };
 
-// The tape's saved-tensor hooks, while they are off; how many lie under them.
+// The tape's saved-tensor hooks while they are off the stack, and the number of
+// hooks below them.
 using Hooks = std::pair<c10::SafePyObject, c10::SafePyObject>;
 inline thread_local std::optional<Hooks> parked;
 inline thread_local size_t hooks_below = 0;
 
+// Puts the tape's saved-tensor hooks on torch's stack or takes them off.
 inline void TurnHooks(bool on) {
   using at::SavedTensorDefaultHooks;
   if (on != parked.has_value()) return;
-  // The program has put hooks of its own on ours, or forbids any.
+  // The program has pushed its own hooks on top of ours, or forbids hooks.
   const auto& tls = SavedTensorDefaultHooks::get_tls_state();
   if (tls.stack.size() != hooks_below + (on ? 0 : 1)) return;
   if (tls.disabled_error_message.has_value()) return;
@@ -93,7 +98,8 @@ inline void TurnHooks(bool on) {
   }
 }
 
-// The window that begins behind the last op.
+// Prepares the window that begins after the last op: sets the next slot, and
+// the hooks on or off.
 inline void EnterWindow(Track& track) {
   const Sheet& page = track.Page();
   const auto at = static_cast<size_t>(track.next);
@@ -103,11 +109,13 @@ inline void EnterWindow(Track& track) {
   TurnHooks(on);
 }
 
+// Returns whether an op is one of ops.IGNORED.
 inline bool IsIgnored(const c10::OperatorHandle& op) {
   return std::find(ignored->begin(), ignored->end(), op) != ignored->end();
 }
 
-// A tensor of a class that takes its calls apart, in Python.
+// Returns whether a value is or contains a tensor of a Python subclass with its
+// own dispatch.
 inline bool IsSubclass(const c10::IValue& value) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -119,7 +127,8 @@ inline bool IsSubclass(const c10::IValue& value) {
   return std::any_of(items.begin(), items.end(), IsSubclass);
 }
 
-// May it pass unseen by Python? Advances to the next row.
+// Returns whether the op may run without Python seeing it. If it is the next
+// row of the program, advances to the row after it.
 inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
                        const torch::jit::Stack& stack) {
   if (TorchDispatchModeTLS::stack_len() != open_depth) return false;
@@ -137,13 +146,15 @@ inline bool LetThrough(Track& track, const c10::OperatorHandle& op,
   return IsIgnored(op);
 }
 
+// The kernel behind the gate's key: every op of an open step, and of a plain
+// forward that is being timed, arrives here.
 inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
                  torch::jit::Stack* stack) {
   const DispatchKeySet below =
       keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kGate);
   Track* const track = open_track;
-  // Another thread that inherited our keys, a caller that wants no mode, or a
-  // plain forward that is timed.
+  // There is no step here: another thread inherited our dispatch keys, the
+  // caller excludes all modes, or a plain forward is being timed.
   if (track == nullptr || tls_is_dispatch_key_excluded(DispatchKey::Python)) {
     const c10::impl::ExcludeDispatchKeyGuard once(kGate);
     const auto run = [&] { op.redispatchBoxed(below, stack); };
@@ -176,8 +187,9 @@ inline void Gate(const c10::OperatorHandle& op, DispatchKeySet keys,
   if (track->next != before || !track->armed) EnterWindow(*track);
 }
 
-// open(track) -> bool: from here on the ops of this thread come to the gate.
-// Only the ground and the tape's mode are on the stack.
+// open(track) -> bool: from now on the ops of this thread go through the gate.
+// False if anything but the ground mode and the tape's mode is on the stack, or
+// if the gate is already open.
 inline PyObject* Open(PyObject*, PyObject* track) {
   HANDLE_TH_ERRORS
   const auto& hooks = at::SavedTensorDefaultHooks::get_tls_state().stack;
@@ -193,14 +205,16 @@ inline PyObject* Open(PyObject*, PyObject* track) {
   hooks_below = hooks.size() - 1;
   const long long slot = open_track->slot;
   EnterWindow(*open_track);
-  open_track->slot = slot;  // the forward before may have saved some of it
+  open_track->slot = slot;  // an earlier forward may have used some slots
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
 
+// close(): ops go to the tape's mode again, and the counts of the step are
+// passed on.
 inline PyObject* Close(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
-  // Whatever fails, the gate is out of the way.
+  // First of all, so that the gate is closed even if something below fails.
   tls_set_dispatch_key_included(kGate, false);
   ReachMode(true);  // the tape's mode leaves the stack next
   struct Held {
@@ -217,7 +231,8 @@ inline PyObject* Close(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// follow(): an op that did not come to the gate is over.
+// follow(): an op that did not come to the gate has run, so the next window
+// begins.
 inline PyObject* Follow(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
   if (open_track != nullptr) EnterWindow(*open_track);
@@ -225,8 +240,10 @@ inline PyObject* Follow(PyObject*, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// aside(how) -> how it was: inside a call of the mode (0) neither the gate nor
-// the ground below it sees what is called.
+// aside(how) -> int: sets which of the gate (bit 0) and the modes (bit 1) see
+// the ops of this thread, and returns the previous value. Inside a call of the
+// tape's mode it is 0: neither the gate nor the ground mode sees what the call
+// runs.
 inline PyObject* SetAside(PyObject*, PyObject* value) {
   const long how = PyLong_AsLong(value);
   if (how < 0) return nullptr;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Faults for tests, in a build of its own (REPRISE_INJECT): the n-th allocation
-// of this library finds no memory, or the n-th call of an entry fails, once or
-// from then on. In every other build an entry is the function itself, and there
-// is nothing else of it.
+// Fault injection for tests, compiled only with REPRISE_INJECT: the n-th
+// allocation of this library throws bad_alloc, or the n-th call of an entry
+// point fails, once or from then on. In every other build REPRISE_ENTRY is the
+// function itself.
 #ifndef REPRISE_TORCH_COMPILED_INJECT_H_
 #define REPRISE_TORCH_COMPILED_INJECT_H_
 
@@ -29,15 +29,16 @@
 namespace reprise_fast::inject {
 
 inline std::atomic<int64_t> allocations = 0;  // seen
-inline std::atomic<int64_t> allocation = 0;   // the one that fails
+inline std::atomic<int64_t> allocation = 0;   // the one to fail; 0: none
 inline std::atomic<int64_t> fired = 0;
-inline thread_local bool counting = false;  // what counts does not fail
-// Under the interpreter's lock.
-inline std::map<std::string, int64_t> entries;  // seen
-inline std::string entry;                       // the one that fails
+inline thread_local bool counting = false;  // set while we allocate
+// Protected by the GIL.
+inline std::map<std::string, int64_t> entries;  // calls seen
+inline std::string entry;                       // the one to fail
 inline int64_t call = 0;
 inline bool lasting = false;
 
+// Counts an allocation, and throws if it is the one to fail.
 inline void Allocates() {
   if (!counting && ++allocations == allocation) {
     ++fired;
@@ -45,6 +46,8 @@ inline void Allocates() {
   }
 }
 
+// Counts a call of an entry point. Sets a Python error and returns true if this
+// call is to fail.
 inline bool Fails(const char* name) {
   counting = true;
   const int64_t seen = ++entries[name];
@@ -71,7 +74,8 @@ struct Entry<name, function> {
   }
 };
 
-// inject(allocation, entry, call, lasting): which fails; all counts begin anew.
+// inject(allocation, entry, call, lasting): sets what fails and resets all
+// counts.
 inline PyObject* Inject(PyObject*, PyObject* args) {
   long long at = 0, nth = 0;
   const char* name = nullptr;
@@ -86,7 +90,7 @@ inline PyObject* Inject(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// injected() -> (so many have failed, allocations, {entry: calls}).
+// injected() -> (failures, allocations, {entry: calls}), since `inject`.
 inline PyObject* Injected(PyObject*, PyObject*) {
   PyObject* const calls = PyDict_New();
   for (const auto& [name, count] : entries) {
@@ -103,7 +107,7 @@ inline PyObject* Injected(PyObject*, PyObject*) {
 #define REPRISE_ENTRY(name, function) \
   (reprise_fast::inject::Entry<name, &function>::Call)
 
-// Of this library alone: it is linked to its own (-Bsymbolic).
+// Replaces the operator for this library only: it is linked with -Bsymbolic.
 void* operator new(std::size_t bytes) {
   reprise_fast::inject::Allocates();
   void* const made = std::malloc(std::max<std::size_t>(1, bytes));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What autograd has saved for a backward that will not be goes, as if it had
-// run: one that has run out of memory, before its forward runs again. Linear in
-// the graph.
+// Releases what autograd has saved for a backward that will not run to its end:
+// one that ran out of memory, before its forward runs again. Linear in the size
+// of the graph.
 #ifndef REPRISE_TORCH_COMPILED_LET_GO_H_
 #define REPRISE_TORCH_COMPILED_LET_GO_H_
 
@@ -21,10 +21,11 @@
 
 namespace reprise_fast {
 
-// let_go(tensors): of the graphs behind them.
+// let_go(tensors): releases the saved tensors of the graphs that made these
+// tensors, as a finished backward would.
 inline PyObject* LetGo(PyObject*, PyObject* tensors) {
   HANDLE_TH_ERRORS
-  // shared_ptr or intrusive_ptr, by torch.
+  // torch versions differ: this is a shared_ptr or an intrusive_ptr.
   using NodePtr = std::decay_t<decltype(torch::autograd::Edge::function)>;
   std::vector<NodePtr> todo;
   std::unordered_set<const torch::autograd::Node*> seen;

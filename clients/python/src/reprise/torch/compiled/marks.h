@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which cell stands for a storage, for as long as the storage lives.
+// Maps a storage to its cell for as long as the storage lives.
 #ifndef REPRISE_TORCH_COMPILED_MARKS_H_
 #define REPRISE_TORCH_COMPILED_MARKS_H_
 
@@ -20,30 +20,30 @@ class Marks {
     CellPtr cell;
   };
 
-  // The cell of the storage behind a tensor.
+  // Returns the cell of the storage behind `t`, or null.
   CellPtr CellOf(const at::Tensor& t) const {
     if (marks_.empty() || !t.defined() || !t.has_storage()) return nullptr;
     const auto found = marks_.find(t.storage().unsafeGetStorageImpl());
-    // The weak reference keeps the address from being used again.
+    // The weak reference prevents the address from being reused.
     if (found == marks_.end() || found->second.storage.expired())
       return nullptr;
     return found->second.cell;
   }
 
-  // From now on `cell` stands for the storage of t, which was just made.
+  // Makes `cell` the cell of the storage of `t`, which was just created.
   void Put(const at::Tensor& t, CellPtr cell) {
     marks_.insert_or_assign(
         t.storage().unsafeGetStorageImpl(),
         Mark{t.storage().getWeakStorageImpl(), std::move(cell)});
   }
 
-  // No cell stands for the storage of t any more.
+  // Removes the mapping of the storage of `t`.
   void Erase(const at::Tensor& t) {
     marks_.erase(t.storage().unsafeGetStorageImpl());
   }
 
-  // The forward is over: a cell that nobody has taken is let go with its
-  // storage.
+  // Removes the cells of storages that are gone. Does so on every 32nd call, or
+  // at once if `all` is true.
   void Sweep(bool all) {
     if (!all && ++since_sweep_ < kSweepEvery) return;
     since_sweep_ = 0;
@@ -57,7 +57,7 @@ class Marks {
     }
   }
 
-  // The step is over.
+  // The step has ended: removes all cells.
   void Drop() {
     for (auto& [storage, mark] : marks_) Bury(std::move(mark.cell));
     marks_.clear();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes a storage again when the step no longer follows its plan: from the
-// records and from the copies that are there, whatever the plan says. Nothing
-// is counted and nothing is let go; copies stay with their cells, because time
-// matters more than memory then.
+// Recomputes a storage when the step no longer follows its plan, from the
+// records and the copies that exist. Uses are not counted and nothing is
+// released: copies stay with their cells, because by then time matters more
+// than memory.
 //
-// In a loop, not by recursion: chains are thousands of calls long.
+// Iterative rather than recursive, because chains can be thousands of calls
+// long.
 #ifndef REPRISE_TORCH_COMPILED_ON_DEMAND_H_
 #define REPRISE_TORCH_COMPILED_ON_DEMAND_H_
 
@@ -26,8 +27,8 @@
 
 namespace reprise_fast {
 
-// A tensor that a recorded call reads was written after the forward, and nobody
-// saw it.
+// A tensor that a recorded call reads was modified after the forward, by a
+// write that was not observed.
 struct ModifiedInput : std::runtime_error {
   ModifiedInput(at::Tensor found, uint32_t version)
       : std::runtime_error("a tensor that a recomputed op reads was modified"),
@@ -37,7 +38,8 @@ struct ModifiedInput : std::runtime_error {
   uint32_t expected;
 };
 
-// A copy of the whole storage, because others may still read it.
+// Returns a view like `t` on a copy of its whole storage. The original may
+// still be read by others.
 inline at::Tensor CopyOfStorage(const at::Tensor& t) {
   const auto bytes = static_cast<int64_t>(t.storage().nbytes());
   const at::Tensor copy = at::empty({0}, t.options().dtype(at::kByte))
@@ -49,7 +51,9 @@ inline at::Tensor CopyOfStorage(const at::Tensor& t) {
 
 class OnDemand {
  public:
-  // One version of a cell. Calls that run are added to `replayed`.
+  // Returns the content of a cell after `version` calls of its chain. Adds the
+  // number of calls that run to `replayed`. Throws ModifiedInput, or
+  // runtime_error if the records do not suffice.
   at::Tensor Make(const CellPtr& cell, int64_t version, int64_t& replayed) {
     std::vector<Wanted> todo = {{cell, version}};
     while (!todo.empty()) {
@@ -73,12 +77,14 @@ class OnDemand {
  private:
   using Wanted = std::pair<CellPtr, int64_t>;
 
+  // Returns the copy of a cell at this version, or an undefined tensor.
   at::Tensor Find(const Cell& cell, int64_t version) const {
     if (cell.tensor.defined() && cell.version == version) return cell.tensor;
     const auto found = made_.find({&cell, version});
     return found == made_.end() ? at::Tensor() : found->second;
   }
 
+  // Remembers a copy, and gives it to the cell if the cell has none.
   void Keep(Cell& cell, int64_t version, const at::Tensor& tensor) {
     made_[{&cell, version}] = tensor;
     if (cell.tensor.defined()) return;
@@ -86,8 +92,9 @@ class OnDemand {
     cell.version = version;
   }
 
-  // From which version on a cell is made up to another: from nothing where all
-  // its calls are recorded, else from the copy that is there.
+  // Returns the version from which recomputation starts: 0 if all calls up to
+  // `version` are recorded, otherwise the latest copy from which they are.
+  // Throws runtime_error if there is none.
   int64_t StartOf(const Cell& cell, int64_t version) const {
     if (cell.Recorded(0, version)) return 0;
     for (int64_t start = version - 1; start > 0; --start) {
@@ -102,13 +109,15 @@ class OnDemand {
         "REPRISE_DISABLE=1 to train without it");
   }
 
+  // Returns the tensor that a recorded call reads. Throws ModifiedInput if it
+  // was written since.
   at::Tensor Load(const Held& h) const {
     if (!h.tensor.defined()) return View(Find(*h.cell, h.version), h.geometry);
     if (h.tensor._version() != h.stale) throw ModifiedInput(h.tensor, h.stale);
     return h.tensor;
   }
 
-  // Everything that it reads is there.
+  // Runs the calls of a chain up to `version`. Everything they read must exist.
   void Run(const CellPtr& target, int64_t version, int64_t& replayed) {
     const int64_t start = StartOf(*target, version);
     at::Tensor own;
@@ -134,7 +143,7 @@ class OnDemand {
     Keep(*target, version, own);
   }
 
-  // By cell and version.
+  // Recomputed copies, by cell and version.
   std::map<std::pair<const Cell*, int64_t>, at::Tensor> made_;
 };
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ops of a forward take where they are, timed from outside Python.
+// Measures how long the ops of a plain forward take, without Python in between.
 //
-// A capture looks at every op from Python, and a good part of what it looks at
-// lies in the caches before the next op runs: what it measures is longer than
-// what the op takes in a step, by some microseconds for small ops and by a
-// third for convolutions. An op that is made again runs between others, as it
-// does in a plain step; so this is where its time is taken: between two looks
-// at the clock in the gate, of an otherwise plain forward (op_times.py).
+// A capture inspects every op from Python and thereby pulls much of its data
+// into the CPU cache before the next op runs. What it measures is therefore
+// longer than the op takes in a step: by some microseconds for small ops, by a
+// third for convolutions. A replayed op runs between other ops, as it does in a
+// plain step. So the gate reads the clock before and after each op of an
+// otherwise plain forward (op_times.py).
 //
-// Some 1.4 us per op with the clock of the thread, most of it in the kernel.
+// Costs about 1.4 us per op with the thread's CPU clock, most of it in the
+// kernel.
 #ifndef REPRISE_TORCH_COMPILED_OP_CLOCK_H_
 #define REPRISE_TORCH_COMPILED_OP_CLOCK_H_
 
@@ -37,17 +38,19 @@ namespace reprise_fast {
 
 class OpClock {
  public:
-  // By the CPU time of this thread, or by the clock on the wall.
+  // Measures CPU time of this thread if `cpu` is true, otherwise wall time.
   explicit OpClock(bool cpu)
       : clock_(cpu ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC),
         look_ns_(std::numeric_limits<int64_t>::max()) {
-    // What two looks take that have nothing between them.
+    // The cost of reading the clock: two readings with nothing in between.
     for (int i = 0; i < 50; ++i) {
       const int64_t begin = Now();
       look_ns_ = std::min(look_ns_, Now() - begin);
     }
   }
 
+  // Runs `run` and records how long it took (ns), less the cost of reading the
+  // clock.
   template <typename Run>
   void Time(const c10::OperatorHandle& op, Run run) {
     const int64_t begin = Now();
@@ -56,13 +59,13 @@ class OpClock {
     try {
       times.emplace_back(op, took);
     } catch (const std::bad_alloc&) {
-      lost = true;  // the op has run: its caller is the program
+      lost = true;  // the op has run: do not throw
     }
   }
 
-  // In the order in which they ended.
+  // Op and time (ns), in the order in which the ops ended.
   std::vector<std::pair<c10::OperatorHandle, int64_t>> times;
-  bool lost = false;  // there was no memory for one
+  bool lost = false;  // some could not be recorded: out of memory
 
  private:
   int64_t Now() const {
@@ -75,11 +78,12 @@ class OpClock {
   int64_t look_ns_;
 };
 
-// Of the plain forward that is timed on this thread.
+// The clock of the plain forward that is being timed on this thread.
 inline thread_local std::optional<OpClock> op_clock;
 
-// clock(cpu) -> bool: the ops of this thread are timed from here on. Not while
-// the gate is open for a step, nor under a mode: the program has its own.
+// clock(cpu) -> bool: starts timing the ops of this thread. False while the
+// gate is open for a step, and while the program has a dispatch mode on the
+// stack.
 inline PyObject* Clock(PyObject*, PyObject* cpu) {
   HANDLE_TH_ERRORS
   const int by_cpu = PyObject_IsTrue(cpu);
@@ -93,7 +97,8 @@ inline PyObject* Clock(PyObject*, PyObject* cpu) {
   END_HANDLE_TH_ERRORS
 }
 
-// clocked() -> [(name, overload, ns)]: no longer; what was timed.
+// clocked() -> [(name, overload, ns)]: stops timing and returns the times.
+// Raises MemoryError if some could not be recorded.
 inline PyObject* Clocked(PyObject*, PyObject*) {
   HANDLE_TH_ERRORS
   if (!op_clock) return PyList_New(0);

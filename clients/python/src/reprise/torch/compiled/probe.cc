@@ -2,26 +2,26 @@
 //
 // The probe: counts the bytes that PyTorch's CPU allocator has handed out.
 //
-// It wraps the allocator that c10 has registered for the CPU. Every block
-// handed out while the probe is installed carries the probe's deleter, so its
-// free is seen whichever thread frees it and whenever; a block from before
-// carries the old deleter, and its free is not seen. Bytes are those asked
-// for, without the allocator's rounding.
+// It wraps the allocator that c10 has registered for the CPU. A block that is
+// allocated while the probe is installed carries the probe's deleter, so its
+// free is counted whenever and on whichever thread it happens. A block from
+// before keeps the old deleter, and its free is not counted. Bytes are those
+// requested, without the allocator's rounding.
 //
 //   allocate(n) --> inner allocator --> block in `sizes_`, live += n
 //   Free(p)     --> live -= sizes_[p] --> inner allocator's own deleter
 //
-// Why not the slot of torch.profiler (MemoryReportingInfoBase): it is local to
-// a thread, so a tensor freed by another thread stays alive in the books for
-// ever, and while it is taken a job that uses torch.profiler itself fails with
+// Why not the hook of torch.profiler (MemoryReportingInfoBase)? It is local to
+// a thread, so a tensor freed by another thread would count as alive forever.
+// And while the hook is taken, a job that uses torch.profiler itself fails with
 // "Profiler is already enabled on this thread".
 //
-// Fork: another thread may hold the lock or be inside the table at that
-// moment, so a forked child starts with new, empty books, and passes
-// everything straight through until it installs the probe itself.
+// Fork: another thread may hold the lock or be modifying the table at that
+// moment. A forked child therefore starts with a new, empty table and counts
+// nothing until it installs the probe itself.
 //
 // The library is never unloaded: blocks that outlive the probe still call its
-// deleter, and storages made meanwhile still name its allocator.
+// deleter, and storages made meanwhile still refer to its allocator.
 #include <c10/core/Allocator.h>
 #include <pthread.h>
 
@@ -44,8 +44,9 @@ using AllocRecord = void (*)(uint64_t ptr, int64_t bytes, int32_t device,
 constexpr uint32_t kAlloc = 0, kFree = 1, kBaseline = 7;
 constexpr int32_t kHost = -1;
 
-// What is alive. One lock: a record must not be overtaken by the next owner of
-// the same address.
+// Live blocks and their bytes. A single lock covers them and the records, so
+// that the record of a free cannot be overtaken by the next allocation at the
+// same address.
 struct Books {
   std::mutex mutex;
   std::unordered_map<void*, int64_t> sizes;
@@ -61,13 +62,14 @@ struct Books {
 
 class Probe final : public c10::Allocator {
  public:
-  // 0: installed. 1: the allocator there keeps state of its own in its
-  // pointers, so that wrapping it would lose it. 2: it did not take.
+  // Returns 0 if the probe is installed, 1 if the current allocator keeps state
+  // in its pointers' contexts, which wrapping would lose, and 2 if the probe
+  // could not be registered.
   int Install() {
     c10::Allocator* const current = c10::GetAllocator(kCpu);
     if (current != this) {
-      // Something else was put on top of us: it may call us already, and a
-      // block must not be counted twice.
+      // Another allocator was registered on top of the probe. It may already
+      // call the probe, and a block must not be counted twice.
       if (inner_ != nullptr && current != inner_) return 2;
       if (!IsPlain(current)) return 1;
       inner_ = current;
@@ -77,7 +79,8 @@ class Probe final : public c10::Allocator {
     return 0;
   }
 
-  // Blocks and storages that outlive this are still counted.
+  // Unregisters the probe. Blocks and storages that outlive this are still
+  // counted.
   void Uninstall() {
     if (Installed()) Register(inner_);
   }
@@ -119,8 +122,8 @@ class Probe final : public c10::Allocator {
     books_->peak = books_->live;
   }
 
-  // Writes address and bytes of the `most` largest blocks; returns how many.
-  // Nothing of it allocates but one list, and not while the lock is held.
+  // Writes address and bytes of the `most` largest blocks to `out`; returns how
+  // many. Allocates only one list, and not while it holds the lock.
   int64_t Blocks(uint64_t* out, int64_t most) {
     std::vector<std::pair<int64_t, uint64_t>> blocks;
     for (size_t room = 1024;; room *= 2) {
@@ -143,8 +146,8 @@ class Probe final : public c10::Allocator {
     return count;
   }
 
-  // The first record says what is alive; none can come between it and the
-  // first ALLOC.
+  // Starts writing records. The first one is the baseline: the bytes alive
+  // before the first ALLOC. Nothing can be recorded in between.
   void EventsBegin(AllocRecord record, int64_t baseline) {
     const std::lock_guard<std::mutex> lock(books_->mutex);
     books_->record = record;
@@ -155,7 +158,7 @@ class Probe final : public c10::Allocator {
     books_->record = nullptr;
   }
 
-  // The old books are given up as they are, perhaps locked and half-written.
+  // The old table is abandoned: another thread may have been changing it.
   void AfterForkInChild() {
     counting_.store(false);
     books_ = new Books;
@@ -164,7 +167,8 @@ class Probe final : public c10::Allocator {
  private:
   static void Free(void* p);
 
-  // Before the block goes back: another thread may get its address at once.
+  // Must run before the block is freed: another thread may get the same address
+  // at once.
   void Forget(void* p) {
     if (!counting_.load()) return;
     const std::lock_guard<std::mutex> lock(books_->mutex);
@@ -175,8 +179,8 @@ class Probe final : public c10::Allocator {
     books_->sizes.erase(it);
   }
 
-  // Only a pointer that is its own context, freed by the allocator's one
-  // deleter, can be handed out again under ours.
+  // Returns whether the allocator can be wrapped: only if its pointers are
+  // their own contexts and are all freed by its one deleter.
   static bool IsPlain(c10::Allocator* allocator) {
     if (allocator == nullptr || allocator->raw_deleter() == nullptr)
       return false;
@@ -185,7 +189,7 @@ class Probe final : public c10::Allocator {
            block.get_deleter() == allocator->raw_deleter();
   }
 
-  // Takes the lowest priority that works, so that others can still register.
+  // Uses the lowest priority that works, so that others can still register.
   static bool Register(c10::Allocator* allocator) {
     for (int priority = 0; priority <= 255; ++priority) {
       c10::SetAllocator(kCpu, allocator, static_cast<uint8_t>(priority));
@@ -199,7 +203,7 @@ class Probe final : public c10::Allocator {
   Books* books_ = new Books;
 };
 
-// Never destroyed: blocks are freed after static destructors have run.
+// Never destroyed: blocks are freed even after static destructors have run.
 Probe& TheProbe() {
   static Probe* const probe = [] {
     auto* made = new Probe;
@@ -231,7 +235,7 @@ REPRISE_PROBE_API int64_t reprise_probe_blocks(void* out, int64_t most) {
   try {
     return TheProbe().Blocks(static_cast<uint64_t*>(out), most);
   } catch (const std::bad_alloc&) {
-    return 0;  // this is asked when memory has run out
+    return 0;  // called when memory has run out
   }
 }
 REPRISE_PROBE_API void reprise_probe_events_begin(void* record,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A call as a record: its arguments without the tensors, and of every tensor
-// either itself or the cell that it can be had from again.
+// Turns a call into a record: its arguments without the tensors, and for each
+// tensor either the tensor itself or the cell from which it can be recomputed.
 #ifndef REPRISE_TORCH_COMPILED_RECORDING_H_
 #define REPRISE_TORCH_COMPILED_RECORDING_H_
 
@@ -23,7 +23,8 @@
 
 namespace reprise_fast {
 
-// Of a call that is about to run; `target`: the cell it writes in place.
+// Returns the record of a call that is about to run. `target` is the cell that
+// the call writes in place, or null.
 inline NodePtr Recorded(const Marks& marks, const Special& row,
                         const c10::OperatorHandle& op, const Stack& stack,
                         const CellPtr& target) {
@@ -73,7 +74,7 @@ inline NodePtr Recorded(const Marks& marks, const Special& row,
       const auto items = v.toTensorVector();
       for (size_t k = 0; k < items.size(); ++k)
         if (items[k].defined()) hold(items[k], {i, static_cast<int64_t>(k)});
-      // Of the same type and length, with nothing in it.
+      // An empty list of the same type and length.
       node->arguments.emplace_back(std::vector<at::Tensor>(items.size()));
     } else if (v.isList() && !v.isIntList() && !v.isDoubleList() &&
                !v.isBoolList()) {
@@ -98,7 +99,9 @@ inline NodePtr Recorded(const Marks& marks, const Special& row,
   return node;
 }
 
-// The mask that is about to be drawn; marks a batch norm that has a shortcut.
+// Prepares the shortcut of a call that is about to run. Returns the tensor that
+// will hold a random mask, or an undefined tensor. Marks a batch norm by
+// setting `node.mean`.
 inline at::Tensor PrepareShortcut(const Special& row,
                                   const c10::OperatorHandle& op,
                                   const Stack& stack, Node& node) {
@@ -114,7 +117,7 @@ inline at::Tensor PrepareShortcut(const Special& row,
   if (row.trains < 0) return IsMask(*x) ? *x : at::Tensor();
   if ((begin + row.trains)->toBool() &&
       Normalizes(*x, optional(1), optional(2)) && Rounding(x->scalar_type()))
-    node.mean = *x;  // until its outputs are there
+    node.mean = *x;  // a placeholder until it has run
   return {};
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The records of one step: RunSpecial in the forward, Run and OnDemand in the
-// backward.
+// The records of one step: RunSpecial adds to them in the forward, Run and
+// MakeOnDemand replay them in the backward.
 //
-// Runs without the interpreter's lock: no Python object is touched here, but by
-// a `run` that calls Python.
+// Runs without the GIL and touches no Python object, except through a `run`
+// that calls Python.
 #ifndef REPRISE_TORCH_COMPILED_RECORDS_H_
 #define REPRISE_TORCH_COMPILED_RECORDS_H_
 
@@ -33,21 +33,21 @@
 
 namespace reprise_fast {
 
-// A storage that is given up, and the tensor through which a call writes it.
+// A discarded storage, and the tensor through which a call writes it.
 struct Target {
   CellPtr cell;
   at::Tensor tensor;
 };
 
-// What became of a call that was to be recorded.
+// The result of running a call that was to be recorded.
 struct Outcome {
-  std::string failure;  // why it is not recorded, though it has run; or empty
-  bool safe = true;     // false: what it wrote is not made again
+  std::string failure;  // why a call that ran was not recorded; or ""
+  bool safe = true;     // false: what it wrote cannot be recomputed
 };
 
 class Records {
  public:
-  // Since they were last added to the counts of the run (CountUp).
+  // Counts since they were last added to those of the run (CountUp).
   int64_t replayed = 0;
   int64_t dropped = 0;
   int64_t on_demand = 0;
@@ -55,15 +55,15 @@ class Records {
   const Marks& marks() const { return marks_; }
   void Sweep(bool all) { marks_.Sweep(all); }
 
-  // Runs a row that has something to do: `run` runs the call itself and leaves
-  // on the stack what it returns.
+  // Runs an op of a row that is recorded or that writes. `run` executes the
+  // call and leaves its results on the stack.
   template <typename Run>
   Outcome RunSpecial(const Special& row, int64_t op_id,
                      const c10::OperatorHandle& op, Stack& stack, Run run) {
     std::vector<Target> targets;
     Outcome outcome;
     std::string& why = outcome.failure;
-    // Twice: once it may fail.
+    // Two attempts: one may fail for lack of memory.
     for (int tried = 0; row.writes && tried < 2; ++tried) {
       try {
         targets = BeforeWrite(WrittenBy(op, stack));
@@ -94,7 +94,7 @@ class Records {
       why = error.what();
       node.reset();
     }
-    // What was written by a call that is not recorded is not made again.
+    // What an unrecorded call wrote cannot be recomputed.
     for (const Target& written : targets) {
       if (node) break;
       auto& chain = written.cell->chain;
@@ -115,15 +115,15 @@ class Records {
     return outcome;
   }
 
-  // Gives records that still need the old content of these tensors a copy of
-  // it. Returns which of them are given up.
+  // Gives every record that still needs the old content of these tensors a copy
+  // of it. Returns those whose storage the plan discards.
   std::vector<Target> BeforeWrite(const std::vector<at::Tensor>& written) {
     std::vector<Target> targets;
     for (const at::Tensor& t : written) {
       if (!t.has_storage()) continue;
       CopyHeld(t.storage().unsafeGetStorageImpl());
       if (CellPtr cell = marks_.CellOf(t)) {
-        // What is added to it behind the call is not to fail.
+        // Reserves now, so that appending after the call cannot fail.
         auto& chain = cell->chain;
         if (chain.size() == chain.capacity())
           chain.reserve(2 * chain.size() + 1);
@@ -133,8 +133,8 @@ class Records {
     return targets;
   }
 
-  // These were written by a call that is not recorded: what is given up of them
-  // stays from here on. Returns whether something is.
+  // Notes that a call that is not recorded wrote these tensors: discarded
+  // storages among them are kept from now on. Returns whether there was one.
   bool Written(const std::vector<at::Tensor>& written) {
     bool any = false;
     for (const at::Tensor& t : written) {
@@ -147,7 +147,8 @@ class Records {
     return any;
   }
 
-  // What a burst of the program says. False: not everything is there.
+  // Runs the replays of a burst. Returns false, and stops, if an input of one
+  // of them is not available.
   bool Run(const std::vector<Replay>& burst) {
     const Alone alone;
     for (const Replay& replay : burst) {
@@ -161,22 +162,24 @@ class Records {
     return true;
   }
 
-  // A version of a cell that the plan has not left there. Throws ModifiedInput.
+  // Returns a version of a cell that the plan has not left in memory. Throws
+  // ModifiedInput.
   at::Tensor MakeOnDemand(const CellPtr& cell, int64_t version) {
     const Alone alone;
     return OnDemand().Make(cell, version, on_demand);
   }
 
-  // A view on a copy, as the tensor was that autograd saved.
+  // Returns a view of a copy with the geometry of the tensor that autograd
+  // saved.
   at::Tensor ViewAlone(const at::Tensor& t, const Geometry& g) const {
     if (LiesAs(t, g)) return t;
     const Alone alone;
     return View(t, g);
   }
 
-  // Does a record hold a tensor on this storage?
+  // Returns whether a record holds a tensor on this storage.
   bool Holds(const void* storage) const { return leaves_.contains(storage); }
-  // May a record that holds something still be replayed?
+  // Returns whether a record that holds a tensor may still be replayed.
   bool Waits() const {
     for (const auto& [storage, held] : leaves_) {
       for (const auto& weak : held) {
@@ -186,18 +189,18 @@ class Records {
     }
     return false;
   }
-  // The step is over.
+  // The step has ended: releases everything.
   void Drop() {
     nodes.clear();
     leaves_.clear();
     marks_.Drop();
   }
 
-  // By op of the step graph.
+  // Records by op of the step graph.
   std::unordered_map<int64_t, std::weak_ptr<Node>> nodes;
 
  private:
-  // The generator, before a call that draws from it.
+  // Saves the state of the generator before a call that draws from it.
   static void TakeState(const Special& row, const at::Tensor& mask,
                         const c10::OperatorHandle& op, const Stack& stack,
                         Node& node) {
@@ -207,7 +210,8 @@ class Records {
     node.state = node.generator->get_state();
   }
 
-  // A call that is recorded has run.
+  // Completes the record of a call that has just run: its outputs, and their
+  // cells.
   void Ran(const Special& row, int64_t op_id, const c10::OperatorHandle& op,
            const Stack& stack, const CellPtr& target, const NodePtr& node,
            const at::Tensor& mask) {
@@ -246,7 +250,7 @@ class Records {
     }
   }
 
-  // The records that hold a tensor on this storage get a copy of it.
+  // Gives the records that hold a tensor on this storage a copy of it.
   void CopyHeld(const c10::StorageImpl* storage) {
     const auto found = leaves_.find(storage);
     if (found == leaves_.end()) return;
@@ -265,9 +269,9 @@ class Records {
     leaves_.erase(found);
   }
 
-  // The end of the chain cannot be made again, so it stays: as the copy of the
-  // cell, with whatever is written to it from here on. The storage must not
-  // hold the cell then, which holds the storage.
+  // The last version cannot be recomputed, so the cell keeps an alias of the
+  // tensor, which also shows later writes. Then the storage must no longer own
+  // the cell: that would be a cycle.
   void KeepWritten(const Target& written) {
     Cell& cell = *written.cell;
     cell.tensor = AliasBelow(written.tensor);
@@ -276,7 +280,7 @@ class Records {
       marks_.Erase(written.tensor);
   }
 
-  // Storage -> records that hold a tensor on it.
+  // By storage: the records that hold a tensor on it.
   std::unordered_map<const void*, std::vector<std::weak_ptr<Node>>> leaves_;
   Marks marks_;
 };

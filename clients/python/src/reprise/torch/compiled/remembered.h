@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a planned step records of a model's parameters and buffers, in case
-// memory runs out in it (planned_retry.py). Every step does so: it costs a few
-// nanoseconds per tensor here, and some hundred in Python.
+// What a planned step notes about a model's parameters and buffers, so that it
+// can be repeated if it runs out of memory (planned_retry.py). It runs in every
+// step, so it must be cheap: a few nanoseconds per tensor here, some hundred in
+// Python.
 #ifndef REPRISE_TORCH_COMPILED_REMEMBERED_H_
 #define REPRISE_TORCH_COMPILED_REMEMBERED_H_
 
@@ -21,7 +22,7 @@
 
 namespace reprise_fast {
 
-// versions(tensors: list) -> bytes: eight of each.
+// versions(tensors: list) -> bytes: the version counters, as int64.
 inline PyObject* Versions(PyObject*, PyObject* tensors) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyList_CheckExact(tensors), "versions: not a list");
@@ -35,8 +36,9 @@ inline PyObject* Versions(PyObject*, PyObject* tensors) {
   END_HANDLE_TH_ERRORS
 }
 
-// copy_all(targets: list, sources: list): on the CPU, of equal types and sizes.
-// Nobody's version changes: the targets are ours.
+// copy_all(targets: list, sources: list): copies each source into its target,
+// which must have the same type and size. CPU tensors are copied without
+// changing their version counter: the targets belong to Reprise.
 inline PyObject* CopyAll(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *targets = nullptr, *sources = nullptr;
@@ -62,17 +64,18 @@ inline PyObject* CopyAll(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// The gradients there are, without keeping one.
+// Identity and version of gradients, by weak references that keep none alive.
 struct Gradients {
   struct One {
     c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
-    std::int64_t version;  // -1: there is none
+    std::int64_t version;  // -1: no gradient
   };
   std::vector<One> all;
   static constexpr const char* kName = "reprise.gradients";
 };
 
-// gradients(parameters: list): to know them by; None: there is none.
+// gradients(parameters: list) -> capsule: identity and version of their
+// gradients, for `untouched`. None if no parameter has a gradient.
 inline PyObject* TakeGradients(PyObject*, PyObject* parameters) {
   HANDLE_TH_ERRORS
   TORCH_CHECK_TYPE(PyList_CheckExact(parameters), "gradients: not a list");
@@ -95,8 +98,8 @@ inline PyObject* TakeGradients(PyObject*, PyObject* parameters) {
   END_HANDLE_TH_ERRORS
 }
 
-// untouched(parameters: list, gradients) -> list: which still have the gradient
-// that they had, as it was.
+// untouched(parameters: list, gradients) -> list of bool: for each parameter,
+// whether it still has the same gradient, unmodified.
 inline PyObject* Untouched(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *parameters = nullptr, *capsule = nullptr;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes a recorded call again, as the plan says.
+// Runs a recorded call again, as planned.
 //
-// It runs on what the call held and on the copies of the cells that it reads;
-// where the call drew random numbers, from the state that its generator had,
-// which is put back; where it has a shortcut (shortcut.h), without the call
-// itself. The caller is alone (below.h). What is not as planned is said (false)
-// before anything has changed; the tensor is then made on demand (on_demand.h).
+// A replay reads the tensors that the record holds and the copies in the cells.
+// A call that drew random numbers runs from the generator state it had the
+// first time; the state is restored afterwards. A call with a shortcut
+// (shortcut.h) is replaced by it. The caller holds an Alone (below.h). If
+// something is not as planned, `Again` returns false before anything has
+// changed; the tensor is then recomputed on demand (on_demand.h).
 #ifndef REPRISE_TORCH_COMPILED_REPLAY_H_
 #define REPRISE_TORCH_COMPILED_REPLAY_H_
 
@@ -28,17 +29,19 @@
 
 namespace reprise_fast {
 
+// Returns a view of `t` with this geometry.
 inline at::Tensor View(const at::Tensor& t, const Geometry& g) {
   return LiesAs(t, g) ? t : t.as_strided(g.sizes, g.strides, g.offset);
 }
 
-// The arguments of one more run. `own`: the copy of what the call writes in
-// place; `load`: the tensor for one that it reads.
+// Returns the arguments for running a call again. `own` is the copy of the
+// tensor that the call writes in place; `load` returns the tensor for each one
+// that it reads.
 template <typename Load>
 Stack ArgumentsOf(const Node& node, const at::Tensor& own, Load load) {
   Stack stack = node.arguments;
-  // Lists are shared with the record: theirs are copied before they are
-  // filled.
+  // Lists share their elements with the record, so they are copied before they
+  // are filled.
   for (IValue& v : stack) {
     if (v.isList() && !v.isIntList() && !v.isDoubleList() && !v.isBoolList())
       v = IValue(v.toList().copy());
@@ -57,25 +60,26 @@ Stack ArgumentsOf(const Node& node, const at::Tensor& own, Load load) {
   return stack;
 }
 
-// The cell that a call writes in place.
+// Returns the cell that a call writes in place, or null.
 inline CellPtr OwnerOf(const Node& node) {
   if (node.outputs.size() != 1) return nullptr;
   CellPtr cell = node.outputs[0].lock();
   return cell && cell->chain[0].get() != &node ? cell : nullptr;
 }
 
-// Its last planned replay has run.
+// Releases the arguments of a call whose last planned replay has run.
 inline void DoneWith(Node& node) {
   for (const auto& weak : node.outputs) {
     const CellPtr cell = weak.lock();
-    // One of several outputs that it alone can make.
+    // Still needed: this call is the only source of one of its outputs.
     if (cell && !cell->waiting.empty() && !cell->tensor.defined()) return;
   }
   node.Forget();
 }
 
-// Runs it, or its shortcut, on a stack; what it made. `made`: null where it
-// writes in place; nothing fails then once it has written.
+// Runs a call, or its shortcut, on the arguments in `stack` and appends its
+// outputs to `made`. `made` is null for a call that writes in place; such a
+// call does not fail after it has written.
 inline void Call(const Node& node, Stack& stack,
                  std::vector<at::Tensor>* made) {
   const c10::AutoGradMode grad(node.grad);
@@ -123,7 +127,8 @@ inline void Call(const Node& node, Stack& stack,
   stack.clear();
 }
 
-// One replay that a burst asks for. False: not everything is there.
+// Runs one replay of a burst. Returns false if not all of its inputs are
+// available.
 inline bool Again(Node& node, const Replay& replay) {
   if (node.gone) return false;
   const CellPtr owner = OwnerOf(node);
@@ -141,7 +146,7 @@ inline bool Again(Node& node, const Replay& replay) {
   }
   for (const Held& h : node.held) {
     if (h.tensor.defined()) {
-      if (h.tensor._version() != h.stale) return false;  // on_demand.h says so
+      if (h.tensor._version() != h.stale) return false;  // reported on demand
     } else if (!h.cell || !h.cell->tensor.defined() ||
                h.cell->version != h.version) {
       return false;
@@ -164,8 +169,8 @@ inline bool Again(Node& node, const Replay& replay) {
   }
   --node.replays;
   own.reset();
-  // Whatever fails, the storage it writes is one call further exactly when it
-  // says so: a call in place that ran twice would leave other bits.
+  // Exception safety: the cell's version must advance exactly when the call has
+  // written, because running an in-place call twice would change the bits.
   used.reserve(used.size() + 1);
   std::vector<at::Tensor> made;
   Call(node, stack, owner ? nullptr : &made);

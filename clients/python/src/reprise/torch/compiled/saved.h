@@ -4,11 +4,11 @@
 //
 //   pack     keeps a tensor that the plan saves (Kept), or discards it and
 //            keeps a reference for its recomputation (Ref)
-//   unpack   runs the replays that stand before it and returns the tensor
+//   unpack   runs the replays planned before it and returns the tensor
 //
-// What is not as planned is reported to the run (tape_run.py), and the tensor is
-// kept, or made on demand. So it is after a failure of ours, which is reported
-// too (fault.h).
+// Where the step differs from the plan, the run (tape_run.py) is told, and the
+// tensor is saved, or recomputed on demand. An internal error has the same
+// effect and is reported (fault.h).
 #ifndef REPRISE_TORCH_COMPILED_SAVED_H_
 #define REPRISE_TORCH_COMPILED_SAVED_H_
 
@@ -39,16 +39,17 @@ int get_current_graph_task_id();
 
 namespace reprise_fast {
 
-inline PyObject* python_unpack = nullptr;  // of what is not a Kept of ours
-// Raise for (tensor, version): of a saved tensor, and of one that a recorded
-// call reads.
+inline PyObject* python_unpack = nullptr;  // for what Python packed
+// Python functions that raise for (tensor, expected version): for a saved
+// tensor that was modified, and for one that a recorded call reads.
 inline PyObject* python_stale = nullptr;
 inline PyObject* python_modified = nullptr;
 
 inline PyTypeObject kept_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 inline PyTypeObject ref_type = {.ob_base = PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// Of the tensor, as it stays: without its graph, seen by nobody.
+// Returns an alias of `tensor` without its autograd graph, made where no mode
+// or gate sees it.
 inline at::Tensor SavedAlias(const at::Tensor& tensor) {
   const c10::impl::ExcludeDispatchKeyGuard unseen(
       DispatchKeySet(DispatchKey::Python) |
@@ -56,7 +57,8 @@ inline at::Tensor SavedAlias(const at::Tensor& tensor) {
   return tensor.detach();
 }
 
-// nullptr without an error: it is not the tensor of the captured step.
+// Discards a tensor: returns the Ref that autograd keeps instead. Returns null
+// without a Python error if this is not the tensor of the captured step.
 inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   Records& records = track.book->records;
   CellPtr cell = records.marks().CellOf(tensor);
@@ -69,7 +71,8 @@ inline PyObject* GiveUp(Track& track, PyObject* run, const at::Tensor& tensor) {
   if (firsts > 0) saved = SavedAlias(tensor);
   const int64_t version =
       std::max<int64_t>(cell->Length(), page.versions[slot]);
-  // One that is still to be written is not what will be handed out.
+  // If the storage will still be written, its content now is not what the
+  // unpack will return, so it is not compared.
   std::optional<Digest> given;
   if (track.audited != 0 && version == cell->Length())
     given = MaybeDigest(tensor);
@@ -108,14 +111,14 @@ inline void RefDealloc(PyObject* self) {
   if (ref->cell) Bury(std::move(ref->cell));
   ref->cell.~CellPtr();
   ref->geometry.~Geometry();
-  // What nobody took and whose storage is gone.
+  // The last Ref is gone: remove the cells that nothing refers to.
   if (book.refs == 0) book.records.Sweep(true);
   Py_DECREF(ref->run);
   Py_DECREF(ref->track);
   Py_TYPE(self)->tp_free(self);
 }
 
-// An alias of the tensor.
+// Returns a Kept with an alias of the tensor, or null with a Python error.
 inline PyObject* Keep(Track& track, PyObject* value, long long slot) {
   auto* const kept = PyObject_New(Kept, &kept_type);
   if (kept == nullptr) return nullptr;
@@ -133,6 +136,7 @@ inline PyObject* Keep(Track& track, PyObject* value, long long slot) {
   return reinterpret_cast<PyObject*>(kept);
 }
 
+// Packs a tensor as planned. A failure of ours may leave a Python error.
 inline PyObject* PackAsPlanned(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
@@ -157,19 +161,23 @@ inline PyObject* PackAsPlanned(PyObject* self, PyObject* value) {
   END_HANDLE_TH_ERRORS
 }
 
+// The pack hook: returns what autograd keeps in place of `value`. After an
+// internal error it saves the tensor, and the step discards nothing more.
 inline PyObject* Pack(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
   PyObject* const packed = PackAsPlanned(self, value);
   if (packed != nullptr || !Reported()) return packed;
   auto* const track = reinterpret_cast<Track*>(self);
   track->armed = 0;
-  // One of another class keeps that: autograd hands it out as it is.
+  // For a tensor subclass return the tensor itself: autograd hands it out again
+  // as it is.
   return THPVariable_CheckExact(value) ? Keep(*track, value, -1)
                                        : Py_NewRef(value);
   END_HANDLE_TH_ERRORS
 }
 
-// Replays what stands before an event. false: not to its end.
+// Runs the replays planned before an event, without the GIL. Returns false if
+// they could not all run.
 inline bool RunBurst(Track& track, size_t event) {
   bool done = false;
   {
@@ -179,8 +187,9 @@ inline bool RunBurst(Track& track, size_t event) {
   return done;
 }
 
-// The unpack of a saved tensor: replays what stands before it. The backward may
-// be a new one, or out of order: the run sees to that.
+// Runs the replays planned before the unpack of a slot. If the slot is not the
+// next event of this backward, the run decides what to do: this may be another
+// backward, or one in another order. Returns false with a Python error.
 inline bool Advance(Track& track, long long slot) {
   if (track.safe) return true;
   const Sheet& page = track.Page();
@@ -200,7 +209,8 @@ inline bool Advance(Track& track, long long slot) {
   return done != nullptr;
 }
 
-// What was made again with what was given up.
+// Compares a recomputed tensor with the digest of the discarded one, and counts
+// the result.
 inline void Compare(Ref& ref, const at::Tensor& tensor) {
   Book& book = *ref.track->book;
   const std::optional<Digest> made = MaybeDigest(tensor);
@@ -211,13 +221,15 @@ inline void Compare(Ref& ref, const at::Tensor& tensor) {
   if (ref.track->keeps == 0) ref.given.reset();
 }
 
-// Calls what raises for a tensor and the version that was expected of it.
+// Calls `how`, which raises for a tensor and the version that was expected of
+// it.
 inline void Refuse(PyObject* how, PyObject* tensor, uint32_t version) {
   PyObject* const said = PyObject_CallFunction(how, "OI", tensor, version);
   Py_XDECREF(said);
 }
 
-// As it was saved; the last unpack of that kind gives it up.
+// Returns the tensor as it was saved; the last of these unpacks releases it.
+// Null with a Python error if it was modified.
 inline PyObject* TakeAsSaved(Ref& ref) {
   PyObject* const tensor = THPVariable_Wrap(ref.made);
   if (tensor == nullptr) return nullptr;
@@ -230,12 +242,12 @@ inline PyObject* TakeAsSaved(Ref& ref) {
   return tensor;
 }
 
-// The copy of a cell that a ref stands for: the one that is there, or one that
-// is made on demand. Undefined: Python's error says why.
+// Returns the copy of the cell of a Ref: the one in memory, or one recomputed
+// on demand. Undefined if that failed; then a Python error is set.
 inline at::Tensor CopyFor(Ref& ref) {
   const CellPtr& cell = ref.cell;
   Track& track = *ref.track;
-  // A program that left the plan wrote less.
+  // A program that left the plan may have written the storage fewer times.
   const int64_t version = std::min(ref.version, cell->Length());
   if (cell->tensor.defined() && cell->version == version) return cell->tensor;
   track.safe = 1;
@@ -252,7 +264,8 @@ inline at::Tensor CopyFor(Ref& ref) {
   return CountUp(track) ? made : at::Tensor();
 }
 
-// A tensor that was given up, after what stands before its unpack.
+// Returns the tensor that a Ref stands for, once the replays before its unpack
+// have run.
 inline PyObject* Take(Ref& ref) {
   Track& track = *ref.track;
   if (ref.firsts > 0) return TakeAsSaved(ref);
@@ -266,7 +279,8 @@ inline PyObject* Take(Ref& ref) {
   const at::Tensor made = track.book->records.ViewAlone(copy, ref.geometry);
   if (ref.given && track.audited != 0) Compare(ref, made);
   if (track.safe == 0) {
-    // A later backward asks again, and finds what the plan has for it then.
+    // If the graph is kept, a later backward unpacks this slot again and takes
+    // the copy that the plan has for it then.
     if (track.keeps == 0) {
       ref.made = made;
       cell.Waited(ref.version);
@@ -276,14 +290,15 @@ inline PyObject* Take(Ref& ref) {
   return THPVariable_Wrap(made);
 }
 
+// Take, with C++ exceptions turned into Python errors.
 inline PyObject* TakeGuarded(Ref& ref) {
   HANDLE_TH_ERRORS
   return Take(ref);
   END_HANDLE_TH_ERRORS
 }
 
-// A tensor that was given up and could not be had as planned, after a failure
-// of ours: on demand. Twice: once it may fail.
+// Recomputes a discarded tensor on demand after an internal error. Makes two
+// attempts, because one may fail for lack of memory.
 inline PyObject* Rescue(Ref& ref) {
   ref.track->safe = 1;
   std::string why;
@@ -299,6 +314,8 @@ inline PyObject* Rescue(Ref& ref) {
   return nullptr;
 }
 
+// Runs the replays before an unpack; returns the tensor of a Ref, or None for a
+// Kept.
 inline PyObject* UnpackAsPlanned(PyObject* packed) {
   HANDLE_TH_ERRORS
   if (Py_TYPE(packed) == &ref_type) {
@@ -311,6 +328,8 @@ inline PyObject* UnpackAsPlanned(PyObject* packed) {
   END_HANDLE_TH_ERRORS
 }
 
+// unpack(packed) -> tensor: the unpack hook. Raises if the tensor was modified
+// in place since it was saved.
 inline PyObject* Unpack(PyObject*, PyObject* packed) {
   HANDLE_TH_ERRORS
   if (Py_TYPE(packed) != &ref_type && Py_TYPE(packed) != &kept_type)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program (program.py) as the native engine reads it: what every op is, what
-// goes through the hooks, what is replayed before an unpack. Never changes once
-// it is read (sheet_reader.h).
+// A program (program.py) as the native engine reads it: what to do at each op,
+// which tensors go through the hooks, and what is replayed before each unpack.
+// Immutable once it is read (sheet_reader.h).
 #ifndef REPRISE_TORCH_COMPILED_SHEET_H_
 #define REPRISE_TORCH_COMPILED_SHEET_H_
 
@@ -15,39 +15,47 @@
 
 namespace reprise_fast {
 
-// A row that has something to do (program.Row).
+// An op that the tape records or that writes an argument (program.Row).
 struct Special {
   int64_t replays = 0;  // 0: not recorded
   bool writes = false;
   bool seeded = false;
   bool shortens = false;
-  int64_t trains = -1;  // argument that says whether statistics are computed
-  // Of a batch norm: where its running statistics stand; -1: it is none.
+  int64_t trains = -1;  // argument: are statistics computed?
+  // For a batch norm, the argument index of the running mean; -1: no batch
+  // norm.
   int64_t statistics = -1;
   std::optional<c10::OperatorHandle> without_statistics;
-  std::vector<int64_t> cells;             // by output
+  std::vector<int64_t> cells;             // by output: storage id, or -1
   std::vector<int64_t> first_life_reads;  // by tensor argument
 };
 
+// One replay of a burst: the op, and the storages to keep from its outputs with
+// the number of uses of each.
 struct Replay {
   int64_t op = 0;
   std::vector<std::pair<int64_t, int64_t>> keep;  // storage, uses
 };
 
+// A slot is a saved tensor, in the order of packing. An event is an unpack
+// before which something may be replayed, and its burst is what is replayed.
+// Window i is what autograd saves between op i - 1 and op i.
 struct Sheet {
   std::vector<std::optional<c10::OperatorHandle>> rows;
-  std::vector<std::optional<Special>> specials;  // by row; none: let through
+  std::vector<std::optional<Special>> specials;  // by row; none: only passes
   std::vector<char> given_up;                    // by slot
   std::vector<int64_t> events;                   // slots
-  std::vector<char> quiet;  // by event: nothing is replayed before it
-  std::vector<std::vector<Replay>> bursts;  // by event
-  // By row and by event: the op of the step graph that begins.
+  std::vector<char> quiet;                       // by event: its burst is empty
+  std::vector<std::vector<Replay>> bursts;       // by event
+  // By row and by event: the op of the step graph that begins there.
   std::vector<int64_t> row_ops;
   std::vector<int64_t> event_ops;
-  std::vector<int64_t> versions;  // by slot: that its unpack finds
-  // By slot: unpacks that find it as it was saved. Empty: there are none.
+  std::vector<int64_t> versions;  // by slot: the one its unpack finds
+  // By slot: the number of unpacks that find the tensor as it was saved, before
+  // it is discarded. Empty: none do.
   std::vector<int64_t> firsts;
-  // By window: does it go through the hooks, and its first slot. Empty: all do.
+  // By window: whether it goes through the hooks, and its first slot. Empty:
+  // all windows do.
   std::vector<char> hooked;
   std::vector<int64_t> first_slot;
 };

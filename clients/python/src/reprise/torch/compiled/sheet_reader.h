@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes a sheet of what fast.py says of a program, and checks that its parts
+// Builds a sheet from what native_program.py passes, and checks that its parts
 // fit together.
 #ifndef REPRISE_TORCH_COMPILED_SHEET_READER_H_
 #define REPRISE_TORCH_COMPILED_SHEET_READER_H_
@@ -23,7 +23,8 @@
 
 namespace reprise_fast {
 
-// The operator of a row ("aten::add", "Tensor"); an error where there is none.
+// Returns the operator of a row ("aten::add", "Tensor"), or nothing with a
+// Python error if torch has no such operator.
 inline std::optional<c10::OperatorHandle> OperatorOf(PyObject* row) {
   const char *name = nullptr, *overload = nullptr;
   if (!PyArg_ParseTuple(row, "ss", &name, &overload)) return std::nullopt;
@@ -33,6 +34,7 @@ inline std::optional<c10::OperatorHandle> OperatorOf(PyObject* row) {
   return found;
 }
 
+// Returns the numbers in a tuple; check PyErr_Occurred afterwards.
 inline std::vector<int64_t> Numbers(PyObject* tuple) {
   std::vector<int64_t> found;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
@@ -40,9 +42,9 @@ inline std::vector<int64_t> Numbers(PyObject* tuple) {
   return found;
 }
 
-// (replays, writes, seeded, shortens, trains, statistics, without, cells,
-// reads): a row that has something to do, `without` as a row; None: no such
-// row.
+// Reads (replays, writes, seeded, shortens, trains, statistics, without, cells,
+// reads), where `without` is a row; None leaves `to` empty. Returns false with
+// a Python error.
 inline bool ReadSpecial(PyObject* item, std::optional<Special>& to) {
   if (item == Py_None) return true;
   Special row;
@@ -66,7 +68,8 @@ inline bool ReadSpecial(PyObject* item, std::optional<Special>& to) {
   return PyErr_Occurred() == nullptr;
 }
 
-// A tuple of (op, ((storage, uses), ...)).
+// Reads a burst: a tuple of (op, ((storage, uses), ...)). Returns false with a
+// Python error.
 inline bool ReadBurst(PyObject* item, std::vector<Replay>& to) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(item); ++i) {
     long long op;
@@ -87,15 +90,16 @@ inline bool ReadBurst(PyObject* item, std::vector<Replay>& to) {
 }
 
 // Sheet(rows, specials, bursts, given_up, events, quiet, hooked, first_slot,
-// row_ops, event_ops, versions, firsts): rows are a list of (name, overload),
-// specials and bursts lists as above; events, first_slot, both ops, versions
-// and firsts bytes of int64, the others of 0 and 1.
+// row_ops, event_ops, versions, firsts). `rows` is a list of (name, overload);
+// `specials` and `bursts` are lists as read above. events, first_slot, row_ops,
+// event_ops, versions and firsts are bytes of int64; given_up, quiet and hooked
+// are bytes of 0 and 1.
 inline PyObject* SheetNew(PyTypeObject* type, PyObject* args, PyObject*) {
   HANDLE_TH_ERRORS
   PyObject *rows = nullptr, *specials = nullptr, *bursts = nullptr;
   struct Buffer : Py_buffer {
     Buffer() : Py_buffer{} {}
-    ~Buffer() { PyBuffer_Release(this); }  // once; nothing where it is empty
+    ~Buffer() { PyBuffer_Release(this); }  // only once; no-op if empty
   };
   Buffer given_up, events, quiet, hooked, first_slot, row_ops, event_ops,
       versions, firsts;

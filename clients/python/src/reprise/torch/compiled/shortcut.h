@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two ops made again in a tenth of their time, bit for bit.
+// Recomputes two ops in a tenth of their time, bit for bit.
 //
 // Batch norm in training reads its input three times: for the mean, for the
-// variance, for the output. The first call has left mean m and inverse
-// deviation v of every channel; with alpha = v * weight, beta = bias - m *
-// alpha the output is alpha * x + beta, and this is what the kernel of
-// evaluation computes as well. It takes 1 / sqrt(variance + eps) where training
-// takes v, so it is called with a variance of 1, no eps, a mean of zero, and
-// alpha and beta for weight and bias: 1 and 0 change no bits. Whether beta is
-// rounded once or twice is up to the compiler of torch: shortcut.py finds out
-// which of the two it is.
+// variance, and for the output. The first call leaves the mean m and the
+// inverse deviation v of every channel. With alpha = v * weight and beta = bias
+// - m * alpha, the output is alpha * x + beta, which is also what the
+// evaluation kernel computes. That kernel takes 1 / sqrt(variance + eps) where
+// training takes v, so it is called with variance 1, eps 0, mean 0, weight
+// alpha and bias beta: the factors 1 and the zeros change no bits. Whether beta
+// is rounded once or twice depends on the compiler that built torch;
+// shortcut.py finds out which.
 //
-// A mask of bernoulli_ is zeros and ones: 256 elements for 32 bytes. Drawing
-// them takes a generator that knows no shortcut; spreading them takes next to
-// nothing.
+// A mask drawn by bernoulli_ consists of zeros and ones: 256 elements fit in 32
+// bytes. Drawing them again needs the slow generator; expanding the bits costs
+// almost nothing.
 #ifndef REPRISE_TORCH_COMPILED_SHORTCUT_H_
 #define REPRISE_TORCH_COMPILED_SHORTCUT_H_
 
@@ -33,6 +33,8 @@ namespace reprise_fast {
 
 // ---- Batch norm ------------------------------------------------------------
 
+// Computes alpha and beta of every channel, and a zero of the sign that makes
+// zero * alpha equal +0. `fused`: beta is rounded once.
 template <typename T>
 void Coefficients(const at::Tensor& mean, const at::Tensor& invstd,
                   const T* weight, const T* bias, bool fused, T* alpha, T* beta,
@@ -42,23 +44,23 @@ void Coefficients(const at::Tensor& mean, const at::Tensor& invstd,
   for (int64_t c = 0; c < mean.numel(); ++c) {
     alpha[c] = v[c] * (weight != nullptr ? weight[c] : T(1));
     const T b = bias != nullptr ? bias[c] : T(0);
-    // A product kept apart, or GCC would fuse this as well.
+    // A separate product: otherwise GCC would contract this expression as well.
     const volatile T product = m[c] * alpha[c];
     beta[c] = fused ? std::fma(-m[c], alpha[c], b) : b - product;
     zero[c] = std::copysign(T(0), alpha[c]);  // zero * alpha is +0
   }
 }
 
-// By type, float and double: is beta rounded once? Unknown: there is no
-// shortcut.
+// For float [0] and double [1]: whether torch rounds beta once. Not set: this
+// torch has no shortcut for the type.
 inline std::optional<bool> rounds_once[2];
 
 inline std::optional<bool> Rounding(at::ScalarType type) {
   return rounds_once[type == at::kDouble ? 1 : 0];
 }
 
-// The first output of a batch norm in training whose other two are there.
-// `fused`: beta is rounded once. Only for what Normalizes says.
+// Returns the first output of a training batch norm whose other two outputs are
+// given. `fused`: beta is rounded once. Requires Normalizes(x, weight, bias).
 inline at::Tensor Normalized(const at::Tensor& x,
                              const std::optional<at::Tensor>& weight,
                              const std::optional<at::Tensor>& bias,
@@ -68,7 +70,8 @@ inline at::Tensor Normalized(const at::Tensor& x,
     const auto data = [](const std::optional<at::Tensor>& t) {
       return t.has_value() && t->defined() ? t->const_data_ptr<T>() : nullptr;
     };
-    // Not from torch's allocator: a plan that fits to the byte still does.
+    // std::vector, not torch's allocator: these bytes must not count against a
+    // plan that fits to the byte.
     const int64_t channels = mean.numel();
     std::vector<T> rows(static_cast<size_t>(channels) * 4, T(1));
     const auto row = [&](int64_t i) { return rows.data() + i * channels; };
@@ -84,15 +87,15 @@ inline at::Tensor Normalized(const at::Tensor& x,
   return mean.scalar_type() == at::kDouble ? make(double{}) : make(float{});
 }
 
-// One number per channel of x.
+// Returns whether `t` has one number per channel of `x`, in the same type.
 inline bool AreStatistics(const at::Tensor& x, const at::Tensor& t) {
   return t.layout() == at::kStrided && t.is_cpu() && !t.is_neg() &&
          t.scalar_type() == x.scalar_type() && t.dim() == 1 &&
          t.is_contiguous() && t.numel() == x.size(1);
 }
 
-// May it be made by Normalized? There is another kernel, with another formula,
-// for inputs that lie in no order.
+// Returns whether Normalized supports these inputs. Inputs that are neither
+// contiguous nor channels-last use another kernel with another formula.
 inline bool Normalizes(const at::Tensor& x,
                        const std::optional<at::Tensor>& weight,
                        const std::optional<at::Tensor>& bias) {
@@ -110,7 +113,8 @@ inline bool Normalizes(const at::Tensor& x,
 
 // ---- Masks -----------------------------------------------------------------
 
-// Elements without holes between them, of a type whose one is one pattern.
+// Returns whether `t` can hold a mask that BitsOf packs: a dense tensor of a
+// supported type on the CPU.
 inline bool IsMask(const at::Tensor& t) {
   const auto type = t.scalar_type();
   return t.is_cpu() && t.layout() == at::kStrided && t.numel() > 0 &&
@@ -119,7 +123,7 @@ inline bool IsMask(const at::Tensor& t) {
           type == at::kBFloat16 || type == at::kBool);
 }
 
-// What zero and one look like in memory.
+// Calls `function` with the bit pattern of 1 in the type of `t`.
 template <typename Function>
 auto WithOne(const at::Tensor& t, Function function) {
   switch (t.scalar_type()) {
@@ -136,8 +140,8 @@ auto WithOne(const at::Tensor& t, Function function) {
   }
 }
 
-// A bit for every element, in the order of memory. Undefined: something is
-// neither zero nor one.
+// Returns one bit per element, in memory order. Undefined if an element is
+// neither 0 nor 1.
 inline at::Tensor BitsOf(const at::Tensor& mask) {
   const int64_t count = mask.numel();
   at::Tensor bits = at::empty({(count + 7) / 8}, at::kByte);
@@ -166,7 +170,8 @@ inline at::Tensor BitsOf(const at::Tensor& mask) {
   return fine ? bits : at::Tensor();
 }
 
-// Writes them to a tensor that lies as the one they are of.
+// Writes the elements back to a tensor with the memory layout of the original
+// mask.
 inline void SpreadBits(const at::Tensor& bits, const at::Tensor& mask) {
   const int64_t count = mask.numel();
   const auto* const from = bits.const_data_ptr<uint8_t>();

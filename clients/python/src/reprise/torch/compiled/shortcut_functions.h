@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The shortcuts (shortcut.h) as functions of the module, for shortcut.py: what
-// Python replays takes them as well. Arguments that they are not for are
-// refused (TypeError).
+// The shortcuts (shortcut.h) as functions of the Python module, so that
+// shortcut.py can use them in the Python engine. They raise TypeError for
+// arguments that they do not support.
 #ifndef REPRISE_TORCH_COMPILED_SHORTCUT_FUNCTIONS_H_
 #define REPRISE_TORCH_COMPILED_SHORTCUT_FUNCTIONS_H_
 
@@ -20,14 +20,14 @@
 
 namespace reprise_fast {
 
-// A tensor, or nothing for None.
+// Returns the tensor, or nothing for None. Throws TypeError for other objects.
 inline std::optional<at::Tensor> TensorOf(PyObject* value) {
   if (value == Py_None) return std::nullopt;
   if (!THPVariable_Check(value)) throw torch::TypeError("not a tensor");
   return THPVariable_Unpack(value);
 }
 
-// normalizes(x, weight, bias) -> bool: may `normalized` be called with them?
+// normalizes(x, weight, bias) -> bool: whether `normalized` supports these.
 inline PyObject* PyNormalizes(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *x, *weight, *bias;
@@ -38,7 +38,8 @@ inline PyObject* PyNormalizes(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// normalized(x, weight, bias, mean, invstd, fused) -> tensor.
+// normalized(x, weight, bias, mean, invstd, fused) -> tensor: the output of a
+// training batch norm with these statistics.
 inline PyObject* PyNormalized(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *x, *weight, *bias, *mean, *invstd;
@@ -55,7 +56,8 @@ inline PyObject* PyNormalized(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// is_mask(tensor) -> bool: can bits be taken of it, once it is filled?
+// is_mask(tensor) -> bool: whether `bits_of` supports the tensor, provided that
+// it holds only zeros and ones.
 inline PyObject* PyIsMask(PyObject*, PyObject* value) {
   HANDLE_TH_ERRORS
   const auto mask = TensorOf(value);
@@ -63,7 +65,7 @@ inline PyObject* PyIsMask(PyObject*, PyObject* value) {
   END_HANDLE_TH_ERRORS
 }
 
-// bits_of(mask) -> bytes in a tensor.
+// bits_of(mask) -> uint8 tensor: one bit per element.
 inline PyObject* PyBitsOf(PyObject*, PyObject* value) {
   HANDLE_TH_ERRORS
   const auto mask = TensorOf(value);
@@ -74,7 +76,7 @@ inline PyObject* PyBitsOf(PyObject*, PyObject* value) {
   END_HANDLE_TH_ERRORS
 }
 
-// spread_bits(bits, mask): writes them there.
+// spread_bits(bits, mask): writes the elements of a mask from its bits.
 inline PyObject* PySpreadBits(PyObject*, PyObject* args) {
   HANDLE_TH_ERRORS
   PyObject *bits, *value;
@@ -88,8 +90,8 @@ inline PyObject* PySpreadBits(PyObject*, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
-// round_once(double, once): how this torch rounds in what a shortcut of batch
-// norm computes beforehand, for one of the two types it is there for.
+// round_once(double, once): sets whether this torch rounds beta of a batch norm
+// once, for double or for float.
 inline PyObject* RoundOnce(PyObject*, PyObject* args) {
   int is_double = 0, once = 0;
   if (!PyArg_ParseTuple(args, "pp", &is_double, &once)) return nullptr;

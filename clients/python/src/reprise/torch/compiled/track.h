@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Python objects of a step: how far it has come, its records, and what
-// autograd keeps of the tensors that it has saved.
+// The Python objects of a step: its progress, its records, and what autograd
+// keeps in place of the tensors it saves.
 #ifndef REPRISE_TORCH_COMPILED_TRACK_H_
 #define REPRISE_TORCH_COMPILED_TRACK_H_
 
@@ -28,17 +28,19 @@ struct SheetObject {
   PyObject_HEAD Sheet* sheet;
 };
 
-// The records of a step, and what autograd keeps of it.
+// The records of a step and the result of its comparisons.
 struct Book {
   Records records;
-  int64_t refs = 0;  // alive
-  // Of values that are compared: how many were, and the slots of those that
-  // differ.
+  int64_t refs = 0;  // Ref objects alive
+  // Comparisons of recomputed values with the discarded ones since they were
+  // last read: their number, and the slots that differed.
   int64_t compared = 0;
   std::vector<int64_t> differing;
 };
 
-// How far a step has come; of tape/engine.py.
+// The progress of a step under a program; counterpart of PythonEngine in
+// tape/python_engine.py. `next` is the next row, `slot` the next saved tensor,
+// `cursor` the next event and `task` autograd's graph task.
 struct Track {
   PyObject_HEAD PyObject* sheet;
   PyObject* run;  // weak reference
@@ -46,38 +48,40 @@ struct Track {
   long long slot;
   long long cursor;
   long long task;
-  unsigned long long here;  // reprise_at of the agent; 0: nobody is told
-  long long device;  // a GPU, whose streams are looked at; -1: there are none
-  long long home;    // the stream on which the step began
-  char armed;        // everything has come as captured so far
-  char safe;  // nothing is let go any more, what is missing is made on demand
-  char audited;  // what is made again is compared with what was given up
-  char keeps;    // the backward under way keeps its graph for another one
+  unsigned long long here;  // reprise_at of the agent; 0: not reported
+  long long device;         // GPU whose streams are checked; -1: none
+  long long home;           // the stream on which the step began
+  char armed;               // the step has matched the captured one so far
+  char safe;                // nothing is released; recompute on demand
+  char audited;             // recomputed values are compared
+  char keeps;               // this backward keeps its graph for another
   Book* book;
 
   const Sheet& Page() const {
     return *reinterpret_cast<SheetObject*>(sheet)->sheet;
   }
-  // Where the step is, for who asks after the job was killed.
+  // Reports the current op to the agent, so that it is known if the job is
+  // killed.
   void Say(int64_t op) const {
     if (here != 0)
       reinterpret_cast<void (*)(uint64_t)>(here)(static_cast<uint64_t>(op) + 1);
   }
-  // The stream that ops of this thread go to.
+  // Returns the stream to which this thread submits ops.
   long long Stream() const {
     const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
     const auto index = static_cast<c10::DeviceIndex>(device);
     return guard.getStream(c10::Device(c10::DeviceType::CUDA, index)).id();
   }
   bool Strays() const { return device >= 0 && Stream() != home; }
-  // Borrowed; nullptr: the run is gone, and with it everything it replays.
+  // Returns a borrowed reference; null once the run, and everything it replays,
+  // is gone.
   PyObject* Run() const {
     PyObject* const alive = PyWeakref_GetObject(run);
     return alive == Py_None ? nullptr : alive;
   }
 };
 
-// What autograd keeps of a tensor that stays.
+// What autograd keeps for a tensor that the plan saves.
 struct Kept {
   PyObject_HEAD Track* track;
   long long slot;
@@ -85,7 +89,7 @@ struct Kept {
   at::Tensor tensor;
 };
 
-// What autograd keeps instead of a tensor that is given up.
+// What autograd keeps instead of a tensor that the plan discards.
 struct Ref {
   PyObject_HEAD Track* track;
   PyObject* run;
@@ -94,15 +98,15 @@ struct Ref {
   CellPtr cell;
   Geometry geometry;
   at::Tensor made;
-  std::optional<Digest> given;  // of what is given up, where it is compared
-  // So many unpacks still find what was saved, which is `made` until then, at
-  // this version.
+  std::optional<Digest> given;  // digest of the discarded tensor, if compared
+  // The number of unpacks that still find the tensor as it was saved. Until
+  // then `made` holds it, with the version counter `stale`.
   int64_t firsts;
   uint32_t stale;
 };
 
-// A call that was to be recorded has run. Where it is not recorded, the rest of
-// the forward is kept.
+// Handles the outcome of a call that was to be recorded. If it was not
+// recorded, the rest of the forward is saved.
 inline void Settle(Track& track, const Outcome& outcome) {
   if (outcome.failure.empty()) return;
   track.armed = 0;
@@ -110,7 +114,8 @@ inline void Settle(Track& track, const Outcome& outcome) {
   Report(outcome.failure.c_str());
 }
 
-// Adds what has been counted here to the counts of the run.
+// Adds the counts of the records to those of the run, and resets them. Returns
+// false with a Python error.
 inline bool CountUp(Track& track) {
   Records& records = track.book->records;
   PyObject* const run = track.Run();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A track from Python: made for a step, asked about its records, told of what
-// does not come to the gate.
+// The methods of Track in Python: it is created for a step, asked about its
+// records, and told about ops that do not come to the gate.
 #ifndef REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 #define REPRISE_TORCH_COMPILED_TRACK_METHODS_H_
 
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "inject.h"
+// Track(sheet, run): the run is held by a weak reference.
 #include "records.h"
 #include "saved.h"
 #include "sheet_reader.h"
@@ -59,7 +60,7 @@ inline void TrackDealloc(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-// What a call returned, as the dispatcher has it.
+// Converts what a Python call returned to the dispatcher's values.
 inline Stack StackOf(PyObject* out, const c10::FunctionSchema& schema) {
   const auto& returns = schema.returns();
   Stack stack;
@@ -73,8 +74,9 @@ inline Stack StackOf(PyObject* out, const c10::FunctionSchema& schema) {
   return stack;
 }
 
-// track.special(row, op) -> what op.run() returns: a row that has something to
-// do, which a dispatch mode has seen. op.args and op.kwargs are its arguments.
+// track.special(row, op) -> result of op.run(). Runs an op that a dispatch mode
+// has seen and whose row is recorded or writes. op.args and op.kwargs are its
+// arguments.
 inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
@@ -106,6 +108,7 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
+// Returns the tensors in a list; throws TypeError if it is not a list.
 inline std::vector<at::Tensor> TensorsIn(PyObject* list) {
   TORCH_CHECK_TYPE(PyList_CheckExact(list), "not a list");
   std::vector<at::Tensor> found;
@@ -122,7 +125,7 @@ inline PyObject* BeforeWrite(PyObject* self, PyObject* tensors) {
   END_HANDLE_TH_ERRORS
 }
 
-// track.written(tensors): by a call that is not recorded.
+// track.written(tensors): a call that is not recorded wrote these tensors.
 inline PyObject* Written(PyObject* self, PyObject* tensors) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
@@ -131,7 +134,8 @@ inline PyObject* Written(PyObject* self, PyObject* tensors) {
   END_HANDLE_TH_ERRORS
 }
 
-// track.burst(event) -> bool: replays what stands before it.
+// track.burst(event) -> bool: runs the replays planned before an event. False
+// if they could not all run.
 inline PyObject* Burst(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
@@ -145,7 +149,8 @@ inline PyObject* Burst(PyObject* self, PyObject* value) {
   END_HANDLE_TH_ERRORS
 }
 
-// track.holds(storages) -> bool: does a record hold a tensor on one of them?
+// track.holds(storages) -> bool: whether a record holds a tensor on one of
+// these storages (addresses).
 inline PyObject* Holds(PyObject* self, PyObject* storages) {
   const Records& records = reinterpret_cast<Track*>(self)->book->records;
   PyObject* const items = PySequence_Fast(storages, "storages");
@@ -159,12 +164,13 @@ inline PyObject* Holds(PyObject* self, PyObject* storages) {
   return PyErr_Occurred() ? nullptr : PyBool_FromLong(holds);
 }
 
-// track.waits() -> bool: may a record that holds something still be replayed?
+// track.waits() -> bool: whether a record that holds a tensor may still be
+// replayed.
 inline PyObject* Waits(PyObject* self, PyObject*) {
   return PyBool_FromLong(reinterpret_cast<Track*>(self)->book->records.Waits());
 }
 
-// track.compared() -> (count, slots that differ), since it was asked last.
+// track.compared() -> (count, slots that differ), since the last call.
 inline PyObject* Compared(PyObject* self, PyObject*) {
   HANDLE_TH_ERRORS
   Book& book = *reinterpret_cast<Track*>(self)->book;
@@ -181,7 +187,7 @@ inline PyObject* Compared(PyObject* self, PyObject*) {
   END_HANDLE_TH_ERRORS
 }
 
-// track.on(device): on this GPU, and on its stream of now.
+// track.on(device): the step runs on this GPU, on its current stream.
 inline PyObject* On(PyObject* self, PyObject* value) {
   HANDLE_TH_ERRORS
   auto* const track = reinterpret_cast<Track*>(self);
