@@ -1,6 +1,6 @@
 // Structs that cross the C ABI carry their own size: a caller built against an
 // older header passes fewer bytes, one built against a newer header more. The
-// agent reads and writes no more than both know.
+// agent reads and writes only the fields that both sides know.
 #pragma once
 
 #include <stddef.h>
@@ -11,7 +11,8 @@
 
 namespace reprise::profiler {
 
-// False for a null pointer or a size that cannot be one.
+// Copies a caller's struct; fields it lacks become zero. Returns false if the
+// pointer is null or `struct_size` is too small to be valid.
 template <typename T>
 bool ReadStruct(const T *from, T *to) {
   memset(to, 0, sizeof *to);
@@ -21,7 +22,8 @@ bool ReadStruct(const T *from, T *to) {
   return true;
 }
 
-// Keeps the caller's struct_size.
+// Copies `from` to a caller's struct, as far as its struct_size allows, and
+// keeps that struct_size. Returns false as ReadStruct does.
 template <typename T>
 bool WriteStruct(const T &from, T *to) {
   if (to == nullptr || to->struct_size < 2 * sizeof(uint32_t)) return false;

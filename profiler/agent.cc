@@ -18,10 +18,11 @@ __thread ThreadState t_thread __attribute__((tls_model("initial-exec")));
 
 namespace {
 
-bool g_wipes;  // the kernel wipes the page; else the fork handler does
+bool g_wipes;  // the kernel wipes the page; else InChild does
 uint32_t g_handler_installed;
 
-// Only what is allowed after fork in a process with threads: stores and close.
+// Runs after fork in a process with threads: only plain stores and close are
+// allowed.
 void InChild() {
   memset(&t_thread, 0, sizeof t_thread);
   if (Agent *agent = CurrentAgent(); agent != nullptr && !g_wipes)

@@ -9,13 +9,13 @@
 //   g_agent ──▶ Agent (wiped on fork) ──▶ Ring   (absent in the child)
 //                                    └──▶ names  (absent in the child)
 //
-// What only the child needs (descriptors to close, the run to stay in) is kept
+// What only the child needs (descriptors to close, the run to continue) is kept
 // in ordinary memory. The fork handler runs in the child alone and takes no
-// lock; there is none for prepare or the parent.
+// lock; there is no handler for `prepare` or for the parent.
 //
-// Threads. `ring` is published with release and read with acquire by every
-// push; nothing else is read on that path. All control state is guarded by
-// `control`, which no push takes; `names.lock` guards only adding a name.
+// Threads: every push reads `ring` with acquire, and nothing else; it is
+// published with release. `control` guards all control state, and no push takes
+// it. `names.lock` guards only the addition of a name.
 #pragma once
 
 #include <stddef.h>
@@ -35,7 +35,7 @@
 
 namespace reprise::profiler {
 
-// Where the control socket stands.
+// State of the control socket.
 //
 //   kNone ──connect, HELLO──▶ kGreeting ──WELCOME──▶ kReady
 //     ▲                           │                    │
@@ -43,29 +43,28 @@ namespace reprise::profiler {
 enum class Link : uint32_t { kNone = 0, kGreeting, kReady };
 
 struct Connection {
-  // Where to look, in order; resolved once by reprise_start, as getenv is not
-  // safe beside a setenv in another thread.
+  // The paths to try, in order. Resolved once by reprise_start, because getenv
+  // is not safe while another thread calls setenv.
   RepriseSockets sockets;
 
   Link link;
   OpenFile socket;
   bool was_ready;  // a collector has answered at least once in this session
-  bool refused;    // it said no: the session is over
+  bool refused;    // it refused: the session is over
   uint64_t connected_ns, attempted_ns, delay_ns, next_attempt_ns;
-  char why[192];  // the last trouble, one sentence; empty when there is none
+  char why[192];  // the last problem, in one sentence; else empty
 };
 
-// What still has to go out on the current connection.
+// What still has to be sent on the current connection.
 struct Outgoing {
-  uint32_t names_sent;   // ids up to this one are known to the collector
-  uint32_t names_tried;  // a push with a newer id asks for another attempt;
-                         // atomic
-  bool capabilities;     // changed since they were sent
+  uint32_t names_sent;   // the collector knows the ids up to this one
+  uint32_t names_tried;  // a push with a newer id tries to send it; atomic
+  bool capabilities;     // changed since they were last sent
   OpenFile snapshot;     // waiting for room in the queue
   uint64_t snapshot_bytes;
 };
 
-// The file sink, when there is one instead of a collector.
+// The file that records go to when there is no collector.
 struct Sink {
   OpenFile file;
   uint64_t bytes;  // of complete entries; a failed write is cut back to here
@@ -74,10 +73,11 @@ struct Sink {
   char why[192];
 };
 
+// The open tracing window.
 struct Window {
-  uint32_t kinds;       // asked for; 0: closed. Atomic
+  uint32_t kinds;       // those asked for; 0: closed. Atomic
   uint32_t paused;      // atomic
-  uint64_t steps_left;  // 0: until it is ended
+  uint64_t steps_left;  // 0: until it is ended explicitly
 };
 
 struct Agent {
@@ -85,7 +85,7 @@ struct Agent {
   Lock control;
 
   OpenFile ring_file;
-  Ring *spare_ring;  // of an earlier session, to be mapped over
+  Ring *spare_ring;  // of an earlier session, to be reused
   Identity identity;
   Connection connection;
   Outgoing outgoing;
@@ -95,7 +95,7 @@ struct Agent {
   Graphs graphs;
   Names names;
 
-  uint64_t clock_record_ns;  // when the last one was pushed
+  uint64_t clock_record_ns;  // when the last clock record was pushed
   bool tracer_probed;
   uint32_t
       injected;  // atomic: loaded by the CUDA driver; starts at the first step
@@ -104,7 +104,7 @@ struct Agent {
   uint8_t outbox[REPRISE_MAX_BODY_BYTES];
 };
 
-// The agent of this process, or nullptr if nothing was ever called.
+// The agent of this process, or null if no call of the ABI was ever made.
 extern Agent *g_agent;
 
 inline Agent *CurrentAgent() {
@@ -114,52 +114,56 @@ inline Ring *CurrentRing(Agent *agent) {
   return agent ? __atomic_load_n(&agent->ring, __ATOMIC_ACQUIRE) : nullptr;
 }
 
-// Creates the agent if there is none; nullptr when memory is refused. Installs
-// the fork handler the first time.
+// Returns the agent, creating it if needed; null if memory is refused. Installs
+// the fork handler on the first call.
 Agent *EnsureAgent();
 
-// A plan can be hoped for: a collector answered once, or is about to.
+// Returns whether a plan may still come: a collector has answered, or a
+// connection has been made and its answer is awaited.
 inline bool HasCollector(const Agent *agent) {
   return agent->connection.was_ready ||
          agent->connection.link == Link::kGreeting;
 }
 
-// 0 asks for everything; kinds of a newer collector are ignored.
+// Returns the known kinds in `kinds`, or all kinds if that leaves none. Kinds
+// of a newer collector are ignored.
 inline uint32_t KnownKinds(uint32_t kinds) {
   constexpr uint32_t kAll =
       REPRISE_KIND_OPS | REPRISE_KIND_ALLOCS | REPRISE_KIND_KERNELS;
   return (kinds & kAll) != 0 ? kinds & kAll : kAll;
 }
 
-// Both tell the collector. Under the control lock. False: kernels were asked
-// for and are not traced; the rest of the window goes on.
+// Open and close the window, or pause and resume it, and tell the collector.
+// Require the control lock. SetWindow returns false if kernels were asked for
+// and cannot be traced; the rest of the window is traced.
 bool SetWindow(Agent *agent, uint32_t kinds, uint64_t steps);
 void PauseWindow(Agent *agent, bool paused);
 
-// Which thread this is and which ops it is inside of, so that an allocation
-// knows its op. Beyond kOpDepth nested ops the outermost ones win.
+// The id of this thread and the ops it is inside of, so that an allocation
+// knows its op. Of more than kOpDepth nested ops the outermost are kept.
 constexpr uint32_t kOpDepth = 16;
 struct ThreadState {
-  uint32_t id;  // gettid, 0: not asked yet
+  uint32_t id;  // gettid; 0: not yet asked
   uint32_t depth;
-  uint32_t pushed;  // a bit per op whose id the device's tracer has
+  uint32_t pushed;  // one bit per op whose id the device tracer has
   uint64_t ops[kOpDepth];
 };
-// initial-exec: a call of __tls_get_addr would make ld.so a NEEDED library.
+// initial-exec: otherwise __tls_get_addr would make ld.so a NEEDED library.
 extern __thread ThreadState t_thread __attribute__((tls_model("initial-exec")));
 
+// Returns gettid() of this thread, cached.
 uint32_t ThreadId();
 
-// This thread is inside its `depth` outermost ops only. What the device's
-// tracer was told is taken back, also when its window has ended since: its
-// stack of ids outlives windows.
+// Ends all ops of this thread but the `depth` outermost. Also pops their ids
+// from the device tracer, even if its window has ended: its stack of ids
+// outlives windows.
 void LeaveOpsFrom(Agent *agent, uint32_t depth);
 
-// A forked child that starts a session without naming a run stays in the
-// parent's. Ordinary memory, so that it survives the fork.
+// The run that a forked child joins when it starts a session without naming
+// one: its parent's. In ordinary memory, so that it survives the fork.
 struct Family {
   char run_id[72];
-  int pid;  // whose run it is
+  int pid;  // the process whose run it is
 };
 extern Family g_family;
 

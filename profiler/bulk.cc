@@ -20,7 +20,8 @@ constexpr int kAllSeals =
 
 int CreateMemfd(const char *name) {
   int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  // Hardened kernels (vm.memfd_noexec = 2) want it said, old ones refuse it.
+  // Hardened kernels (vm.memfd_noexec = 2) require the flag, old ones refuse
+  // it.
   if (fd < 0 && errno == EACCES)
     fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   return fd;

@@ -28,7 +28,7 @@ void BackOff(Connection *connection) {
 
 void Disconnect(Agent *agent, const char *why, uint64_t now_ns) {
   Connection &connection = agent->connection;
-  // One that never came as far as WELCOME counts as a failed attempt.
+  // A connection that never got WELCOME counts as a failed attempt.
   if (connection.link == Link::kGreeting) BackOff(&connection);
   if (connection.delay_ns < kFirstDelay) connection.delay_ns = kFirstDelay;
   connection.socket.Close();
@@ -38,9 +38,9 @@ void Disconnect(Agent *agent, const char *why, uint64_t now_ns) {
   if (connection.next_attempt_ns < now_ns) connection.next_attempt_ns = now_ns;
 }
 
-// A folder that somebody else made under a shared /tmp is a trap. The system's
-// folder and a path named by the user are trusted as they are.
-// Sets errno when it returns false.
+// Returns whether the folder of a socket can be trusted: in a shared /tmp
+// another user could have created it. The system's folder and a path that the
+// user named are always trusted. Sets errno when it returns false.
 bool FolderIsTrusted(const RepriseSockets &sockets, int place) {
   if (sockets.count == 1 || place == 0) return true;
   char folder[kRepriseSocketBytes];
@@ -60,7 +60,7 @@ int ConnectTo(const char *path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   memcpy(address.sun_path, path, strlen(path) + 1);
-  // Non-blocking: a full backlog is EAGAIN at once.
+  // Non-blocking: with a full backlog, connect fails at once with EAGAIN.
   if (connect(fd, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0)
     return fd;
   const int error = errno;
@@ -99,7 +99,7 @@ void HandleCommand(Agent *agent, const reprise_msg_command &command) {
       return PauseWindow(agent, true);
     case REPRISE_COMMAND_RESUME:
       return PauseWindow(agent, false);
-    default:  // FLUSH: the turn that read it has published everything
+    default:  // FLUSH: this turn has already published everything
       return;
   }
 }
@@ -112,7 +112,8 @@ bool ReadBody(const MessageBuffer &message, Body *body) {
   return true;
 }
 
-// False: the peer does not keep to the protocol. Consumes `fd`.
+// Handles one message. Returns false if the peer violates the protocol. Takes
+// ownership of `fd`.
 bool Dispatch(Agent *agent, const MessageBuffer &message, int fd,
               uint64_t now_ns) {
   Connection &connection = agent->connection;
@@ -158,7 +159,7 @@ bool Dispatch(Agent *agent, const MessageBuffer &message, int fd,
     if (!ReadBody(message, &command)) return false;
     HandleCommand(agent, command);
   }
-  return true;  // an unknown type is a newer collector's
+  return true;  // an unknown type comes from a newer collector
 }
 
 void Receive(Agent *agent, uint64_t now_ns) {
@@ -193,7 +194,7 @@ bool Connect(Agent *agent, uint64_t now_ns) {
     const int fd =
         FolderIsTrusted(connection.sockets, i) ? ConnectTo(path) : -1;
     if (fd < 0) {
-      // A socket that is there and does not work says more than a missing one.
+      // An error of an existing socket is more informative than a missing one.
       if (errno != ENOENT || connection.why[0] == 0)
         snprintf(connection.why, sizeof connection.why,
                  "no collector at %.120s: %s", path, strerror(errno));
@@ -201,8 +202,8 @@ bool Connect(Agent *agent, uint64_t now_ns) {
     }
     connection.socket.Hold(fd);
     agent->outgoing.names_sent = 0;
-    // Names go right behind HELLO: the ring may be full of records that use
-    // them, and nothing makes the collector wait for our next turn.
+    // Names must follow HELLO directly: the ring may be full of records that
+    // use them, and the collector does not wait for our next turn.
     if (SendHello(agent) && SendNames(agent)) {
       connection.link = Link::kGreeting;
       connection.connected_ns = now_ns;
@@ -225,7 +226,7 @@ void ServiceConnection(Agent *agent, uint64_t now_ns) {
   if (connection.link == Link::kNone && now_ns >= connection.next_attempt_ns)
     Connect(agent, now_ns);
   Receive(agent, now_ns);
-  // A turn's time may be from before the connection: of the step that began it.
+  // The time of the turn may be from before the connection was made.
   if (connection.link == Link::kGreeting &&
       now_ns > connection.connected_ns + kGreetingTimeout)
     Disconnect(agent, "the collector does not answer", now_ns);

@@ -1,10 +1,10 @@
-// The control socket: finding a collector, keeping it, finding it again.
+// The control socket: connects to a collector, and reconnects when it is lost.
 //
-// A lost connection is replaced by one to whoever answers at the same places,
-// at most once a second, with backoff; HELLO passes the same ring and session,
-// so nothing is lost while the ring has room. On every new connection names,
-// capabilities and the newest graph are sent again. All calls under the
-// control lock; none of them waits.
+// After a connection is lost, the agent tries the same paths again, at most
+// once a second, with backoff. HELLO passes the same ring and session, so
+// nothing is lost while the ring has room. After every reconnection the names,
+// the capabilities and the newest graph are sent again. All calls require the
+// control lock; none of them blocks.
 #pragma once
 
 #include <stdint.h>
@@ -13,24 +13,27 @@
 
 namespace reprise::profiler {
 
-// Tries every place of `connection.sockets` once. True: connected, HELLO is sent.
+// Tries every path of `connection.sockets` once. Returns true if one connected
+// and HELLO was sent.
 bool Connect(Agent *agent, uint64_t now_ns);
 
-// Receives, reconnects when it is time, sends what is waiting.
+// Receives messages, reconnects when it is due, and sends what is waiting.
 void ServiceConnection(Agent *agent, uint64_t now_ns);
 
-// ---- outgoing.cc; false: the connection is broken ----
+// ---- outgoing.cc; these return false if the connection is broken ----
 
-// Capabilities, names, graphs, a snapshot, as far as the queue takes them.
+// Sends capabilities, names, graphs and a snapshot, as far as the queue takes
+// them.
 bool SendWaiting(Agent *agent);
 
-// Names only: behind HELLO, and for the first push that uses a new one. A push
-// leaves a broken connection to the next step.
+// Sends names only: after HELLO, and for the first push that uses a new name. A
+// push leaves it to the next step to deal with a broken connection.
 bool SendNames(Agent *agent);
 
 void SendBye(Agent *agent);
 
-// "name=value reason" per line: the body of CAPS.
+// Writes the body of CAPS, one "name=value reason" per line; returns its
+// length.
 size_t DescribeCapabilities(const Agent *agent, char *text, size_t capacity);
 
 }  // namespace reprise::profiler

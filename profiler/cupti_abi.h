@@ -1,13 +1,14 @@
-// What the agent knows of CUPTI's binary interface: our own declarations, so
-// that it builds without a CUDA toolkit and reads the records of every library
-// from CUDA 11.8 (API 18) on.
+// CUPTI's binary interface as far as the agent uses it. The declarations are
+// our own, so that the agent builds without a CUDA toolkit and reads the
+// records of every library from CUDA 11.8 (API 18) on.
 //
 // A library fills the newest structs it knows, whatever its client was built
 // against. So a buffer is walked with the loaded library's own iterator, never
-// with a size of ours, and of each record only the prefix below is read: its
+// with a size of ours, and of each record only the prefix below is read. Its
 // offsets are the same from 11.8 to 13.0 (Kernel8 to Kernel10, Memcpy5 to
 // Memcpy6, Memset4, Memory3 to Memory4, MemoryPool2 to MemoryPool3). Where the
-// real headers are found, tests/profiler/cupti_abi_test.cc asserts every one.
+// real headers are available, tests/profiler/cupti_abi_test.cc checks every
+// offset.
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +17,7 @@
 
 namespace reprise::profiler::cupti {
 
-// ---- Result codes that are told apart ----
+// ---- Result codes that the agent distinguishes ----
 
 constexpr int kSuccess = 0;
 constexpr int kMaxLimitReached = 12;  // the iterator's end
@@ -31,7 +32,7 @@ constexpr int kMultiInstanceGpu = 43;
 constexpr int kUnknown = 999;
 
 constexpr uint32_t kOldestApi = 18;            // CUDA 11.8
-constexpr uint32_t kMayRefuseBufferApi = 27;   // 12.9; below, NULL may crash
+constexpr uint32_t kMayRefuseBufferApi = 27;   // 12.9; before, NULL may crash
 constexpr uint32_t kOverheadDataApi = 130000;  // Overhead3, with its pointer
 
 // ---- Activity kinds ----
@@ -71,7 +72,7 @@ constexpr uint32_t kThreadIdSystem = 1;
 // The offsets of one kind of record; 0 where a field is absent.
 struct TimedLayout {
   uint8_t start, end, device, context, stream, correlation;
-  uint8_t bytes;       // of a copy or a set
+  uint8_t bytes;       // of a copy or memset
   uint8_t name;        // of a kernel: const char *
   uint8_t graph_node;  // uint64_t
   uint8_t graph;       // uint32_t
@@ -109,6 +110,7 @@ namespace overhead {  // Overhead3
 constexpr size_t kStart = 24, kEnd = 32, kData = 48;
 }
 
+// Returns the field of type T at an offset of a record.
 template <typename T>
 T Field(const uint8_t *record, size_t offset) {
   T value;
@@ -135,8 +137,8 @@ struct SubscriberParams {
 };
 constexpr size_t kHolderBytes = 64;
 
-// Every member is a symbol of libcupti. The first group must be there; what
-// is missing of the others is a capability that is missing.
+// Each member is a symbol of libcupti. The first kNeededFunctions are required;
+// a missing one of the others only means a missing capability.
 struct Functions {
   int (*GetVersion)(uint32_t *version);
   int (*Subscribe)(void **subscriber, Callback callback, void *userdata);
@@ -165,9 +167,10 @@ constexpr size_t kNeededFunctions = 8;
 
 // ---- Calls that put work on the device ----
 //
-// External correlation records are made only where a record of an API call is,
-// so these are on while ops are traced: launches, graph launches, copies, sets.
-// Numbers of CUDA 13.0; a library that does not know one refuses it.
+// CUPTI makes external correlation records only for calls that have an API
+// record, so API records of these calls are enabled while ops are traced:
+// launches, graph launches, copies, memsets. The numbers are those of CUDA
+// 13.0; a library refuses one that it does not know.
 
 constexpr uint16_t kRuntimeCalls[] = {
     211, 214,  // cudaLaunchKernel, _ptsz

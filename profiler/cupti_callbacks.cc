@@ -7,8 +7,8 @@
 namespace reprise::profiler {
 namespace {
 
-// For a library that may not be refused: what is written here is thrown away.
-// Static, so that a forked child, which has no pool, has it too.
+// A buffer for a library version that may not be refused one; its content is
+// discarded. Static, so that a forked child, which has no pool, has it too.
 alignas(8) uint8_t g_scratch[1u << 16];
 
 void CountDrops(DeviceTracer *tracer, uint64_t count) {
@@ -30,7 +30,7 @@ void ReadBuffer(Agent *agent, uint8_t *buffer, size_t valid) {
       &tracer->decoder, &agent->names, NowNs(), tracer->clock_id,
       tracer->facts.cupti_version >= cupti::kOverheadDataApi};
   const uint64_t realtime_to_monotonic = NowNs() - ReadClock(CLOCK_REALTIME);
-  // A library that never ends its walk must not keep a thread: no record is
+  // Bounds the loop in case the library's iterator never ends: no record is
   // smaller than 8 bytes.
   size_t turns = valid / 8 + 1;
   for (uint8_t *record = nullptr;
@@ -41,8 +41,9 @@ void ReadBuffer(Agent *agent, uint8_t *buffer, size_t valid) {
     if (DecodeActivity(record, context, &slot) != Decoded::kRecord ||
         ring == nullptr)
       continue;
-    // A library that refuses our clock: by what the two say now, as the
-    // realtime clock may have been set since the session began.
+    // The library refused our clock: convert with the current difference of the
+    // two clocks, as the realtime clock may have been set since the session
+    // began.
     if (slot.clock_id == REPRISE_CLOCK_REALTIME) {
       slot.clock_id = REPRISE_CLOCK_MONOTONIC;
       slot.ts_ns += realtime_to_monotonic;
@@ -77,7 +78,7 @@ void OnBufferCompleted(void *context, uint32_t stream, uint8_t *buffer, size_t,
   if (agent == nullptr || buffer == nullptr || buffer == g_scratch) return;
   DeviceTracer *tracer = &agent->tracer;
   const int index = BufferIndex(&tracer->pool, buffer);
-  // In a forked child, or another client's that was still out.
+  // In a forked child, or a buffer of another client that was still in use.
   if (index < 0 || !tracer->loaded) return;
   if (valid > kPoolBufferBytes) valid = kPoolBufferBytes;
   if (tracer->recording[0] != 0) RecordBuffer(agent, buffer, valid);

@@ -1,9 +1,11 @@
-// What CUPTI calls: buffers, the clock, and a subscriber that wants nothing.
+// The callbacks that CUPTI gets: buffers, the clock, and a subscriber that does
+// nothing.
 //
-// On CUPTI's threads, inside a flush, in a forked child, after the session or
-// the window has ended, in a process that is ending: at any time. They take no
-// lock but that of the names, call nothing of CUPTI's but its iterator and its
-// count of drops, and find an agent, a ring, or neither.
+// CUPTI may call them at any time: on its own threads, inside a flush, in a
+// forked child, after the session or the window has ended, while the process
+// exits. They take no lock but that of the names, call nothing of CUPTI but its
+// iterator and its count of dropped records, and must work with or without an
+// agent and a ring.
 #pragma once
 
 #include <stddef.h>
@@ -15,8 +17,8 @@ void OnBufferRequested(uint8_t **buffer, size_t *size, size_t *max_records);
 void OnBufferCompleted(void *context, uint32_t stream, uint8_t *buffer,
                        size_t size, size_t valid);
 
-// CLOCK_MONOTONIC in a window; else what CUPTI would answer by itself, as it
-// cannot be told to forget a clock.
+// Returns CLOCK_MONOTONIC while a window is open, otherwise CLOCK_REALTIME,
+// CUPTI's default: a clock callback cannot be unregistered.
 uint64_t CuptiClock();
 
 void OnCuptiCallback(void *userdata, uint32_t domain, uint32_t cbid,

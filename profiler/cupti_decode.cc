@@ -26,7 +26,7 @@ uint32_t InternKernelName(const DecodeContext &context, const char *name) {
   if (cachable) {
     const uint64_t known = __atomic_load_n(entry, __ATOMIC_RELAXED);
     const uint32_t id = static_cast<uint32_t>(known >> 47);
-    // The address may have been given to another text since.
+    // The address may have been reused for another text since.
     if (id != 0 && (known & kAddressMask) == address &&
         IsText(context.names, id, name))
       return id;
@@ -46,7 +46,7 @@ void DecodeTimed(const uint8_t *record, const cupti::TimedLayout &layout,
   slot->ts_ns = start;
   slot->clock_id = context.clock_id;
   body.dur = end - start;
-  // No device buffer was left for its times, or it had not ended.
+  // No device buffer was left for its times, or the kernel had not ended.
   if (start == 0 || end < start) {
     slot->ts_ns = context.now_ns;
     slot->clock_id = REPRISE_CLOCK_MONOTONIC;
@@ -72,7 +72,7 @@ void DecodeTimed(const uint8_t *record, const cupti::TimedLayout &layout,
         InternKernelName(context, Field<const char *>(record, layout.name));
 }
 
-// False: an operation that changes no size.
+// Returns false for an operation that changes no size.
 bool DecodeMemory(const uint8_t *record, const DecodeContext &context,
                   reprise_slot *slot) {
   namespace memory = cupti::memory;
@@ -104,7 +104,7 @@ bool DecodePool(const uint8_t *record, const DecodeContext &context,
   slot->clock_id = context.clock_id;
   reprise_body_alloc &body = slot->body.alloc;
   body.address = Field<uint64_t>(record, pool::kAddress);
-  // A trim says what is left, not what went.
+  // A trim reports the remaining size, not what was released.
   body.bytes = operation == pool::kDestroyed ? -static_cast<int64_t>(size)
                                              : static_cast<int64_t>(size);
   body.device = Field<int32_t>(record, pool::kDevice);
@@ -167,7 +167,7 @@ Decoded DecodeActivity(const uint8_t *record, const DecodeContext &context,
       DecodeTimed(record, cupti::kMemsetLayout, context, slot);
       return Decoded::kRecord;
     case cupti::kExternalCorrelation:
-      // Another tool's ids are none of ours.
+      // An id of another tool.
       if (Field<uint32_t>(record, cupti::external::kKind) != cupti::kCustom2)
         return Decoded::kNothing;
       slot->kind = REPRISE_RECORD_LINK;
@@ -196,7 +196,7 @@ Decoded DecodeActivity(const uint8_t *record, const DecodeContext &context,
       const uint64_t start = Field<uint64_t>(record, cupti::overhead::kStart);
       const uint64_t end = Field<uint64_t>(record, cupti::overhead::kEnd);
       if (end > start) Count(&context.decoder->overhead_ns, end - start);
-      // The documentation leaves freeing it to the client.
+      // CUPTI's documentation leaves it to the client to free this.
       free(Field<void *>(record, cupti::overhead::kData));
       return Decoded::kNothing;
     }

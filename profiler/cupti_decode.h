@@ -1,7 +1,8 @@
-// One activity record of CUPTI's to one record of the ring.
+// Converts one activity record of CUPTI into one record of the ring.
 //
-// Runs on CUPTI's thread or inside a flush: no CUPTI call, no lock but that of
-// the names. Records come unordered across buffers; whoever reads them sorts.
+// Runs on CUPTI's thread or inside a flush: makes no CUPTI call and takes no
+// lock but that of the names. Records are not ordered across buffers; the
+// reader must sort them.
 #pragma once
 
 #include <stdint.h>
@@ -11,14 +12,14 @@
 
 namespace reprise::profiler {
 
-// Kernel names by the address of their text: one comparison instead of a hash
-// and a lock. An entry is the address (47 bits) and the id (17 bits).
+// Caches the ids of kernel names by the address of their text, to avoid a hash
+// and a lock. An entry packs the address (47 bits) and the id (17 bits).
 constexpr uint32_t kNameCacheEntries = 1024;
 
 struct CuptiDecoder {
   uint64_t name_cache[kNameCacheEntries];  // atomic
 
-  // Counts, atomic. `unknown`: kinds that this agent does not know.
+  // Atomic counts. `unknown` counts kinds that this agent does not know.
   uint64_t untimed, unknown, overhead_ns;
 };
 
@@ -27,15 +28,16 @@ struct DecodeContext {
   Names *names;
   uint64_t now_ns;         // for records that carry no time
   uint8_t clock_id;        // of the times in the records
-  bool overhead_has_data;  // an Overhead3: its data is to be freed
+  bool overhead_has_data;  // an Overhead3, whose data must be freed
 };
 
 enum class Decoded {
-  kRecord,   // `slot` is to be pushed
-  kNothing,  // understood, and nothing to push
-  kUnknown   // skipped and counted
+  kRecord,   // push `slot`
+  kNothing,  // understood; nothing to push
+  kUnknown   // unknown kind: skip and count it
 };
 
+// Converts `record` into `*slot` if the result is kRecord.
 Decoded DecodeActivity(const uint8_t *record, const DecodeContext &context,
                        reprise_slot *slot);
 

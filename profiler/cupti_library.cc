@@ -17,7 +17,7 @@ constexpr const char *kPlaces[] = {
     "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so",
 };
 
-// In the order of cupti::Functions.
+// In the order of the members of cupti::Functions.
 constexpr const char *kSymbols[] = {
     "GetVersion",
     "Subscribe",
@@ -43,7 +43,8 @@ constexpr size_t kSymbolCount = sizeof kSymbols / sizeof *kSymbols;
 static_assert(sizeof(cupti::Functions) == kSymbolCount * sizeof(void *),
               "one symbol per function");
 
-// Never closed: records may arrive as long as the process lives.
+// Returns a handle of libcupti, or null. It is never closed: records may arrive
+// as long as the process lives.
 void *Open(const char *path, bool only_loaded) {
   for (const char *name : kLoadedNames)
     if (void *library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) return library;

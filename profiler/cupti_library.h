@@ -1,4 +1,4 @@
-// Finding libcupti, and saying in a sentence why a call of it failed.
+// Finds and loads libcupti, and explains why one of its calls failed.
 #pragma once
 
 #include <stddef.h>
@@ -7,15 +7,16 @@
 
 namespace reprise::profiler {
 
-// Two copies of CUPTI in one process do not get along, so the one that is
-// already loaded is taken (PyTorch loads one); else `path`, which must be
-// named; else the loader's own path, else the toolkit's folder. False, with
-// the reason in `why`: there is none, or it is older than CUDA 11.8.
-// `only_loaded`: look for one that is there already and load nothing.
+// Loads CUPTI and resolves its functions. Two copies in one process do not
+// work, so a copy that is already loaded is used (PyTorch loads one). Otherwise
+// tries `path` if it is given, else the loader's search path, then the
+// toolkit's folder. Returns false, with the reason in `why`, if there is none
+// or it is older than CUDA 11.8. `only_loaded`: use a loaded copy, load
+// nothing.
 bool LoadCupti(const char *path, bool only_loaded, cupti::Functions *functions,
                uint32_t *version, char *why, size_t why_bytes);
 
-// "it answers 15: CUPTI is newer than the driver, ...".
+// Explains a result code: "it answers 15: CUPTI is newer than the driver, ...".
 const char *ExplainCupti(int result);
 
 }  // namespace reprise::profiler

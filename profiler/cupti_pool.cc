@@ -11,8 +11,8 @@ bool PreparePool(CuptiPool *pool) {
   void *memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
-  // A forked child keeps its copy: the CUPTI that it inherited goes on writing
-  // into the buffer it holds (AForkInsideAWindowIsInertAndMayStillFlush).
+  // Inherited by a forked child: its copy of CUPTI still writes to the buffer
+  // it holds (AForkInsideAWindowIsInertAndMayStillFlush).
   __atomic_store_n(&pool->memory, static_cast<uint8_t *>(memory),
                    __ATOMIC_RELEASE);
   return true;

@@ -1,9 +1,9 @@
-// The host buffers that CUPTI fills: at most 32 of 1 MiB, made when they are
-// first asked for, recycled, zeroed up to what was used.
+// The host buffers that CUPTI fills: at most 32 of 1 MiB, allocated on demand
+// and reused. The used part of a returned buffer is zeroed.
 //
-// Taking and giving back is one atomic word: both happen on CUPTI's threads, in
-// its callbacks, where no lock may be held that is also held around a call of
-// CUPTI's.
+// Taking and returning a buffer is one atomic operation. Both happen on CUPTI's
+// threads, in its callbacks, so they may not take a lock that is also held
+// around a call to CUPTI.
 #pragma once
 
 #include <stddef.h>
@@ -15,21 +15,21 @@ constexpr uint32_t kPoolBuffers = 32;
 constexpr size_t kPoolBufferBytes = 1u << 20;
 
 struct CuptiPool {
-  uint8_t *memory;   // atomic; one mapping for all, touched as it is used
-  uint32_t taken;    // atomic, a bit per buffer
-  uint32_t touched;  // atomic, a bit per buffer that was ever used
+  uint8_t *memory;   // atomic; one mapping for all, touched on use
+  uint32_t taken;    // atomic, one bit per buffer
+  uint32_t touched;  // atomic, one bit per buffer ever used
 };
 
-// Reserves addresses. False: the system refuses.
+// Reserves the address range. Returns false if the system refuses.
 bool PreparePool(CuptiPool *pool);
 
-// A zeroed buffer, or nullptr when all are taken.
+// Returns a zeroed buffer, or null if all are taken.
 uint8_t *TakeBuffer(CuptiPool *pool);
 
-// The number of the buffer, or -1: it is not of this pool.
+// Returns the index of a buffer, or -1 if it is not from this pool.
 int BufferIndex(const CuptiPool *pool, const uint8_t *buffer);
 
-// Back for others; the first `used` bytes are zeroed.
+// Returns a buffer to the pool after zeroing its first `used` bytes.
 void GiveBuffer(CuptiPool *pool, int index, size_t used);
 
 inline uint32_t BuffersOut(const CuptiPool *pool) {

@@ -21,7 +21,7 @@ bool Write(int fd, const void *bytes, size_t n) {
   return true;
 }
 
-// Calls `use` with every kernel's name that is not that of the one before it.
+// Calls `use` with every kernel's name that differs from the previous one.
 template <typename Use>
 void ForNames(const DeviceTracer &tracer, uint8_t *buffer, size_t valid,
               const Use &use) {

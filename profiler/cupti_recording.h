@@ -1,12 +1,12 @@
-// REPRISE_RECORD_CUPTI=folder: every buffer of CUPTI's as a file of its own, so
-// that what a GPU produced can be read again where there is none. For finding
-// faults: it writes to the disk on whichever thread brings the buffer.
+// REPRISE_RECORD_CUPTI=folder writes every CUPTI buffer to a file of its own,
+// so that what a GPU produced can be decoded again without one. For debugging
+// only: it writes to disk on the thread that delivers the buffer.
 //
 //   folder/cupti-<pid>-<n>.rrc
 //   CuptiRecordingHeader   magic, API version, clock, sizes
 //   buffer                 `valid` bytes, as CUPTI filled it
 //   names                  `names` times {u64 address, u32 n, n bytes}: the
-//                          texts that the pointers in the buffer meant
+//                          texts that pointers in the buffer refer to
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-// Probing, windows, and what is put back after one.
+// Probing, opening windows, and restoring CUPTI's state after one.
 #include "profiler/device_tracer.h"
 
 #include <dlfcn.h>
@@ -20,10 +20,11 @@ constexpr uint64_t kRetryEvery = kSecond;
 constexpr uint64_t kClosingFlushEvery = 10 * kMillisecond;
 constexpr uint64_t kLongestClosing = 2 * kSecond;
 
-// What a window enables, in this order; the first is what it is for.
+// What a window enables, in this order. Without the first one there is no point
+// in the others.
 struct Activity {
   uint32_t kind;
-  uint32_t needs;  // a kind of the window
+  uint32_t needs;  // this kind of the window
 };
 constexpr Activity kActivities[] = {
     {cupti::kConcurrentKernel, REPRISE_KIND_KERNELS},
@@ -40,10 +41,10 @@ constexpr Activity kActivities[] = {
 };
 constexpr uint32_t kActivityCount = sizeof kActivities / sizeof *kActivities;
 
-// Zeroed buffers: else CUPTI zeroes them on the training thread. One set of
-// buffers for all threads: per thread each would take a MiB. At most four
-// device buffers: CUPTI's own limit is 250 of 3.2 MB, a measurement error for
-// a memory profiler.
+// Attributes for a window. Zeroed buffers: otherwise CUPTI zeroes them on the
+// training thread. One set of buffers for all threads: per-thread buffers would
+// take a MiB each. At most four device buffers: CUPTI's own limit is 250 of 3.2
+// MB, which would distort what a memory profiler measures.
 struct WindowAttribute {
   cupti::Attribute attribute;
   size_t bytes;
@@ -136,8 +137,9 @@ bool Load(DeviceTracer *tracer, bool only_loaded) {
   return true;
 }
 
-// The name of whoever holds the slot; only the newer call tells. Should it
-// succeed, the holder has just left: the next attempt finds the slot free.
+// Finds out which tool holds the subscription; only the newer call reports it.
+// If the call succeeds, the holder has just left, and the next attempt will
+// find the subscription free.
 void AskForHolder(DeviceTracer *tracer) {
   TracerFacts &facts = tracer->facts;
   facts.holder[0] = 0;
@@ -177,8 +179,8 @@ bool Subscribe(DeviceTracer *tracer) {
   return false;
 }
 
-// RUNTIME or DRIVER: only the calls that put work on the device, where the
-// library can (12.5), else all of them, sorted out when they are read.
+// Enables RUNTIME or DRIVER records: only for calls that put work on the device
+// if the library can (12.5), otherwise for all calls, filtered on reading.
 bool EnableApi(DeviceTracer *tracer, uint32_t kind) {
   const cupti::Functions &calls = tracer->calls;
   const bool runtime = kind == cupti::kRuntime;
@@ -213,13 +215,14 @@ bool IsWanted(const DeviceTracer *tracer, const Activity &activity) {
   if (activity.kind == cupti::kGraphTrace) return tracer->graph_trace;
   if (activity.kind == cupti::kRuntime || activity.kind == cupti::kDriver)
     return !tracer->no_api;
-  // Its layout is known from here on.
+  // Its layout is known only from this version on.
   if (activity.kind == cupti::kOverhead)
     return tracer->facts.cupti_version >= cupti::kOverheadDataApi;
   return true;
 }
 
-// False: no kernels.
+// Enables all activities of the window. Returns false if kernels cannot be
+// traced.
 bool Enable(DeviceTracer *tracer) {
   for (uint32_t i = 0; i < kActivityCount; ++i) {
     if (!IsWanted(tracer, kActivities[i])) continue;
@@ -253,7 +256,8 @@ void Disable(DeviceTracer *tracer) {
   tracer->enabled = 0;
 }
 
-// Everything is CUPTI's own again.
+// Ends the window: restores CUPTI's attributes and thread ids, and releases the
+// subscription.
 void GiveBack(DeviceTracer *tracer) {
   tracer->closing = false;
   RestoreAttributes(tracer);
@@ -268,13 +272,13 @@ void GiveBack(DeviceTracer *tracer) {
 bool Configure(DeviceTracer *tracer) {
   SetThreadIds(tracer);
   SetAttributes(tracer);
-  // Before any enable. Without it the records carry CLOCK_REALTIME.
+  // Must precede any enable: otherwise the records carry CLOCK_REALTIME.
   __atomic_store_n(&tracer->clock, 1u, __ATOMIC_RELEASE);
   const auto set_clock = tracer->calls.ActivityRegisterTimestampCallback;
   tracer->clock_id = set_clock != nullptr && set_clock(CuptiClock) == 0
                          ? REPRISE_CLOCK_MONOTONIC
                          : REPRISE_CLOCK_REALTIME;
-  // Every time: another client may have put its own there.
+  // Repeated for every window: another client may have registered its own.
   const int result = tracer->calls.ActivityRegisterCallbacks(OnBufferRequested,
                                                              OnBufferCompleted);
   if (result == cupti::kSuccess) return true;
@@ -359,7 +363,7 @@ void ProbeTracer(const char *cupti_path, DeviceTracer *tracer) {
              "no NVIDIA driver (libcuda.so.1 not found)");
     return;
   }
-  // Answers without cuInit, which is not ours to call.
+  // Works without cuInit, which the agent must not call.
   using VersionFn = int (*)(int *);
   int version = 0;
   if (auto get =
@@ -368,8 +372,8 @@ void ProbeTracer(const char *cupti_path, DeviceTracer *tracer) {
     facts.driver_version = static_cast<uint32_t>(version);
   dlclose(driver);
 
-  // A copy that the job has not loaded yet may not be the one it will load, so
-  // only one that was named is loaded here; else the first window looks.
+  // The job may load another copy of CUPTI later. So load one here only if it
+  // was named; otherwise the first window looks for it.
   if (Load(tracer, /*only_loaded=*/tracer->path[0] == 0)) return;
   facts.level = 1;
   if (tracer->path[0] != 0) {
@@ -444,7 +448,7 @@ void FlushDevice(Agent *agent) {
 
 void PrepareDevice(DeviceTracer *tracer) {
   if (!Load(tracer, /*only_loaded=*/true)) return;
-  // Kept for the life of the process, unlike those of a window.
+  // Stays set for the life of the process, unlike the attributes of a window.
   for (int i = kPoolLimitIndex; i < kTracedAttributes; ++i)
     SetAttribute(tracer->calls, kAttributes[i].attribute, kAttributes[i].bytes,
                  kAttributes[i].value);

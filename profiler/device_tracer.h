@@ -1,8 +1,8 @@
-// The seam between the agent and a device's own tracer (CUPTI).
+// The interface between the agent and a device's own tracer (CUPTI).
 //
-// Nothing of CUPTI is touched before the first window. A window subscribes,
-// which is the etiquette lock among its clients, enables, and puts everything
-// back when it ends:
+// CUPTI is not touched before the first window. A window subscribes (by
+// convention the subscription is the lock among CUPTI's clients), enables what
+// it needs, and restores everything when it ends:
 //
 //   idle ──Begin──▶ tracing ──End──▶ closing ──all buffers back──▶ idle
 //     │ 39: held by another tool       └─ 2 s: flushed by force ─▶ idle
@@ -10,14 +10,15 @@
 //   anything else that fails ──▶ broken: inert for good, as every failing call
 //                                would look for a driver again
 //
-// While closing, kernels that were running when the window ended still bring
-// their times; only then is the slot given free, so that no buffer of ours is
-// ever handed to another client's callback. Clock, thread ids and attributes
-// are CUPTI's own again afterwards: outside a window our clock callback
-// answers CLOCK_REALTIME, its default.
+// While the tracer is closing, kernels that were running when the window ended
+// still deliver their times. Only then is the subscription released, so that no
+// buffer of ours is handed to another client's callback. Clock, thread ids and
+// attributes are restored as well; the clock callback, which cannot be removed,
+// answers CLOCK_REALTIME outside a window, as CUPTI's default does.
 //
-// All calls but PushDeviceOp and PopDeviceOps under the control lock, which no
-// callback of CUPTI's takes. Begin and End may take milliseconds.
+// All calls but PushDeviceOp and PopDeviceOps require the control lock, which
+// no CUPTI callback takes. BeginDeviceWindow and EndDeviceWindow may take
+// milliseconds.
 #pragma once
 
 #include <stdint.h>
@@ -34,12 +35,12 @@ struct Ring;
 struct TracerFacts {
   uint32_t level;  // as reprise_caps.cupti
   uint32_t cupti_version, driver_version;
-  uint64_t device_bytes;  // at most; 0 outside a window
-  char holder[64];        // who else traces; empty: nobody known
+  uint64_t device_bytes;  // upper bound; 0 outside a window
+  char holder[64];        // which tool traces; empty: none known
   char why[192];          // why `level` is not 3
 };
 
-// An attribute of CUPTI's as it was before the window.
+// The value of a CUPTI attribute before the window.
 struct SavedAttribute {
   bool changed;
   uint64_t value;
@@ -51,18 +52,18 @@ struct DeviceTracer {
   cupti::Functions calls;
   bool loaded, broken;
   bool driver_missing;
-  char path[256];                     // of libcupti, when it was named
+  char path[256];                     // of libcupti, if it was given
   char recording[256];                // REPRISE_RECORD_CUPTI
   uint32_t recorded;                  // atomic: files written
   bool all_api, no_api, graph_trace;  // REPRISE_CUPTI_OPTIONS
 
   uint32_t wanted;   // kinds of the open window, 0: none
-  uint32_t enabled;  // of kActivities, a bit each
-  bool api_by_call;  // enabled call by call
+  uint32_t enabled;  // one bit per entry of kActivities
+  bool api_by_call;  // API records are enabled call by call
   void *subscriber;
-  uint32_t op_links;  // atomic: ops push their ids
-  uint32_t clock;     // atomic: our clock is CLOCK_MONOTONIC now
-  uint8_t clock_id;   // of the records of this window
+  uint32_t op_links;  // atomic: op ids are pushed to CUPTI
+  uint32_t clock;     // atomic: our clock callback answers CLOCK_MONOTONIC
+  uint8_t clock_id;   // of the records in this window
   bool closing;
   uint64_t closing_ns, flushed_ns, retry_ns;
 
@@ -73,35 +74,39 @@ struct DeviceTracer {
   CuptiPool pool;
   CuptiDecoder decoder;
 
-  // Records that CUPTI dropped, in all and not yet reported. Atomic.
+  // Records that CUPTI dropped: in total, and not yet reported. Atomic.
   uint64_t dropped, unreported, unreported_since_ns;
   uint32_t drop_news;  // atomic: the capabilities have changed
 };
 
-// What is there: called once per session. Looks for libcuda.so.1 first, so that
-// the reason is "no NVIDIA driver" and not an unknown error of a library that
-// needs one. `cupti_path` may be null: REPRISE_CUPTI_PATH.
+// Finds out what the machine offers; called once per session. Checks for
+// libcuda.so.1 first, so that the reason is "no NVIDIA driver" rather than an
+// unknown error of a library that needs one. `cupti_path` may be null: then
+// REPRISE_CUPTI_PATH is used.
 void ProbeTracer(const char *cupti_path, DeviceTracer *tracer);
 
-// True when kernels are traced from here on, or were not asked for; else
-// `facts.why` says why not.
+// Opens a window. Returns true if kernels are traced now or were not asked for;
+// otherwise `facts.why` holds the reason.
 bool BeginDeviceWindow(Agent *agent, uint32_t kinds);
 
-// `now`: the slot is given free before it returns, at the price of the times of
-// kernels that still run.
+// Ends the window. `now`: releases the subscription before it returns, which
+// loses the times of kernels that are still running.
 void EndDeviceWindow(Agent *agent, bool now);
 
-// From every turn: flushes at most once a second, closes, tries again.
+// Called every turn: flushes at most once a second, finishes closing, and
+// retries a window that could not begin.
 void ServiceDevice(Agent *agent, uint64_t now_ns);
 
-// Records of finished kernels come before this returns. Syncs nothing.
+// Delivers the records of all finished kernels before it returns. Does not
+// synchronize with the device.
 void FlushDevice(Agent *agent);
 
-// In InitializeInjection, before any context: device buffers stay small.
+// Called by InitializeInjection before any context exists, so that the device
+// buffers can be kept small.
 void PrepareDevice(DeviceTracer *tracer);
 
-// For the calling thread: kernels launched from here on belong to `op`. True:
-// there is something to pop.
+// Kernels that the calling thread launches from now on belong to `op`. Returns
+// true if PopDeviceOps must undo it.
 bool PushDeviceOp(Agent *agent, uint64_t op);
 void PopDeviceOps(Agent *agent, int count);
 

@@ -1,4 +1,4 @@
-// FNV-1a, 64 bits: the id of a graph, and the hash of a name.
+// FNV-1a, 64 bits: the id of a graph and the hash of a name.
 #pragma once
 
 #include <stddef.h>

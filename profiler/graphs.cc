@@ -71,7 +71,7 @@ size_t MessageBytes(const reprise_msg_graph &message) {
 
 bool IsAnswered(const Graph *graph, const reprise_msg_graph &message,
                 const char *texts) {
-  // "Not planned" and "unreachable" may have passed: ask again.
+  // "Not planned" and "unreachable" may be temporary, so ask again.
   return graph != nullptr && SameWant(*graph, message, texts) &&
          graph->status != REPRISE_PLAN_NOT_PLANNED &&
          graph->status != REPRISE_PLAN_UNREACHABLE;
@@ -87,7 +87,7 @@ void RememberGraph(Graphs *graphs, const reprise_msg_graph &message,
   if (graph == nullptr) {
     graph = FreeEntry(graphs);
   } else if (!SameWant(*graph, message, texts)) {
-    graph->plan.Close();  // made for other wishes
+    graph->plan.Close();  // made for another request
   }
   graph->id = message.graph_id;
   graph->used = ++graphs->uses;

@@ -1,10 +1,11 @@
-// The executor hook's memory: graphs handed in, plans that came back.
+// What the executor hook remembers: submitted graphs and the plans received for
+// them.
 //
-// Bytes travel as sealed memfds in both directions. Of the graphs, the newest
-// is kept so that it can be submitted again to a restarted collector; older
-// ones only until they were sent. Of the plans, the newest per graph is kept
-// as a descriptor and mapped anew for every caller who asks, so that a caller's
-// mapping is its own until it releases it, whatever arrives meanwhile.
+// Both travel as sealed memfds. The newest graph is kept so that it can be
+// submitted again to a restarted collector; older ones only until they are
+// sent. The newest plan of each graph is kept as a descriptor and mapped anew
+// for every caller, so that a caller's mapping stays valid until it releases
+// it.
 #pragma once
 
 #include <stddef.h>
@@ -16,8 +17,8 @@
 
 namespace reprise::profiler {
 
-// Step graphs of one job: train, evaluate, a ladder of input sizes. Beyond
-// that the least recently used one is forgotten.
+// The number of step graphs kept per job (training, evaluation, several input
+// sizes). Beyond it the least recently used one is dropped.
 constexpr int kMaxGraphs = 16;
 constexpr size_t kWantTextBytes = 1024;
 
@@ -31,7 +32,7 @@ struct Graph {
 
   OpenFile plan;
   reprise_msg_plan plan_facts;
-  uint32_t status;  // REPRISE_PLAN_*, 0: nothing heard
+  uint32_t status;  // REPRISE_PLAN_*; 0: no answer yet
   uint64_t smallest_budget;
   char why[192];
 };
@@ -39,40 +40,43 @@ struct Graph {
 struct Graphs {
   Graph entries[kMaxGraphs];
   uint64_t uses;
-  uint64_t newest;  // id
+  uint64_t newest;  // id of the newest graph
 };
 
+// Returns the entry of a graph, or null.
 Graph *FindGraph(Graphs *graphs, uint64_t id);
 
-// Fills the fixed part and the texts of a GRAPH message. ETOOBIG when the
+// Fills the fixed part and the texts of a GRAPH message. Returns ETOOBIG if the
 // texts do not fit.
 reprise_status DescribeWant(uint64_t id, size_t n, const reprise_want &want,
                             reprise_msg_graph *message, char *texts);
 
-// How much of a GRAPH message's fixed part is sent.
+// Returns how many bytes of the fixed part are sent; a zero last field is
+// omitted.
 size_t MessageBytes(const reprise_msg_graph &message);
 
-// True when this graph was handed in with the same wishes and needs no second
-// message, because an answer is on the way or there.
+// Returns whether this graph was already submitted with the same request, and
+// an answer exists or is on its way, so that no second message is needed.
 bool IsAnswered(const Graph *graph, const reprise_msg_graph &message,
                 const char *texts);
 
-// Makes the graph the newest one and marks it unsent. Takes over `json_fd`.
+// Makes this the newest graph and marks it unsent. Takes ownership of
+// `json_fd`.
 void RememberGraph(Graphs *graphs, const reprise_msg_graph &message,
                    const char *texts, int json_fd);
 
 void MarkSent(Graphs *graphs, Graph *graph);
 
-// A new connection: the newest graph has to be sent again.
+// After a reconnection: marks the newest graph unsent.
 void ResendNewest(Graphs *graphs);
 
-// Messages from the collector. HandlePlan takes over `fd`.
+// Handle messages from the collector. HandlePlan takes ownership of `fd`.
 void HandlePlan(Graphs *graphs, const reprise_msg_plan &plan, int fd);
 void HandlePlanStatus(Graphs *graphs, const reprise_msg_plan_status &status,
                       const uint8_t *text, size_t text_bytes);
 
-// OK with a mapped plan other than `have_plan_id`, EREFUSED with the reason,
-// PENDING, or EINVAL when the graph is not known.
+// Returns OK with a mapped plan other than `have_plan_id`, EREFUSED with the
+// reason, PENDING, or EINVAL if the graph is unknown.
 reprise_status LookUpPlan(Graphs *graphs, uint64_t graph_id,
                           uint64_t have_plan_id, reprise_plan *plan);
 

@@ -12,7 +12,7 @@
 namespace reprise::profiler {
 namespace {
 
-// The start of a small file, zero-terminated; empty when it cannot be read.
+// Reads the beginning of a file, zero-terminated; empty if it cannot be read.
 void ReadStart(const char *path, char *text, size_t capacity) {
   text[0] = 0;
   const int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -22,8 +22,8 @@ void ReadStart(const char *path, char *text, size_t capacity) {
   close(fd);
 }
 
-// Field 22 of /proc/self/stat. The command in field 2 may hold blanks and
-// parentheses, so count from the last one.
+// Returns field 22 of /proc/self/stat. The command in field 2 may contain
+// blanks and parentheses, so fields are counted from the last parenthesis.
 uint64_t ProcessStartTicks() {
   char stat[1024];
   ReadStart("/proc/self/stat", stat, sizeof stat);
@@ -33,7 +33,8 @@ uint64_t ProcessStartTicks() {
   return next == nullptr ? 0 : strtoull(next + 1, nullptr, 10);
 }
 
-// The first of the variables that holds a number; launchers differ.
+// Returns the first of the variables that holds a number: launchers use
+// different ones.
 uint32_t NumberFrom(const char *const (&variables)[3], uint32_t otherwise) {
   for (const char *variable : variables) {
     const char *text = getenv(variable);
@@ -63,7 +64,8 @@ void NewUuidV7(char text[40]) {
   uint8_t bytes[16];
   if (getrandom(bytes, sizeof bytes, GRND_NONBLOCK) !=
       static_cast<ssize_t>(sizeof bytes)) {
-    // Before the pool is seeded, at boot: unique on this machine will do.
+    // At boot, before the kernel's pool is seeded: unique on this machine must
+    // do.
     const uint64_t parts[2] = {NowNs(), static_cast<uint64_t>(getpid())};
     memcpy(bytes, parts, sizeof bytes);
   }

@@ -1,5 +1,5 @@
-// Who this process is, as HELLO says it. Fixed for the life of a session, also
-// across reconnections.
+// The identity of this process as HELLO states it. Fixed for the life of a
+// session, including reconnections.
 #pragma once
 
 #include <stddef.h>
@@ -18,11 +18,11 @@ struct Identity {
 
 // Fills everything but `slots`. The run is `run_id`, else REPRISE_RUN_ID, else
 // `family_run_id` (a forked child stays in its parent's run), else a new one.
-// Returns nullptr, or what is wrong with the arguments.
+// Returns null, or what is wrong with the arguments.
 const char *Identify(const char *run_id, const char *family_run_id,
                      const char *labels, Identity *identity);
 
-// "0191e7a0-...": 36 characters and a zero. Time-ordered (RFC 9562, version 7).
+// Writes a time-ordered UUID (RFC 9562, version 7): 36 characters and a zero.
 void NewUuidV7(char text[40]);
 
 }  // namespace reprise::profiler

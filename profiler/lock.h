@@ -1,5 +1,6 @@
-// A mutex of four zero bytes: free in a wiped page, and without libpthread on
-// older C libraries. The three states are Drepper's ("Futexes are tricky").
+// A mutex of four zero bytes, so that a wiped page reads as unlocked. Needs no
+// libpthread on older C libraries. The three states are Drepper's ("Futexes are
+// tricky").
 #pragma once
 
 #include <linux/futex.h>
@@ -10,7 +11,7 @@
 namespace reprise::profiler {
 
 struct Lock {
-  uint32_t word;  // 0 free, 1 taken, 2 taken and somebody sleeps
+  uint32_t word;  // 0 free, 1 taken, 2 taken with waiters
 
   bool TryTake() {
     uint32_t free = 0;
@@ -28,6 +29,7 @@ struct Lock {
   }
 };
 
+// Holds a lock for its scope.
 class Locked {
  public:
   explicit Locked(Lock *lock) : lock_(lock) { lock_->Take(); }

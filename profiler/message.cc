@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kMaxParts = 3;
 
-// Room for a few descriptors so that a surplus can be closed; the kernel
-// itself discards what does not fit.
+// Room for a few descriptors, so that surplus ones can be closed; the kernel
+// discards what does not fit.
 constexpr size_t kMaxFds = 8;
 
 void TakeFds(const msghdr &message, int *first) {
@@ -86,8 +86,8 @@ Got ReceiveMessage(int socket, MessageBuffer *buffer, int *fd) {
   for (;;) {
     n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n >= 0) break;
-    // A peer that closes with our messages unread leaves this error in front
-    // of its own last words, which may be REFUSED. Reading it clears it.
+    // If a peer closes while messages of ours are unread, this error precedes
+    // its last message, which may be REFUSED. Reading the error clears it.
     if (errno == ECONNRESET && !reset)
       reset = true;
     else if (errno != EINTR)

@@ -1,5 +1,5 @@
-// One message of the control socket: a packet with a header, a body of at most
-// 16 KiB and at most one descriptor. Nothing here waits.
+// Messages of the control socket: a packet with a header, a body of at most 16
+// KiB and at most one descriptor. Nothing here blocks.
 #pragma once
 
 #include <stddef.h>
@@ -11,17 +11,17 @@ namespace reprise::profiler {
 
 enum class Sent {
   kYes,
-  kLater,   // the queue is full: try again at the next step
+  kLater,   // the queue is full: retry at the next step
   kBroken,  // the connection is gone
 };
 
-// A body given as parts, so that texts need not be copied together.
+// A body in parts, so that texts need not be copied together first.
 struct BodyPart {
   const void *bytes;
   size_t n;
 };
 
-// `fd` -1: none. At most three parts.
+// Sends one message of at most three parts. `fd` -1: no descriptor.
 Sent SendMessage(int socket, uint16_t type, const BodyPart *parts, int count,
                  int fd);
 
@@ -34,12 +34,12 @@ enum class Got {
   kMessage,
   kNothing,  // the queue is empty
   kClosed,
-  kMalformed,  // wrong magic, layout or size: this is no collector
+  kMalformed,  // wrong magic, layout or size: not a collector
 };
 
 // Receives one packet. `*fd` is the first descriptor that came with it, or -1;
-// further ones are closed. On kMessage header and size have been checked and
-// `*fd` belongs to the caller.
+// further ones are closed. On kMessage the header and size have been checked,
+// and the caller owns `*fd`.
 Got ReceiveMessage(int socket, MessageBuffer *buffer, int *fd);
 
 }  // namespace reprise::profiler

@@ -26,7 +26,8 @@ bool Prepare(Names *names) {
   return true;
 }
 
-// Cuts at the start of a UTF-8 sequence, never inside one.
+// Returns the length to which a text is truncated, without splitting a UTF-8
+// sequence.
 size_t Cut(const char *utf8, size_t n) {
   if (n <= kMaxNameBytes) return n;
   n = kMaxNameBytes;

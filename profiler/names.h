@@ -1,11 +1,11 @@
-// Texts that records refer to by id: op names, shapes, parameter names.
+// Texts that records refer to by id: names of ops and parameters, and shapes.
 //
-// Ids count up from 1, so "what the collector has not heard yet" is one
-// number. The table only grows and lives as long as the process: ids stay
+// Ids count up from 1, so a single number says which names the collector has
+// not received. The table only grows and lives as long as the process: ids stay
 // valid across reprise_stop and reprise_start. A forked child starts with an
 // empty table of its own.
 //
-//   one mapping, touched as it fills:
+//   one mapping, whose pages are touched as it fills:
 //   | hash table of ids | offset and length per id | texts |
 #pragma once
 
@@ -18,7 +18,7 @@ namespace reprise::profiler {
 
 constexpr uint32_t kMaxNames = 1u << 16;
 constexpr uint32_t kNameTableBytes = 8u << 20;  // of text
-constexpr uint32_t kMaxNameBytes = 4096;        // longer ones are cut
+constexpr uint32_t kMaxNameBytes = 4096;        // longer ones are truncated
 
 struct NameText {
   uint32_t offset, bytes;
@@ -33,10 +33,11 @@ struct Names {
   char *text;
 };
 
-// The id of a text, the same for the same text; 0 when the table is full.
+// Returns the id of a text, always the same for the same text; 0 if the table
+// is full.
 uint32_t Intern(Names *names, const char *utf8, size_t n);
 
-// Whether `id` is the id of `text`.
+// Returns whether `id` is the id of `text`.
 bool IsText(const Names *names, uint32_t id, const char *text);
 
 inline uint32_t NameCount(const Names *names) {
@@ -44,7 +45,8 @@ inline uint32_t NameCount(const Names *names) {
 }
 
 // Packs {u32 id, u32 n, n bytes, padded to 4} for the ids after `after` into
-// `body`. Returns the bytes used; `*last` is the last id packed.
+// `body`, as far as they fit. Returns the bytes used; `*last` is the last id
+// packed.
 size_t PackNames(const Names *names, uint32_t after, uint8_t *body,
                  size_t capacity, uint32_t *last);
 

@@ -5,7 +5,7 @@
 namespace reprise::profiler {
 namespace {
 
-// More than a session can hold: socket, ring, sink, snapshot and two per graph.
+// More than a session holds: socket, ring, sink, snapshot and two per graph.
 constexpr int kHeld = 64;
 int g_held[kHeld];  // fd + 1
 
@@ -37,8 +37,8 @@ void OpenFile::Hold(int fd) {
 
 void OpenFile::Close() {
   if (plus_one == 0) return;
-  // Forget first: a fork in between must not make the child close a number
-  // that by then belongs to somebody else.
+  // Forget first: if a fork happens in between, the child must not close a
+  // number that has been reused.
   Forget(plus_one);
   close(fd());
   plus_one = 0;

@@ -1,5 +1,5 @@
-// What goes up: everything that waits is sent as far as the queue takes it, and
-// the rest with a later turn.
+// Sends what waits for the collector as far as the queue takes it; the rest
+// follows with a later turn.
 #include <stdio.h>
 
 #include "profiler/connection.h"
@@ -12,7 +12,7 @@ unsigned long long Count(const uint64_t *counter) {
   return __atomic_load_n(counter, __ATOMIC_RELAXED);
 }
 
-// False: stop for this turn.
+// Returns false if nothing more can be sent this turn.
 bool SendCapabilities(Agent *agent, Sent *sent) {
   if (!agent->outgoing.capabilities) return true;
   const BodyPart part = {

@@ -1,4 +1,4 @@
-// The calls of the C ABI for the executor hook: graphs up, plans down.
+// The C ABI of the executor hook: graphs are submitted, plans come back.
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -18,11 +18,11 @@ using namespace reprise::profiler;
 
 namespace {
 
-// Another thread's step may receive the plan, or replace the socket, while
-// this one sleeps: look again this often.
+// How long to sleep at a time: a step in another thread may receive the plan or
+// replace the socket meanwhile.
 constexpr uint64_t kSlice = 50 * kMillisecond;
 
-// One look under the lock. `*socket` is what to sleep on.
+// Checks once, under the lock. `*socket` is what to poll.
 reprise_status Look(Agent *agent, uint64_t graph_id, uint64_t have_plan_id,
                     reprise_plan *plan, int *socket) {
   Locked guard(&agent->control);
@@ -65,13 +65,13 @@ REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
           {texts, message.budget_bytes + message.capabilities_bytes},
           {json, n}};
       WriteSinkEntry(agent, REPRISE_SINK_GRAPH, parts, 3);
-      return REPRISE_INERT;  // a file makes no plan
+      return REPRISE_INERT;  // a file sink makes no plan
     }
     if (!HasCollector(agent)) return REPRISE_INERT;
     if (IsAnswered(FindGraph(&agent->graphs, *graph_id), message, texts))
       return REPRISE_PENDING;
   }
-  // Milliseconds: other threads go on meanwhile.
+  // This takes milliseconds, so other threads must not wait for it.
   const int fd = CreateSealedCopy("reprise-graph", json, n);
   errno = saved_errno;
   if (fd < 0) return REPRISE_INERT;
@@ -110,7 +110,7 @@ REPRISE_EXPORT reprise_status reprise_plan_wait(uint64_t graph_id,
     if (status != REPRISE_PENDING || now >= deadline) break;
     const uint64_t left = deadline - now < kSlice ? deadline - now : kSlice;
     pollfd wake = {socket, POLLIN, 0};
-    // Ctrl-C has to get through: the caller decides what to do about it.
+    // Return on a signal, so that Ctrl-C reaches the caller.
     if (poll(&wake, socket >= 0 ? 1 : 0,
              static_cast<int>((left + kMillisecond - 1) / kMillisecond)) < 0 &&
         errno == EINTR)

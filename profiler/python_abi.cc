@@ -1,7 +1,7 @@
-// Op marks in CPython's calling convention. Everything of Python that is needed
-// comes through reprise_python_bind, so nothing of it is linked or included.
+// Op marks in CPython's calling convention. Everything they need from Python
+// comes through reprise_python_bind, so no header or library of Python is used.
 //
-// The functions are kept in ordinary memory: they are those of the process, and
+// The function pointers are in ordinary memory: they belong to the process, and
 // a forked child has them at the same addresses.
 #include <stddef.h>
 #include <stdint.h>
@@ -20,7 +20,7 @@ void *Fail(void *kind, const char *why) {
   return nullptr;
 }
 
-// False: an exception is set.
+// Converts a Python int. Returns false if an exception is set.
 bool ToU64(void *object, uint64_t *value) {
   const unsigned long long number = g_python.as_u64(object);
   *value = number;

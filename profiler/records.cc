@@ -1,4 +1,5 @@
-// The calls of the C ABI that push a record: no lock, no allocation.
+// The calls of the C ABI that push a record. They take no lock and do not
+// allocate.
 #include <string.h>
 
 #include "profiler/abi_struct.h"
@@ -20,8 +21,8 @@ reprise_slot NewRecord(uint16_t kind, uint64_t ts_ns) {
   return record;
 }
 
-// The texts go ahead of the first record that uses them, unless another thread
-// is just doing control work or the queue is full: then they follow.
+// Sends new names ahead of the first record that uses them. If another thread
+// holds the control lock or the queue is full, they are sent later.
 void AnnounceName(Agent *agent, uint32_t id) {
   if (__builtin_expect(
           id <= __atomic_load_n(&agent->outgoing.names_tried, __ATOMIC_RELAXED),
@@ -54,7 +55,7 @@ void EnterOp(Agent *agent, uint64_t op) {
     t_thread.pushed |= 1u << index;
 }
 
-// Also leaves ops inside of it that an exception never ended.
+// Ends an op, and any op inside it that an exception left open.
 void LeaveOp(Agent *agent, uint64_t op) {
   for (uint32_t i = t_thread.depth; i-- > 0;) {
     if (t_thread.ops[i] == op) return LeaveOpsFrom(agent, i);
@@ -104,8 +105,8 @@ REPRISE_EXPORT void reprise_phase(uint32_t phase) {
                    __ATOMIC_RELAXED);
 }
 
-// An op belongs to the graph that was named before it: whoever dies in between
-// leaves no op rather than one of another graph.
+// The graph is stored after the op is cleared, so a process that dies in
+// between leaves no op rather than an op of another graph.
 REPRISE_EXPORT void reprise_step_under(uint64_t graph_id, uint64_t plan_id) {
   Ring *ring = CurrentRing(CurrentAgent());
   if (ring == nullptr) return;

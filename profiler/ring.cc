@@ -17,11 +17,12 @@ namespace {
 constexpr size_t kPrivateBytes = 4096;
 static_assert(sizeof(Ring) <= kPrivateBytes, "Ring fits its page");
 
-// Each lost race means that another writer made progress, so an honest ring
-// never gets near this; a scribbled one costs at most some ten microseconds.
+// Bounds the attempts of a push. Each lost race means that another writer made
+// progress, so a sound ring never comes close; with a corrupted one the push
+// costs about ten microseconds.
 constexpr int kMaxTurns = 1000;
 
-// How often a push looks whether the sink should spill.
+// Pushes between two checks whether the sink should spill.
 constexpr uint64_t kSpillCheck = 1024;
 
 size_t SharedBytes(uint32_t slots) {
@@ -34,8 +35,8 @@ T Load(const T *word) {
   return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-// Puts pages over a range that late pushes may still be writing to. Not
-// through mmap(), which sanitizers take for a write to all of it.
+// Maps pages over a range to which late pushes may still write. Uses the system
+// call because sanitizers treat mmap() as a write to all of the range.
 bool MapOver(void *start, size_t bytes, int flags, int fd) {
   return syscall(SYS_mmap, start, bytes, PROT_READ | PROT_WRITE,
                  flags | MAP_FIXED, fd, 0) != -1;
@@ -50,8 +51,9 @@ void CountDrop(Ring *ring, uint64_t ts_ns) {
   __atomic_fetch_add(&ring->loss_count, uint64_t{1}, __ATOMIC_RELEASE);
 }
 
-// A lone free slot is left to the next record: reporting a loss into it would
-// cost that record, and every second slot of a full ring would be a LOSS.
+// Returns whether two slots are free. A single free slot is left to the next
+// record: a LOSS record in it would displace that record, and every second slot
+// of a full ring would become a LOSS.
 bool RoomForTwo(const Ring *ring) {
   const uint64_t next = Load(&ring->header->head) + 1;
   return __atomic_load_n(&ring->slots[next & ring->mask].sequence,
@@ -93,7 +95,8 @@ Ring *CreateRing(uint32_t slots, Ring *spare, int *fd, char *why,
   madvise(base, kPrivateBytes + shared_bytes, MADV_DONTFORK);
 
   Ring *ring = reinterpret_cast<Ring *>(base);
-  // Field by field: a late push of the session before may be reading these.
+  // Written one by one, atomically: a late push of the previous session may be
+  // reading them.
   uint64_t *const losses[] = {&ring->loss_count, &ring->loss_first_ns,
                               &ring->loss_last_ns};
   for (uint64_t *word : losses)
@@ -126,12 +129,12 @@ bool TryPush(Ring *ring, const reprise_slot &record, uint64_t *position) {
     const uint64_t sequence =
         __atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE);
     const int64_t ahead = static_cast<int64_t>(sequence - p);
-    if (ahead < 0) return false;  // one lap behind: not yet freed
+    if (ahead < 0) return false;  // one lap behind: slot not yet freed
     if (ahead > 0) {
-      p = Load(&ring->header->head);  // another writer has it
+      p = Load(&ring->header->head);  // another writer took it
       continue;
     }
-    // On failure p becomes the current head.
+    // On failure p is set to the current head.
     if (!__atomic_compare_exchange_n(&ring->header->head, &p, p + 1, true,
                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       continue;
@@ -159,7 +162,7 @@ void PushLosses(Ring *ring) {
   record.body.loss.last_ts = Load(&ring->loss_last_ns);
   record.body.loss.count = count;
   record.body.loss.why = REPRISE_LOSS_RING_FULL;
-  // A drop of another thread may have counted before it dated itself.
+  // Another thread may have counted its drop but not yet stored the time.
   if (record.ts_ns == 0) record.ts_ns = record.body.loss.last_ts;
 
   uint64_t position;

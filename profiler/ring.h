@@ -1,19 +1,19 @@
 // The hot path: fixed records into a ring that outlives the process.
 //
-// The protocol between writers and the reader is drawn in reprise_wire.h; this
-// is the writers' side. A push takes no lock and allocates nothing. When the
-// ring is full the record is dropped and counted, and as soon as there is room
-// again one LOSS record says how many were lost, and when:
+// reprise_wire.h describes the protocol between writers and the reader; this is
+// the writers' side. A push takes no lock and allocates nothing. When the ring
+// is full, the record is dropped and counted. As soon as there is room again,
+// one LOSS record says how many records were lost, and when:
 //
 //   records pushed successfully + sum of LOSS counts = records offered
 //
-// The collector can write into the shared part at any time, so nothing read
-// from it is used as an address or as a number of turns: positions are masked
-// with the private `mask`, and a push gives up after a bounded number of turns.
+// The collector can write to the shared part at any time. So nothing read from
+// it is used as an address or as a loop count: positions are masked with the
+// private `mask`, and a push gives up after a bounded number of attempts.
 //
-// A ring is never unmapped: a push in another thread may still hold a pointer
-// to it. Retiring one puts private zero pages over it instead, in which a late
-// push harmlessly finishes.
+// A ring is never unmapped, because a push in another thread may still hold a
+// pointer to it. Retiring a ring replaces its shared pages by private zero
+// pages, on which a late push finishes harmlessly.
 #pragma once
 
 #include <stddef.h>
@@ -23,55 +23,55 @@
 
 namespace reprise::profiler {
 
-// One private page in front of the shared mapping.
+// The writers' private state, on one page in front of the shared mapping.
 struct Ring {
   reprise_ring_header *header;
   reprise_slot *slots;
   uint64_t mask;
   uint32_t slot_count;
-  uint32_t
-      own_reader;  // atomic. The file sink: this process drains the ring itself
+  uint32_t own_reader;  // atomic. With a file sink this process drains the ring
 
-  // Not yet reported losses. Atomic.
+  // Losses not yet reported. Atomic.
   alignas(64) uint64_t loss_count;
   uint64_t loss_first_ns, loss_last_ns;
 };
 
-// Two sessions on the same addresses: their pushes are ordered by the mapping
-// call in between, which ThreadSanitizer cannot know.
+// With reuse, two sessions use the same addresses. The mmap call in between
+// orders their pushes, but ThreadSanitizer cannot know that.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kReuseRings = false;
 #else
 constexpr bool kReuseRings = true;
 #endif
 
-// Creates the sealed memfd and maps it; `spare` is reused when it has the same
-// size. Returns nullptr with a sentence in `why` when the system refuses.
+// Creates the sealed memfd and maps it, over `spare` if that has the same size.
+// Returns null with a sentence in `why` if the system refuses.
 Ring *CreateRing(uint32_t slots, Ring *spare, int *fd, char *why,
                  size_t why_bytes);
 
-// Detaches the shared pages. The mapping stays valid for late pushes.
+// Detaches the shared pages. The addresses stay valid for late pushes.
 void RetireRing(Ring *ring);
 
-// Copies the record's bytes 8..63 into the ring. False: it is full.
+// Copies bytes 8..63 of the record into the ring. Returns false if it is full.
 bool TryPush(Ring *ring, const reprise_slot &record, uint64_t *position);
 
-// Pushes, or drops and counts. Returns true now and then when `own_reader` is
-// set and the ring is more than half full: time to spill.
+// Pushes the record, or drops and counts it. With `own_reader` set,
+// occasionally checks the fill level and returns true if the ring is more than
+// half full: then the caller should spill it.
 bool Push(Ring *ring, const reprise_slot &record);
 
 inline bool HasLosses(const Ring *ring) {
   return __atomic_load_n(&ring->loss_count, __ATOMIC_RELAXED) != 0;
 }
-// Reports pending losses if there is room.
+// Pushes a LOSS record for the pending losses if there is room.
 void PushLosses(Ring *ring);
 
-// Makes the counters in the header current.
+// Copies the private counters to the header.
 void PublishCounters(Ring *ring);
 
 uint64_t PushedRecords(const Ring *ring);
 uint64_t DroppedRecords(const Ring *ring);
-// Everything below this position is committed by the reader.
+// Returns the position below which the reader has committed everything.
 uint64_t CommittedRecords(const Ring *ring);
 
 }  // namespace reprise::profiler

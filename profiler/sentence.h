@@ -1,5 +1,5 @@
-// Text received from outside, made safe to print: one line, whole UTF-8
-// sequences, always terminated.
+// Makes text from outside safe to print: one line, no partial UTF-8 sequence,
+// always terminated.
 #pragma once
 
 #include <stddef.h>

@@ -29,14 +29,16 @@ void PushClock(Agent *agent, Ring *ring, uint64_t now_ns) {
   Push(ring, record);
 }
 
-// Until something arrives, or a moment: the ring's tail wakes nobody.
+// Sleeps until something arrives, but at most 5 ms: a change of the ring's tail
+// wakes nobody.
 void SleepOn(int socket, uint64_t ns) {
   pollfd wake = {socket, POLLIN, 0};
   const uint64_t ms = ns / kMillisecond + 1;
   poll(&wake, socket >= 0 ? 1 : 0, ms > 5 ? 5 : static_cast<int>(ms));
 }
 
-// Back to "never started". Names stay: their ids live as long as the process.
+// Returns to "never started". Names stay: their ids live as long as the
+// process.
 void EndSession(Agent *agent) {
   Ring *ring = CurrentRing(agent);
   EndDeviceWindow(agent, /*now=*/true);
@@ -99,7 +101,7 @@ reprise_status BeginSession(Agent *agent, const reprise_config &config,
   if (sink_path != nullptr && *sink_path != 0) {
     char why[sizeof connection.why];
     __atomic_store_n(&ring->own_reader, 1u, __ATOMIC_RELAXED);
-    // Names are written when spilling.
+    // With a file sink, names are written when records are spilled.
     __atomic_store_n(&agent->outgoing.names_tried, kMaxNames, __ATOMIC_RELAXED);
     Publish(agent, ring);
     if (OpenSink(agent, sink_path, why, sizeof why) != nullptr) {
@@ -138,7 +140,8 @@ reprise_status StartSession(Agent *agent, const reprise_config &config) {
     return SessionStatus(agent);
 
   if (connection.link == Link::kNone) {
-    // The caller may have started a collector meanwhile, elsewhere even.
+    // The caller may meanwhile have started a collector, perhaps at another
+    // path.
     if (const char *wrong =
             RepriseFindSockets(config.socket_path, &connection.sockets))
       return Invalid(agent, wrong);
@@ -167,7 +170,7 @@ void StopSession(Agent *agent, uint64_t wait_ns) {
   bool reader;
   {
     Locked guard(&agent->control);
-    // Its last records are to be drained too.
+    // The window's last records must be drained too.
     EndDeviceWindow(agent, /*now=*/true);
     reader = agent->sink.file.open() || agent->connection.link != Link::kNone;
   }
@@ -211,9 +214,9 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
   }
   uint64_t wanted = PushedRecords(ring);
   bool losses = HasLosses(ring);
-  bool closing = true;  // kernels of a window that has just ended
-  // Goodbye is only said to a collector that has answered: a session that the
-  // driver's injection began may be over before it did.
+  bool closing = true;  // kernels of a window that just ended
+  // Send BYE only to a collector that has answered: a session that the driver's
+  // injection started may end before that.
   bool greeting = !wait_for_reader;
   for (;;) {
     const uint64_t now = NowNs();
@@ -232,7 +235,7 @@ reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader) {
         return REPRISE_PENDING;
     }
     if (losses && !HasLosses(ring)) {
-      // A full ring takes the LOSS record only now.
+      // A full ring had no room for the LOSS record until now.
       losses = false;
       wanted = PushedRecords(ring);
     }

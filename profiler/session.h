@@ -1,12 +1,12 @@
-// The life of a session: start, the turn that every step takes, stop.
+// The life of a session: start, the turn that every step takes, and stop.
 //
 //   never started ──Start──▶ ring, no collector ◀──EOF── connected
 //        ▲                      │    │   └───────WELCOME───▶ │
 //        │                      │    └── or a file sink       │
 //        └──────── Stop, REFUSED, fork (in the child) ────────┘
 //
-// Waiting is done without the control lock, so that a step in another thread
-// never waits for a flush.
+// No call waits while it holds the control lock, so that a step in another
+// thread never waits for a flush.
 #pragma once
 
 #include <stdint.h>
@@ -15,30 +15,31 @@
 
 namespace reprise::profiler {
 
-// ---- Under the control lock; none of these waits ----
+// ---- These require the control lock; none of them waits ----
 
-// Starts a session, or looks for a collector again when there is none yet.
+// Starts a session; if it has no collector yet, looks for one again.
 reprise_status StartSession(Agent *agent, const reprise_config &config);
 
-// Losses, counters, clock records, the socket or the sink.
+// One turn: reports losses, updates counters, pushes a clock record if due, and
+// services the socket or the sink.
 void TakeTurn(Agent *agent, uint64_t now_ns);
 
-// How the session stands, as every call of the ABI reports it.
+// Returns the state of the session, as every call of the ABI reports it.
 reprise_status SessionStatus(Agent *agent);
 
-// What is missing, in one sentence; empty when nothing is.
+// Writes what is missing as one sentence; empty if nothing is.
 void DescribeTrouble(Agent *agent, char *why, size_t why_bytes);
 
-// ---- Without it; these wait ----
+// ---- These take the control lock themselves, and wait ----
 
-// Takes turns until the collector has answered HELLO, or nobody will.
+// Takes turns until the collector has answered HELLO or is known not to.
 reprise_status AwaitAnswer(Agent *agent, uint64_t wait_ns);
 
-// Takes turns until the reader has committed everything pushed so far. Without
-// `wait_for_reader` a lost connection ends it.
+// Takes turns until the reader has committed everything pushed so far. Unless
+// `wait_for_reader`, a lost connection ends the wait.
 reprise_status Drain(Agent *agent, uint64_t wait_ns, bool wait_for_reader);
 
-// Drains, says BYE and closes.
+// Drains the ring, sends BYE and closes.
 void StopSession(Agent *agent, uint64_t wait_ns);
 
 }  // namespace reprise::profiler

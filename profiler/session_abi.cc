@@ -1,4 +1,4 @@
-// The calls of the C ABI about the session: start, step, flush, windows.
+// The session calls of the C ABI: start, step, flush, windows.
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,8 +25,8 @@ void CountWindowStep(Agent *agent) {
   if (--window.steps_left == 0) SetWindow(agent, 0, 0);
 }
 
-// What the step before it said is forgotten first, so that a job that dies in
-// here is between two steps.
+// Stores the new step. The previous step's position is cleared first, so a job
+// that dies in this function appears to be between two steps.
 void MarkPlace(Ring *ring, uint64_t step, uint64_t now_ns) {
   reprise_place *place = &ring->header->place;
   uint64_t *const words[] = {&place->op, &place->phase, &place->graph_id,
@@ -48,7 +48,7 @@ void PushStep(Ring *ring, uint64_t step, uint64_t now_ns) {
   Push(ring, record);
 }
 
-// Training code looks at errno after its own calls, not after ours.
+// Restores errno on return: training code reads it after its own calls.
 class KeepErrno {
  public:
   ~KeepErrno() { errno = saved_; }
@@ -71,9 +71,10 @@ REPRISE_EXPORT reprise_status reprise_start(const reprise_config *config) {
   if (agent == nullptr) return REPRISE_INERT;
   {
     Locked guard(&agent->control);
-    // From here on the program decides when a session begins.
+    // From now on the program decides when a session begins.
     __atomic_store_n(&agent->injected, 0u, __ATOMIC_RELAXED);
-    // A raw clone() runs no fork handler: forget the parent's thread id.
+    // A raw clone() runs no fork handler, so the parent's thread id may still
+    // be here.
     if (CurrentRing(agent) == nullptr) t_thread = {};
     const reprise_status status = StartSession(agent, copy);
     if (agent->connection.link != Link::kGreeting) return status;
@@ -95,10 +96,10 @@ REPRISE_EXPORT void reprise_step(uint64_t step) {
   if (agent == nullptr) return;
   Ring *ring = CurrentRing(agent);
   const uint64_t now = NowNs();
-  LeaveOpsFrom(agent, 0);  // nothing is inside an op here, whatever was thrown
+  LeaveOpsFrom(agent, 0);  // a step is inside no op, whatever was thrown
   if (ring != nullptr) PushStep(ring, step, now);
 
-  // Another thread is at it: it does what this turn would have done.
+  // Another thread holds the lock and does the work of this turn.
   if (!agent->control.TryTake()) return;
   if (ring == nullptr &&
       __atomic_exchange_n(&agent->injected, 0u, __ATOMIC_RELAXED) != 0) {
@@ -210,7 +211,7 @@ REPRISE_EXPORT reprise_status reprise_snapshot(const void *json, size_t n) {
     }
     if (!HasCollector(agent)) return REPRISE_INERT;
   }
-  // Up to a GiB: other threads go on meanwhile.
+  // May copy up to 1 GiB, so other threads must not wait for it.
   const int fd = CreateSealedCopy("reprise-snapshot", json, n);
   if (fd < 0) return REPRISE_DEGRADED;
   Locked guard(&agent->control);
@@ -224,9 +225,9 @@ REPRISE_EXPORT reprise_status reprise_snapshot(const void *json, size_t n) {
   return agent->outgoing.snapshot.open() ? REPRISE_PENDING : REPRISE_OK;
 }
 
-// The CUDA driver calls this when it loads the library. Launchers and shells
-// get here too, so a session starts only with the first step, and training
-// starts in any case.
+// The CUDA driver calls this when it loads the library, also in launchers and
+// shells. So a session starts only with the first step. Always returns 1:
+// training must start in any case.
 REPRISE_EXPORT int InitializeInjection(void) {
   KeepErrno keep;
   if (Agent *agent = EnsureAgent()) {

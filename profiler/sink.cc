@@ -36,7 +36,7 @@ bool WriteAll(int fd, iovec *vectors, int count) {
   return true;
 }
 
-// Never blocks on a FIFO, never follows somebody's link, never overwrites.
+// Creates a new file: never blocks on a FIFO, follows a link or overwrites.
 int CreateFile(const char *path) {
   return open(path,
               O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW |
@@ -44,7 +44,7 @@ int CreateFile(const char *path) {
               0644);
 }
 
-// Published records from `tail` on that lie side by side in the ring.
+// Returns how many published records from `tail` on are contiguous in the ring.
 uint64_t ContiguousRecords(const Ring *ring, uint64_t tail, uint64_t max) {
   const uint64_t until_wrap = ring->slot_count - (tail & ring->mask);
   if (max > until_wrap) max = until_wrap;
@@ -134,7 +134,7 @@ bool WriteSinkEntry(Agent *agent, uint16_t type, const BodyPart *parts,
   snprintf(sink.why, sizeof sink.why, "sink: cannot write: %s",
            strerror(errno));
   sink.retry_ns = NowNs() + kSecond;
-  // If even this fails the file ends in a cut-off entry, as after a kill.
+  // If this fails too, the file ends in a partial entry, as after a kill.
   if (ftruncate(sink.file.fd(), static_cast<off_t>(sink.bytes)) != 0)
     sink.file.Close();
   return false;
@@ -149,7 +149,7 @@ void SpillSink(Agent *agent, uint64_t max_records, uint64_t now_ns) {
     uint64_t wanted =
         max_records < kRecordsPerEntry ? max_records : kRecordsPerEntry;
     const uint64_t n = ContiguousRecords(ring, sink.tail, wanted);
-    // After counting the records, so that their names are among these.
+    // After counting the records, so that their names are included.
     WriteNewNames(agent);
     if (n == 0) return;
     const BodyPart part = {&ring->slots[sink.tail & ring->mask],

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Where a daemon and the jobs of one machine meet. The agent, the daemon and
- * the command read the same list, best first:
+ * The socket paths at which the daemon and the jobs of a machine find each
+ * other. The agent, the daemon and the command use the same list, in order:
  *
  *   REPRISE_SOCKET                            alone, if set
  *   /run/reprise/agent.sock                   the service of the machine
  *   $XDG_RUNTIME_DIR/reprise/agent.sock       if that is an absolute path
  *   ${TMPDIR:-/tmp}/reprise-<uid>/agent.sock
  *
- * A daemon that a user starts listens at the first of the list that is not the
- * service's. It passes over $XDG_RUNTIME_DIR where that is not a folder that
- * belongs to the user and can be written to, as after `sudo`. The Python
- * package has the same rules (reprise/daemon.py), held to these by
- * tests/fixtures/socket_paths.json.
+ * A daemon that a user starts listens at the first path that is not the
+ * service's. It skips $XDG_RUNTIME_DIR if that is not a writable folder of the
+ * user, as after `sudo`. The Python package implements the same rules
+ * (reprise/daemon.py); tests/fixtures/socket_paths.json checks both.
  */
 #ifndef REPRISE_SOCKETS_H_
 #define REPRISE_SOCKETS_H_
@@ -33,11 +32,11 @@ enum {
 typedef struct {
   char path[kRepriseSocketPlaces][kRepriseSocketBytes];
   int count;
-  int own; /* the one at which a daemon of this user listens; -1: none is short
-              enough */
+  int own; /* index of the path where a daemon of this user listens; -1: none is
+              short enough */
 } RepriseSockets;
 
-/* 1: added. 0: the path is too long for a socket. */
+/* Adds a path. Returns 1, or 0 if it is too long for a socket. */
 static inline int RepriseAddSocket(RepriseSockets *sockets, const char *folder,
                                    const char *file) {
   const int length = snprintf(sockets->path[sockets->count],
@@ -53,8 +52,8 @@ static inline int RepriseIsOwnFolder(const char *folder) {
          facts.st_uid == geteuid() && access(folder, W_OK | X_OK) == 0;
 }
 
-/* Fills the list. `named` goes before REPRISE_SOCKET; NULL or empty: not named.
- * NULL, or what is wrong with the name. */
+/* Fills the list. `named`, unless NULL or empty, overrides REPRISE_SOCKET.
+ * Returns NULL, or what is wrong with the path. */
 static inline const char *RepriseFindSockets(const char *named,
                                              RepriseSockets *sockets) {
   const char *runtime = getenv("XDG_RUNTIME_DIR");

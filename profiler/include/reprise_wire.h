@@ -9,8 +9,9 @@
  *   0          4096                                       4096 + slots*64
  *   | header   | slot 0 | slot 1 | ...                    | slot n-1 |
  *
- * Bounded queue of many writers and one reader with a sequence word per slot
- * (Vyukov). Slot i starts with sequence i. For position p, slot = p mod slots:
+ * A bounded queue with many writers and one reader, and a sequence word in each
+ * slot (Vyukov). Slot i starts with sequence i. For position p,
+ * slot = p mod slots:
  *
  *   writer  waits for sequence == p (else full: drop and count), reserves p by
  *           compare-and-swap on `head`, fills the slot, stores sequence = p+1;
@@ -18,14 +19,14 @@
  *           checks the copy, and only after its batch is committed stores
  *           `tail` = p+1 and sequence = p + slots, which frees the slot.
  *
- * So a daemon that dies after reading and before committing finds the records
- * again; it knows from its spool up to which position it has committed (stored
- * in the same transaction), and skips what it has. A writer that dies between
- * reserving and publishing leaves a slot that never gets p+1: once the control
- * socket is at EOF the reader counts such slots as torn.
+ * So a daemon that dies between reading and committing finds the records again.
+ * Its spool holds the position up to which it has committed (stored in the same
+ * transaction), and the daemon skips the records before it. A writer that dies
+ * between reserving and publishing leaves a slot that never gets p+1: once the
+ * control socket is at EOF, the reader counts such slots as torn.
  *
  * THE CONTROL SOCKET. Unix SOCK_SEQPACKET; one message per packet: a header
- * and a body of at most 16 KiB; file descriptors by SCM_RIGHTS. Bulk content
+ * and a body of at most 16 KiB; file descriptors use SCM_RIGHTS. Bulk content
  * travels in memfds with all four seals (WRITE, SHRINK, GROW, SEAL).
  *
  * The reader trusts nothing in the header after the handshake: it keeps its
@@ -36,7 +37,7 @@
 
 #include <stdint.h>
 
-/* Records carry the flags, kinds and states of the C ABI. */
+/* Records use the flags, kinds and states of the C ABI. */
 #include "reprise_agent.h"
 
 #define REPRISE_WIRE_MAGIC 0x31505252u /* "RRP1" */
@@ -52,10 +53,10 @@
 #define REPRISE_MAX_PLAN_BYTES (16u << 20)
 #define REPRISE_MAX_SNAPSHOT_BYTES (1u << 30)
 
-/* Where the job is, so that it is known when it is killed: plain stores into
- * memory that outlives the process, no records. Zero is "nobody said", which is
- * also what an agent leaves that knows nothing of this. The reader looks once
- * the writer is gone, and checks what it finds. */
+/* The progress of the job, so that it is known if the job is killed: plain
+ * stores to memory that outlives the process, no records. Zero means "unknown",
+ * which is also what an older agent leaves here. The reader reads it once the
+ * writer is gone, and validates what it finds. */
 typedef struct {
   uint64_t step, step_ns;     /* of the newest STEP mark */
   uint64_t graph_id, plan_id; /* what the step runs under */
@@ -64,15 +65,16 @@ typedef struct {
   uint64_t pad[2];
 } reprise_place;
 
-/* Each on a cache line of its own: writers hammer head, the reader tail. */
+/* head and tail have a cache line each: writers contend on head, the reader
+ * writes tail. */
 typedef struct {
   uint32_t magic, layout, slots, header_bytes;
   uint8_t pad0[48];
   uint64_t head; /* next position to be reserved */
   uint8_t pad1[56];
-  uint64_t tail; /* every position below is committed */
+  uint64_t tail; /* all positions below it are committed */
   uint8_t pad2[56];
-  uint64_t dropped; /* records that found the ring full, ever */
+  uint64_t dropped; /* records that found the ring full, in total */
   uint64_t pushed;
   uint8_t pad3[48];
   reprise_place place;
@@ -98,7 +100,8 @@ enum {
   REPRISE_RECORD_PLAN_STATE = 16
 };
 
-/* `why` of a LOSS. DEVICE: the device's own tracer dropped at least so many. */
+/* `why` of a LOSS. DEVICE: the device's own tracer dropped records; `count` is
+ * a lower bound. */
 enum { REPRISE_LOSS_RING_FULL = 1, REPRISE_LOSS_DEVICE = 2 };
 
 /* `flags` of a KERNEL, COPY or SET. UNTIMED: `dur` is 0 and `ts` is when the
@@ -155,7 +158,7 @@ typedef struct {
   int32_t device;
   uint8_t pad[12];
 } reprise_body_oom;
-/* A step report takes two records, pushed one after the other: STEP_DONE, then
+/* A step report is two records, pushed one after the other: STEP_DONE, then
  * STEP_MEM with the same step. The reader joins them by thread and step. */
 typedef struct {
   uint64_t step, plan_id, step_ns, peak_bytes;
@@ -239,10 +242,10 @@ typedef struct {
 } reprise_msg_bye;
 typedef struct {
   uint64_t graph_id, bytes, static_bytes, device_bytes;
-  uint32_t budget_bytes, capabilities_bytes; /* with the final 0 */
-  uint64_t device_free_bytes;                /* left out of a message when 0 */
+  uint32_t budget_bytes, capabilities_bytes; /* including the final 0 */
+  uint64_t device_free_bytes;                /* omitted from a message if 0 */
 } reprise_msg_graph;
-enum { REPRISE_MSG_GRAPH_LEAST = 40 }; /* bytes, without what may be left out */
+enum { REPRISE_MSG_GRAPH_LEAST = 40 }; /* bytes, without optional fields */
 typedef struct {
   uint64_t bytes;
 } reprise_msg_bulk;
