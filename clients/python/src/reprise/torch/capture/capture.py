@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches one training step: the ops in execution order and the storages they touch.
+"""Records one training step: the ops in execution order and the storages they touch.
 
     capture = Capture(model, meter)
-    capture.begin(prior)                 # what is alive now and may die during the step
+    capture.begin(prior, names)          # what is alive now and may die during the step
     with capture.region(): model(x)      # the root's forward; several per step with accumulation
     ...loss, backward...
     capture.enter_optimizer(); ...step...
     step = capture.finish()              # a CapturedStep
 
 A dispatch mode sees every op below autograd and autocast, in forward, backward and optimizer.
-Storages and tensor objects are followed by identity (identity.py, seen.py). Saved-tensor hooks tell
-what autograd saves and at which backward op it is unpacked (packing.py, unpacked.py): their packed
-aliases are the one thing that is not counted as the program's.
+Storages and tensor objects are followed by identity (identity.py, seen.py). Saved-tensor hooks show
+what autograd saves and at which backward op it is unpacked (packing.py, unpacked.py); the aliases
+that they keep are the only tensors that do not count as the program's.
 
-Ops on a side stream are never run again, and what they touch is never given up (not run on a GPU).
+Ops on a side stream are never replayed, and what they touch is never discarded (not run on a GPU).
 
-No tensor is held across ops, so that every life is as long as without the capture, and nothing is
-computed, so that every number is the same.
+The capture holds no tensor from one op to the next, so that every storage lives as long as without
+it, and it computes nothing, so that all numbers are the same.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ __all__ = [
 
 
 class Capture(Mode):
-    """One captured step. Use once. `kernels`: a device runs kernels meanwhile, and they are traced;
-    ops are then told to the collector by the numbers of their records. `host`: saved tensors wait
-    there for the backward; what is captured is the step as it would be if they stayed."""
+    """Captures one step; use it once. `kernels`: the device runs kernels, which are traced, and ops
+    are reported to the collector under the numbers of their records. `host`: saved tensors wait in
+    host memory for the backward; the captured step is the one in which they stay on the device."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Capture(Mode):
         self._kernels = kernels
         self._meter = meter
         self._device = model_device(root)
-        # Times of ops. CPU times are all stretched alike to those on the wall (finish). Looking at
-        # the clock takes time that is no op's.
+        # The clock for op times. `finish` scales CPU times to wall time, all by the same factor.
+        # The time of reading the clock is subtracted.
         self._clock = work_clock(self._device)
         self._stream = stream_of(self._device)
         self._home: Any = None  # the stream on which the step began
@@ -117,15 +117,15 @@ class Capture(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """A loss or an optimizer that is compiled stays compiled; a forward with such code in it
-        is not captured."""
+        """Tells torch that compiled code may run under this mode: a compiled loss or optimizer
+        stays compiled. A forward with compiled code in it is not captured."""
         return True
 
     # ---- The step -----------------------------------------------------------
 
     def begin(self, prior: Iterable[Tensor], names: dict[int, tuple[str, int]]) -> None:
-        """Starts the step. `prior`: tensors alive now that may die during it; `names`: name and
-        category of some of them, by storage."""
+        """Starts the step. `prior`: the tensors that are alive now and may die during it; `names`:
+        name and category of some of them, by storage."""
         self._place.begin()
         self._ops.append(
             CapturedOp(None, "reprise.step_begin", FORWARD, OpKind.ONCE, in_region=False)
@@ -146,24 +146,25 @@ class Capture(Mode):
 
     @contextmanager
     def region(self) -> Iterator[Callable[[Any], None]]:
-        """The root's forward; call what it yields with the outputs."""
+        """Surrounds one forward of the root; yields a function that must be called with the
+        outputs."""
         first = len(self._ops)
         with self._place.region():
             yield self._seen.pin_outputs
         self._regions.append((first, len(self._ops)))
 
     def enter_optimizer(self) -> None:
-        """From here to the end ops belong to the optimizer step."""
+        """Assigns ops to the optimizer from now to the end of the step."""
         self._place.in_optimizer = True
 
     def leave(self) -> None:
-        """Takes every hook out again; the capture may be thrown away."""
+        """Removes all hooks. May also be called to abandon the capture."""
         if self._place.running:
             self._place.end()
             close(self)
 
     def on_top(self) -> bool:
-        """Neither a mode nor hooks of somebody else were put on after ours."""
+        """Returns whether no mode and no hooks of somebody else were set after ours."""
         stack = _get_current_dispatch_mode_stack()
         return bool(stack) and stack[-1] is self and self._hooks.on_top
 
@@ -199,12 +200,12 @@ class Capture(Mode):
     # ---- Ops ----------------------------------------------------------------
 
     def failed(self) -> None:
-        """What is captured of the step is worth nothing."""
+        """Marks the captured step as unusable, after an internal error."""
         self._failed = True
 
     def op(self, op_: Op, types: Any) -> Any:
         if not CAPTURED_TYPES.issuperset(types):
-            return NotImplemented  # a subclass: it takes its call apart, we see the inner ones
+            return NotImplemented  # a subclass makes inner calls, which come here
         func, args, kwargs = op_.func, op_.args, op_.kwargs
         if not self._place.running or self._failed:
             return op_.run()
@@ -259,7 +260,7 @@ class Capture(Mode):
     def _note_writes(
         self, op: CapturedOp, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Storages that were there before the op and that it has written."""
+        """Records which storages, of those that existed before the op, it has written."""
         hidden = hidden_writes(op.func, args)
         skip = {t.untyped_storage()._cdata for t in hidden}
         for tensor in written_by(op.func, args, kwargs):
@@ -279,8 +280,8 @@ class Capture(Mode):
 
     @staticmethod
     def _stays(op: CapturedOp) -> None:
-        """On a side stream. A replay runs where autograd asks for it and waits for nobody, so
-        nothing that such an op makes or reads is given up."""
+        """Marks an op on a side stream. A replay runs where autograd needs it and waits for no
+        stream, so nothing that such an op makes or reads may be discarded."""
         op.side = True
         if op.kind in (OpKind.PURE, OpKind.SEEDED):
             op.kind = OpKind.ONCE
@@ -288,7 +289,8 @@ class Capture(Mode):
             storage.pinned = True
 
     def _try_shortcut(self, op: CapturedOp, args: tuple[Any, ...], out: Any) -> None:
-        """What a replay of the op will cost; in no time and no memory of the step."""
+        """Measures what a replay of the op costs with its shortcut. Neither its time nor its memory
+        counts for the step."""
         began, clock = now_ns(self._device), self._clock()
         made = shortcut(op.func, args, out)
         self._meter.reset_peak()
@@ -302,7 +304,7 @@ class Capture(Mode):
         new = sum(t.untyped_storage().nbytes() for c, t in results.items() if c not in kept)
         op.workspace_bytes = max(op.workspace_bytes, self._meter.peak() - live - new)
         for storage in op.writes:
-            # What it is made from; autograd saves it anyway.
+            # The replay makes the first output from the others, which autograd saves anyway.
             storage.pinned |= storage is not op.outputs[0]
         del made, again, results
         self._meter.reset_peak()
@@ -312,9 +314,9 @@ class Capture(Mode):
     # ---- What the program asks for -------------------------------------------
 
     def keep(self, tensor: Tensor) -> None:
-        """The program wants this tensor to be saved, whatever the budget."""
+        """Saves this tensor whatever the budget, because the program asks for it."""
         self._seen.keep(tensor)
 
     def keep_all(self, on: bool) -> None:
-        """The program wants everything saved that is made from here on, or no longer."""
+        """Saves everything made from now on whatever the budget, or ends that."""
         self._seen.keep_all(on)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step as it was captured: ops in execution order, the storages they touch, what
-autograd saved and where it took it back.
+"""The data of a captured step: ops in execution order, the storages they touch, what autograd saved
+and when it read it.
 
-Written by capture.py while the step runs, and by nobody afterwards. Everything that reads a step
-(fuse.py, sizes.py, step_graph.py, placement.py, rehearsal.py) reads this.
+capture.py fills it in while the step runs; afterwards nothing changes it. Everything that reads a
+step (fuse.py, sizes.py, step_graph.py, placement.py, rehearsal.py) reads this.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORWARD, BACKWARD, OPTIMIZER = 1, 2, 3  # numbered as reprise.v1.Phase
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Rows that the data chose in the captured step, and the most to expect."""
+    """How many rows the data selected in the captured step, and the most to expect."""
 
     rows: int
     most: int
@@ -48,14 +48,14 @@ class CapturedStorage:
     bytes: int
     birth: int  # the op that made it; 0 also for what was alive before the step
     prior: bool  # alive before the step
-    dtype: Any = None  # of the tensor it was first seen behind
+    dtype: Any = None  # of the first tensor seen on it
     name: str = ""
     category: int = 4
-    death: int | None = None  # the last op that had run when the memory went
-    release: int = 0  # the last op that had run when the program let go
+    death: int | None = None  # the last op that had run when the memory was freed
+    release: int = 0  # the last op that had run when the program released its last tensor on it
     holders: int = 0  # tensor objects of the program that are alive
     saved: bool = False
-    pinned: bool = False
+    pinned: bool = False  # no plan may discard it
     in_region: bool = False
     chosen: Chosen | None = None  # its size depends on the data
     mutated_by: list[int] = field(default_factory=list)
@@ -65,9 +65,10 @@ class CapturedStorage:
 
 @dataclass(slots=True, eq=False)
 class CapturedOp:
-    """One operator call: what it read, wrote and changed, how long it took, what was alive."""
+    """One operator call: what it read, wrote and modified, how long it took, how much memory was
+    alive."""
 
-    func: Any  # None for the synthetic ones
+    func: Any  # None for synthetic ops
     name: str
     phase: int
     kind: OpKind
@@ -76,14 +77,14 @@ class CapturedOp:
     call: int = 0
     ordinal: int = 0
     time_ns: int = 0
-    again_ns: int = 0  # what a replay takes, where there is a shortcut to it (shortcut.py)
-    kept_bytes: int = 0  # and what is kept for that
+    again_ns: int = 0  # the time of a replay, if there is a shortcut for it (shortcut.py)
+    kept_bytes: int = 0  # what is kept for the shortcut
     workspace_bytes: int = 0
-    side: bool = False  # on another stream than the one on which the step began
-    node: int = -1  # number of the autograd node whose saved tensors are unpacked
-    live_before: int = 0  # what the meter saw before it
-    live_bytes: int = 0  # after it
-    peak_bytes: int = 0  # what the meter saw while it ran
+    side: bool = False  # ran on another stream than the one on which the step began
+    node: int = -1  # number of the autograd node whose saved tensors it reads
+    live_before: int = 0  # live bytes before it, as the meter counts
+    live_bytes: int = 0  # live bytes after it
+    peak_bytes: int = 0  # the peak while it ran
     # Storage of each tensor argument and output, in the order of `tensors_in`.
     arguments: tuple[CapturedStorage, ...] = ()
     outputs: tuple[CapturedStorage | None, ...] = ()
@@ -91,26 +92,26 @@ class CapturedOp:
     writes: list[CapturedStorage] = field(default_factory=list)
     mutates: list[CapturedStorage] = field(default_factory=list)
     signature: str = ""
-    # Under which it was reported to the agent, where kernels are traced.
+    # The numbers under which it was reported to the agent, if kernels are traced.
     agent_ops: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True)
 class SavedTensor:
-    """A tensor that autograd saved, as it was packed."""
+    """A tensor that autograd saved, as it was when it was packed."""
 
     storage: CapturedStorage
     version: int  # 1 after the op that made the storage, +1 after each op that mutates it
     shape: tuple[int, ...]
     dtype: str
-    op: int = 0  # the one that runs next
-    output: bool = False  # of the call before it, and not an input of the next one
+    op: int = 0  # the op that runs next
+    output: bool = False  # whether it is an output of the last op, not an input of the next one
 
 
 @dataclass(slots=True, frozen=True)
 class Unpack:
-    """Autograd unpacked a saved tensor just before `op` ran; `kept`: in a backward that keeps its
-    graph for another one."""
+    """Autograd unpacked a saved tensor just before `op` ran. `kept` is true if that backward keeps
+    its graph for another one."""
 
     slot: int
     op: int
@@ -123,7 +124,7 @@ class CapturedStep:
 
     ops: list[CapturedOp]
     storages: list[CapturedStorage]
-    # Every tensor that autograd packed inside the root's forward, in that order.
+    # Every tensor that autograd packed inside the root's forward, in order.
     slots: list[SavedTensor]
     unpacks: list[Unpack]
     # First and one-past-last op of every forward call of the root.
@@ -132,16 +133,16 @@ class CapturedStep:
     live_end: int
     peak_bytes: int
     step_ns: int
-    # Time on the wall by CPU time, of a step computed by one thread: how busy the machine was. The
-    # times of the ops are stretched by it.
+    # Wall time divided by CPU time, if one thread computed the step: how busy the machine was. The
+    # times of the ops are multiplied by it.
     stretched: float = 1.0
-    worked: bool = False  # they are of CPU times
-    # An op, not of PyTorch's own, that writes parameters within the step: what reads them never
-    # runs again. Empty: there is none.
+    worked: bool = False  # whether the times are CPU times
+    # The name of a foreign op that writes parameters within the step, so that their readers never
+    # run again; empty if there is none.
     filled_by: str = ""
 
     def stretch(self, by: float) -> None:
-        """Scales all times, as if the machine had been that busy."""
+        """Scales all times as if the machine had been busy by this factor."""
         for op in self.ops:
             op.time_ns = int(op.time_ns * by / self.stretched)
             op.again_ns = int(op.again_ns * by / self.stretched)

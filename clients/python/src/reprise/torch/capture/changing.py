@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and buffers that the step itself writes while a replay may still come.
+"""Parameters and buffers that the step itself writes while replays may still follow.
 
-    elsewhere = written_elsewhere(step)             # before ops become one (fuse.py)
+    elsewhere = written_elsewhere(step)             # before ops are fused (fuse.py)
     followed = follow_changes(step, elsewhere)      # storages that the graph lists, with versions
 
 Static memory has no versions in the step graph. A parameter that is moved between two forwards
 (sharpness-aware minimization), stepped in a hook of the backward, or stepped by a closure that is
-called again (LBFGS), is listed like a storage that the step makes: alive from its begin to its end,
-with one version more after every op that writes it. What reads version i may then be run again
-until the op that writes version i + 1, and never after it: the planner, the compiler of plans and
-the rehearsal all know versions.
+called again (LBFGS), is listed like a storage that the step makes: alive from the first op to the
+last, with a new version after every op that writes it. An op that reads version i may then be
+replayed until the op that writes version i + 1, and never after it: the planner, the compiler of
+plans and the rehearsal all respect versions.
 
-Where a write is not an op of PyTorch's own that declares it, versions do not tell the whole story
-(statistics of a batch norm; a parameter that FSDP fills and empties): readers of such a storage are
-never run again.
+Versions are not enough if the writing op is not one of PyTorch's own, or does not declare the write
+(statistics of a batch norm; a parameter that FSDP fills and empties): then the readers of the
+storage are never replayed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["follow_changes", "written_elsewhere"]
 
 
 def written_elsewhere(step: CapturedStep) -> set[CapturedStorage]:
-    """Storages that an op writes which is none of PyTorch's own."""
+    """Returns the storages that are written by ops that are not PyTorch's own."""
     return {s for op in step.ops if not is_of_pytorch(op.func) for s in op.mutates}
 
 
 def follow_changes(step: CapturedStep, elsewhere: set[CapturedStorage]) -> set[CapturedStorage]:
-    """Storages alive before and after the step that the graph has to list. Ops that read what
-    cannot be followed become ONCE."""
+    """Returns the storages that the graph must list although they are alive before and after the
+    step. Ops that read a storage whose writes cannot be followed become ONCE."""
     last_backward = max((i for i, op in enumerate(step.ops) if op.phase == BACKWARD), default=0)
     changed: dict[CapturedStorage, int] = {}  # the last write that a replay may come after
     for storage in step.storages:
@@ -61,15 +61,17 @@ def follow_changes(step: CapturedStep, elsewhere: set[CapturedStorage]) -> set[C
 
 
 def _filler(step: CapturedStep, filled: set[CapturedStorage]) -> str:
+    """Returns the name of the op that writes one of these storages; empty if there is none."""
     return next((o.name for o in step.ops if not filled.isdisjoint(o.mutates)), "")
 
 
 def _may_run_again(op: CapturedOp) -> bool:
+    """Returns whether an op may be replayed, as far as its kind tells."""
     return op.phase == FORWARD and op.kind in (OpKind.PURE, OpKind.SEEDED)
 
 
 def _undeclared(step: CapturedStep, changed: dict[CapturedStorage, int]) -> set[CapturedStorage]:
-    """Those with a write that no op declares."""
+    """Returns the storages with a write that no op declares."""
     declared: dict[CapturedStorage, set[int]] = {storage: set() for storage in changed}
     for number, op in enumerate(step.ops):
         for storage in op.mutates:

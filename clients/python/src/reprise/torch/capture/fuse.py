@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the ops of one autograd node one op of the step graph.
+"""Fuses the ops of one autograd node into one op of the step graph.
 
 A backward node unpacks all its saved tensors before its first op and holds them until it returns.
-A plan must not drop such a tensor between two ops of the node: no executor could. As one op the
-node needs them all at once, which is what happens.
+No executor could discard such a tensor between two ops of the node, so a plan must not. Fused into
+one op, the node needs all of them at once, as it really does.
 
     node of addmm:   unpack input, weight | t, mm, t, mm, sum | returns
 
-Storages that live and die inside the node are its workspace: measured peak inside, minus what was
-alive before, minus what it leaves behind. The name is that of the member at its peak.
+Storages that live and die inside the node are its workspace: the measured peak inside, minus what
+was alive before, minus what it leaves behind. Its name is that of the op at its peak.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
 
 
 def _fused(members: list[CapturedOp], alive: set[CapturedStorage]) -> CapturedOp:
+    """Returns one op for the ops of a node; `alive` are the storages that remain in the graph."""
     top = max(members, key=lambda op: op.peak_bytes)
     first = members[0]
     kind = OpKind.ONCE if any(m.kind == OpKind.ONCE for m in members) else OpKind.PURE

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which storage and which tensor object is which in a captured step, and when it goes.
+"""Identifies the storages and tensor objects of a captured step, and notices when they die.
 
     storages = Storages(ops, parameters)
-    storage = storages.of(tensor)           # the one behind a tensor, first seen now or known
-    storages.hold(tensor, storage)          # an object of the program
-    storages.lend(alias)                    # an object of autograd's
+    storage = storages.of(tensor)           # the storage of a tensor, known or seen first now
+    storages.hold(tensor, storage)          # a tensor object of the program
+    storages.lend(alias)                    # a tensor object of autograd's
 
-Followed by weak references: that of the storage object tells when the memory goes, those of tensor
-objects when the program itself, and not autograd, lets go. Moments are numbers of the last op that
-has run. No tensor is held.
+Everything is followed by weak references: that of a storage object tells when the memory is freed,
+those of tensor objects when the program itself, and not autograd, releases them. Times are given as
+the number of the last op that has run. No tensor is held.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Storages"]
 
 
 class Storages:
-    """The storages of one step. `parameters`: names, by storage."""
+    """The storages of one step. `parameters` are the names of parameters, by storage."""
 
     def __init__(self, ops: list[CapturedOp], parameters: dict[int, str]) -> None:
         self.all: list[CapturedStorage] = []
@@ -36,13 +36,13 @@ class Storages:
         self._by_cdata: dict[int, CapturedStorage] = {}
         self._objects: dict[int, weakref.ref[Tensor]] = {}
         self._lent: dict[int, weakref.ref[Tensor]] = {}
-        # Copies on the host stand for storages that would be alive as long as they are.
+        # A copy on the host stands for a storage that would be alive as long as the copy.
         self._copies: dict[int, tuple[weakref.ref[Any], CapturedStorage]] = {}
 
     def of(self, tensor: Tensor) -> CapturedStorage | None:
-        """The storage behind a tensor, first seen now if it is not known; None: it has none. One
-        that is looked at as another type of element (`view_as_complex`, `view(dtype)`) is not given
-        up: what is made again is read as what it was made as."""
+        """Returns the storage of a tensor, which is registered if it is new; None if there is none.
+        A storage that is viewed with another element type (`view_as_complex`, `view(dtype)`) is
+        pinned, because a replay makes it with the type that it was made with."""
         if lacks_memory(tensor):
             return None
         try:
@@ -66,20 +66,22 @@ class Storages:
         return seen
 
     def back(self, seen: CapturedStorage, tensor: Tensor) -> None:
-        """A storage that comes back from the host is the one that went."""
+        """Notes that a storage has come back from the host, as the storage of `tensor`."""
         storage = tensor.untyped_storage()
         if seen.watch is None or seen.watch() is not storage:
             seen.watch = weakref.ref(storage, quiet(self._died(seen)))
             self._by_cdata[storage._cdata] = seen
 
     def _died(self, seen: CapturedStorage) -> Callable[[Any], None]:
+        """Returns a callback that notes when a storage died."""
+
         def died(_: Any) -> None:
             seen.death = len(self._ops) - 1
 
         return died
 
     def copied(self, seen: CapturedStorage, copy: Any) -> None:
-        """A copy on the host lives for a storage that is gone."""
+        """Notes a copy on the host: the storage counts as alive until the copy dies."""
         if id(copy) in self._copies:
             return
 
@@ -114,11 +116,11 @@ class Storages:
         self._lent[key] = weakref.ref(tensor, quiet(gone))
 
     def lends(self, tensor: Tensor) -> bool:
-        """Returns whether autograd, and not the program, holds this tensor object."""
+        """Returns whether a tensor object belongs to autograd, not to the program."""
         return id(tensor) in self._lent
 
     def finish(self) -> None:
-        """The step has ended; what is alive now outlives it."""
+        """Ends the step: storages that are alive now outlive it."""
         last = len(self._ops) - 1
         for copy, storage in self._copies.values():
             if copy() is not None:

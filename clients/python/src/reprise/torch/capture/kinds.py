@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a captured call is: may it run again, what does it write, how does it look.
+"""The kind of a captured call: whether it may run again, what it writes, and its signature.
 
     op.kind = kind_of(op, args, kwargs, out, arguments)     # once op's storages are known
 
-Decided from the call and from what was seen of its storages; single operators are in ops.py.
+Decided from the call and from what was observed of its storages; ops.py knows single operators.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reprise.torch.internals.ops import (
 
 __all__ = ["CAPTURED_TYPES", "is_plain", "kind_of", "signature_of", "written_by"]
 
-# A step that is only estimated runs on fake tensors (estimate.py).
+# An estimated step runs on fake tensors (estimate.py).
 CAPTURED_TYPES = PLAIN_TYPES | {FakeTensor}
 
 
@@ -36,7 +36,7 @@ def kind_of(
     out: Any,
     arguments: tuple[Tensor, ...],
 ) -> OpKind:
-    """Returns the kind of a call. It is decided by what was seen, not by the schema alone."""
+    """Returns the kind of a call, decided by what it did to storages, not by its schema alone."""
     outputs = tuple(tensors_in(out))
     aliases = {s for s in op.outputs if s is not None} - set(op.writes)
     if outputs and not op.writes and not op.mutates and aliases <= set(op.arguments):
@@ -50,7 +50,7 @@ def kind_of(
     if not op.in_region or not outputs or not simple:
         return OpKind.ONCE
     if op.mutates:
-        # A follower of the op that made the storage, replayed on a private copy with it.
+        # An in-place op is replayed together with the op that made the storage, on a private copy.
         (*others, target) = op.mutates
         alone = not others and not op.writes and target.in_region and not target.prior
         return kind if alone and aliases <= {target} else OpKind.ONCE
@@ -58,7 +58,7 @@ def kind_of(
 
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that a call writes in place, as its schema says."""
+    """Returns the tensors that a call writes in place according to its schema."""
     found = []
     for at in mutated_positions(func):
         if isinstance(at, str):
@@ -69,7 +69,8 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Strided, its bits are its values: can be made again from its storage and strides."""
+    """Returns whether a tensor is strided and its bits are its values, so that storage and strides
+    are enough to make it again."""
     return (
         type(tensor) in CAPTURED_TYPES
         and tensor.layout == torch.strided
@@ -80,7 +81,7 @@ def is_plain(tensor: Tensor) -> bool:
 
 
 def signature_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Data types, ranks and argument kinds; no sizes."""
+    """Describes the arguments of a call by data types, ranks and kinds, without sizes."""
 
     def of(value: Any) -> str:
         if isinstance(value, Tensor):

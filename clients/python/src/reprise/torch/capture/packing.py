@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What autograd saves in a captured step: the saved-tensor hooks.
+"""The saved-tensor hooks of a captured step: they record what autograd saves and reads.
 
     packing = Packing(storages, seen, unpacked, place, ops, host)
     hooks = Hooks(packing.pack, packing.unpack)
-    packing.slots                        # what forwards of the root saved, in order
+    packing.slots                        # what the root's forwards saved, in order
 
-Autograd keeps an alias that the program does not own, or a copy on the host.
+Autograd keeps an alias that does not count as the program's, or a copy on the host.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["Packing"]
 
 
 class _Packed:
-    """What autograd keeps instead of the tensor."""
+    """What autograd keeps instead of a tensor."""
 
     __slots__ = ("kept", "module", "slot", "storage", "version")
 
@@ -54,7 +54,8 @@ class _Packed:
 
 
 class Packing:
-    """The saved-tensor hooks of a captured step. `host`: where saved tensors go, if not kept."""
+    """The saved-tensor hooks of a captured step. `host`: where saved tensors go if they do not stay
+    on the device."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Packing:
         host: HostSaves | None,
     ) -> None:
         self.slots: list[SavedTensor] = []
-        self.aliasing = False  # what is called now makes an alias for autograd
+        self.aliasing = False  # whether the current op makes an alias for autograd
         self._storages = storages
         self._seen = seen
         self._unpacked = unpacked
@@ -97,13 +98,14 @@ class Packing:
             if not is_plain(tensor):
                 storage.pinned = True
         elif self._unpacked.keeps():
-            # A backward that is itself differentiated holds it for the next one.
+            # A backward that is itself differentiated keeps it for the next one.
             storage.pinned = True
         return _Packed(alias, slot, storage, self._place.module)
 
     def _alias(self, tensor: Tensor) -> Tensor | HostSaved:
+        """Returns the alias, or the copy on the host, that autograd keeps of a tensor."""
         if type(tensor) is FakeTensor:
-            # Has no other way to stay one; the alias is autograd's and not the program's.
+            # Only `detach` returns another fake tensor. The alias is autograd's, not the program's.
             self.aliasing = True
             alias = tensor.detach()
             self.aliasing = False
@@ -134,7 +136,8 @@ class Packing:
         return alias
 
     def _at_hand(self, packed: _Packed) -> Tensor:
-        """What was packed. A storage that comes back from the host is the one that went."""
+        """Returns the saved tensor. If it comes back from the host, its storage counts as the
+        original one."""
         kept = packed.kept
         if isinstance(kept, Tensor):
             if version_of(kept) != packed.version:

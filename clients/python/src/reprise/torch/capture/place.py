@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in a captured step the program is: its phase, and the module whose forward runs.
+"""The current position in a captured step: its phase, and the module whose forward runs.
 
 place = Place(model, unpacked)
 place.begin()
 with place.region(): model(x)
 place.phase()                        # FORWARD, BACKWARD, OPTIMIZER
-place.module, place.call             # "blocks.3.attention", the how-manieth call of it
+place.module, place.call             # "blocks.3.attention", and how often it was called before
 place.end()
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Place"]
 
 
 class Place:
-    """The phase and the module in which a step is. `unpacked`: is told which node runs."""
+    """The current phase and module of a step. `unpacked` is told which autograd node runs."""
 
     def __init__(self, root: nn.Module, unpacked: Unpacked) -> None:
         self.running = False
@@ -42,7 +42,7 @@ class Place:
         self._handles: list[Any] = []
 
     def begin(self) -> None:
-        """Starts to follow the forward of every module."""
+        """Starts to observe the forward of every module."""
         leaves = quiet(self._leaves)
         for path, module in self._root.named_modules():
             self._handles.append(module.register_forward_pre_hook(quiet(self._enters(path))))
@@ -50,7 +50,7 @@ class Place:
         self.running = True
 
     def end(self) -> None:
-        """What the program does from here on is nothing to us."""
+        """Stops observing."""
         self.running = False
         for handle in self._handles:
             handle.remove()
@@ -58,7 +58,7 @@ class Place:
 
     @contextmanager
     def region(self) -> Iterator[None]:
-        """Marks a forward of the root module."""
+        """Surrounds a forward of the root module."""
         self.in_region = True
         self._modules = self._modules[:1]
         try:
@@ -67,7 +67,7 @@ class Place:
             self.in_region = False
 
     def phase(self) -> int:
-        """The phase of what runs now: forward, backward or optimizer."""
+        """Returns the current phase: forward, backward or optimizer."""
         if torch._C._current_graph_task_id() != -1:
             self._seen_backward = True
             self._unpacked.enter()
@@ -79,21 +79,23 @@ class Place:
 
     @property
     def module(self) -> str:
-        """The innermost module whose forward runs; empty: the root's, or none."""
+        """The innermost module whose forward runs; empty for the root, or outside of any."""
         return self._modules[-1][0]
 
     @property
     def call(self) -> int:
-        """Calls of that module before this one."""
+        """How often that module was called before this call."""
         return self._modules[-1][1]
 
     def ordinal(self, module: str, call: int, name: str) -> int:
-        """Ops of that name before this one, in that call of that module."""
+        """Returns how many ops of that name ran before this one in that call of that module."""
         found = self._ordinals[module, call, name]
         self._ordinals[module, call, name] += 1
         return found
 
     def _enters(self, path: str) -> Callable[[nn.Module, Any], None]:
+        """Returns a hook that enters the module with this path."""
+
         def enter(_: nn.Module, __: Any) -> None:
             self._modules.append((path, self._calls[path]))
             self._calls[path] += 1

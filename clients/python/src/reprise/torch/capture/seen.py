@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storages of a captured step as its ops show them: read, made, or there before anybody looked.
+"""The storages of a captured step as its ops reveal them: read, made, or alive before the step.
 
 seen = Seen(storages, ops, meter, place)
 seen.argument(tensor)                # the storage that an op reads or writes
 seen.outputs(op, number, arguments, chosen, out)
-seen.ignored(args, kwargs, out)      # of an op that is none
+seen.ignored(args, kwargs, out)      # of an op that is not recorded
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Seen:
     def __init__(
         self, storages: Storages, ops: list[CapturedOp], meter: Meter, place: Place
     ) -> None:
-        self.live_begin = 0  # bytes, when the step began
+        self.live_begin = 0  # live bytes when the step began
         self._storages = storages
         self._ops = ops
         self._meter = meter
@@ -41,7 +41,8 @@ class Seen:
         self._keep_all = 0
 
     def before(self, prior: Iterable[Tensor], names: dict[int, tuple[str, int]]) -> None:
-        """Tensors alive before the step that may die during it; name and category of some."""
+        """Registers the tensors alive before the step that may die during it, with name and
+        category of some."""
         for tensor in prior:
             storage = self._storages.of(tensor)
             if storage is not None:
@@ -50,8 +51,8 @@ class Seen:
                 self._storages.hold(tensor, storage)
 
     def argument(self, tensor: Tensor) -> CapturedStorage | None:
-        """A storage nobody has seen made is written by an op of its own, unless it was there before
-        the step."""
+        """Returns the storage of an argument; None if it has none. A storage that appears for the
+        first time gets a synthetic op that makes it, unless it existed before the step."""
         known = len(self._storages.all)
         storage = self._storages.of(tensor)
         if storage is None:
@@ -70,8 +71,9 @@ class Seen:
         return storage
 
     def _made_unseen(self, storage: CapturedStorage) -> bool:
-        """Was it made in C++ in this step, or before, where Python never saw it (buckets of
-        DistributedDataParallel)? Then nothing that is alive is left unexplained without it."""
+        """Returns whether a storage was made in this step by C++ code, rather than before it, where
+        Python never saw it (buckets of DistributedDataParallel). It was made before if the known
+        storages account for all live bytes without it."""
         if not self._meter.exact:
             return True
         live = self.live_begin
@@ -92,7 +94,7 @@ class Seen:
         chosen: Chosen | None,
         out: Any,
     ) -> int:
-        """Storages the op made; returns their bytes."""
+        """Registers the storages that an op made, and returns their bytes."""
         from_unpacked = any(self._storages.lends(t) for t in arguments)
         found: list[CapturedStorage | None] = []
         for tensor in tensors_in(out):
@@ -118,7 +120,8 @@ class Seen:
         return sum(s.bytes for s in op.writes)
 
     def ignored(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Its outputs are objects of whoever owns its inputs."""
+        """Assigns the outputs of an ignored op to the owner of its inputs: autograd or the
+        program."""
         ours = any(self._storages.lends(t) for t in tensors_in(*args, kwargs))
         for tensor in tensors_in(out):
             if ours:
@@ -127,18 +130,18 @@ class Seen:
                 self.argument(tensor)
 
     def keep(self, tensor: Tensor) -> None:
-        """The program wants this tensor to be saved, whatever the budget."""
+        """Saves this tensor whatever the budget, because the program asks for it."""
         for part in parts_of(tensor):
             storage = self.argument(part)
             if storage is not None:
                 storage.pinned = True
 
     def keep_all(self, on: bool) -> None:
-        """The program wants everything saved that is made from here on, or no longer."""
+        """Saves everything made from now on whatever the budget, or ends that."""
         self._keep_all += 1 if on else -1
 
     def pin_outputs(self, outputs: Any) -> None:
-        """Pins the outputs of the root's forward."""
+        """Pins the outputs of the root's forward: no plan discards them."""
         for tensor in outputs_in(outputs):
             for part in parts_of(tensor):
                 storage = self._storages.of(part)

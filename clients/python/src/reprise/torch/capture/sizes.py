@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large a storage may become whose size the data decides.
+"""How large a storage may become if the data decides its size.
 
     rows, _ = torch.where(chosen == number)      # 441 rows this time, 462 another time
     part = expert(flat[rows])
 
-A captured step shows one size. A plan that fits it exactly is over its budget in the next step, so
-the planner is told a size that is seldom exceeded: with n rows chosen out of m, those of a
-binomial distribution, n + 2 sqrt(n (1 - n / m)). Followed from the op that chose (`nonzero`, a
-mask) through everything made of it that has that many rows too.
+A captured step shows one size. A plan that fits this size exactly would exceed its budget in the
+next step, so the planner is given a size that is seldom exceeded: if n of m rows were chosen, it
+assumes a binomial distribution and takes n + 2 sqrt(n (1 - n / m)). The number of rows is followed
+from the op that chose them (`nonzero`, a mask) through everything made from it that has the same
+number of rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ DEVIATIONS = 2
 
 
 def chosen_by(func: Any, args: tuple[Any, ...], out: Any) -> Chosen | None:
-    """What an op chose by what its input holds; None: its sizes follow from sizes."""
+    """Returns how many rows an op has chosen from the content of its input; None if its output
+    sizes follow from its input sizes."""
     outputs = tuple(tensors_in(out))
     if not chooses_rows(func, args) or not outputs or not outputs[0].dim():
         return None
@@ -41,8 +43,8 @@ def chosen_by(func: Any, args: tuple[Any, ...], out: Any) -> Chosen | None:
 
 
 def follow(sources: Iterable[CapturedStorage], tensor: Tensor) -> Chosen | None:
-    """The choice that the size of a new tensor comes from: one that an input has, if a dimension of
-    it is that long."""
+    """Returns the choice that determines the size of a new tensor: that of a source, if a dimension
+    of the tensor has that length; otherwise None."""
     for source in sources:
         if source.chosen is not None and source.chosen.rows in tensor.shape:
             return source.chosen

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the backward of a captured step takes back: by which autograd node, and until when.
+"""Which autograd node of a captured step reads which saved tensors, and until when it holds them.
 
     unpacked.enter()                        # an op of the backward is about to run
     unpacked.take(storage, slot, module, alias)     # a saved tensor is unpacked
     unpacked.read_by(op)                    # the op reads what its node has unpacked
 
-The tensors that a node unpacks live until the node returns; autograd tells its hooks neither which
-node asks nor when it ends, so the node under way is looked at with every op.
+The tensors that a node unpacks live until the node returns. Autograd tells its hooks neither which
+node unpacks nor when it ends, so the running node is looked up before every op.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Unpacked", "reads"]
 
 
 def reads(op: CapturedOp, storages: Iterable[CapturedStorage]) -> None:
-    """Notes that an op reads these, once each, unless it made them."""
+    """Adds storages to those that an op reads, once each, except those that it made."""
     for storage in storages:
         if storage not in op.reads and storage not in op.writes:
             op.reads.append(storage)
@@ -38,10 +38,10 @@ class Unpacked:
 
     def __init__(self, ops: list[CapturedOp]) -> None:
         self.unpacks: list[Unpack] = []
-        self.module = ""  # of what was unpacked last
+        self.module = ""  # where the tensor was saved that was unpacked last
         self._ops = ops
         self._saved_by: dict[int, str] = {}  # slot -> autograd node
-        self._task, self._kept = -1, False  # the backward under way: does it keep its graph?
+        self._task, self._kept = -1, False  # the running backward, and whether it keeps its graph
         self._node: tuple[str, int] | None = None
         self._number = 0
         self._of_node: list[CapturedStorage] = []
@@ -49,7 +49,7 @@ class Unpacked:
         self._alive: list[weakref.ref[Tensor]] = []
 
     def enter(self) -> None:
-        """Which autograd node runs; what an earlier one unpacked is gone with it."""
+        """Notes which autograd node runs. A new node forgets what an earlier one has unpacked."""
         node: Any = torch._C._current_autograd_node()
         key = None if node is None else (node.name(), node._sequence_nr())
         if key != self._node:
@@ -64,7 +64,8 @@ class Unpacked:
         self._of_node.clear()
 
     def take(self, storage: CapturedStorage, slot: int, module: str, alias: Tensor) -> None:
-        """The node under way unpacks a saved tensor; slot -1: of no forward of the root."""
+        """Notes that the running node unpacks a saved tensor. `slot` is -1 if it was saved outside
+        the root's forwards."""
         self._pending.append(storage)
         self.module = module
         if slot >= 0:
@@ -81,7 +82,7 @@ class Unpacked:
         return self._kept and torch._C._current_graph_task_id() == self._task
 
     def read_by(self, op: CapturedOp) -> None:
-        """An op reads what its node has unpacked."""
+        """Adds what the running node has unpacked to the storages that an op reads."""
         reads(op, (*self._pending, *self._of_node))
         self._of_node.extend(self._pending)
         self._pending.clear()
@@ -89,14 +90,16 @@ class Unpacked:
             op.node = self._number
 
     def finish(self) -> None:
-        """The step has ended: what was unpacked and read by no op, the last one reads."""
+        """Ends the step: tensors that were unpacked but read by no op count as read by the last
+        op."""
         if self._pending:
             reads(self._ops[-1], self._pending)
         self._alive.clear()
 
     def _released(self, storage: CapturedStorage) -> Callable[[Any], None]:
-        """The engine releases what a node saved when it returns, and only then adds up gradients,
-        still under the node's name: those additions do not hold it."""
+        """Returns a callback for the end of an unpacked tensor. The engine frees what a node saved
+        when the node returns and adds up gradients only then, still under the node's name; those
+        additions do not read the saved tensors."""
 
         def gone(_: Any) -> None:
             if storage in self._of_node:
@@ -105,8 +108,9 @@ class Unpacked:
         return gone
 
     def whose(self, number: int, slot: SavedTensor) -> SavedTensor:
-        """Is it an output of the last call or an input of the next one? Autograd does not say; the
-        name of the node that unpacks it does, mostly. In doubt an output."""
+        """Returns the saved tensor with `output` set if it is an output of the last call rather
+        than an input of the next one. Autograd does not say which; the name of the node that
+        unpacks it usually tells. In doubt it is an output."""
         before = self._ops[slot.op - 1]
         made = (*before.writes, *before.mutates, *before.outputs)
         if all(storage is not slot.storage for storage in made):
@@ -119,5 +123,6 @@ class Unpacked:
 
 
 def _plain(name: str) -> str:
-    """Of an operator or of its autograd node."""
+    """Returns the name of an operator or autograd node, in lower case without underscores, to
+    compare."""
     return name.replace("_", "").lower()

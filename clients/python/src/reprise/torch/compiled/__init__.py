@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native engine of the tape, its kernels, and how Python calls it."""
+"""The native engine of the tape, its kernels, and the Python modules that load them."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""128 bits that stand for the bytes of a tensor.
+"""128-bit digests of the bytes of a tensor.
 
-    digest(tensor)                       # of its elements, as they lie
-    digest(gradient, like=parameter)     # in the order in which the elements of another one lie
+    digest(tensor)                       # of its elements, in the order in which they are stored
+    digest(gradient, like=parameter)     # in the order in which another tensor's are stored
 
-Equal bytes have equal digests, and other bytes have other ones but for chance. A check compares a
-value with one that is gone by it, and needs no copy (check/values.py). In C++ where that half is
-built (compiled/digest.h: one pass, as fast as memory is read), by hashlib elsewhere; both are only
-ever compared with digests of the same process.
+Equal bytes have equal digests; different bytes have different ones, except by chance. A check
+compares a value with one that no longer exists by their digests, without a copy (check/values.py).
+The native engine computes them if it is built (compiled/digest.h: one pass, at the speed of
+memory), otherwise hashlib. Digests are only compared with those of the same process.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from reprise.torch.compiled import fast
 
 __all__ = ["digest"]
 
-_CHUNK = 1 << 20  # bytes that are copied at a time where elements do not lie side by side
+_CHUNK = 1 << 20  # bytes that are copied at a time if the elements are not contiguous
 
 
 def digest(tensor: Tensor, like: Tensor | None = None) -> bytes:
-    """Out of sight of every mode. Of a sparse tensor, that of its rows and where they belong."""
+    """Returns the digest of a tensor without calling any mode. For a sparse tensor it covers
+    indices and values."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
         guard = torch._C._DisableTorchDispatch()
         try:
@@ -54,6 +55,7 @@ def _digest(tensor: Tensor, like: Tensor) -> bytes:
 
 
 def _take(hashed: Any, tensor: Tensor) -> None:
+    """Adds the elements of a tensor to the hash, in chunks."""
     size = tensor.numel() * tensor.element_size()
     if size > _CHUNK and tensor.dim():
         rows = max(1, len(tensor) * _CHUNK // size)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and loads the native engine of the tape (compiled/fast.cc).
 
-    python -m reprise.torch.compiled.fast build        # ahead of time; prints where it is
+    python -m reprise.torch.compiled.fast build        # builds ahead of time; prints the path
 
     module = load(unpack, stale, modified)   # None: plans run in Python
 
-What the Python engine does it does for less: an op that is only looked at and a tensor that is only
-kept never reach the interpreter. A job does not wait for the compiler (some
-ten seconds, once per torch): what is not built is built beside the job, and used from the next
-program of this process on. REPRISE_FAST=0 does without, and so does a torch without the dispatch
-key it needs. Why plans run in Python alone is said once, and `why_python` repeats it.
+It does the work of the Python engine at a lower cost: an op that is only compared and a tensor that
+is only kept never reach the interpreter. A job does not wait for the compiler (about ten seconds,
+once per torch): a missing engine is built beside the job, and used from the next program of this
+process on. REPRISE_FAST=0 disables it. It also needs a dispatch key that not every torch has. The
+reason why plans run in Python is logged once, and `why_python` returns it.
 """
 
 from __future__ import annotations
@@ -59,17 +59,18 @@ _KEY = "Fake"
 _module: Any = None
 _failed = False
 _builder: subprocess.Popen[bytes] | None = None
-_printed: IO[bytes] | None = None  # by the builder, as long as it runs
-_why = ""  # plans run in Python alone
-_operators = 0  # higher-order ones that know of the gate's key
+_printed: IO[bytes] | None = None  # the output of the builder while it runs
+_why = ""  # why plans run in Python
+_operators = 0  # how many higher-order operators pass the gate's key on
 
 
 def _wanted() -> bool:
+    """Returns whether the native engine may be used: it is not disabled and has not failed."""
     return os.environ.get("REPRISE_FAST", "1") != "0" and not _failed
 
 
 def without(why: str) -> None:
-    """Says once why plans run in Python alone, and keeps it for the report."""
+    """Logs once why plans run in Python, and keeps the reason for the report."""
     global _why
     if why != _why:
         _why = why
@@ -77,7 +78,7 @@ def without(why: str) -> None:
 
 
 def why_python() -> str:
-    """Returns why plans run in Python alone; "" if they do not."""
+    """Returns why plans run in Python; "" if they do not."""
     if os.environ.get("REPRISE_FAST", "1") == "0":
         return "REPRISE_FAST=0"
     if not _why and _module is None and _builder is not None:
@@ -86,7 +87,7 @@ def why_python() -> str:
 
 
 def settle() -> None:
-    """Between steps: says if the compiler has ended without a result."""
+    """Logs the error if the compiler has ended without a result. Called between steps."""
     global _failed, _printed
     if _builder is None or _printed is None or _builder.poll() is None:
         return
@@ -101,8 +102,8 @@ def settle() -> None:
 
 
 def prepare() -> None:
-    """Starts the compiler where nothing is built yet. Where that is not possible, this process runs
-    its plans in Python alone, and says so."""
+    """Starts the compiler if nothing is built yet. If that is not possible, this process runs its
+    plans in Python, and the reason is logged."""
     global _builder, _failed, _printed
     if not _wanted() or _module is not None or _builder is not None:
         return
@@ -137,7 +138,7 @@ def prepare() -> None:
 
 
 def library() -> Any:
-    """The module, if it is built; None: not here, or not yet."""
+    """Returns the module if it is built; None if it is not, or not yet."""
     global _module, _failed
     if not _wanted():
         return None
@@ -159,9 +160,11 @@ def load(
     stale: Callable[[Any, int], Any],
     modified: Callable[[Any, int], Any],
 ) -> Any:
-    """Returns the module with its gate installed; None if this torch has no gate. `unpack` takes
-    what Python packed; `stale` and `modified` raise for a tensor that has another version: one that
-    autograd saved, one that a recorded call reads."""
+    """Returns the module with its gate installed; None if it is not built or this torch has no
+    gate.
+
+    `unpack` returns the tensor of what Python packed. `stale` and `modified` raise the error for a
+    tensor with a wrong version: one that autograd saved, or one that a recorded call reads."""
     module = library()
     if module is None:
         return None
@@ -179,6 +182,7 @@ def load(
 
 
 def _open(path: Path) -> Any:
+    """Loads the extension module from a path."""
     loader = ExtensionFileLoader("reprise_fast", str(path))
     spec = spec_from_file_location("reprise_fast", path, loader=loader)
     assert spec is not None
@@ -188,8 +192,9 @@ def _open(path: Path) -> Any:
 
 
 def _teach_higher_order_operators() -> bool:
-    """They are dispatched in Python, where there are no fallbacks: without this one that runs while
-    the gate is open would find no kernel for its key."""
+    """Registers a fallthrough for the gate's key with every higher-order operator; returns whether
+    this torch has a list of them. They are dispatched in Python, without fallbacks: called while
+    the gate is open, they would find no kernel for its key."""
     global _operators
     known = getattr(torch._ops, "_higher_order_ops", None)
     if known is None:
@@ -209,14 +214,15 @@ def name_of(func: Any) -> tuple[str, str]:
 
 
 def alone() -> bool:
-    """Nobody else's dispatch mode is on this thread, and none is forbidden."""
+    """Returns whether no dispatch mode is on this thread and modes are not excluded."""
     python = torch._C.DispatchKey.Python
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(python)
     return not excluded and torch._C._len_torch_dispatch_stack() == 0
 
 
 class Ground(modes.Mode):
-    """Lies below the tape while its gate is open (compiled/fast.cc). No op comes here."""
+    """The mode below the tape while its gate is open (compiled/fast.cc). Ops pass the gate instead,
+    so none reaches it."""
 
     supports_higher_order_operators = True
 

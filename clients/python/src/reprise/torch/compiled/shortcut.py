@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ops that are made again in a tenth of their time: batch norm, and the masks of dropout.
+"""Shortcuts that recompute two ops in a tenth of their time: batch norm and dropout masks.
 
     if has_shortcut(func, args):         # before a call
-        made = shortcut(func, args, out)     # and after it
-        made(args)                           # what it made, bit for bit
+        made = shortcut(func, args, out)     # after the call
+        made(args)                           # its result again, bit for bit
 
-A batch norm in training spends its time on the statistics of its input, and the first call has left
-them. A mask is drawn one number after the other, and takes a bit per element to keep. How it is
-done, and why the bits are the same, is in compiled/shortcut.h; without the compiled half of the
-tape the calls themselves are replayed. On the CPU alone: elsewhere random numbers cost nothing, and
-batch norm is another kernel.
+A batch norm in training spends its time on the statistics of its input, which the first call has
+already computed. A mask is drawn number by number, and takes one bit per element to keep.
+compiled/shortcut.h says how it is done, and why the bits are the same. Without the native engine
+the calls themselves are replayed. There are shortcuts on the CPU only: on other devices random
+numbers are cheap, and batch norm is another kernel.
 
-The statistics are those that autograd saves for the same op. A step graph that counts on a shortcut
+The statistics are those that autograd saves for the same op. A step graph that relies on a shortcut
 says that they stay.
 """
 
@@ -33,11 +33,11 @@ _MASKS = overloads("aten.bernoulli_.float")
 
 
 class _Norm:
-    """A batch norm whose statistics are there."""
+    """A batch norm whose statistics are known."""
 
     __slots__ = ("_deviation", "_fused", "_mean")
 
-    bytes = 0  # beside what autograd keeps
+    bytes = 0  # in addition to what autograd keeps
 
     def __init__(self, fused: bool, mean: Tensor, deviation: Tensor) -> None:
         self._fused, self._mean, self._deviation = fused, mean.detach(), deviation.detach()
@@ -66,7 +66,7 @@ Shortcut = _Norm | _Mask
 
 
 def has_shortcut(func: Any, args: Any) -> bool:
-    """Returns whether a call can be replayed by a shortcut after it has run."""
+    """Returns whether a call will have a shortcut once it has run."""
     at = trains_at(func)
     if at < 0 and func not in _MASKS:
         return False
@@ -90,7 +90,7 @@ def shortcut(func: Any, args: Any, out: Any) -> Shortcut:
 
 
 def prepare() -> None:
-    """Lets fast.cc know what there is a shortcut to."""
+    """Tells fast.cc which ops have shortcuts."""
     library = fast.library()
     for dtype in (torch.float32, torch.float64):
         fused = None if library is None else _fused(dtype)
@@ -100,9 +100,9 @@ def prepare() -> None:
 
 @cache
 def _fused(dtype: torch.dtype) -> bool | None:
-    """Does this torch round once in what the shortcut of batch norm computes beforehand, or twice?
-    None: neither gives the bits of the kernel."""
-    # Asked for while a step is captured, also one of fake tensors.
+    """Returns whether the kernel of this torch rounds once or twice where the shortcut of batch
+    norm computes in advance; None if neither gives the bits of the kernel."""
+    # This may be called while a step is captured, even one of fake tensors.
     with _disable_current_modes(), torch.no_grad():
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(3, 512, 5, 3, dtype=dtype, generator=generator, device="cpu")
@@ -115,6 +115,8 @@ def _fused(dtype: torch.dtype) -> bool | None:
 
 
 def _same(fused: bool, layouts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> bool:
+    """Returns whether the shortcut computes the bits of the kernel with this rounding, in these
+    layouts."""
     for x in layouts:
         made, mean, deviation = torch.ops.aten.native_batch_norm.default(
             x, weight, bias, None, None, True, 0.1, 1e-5

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be asked of a model before it trains."""
+"""Estimates and questions about a model that need no training."""

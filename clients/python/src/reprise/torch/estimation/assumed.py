@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times and workspaces of ops that have not run: a roofline of this machine.
+"""Assumes times and workspaces of ops that have not run, from a roofline model of this machine.
 
     roofline_ns("aten.mm.default", touched_bytes)
-    message = with_assumed(graph)            # the step graph as a message, its ops with both
+    message = with_assumed(graph)            # the step graph as a message, with both filled in
     alive, peak = walk(message)              # where its memory is highest
 
-Workspaces inside ops are not known beforehand: a margin is added for them (`MARGIN`).
+Workspaces inside ops are not known beforehand, so a margin is added for them (`MARGIN`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from reprise.torch.internals.ops import OpKind
 
 __all__ = ["roofline_ns", "walk", "with_assumed", "with_rooflines"]
 
-# Convolutions and attention take some memory for themselves.
+# Convolutions and attention need a workspace: this fraction of what they write.
 MARGIN = 0.05
 
 
 def with_rooflines(graph: CapturedGraph) -> CapturedGraph:
-    """Returns the graph with the op times and workspaces that are assumed here."""
+    """Returns the graph with assumed op times and workspaces."""
     message = with_assumed(graph)
     for op, made in zip(graph.step.ops, message["ops"], strict=True):
         op.time_ns, op.workspace_bytes = made["time_ns"], made["workspace_bytes"]
@@ -36,7 +36,7 @@ def with_rooflines(graph: CapturedGraph) -> CapturedGraph:
 
 
 def with_assumed(graph: CapturedGraph) -> dict[str, Any]:
-    """The step graph with times, and a workspace for what ops take inside."""
+    """Returns the step graph as a message, with assumed op times and workspaces."""
     message = graph.message()
     sizes = {s["id"]: s["bytes"] for s in message["storages"]}
     total = 0
@@ -58,20 +58,21 @@ def with_assumed(graph: CapturedGraph) -> dict[str, Any]:
 
 
 def roofline_ns(name: str, touched_bytes: int) -> int:
-    """How long an op takes that reads and writes so many bytes. A multiplication does some hundred
-    operations per element it touches."""
+    """Returns the assumed time of an op that reads and writes this many bytes. A multiplication is
+    assumed to do a hundred operations per element that it touches."""
     flops_per_ns, bytes_per_ns = _speeds()
     work = touched_bytes / 4 * (100 if _multiplies(name) else 1)
     return int(1000 + max(touched_bytes / bytes_per_ns, work / flops_per_ns))
 
 
 def _multiplies(name: str) -> bool:
+    """Returns whether an op multiplies matrices, judged by its name."""
     return any(word in name for word in ("mm", "conv", "attention", "linear"))
 
 
 @cache
 def _speeds() -> tuple[float, float]:
-    """Operations and bytes per ns of this machine."""
+    """Measures how many operations and how many bytes this machine processes per ns."""
     a = torch.ones(256, 256)
     begin = time.perf_counter_ns()
     for _ in range(4):
@@ -87,8 +88,8 @@ def _speeds() -> tuple[float, float]:
 
 
 def walk(message: dict[str, Any]) -> tuple[list[int], int]:
-    """Storages alive at the peak, and its bytes. A storage lives from the op that makes it to its
-    last reader or release."""
+    """Returns the storages that are alive at the peak, and the peak in bytes. A storage lives from
+    the op that makes it to its last reader or its release."""
     ops = message["ops"]
     last = {s["id"]: s["release_op"] for s in message["storages"]}
     for number, op in enumerate(ops):

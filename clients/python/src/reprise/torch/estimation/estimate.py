@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a model fits, before any of its memory is allocated.
+"""Estimates whether a model fits, before any of its memory is allocated.
 
     est = reprise.estimate(model, step, batch, optimizer=torch.optim.AdamW, budget="20GiB")
-    print(est)           # peak, what a plan makes of it, at which overhead; or which batch fits
-    est.largest_batch()  # with the plan
+    print(est)           # the peak, the peak and overhead with a plan, or the batch that would fit
+    est.largest_batch()  # the largest batch that fits with a plan
 
-`step(model, *inputs)` returns the loss of one step. Model and inputs may live on the meta device:
-sizes are all that counts. Everything runs on fake tensors (fake.py). Times are a roofline of what
-this machine can multiply and move, and a margin stands for the workspaces inside ops (assumed.py);
-with them the planner answers as for a real job.
+`step(model, *inputs)` returns the loss of one step. Model and inputs may be on the meta device:
+only their sizes matter. Everything runs on fake tensors (fake.py). Op times come from a roofline
+model of this machine, and workspaces inside ops from a margin (assumed.py); with both the planner
+answers as it does for a real job.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ from reprise.units import check_budget, format_bytes, format_percent
 
 __all__ = ["Estimate", "estimate", "recorded_peaks"]
 
-# Peaks that were predicted while somebody listened (the pytest mark).
+# Lists to which every predicted peak is appended (for the pytest mark).
 _listeners: list[list[int]] = []
 
 
 def recorded_peaks() -> list[list[int]]:
-    """Append a list here to be told every predicted peak."""
+    """Returns the listeners: append a list to it, and every predicted peak is appended to that
+    list."""
     return _listeners
 
 
 @dataclass(slots=True)
 class Estimate:
-    """What one step needs. Bytes are those of tensors, the margin for workspaces included."""
+    """What one step needs. Bytes are those of tensors, plus the margin for workspaces."""
 
     static_bytes: int
     peak_bytes: int
@@ -48,24 +49,25 @@ class Estimate:
     budget: str | None
     budget_bytes: int = 0
     planned_peak_bytes: int = 0
-    overhead: float | None = None  # None: no plan was asked for, or none came
+    overhead: float | None = None  # None if no budget was given or no plan fits
     why: str = ""
-    by_module: dict[str, int] = field(default_factory=dict)  # alive at the peak
-    # Where no plan fits: the largest first dimension of the inputs that would; 0: none.
+    by_module: dict[str, int] = field(default_factory=dict)  # bytes alive at the peak
+    # If no plan fits: the largest first dimension of the inputs that would fit; 0 if none would.
     fitting_batch: int | None = None
     _again: Callable[[int], tuple[int, bool]] | None = None
     _batch: int = 0
 
     @property
     def fits(self) -> bool | None:
-        """With a plan or without; None: no budget was given."""
+        """Whether the step fits in the budget, with or without a plan; None if no budget was
+        given."""
         if self.budget is None:
             return None
         return self.overhead is not None
 
     def largest_batch(self, most: int = 1 << 16) -> int:
-        """The largest first dimension of the inputs that fits in the budget with a plan; 0: none
-        does. Doubles, then halves: some ten questions to the planner."""
+        """Returns the largest first dimension of the inputs that fits in the budget with a plan; 0
+        if none does. Searches by doubling, then halving, with about ten requests to the planner."""
         if self._again is None or self.budget is None or self.budget.endswith("x"):
             raise RepriseError("largest_batch: needs a budget in bytes, as 20GiB")
         good, bad = 0, most + 1
@@ -106,8 +108,9 @@ def estimate(
     budget: str | int | None = None,
     device: str | None = None,
 ) -> Estimate:
-    """Predicts one training step. `device`: where it will run, "cuda" say; default: the model's,
-    or the CPU for one on the meta device. RepriseError: the step needs values, not only sizes."""
+    """Predicts one training step. `device` is where it will run, such as "cuda"; by default the
+    model's device, or the CPU for a model on the meta device. Raises RepriseError if the step
+    depends on values, not only on sizes."""
     checked = None if budget is None else check_budget(budget)
     graph = fake_graph(model, step, inputs, optimizer, device)
     message = with_assumed(graph)
@@ -142,6 +145,7 @@ def estimate(
 
 
 def _by_module(message: dict[str, Any], alive: list[int]) -> dict[str, int]:
+    """Returns the bytes of the given storages by the module that makes them, largest first."""
     makers = {s: op["module"] for op in message["ops"] for s in op["writes"]}
     total: Counter[str] = Counter()
     for s in alive:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step on fake tensors: sizes alone, no memory.
+"""Captures a step on fake tensors, which have sizes but no memory.
 
 graph = fake_graph(model, step, inputs, optimizer, device)
 fake = faked(model, mode, device)        # a copy of the model
@@ -27,7 +27,7 @@ _FAULT = "the step was not estimated: an internal error in Reprise"
 
 
 class NoMeter:
-    """Fake tensors allocate nothing; peaks come from the graph."""
+    """A meter for fake tensors, which allocate nothing. Peaks come from the graph."""
 
     name, exact, why, has_events = "none", False, "nothing is allocated", False
 
@@ -50,10 +50,11 @@ def fake_graph(
     optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer] | None,
     device: str | None,
 ) -> CapturedGraph:
-    """One step, run twice: once so that gradients and optimizer state exist, and once captured.
-    `device`: where it will run; None: where the model is. RepriseError: it needs values."""
+    """Returns the step graph of one step. The step runs twice: once so that gradients and optimizer
+    state exist, and once captured. `device` is where it will run; None means where the model is.
+    Raises RepriseError if the step depends on values."""
     state = torch.get_rng_state()
-    what = _FAULT  # of what fails now
+    what = _FAULT  # what an error at this point means
     try:
         with FakeTensorMode(allow_non_fake_inputs=True) as mode:
             where = device or next((str(p.device) for p in model.parameters()), "cpu")
@@ -113,7 +114,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
-    """A copy of the model without memory. A shared parameter stays shared."""
+    """Returns a copy of the model without memory. Shared parameters stay shared."""
     memo: dict[int, Any] = {}
     for tensor in {id(t): t for t in (*model.parameters(), *model.buffers())}.values():
         with mode:
@@ -127,7 +128,7 @@ def faked(model: nn.Module, mode: FakeTensorMode, device: str) -> nn.Module:
 
 
 def resized(inputs: tuple[Any, ...], size: int) -> tuple[Any, ...]:
-    """Returns the inputs with another size of the first dimension."""
+    """Returns the inputs with another size of the first dimension, on the meta device."""
     return tuple(
         torch.empty((size, *x.shape[1:]), dtype=x.dtype, device="meta")
         if isinstance(x, Tensor) and x.dim()

@@ -3,7 +3,7 @@
 
     graph = capture_step(model, step)     # step() runs a whole training step once
 
-For `reprise.saved` and `reprise.estimate`. Nothing stays in the model afterwards.
+Used by `reprise.saved` and `reprise.estimate`. The model is restored afterwards.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def capture_step(
     meter: Meter | None = None,
     prior: Callable[[], list[Tensor]] | None = None,
 ) -> CapturedGraph:
-    """The step graph of one call of `step`. RepriseError: the model is armed, or `step` never
-    called it."""
+    """Returns the step graph of one call of `step`. Raises RepriseError if the model is armed, or
+    if `step` does not call it with gradients enabled."""
     if isinstance(model.__dict__.get("forward"), ArmedForward):
         raise RepriseError("this model is already armed: call reprise.remove(model) first")
     device = model_device(model)

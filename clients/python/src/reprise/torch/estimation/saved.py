@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the backward pass of a step keeps, and why.
+"""Lists what the backward pass of a step keeps, and why.
 
 print(reprise.saved(model, step))
 
@@ -29,15 +29,15 @@ class SavedStorage:
     bytes: int
     module: str
     op: str
-    shapes: tuple[tuple[int, ...], ...]  # of the tensors on it that were saved
+    shapes: tuple[tuple[int, ...], ...]  # of its saved tensors
     readers: tuple[str, ...]  # ops of the backward that read it
-    program_holds_it: bool  # it would be alive without autograd, too
+    program_holds_it: bool  # whether it would be alive without autograd, too
     may_be_recomputed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Everything that is kept, the largest first."""
+    """All saved storages, the largest first."""
 
     storages: tuple[SavedStorage, ...]
 
@@ -58,8 +58,8 @@ class Saved:
 
 
 def saved(model: nn.Module, step: Callable[[], Any]) -> Saved:
-    """Runs one training step and tells what its backward keeps of the forward. Parameters and
-    what was there before the step are not listed."""
+    """Runs one training step and returns what its backward keeps of the forward. Parameters and
+    what was alive before the step are not listed."""
     graph = capture_step(model, step)
     ops = graph.step.ops
     backward = next((i for i, op in enumerate(ops) if op.phase == BACKWARD), len(ops))

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the program that go through code of ours, and what that has put over them.
+"""Runs our code around calls of the program, and removes the modes and hooks that it leaves behind.
 
-    around(ours, do, args, kwargs)      # ours(call, args, kwargs) calls do, or do is called plainly
-    call = chained(do, wrappers)        # stands in for do: through each wrapper in the list
-    call = watched(do, look)            # the same: look sees who calls it, and nothing more
-    call = in_turn(functions)           # calls all of them with what it is called with
+    around(ours, do, args, kwargs)      # ours(call, args, kwargs), which calls do
+    call = chained(do, wrappers)        # replaces do: goes through every wrapper in the list
+    call = watched(do, look)            # replaces do: look(frame, ...) sees the caller first
+    call = in_turn(functions)           # calls each of them with the same arguments
     call = method_of(known, do)         # do(known(), ...): known is a weak reference
-    level = Level(); level.restore()    # takes off the modes and hooks that ours has left
+    level = Level(); level.restore()    # removes the modes and hooks that our code has left
 
-Where code of ours fails the program's call is made once, and its result or its error is the
-program's; the fault is reported (guard.py).
+If our code fails, the program's call is made exactly once, its result or its error goes to the
+program, and the internal error is reported (guard.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ __all__ = ["Call", "Level", "around", "chained", "given", "in_turn", "method_of"
 
 
 class Call:
-    """One call of the program's, in the hands of code of ours."""
+    """One call of the program that our code makes; remembers whether it began, its result and its
+    error."""
 
     __slots__ = ("begun", "do", "done", "out", "ran_out")
 
@@ -37,8 +38,8 @@ class Call:
         self.begun = False
         self.done = False
         self.out: Any = None
-        # The kind and text of an error that is out of memory. The error itself would keep what
-        # filled it.
+        # Type and text of an out-of-memory error. The error itself would keep the tensors alive
+        # that filled the memory.
         self.ran_out: tuple[type[BaseException], str] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +54,7 @@ class Call:
         return out
 
     def instead(self, do: Callable[..., Any]) -> Call:
-        """The same call, made of another function of the program's."""
+        """Makes this call another function of the program's; returns the call."""
         self.do = do
         return self
 
@@ -64,8 +65,9 @@ def around(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """`ours_(call, args, kwargs)`, which calls `do`, and what it returns. Where it fails `do` is
-    called all the same, once; where that had failed before, its error is the program's."""
+    """Returns the result of `ours_(call, args, kwargs)`, where `call` calls `do`. If our code
+    fails, returns the result of `do`, which is called now if our code has not called it. Errors of
+    `do` are raised."""
     call = Call(do)
     try:
         return ours_(call, args, kwargs)
@@ -82,8 +84,8 @@ def around(
 
 
 def chained(do: Callable[..., Any], wrappers: list[Callable[..., Any]]) -> Callable[..., Any]:
-    """Stands in for `do`: its calls go through each of those that are in the list then,
-    `wrapper(do, *args, **kwargs)`, the last one first."""
+    """Returns a replacement for `do` whose calls go through every `wrapper(do, *args, **kwargs)`
+    that is in the list at that time, the last one first."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         inner = do
@@ -99,7 +101,8 @@ def _through(wrapper: Callable[..., Any], do: Callable[..., Any], *args: Any, **
 
 
 def watched(do: Callable[..., Any], look: Callable[..., Any]) -> Callable[..., Any]:
-    """Stands in for `do`: before it is called, `look(frame, *args)` sees who calls it."""
+    """Returns a replacement for `do` that first calls `look(frame, *args)` with the caller's
+    frame."""
 
     def call(*args: Any) -> Any:
         quietly(look, sys._getframe(1), *args)
@@ -109,7 +112,8 @@ def watched(do: Callable[..., Any], look: Callable[..., Any]) -> Callable[..., A
 
 
 def in_turn(functions: list[Any]) -> Callable[..., None]:
-    """Calls those of them that can be called, one after the other."""
+    """Returns a function that calls each of these functions in order, skipping what is not
+    callable."""
 
     def call(*args: Any) -> None:
         for function in functions:
@@ -120,7 +124,8 @@ def in_turn(functions: list[Any]) -> Callable[..., None]:
 
 
 def method_of(known: Callable[[], Any], do: Callable[..., Any]) -> Callable[..., Any]:
-    """`do` as a method of what `known`, a weak reference, leads to."""
+    """Returns a function that calls `do` with the object behind the weak reference `known` as its
+    first argument."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return do(known(), *args, **kwargs)
@@ -129,12 +134,13 @@ def method_of(known: Callable[[], Any], do: Callable[..., Any]) -> Callable[...,
 
 
 def given(first: Any, *_: Any) -> Any:
-    """Returns what it is called with."""
+    """Returns its first argument."""
     return first
 
 
 def _of_the_program(call: Call, error: BaseException) -> BaseException:
-    """What the call raised, before we failed over it."""
+    """Returns the error that the call of the program raised, if our code failed while handling
+    it."""
     before = error.__context__
     while before is not None:
         if _passed(call, before):
@@ -158,8 +164,8 @@ def _passed(call: Call, error: BaseException) -> bool:
 
 
 class Level:
-    """The modes and hooks that lie over a call of the program; `restore` takes off what we have
-    left above them."""
+    """Remembers the modes and hooks around a call of the program; `restore` removes those that our
+    code left above them."""
 
     __slots__ = ("_functions", "_grad", "_hooks", "_modes")
 
@@ -170,7 +176,8 @@ class Level:
         self._grad = torch.is_grad_enabled()
 
     def restore(self) -> None:
-        """Those of the program stay. Never raises."""
+        """Removes modes and hooks of ours that are above the remembered ones, and restores grad
+        mode. Those of the program stay. Never raises."""
         try:
             while torch._C._len_torch_dispatch_stack() > self._modes:
                 top = _get_current_dispatch_mode_stack()[-1]
@@ -198,5 +205,6 @@ def _top_hooks() -> Any:
 
 
 def _is_ours(thing: Any) -> bool:
+    """Returns whether a class, a function or a bound method comes from this package."""
     module = getattr(thing, "__module__", None) or type(getattr(thing, "__self__", None)).__module__
     return str(module).startswith("reprise")

@@ -2,14 +2,14 @@
 """Which call of an optimizer ends a step.
 
     cycle = Cycle()
-    cycle.ends(optimizer)       # after optimizer.step(): is the step over?
+    cycle.ends(optimizer)       # after optimizer.step(): whether the step is over
 
-One optimizer: every call. Several (one for the embeddings, or those of a GAN): a step is one cycle
-of them, over when each has stepped since the last one ended. Who belongs to the cycle is learned
-from the calls themselves. One that no longer steps is forgotten: after many calls, or at once where
-another one steps that is new and moves the same parameters, as when a second `fit` has made its
-own. One that has come back after that is only forgotten once the other one has stepped twice: an
-inner loop may make an optimizer of its own for every step.
+With one optimizer, every call ends a step. With several (one for the embeddings, or those of a
+GAN), a step ends when each of them has stepped since the last step ended. The calls themselves
+show which optimizers belong to the cycle. One that no longer steps is forgotten: after many calls,
+or at once if a new optimizer steps that updates the same parameters, as when a second `fit` has
+made its own. If a forgotten one steps again, it is forgotten next time only after the other has
+stepped twice: an inner loop may make an optimizer of its own for every step.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torch.optim import Optimizer
 
 __all__ = ["Cycle"]
 
-# So many calls without an end: somebody in the cycle has stopped stepping.
+# After this many calls without an end, an optimizer of the cycle has evidently stopped stepping.
 PATIENCE = 64
 
 
 class Cycle:
-    """Finds the end of a step from the optimizers of one model."""
+    """Finds the end of a step from the optimizers that step for one model."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -41,15 +41,15 @@ class Cycle:
         return list(self._known)
 
     def learn(self, optimizer: Optimizer) -> None:
-        """Notes an optimizer that stepped outside a step: from now on it belongs to one."""
+        """Adds an optimizer that stepped outside a step, so that later steps wait for it."""
         self._known.add(optimizer)
 
     def replaces(self, optimizer: Optimizer) -> bool:
-        """Returns whether an optimizer is new and updates all parameters of another one."""
+        """Returns whether an optimizer is new and updates all parameters of one that is known."""
         return optimizer not in self._known and bool(self._replaced_by([optimizer]))
 
     def ends(self, optimizer: Optimizer) -> bool:
-        """Notes that an optimizer has stepped; returns whether that ends the step."""
+        """Notes that an optimizer has stepped; returns whether the step is over."""
         again = optimizer in self._stepped
         new = optimizer not in self._known
         self._stepped.add(optimizer)
@@ -68,13 +68,14 @@ class Cycle:
         return over
 
     def _replaced_by(self, optimizers: Iterable[Optimizer]) -> list[Optimizer]:
-        """Returns optimizers that have not stepped and whose parameters these update."""
+        """Returns the known optimizers that have not stepped and whose parameters all belong to
+        these."""
         moved = {id(p) for optimizer in optimizers for p in _parameters(optimizer)}
         waiting = [o for o in self._known if o not in self._stepped]
         return [o for o in waiting if all(id(p) in moved for p in _parameters(o))]
 
     def restart(self) -> None:
-        """Forgets which optimizers have stepped, because a new step begins."""
+        """Starts a new step: forgets which optimizers have stepped."""
         self._stepped.clear()
         self._calls = 0
 

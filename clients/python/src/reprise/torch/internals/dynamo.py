@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code inside a model that torch.compile has compiled by itself.
+"""Detects parts of a model that torch.compile has compiled on their own.
 
     compiled_parts(model)           # ["blocks.0", ...]: modules that are compiled one by one
     with watch(called): ...         # called(name) as soon as compiled code starts on this thread
 
-Neither a capture nor a tape can look into such code, and Dynamo skips it under a dispatch mode that
-does not say that it ignores what compilers do: the block then runs eagerly, with other numbers, or
-raises where it was compiled with `fullgraph=True`. So a model with such parts is passed over.
+Neither a capture nor the tape can look into such code. Under a dispatch mode that does not declare
+that it ignores compiler internals, Dynamo skips it: the block then runs eagerly, with other
+numbers, or raises if it was compiled with `fullgraph=True`. So a model with such parts gets no
+plan.
 
 A compiled function leaves no trace in the modules that call it, so calls are watched, too. All of
 them begin with `set_eval_frame(None)` in `compile_wrapper` of `torch._dynamo.eval_frame`, before
-anything of the dispatcher's state is kept: `called` may still take modes and hooks off. A torch
-without that name is not watched.
+any state of the dispatcher is saved: `called` may still remove modes and hooks. If torch has no
+such name, calls are not watched.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def is_compiled(function: Any) -> bool:
 
 
 def compiled_parts(model: nn.Module) -> list[str]:
-    """Names of the modules in a model that are compiled by themselves; "" is the model itself,
-    where its `forward` is."""
+    """Returns the names of the modules in a model that are compiled on their own; "" if the forward
+    of the model itself is."""
     found: list[str] = []
     for name, module in model.named_modules():
         if found and found[-1] and name.startswith(f"{found[-1]}."):
-            continue  # a part of one that is compiled
+            continue  # inside a compiled part
         own = module.__dict__
         wrapped = "_orig_mod" in own.get("_modules", {}) and "dynamo_ctx" in own
         calls = [own.get("forward"), getattr(type(module), "forward", None)]
@@ -73,7 +74,7 @@ def compiled_parts(model: nn.Module) -> list[str]:
 
 
 def compiled_in_pieces(parts: list[str]) -> str:
-    """Why a model with such parts is not planned, and what to do."""
+    """Returns the message that a model with such parts is not planned, and what to do."""
     return (
         f"training without a plan: parts of this model are compiled one by one ({_listed(parts)}), "
         "and a plan cannot look into them; compile the whole model by torch.compile, then call "
@@ -82,14 +83,15 @@ def compiled_in_pieces(parts: list[str]) -> str:
 
 
 def _listed(parts: list[str]) -> str:
-    """Names in a sentence: the first two, and how many more."""
+    """Returns the first two names and how many more there are, for a sentence."""
     shown = ", ".join(part or "its forward" for part in parts[:2])
     return f"{shown} and {len(parts) - 2} more" if len(parts) > 2 else shown
 
 
 @contextmanager
 def watch(called: Called) -> Iterator[None]:
-    """Around code of the program. Costs a microsecond, and nothing per op."""
+    """Calls `called(name)` when compiled code starts inside this context on this thread. Costs a
+    microsecond, and nothing per op."""
     _here.called.append(called)
     installed = _install()
     try:
@@ -101,6 +103,7 @@ def watch(called: Called) -> Iterator[None]:
 
 
 def _install() -> bool:
+    """Starts watching if Dynamo is loaded; returns whether it did."""
     global _watching, _plain
     eval_frame = sys.modules.get(_MODULE)
     if eval_frame is None or not hasattr(eval_frame, _SETS):
@@ -114,6 +117,7 @@ def _install() -> bool:
 
 
 def _uninstall() -> None:
+    """Ends one `_install`; the last one restores torch."""
     global _watching
     with _lock:
         _watching -= 1
@@ -122,10 +126,12 @@ def _uninstall() -> None:
 
 
 def _look(frame: FrameType, callback: Any) -> None:
+    """Reports the compiled function that calls `set_eval_frame(None)` from its wrapper."""
     if callback is None and _here.called and frame.f_code.co_name == _ENTRY:
         _here.called[-1](_name_of(frame.f_locals.get("fn")))
 
 
 def _name_of(function: Any) -> str:
+    """Returns a short name of a function."""
     found = getattr(function, "__qualname__", "") or type(function).__name__
     return str(found).rpartition("<locals>.")[2]

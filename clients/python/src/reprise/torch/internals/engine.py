@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls of autograd's engine, for who has to see them: backwards that run out of memory, writes
-during a backward.
+"""Wraps the calls of autograd's engine, for backwards that run out of memory and for writes during
+a backward.
 
     around(wrapper)        # wrapper(engine, heads, *rest, **options) calls engine(heads, ...)
-    no_longer(wrapper)     # idempotent; after the last one torch is as it was
+    no_longer(wrapper)     # safe to call twice; after the last one torch is restored
 
-One place for all of them: each taking the engine's place by itself, they would have to leave in the
-order in which they did not come.
+All wrappers share one place. If each replaced the engine's entry point on its own, they would have
+to leave in reverse order.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ Wrapper = Callable[..., Any]
 
 _wrappers: list[Wrapper] = []  # the last one is called first
 _plain: Any = None
-_run: Any = None  # stands in for it
+_run: Any = None  # replaces it
 
 
 def around(wrapper: Wrapper) -> bool:
-    """Calls of the engine go through it from now on. False: this torch has no such call."""
+    """Makes every call of the engine go through the wrapper from now on. Returns False if this
+    torch has no such call."""
     global _plain, _run
     if wrapper in _wrappers:
         return True
@@ -46,8 +47,8 @@ def around(wrapper: Wrapper) -> bool:
 
 
 def no_longer(wrapper: Wrapper) -> None:
-    """They do not; where somebody else has taken the place since, what is left of ours does
-    nothing."""
+    """Removes the wrapper. After the last one torch is restored, unless somebody else has replaced
+    the call since: then our part of it just calls on."""
     if wrapper in _wrappers:
         _wrappers.remove(wrapper)
         if not _wrappers and getattr(torch.autograd, _NAME, None) is _run:

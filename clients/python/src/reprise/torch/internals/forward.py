@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the place of one module's `forward` and gives it back.
+"""Replaces one module's `forward` and restores it.
 
     armed = ArmedForward(model, around)      # model.forward(...) now runs inside around(...)
-    armed.plain(x)                           # the forward as it was
+    armed.plain(x)                           # the original forward
     armed.remove()
 
-Nothing else of the module changes: no wrapper module, the same class, names and state_dict. What
-stands in `forward` looks like the method whose place it takes, for who inspects it, scripts it,
-exports it or calls its function with another module. It stays in this object: a copy, a pickle or a
-file of the module is plain, and needs no Reprise to be loaded.
+Nothing else of the module changes: there is no wrapper module, and class, names and state_dict stay
+the same. The replacement looks like the original method to code that inspects it, scripts it,
+exports it or calls its function with another module. It belongs to this object only: a copy, a
+pickle or a file of the module has the original forward, and needs no Reprise to be loaded.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ __all__ = ["ArmedForward"]
 
 Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 
-# What stands in the `__dict__` of an armed module. Pickling and copying ask the object itself for
-# the second one.
+# What we put into the `__dict__` of an armed module. Pickling and copying look up the second name
+# on the object itself.
 _FORWARD, _REDUCE = "forward", "__reduce_ex__"
 
 
 class ArmedForward:
-    """Takes the place of one module's forward until `remove`; its calls go to `around`."""
+    """Replaces one module's forward until `remove`; its calls go to `around`."""
 
     def __init__(self, model: nn.Module, around: Around) -> None:
         self._model = weakref.ref(model)
         own = vars(model)
         self._before = {name: own[name] for name in (_FORWARD, _REDUCE) if name in own}
         method = stand_ins.Method(model, self._before.get(_FORWARD), around)
-        self.plain = method.plain  # the forward as it was
+        self.plain = method.plain  # the original forward
         reduce = stand_ins.Reduce(model, self._before.get(_REDUCE), self._without)
         self._standing = {_FORWARD: method, _REDUCE: reduce}
         own.update(self._standing)
 
     def remove(self) -> None:
-        """The module is as it was. Idempotent."""
+        """Restores the module. Safe to call twice."""
         model = self._model()
         if model is not None:
             own = vars(model)
@@ -54,7 +54,7 @@ class ArmedForward:
             own.update(stays)
 
     def _without(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What stands in a module's `__dict__`, as it would without us."""
+        """Returns a module's `__dict__` as it would be without us."""
         found = {}
         for name, value in state.items():
             if value is not self._standing.get(name, self):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of the generator a random op draws from, kept and put in place again."""
+"""Saves and restores the state of the random generator that an op draws from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["GeneratorState", "device_of"]
 
 
 def device_of(*values: Any) -> torch.device:
-    """Where an op with these arguments runs."""
+    """Returns the device on which an op with these arguments runs."""
     for tensor in tensors_in(*values):
         return tensor.device
     for value in values:
@@ -23,7 +23,7 @@ def device_of(*values: Any) -> torch.device:
 
 
 class GeneratorState:
-    """The default generator of a device, as it is now."""
+    """The state of a device's default generator at the time of construction."""
 
     __slots__ = ("_state", "device")
 
@@ -33,7 +33,7 @@ class GeneratorState:
         self._state = torch.cuda.get_rng_state(device) if cuda else torch.get_rng_state()
 
     def restore(self) -> None:
-        """Sets the generator to the remembered state."""
+        """Sets the generator to the saved state."""
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(self._state, self.device)
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a tensor lies in its storage."""
+"""The position of a tensor in its storage."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 
 def geometry_of(tensor: Tensor) -> Geometry:
-    """How the tensor lies on its storage."""
+    """Returns sizes, strides and offset of a tensor."""
     return tensor.size(), tensor.stride(), int(tensor.storage_offset())

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of Reprise are never the job's: the one place where they end.
+"""Keeps internal errors of Reprise away from the job: the one place where they end.
 
-Code of ours runs inside the program: around a forward, for every op, for every saved tensor, before
-and after an optimizer, when a tensor dies. Each of these ways in leads through one of these:
+Our code runs inside the program: around a forward, for every op, for every saved tensor, before
+and after an optimizer, when a tensor dies. Each of these entry points goes through one of these:
 
     class Tape(Mode): def op(self, call, types): ...       # a dispatch mode (modes.py)
-    around(ours, engine, args, kwargs)                     # what calls the program (around.py)
+    around(ours, engine, args, kwargs)                     # a call of the program (calls.py)
     pack, unpack = packing(pack), unpacking(unpack)        # saved-tensor hooks (saved_hooks.py)
     @quiet                                                 # a callback whose result nobody uses
 
-What fails there is reported once (`listen`), and the step goes on plainly: an op that was not
-called yet is called, a result that is there is handed on, a saved tensor stays itself.
+An error there is reported once (`listen`), and the step goes on without a plan: an op that has not
+been called is called, a result that exists is returned, a saved tensor stays as it is.
 
-What is whose: the program's exceptions come out of a `Call`, and pass through unchanged. So do
-those that are no `Exception` (Ctrl-C, exit), memory running out, which has its own ways
-(recovery/), and what a hook says to the program in autograd's place (`told`).
+Exceptions of the program come out of a `Call` and pass through unchanged. So do exceptions that are
+no `Exception` (Ctrl-C, exit), out-of-memory errors, which are handled elsewhere (recovery/), and
+errors that a hook raises on behalf of autograd (`told`).
 
-Tests make every function of the package fail but those of these files and of stand_ins.py
+A test makes every function of the package fail, except those of these files and of stand_ins.py
 (tests/python/pytorch/faults.py).
 """
 
@@ -44,7 +44,7 @@ __all__ = [
     "told",
 ]
 
-# Returns whether it has said so.
+# Returns whether it has reported the error.
 Listener = Callable[[Exception], bool]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -53,18 +53,20 @@ _unheard: set[str] = set()
 
 
 def listen(listener: Listener) -> None:
-    """Calls `listener` with every fault from now on. It returns whether it has said so."""
+    """Calls `listener` with every internal error from now on. It returns whether it has reported
+    the error."""
     _listeners.append(listener)
 
 
 def no_longer(listener: Listener) -> None:
-    """Ends what `listen` began for this listener. Idempotent."""
+    """Removes the listener. Safe to call twice."""
     if listener in _listeners:
         _listeners.remove(listener)
 
 
 def fault(error: Exception) -> None:
-    """Something of ours has failed. Never raises."""
+    """Reports an internal error to the listeners, or prints it once if none of them reports it.
+    Never raises."""
     said = False
     for listener in tuple(_listeners):
         try:
@@ -79,13 +81,13 @@ def fault(error: Exception) -> None:
 
 
 def failure(error: BaseException) -> str:
-    """The line of the log about a fault that Reprise is taken off a model for."""
+    """Returns the log line for an internal error after which a model trains without Reprise."""
     return f"Reprise failed ({described(error)}); training continues without it"
 
 
 def described(error: BaseException) -> str:
-    """An exception in a few words of one line. Of the lines of the log that carry them, the first
-    one does; later ones say `as above`."""
+    """Describes an exception in one short line. Log lines after the first one with the same text
+    say `as above` instead."""
     try:
         text = (str(error).splitlines() or [""])[0]
     except Exception:
@@ -102,20 +104,22 @@ def is_oom(error: BaseException | None) -> bool:
 
 
 def told(error: Exception) -> Exception:
-    """An error that a hook raises in autograd's place: the program is to see it."""
+    """Marks an error that a hook raises on behalf of autograd, so that the program gets it; returns
+    the error."""
     error._reprise_told_program = True  # type: ignore[attr-defined]
     return error
 
 
 def ours(error: BaseException) -> bool:
-    """Returns whether an exception that no call of the program raised is an internal error."""
+    """Returns whether an exception that did not come from the program's own code is an internal
+    error."""
     if not isinstance(error, Exception) or is_oom(error):
         return False
     return not getattr(error, "_reprise_told_program", False)
 
 
 def caught(error: Exception) -> bool:
-    """Reports an exception of native code if it is an internal error; returns whether it is."""
+    """Reports an exception if it is an internal error; returns whether it is."""
     if not ours(error):
         return False
     fault(error)
@@ -126,7 +130,8 @@ def caught(error: Exception) -> bool:
 
 
 def quietly(do: Callable[..., Any], *args: Any) -> bool:
-    """Calls something that the program does not wait for. Returns whether it succeeded."""
+    """Calls a function whose result the program does not need, and reports an internal error.
+    Returns whether the call succeeded."""
     try:
         do(*args)
     except Exception as error:
@@ -136,13 +141,13 @@ def quietly(do: Callable[..., Any], *args: Any) -> bool:
 
 
 def surely(do: Callable[..., Any], *args: Any) -> None:
-    """Calls something as `quietly` does, and calls it again if it fails."""
+    """Calls a function as `quietly` does, and once more if it fails."""
     if not quietly(do, *args):
         quietly(do, *args)
 
 
 def quiet(do: F) -> F:
-    """Decorates a callback: an internal error is reported, and None is returned."""
+    """Decorates a callback: an internal error is reported, and the callback returns None."""
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         try:

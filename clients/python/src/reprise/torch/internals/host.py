@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved tensors in host memory: for the steps of a job that does not fit before it is planned.
+"""Keeps saved tensors in host memory, in the first steps of a job that does not fit without a plan.
 
     host = HostSaves(model)
-    packed = host.pack(tensor)         # in the pack hook; the tensor's memory may go from here on
+    packed = host.pack(tensor)         # in the pack hook; the tensor's memory may be freed now
     tensor = host.unpack(packed)       # in the unpack hook
-    host.written(tensor)               # an op has written it
+    host.written(tensor)               # an op has written the tensor
     host.give_back()                   # between steps
 
-What is kept of a storage is one copy of all its bytes, whatever views of it are saved: on a GPU in
-pinned memory, on the CPU in mappings of our own, which no meter of the framework's allocator
-counts. An unpacked tensor lies on its storage as the saved one did, and unpacks that overlap share
-a storage, as they would have. The storage itself is handed out while it lives. So kernels see the
-same strides and alignments, and every bit is as without.
+Of every storage one copy of all its bytes is kept, whatever views of it are saved: on a GPU in
+pinned memory, on the CPU in memory mappings of our own, which the meters of the framework's
+allocator do not count. An unpacked tensor has the same position in its storage as the saved one,
+and unpacked tensors that overlap share a storage, as the saved ones did. While the original storage
+is alive, it is used itself. So kernels see the same strides and alignments, and every bit of their
+results is the same.
 
-The copy follows the storage: who tells `written` gets at the unpack what autograd would have found
-there. A write that moved the version counter is refused at the unpack, as autograd refuses it: a
-tensor without memory stands in for the counter.
+A copy follows the storage: after `written`, unpacking returns what autograd would have found there.
+If a write has moved the version counter, unpacking raises the error that autograd raises: a tensor
+without memory keeps the counter.
 
-Parameters and buffers live anyway and stay where they are. Copies are synchronous: a step that is
-taken once or twice may be slow, and streams need no care. (The idea is that of
-torch.autograd.graph.save_on_cpu, which copies every saved view by itself.)
+Parameters and buffers are alive anyway and stay where they are. Copies are synchronous: only a step
+or two use them, so they may be slow, and no streams have to be synchronized. (The idea is that of
+torch.autograd.graph.save_on_cpu, which copies every saved view separately.)
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _COPY = "_reprise_host"
 
 
 class _Copy:
-    """The bytes of one storage. Lives as long as a packed tensor needs it."""
+    """The bytes of one storage; lives as long as a packed tensor needs it."""
 
     __slots__ = ("__weakref__", "bytes", "device", "host", "owner", "storage")
 
@@ -54,7 +55,7 @@ class _Copy:
         self.owner = owner
 
     def lives_at(self, storage: torch.UntypedStorage) -> None:
-        """Where the bytes are on the device, as long as they are."""
+        """Remembers the storage on the device that holds these bytes, while it is alive."""
         self.storage = weakref.ref(storage)
         setattr(storage, _COPY, weakref.ref(self))
 
@@ -64,7 +65,7 @@ class _Copy:
 
     @quiet
     def __del__(self) -> None:
-        # One that could not be made has no owner.
+        # A copy whose construction failed has no owner.
         if (owner := getattr(self, "owner", None)) is not None:
             owner._holds(-self.bytes)
 
@@ -76,17 +77,17 @@ class HostSaved:
 
     def __init__(self, tensor: Tensor, alias: Tensor, copy: _Copy) -> None:
         self.copy = copy
-        # What was unpacked. The node that did so holds its memory until it lets go of this.
+        # The unpacked tensor. Its memory stays until the autograd node releases this object.
         self.made: Tensor | None = None
         self.dtype = tensor.dtype
         self.geometry: Geometry = geometry_of(tensor)
-        # Shares the version counter, and no longer the memory.
+        # The alias keeps the version counter but not the memory.
         alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         self.witness = alias
         self.version = alias._version
 
     def plainly(self) -> Tensor:
-        """The tensor again, out of sight of modes."""
+        """Returns the tensor without calling dispatch modes."""
         guard = torch._C._DisableTorchDispatch()
         try:
             return self.copy.owner.unpack(self)
@@ -95,7 +96,7 @@ class HostSaved:
 
 
 class HostSaves:
-    """Where the saved tensors of a model are while it does not fit."""
+    """Keeps the saved tensors of a model that does not fit on its device."""
 
     def __init__(self, model: nn.Module) -> None:
         stay = (*model.parameters(), *model.buffers())
@@ -103,10 +104,11 @@ class HostSaves:
         self.pins = any(t.device.type == "cuda" for t in stay)
         self.bytes = 0  # held now
         self.peak_bytes = 0
-        self._pinned = False  # something was, since the last give_back
+        self._pinned = False  # whether memory was pinned since the last give_back
 
     def pack(self, tensor: Tensor) -> HostSaved | None:
-        """To be called out of sight of dispatch modes. None: the tensor stays on its device."""
+        """Copies a tensor to the host; returns None if it stays on its device. Dispatch modes must
+        be disabled around the call."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
@@ -118,7 +120,8 @@ class HostSaves:
         return HostSaved(tensor, tensor.detach(), self._copy_of(storage) or _Copy(storage, self))
 
     def unpack(self, saved: HostSaved) -> Tensor:
-        """The tensor again. RuntimeError: it was written since, as autograd would say."""
+        """Returns the tensor. Raises the RuntimeError that autograd raises if it was modified
+        since."""
         if saved.witness._version != saved.version:
             raise told(RuntimeError(stale_message(saved.witness, saved.version, saved.geometry[0])))
         if saved.made is not None:
@@ -136,7 +139,7 @@ class HostSaves:
         return saved.made
 
     def written(self, tensor: Tensor) -> None:
-        """The content of a tensor is another one."""
+        """Updates the copy of a tensor that was written."""
         try:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
@@ -146,8 +149,8 @@ class HostSaves:
             copy.refresh(storage)
 
     def give_back(self) -> None:
-        """Pinned memory that no saved tensor lies in any more goes back to the system. torch's
-        allocator would keep it for good, and hands it out in powers of two."""
+        """Returns pinned memory to the system once no saved tensor needs it. torch's allocator
+        would keep it for good, and allocates it in powers of two."""
         if self._pinned and not self.bytes:
             self._pinned = False
             empty = getattr(torch._C, "_host_emptyCache", None)
@@ -155,11 +158,13 @@ class HostSaves:
                 empty()
 
     def _copy_of(self, storage: torch.UntypedStorage) -> _Copy | None:
+        """Returns our copy of a storage, if there is one."""
         reference = getattr(storage, _COPY, None)
         copy: _Copy | None = None if reference is None else reference()
         return copy if copy is not None and copy.owner is self else None
 
     def _holds(self, bytes: int) -> None:
+        """Adds to the bytes that are held now."""
         self.bytes += bytes
         self._pinned |= self.pins
         self.peak_bytes = max(self.peak_bytes, self.bytes)
@@ -171,10 +176,10 @@ def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
 
 
 def host_bytes(count: int, device: torch.device) -> Tensor:
-    """Memory on the host that the allocator of the device does not count."""
+    """Returns host memory that the allocator of the device does not count."""
     if device.type != "cpu":
         try:
             return torch.empty(count, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError:  # no more pages to be pinned: slower, and no less exact
+        except RuntimeError:  # no more pages can be pinned: slower, but just as exact
             return torch.empty(count, dtype=torch.uint8)
     return hide(torch.frombuffer(host_buffer(count), dtype=torch.uint8))

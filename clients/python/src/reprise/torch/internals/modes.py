@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dispatch and function modes whose ops run whatever becomes of the code that watches them.
+"""Dispatch and function modes whose ops run even if the code that watches them fails.
 
 class Tape(Mode):
     def op(self, op, types): ...; return op.run()
@@ -34,7 +34,7 @@ class Op:
         self.out: Any = None
 
     def run(self) -> Any:
-        """Its result; what it raises is the program's."""
+        """Calls the op and returns its result. Its exceptions belong to the program."""
         self.begun = True
         self.out = out = self.func(*self.args, **self.kwargs)
         self.done = True
@@ -42,13 +42,13 @@ class Op:
 
 
 class Mode(TorchDispatchMode):
-    """A dispatch mode whose ops run whatever becomes of `op`."""
+    """A dispatch mode whose ops run even if `op` fails."""
 
     def op(self, op: Op, types: Any) -> Any:
-        """What this mode does with one: runs it and returns what it gave, or NotImplemented."""
+        """Handles an op: calls `op.run()` and returns its result, or returns NotImplemented."""
         raise NotImplementedError
 
-    gate: Any = None  # the compiled one of a tape, while it is open
+    gate: Any = None  # the native one of a tape, while it is open
 
     def failed(self) -> None:
         """Called after an internal error in `op`: the mode ends its work."""
@@ -62,8 +62,8 @@ class Mode(TorchDispatchMode):
     ) -> Any:
         op = Op(func, args, kwargs or {})
         gate = self.gate
-        # Some calls come here past the gate, by a tensor of another class: what we call must not
-        # come to it.
+        # A call with a tensor subclass comes here without passing the gate. The ops that we call
+        # must not pass it either.
         before = 0 if gate is None else _aside(gate)
         try:
             return self.op(op, types)
@@ -81,7 +81,8 @@ class Mode(TorchDispatchMode):
 
 
 def _aside(gate: Any) -> int:
-    """Takes a gate out of the way of what is called next; how it was. Twice: once it may fail."""
+    """Switches a gate off for the ops that are called next; returns its former state. The first
+    attempt may fail, the second is not guarded."""
     try:
         return int(gate.aside(0))
     except Exception as error:
@@ -90,10 +91,10 @@ def _aside(gate: Any) -> int:
 
 
 class FunctionMode(TorchFunctionMode):
-    """A mode, guarded as `Mode` is, for the functions of torch that Python calls."""
+    """A mode for the torch functions that Python calls; it is guarded as `Mode` is."""
 
     def seen(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What this mode does with a call of `call.do`: makes it and returns what it gave."""
+        """Handles a call: calls `call(*args, **kwargs)` and returns its result."""
         raise NotImplementedError
 
     def __torch_function__(

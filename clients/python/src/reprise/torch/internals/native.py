@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the C++ that is compiled against the installed torch, and keeps it.
+"""Compiles C++ files against the installed torch, and keeps the libraries.
 
     part = Native("probe", SOURCES / "probe.cc", "the memory probe", libraries=("c10",))
     path = part.build(part.cache_folder())
 
-A build lands in a cache folder under a name made of torch's version and the source, so that another
-torch never loads this one's. Everything that can go wrong is a `RepriseError` with one sentence;
-whoever asks goes on without.
+A library is stored in a cache folder under a name made of torch's version and a digest of the
+source, so that another torch never loads it. Every failure is a `RepriseError` with one sentence;
+callers go on without the library.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ COMPILE_TIMEOUT_S = 300
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """One C++ file, and what it is built into."""
+    """One C++ file and how it is built."""
 
     name: str
     source: Path
-    what: str  # in sentences
+    what: str  # what messages call it
     libraries: tuple[str, ...]
-    why: str = ""  # somebody would want it built
-    python: bool = False  # an extension module of this Python
-    parts: tuple[Path, ...] = ()  # headers of ours that it includes
-    flags: tuple[str, ...] = ()  # of the compiler, beyond the usual ones
+    why: str = ""  # what it is for, in messages
+    python: bool = False  # whether it is an extension module of this Python
+    parts: tuple[Path, ...] = ()  # our headers that it includes
+    flags: tuple[str, ...] = ()  # additional compiler flags
 
     def cache_folder(self) -> Path | None:
-        """Where builds are kept; None where no folder of this user's can be had."""
+        """Returns the folder where libraries are kept; None if this user has no safe, writable
+        one."""
         base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
         folder = Path(base) / "reprise" / self.name
         try:
@@ -57,13 +58,14 @@ class Native:
         return folder if _is_ours(folder) and os.access(folder, os.W_OK) else None
 
     def built(self, folder: Path) -> Path | None:
-        """What is there already, for the installed torch."""
+        """Returns the library for the installed torch if it is in the folder already."""
         target = folder / f"{self._fingerprint()}.so"
-        # Code that somebody else may have put there is not loaded.
+        # A library that another user may have put there is not loaded.
         return target if target.is_file() and _is_ours(target) else None
 
     def build(self, folder: Path) -> Path:
-        """The library for the installed torch in `folder`; compiled when it is not there."""
+        """Returns the library for the installed torch in `folder`, and compiles it first if
+        necessary. Raises RepriseError if that fails."""
         found = self.built(folder)
         if found is not None:
             return found
@@ -74,13 +76,14 @@ class Native:
         try:
             self._compile(compiler, Path(temporary))
             os.chmod(temporary, 0o700)
-            # Atomic, so that ranks that build at the same time do not see half a file.
+            # Atomic, so that ranks that build at the same time never load half a file.
             os.replace(temporary, target)
         finally:
             Path(temporary).unlink(missing_ok=True)
         return target
 
     def _compiler(self) -> str:
+        """Returns the path of a C++ compiler. Raises RepriseError if there is none."""
         named = os.environ.get("CXX")
         for name in [named] if named else ["c++", "g++", "clang++"]:
             found = shutil.which(name)
@@ -92,6 +95,7 @@ class Native:
         )
 
     def _compile(self, compiler: str, target: Path) -> None:
+        """Compiles the source into `target`. Raises RepriseError if that fails."""
         root = Path(torch.__file__).parent
         command = [
             compiler,
@@ -134,7 +138,8 @@ class Native:
             raise RepriseError(f"{compiler}: cannot build {self.what} ({said})")
 
     def _fingerprint(self) -> str:
-        """Changes with anything that changes the binary: torch's build, our source, Python."""
+        """Returns a name that changes with everything that changes the library: torch's build, our
+        source, Python and the flags."""
         digest = hashlib.sha256()
         facts = [torch.__version__, str(torch.version.git_version), os.uname().machine]
         facts += [sys.implementation.cache_tag or ""] if self.python else []
@@ -146,7 +151,8 @@ class Native:
         return f"{self.name}-{version}-{digest.hexdigest()[:16]}"
 
     def main(self, arguments: list[str]) -> int:
-        """Builds ahead of time and prints where it is."""
+        """Implements `python -m ... build`: builds the library and prints its path. Returns the
+        exit code."""
         if arguments != ["build"]:
             print(f"usage: python -m reprise.torch.{self.name} build", file=sys.stderr)
             return 2
@@ -163,6 +169,6 @@ class Native:
 
 
 def _is_ours(path: Path) -> bool:
-    """Belongs to this user, and nobody else can write to it."""
+    """Returns whether a file belongs to this user and nobody else can write to it."""
     status = path.stat()
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators whose bits change from run to run on the same input.
+"""Operators whose results differ bitwise from run to run on the same input.
 
 Their kernels add with atomics, or let whichever thread comes last write. torch has a tag for them
-(`nondeterministic_bitwise`) and, in 2.13, no operator that carries it; so here is a list. One of
-them is never run again: what it made in the forward is what the backward must see. It does
-not count on the CPU, where all but one are deterministic, nor where the program has asked for
-deterministic algorithms.
+(`nondeterministic_bitwise`), but no operator of torch 2.13 carries it; hence this list. These
+operators are never replayed: the backward must see what they computed in the forward. On the CPU
+the list does not apply, because all but one of them are deterministic there. It does not apply
+either if the program has asked for deterministic algorithms.
 
-What is not on the list and changes all the same is found by a check (check/control.py).
+A check finds the operators that are missing here (check/control.py).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _ADD = """
     _deform_conv2d_backward
 """
 _ALWAYS = frozenset(_ADD.split())
-# Floating-point sums over blocks that come in any order.
+# Floating-point sums of blocks that finish in any order.
 _FLOATING = frozenset({"cumsum", "cumsum_", "logcumsumexp", "_logcumsumexp"})
-# Only where they add: the argument that says so, or is added.
+# Nondeterministic only if they add: the position of the argument that says so, or that is added.
 _IF_GIVEN = {
     "index_put": 3,
     "index_put_": 3,
@@ -63,13 +63,13 @@ _IF_GIVEN = {
     "_unsafe_index_put": 3,
     "bincount": 1,
 }
-_REDUCES = frozenset({"scatter", "scatter_"})  # those of their overloads that reduce
-# On the CPU they add with atomics, where several threads share a large float tensor.
+_REDUCES = frozenset({"scatter", "scatter_"})  # only the overloads that reduce
+# These add with atomics even on the CPU, if several threads share a large float tensor.
 _ON_THE_CPU = frozenset({"index_put", "index_put_", "_index_put_impl", "_index_put_impl_"})
 
 
 def adds_in_any_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Returns whether a call may give different bits on the same input."""
+    """Returns whether a call may compute different bits for the same input."""
     name, overload = _named(func)
     if name in _IF_GIVEN:
         at = _IF_GIVEN[name]
@@ -87,6 +87,7 @@ def adds_in_any_order(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _named(func: Any) -> tuple[str, str]:
+    """Returns the name of an operator and of its overload."""
     packet = getattr(func, "overloadpacket", None)
     return str(getattr(packet, "__name__", "")), str(getattr(func, "_overloadname", ""))
 
@@ -97,12 +98,14 @@ def _is_floating(args: tuple[Any, ...]) -> bool:
 
 
 def _asked_for_order() -> bool:
-    """Then these run another kernel, or raise."""
+    """Returns whether the program has asked for deterministic algorithms: these ops then use
+    another kernel, or raise."""
     warns_only: bool = torch.is_deterministic_algorithms_warn_only_enabled()
     return torch.are_deterministic_algorithms_enabled() and not warns_only
 
 
 def _devices(values: Any) -> set[str]:
+    """Returns the device types of the tensors in these values."""
     found = set()
     for value in values:
         if isinstance(value, Tensor):

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved-tensor hooks and dispatch modes that lie open over code of the program.
+"""Saved-tensor hooks and dispatch modes that stay active while code of the program runs.
 
-    with Hooks(pack, unpack): ...        # gives way to transforms of torch.func
-    close(mode)                          # a mode or hooks that do nothing any more
-    sweep()                              # before a forward: what could not go then goes now
+    with Hooks(pack, unpack): ...        # lets transforms of torch.func run inside
+    close(mode)                          # a mode or pair of hooks that is no longer used
+    sweep()                              # before a forward: removes what could not be removed then
 
-Two things torch does not allow of them, and the program may do all the same:
+torch does not allow two things that a program may do all the same:
 
-Transforms (torch.func.grad, vmap) refuse to run where saved-tensor hooks are set. In a plain job
-they run; so ours are taken off for as long as a transform lasts. What autograd saves in there
-stays where it is.
+Transforms (torch.func.grad, vmap) refuse to run while saved-tensor hooks are set. Without Reprise
+they run; so our hooks are removed for as long as a transform lasts. What autograd saves in there is
+not packed.
 
-A mode or a pair of hooks is taken off by the thread that put it on, last on first off, and not
-inside a backward: the engine puts back what was there when it began. A step may end elsewhere (an
+A mode or a pair of hooks must be removed by the thread that set it, in reverse order, and not
+inside a backward: the engine restores what was there when it began. A step may end elsewhere (an
 optimizer that steps in a hook of the backward, a loop whose parts run in several threads). What
-cannot go then stays where it is, does nothing, and goes at the next occasion.
+cannot be removed then does nothing until it is removed at the next opportunity.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Hooks", "Open", "close", "sweep"]
 _DISABLE = "disable_saved_tensors_hooks"
 _plain: Any = getattr(torch.autograd.graph, _DISABLE, None)
 _lock = threading.Lock()
-_set = 0  # pairs of hooks of ours, on all threads
+_set = 0  # how many pairs of our hooks are set, on all threads
 
 
 class _OfThread(threading.local):
@@ -47,10 +47,11 @@ _here = _OfThread()
 
 
 class Hooks(saved_tensors_hooks):
-    """Saved-tensor hooks that let transforms run inside them and keep what they cannot pack."""
+    """Saved-tensor hooks that let transforms run inside them, and that leave a tensor to autograd
+    if the pack hook fails."""
 
     def __init__(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
-        # Those of the compiled half do so by themselves.
+        # Hooks of the native engine handle their errors themselves.
         if isinstance(pack, BuiltinFunctionType):
             super().__init__(pack, unpack)
         else:
@@ -84,17 +85,17 @@ class Hooks(saved_tensors_hooks):
 
 
 def _take_off(taken: list[Hooks]) -> None:
-    """Those of ours that lie on top, into the list."""
+    """Removes our hooks from the top of the stack and appends them to the list."""
     autograd: Any = torch._C._autograd
     for hooks in reversed(_here.hooks):
         if not hooks.on_top:
-            break  # hooks of the program: refused, as without us
+            break  # hooks of the program: torch refuses the transform, as it does without us
         autograd._pop_saved_tensors_default_hooks()
         taken.append(hooks)
 
 
 def _put_back(taken: list[Hooks]) -> None:
-    """Pushes the hooks that `_take_off` has taken, the last one first."""
+    """Sets the hooks that `_take_off` has removed, in reverse order."""
     autograd: Any = torch._C._autograd
     while taken:
         hooks = taken[-1]
@@ -102,33 +103,34 @@ def _put_back(taken: list[Hooks]) -> None:
         taken.pop()
 
 
-# What a transform puts around itself.
+# The replacement for the context manager that transforms enter.
 _disabled = stand_ins.Lifted(_plain, _take_off, _put_back)
 
 
 class Open(Protocol):
-    """Something that lies open from one call of the program to another."""
+    """A mode or pair of hooks that stays active between calls of the program."""
 
-    thread: int  # that put it on
+    thread: int  # the thread that set it
 
     def on_top(self) -> bool:
         """Returns whether this is the innermost mode or pair of hooks, which can be removed."""
 
     def take_off(self) -> None:
-        """Takes it off. Only where `on_top` is true."""
+        """Removes it. May be called only if `on_top` is true."""
 
 
 _left: list[Open] = []
 
 
 def close(one: Open) -> None:
-    """Takes off what does nothing any more, or leaves it for the next occasion."""
+    """Removes a mode or pair of hooks that is no longer used, or leaves it for the next
+    opportunity."""
     _left.append(one)
     sweep()
 
 
 def sweep() -> None:
-    """Takes off what is left on this thread, as far as it can."""
+    """Removes what `close` has left on this thread, as far as possible."""
     if not _left or torch._C._current_graph_task_id() != -1:
         return
     for one in reversed(_left.copy()):

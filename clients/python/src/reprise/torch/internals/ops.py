@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Reprise knows about single operators: which it ignores, what they write, whether they may
-run again.
+"""What Reprise knows about single operators: which ones it ignores, what they write, and whether
+they may run again.
 
-Everything is read off the schema and the tags of the overload; the two tables below hold the
-exceptions. An overload nobody knows is `once`: it is never run again.
+Everything is derived from the schema and the tags of the overload; the tables below hold the
+exceptions. An unknown overload is `once`: it never runs again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-# Others are subclasses: they take a call apart, and what is inside is seen.
+# Any other type is a subclass that handles its calls itself; the calls inside are seen.
 PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 
@@ -54,7 +54,7 @@ class OpKind(IntEnum):
 
 
 def overloads(*names: str) -> frozenset[Any]:
-    """The overloads of these names that exist in this torch ("aten.detach.default")."""
+    """Returns those of the named overloads ("aten.detach.default") that exist in this torch."""
     found = set()
     for name in names:
         space, packet, overload = name.split(".")
@@ -65,8 +65,8 @@ def overloads(*names: str) -> frozenset[Any]:
     return frozenset(found)
 
 
-# Occur a different number of times with saved-tensor hooks than without: neither counted nor
-# planned. They make no storage.
+# These occur a different number of times with saved-tensor hooks than without, so they are neither
+# counted nor planned. They make no storage.
 IGNORED = overloads(
     "aten.detach.default",
     "aten.alias.default",
@@ -79,8 +79,8 @@ IGNORED = overloads(
 )
 
 # Batch norms that update their running statistics: positions of the two statistics and of the flag
-# that says whether this call updates them. All but the last do not declare it. Replayed without
-# statistics the outputs are the same bits and nothing is updated twice.
+# that says whether this call updates them. Only the last one declares that in its schema. A replay
+# without statistics computes the same bits and updates nothing twice.
 _STATISTICS: dict[Any, tuple[int, int, int]] = dict.fromkeys(
     overloads(
         "aten.native_batch_norm.default",
@@ -90,11 +90,11 @@ _STATISTICS: dict[Any, tuple[int, int, int]] = dict.fromkeys(
     ),
     (3, 4, 5),
 )
-# Refuses a call without statistics: the plain overload computes the same bits.
+# Rejects a call without statistics. `native_batch_norm` accepts it and computes the same bits.
 _STATISTICS_REQUIRED = overloads("aten._native_batch_norm_legit.default")
 
-# Arguments that are written and whose schema does not say so: running statistics, the state that
-# dropout draws from. A call that writes something from before the step is `once`.
+# Arguments that are written although the schema does not say so: running statistics, the random
+# state of dropout. A call that writes something from before the step is `once`.
 _UNSAID: dict[Any, tuple[int, ...]] = (
     dict.fromkeys(
         overloads(
@@ -113,7 +113,7 @@ _UNSAID: dict[Any, tuple[int, ...]] = (
     | dict.fromkeys(overloads("aten.miopen_rnn.default", "aten.miopen_rnn.out"), (13,))
 )
 
-# Outputs that only the kernel's own backward reads, and that the kernel writes in part: the
+# Outputs that only the kernel's own backward reads, and that the kernel writes only partly: the
 # workspace of oneDNN's recurrent layers, the reserved space of cuDNN's and MIOpen's.
 _PARTLY_WRITTEN: dict[Any, frozenset[int]] = (
     dict.fromkeys(overloads("aten.mkldnn_rnn_layer.default"), frozenset({3}))
@@ -130,12 +130,12 @@ _ONLY_ALLOCATE = overloads(
     "aten.new_empty_strided.default",
 )
 
-# Those of the CPU, and where they say whether they compute statistics.
+# Batch norms of the CPU, and the argument that says whether they compute statistics.
 _TRAINS: dict[Any, int] = dict.fromkeys(
     overloads("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default"), 5
 ) | dict.fromkeys(overloads("aten._native_batch_norm_legit.no_stats"), 3)
 
-# Attention with dropout is tagged as random; without dropout it draws nothing.
+# These are tagged as random, but draw no random numbers if the dropout probability is 0.
 _DROPOUT_POSITION: dict[Any, int] = dict.fromkeys(
     overloads(
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
@@ -144,7 +144,7 @@ _DROPOUT_POSITION: dict[Any, int] = dict.fromkeys(
     3,
 )
 
-# Tagged as if their sizes came from the data, which is so with a mask only.
+# Tagged as if output sizes depended on the data, which is true only for masks.
 _INDEXING = overloads("aten.index.Tensor")
 
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
@@ -155,12 +155,12 @@ _unsteady: set[Any] = set()
 
 
 def mutated_positions(func: Any) -> tuple[int | str, ...]:
-    """The arguments that are written: positions, and names of keyword-only ones. As the schema
-    says, and where it is silent, as `_UNSAID` does."""
+    """Returns the arguments that are written: positions, and the names of keyword-only ones. Takes
+    them from the schema, and from `_UNSAID` where the schema says nothing."""
     known = _mutated.get(func)
     if known is None:
         found: list[int | str] = [*_UNSAID.get(func, ())]
-        # A higher-order operator has no schema, and is called with functions, not to write.
+        # A higher-order operator has no schema. It calls functions and writes nothing itself.
         schema = getattr(func, "_schema", None)
         for position, argument in enumerate(schema.arguments if schema is not None else ()):
             if argument.alias_info is not None and argument.alias_info.is_write:
@@ -170,7 +170,7 @@ def mutated_positions(func: Any) -> tuple[int | str, ...]:
 
 
 def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """Statistics this call updates and a replay of it leaves alone."""
+    """Returns the statistics that this call updates and that a replay of it does not."""
     at = _STATISTICS.get(func)
     if at is None or not args[at[2]]:
         return ()
@@ -184,14 +184,14 @@ def computes_statistics(func: Any, args: Sequence[Any]) -> bool:
 
 
 def trains_at(func: Any) -> int:
-    """The argument that says whether a batch norm computes statistics; -1: it is none, or not one
-    of the CPU."""
+    """Returns the position of the argument that says whether a CPU batch norm computes statistics;
+    -1 for every other op."""
     return _TRAINS.get(func, -1)
 
 
 def statistics_of(func: Any) -> tuple[int, Any]:
-    """Where the running statistics of a batch norm stand among its arguments (-1: it is none), and
-    what computes the same without them, where that is another overload."""
+    """Returns the position of a batch norm's running statistics among its arguments (-1 if it is
+    none), and the overload that computes the same without them, if that is another one."""
     at = _STATISTICS.get(func)
     if at is None:
         return -1, None
@@ -200,7 +200,8 @@ def statistics_of(func: Any) -> tuple[int, Any]:
 
 
 def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """A call that has `hidden_writes`, for a replay: the same outputs, no statistics updated."""
+    """Returns function and arguments for a replay of a call that has `hidden_writes`: the outputs
+    are the same, no statistics are updated."""
     at = _STATISTICS[func]
     replayed = list(args)
     replayed[at[0]] = replayed[at[1]] = None
@@ -210,18 +211,19 @@ def without_statistics(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any
 
 
 def only_allocates(func: Any) -> bool:
-    """Does it write nothing of what it makes? Its bytes are other ones each time it runs, and that
-    says nothing about the op."""
+    """Returns whether an op leaves its output uninitialized, so that its bytes differ from run to
+    run."""
     return func in _ONLY_ALLOCATE
 
 
 def partly_written(func: Any) -> frozenset[int]:
-    """The outputs (by position) that have bytes which no kernel writes: other ones in each run."""
+    """Returns the positions of the outputs that contain bytes which no kernel writes, and which
+    differ from run to run."""
     return _PARTLY_WRITTEN.get(func, frozenset())
 
 
 def is_of_pytorch(func: Any) -> bool:
-    """One of PyTorch's own operators, whose schema says what it writes."""
+    """Returns whether an operator is one of PyTorch's own, whose schema says what it writes."""
     return str(getattr(func, "namespace", "")) in _NAMESPACES
 
 
@@ -234,12 +236,14 @@ def chooses_rows(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def never_again(funcs: Iterable[Any]) -> None:
-    """Treats operators as `once` from the next capture on: their bits differ from run to run."""
+    """Makes these operators `once` from the next capture on, because their bits differ from run to
+    run."""
     _unsteady.update(funcs)
 
 
 def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKind:
-    """What the overload alone tells. The capture lowers it to VIEW or ONCE by what it sees."""
+    """Returns the kind of a call as far as the overload tells. The capture may lower it to VIEW or
+    ONCE."""
     space = str(getattr(func, "namespace", ""))
     if space in _COLLECTIVES:
         return OpKind.COLLECTIVE
@@ -256,14 +260,15 @@ def first_kind(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpKi
             drop = args[position] if len(args) > position else kwargs.get("dropout_p", 0.0)
             if drop == 0.0:
                 return OpKind.PURE
-        # A generator of the user's own is not ours to rewind.
+        # We must not rewind a generator that the program has made.
         generators = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Generator)]
         return OpKind.ONCE if generators else OpKind.SEEDED
     return OpKind.PURE
 
 
 def tensors_in(*values: Any) -> Iterator[Tensor]:
-    """Tensors among arguments or outputs, in order, through lists and tuples."""
+    """Yields the tensors among arguments or outputs, in order, including those in lists, tuples and
+    dicts."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -274,7 +279,7 @@ def tensors_in(*values: Any) -> Iterator[Tensor]:
 
 
 def outputs_in(value: Any) -> Iterator[Tensor]:
-    """Tensors that a model returns: as `tensors_in`, and through the fields of data classes."""
+    """Yields the tensors that a model returns, including those in fields of data classes."""
     if isinstance(value, (list, tuple)):
         for one in value:
             yield from outputs_in(one)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies of tensors in host memory that torch's allocator does not count.
 
-A gradient check must keep a few tensors of a step, and must not add to the peak of that step: it
-would break a budget it is there to defend.
+A gradient check must keep a few tensors of a step without adding to its peak: otherwise it would
+exceed the very budget that it protects.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _MAPPED = 1 << 16
 
 
 def host_buffer(count: int) -> Any:
-    """Bytes on the host that no allocator of the framework counts; large ones in a mapping of their
-    own, which goes back to the system at once."""
+    """Returns host memory that no allocator of the framework counts. Large buffers are memory
+    mappings, which return to the system at once when they are freed."""
     return mmap.mmap(-1, count) if count >= _MAPPED else bytearray(count)
 
 
 def hide(tensor: Tensor) -> Tensor:
-    """Marks a tensor over such memory as ours, so that accounting skips it."""
+    """Marks a tensor on such memory as ours, so that accounting skips it; returns the tensor."""
     tensor.untyped_storage()._reprise_hidden = True  # type: ignore[attr-defined]
     return tensor
 
 
 def is_hidden(storage: torch.UntypedStorage) -> bool:
-    """Returns whether a storage is memory of ours that no allocator counts."""
+    """Returns whether a storage is memory of ours that is not counted."""
     return getattr(storage, "_reprise_hidden", False)
 
 
 class OutsideCopy:
-    """The content of a tensor, kept outside the allocator; `restore` makes a tensor again."""
+    """The content of a tensor, kept outside the allocator; `tensor` makes a tensor of it again."""
 
     __slots__ = (
         "_buffer",
@@ -56,7 +56,7 @@ class OutsideCopy:
         self._dtype, self._device = tensor.dtype, tensor.device
         self._requires_grad = tensor.requires_grad
         # From the first element to the last one, gaps included, so that the copy has the same
-        # strides: kernels may choose another algorithm for others.
+        # strides: with other strides a kernel may choose another algorithm.
         spans = [(n - 1) * s for n, s in zip(self._size, self._stride, strict=True)]
         self._flat = 1 + sum(spans) if tensor.numel() else 0
         self.nbytes = self._flat * tensor.element_size()
@@ -70,7 +70,8 @@ class OutsideCopy:
         return torch.frombuffer(self._buffer, dtype=self._dtype, count=self._flat)
 
     def tensor(self) -> Tensor:
-        """The tensor on the buffer; a copy on the device where that is not the host."""
+        """Returns the tensor: on the buffer if its device is the host, otherwise a copy on the
+        device."""
         if self._flat:
             flat = self._view().to(self._device)
         else:
@@ -79,7 +80,8 @@ class OutsideCopy:
 
 
 def copied(value: Any, copies: list[OutsideCopy]) -> Any:
-    """Arguments with every tensor replaced by a copy of it, noted in `copies`."""
+    """Returns the arguments with every tensor replaced by a copy, and appends the copies to
+    `copies`."""
 
     def copy(tensor: Tensor) -> OutsideCopy:
         copies.append(OutsideCopy(tensor))
@@ -89,12 +91,12 @@ def copied(value: Any, copies: list[OutsideCopy]) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Returns the arguments with tensors in the place of copies."""
+    """Returns the arguments with every copy replaced by its tensor."""
     return replaced(value, OutsideCopy, OutsideCopy.tensor)
 
 
 def replaced(value: Any, kind: type[Any], by: Callable[[Any], Any]) -> Any:
-    """Arguments with everything of one kind in them replaced."""
+    """Returns the arguments with every value of one kind replaced by `by(value)`."""
     if isinstance(value, kind):
         return by(value)
     if isinstance(value, dict):

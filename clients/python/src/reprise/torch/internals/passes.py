@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does the backward under way keep its graph for another one?
+"""Whether the current backward keeps its graph for another one.
 
-Autograd does not tell its hooks, so look at the call that is under way: on this thread, or, when
-this is a device's thread, on the one that waits for it.
+Autograd does not tell its hooks, so this module looks at the call that is running: on this thread,
+or, if this is a thread of a device, on the thread that waits for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def graph_is_kept() -> bool:
 
 
 def _keeps(frame: FrameType | None) -> bool | None:
-    """The retain_graph of the innermost backward on a stack; None: there is none."""
+    """Returns the retain_graph argument of the innermost backward on a stack; None if there is
+    none."""
     while frame is not None:
         if frame.f_code.co_name == "_engine_run_backward":
             args = frame.f_locals.get("args", ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved-tensor hooks of ours: where one fails, autograd has the tensor all the same.
+"""Guards our saved-tensor hooks: if one fails, autograd still gets its tensor.
 
 pack, unpack = packing(pack), unpacking(unpack)
 """
@@ -19,8 +19,8 @@ __all__ = ["Saved", "packing", "unpacking"]
 
 
 class Saved:
-    """What autograd keeps of a tensor where our hook has failed: the tensor, by an alias, which
-    keeps no graph alive."""
+    """What autograd keeps of a tensor whose pack hook has failed: an alias of it that keeps no
+    graph alive."""
 
     __slots__ = ("_version_of", "alias", "version")
 
@@ -38,7 +38,7 @@ class Saved:
             self.version = self.alias._version
 
     def tensor(self) -> Tensor:
-        """Returns the tensor, or raises as autograd does if it was modified."""
+        """Returns the tensor; raises the error that autograd raises if it was modified."""
         version = self._version_of(self.alias)
         if version != self.version:
             raise told(
@@ -52,7 +52,7 @@ class Saved:
 
 
 def packing(pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    """A pack hook of ours; where it fails the tensor is kept."""
+    """Guards a pack hook: if it fails, the tensor itself is kept."""
 
     def guarded(tensor: Tensor) -> Any:
         try:
@@ -67,8 +67,8 @@ def packing(pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 
 def unpacking(unpack: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
-    """An unpack hook of ours. Where it fails, what was packed says itself how it is had all the
-    same (`plainly`)."""
+    """Guards an unpack hook: if it fails, the packed object's method `plainly` returns the
+    tensor."""
 
     def guarded(packed: Any) -> Tensor:
         if type(packed) is Saved:
@@ -89,8 +89,8 @@ def unpacking(unpack: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
 
 
 def _plainly(packed: Any) -> Tensor:
-    """What was packed says itself how it is had. A tensor that was kept and not written since is
-    there even where that fails."""
+    """Returns the tensor of a packed object without the hook. If that fails too, returns the packed
+    alias, provided that it was not modified."""
     try:
         found: Tensor = packed.plainly()
     except Exception as error:

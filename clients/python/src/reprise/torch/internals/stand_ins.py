@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What takes the place of something of the program's or of torch's, and looks like it.
+"""Replacements for attributes of the program's model or of torch that look like the originals.
 
     vars(model)["forward"] = Method(model, own, around)         # a module's forward
     vars(model)["__reduce_ex__"] = Reduce(model, own, without)  # how it is copied and pickled
     torch.manager = Lifted(torch.manager, off, on)              # a context manager
 
-A program that inspects, copies, pickles or exports its model finds it as it was.
+A program that inspects, copies, pickles or exports its model finds the originals.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Lifted", "Method", "Reduce"]
 
 
 class Method:
-    """Stands in `vars(model)["forward"]` and looks like the method whose place it takes; its calls
-    go to `around_(plain, args, kwargs)`. Holds the module weakly, as a method would not: a module
-    must not be what keeps itself alive."""
+    """Replaces `vars(model)["forward"]` and looks like the original method; its calls go to
+    `around_(plain, args, kwargs)`. Unlike a bound method it refers to the module weakly, because a
+    module must not keep itself alive."""
 
     def __init__(self, model: Any, own: Any, around_: Callable[..., Any]) -> None:
         self._model = weakref.ref(model)
-        self._own = own  # what the program had put there
+        self._own = own  # what the program had put there, if anything
         self._around = around_
 
     @property
@@ -52,7 +52,7 @@ class Method:
             return self.plain(*args, **kwargs)  # the compiler sees the model as it was
         return around(self._around, self.plain, args, kwargs)
 
-    # A method for who asks: inspect, torch.jit, torch.export, pickle.
+    # inspect, torch.jit, torch.export and pickle must take it for a method.
     __class__: Any = property(lambda self: type(self.__wrapped__))
 
     @property
@@ -75,8 +75,8 @@ class Method:
 
 
 class Reduce:
-    """Stands in `vars(model)["__reduce_ex__"]`: how the module is copied and pickled, its state
-    `without` ours."""
+    """Replaces `vars(model)["__reduce_ex__"]`: the module is copied and pickled with the state that
+    `without` returns, which has nothing of ours."""
 
     def __init__(self, model: Any, own: Any, without: Callable[[Any], Any]) -> None:
         self._model = weakref.ref(model)
@@ -102,8 +102,8 @@ class Reduce:
 
 
 class Lifted:
-    """Stands in for a context manager of torch's, inside which something of ours is taken off:
-    `off(taken)` adds to a list what it takes, `on(taken)` puts that back."""
+    """Replaces a context manager of torch's, inside which our hooks are removed: `off(taken)`
+    appends to a list what it removes, `on(taken)` restores that."""
 
     def __init__(
         self, plain: Any, off: Callable[[list[Any]], None], on: Callable[[list[Any]], None]

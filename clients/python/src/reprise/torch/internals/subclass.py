@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that stand for others: DTensor and other subclasses that take their calls apart.
+"""Tensor subclasses that wrap other tensors, such as DTensor.
 
-    lacks_memory(tensor)      # its storage has a size and no bytes
+    lacks_memory(tensor)      # its storage has a size but no bytes
     parts_of(tensor)          # the plain tensors in it; of a plain tensor, itself
     saved_alias(tensor)       # what a saved-tensor hook keeps
     version_of(tensor)        # changes when it is written
 
-Such a tensor may have no bytes of its own: they are in its parts, which are found by themselves.
-An alias has to be of the same class, or autograd goes on with another kind of tensor than the
-program had. It keeps no graph alive, and making it calls no operator where the class says how it is
-put together (`__tensor_flatten__`): dispatch modes count what they see.
+Such a tensor may have no bytes of its own: they are in its parts, which are tensors themselves. An
+alias must have the same class, or autograd would go on with another kind of tensor than the program
+had. It keeps no graph alive. If the class says how it is put together (`__tensor_flatten__`),
+making an alias calls no operator, because dispatch modes count the operators that they see.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 __all__ = ["is_wrapper", "lacks_memory", "parts_of", "saved_alias", "version_of"]
 
-# A fake tensor stands for nothing else.
+# A fake tensor wraps no other tensor.
 _OTHERS = frozenset({Tensor, torch.nn.Parameter, FakeTensor})
 _keys: Any = torch._C._dispatch_keys
 _PYTHON = torch._C.DispatchKey.Python
@@ -48,7 +48,7 @@ def lacks_memory(tensor: Tensor) -> bool:
 
 
 def parts_of(tensor: Tensor) -> list[Tensor]:
-    """The tensors that its bytes are in; none: they are not known."""
+    """Returns the tensors that hold the bytes; empty if they are not known."""
     if not is_wrapper(tensor):
         return [tensor]
     if is_traceable_wrapper_subclass(tensor):
@@ -57,7 +57,8 @@ def parts_of(tensor: Tensor) -> list[Tensor]:
 
 
 def saved_alias(tensor: Tensor) -> Tensor:
-    """Returns an alias of the same class without its graph, unseen by dispatch modes."""
+    """Returns an alias of the same class without its graph. Dispatch modes do not see it being
+    made."""
     if not is_wrapper(tensor):
         guard = torch._C._DisableTorchDispatch()
         try:
@@ -77,14 +78,14 @@ def saved_alias(tensor: Tensor) -> Tensor:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Higher after every write to it or to one of its parts."""
+    """Returns a number that grows with every write to the tensor or to one of its parts."""
     if not is_wrapper(tensor):
         return tensor._version
     return tensor._version + sum(part._version for part in parts_of(tensor) if part is not tensor)
 
 
 def _held(tensor: Any) -> dict[str, Tensor]:
-    """By name, the tensors that one is put together from."""
+    """Returns the tensors that a wrapper consists of, by attribute name."""
     names, _ = tensor.__tensor_flatten__()
     found = {name: getattr(tensor, name) for name in names}
     return {name: held for name, held in found.items() if isinstance(held, Tensor)}

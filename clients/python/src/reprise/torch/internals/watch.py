@@ -1,26 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees what the program writes between the forward of a planned step and the last replay.
+"""Watches what the program writes between the forward of a planned step and its last replay.
 
     watch(run)                       # the root's forward is over
     ...the program's own code: the loss, whatever it does to tensors it holds...
     loss.backward()                  # ...its hooks, the backwards of its own functions...
 
-A recorded call holds its inputs, and the program may write one of them after the forward: a static
-input buffer filled with the next batch, a hidden state reset in place, a parameter that an
-optimizer steps as soon as it has its gradient. Plain training does not mind where autograd has not
-saved that tensor, so planned training must not either: just before the write the record gets a
-private copy of what it holds. The captured step need not have done it.
+A recorded call holds its inputs, and the program may write one of them after the forward: it fills
+a static input buffer with the next batch, resets a hidden state in place, steps a parameter as soon
+as its gradient exists. Without a plan that is allowed if autograd has not saved the tensor, so it
+must be allowed under a plan: just before the write, the record gets a private copy of the tensor.
+The captured step need not have contained that write.
 
-Between forward and backward a dispatch mode looks at every op. It must not be there during the
-backward (autograd would add gradients up out of place, and every op would pass through Python), and
-it cannot leave in the middle of one, so the one call that starts the engine is wrapped while a run
-is watched. In the backward the engine writes nothing that a record holds; Python code may. A
-function mode sees what Python calls and nothing of what the engine does, and a call that may write
-something held runs under the dispatch mode.
+Between forward and backward a dispatch mode sees every op. It must not be active during the
+backward (autograd would add gradients out of place, and every op would pass through Python), and it
+cannot be removed in the middle of one, so the one call that starts the engine is wrapped while a
+run is watched. During the backward the engine writes nothing that a record holds, but Python code
+may. A function mode sees what Python calls and nothing of what the engine does, and it runs a call
+that may write a held tensor under the dispatch mode.
 
-What passes both, and so shows only in the version counter, ends in an error at the replay
-(replay.py): code in another language that is called from a hook. So does everything where this
-torch has no such call to wrap.
+A write that both modes miss, such as that of a hook in another language, shows only in the version
+counter, and the replay raises an error (replay.py). So does every write if this torch has no such
+call to wrap.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Watched(Protocol):
     """A run whose records may still be replayed."""
 
     def before_write(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Copies what the records hold of what this call writes."""
+        """Copies the tensors that the records hold and that this call is about to write."""
 
     def holds(self, storages: Iterable[int]) -> bool:
         """Returns whether a live record holds a tensor on one of these storages."""
@@ -61,31 +61,32 @@ _open: list[_Between] = []
 
 
 def open_watches() -> int:
-    """How many dispatch modes on the stack are watches: they are not the program's."""
+    """Returns how many dispatch modes on the stack are watches, not the program's."""
     return len(_open)
 
 
 def watch(run: Watched) -> None:
-    """From now on until nothing of the run can be replayed any more."""
+    """Watches writes until nothing of the run can be replayed any more."""
     if all(known() is not run for known in _runs):
         _runs.append(weakref.ref(run))
     _open_between()
 
 
 def close_watches() -> None:
-    """A step, a forward or a backward begins, or Reprise goes away."""
+    """Stops watching, because a step, a forward or a backward begins, or Reprise is removed."""
     for between in reversed(_open.copy()):
         between.close()
 
 
 def _waiting() -> list[Watched]:
-    """The runs that are still to be watched; forgets the others."""
+    """Returns the runs that must still be watched, and forgets the others."""
     found = [(known, run) for known in _runs if (run := known()) is not None and run.waits()]
     _runs[:] = [known for known, _ in found]
     return [run for _, run in found]
 
 
 def _open_between() -> None:
+    """Watches the remaining runs until the next backward begins."""
     close_watches()
     runs = _waiting()
     if runs:
@@ -103,18 +104,19 @@ class _Writes(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """A loss that is compiled stays compiled."""
+        """Tells torch that compiled code may run under this mode, so that a compiled loss stays
+        compiled."""
         return True
 
     def op(self, op: Op, types: Any) -> Any:
         if not PLAIN_TYPES.issuperset(types):
-            return NotImplemented  # a subclass takes its call apart, its inner writes come here
+            return NotImplemented  # the subclass makes inner calls, whose writes come here
         try:
             self._before(op)
         except Exception as error:
             if not caught(error):
                 raise
-            self._before(op)  # what comes is written in any case
+            self._before(op)  # once more: the write follows in any case
         return op.run()
 
     def _before(self, op: Op) -> None:
@@ -138,18 +140,18 @@ class _Between(_Writes):
     @staticmethod
     def _run(engine: Any, *args: Any, **kwargs: Any) -> Any:
         close_watches()
-        # A hook that runs a backward of its own calls it below the mode.
+        # A hook may call another backward, below the mode.
         around(_nested)
         try:
             out = _nested(engine, *args, **kwargs)
         finally:
             no_longer(_nested)
-        quietly(_open_between)  # a graph that is kept
+        quietly(_open_between)  # a graph that was kept may be replayed again
         return out
 
     def close(self) -> None:
-        """No more. Under a mode of the program's, or on another thread, it stays where it is, does
-        nothing, and goes at the next occasion."""
+        """Stops watching. Under a mode of the program, or on another thread, the mode cannot be
+        removed: it does nothing until it is removed at the next opportunity."""
         self._runs = []
         no_longer(self._run)
         stack = _get_current_dispatch_mode_stack()
@@ -159,12 +161,14 @@ class _Between(_Writes):
 
 
 def _nested(engine: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls the engine while writes of Python code are watched."""
     with _During(_waiting()):
         return engine(*args, **kwargs)
 
 
 class _During(FunctionMode):
-    """One backward. The engine takes it along to the threads it works on."""
+    """Watches the writes of Python code during one backward. The engine takes it along to its
+    threads."""
 
     def __init__(self, runs: list[Watched]) -> None:
         super().__init__()
@@ -181,8 +185,9 @@ class _During(FunctionMode):
 
 
 def _may_write(func: Any, kwargs: dict[str, Any]) -> bool:
-    """Of what Python calls: add_, __setitem__, __iadd__, anything with `out`; and what does not say
-    so by its name, as overloads and functions that are Python themselves."""
+    """Returns whether a function that Python calls may write one of its arguments: `add_`,
+    `__setitem__`, `__iadd__`, anything with `out`, and overloads and Python functions, whose names
+    do not tell."""
     name = getattr(func, "__name__", "_")
     if name.startswith("__"):
         return name == "__setitem__" or name.startswith("__i")
@@ -191,6 +196,7 @@ def _may_write(func: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _storages(arguments: tuple[Any, ...]) -> list[int]:
+    """Returns the identities of the storages of all tensors among the arguments."""
     found = []
     for tensor in tensors_in(*arguments):
         if isinstance(tensor, Tensor):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes are alive, and when a look at a step has to stand aside."""
+"""Measures live bytes and step times, and detects when a step must not be observed."""

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that torch's CUDA allocator holds on one device, by its own counters.
+"""Measures the memory of one GPU through the counters of torch's CUDA allocator.
 
     meter = CudaMeter(torch.device("cuda:1"))
     meter.start(0)
     ... a step ...
-    meter.peak()              # most bytes that were asked for at once since start or reset_peak
-    meter.take_beyond()       # what the allocator took of the device beyond that
+    meter.peak()              # most bytes requested at once since start or reset_peak
+    meter.take_beyond()       # device memory that the allocator took beyond that
 
-What is counted is all that this process has asked of the allocator on this device, tensors that
-Python does not see included: the workspaces that cuBLAS keeps, buffers of extensions. Memory taken
-past torch's allocator (NCCL, libraries) is in no figure. The counters are of the host: no read
-waits for the device.
+The counters include every allocation that this process requested on the device, also those that
+Python does not see: cuBLAS workspaces, buffers of extensions. Memory allocated without torch's
+allocator (NCCL, other libraries) is not included. The counters live on the host, so reading them
+never waits for the device.
 """
 
 from __future__ import annotations
@@ -32,27 +32,29 @@ NATIVE, ASYNC = "native", "cudaMallocAsync"
 
 
 def device_index(device: torch.device) -> int:
-    """The number of a CUDA device; of one without a number, that of the current one."""
+    """Returns the number of a CUDA device; for a device without a number, that of the current
+    one."""
     return torch.cuda.current_device() if device.index is None else device.index
 
 
 def expandable() -> bool:
-    """Are the allocator's segments expandable? Free parts of those are given back when memory is
-    short."""
+    """Returns whether the allocator's segments are expandable, so that it can return their free
+    parts when memory is short."""
     settings = getattr(torch._C, "_accelerator_getAllocatorSettings", str)()
     named = [os.environ.get(name, "") for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")]
     return any("expandable_segments:true" in text.lower() for text in (settings, *named))
 
 
 class CudaMeter:
-    """Of one device. `requested_bytes` are what was asked for, the figure that a plan predicts; the
-    backend cudaMallocAsync does not count them, and its `allocated_bytes` stand in."""
+    """The meter of one CUDA device. It reads `requested_bytes`, the figure that a plan predicts.
+    The backend cudaMallocAsync does not count requested bytes, so `allocated_bytes` is used
+    there."""
 
     name = "cuda"
     has_events = False
 
     def __init__(self, device: torch.device) -> None:
-        """RepriseError: there is no such device, or its allocator counts nothing."""
+        """Raises RepriseError if there is no such device or its allocator has no counters."""
         if not torch.cuda.is_available():
             raise RepriseError(f"device {device}: this torch sees no CUDA device")
         backend = torch.cuda.get_allocator_backend()
@@ -65,24 +67,24 @@ class CudaMeter:
         self._counter = "requested_bytes" if self._native else "allocated_bytes"
         self._index = device_index(device)
         self._expandable = expandable()
-        self._highest = 0  # asked for at once, since the last take_beyond
+        self._highest = 0  # requested at once, since the last take_beyond
         self._highest_taken = 0
 
     @property
     def exact(self) -> bool:
-        """True if the bytes are those that were requested."""
+        """Whether the counted bytes are those that were requested."""
         return self._native
 
     @property
     def why(self) -> str:
-        """Why they are not; empty: they are."""
+        """Why the meter is not exact; empty if it is."""
         if self._native:
             return ""
         return f"the allocator {ASYNC} does not count the bytes that tensors ask for, only its own"
 
     def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
-        """Starts a new peak. What is alive already is known to the allocator: neither argument
-        matters."""
+        """Starts a new peak. Both arguments are ignored: the allocator already knows what is
+        alive."""
         self.reset_peak()
         self.take_beyond()
 
@@ -94,28 +96,29 @@ class CudaMeter:
         return int(self._stats()[self._counter]["all"]["current"])
 
     def peak(self) -> int:
-        """Most bytes alive at once since start or the last reset_peak."""
+        """Returns the most bytes alive at once since `start` or the last `reset_peak`."""
         stats = self._stats()
         self._note(stats)
         return int(stats[self._counter]["all"]["peak"])
 
     def reset_peak(self) -> None:
-        """Makes peak() start again from live()."""
+        """Resets the peak to the current value of `live()`."""
         self._note(self._stats())
         torch.cuda.reset_peak_memory_stats(self._index)
 
     def take_beyond(self) -> int:
-        """Bytes of the device that the allocator needed beyond those that were asked for, since the
-        last call: its rounding, and free parts of segments that something else lives in. A segment
-        that is free as a whole is given back when memory is short, and does not count."""
+        """Returns the device memory that the allocator needed beyond the requested bytes since the
+        last call: its rounding, and free parts of segments that also hold live blocks. A segment
+        that is entirely free is not included, because the allocator returns it when memory is
+        short."""
         self._note(self._stats())
         beyond = self._highest_taken - self._highest
         self._highest = self._highest_taken = 0
         return max(0, beyond)
 
     def blocks(self) -> list[tuple[int, int, int]]:
-        """What is alive now: address, bytes asked for, bytes set aside. cudaMallocAsync keeps no
-        list."""
+        """Returns the live blocks, largest first, as (address, requested bytes, allocated bytes).
+        Empty for cudaMallocAsync, which keeps no list."""
         if not self._native:
             return []
         found = []
@@ -141,7 +144,7 @@ class CudaMeter:
         return torch.cuda.memory_stats_as_nested_dict(self._index)
 
     def _note(self, stats: dict[str, Any]) -> None:
-        """Peaks of the time until now, before somebody resets them."""
+        """Updates the highest values seen, before somebody resets the allocator's peaks."""
         self._highest = max(self._highest, stats[self._counter]["all"]["peak"])
         taken = stats["allocated_bytes"]["all"]["peak"]
         if self._native and not self._expandable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many bytes of tensors are alive, and the most that were since a reset.
+"""Counts the bytes of live tensors and their peak since a reset.
 
     meter = open_meter("cpu")
     meter.start(baseline_bytes)     # alive already: parameters, buffers, optimizer state
@@ -7,10 +7,10 @@
     meter.peak()                    # most bytes alive since start or reset_peak
     meter.stop()
 
-Bytes are those asked of the allocator, without its rounding, so that they are
-the sizes of the step graph. What was alive before `start` is the baseline, which
-stays, but for tensors that the meter is told of. docs/measuring.md says what each
-meter sees and what none of them can.
+The meters count the bytes that were requested, without the allocator's rounding, so
+that they equal the sizes in the step graph. What was alive before `start` is the
+baseline. It stays constant, except for tensors that `start` was given.
+docs/measuring.md says what each meter sees and what none of them can see.
 """
 
 from __future__ import annotations
@@ -37,55 +37,56 @@ class Meter(Protocol):
 
     @property
     def name(self) -> str:
-        """ "probe", "storage" or "cuda"; shown to people."""
+        """The kind of the meter, as users read it: "probe", "storage" or "cuda"."""
 
     @property
     def exact(self) -> bool:
-        """Every allocation of the framework is seen, those inside an op too. May turn false
-        while it runs."""
+        """Whether every allocation of the framework is seen, including those inside ops. It may
+        become false while the meter runs."""
 
     @property
     def why(self) -> str:
-        """Why it is not exact; empty when it is."""
+        """Why the meter is not exact; empty if it is."""
 
     @property
     def has_events(self) -> bool:
-        """events_begin sends records; without, only peaks are known."""
+        """Whether `events_begin` sends records. If not, only peaks are known."""
 
     def start(self, baseline_bytes: int, alive: Iterable[torch.Tensor] = ()) -> None:
-        """Starts counting: live() is `baseline_bytes` now. `alive`: the tensors which that is of;
-        a meter that is told them sees them go."""
+        """Starts counting, with `live()` equal to `baseline_bytes`. `alive` are the tensors that
+        these bytes belong to: the meter subtracts those that die."""
 
     def stop(self) -> None:
-        """Stops counting and leaves the process as it was. Idempotent."""
+        """Stops counting and restores the process. Calling it again does nothing."""
 
     def live(self) -> int:
         """Returns how many bytes are alive now."""
 
     def peak(self) -> int:
-        """Most bytes alive since start or the last reset_peak."""
+        """Returns the most bytes alive since `start` or the last `reset_peak`."""
 
     def reset_peak(self) -> None:
-        """Makes peak() start again from live()."""
+        """Resets the peak to the current value of `live()`."""
 
     def take_beyond(self) -> int:
-        """Bytes that the allocator needed of the device beyond those asked for, at most, since the
-        last call. 0 where that is not known."""
+        """Returns an upper bound of the device memory that the allocator needed beyond the
+        requested bytes since the last call; 0 if it is not known."""
 
     def blocks(self) -> list[tuple[int, int, int]]:
-        """What is alive now: address, bytes asked for, bytes set aside (0: not known). The largest
-        MOST_BLOCKS of them; none where the meter keeps no list."""
+        """Returns the largest MOST_BLOCKS live blocks as (address, requested bytes, allocated bytes
+        or 0 if not known). Empty if the meter keeps no list."""
 
     def events_begin(self, agent: Agent) -> None:
-        """From now on every allocation and free is also sent as a record, after one BASELINE
-        record with what is alive."""
+        """Sends every allocation and free as a record from now on, after one BASELINE record with
+        the bytes that are alive."""
 
     def events_end(self) -> None:
         """Stops recording allocations."""
 
 
 def open_meter(device: str | torch.device = "cpu") -> Meter:
-    """The best meter that works here for a device ("cpu", "cuda:0")."""
+    """Returns the best meter that works here for a device ("cpu", "cuda:0"). Raises RepriseError if
+    the memory of the device cannot be measured."""
     device = torch.device(device)
     if device.type == "cuda":
         return CudaMeter(device)
@@ -98,23 +99,25 @@ def open_meter(device: str | torch.device = "cpu") -> Meter:
 
 
 class ProbeMeter:
-    """Wraps the CPU allocator (probe.cc). Exact, on all threads, about 0.1 us per event."""
+    """Wraps the CPU allocator (probe.cc). It is exact, covers all threads and costs about 0.1 us
+    per event."""
 
     name = "probe"
     has_events = True
 
-    # Several models may be measured at once, over one probe: who resets its peak keeps it for the
-    # others first.
+    # Several models may be measured at once with one probe: a meter that resets the peak saves it
+    # for the others first.
     _all: ClassVar[weakref.WeakSet[ProbeMeter]] = weakref.WeakSet()
 
     def __init__(self) -> None:
-        """Installs nothing yet. RepriseError: the probe cannot be built or loaded."""
+        """Loads the probe, but does not install it. Raises RepriseError if it cannot be built or
+        loaded."""
         self._probe = probe.load()
         self._kept = 0  # the probe's peak before somebody else's reset
         self._running = False
         # live() minus what the probe has counted since it was loaded.
         self._offset = 0
-        # Storages from before the probe, whose end it does not see.
+        # Storages allocated before the probe was installed. It does not see them freed.
         self._before: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     @property
@@ -146,17 +149,21 @@ class ProbeMeter:
         self.reset_peak()
 
     def _follow(self, alive: dict[int, torch.UntypedStorage]) -> None:
-        """Not all that is alive is the probe's, and not all of the probe's is a tensor in Python:
-        autograd and caches of torch may hold blocks that an earlier meter has counted."""
+        """Corrects the offset for blocks that the probe and the given storages do not share. Some
+        live storages are older than the probe: they are watched until they die. Some of the probe's
+        blocks belong to no tensor in Python: autograd and caches of torch may hold blocks that an
+        earlier meter has counted."""
         blocks = {address: size for address, size, _ in self.blocks()}
         if len(blocks) == MOST_BLOCKS:
-            return  # not all of them
+            return  # the list is not complete
         for key, storage in alive.items():
             if blocks.pop(storage.data_ptr(), None) is None:
                 self._before[key] = weakref.ref(storage, quiet(self._gone(key, storage.nbytes())))
         self._offset += sum(blocks.values())
 
     def _gone(self, key: int, size: int) -> Callable[[object], None]:
+        """Returns a callback that subtracts a storage from before the probe when it dies."""
+
         def gone(_: object) -> None:
             if self._before.pop(key, None) is not None:
                 self._offset -= size
@@ -186,7 +193,7 @@ class ProbeMeter:
         self._kept = 0
 
     def take_beyond(self) -> int:
-        """What malloc takes beyond is not known."""
+        """Returns 0: what malloc takes beyond the requested bytes is not known."""
         return 0
 
     def blocks(self) -> list[tuple[int, int, int]]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and loads the probe (compiled/probe.cc), the exact meter of the CPU's memory.
+"""Builds and loads the probe (compiled/probe.cc), the exact meter of CPU memory.
 
-    python -m reprise.torch.meter.probe build       # ahead of time; prints where it is
+    python -m reprise.torch.meter.probe build       # builds ahead of time; prints the path
 
-Compiled in about a second (native.py), loaded by ctypes and never unloaded. Everything that can go
-wrong is a `RepriseError` with one sentence; the caller then falls back to a meter in Python.
+The probe compiles in about a second (native.py), is loaded with ctypes and never unloaded. Every
+failure is a `RepriseError` with one sentence; the caller then uses the meter in Python.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 
 @cache
 def load() -> ctypes.PyDLL:
-    """The probe, built first where it is not in the cache."""
+    """Returns the probe, and builds it first if it is not in the cache. Raises RepriseError if that
+    fails."""
     folder = PROBE.cache_folder()
     if folder is None:
         # A library may be deleted once it is mapped.
@@ -55,6 +56,8 @@ def load() -> ctypes.PyDLL:
 
 
 def _open(path: Path) -> ctypes.PyDLL:
+    """Loads the probe from `path` and declares its functions. Raises RepriseError if it cannot be
+    loaded."""
     try:
         library = ctypes.PyDLL(str(path))
     except OSError as error:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many more bytes a device can give, whether host memory is somewhere else, and how large the
-whole is.
+"""How many more bytes a device can provide, and how large it is in total.
 
     room = room_on(device)       # None: not known
     room.bytes, room.what, room.host_apart
-    capacity(device)             # of a GPU: what this process can have in all
-    advice(device)               # of a GPU: what would leave less of it unused
+    capacity(device)             # of a GPU: the most this process can have in total
+    advice(device)               # of a GPU: a setting that would waste less of it
     share_of("90%", device, meter.live())     # what the planner must know for such a budget
     in_bytes("90%", device, alive)            # such a budget as a number of bytes
 
-On a GPU it is what the driver has free, within the share that the process has set itself, and what
-torch's allocator holds unused; not the free parts of segments that something else lives in, which
-are of use only to what is smaller, unless segments are expandable. On the CPU it is the
-tightest of the limits that end a process: its own (RLIMIT_DATA, RLIMIT_AS), its control group's,
-and what the machine has available. Of these only RLIMIT_DATA leaves host copies out, which lie in
-shared mappings (host.py). The whole is the smallest of the same limits and the machine's memory.
+On a GPU the room is what the driver has free, within the share that the process has set for itself,
+plus what torch's allocator holds unused. Free parts of segments that also hold live blocks are not
+included, because only smaller tensors fit there, unless segments are expandable. On the CPU it is
+the tightest of the limits that end a process: its own (RLIMIT_DATA, RLIMIT_AS), its control
+group's, and the machine's available memory. Only RLIMIT_DATA does not count saved tensors in host
+memory, because those are shared mappings (host.py). The total is the smallest of the same limits
+and the machine's memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-WORTH_A_WORD = 0.05  # share of a GPU in fragments
+WORTH_A_WORD = 0.05  # the share of a GPU in fragments from which on we give advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class Room:
     """How many bytes can still be allocated, and under which limit."""
 
     bytes: int
-    what: str  # the limit, for people
-    host_apart: bool  # copies in host memory take nothing of it
+    what: str  # the limit, as users read it
+    host_apart: bool  # copies in host memory do not count towards the limit
 
 
 def room_on(device: torch.device) -> Room | None:
-    """Returns the room under the tightest limit of a device, if any is known."""
+    """Returns the room under the tightest limit of a device, or None if no limit is known."""
     if device.type == "cuda":
         return _on_gpu(device)
     if device.type != "cpu":
@@ -63,20 +63,22 @@ def room_on(device: torch.device) -> Room | None:
 
 
 def capacity(device: torch.device) -> int:
-    """Bytes of a GPU that this process can have in all: those it has, and those that are free."""
+    """Returns how many bytes of a GPU this process can have in total: those that it has and those
+    that are free."""
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
     return min(int(free) + reserved, int(total * _own_share(device)))
 
 
 def _own_share(device: torch.device) -> float:
-    """The part of a GPU that the process has set itself."""
+    """Returns the fraction of a GPU that the process has limited itself to."""
     share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
     return float(share)
 
 
 def advice(device: torch.device) -> str:
-    """For a job that ran out of a GPU part of which it holds and cannot use; else empty."""
+    """Returns advice for a job that ran out of GPU memory while a part of it lies in fragments;
+    empty if there is none to give."""
     if device.type != "cuda" or expandable():
         return ""
     counters = torch.cuda.memory_stats_as_nested_dict(device)
@@ -90,6 +92,7 @@ def advice(device: torch.device) -> str:
 
 
 def _on_gpu(device: torch.device) -> Room:
+    """Returns the room on a GPU."""
     counters = torch.cuda.memory_stats_as_nested_dict(device)
 
     def now(name: str) -> int:
@@ -101,7 +104,8 @@ def _on_gpu(device: torch.device) -> Room:
 
 
 def whole_of(device: torch.device) -> int | None:
-    """Bytes of the device that this process may have at most: a "90%" is of that."""
+    """Returns the most bytes of the device that this process may have, which a budget of "90%"
+    refers to; None if it is not known."""
     if device.type == "cuda":
         _, total = torch.cuda.mem_get_info(device)
         return int(total * _own_share(device))
@@ -116,8 +120,8 @@ def whole_of(device: torch.device) -> int | None:
 
 
 def share_of(budget: str, device: torch.device, held_bytes: int) -> dict[str, int]:
-    """What `Agent.submit_graph` needs beside such a budget: the whole for a share of it; what is
-    free, and what the job itself holds, for "fit"; nothing for any other."""
+    """Returns what `Agent.submit_graph` needs in addition to this budget: the total for a
+    percentage; what is free plus what the job holds for "fit"; nothing for any other budget."""
     if budget.endswith("%"):
         return {"device_bytes": whole_of(device) or 0}
     if budget == "fit" and (room := room_on(device)) is not None:
@@ -126,8 +130,8 @@ def share_of(budget: str, device: torch.device, held_bytes: int) -> dict[str, in
 
 
 def in_bytes(budget: str, device: torch.device, held_bytes: int) -> str:
-    """A share of the device or "fit" as a number of bytes, where the device's are known; any other
-    budget as it is."""
+    """Returns a percentage or "fit" as a number of bytes if the device's bytes are known; any other
+    budget unchanged."""
     known = share_of(budget, device, held_bytes)
     if budget.endswith("%") and known.get("device_bytes"):
         return str(int(known["device_bytes"] * float(budget[:-1]) / 100))
@@ -137,7 +141,8 @@ def in_bytes(budget: str, device: torch.device, held_bytes: int) -> str:
 
 
 def _own_limits() -> list[Room]:
-    """Limits of this process: data are its private writable pages, the address space is all."""
+    """Returns the room under the limits of this process: RLIMIT_DATA limits its private writable
+    pages, RLIMIT_AS its address space."""
     status = _fields(Path("/proc/self/status"))
     found = []
     for which, field, name, apart in (
@@ -151,7 +156,7 @@ def _own_limits() -> list[Room]:
 
 
 def _group_limit() -> list[Room]:
-    """The memory of the control groups; their page cache can be given back."""
+    """Returns the room under the limits of the control groups. Their page cache counts as free."""
     return [
         Room(max(0, most - used + cache), "the control group's memory", False)
         for most, used, cache in _groups()
@@ -159,8 +164,8 @@ def _group_limit() -> list[Room]:
 
 
 def _groups() -> list[tuple[int, int, int]]:
-    """Limit, use and page cache of the control group (version 2) and of those around it, where
-    they have a limit."""
+    """Returns limit, use and page cache of the control group (version 2) and of each of its parents
+    that has a limit."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         own = next(line[3:].strip("/") for line in lines if line.startswith("0::"))
@@ -180,6 +185,7 @@ def _groups() -> list[tuple[int, int, int]]:
 
 
 def _available() -> list[Room]:
+    """Returns the available memory of the machine."""
     free = _fields(Path("/proc/meminfo")).get("MemAvailable")
     return [] if free is None else [Room(free, "the machine's memory", host_apart=False)]
 

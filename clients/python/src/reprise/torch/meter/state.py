@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When Reprise must stand aside, and what is alive before a step."""
+"""Detects when hooks must not be set, and lists what is alive before a step."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _GRADIENT, _STATE = 2, 3  # reprise.v1.Category
 
 
 def blocked() -> str:
-    """Why hooks must not be set for the forward that begins now; empty: nothing is in the way.
+    """Returns why hooks must not be set for the forward that is about to begin; empty if nothing
+    prevents it.
 
-    Only the innermost pair of saved-tensor hooks is applied by autograd, so hooks around the model
-    (checkpointing, offload) are the program's decision and stay."""
+    Autograd applies only the innermost pair of saved-tensor hooks. Hooks around the model
+    (checkpointing, offload) are the program's decision, so they stay."""
     autograd: Any = torch._C._autograd
     if not autograd._saved_tensors_hooks_is_enabled():
         return "saved-tensor hooks are switched off around the model"
@@ -56,46 +57,50 @@ def blocked() -> str:
 
 
 def captures_graph(device: torch.device) -> bool:
-    """Are ops of this thread recorded into a CUDA graph? Nothing may wait for the device then, and
-    what a replay of the graph does is seen by nobody."""
+    """Returns whether ops of this thread are being recorded into a CUDA graph. Nothing may wait for
+    the device then, and nobody observes what a replay of the graph does."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def model_device(model: nn.Module) -> torch.device:
-    """The one device of a model's parameters."""
+    """Returns the device of a model's first parameter or buffer; the CPU if it has none."""
     for tensor in (*model.parameters(), *model.buffers()):
         return tensor.device
     return torch.device("cpu")
 
 
 def now_ns(device: torch.device) -> int:
-    """The host clock once the device has done what it was given."""
+    """Returns the host time, after waiting until the device has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter_ns()
 
 
 def stream_of(device: torch.device) -> Callable[[], Any]:
-    """Tells the stream that ops of this thread go to, in a word to compare."""
+    """Returns a function that returns the stream to which ops of this thread go, as a value to
+    compare."""
     if device.type == "cuda":
         raw: Any = torch._C._cuda_getCurrentRawStream
         return partial(raw, device_index(device))
-    return torch.cpu.current_stream  # has no queue; a program may name one all the same
+    return torch.cpu.current_stream  # the CPU has no queues, but a program may still name a stream
 
 
 def work_clock(device: torch.device) -> Callable[[], int]:
-    """The CPU time of this thread where it is the only one that computes: a busy machine stretches
-    the time on the wall, here more and there less. Elsewhere the clock on the wall."""
+    """Returns a clock for the work of a step. It is the CPU time of this thread if no other thread
+    computes, because other processes on a busy machine stretch wall time unevenly; otherwise it is
+    wall time."""
     one = device.type == "cpu" and torch.get_num_threads() == 1
     return time.thread_time_ns if one else partial(now_ns, device)
 
 
 def alive_bytes(device: torch.device) -> int:
-    """Bytes of every tensor that is alive on the device, every storage once."""
+    """Returns the bytes of all tensors that are alive on the device, counting every storage
+    once."""
     return _bytes_of(alive_tensors(device))
 
 
 def _bytes_of(tensors: list[Tensor]) -> int:
+    """Returns the bytes of the tensors' storages, counting every storage once."""
     sizes: dict[int, int] = {}
     for tensor in tensors:
         storage = tensor.untyped_storage()
@@ -104,19 +109,22 @@ def _bytes_of(tensors: list[Tensor]) -> int:
 
 
 def start_counting(meter: Meter, device: torch.device, collected: bool = True) -> None:
-    """Starts a meter with all that is alive now. Without `collected`, garbage that waits for the
-    collector is among it, and is seen to die later: for whoever takes no figure before the next
-    collection. In a program with torch alone in it, one takes 0.2 s of CPU time."""
+    """Starts a meter with everything that is alive now. Without `collected`, garbage that waits for
+    the collector is included and seen to die later; use that only if no figure is read before the
+    next collection. A collection takes 0.2 s of CPU time in a program that has imported only
+    torch."""
     alive = alive_tensors(device, collected)
     meter.start(_bytes_of(alive), alive)
 
 
 def alive_tensors(device: torch.device, collected: bool = True) -> list[Tensor]:
-    """Every tensor of the process on the device that Python knows of. `type()` and not
-    `isinstance`: asking a lazy proxy for its class could run it. A fake tensor, as torch.compile
-    leaves them behind, is not on the device that it names: its storage says so. Of a tensor that
-    stands for others (DTensor) those are found: they have the bytes. `collected`: without garbage
-    that waits for the collector, which would count as alive and die in the middle of a step."""
+    """Returns every tensor on the device that Python knows of. With `collected`, garbage is
+    collected first: it would count as alive and die in the middle of a step.
+
+    It asks for `type()`, not `isinstance`, because asking a lazy proxy for its class could run it.
+    A fake tensor, as torch.compile leaves them behind, is not on the device that it names, so the
+    device of its storage counts. A wrapper (DTensor) is skipped: its parts, which hold the bytes,
+    are found on their own."""
     if collected:
         gc.collect()
     found = []
@@ -124,7 +132,7 @@ def alive_tensors(device: torch.device, collected: bool = True) -> list[Tensor]:
     kinds = {kind for kind in set(map(type, things)) if issubclass(kind, Tensor)}
     for thing in things:
         if type(thing) in kinds:
-            # Only what torch itself refuses is passed over in silence.
+            # Only tensors for which torch itself raises an error are skipped silently.
             try:
                 dense = thing.layout == torch.strided
             except (RuntimeError, NotImplementedError):
@@ -149,7 +157,7 @@ def _same(one: torch.device, other: torch.device) -> bool:
 
 
 def known_names(model: nn.Module, optimizers: list[Any]) -> dict[int, tuple[str, int]]:
-    """Name and category of gradients and optimizer state, by storage."""
+    """Returns name and category of gradients and optimizer state, by storage."""
     names: dict[int, tuple[str, int]] = {}
 
     def add(tensor: Tensor, name: str, category: int) -> None:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long steps take.
+"""Measures how long steps take, without waiting for a GPU.
 
     times = StepTimes(device)
     times.begin(); ...a step...; times.end()
-    times.tell(then)           # then(step_ns, work_ns), now or later
-    times.leave_out(ns)        # something in it was not the step's
-    times.read()               # between steps: of those that are over by now
-    times.read(wait=True)      # of all of them
+    times.tell(then)           # calls then(step_ns, work_ns), now or later
+    times.leave_out(ns)        # subtracts time that was not the step's
+    times.read()               # between steps: reports the steps that the device has finished
+    times.read(wait=True)      # reports all of them
 
-On a host a step is over when its last call has returned, and `tell` calls `then` at once. A GPU
-works on behind the host, and who waits for it at the end of every step takes the overlap of one
-step with the next away. So two events are recorded on the stream, and their distance is read when
-the device has passed them: `then` is called at a later `read`, in the order of the steps.
+On a CPU a step is over when its last call has returned, and `tell` calls `then` at once. A GPU
+works behind the host, and waiting for it at the end of every step would remove the overlap of a
+step with the next. So two events are recorded on the stream, and the time between them is read when
+the device has passed both: a later `read` calls `then`, in the order of the steps.
 
-`work_ns` is the CPU time of the thread where that is the only one that computes, as `work_clock`
-says; elsewhere it is `step_ns`.
+`work_ns` is the CPU time of the thread if no other thread computes (`work_clock`); otherwise it
+equals `step_ns`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from reprise.torch.meter.state import now_ns, work_clock
 
 __all__ = ["StepTimes", "Then"]
 
-# Steps whose time is not read yet. A device that is so far behind has been waited for already: what
-# can be queued on it is less.
+# The most steps whose time is not read yet. Waiting for the oldest costs nothing: a device cannot
+# queue this much work, so the host has already waited for it.
 MOST_UNREAD = 64
 
 Then = Callable[[int, int], None]
 
 
 class StepTimes:
-    """The times of the steps of one session."""
+    """Measures the steps of one session."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -50,7 +50,7 @@ class StepTimes:
         self._unread: deque[tuple[Any, Any, int, Then]] = deque()
 
     def begin(self) -> None:
-        """Starts the time of a step."""
+        """Starts the clock of a step."""
         self._left_out = 0
         if self._device.type == "cuda":
             self._begin_event = self._event()
@@ -63,7 +63,7 @@ class StepTimes:
         self._left_out += ns
 
     def end(self) -> None:
-        """Stops the time of the step."""
+        """Stops the clock of the step."""
         if self._device.type == "cuda":
             self._end_event = self._event()
         else:
@@ -71,7 +71,7 @@ class StepTimes:
             self._work_ns = self._clock() - self._begin_work - self._left_out
 
     def tell(self, then: Then) -> None:
-        """`then` is told how long the step that has ended took."""
+        """Calls `then` with the times of the step that has ended, now or in a later `read`."""
         if self._device.type != "cuda":
             then(self._step_ns, self._work_ns)
             return
@@ -80,8 +80,8 @@ class StepTimes:
             self._unread[0][1].synchronize()
 
     def read(self, wait: bool = False) -> None:
-        """Times that are known by now. `wait`: of all steps that have ended. Of a device that has
-        failed there are none."""
+        """Calls `then` for every step whose times are known by now. With `wait`, waits for all
+        steps that have ended. If the device has failed, their times are dropped."""
         while self._unread:
             begin, end, left_out, then = self._unread[0]
             try:
@@ -91,7 +91,7 @@ class StepTimes:
                 elif not (begin.query() and end.query()):
                     return
                 passed_ms = begin.elapsed_time(end)
-            except RuntimeError:  # the program's own calls say so too
+            except RuntimeError:  # the program's own calls raise the same error
                 self._unread.clear()
                 return
             self._unread.popleft()
@@ -99,7 +99,7 @@ class StepTimes:
             then(step_ns, step_ns)
 
     def _event(self) -> Any:
-        """The present, on the stream of this thread."""
+        """Records an event on the current stream of this thread and returns it."""
         event: Any = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event

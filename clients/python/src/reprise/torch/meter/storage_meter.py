@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meter of last resort: storages, seen by a dispatch mode, in Python only.
+"""The fallback meter: it counts storages with a dispatch mode, in Python only.
 
-It adds the storage of every op's result when it is new, and takes it away when
-the storage is collected. It needs no compiler, and misses what lives only
-inside an op (temporaries, workspaces), storages made without an op, those that
-grow by `resize_`, and ops on other threads: so it is never exact, and its peak
-is at most the true one.
+It adds the storage of every op's result when it is new, and subtracts it when it
+is freed. It needs no compiler, but misses what lives only inside an op
+(temporaries, workspaces), storages made without an op, those that grow by
+`resize_`, and ops on other threads. So it is never exact, and its peak is at most
+the true one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _open_modes = 0
 
 
 def open_modes() -> int:
-    """How many dispatch modes on the stack are this meter's: they are not the program's."""
+    """Returns how many dispatch modes on the stack belong to this meter, not to the program."""
     return _open_modes
 
 
 class StorageMeter:
-    """Live bytes of CPU storages, by finalizers. Not exact; several us per op."""
+    """Counts live bytes of CPU storages through finalizers. It is not exact, and costs several us
+    per op."""
 
     name = "storage"
     has_events = True
@@ -62,7 +63,8 @@ class StorageMeter:
         _open_modes += 1
 
     def stop(self) -> None:
-        """Call it on the thread that started, with no later dispatch mode open."""
+        """Removes the dispatch mode. Must be called on the thread that started the meter, with no
+        later dispatch mode open."""
         global _open_modes
         self._agent = None
         if self._mode is not None:
@@ -81,7 +83,7 @@ class StorageMeter:
             self._peak = self._live
 
     def take_beyond(self) -> int:
-        """What malloc takes beyond is not known."""
+        """Returns 0: what malloc takes beyond the requested bytes is not known."""
         return 0
 
     def blocks(self) -> list[tuple[int, int, int]]:
@@ -98,7 +100,7 @@ class StorageMeter:
             self._agent = None
 
     def saw(self, storage: torch.UntypedStorage) -> None:
-        """A storage that no input of the op had: new, unless it is alive already."""
+        """Counts a storage that no input of the op had. Does nothing if it is known to be alive."""
         key = storage._cdata
         size = storage.nbytes()
         with self._lock:
@@ -112,7 +114,7 @@ class StorageMeter:
         weakref.finalize(storage, quiet(self._gone), key).atexit = False
 
     def _gone(self, key: int) -> None:
-        # Reentrant: a collection may start while the lock is held by this thread.
+        # The lock is reentrant: a collection may start while this thread holds it.
         with self._lock:
             size = self._alive.pop(key, 0)
             self._live -= size
@@ -121,6 +123,8 @@ class StorageMeter:
 
 
 class _Watch(Mode):
+    """Shows the meter every storage that an op creates."""
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Tells torch that compiled code may run under this mode."""
@@ -140,6 +144,7 @@ class _Watch(Mode):
 
 
 def _storages(tree: object) -> Iterator[torch.UntypedStorage]:
+    """Yields the storages of the CPU tensors in a tree of values."""
     for leaf in tree_iter(tree):
         if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
             yield leaf.untyped_storage()

@@ -2,13 +2,13 @@
 """Op records of a traced step: `reprise_op_begin` and `reprise_op_end` around every op.
 
     window = OpWindow(agent)
-    with window: ...                    # forward and backward of a planned step
-    with window.op("aten.mm.default"):  # something no dispatch mode sees: a replay
+    window.open(); ...forward and backward...; window.close()
+    with OpRecorder(agent).op("reprise::recompute"): ...    # work that no dispatch mode sees
 
-Only in the few steps that pages draw or that the collector asked for; costs some microseconds per
-op. A dispatch mode at the bottom of the stack: it sees what runs, whoever else is above. Autograd's
-threads run under the modes of the thread that called backward, so an op is marked on the thread
-that launches its kernels.
+Used only in the few steps that are drawn on a page or that the collector asks for; costs some
+microseconds per op. The window is the lowest dispatch mode on the stack, so it sees what really
+runs, whichever modes are above it. Autograd's threads run under the modes of the thread that called
+backward, so every op is recorded on the thread that launches its kernels.
 
     kernels = KernelWindow(agent, device)
     kernels.open(); ...one step...; kernels.close()
@@ -40,19 +40,19 @@ _open = 0
 
 
 def open_windows() -> int:
-    """How many dispatch modes on the stack are windows: they are not the program's."""
+    """Returns how many dispatch modes on the stack are windows, not the program's."""
     return _open
 
 
 class OpRecorder:
-    """Sends the two records of an op."""
+    """Sends the begin and end records of ops."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._names: dict[str, int] = {}
 
     def begin(self, name: str) -> int:
-        """An op starts; pass the number to `end`."""
+        """Records the begin of an op; returns the number that `end` takes."""
         number = next(_numbers)
         known = self._names.get(name)
         if known is None:
@@ -61,12 +61,12 @@ class OpRecorder:
         return number
 
     def end(self, number: int) -> None:
-        """Records the end of an op."""
+        """Records the end of the op that `begin` gave this number."""
         self._agent.op_end(number)
 
     @contextmanager
     def op(self, name: str) -> Iterator[None]:
-        """Records what runs inside as one op of this name."""
+        """Records whatever runs inside as one op with this name."""
         number = self.begin(name)
         try:
             yield
@@ -75,7 +75,7 @@ class OpRecorder:
 
 
 class OpWindow(Mode):
-    """Records of every op that goes through the dispatcher."""
+    """Records every op that goes through the dispatcher."""
 
     supports_higher_order_operators = True
 
@@ -103,7 +103,7 @@ class OpWindow(Mode):
         close(self)
 
     def on_top(self) -> bool:
-        """No mode was put on after it."""
+        """Returns whether no mode was put on after this one."""
         stack = _get_current_dispatch_mode_stack()
         return bool(stack) and stack[-1] is self
 
@@ -127,28 +127,29 @@ class OpWindow(Mode):
 
 
 def runs_kernels(device: torch.device) -> bool:
-    """What ops cost there is the time of their kernels, and CUPTI can tell it."""
+    """Returns whether op times on this device are kernel times, which CUPTI can measure."""
     return device.type == "cuda"
 
 
 class KernelWindow:
-    """The agent's window around one step, where a device runs kernels. Nothing elsewhere: the
-    host's clock is right there."""
+    """Opens the agent's window around one step on a device that runs kernels. On other devices it
+    does nothing, because the host's clock is accurate there."""
 
     def __init__(self, agent: Agent, device: torch.device) -> None:
         self._agent = agent
         self._device = device
         self._open = False
-        self.traced = runs_kernels(device)  # or would be, were CUPTI to be had
+        self.traced = runs_kernels(device)  # true even if CUPTI is missing
 
     def open(self) -> None:
-        """From now on. A window of the collector's that traces kernels stays as it is."""
+        """Begins a window, unless the collector has one open that already traces kernels."""
         if self.traced and not self._agent.window_kinds() & abi.KIND_KERNELS:
             self._agent.window_begin()
             self._open = True
 
     def close(self) -> None:
-        """Waits until all kernels have run and what was seen of them is read. Idempotent."""
+        """Waits until all kernels have run and the collector has read their records. Safe to call
+        twice."""
         if not self.traced:
             return
         if self._device.type == "cuda":
@@ -159,7 +160,7 @@ class KernelWindow:
         self._agent.flush(READ_S)
 
     def drop(self) -> None:
-        """Closes the window of a step that was given up."""
+        """Closes the window of a step that was abandoned, without waiting for its records."""
         if self._open:
             self._open = False
             self._agent.window_end()

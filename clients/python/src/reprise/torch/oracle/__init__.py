@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any schedule executed exactly, to see whether predictions are right."""
+"""Executes any schedule exactly, to check whether predictions are right."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step as a flat list of calls on storages: what `trace` makes and `graph` executes.
 
-A tensor of the trace is a *value*: how it lies on a storage. Storages come and go when the list is
-executed, values are made of them when a call needs them. Parameters, buffers, inputs and constants
-are static.
+A tensor of the trace is a *value*: a position in a storage. Storages are made and freed while the
+list is executed; values are made from them when a call needs them. Parameters, buffers, inputs and
+constants are static.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORWARD, BACKWARD = "PHASE_FORWARD", "PHASE_BACKWARD"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor: how it lies on a storage. Static ones stand for themselves."""
+    """A tensor: a position in a storage. A static value holds its tensor itself."""
 
     storage: int  # -1: static
     size: torch.Size
@@ -36,7 +36,7 @@ class Value:
     static: Tensor | None = None
 
     def of(self, storage: torch.UntypedStorage | None) -> Tensor:
-        """Returns the tensor that this describes, on the given storage."""
+        """Returns the tensor that this value describes, on the given storage."""
         if self.static is not None:
             return self.static
         assert storage is not None
@@ -44,7 +44,8 @@ class Value:
         return empty.set_(storage, self.offset, self.size, self.stride)
 
     def lies_as(self, tensor: Tensor) -> bool:
-        """Returns whether two describe the same place in a storage."""
+        """Returns whether a tensor has the type and the position in its storage that this value
+        describes."""
         return (
             tensor.dtype == self.dtype
             and tensor.size() == self.size
@@ -55,7 +56,7 @@ class Value:
 
 @dataclass(slots=True)
 class Call:
-    """One call. Storages by number, versions counted from 1."""
+    """One call. Storages are numbered, versions start at 1."""
 
     func: Any
     args: tuple[Any, ...]  # a `Value` in place of every tensor
@@ -64,7 +65,7 @@ class Call:
     module: str
     grad: bool
     kind: OpKind = OpKind.PURE
-    outputs: list[Value] = field(default_factory=list)  # tensors, in order
+    outputs: list[Value] = field(default_factory=list)  # its tensors, in order
     needs: dict[int, int] = field(default_factory=dict)  # storage -> version
     writes: list[int] = field(default_factory=list)
     mutates: list[int] = field(default_factory=list)
@@ -81,14 +82,15 @@ class Traced:
     release: list[int]  # the last call before the module returns that made it
     static_bytes: int
     device: torch.device
-    # What the step returns, static values included: the loss, then the gradients.
+    # What the step returns: the loss and the gradients, which may be static values.
     loss: Value
     gradients: dict[str, Value]
     statics: list[Tensor]
 
     @property
     def state_bytes(self) -> int:
-        """What a kept generator state takes on the device; that of a GPU lies on the host."""
+        """The bytes that a saved generator state takes on the device; 0 for a GPU, whose state is
+        on the host."""
         return RNG_STATE_BYTES if self.device.type == "cpu" else 0
 
     def required(self) -> list[int]:
@@ -97,7 +99,8 @@ class Traced:
         return sorted(found - {-1})
 
     def message(self) -> dict[str, Any]:
-        """The step graph as proto3 JSON. Workspaces are left out: bytes are those of storages."""
+        """Returns the step graph as proto3 JSON. It has no workspaces, because only storages are
+        counted."""
         last_read = {s: i for i, call in enumerate(self.calls) for s in call.needs}
         made_by = {s: i for i, call in enumerate(self.calls) for s in call.writes}
         backward = next(
@@ -144,7 +147,8 @@ class Traced:
 
 @contextmanager
 def below_autograd(grad: bool) -> Iterator[None]:
-    """As the call ran in the step: kernels ask for the grad mode, nothing else does."""
+    """Runs calls as they ran in the step: below autograd and autocast, and with their grad mode,
+    because kernels read it."""
     before = torch.is_grad_enabled()
     guards = [torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast()]
     torch._C._set_grad_enabled(grad)

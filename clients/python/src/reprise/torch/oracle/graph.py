@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executes a schedule on a traced step, exec by exec and free by free: the oracle.
+"""Executes a schedule on a traced step, one exec and one free at a time: the oracle.
 
     traced = trace(step, model, batch)
     done = execute(traced, schedule, meter)      # e >= 0 runs call e, e < 0 frees storage -e-1
-    done.bytes                                   # alive after every entry, by the meter
+    done.bytes                                   # live bytes after every entry, by the meter
     first_difference(traced, schedule, done.bytes, predicted)
 
     print(agreement(step, model, batch, budget="0.5x"))    # all of it, with a plan of the planner
 
-The evaluator (planner/model/evaluate.h) says what is alive while every exec runs; this does what
-the schedule says and looks. Storages are held by nothing but the table here, at one version each,
-so a free that comes too early shows as an absent storage, one that comes too late as bytes, and a
-version that is not the one a call read in the trace as an error or as other gradients. Any valid
-schedule can be executed: calls of the backward may run again, calls may run again anywhere, any
-number of times.
+The evaluator (planner/model/evaluate.h) says what is alive while every exec runs; the oracle does
+what the schedule says and measures. Only the table here holds storages, each in one version. So a
+free that comes too early shows as a missing storage, one that comes too late as bytes, and a wrong
+version as an error or as different gradients. Any valid schedule can be executed: calls, also those
+of the backward, may run again anywhere, any number of times.
 
-Two things differ from a training job: the step runs from a list, and nothing but the schedule
-decides what is alive. So agreement here says that the planner's arithmetic is right; what an
-executor in a job adds to it is measured there.
+A training job differs in two ways: here the step runs from a list, and only the schedule decides
+what is alive. So agreement here shows that the planner's arithmetic is right; what an executor adds
+in a job is measured in jobs.
 """
 
 from __future__ import annotations
@@ -42,22 +41,23 @@ from reprise.units import check_budget, format_bytes
 
 __all__ = ["CAPABILITIES", "Agreement", "Execution", "agreement", "execute", "first_difference"]
 
-# A kernel makes all its outputs again, also those that are there; the executor then drops them.
+# A kernel makes all its outputs again, also those that are present; the executor then drops them.
 CAPABILITIES = "graph"
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """The result of executing a schedule: memory, values, time."""
+    """The result of executing a schedule: loss, gradients and memory."""
 
     loss: Tensor
     gradients: dict[str, Tensor]
-    # By entry: bytes alive after it, those of an exec before anything is let go.
+    # By entry: live bytes after it; for an exec, before anything is freed.
     bytes: tuple[int, ...]
 
 
 def execute(traced: Traced, schedule: Sequence[int], meter: Meter) -> Execution:
-    """Runs a whole schedule; `meter` has started. RepriseError: it cannot run, and why."""
+    """Runs a whole schedule. `meter` must have been started. Raises RepriseError with the reason if
+    the schedule cannot run."""
     machine = _Machine(traced, schedule)
     begin = meter.live() - traced.static_bytes
     points = []
@@ -73,8 +73,9 @@ def execute(traced: Traced, schedule: Sequence[int], meter: Meter) -> Execution:
 def first_difference(
     traced: Traced, schedule: Sequence[int], measured: Sequence[int], predicted: Sequence[int]
 ) -> str:
-    """Empty, or the first entry after which other bytes are alive than the evaluator says.
-    `predicted`: its point for every exec. After a free it says so many fewer."""
+    """Returns a description of the first entry after which the live bytes differ from the
+    evaluator's; empty if none does. `predicted` are the evaluator's bytes for every exec; after a
+    free they drop by the bytes of the storage."""
     points = iter(predicted)
     expected = 0
     present: set[int] = set()
@@ -89,7 +90,7 @@ def first_difference(
             what = f"the free of storage {-entry - 1}"
         if found != expected:
             return f"schedule[{at}], {what}: {found} bytes are alive, the evaluator says {expected}"
-        if entry >= 0:  # what goes by itself at the end of an exec
+        if entry >= 0:  # what is freed by itself at the end of an exec
             call = traced.calls[entry]
             ran[entry] += 1
             expected -= sum(traced.sizes[s] for s in call.writes if s in present)
@@ -114,7 +115,7 @@ class _Machine:
         self._next = 0
 
     def run(self, at: int, number: int, meter: Meter) -> int:
-        """One call; returns what the meter sees before anything is let go."""
+        """Runs one call; returns the live bytes before anything is freed."""
         if number >= len(self._traced.calls):
             raise RepriseError(f"schedule[{at}]: there is no op {number}")
         call = self._traced.calls[number]
@@ -146,14 +147,15 @@ class _Machine:
         return seen
 
     def free(self, at: int, storage: int) -> None:
-        """Frees a storage."""
+        """Frees a storage. Raises RepriseError if it is not present."""
         if storage >= len(self._storages) or self._storages[storage] is None:
             raise RepriseError(f"schedule[{at}]: storage {storage} is freed but not present")
         self._storages[storage] = None
         self._versions[storage] = 0
 
     def results(self) -> tuple[Tensor, dict[str, Tensor]]:
-        """Returns the loss and the gradients by parameter name."""
+        """Returns the loss, and the gradients by parameter name. Raises RepriseError if the
+        schedule is not complete."""
         if self._next != len(self._traced.calls):
             raise RepriseError(f"schedule: op {self._next} never runs")
         for storage in self._traced.required():
@@ -163,6 +165,8 @@ class _Machine:
         return self._of(self._traced.loss), gradients
 
     def _check(self, where: str, number: int, call: Call) -> None:
+        """Counts a run of a call. Raises RepriseError if the call must not run here or an input is
+        missing."""
         if self._ran[number] == 0:
             if number != self._next:
                 raise RepriseError(f"{where} runs before op {self._next}")
@@ -185,7 +189,8 @@ class _Machine:
                 )
 
     def _state(self, number: int, call: Call) -> GeneratorState | None:
-        """Of the generator before the first run, where there is another one."""
+        """Returns the generator state from before the first run of a call that runs more than once
+        and draws random numbers; otherwise None."""
         if call.kind != OpKind.SEEDED or (self._ran[number] == 1 and self._left[number] == 1):
             return None
         if self._ran[number] == 1:
@@ -193,10 +198,11 @@ class _Machine:
         return self._states[number]
 
     def _of(self, value: Value) -> Tensor:
+        """Returns the tensor of a value."""
         return value.of(None if value.storage < 0 else self._storages[value.storage])
 
     def _keep(self, where: str, call: Call, out: Any) -> list[Any]:
-        """Takes over what a call made; returns what was there already."""
+        """Stores the storages that a call made; returns those that were already present."""
         duplicates = []
         made = set(call.writes)
         for tensor, value in zip(tensors_in(out), call.outputs, strict=True):
@@ -219,6 +225,7 @@ class _Machine:
 
 
 def _loaded(tree: Any, of: Callable[[Value], Tensor]) -> Any:
+    """Returns the arguments with every value replaced by its tensor."""
     if isinstance(tree, Value):
         return of(tree)
     if isinstance(tree, (list, tuple)):
@@ -233,17 +240,17 @@ def _loaded(tree: Any, of: Callable[[Value], Tensor]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Prediction and execution of one step under a plan."""
+    """Compares prediction and execution of one step under a plan."""
 
-    sentence: str  # of the plan
+    sentence: str  # the plan's sentence
     events: int
     peak_bytes: int  # of the execution
-    difference: str  # empty: the same bytes after every event
-    differing: tuple[str, ...]  # parameters whose gradients are not those of the plain step
+    difference: str  # empty if the bytes agree after every event
+    differing: tuple[str, ...]  # parameters whose gradients differ from those of the plain step
 
     @property
     def agrees(self) -> bool:
-        """The evaluator was right, and so are the gradients."""
+        """Whether the bytes and the gradients are as predicted."""
         return not self.difference and not self.differing
 
     def __str__(self) -> str:
@@ -257,8 +264,9 @@ class Agreement:
 def agreement(
     step: Callable[..., Tensor], model: nn.Module, *inputs: Any, budget: str | int = "0.5x"
 ) -> Agreement:
-    """Traces `step(model, *inputs)`, asks for a plan, executes it and compares. The model is as
-    before. RepriseError: it cannot be traced, nothing here counts bytes exactly, or no plan."""
+    """Traces `step(model, *inputs)`, asks for a plan, executes it and compares. The model is
+    restored. Raises RepriseError if the step cannot be traced, bytes cannot be counted exactly, or
+    there is no plan."""
     checked = check_budget(budget)
     traced = trace(step, model, *inputs)
     plan, why = ask(traced.message(), checked, CAPABILITIES)
@@ -292,4 +300,5 @@ def agreement(
 
 
 def _equal(left: Tensor | None, right: Tensor | None) -> bool:
+    """Returns whether both are tensors with equal values."""
     return left is not None and right is not None and torch.equal(left, right)

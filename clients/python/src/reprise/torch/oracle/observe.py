@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a list of calls once with everything kept, and sees what each does to storages: which it
-makes, which it writes, which of its outputs lie on one that is there.
+"""Runs a list of calls once, keeps everything alive, and observes what each call does to storages:
+which it makes, which it writes, and which of its outputs are views of existing ones.
 
-Nothing is taken from schemas but what is written, so that sizes and aliases are those of this torch
-and this device.
+Only writes are taken from schemas, so that sizes and aliases are those of this torch and this
+device.
 """
 
 from __future__ import annotations
@@ -31,26 +31,28 @@ __all__ = ["Observer"]
 
 
 class Observer:
-    """Runs the list once; everything it makes stays alive, so that a storage is known by where it
-    is."""
+    """Runs the list once. Everything it makes stays alive, so that a storage is identified by its
+    address."""
 
     def __init__(self, graph: Any, name: str) -> None:
         self._graph = graph
         self._name = name
         self._values: dict[Any, Any] = {}  # by node: its result with a `Value` for every tensor
         self._real: dict[Any, Any] = {}
-        self._numbers: dict[int, int] = {}  # storages by where they are; -1: static
+        self._numbers: dict[int, int] = {}  # storage numbers by address; -1: static
         self._alive: list[Any] = []
         self._statics: dict[int, Tensor] = {}
         self._versions: list[int] = []
         self._sizes: list[int] = []
         self._calls: list[Call] = []
-        # Calls of modules, for how long the program holds what was made in them.
+        # By storage: the stretch of the module call that made it, until whose end it is held.
         self._stretch: list[int] = []
         self._static_reads: list[set[int]] = []
         self._static_writes: list[set[int]] = []
 
     def run(self, inputs: tuple[Any, ...], names: list[str]) -> Traced:
+        """Runs the list on these inputs; returns the traced step. `names` are the parameters of its
+        gradients."""
         left = iter(tree_leaves(inputs))
         output: Any = ()
         for node in self._graph.graph.nodes:
@@ -85,9 +87,11 @@ class Observer:
         )
 
     def _real_loss_device(self) -> torch.device:
+        """Returns the device of the step's static tensors."""
         return next((t.device for t in self._statics.values()), torch.device("cpu"))
 
     def _static(self, node: Any, tensor: Any) -> None:
+        """Registers a static tensor."""
         self._real[node] = tensor
         self._values[node] = tensor
         if isinstance(tensor, Tensor):
@@ -97,12 +101,14 @@ class Observer:
             self._values[node] = self._value(tensor.detach())
 
     def _value(self, tensor: Tensor) -> Value:
+        """Returns the value that describes a tensor."""
         number = self._numbers[_place(tensor)]
         static = tensor if number < 0 else None
         geometry = (tensor.size(), tensor.stride(), int(tensor.storage_offset()))
         return Value(number, *geometry, tensor.dtype, static)
 
     def _call(self, node: Any) -> None:
+        """Runs one call, and records what it reads, writes and makes."""
         func = node.target
         phase, module, stretch = node.meta.get("reprise", (BACKWARD, "", -1))
         args = torch.fx.node.map_arg(node.args, self._real.__getitem__)
@@ -154,11 +160,13 @@ class Observer:
         self._calls.append(call)
 
     def _on_statics(self, tensors: list[Tensor]) -> set[int]:
+        """Returns the static storages among those of the tensors."""
         keys = {_place(t) for t in tensors}
         return {key for key in keys if self._numbers[key] < 0}
 
     @staticmethod
     def _kind(call: Call, args: Any, kwargs: Any, changes_state: bool) -> OpKind:
+        """Returns the kind of a call, from what it did and from its schema."""
         if not call.outputs or (changes_state and not hidden_writes(call.func, args)):
             return OpKind.ONCE
         if not call.writes and not call.mutates:
@@ -166,7 +174,8 @@ class Observer:
         return first_kind(call.func, args, kwargs)
 
     def _freeze_readers_of_changing_state(self) -> None:
-        """Static memory has no versions: what reads some that is written later never runs again."""
+        """Makes calls ONCE that read static memory which is written later, because static memory
+        has no versions."""
         later: set[int] = set()
         for call, reads, writes in zip(
             reversed(self._calls),
@@ -174,14 +183,15 @@ class Observer:
             reversed(self._static_writes),
             strict=True,
         ):
-            hidden = bool(writes) and call.kind != OpKind.ONCE  # statistics a re-run leaves alone
+            hidden = bool(writes) and call.kind != OpKind.ONCE  # statistics that a replay skips
             if reads & later and call.kind != OpKind.VIEW and not hidden:
                 call.kind = OpKind.ONCE
             later |= writes
 
     def _releases(self) -> list[int]:
-        """A local variable lives until its function returns: what a module's forward made is held
-        to the last call before it returns or calls another."""
+        """Returns by storage the call after which the program releases it. A local variable lives
+        until its function returns, so what a module's forward made is held to the last call before
+        it returns or calls another module."""
         last: dict[int, int] = {}
         made_by: dict[int, int] = {}
         for number, call in enumerate(self._calls):
@@ -195,25 +205,30 @@ class Observer:
         ]
 
     def _stretches(self) -> list[int]:
+        """Returns by call the stretch it belongs to: the calls between two entries or exits of
+        modules."""
         nodes = [n for n in self._graph.graph.nodes if n.op == "call_function"]
         calls = [n for n in nodes if n.target is not operator.getitem]
         return [n.meta.get("reprise", (BACKWARD, "", -1))[2] for n in calls]
 
 
 def _place(tensor: Tensor) -> int:
-    """Where its storage is; while that is alive, which one it is."""
+    """Returns the identity of a tensor's storage, which is unique while it is alive. Raises
+    RepriseError for tensors that cannot be traced."""
     if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
         raise RepriseError("the step cannot be traced: a tensor is sparse, conjugate or negated")
     return int(tensor.untyped_storage()._cdata)
 
 
 def _argument(at: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns an argument by position or name; None if it was not passed."""
     if isinstance(at, str):
         return kwargs.get(at)
     return args[at] if at < len(args) else None
 
 
 def _with_values(out: Any, value: Callable[[Tensor], Value]) -> Any:
+    """Returns a result with every tensor replaced by its value."""
     if isinstance(out, Tensor):
         return value(out)
     if isinstance(out, (list, tuple)):

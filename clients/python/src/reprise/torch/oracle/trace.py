@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step as a flat list of calls on real tensors: forward, loss and backward.
+"""Traces a training step as a flat list of calls on real tensors: forward, loss and backward.
 
     traced = trace(step, model, batch)        # step(model, batch) returns the loss
     traced.message()                          # its step graph, in the order of the calls
 
-`make_fx` writes down every call below autograd, in-place ones and views as they are. The list then
-runs once to see what its calls do (observe.py).
+`make_fx` records every call below autograd, including in-place ops and views. The list then runs
+once to observe what its calls do (observe.py).
 
-The model ends as it was before: buffers and generators are put back. For tests and for finding out
-whether predictions are right: everything is alive at once while it is observed.
+Buffers and generators of the model are restored afterwards. This is for tests and for checking
+predictions: everything is alive at once while the step is observed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = ["trace", "untouched"]
 def trace(
     step: Callable[..., Tensor], model: nn.Module, *inputs: Any, name: str = "traced step"
 ) -> Traced:
-    """Traces `step(model, *inputs)` and the gradients of the model's parameters. RepriseError: it
-    does something that is not a call on tensors."""
+    """Traces `step(model, *inputs)` and the gradients of the model's parameters. Raises
+    RepriseError if the step does anything but calls on tensors."""
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
     with untouched(model):
         graph = _written_down(step, model, inputs, list(parameters.values()))
@@ -48,7 +48,7 @@ def trace(
 
 @contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Buffers and generators are afterwards as they are now."""
+    """Restores the buffers and generators of a model at the end of the context."""
     generators = Generators()
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
     try:
@@ -66,14 +66,15 @@ def untouched(model: nn.Module) -> Iterator[None]:
 def _written_down(
     step: Callable[..., Tensor], model: nn.Module, inputs: tuple[Any, ...], wanted: list[Tensor]
 ) -> Any:
-    """The graph of `make_fx`; every node knows its phase and module (`meta["reprise"]`)."""
+    """Returns the graph of `make_fx`. Every node has phase, module and stretch in
+    `meta["reprise"]`."""
     from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
     path: list[str] = [""]
     seen: list[Any] = []
 
     def tag(phase: str = FORWARD) -> None:
-        """What has been written since the last time."""
+        """Tags the nodes that were recorded since the last call."""
         mode = get_proxy_mode()
         assert mode is not None
         nodes = mode.tracer.graph.nodes

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The executor: a plan as a program, and steps that run under it."""
+"""The executor for eager PyTorch: compiles a plan into a program, and runs steps under it."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a recorded call again, and the tensors that it runs on.
+"""Runs a recorded call again, and makes the tensors that it runs on.
 
-Calls run below autograd and autocast and outside every dispatch mode, so that nobody sees them;
-with the grad mode of the original call, because kernels ask for it; and with its generator state,
-so that random ops draw the same bits.
+Calls run below autograd and autocast and outside every dispatch mode, so that nothing observes
+them; with the grad mode of the original call, because kernels read it; and with its generator
+state, so that random ops draw the same bits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 def alone(do: Callable[..., T], *args: Any) -> T:
-    """Calls a function below autograd and autocast, seen by no mode. Guards go here and in this
-    order, not when some traceback lets go of a frame."""
+    """Calls a function below autograd and autocast, where no mode sees it. The guards are removed
+    here in reverse order, not whenever a traceback releases the frame."""
     grad = torch.is_grad_enabled()
-    # A function mode looks at the backward (watch.py), at sizes and strides as well.
+    # The function mode that watches the backward (watch.py) sees even reads of sizes and strides.
     with torch._C.DisableTorchFunction():
         unseen = torch._C._DisableTorchDispatch()
         below = torch._C._AutoDispatchBelowAutograd()
@@ -42,7 +42,7 @@ def alone(do: Callable[..., T], *args: Any) -> T:
 
 
 def call(node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Runs a recorded call, or its shortcut, and returns what it gave."""
+    """Runs a recorded call, or its shortcut, and returns its result."""
     if node.short is not None:
         return node.short(args)
     torch._C._set_grad_enabled(node.grad)
@@ -66,6 +66,7 @@ def first_life(held: Held) -> Tensor:
 
 
 def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
+    """Returns whether a tensor has this position in its storage."""
     return (
         tensor.size() == geometry[0]
         and tensor.stride() == geometry[1]
@@ -74,13 +75,13 @@ def _lies_as(tensor: Tensor, geometry: Geometry) -> bool:
 
 
 def view(tensor: Tensor | None, geometry: Geometry) -> Tensor:
-    """Returns a view on a copy, as an argument of a call was."""
+    """Returns a view of a copy with the geometry that the argument of a call had."""
     assert tensor is not None
     return tensor if _lies_as(tensor, geometry) else tensor.as_strided(*geometry)
 
 
 def view_alone(tensor: Tensor, geometry: Geometry) -> Tensor:
-    """Returns a view on a copy, as the tensor was that autograd saved."""
+    """Returns a view of a copy with the geometry that the saved tensor had."""
     return tensor if _lies_as(tensor, geometry) else alone(tensor.as_strided, *geometry)
 
 

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tape itself costs in this job, on this machine: measured, not assumed.
+"""Measures what the tape itself costs on this machine.
 
     costs = measured_costs(touched_bytes)   # what an op of the job's forward reads and writes
     costs.replay_ns                         # per recorded and replayed call, beyond the call itself
-    costs.armed_ns(tape)                    # per step, for looking at ops and saved tensors
+    costs.armed_ns(tape)                    # per step, for checking ops and saved tensors
 
-Runs rows of the smallest ops there are, plainly and under programs written by hand, with the tape
-that planned steps run on. In a job the ops in between throw Python, the tape and its data out of
-the caches, and a call costs several times what it does alone; so between the ops others are
-computed that touch as many bytes as one of the job, and the time of those is left out.
+Runs sequences of the smallest ops there are, plainly and under handwritten programs, with the tape
+that planned steps run on. In a job the ops in between evict Python, the tape and its data from the
+caches, so a call costs several times what it costs alone. So other ops run in between that touch as
+many bytes as an op of the job, and their time is subtracted.
 
-Of planned and of plain runs the quickest of some rounds, once per machine and size (costs_kept.py).
-CPU time of this thread, which others only ever make longer; on a GPU it is what the host does,
-which hides behind the device when that is the bottleneck.
+Of several rounds the fastest planned and the fastest plain one count. The measurement is made once
+per machine and size (costs_kept.py). It takes the CPU time of this thread, which other processes
+can only increase; on a GPU this is the work of the host, which hides behind the device if the
+device is the bottleneck.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ __all__ = ["Costs", "measured_costs"]
 
 SHORT, LENGTH = 3, 39
 ROUNDS = 12
-# More than a core's own caches hold makes nothing colder.
+# What a core's own caches hold: touching more bytes evicts nothing else.
 MOST_BYTES = 1 << 18
-# And between what happens once in a step and the same in the next one nothing stays there.
+# From one step to the next, everything that is used once per step is evicted: bytes to touch.
 STEP_BYTES = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Of one op of a planned forward, of one saved tensor that goes through the hooks, of one
-    replay; of an op that writes in place, beyond any op; of every forward."""
+    """Costs per op of a planned forward, per saved tensor that goes through the hooks, per replay,
+    per op that writes in place (in addition to `op_ns`), and per forward."""
 
     op_ns: int
     saved_ns: int
@@ -52,7 +53,7 @@ class Costs:
     enter_ns: int = 0
 
     def armed_ns(self, tape: Tape) -> int:
-        """What a step under this tape pays beyond its replays."""
+        """Returns what a step under this tape costs in addition to its replays."""
         program = tape.program
         if not program.replays:
             return 0
@@ -66,13 +67,15 @@ class Costs:
 
 
 def measured_costs(touched_bytes: int) -> Costs:
-    """Once per machine and power of two, the nearest one."""
+    """Returns the costs of the tape for ops that touch this many bytes, rounded to a power of two.
+    Measures them once per machine and size."""
     size = 1 << round(log2(max(1, touched_bytes)))
     return _measured(min(size, MOST_BYTES))
 
 
 @cache
 def _measured(touched_bytes: int) -> Costs:
+    """Returns the costs kept on disk, or measures and keeps them."""
     if torch.is_inference_mode_enabled():
         return Costs(0, 0, 0)
     kept = KeptCosts("Python" if compiled_half() is None else "compiled")
@@ -85,6 +88,7 @@ def _measured(touched_bytes: int) -> Costs:
 
 
 def _measure(touched_bytes: int) -> Costs:
+    """Measures the costs for ops that touch this many bytes."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         jobs: list[_Job] = [_Looks(SHORT), _Looks(2 * LENGTH), _Writes(2 * LENGTH)]
         jobs += [_Saves(length, 0) for length in (SHORT, LENGTH)]
@@ -96,7 +100,7 @@ def _measure(touched_bytes: int) -> Costs:
     more = LENGTH - SHORT
     op = max(0.0, (looks - short) / (more + LENGTH))
     pair = max(2 * op, (kept - few) / more)  # two ops, three saved tensors
-    # The same, one of the tensors made again; what is left is paid once.
+    # The same pair with one of the tensors recomputed; the rest is paid once per forward.
     made_again = max(pair, (again - few_again) / more)
     return Costs(
         op_ns=int(op),
@@ -108,7 +112,7 @@ def _measure(touched_bytes: int) -> Costs:
 
 
 class _Cold:
-    """A clock that stands still while something else is computed, as between the ops of a job."""
+    """Computes what other ops would between two ops of a job, on a clock that does not count it."""
 
     ROWS = (
         torch.ops.aten.mm.default,
@@ -118,23 +122,26 @@ class _Cold:
 
     def __init__(self, nbytes: int) -> None:
         self._square = torch.full((64, 64), 0.5)
-        # Read and written twice.
+        # A quarter of the bytes: the tensor is read twice, and two of its size are written.
         self._x = torch.full((max(1, nbytes // 16 // 64), 64), 0.5)
         self._step = torch.zeros(STEP_BYTES // 4)
         self._lost = 0
 
     def long_before(self) -> None:
-        """A step that does this for the first time comes to it."""
+        """Evicts what only the previous step has used."""
         self._step.add_(1)
 
     def let_go(self) -> None:
-        """Its memory, whoever still knows of it: the job may need every byte."""
+        """Frees its memory even if somebody still refers to it, because the job may need every
+        byte."""
         self._step = self._square = self._x = torch.empty(0)
 
     def now(self) -> int:
+        """Returns the CPU time of this thread without the time spent in `between`."""
         return time.thread_time_ns() - self._lost
 
     def between(self, _: object = None) -> None:
+        """Runs ops as a job does between two ops, and excludes their time."""
         begin = time.thread_time_ns()
         torch.mm(self._square, self._square)
         torch.native_layer_norm(self._x, (64,), None, None, 1e-5)
@@ -143,25 +150,27 @@ class _Cold:
 
 
 class _Job:
-    """A forward of a few calls, and its backward, plainly and under a program."""
+    """A forward of a few calls and its backward, run plainly and under a program."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.plain_ns: list[int] = []  # by round
         self.planned_ns: list[int] = []
-        self.call_ns: list[int] = []  # of a call that is made again
+        self.call_ns: list[int] = []  # of a call that is replayed
         self.x = torch.ones(1)
         self._target = torch.zeros(length)
 
     def forward(self, cold: _Cold) -> list[Tensor]:
+        """Runs the calls; returns what the backward starts from."""
         raise NotImplementedError
 
     def program(self, cold: _Cold) -> Program:
+        """Returns the program for this forward."""
         raise NotImplementedError
 
     def round(self, cold: _Cold, tape: Tape) -> None:
-        """One of each. Not timed is one before them, or the first would pay for coming after
-        another job."""
+        """Measures one plain and one planned step. A plain one runs before them without being
+        measured, or the first would pay for coming after another job."""
         self._backward(self.forward(cold))
         cold.long_before()
         begin = cold.now()
@@ -178,13 +187,13 @@ class _Job:
 
     def _backward(self, made: list[Tensor]) -> None:
         if made:
-            # Some calls between forward and backward, as for a loss: they are looked at (watch.py).
+            # Calls between forward and backward, as for a loss, are watched too (watch.py).
             torch.nn.functional.mse_loss(made[0], self._target).backward()
             self.x.grad = None
 
 
 class _Looks(_Job):
-    """Measures calls that the tape only looks at."""
+    """Measures calls that the tape only compares with the captured ones."""
 
     row = Row(torch.ops.aten.neg.default, 0)
 
@@ -206,8 +215,8 @@ class _Writes(_Looks):
 
 
 class _Saves(_Job):
-    """Pairs of calls of which the second one saves what the first one made: that is given up and
-    made again, of all pairs in so many bursts. 0: it is kept."""
+    """Measures pairs of calls of which the second saves what the first one made. That tensor is
+    discarded and recomputed, for all pairs in `bursts` bursts; with 0 bursts it is kept."""
 
     def __init__(self, length: int, bursts: int) -> None:
         super().__init__(length)
@@ -240,7 +249,7 @@ class _Saves(_Job):
             for call in (row, Row(torch.ops.aten.abs.default, self.length)):
                 rows += [call, *(Row(func, self.length) for func in cold.ROWS)]
         rows.append(Row(torch.ops.aten.cat.default, self.length))
-        # Of a pair the slots are x and the other of atan2, in some order, and then z.
+        # The slots of a pair: the two inputs of atan2, in some order, and then z.
         slots = tuple(again and n % 3 == 2 for n in range(saved))
         bursts: list[tuple[Replay, ...]] = [()] * len(events)
         wanted = [at for at, slot in enumerate(events) if slots[slot]]
@@ -261,7 +270,7 @@ class _Saves(_Job):
         )
 
     def _order(self, cold: _Cold) -> tuple[int, list[int]]:
-        """How many tensors autograd saves, and the order in which it wants them back."""
+        """Returns how many tensors autograd saves, and the order in which it unpacks them."""
         kept: list[Tensor] = []
         events: list[int] = []
 
@@ -280,7 +289,7 @@ class _Saves(_Job):
 
 
 def _extra(jobs: list[_Job], cold: _Cold) -> list[float]:
-    """What each job costs more under its program."""
+    """Returns by job how much longer it takes under its program."""
     tapes = [Tape(job.program(cold)) for job in jobs]
     for number in range(ROUNDS + 1):
         for job, tape in zip(jobs, tapes, strict=True):
@@ -293,8 +302,8 @@ def _extra(jobs: list[_Job], cold: _Cold) -> list[float]:
 
 
 def _call_ns(job: _Job, cold: _Cold) -> float:
-    """What the calls take that are made again, as the times of a step graph have it: from outside
-    Python where the compiled half of the tape can look (op_times.py)."""
+    """Returns the time of the calls that are replayed, as the step graph would have it: measured by
+    the native engine if it can, otherwise from Python (op_times.py)."""
     found = list(job.call_ns)
     library = compiled_half()
     for _ in range(ROUNDS if library is not None and library.clock(True) else 0):

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the executor costs on this machine, kept on disk from one start of a job to the next.
+"""Keeps what the executor costs on this machine on disk, from one start of a job to the next.
 
-    kept = KeptCosts("compiled")          # which tape they are of
+    kept = KeptCosts("compiled")          # which tape was measured
     kept.find(4096)                       # the figures for that many bytes, or None
     kept.keep(4096, figures)
 
-One file in `$XDG_CACHE_HOME/reprise/costs` per processor, version of torch and of Python, and
-source of what was measured: with any of these the figures are others. A file that cannot be read,
-or that is not what was written, is none; a disk that does not take one costs a measurement per
-start.
+There is one file in `$XDG_CACHE_HOME/reprise/costs` per processor, version of torch and of Python,
+and source of the tape, because the figures change with each of these. A file that cannot be read,
+or has unexpected content, is ignored; if a file cannot be written, every start measures again.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class KeptCosts:
         self._path = Path(base) / "reprise" / "costs" / f"{name}.json"
 
     def find(self, touched_bytes: int) -> dict[str, int] | None:
-        """Figures as they were kept; None: there are none."""
+        """Returns the stored figures for this many bytes; None if there are none."""
         found = self._read().get(str(touched_bytes))
         if not isinstance(found, dict):
             return None
@@ -45,7 +44,7 @@ class KeptCosts:
         return found if good else None
 
     def keep(self, touched_bytes: int, figures: dict[str, int]) -> None:
-        """Stores figures for the next start of a job."""
+        """Stores figures for the next start of a job. Does nothing if that fails."""
         text = {**self._read(), str(touched_bytes): figures}
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,6 +55,7 @@ class KeptCosts:
             return
 
     def _read(self) -> dict[str, object]:
+        """Returns the content of the file; empty if there is none or it is damaged."""
         try:
             found = json.loads(self._path.read_text())
         except (OSError, ValueError):
@@ -64,6 +64,7 @@ class KeptCosts:
 
 
 def _processor() -> str:
+    """Returns the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

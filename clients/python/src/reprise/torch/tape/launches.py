@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launch of a replay costs on a GPU, where an op takes as long as its kernels.
+"""What launching a replay costs on a GPU, where the time of an op is that of its kernels.
 
     launch_ns(step, plain_ns, launches(device))     # per replay, beyond its kernels and the tape
 
-A replay adds its kernels to the work of the device, and its call to that of the host. A step that
+A replay adds its kernels to the work of the device and its call to that of the host. A step that
 keeps the device busy pays for the kernels, and the call hides behind them. A step that waits for
-launches pays for the call, and the kernels hide. In between, as much of the call shows as the
-device has been waiting: a share of 1 - kernels / step of it. Of a replay whose op is like the mean
+launches pays for the call, and the kernels hide. In between, the call costs in proportion to the
+time that the device waited: a share of 1 - kernels / step. For a replay whose op is like the mean
 of the step that is exact at both ends.
 
-The kernels' time is taken from the capture, in which the host waited after every op: what an op
-took there, less what one takes there that has next to nothing to do. (Not run on a GPU.)
+The kernels' time comes from the capture, in which the host waited after every op: the time of an op
+there, minus that of an op that has next to nothing to do. (Not run on a GPU.)
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ ROUNDS, CALLS = 7, 50
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Host time to launch the smallest op, and time until the device has run it."""
+    """The host's time to launch the smallest op, and the time until the device has run it."""
 
     call_ns: int
     awaited_ns: int
 
 
 def launch_ns(step: CapturedStep, plain_ns: int, launches: Launches) -> int:
-    """`step`: with the host's times; `plain_ns`: what a plain step takes."""
+    """Returns the cost of launching one replay. `step` has the host's times, `plain_ns` is the time
+    of a plain step."""
     if plain_ns <= 0:
         return 0
     kernels_ns = sum(
@@ -48,8 +49,8 @@ def launch_ns(step: CapturedStep, plain_ns: int, launches: Launches) -> int:
 
 @cache
 def launches(device: torch.device) -> Launches:
-    """Measured, once per device; the quickest of some rounds. Nothing where ops are not launched:
-    there an op's time has its call in it."""
+    """Measures the launch costs of a device, once per process; the fastest of several rounds. Both
+    are 0 for a device without launches, where an op's time includes its call."""
     if device.type != "cuda":
         return Launches(0, 0)
     tiny = torch.ones(1, device=device)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program as the native engine of the tape runs it (compiled/fast.cc).
+"""Converts a program for the native engine of the tape (compiled/fast.cc).
 
     Compiled.of(program, unpack, stale, modified)      # None: this program runs in Python
 
 The native engine reads a program once, as arrays of numbers (its Sheet), and then follows a step
-without calling Python until something is not as captured.
+without calling Python until something differs from the captured step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ __all__ = ["Compiled", "thin"]
 
 
 def _hooked(program: Program) -> set[int]:
-    """Windows that go through the hooks: something of them is given up, or is unpacked where
-    something is replayed. Or is an output of its call: without a hook autograd would make a copy
-    of it, and that comes to the dispatch mode past the gate."""
+    """Returns the windows whose saved tensors go through the hooks: those in which a tensor is
+    discarded, or unpacked at an event with replays, or saved as an output of its call. Without a
+    hook autograd would make a copy of such an output, and that copy would reach the dispatch mode
+    without passing the gate."""
     wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
     wanted |= program.outputs
     wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
@@ -35,7 +36,7 @@ def _hooked(program: Program) -> set[int]:
 
 
 def thin(program: Program) -> Program:
-    """The program with the unpacks of hooked windows only."""
+    """Returns the program with only the unpacks of hooked windows."""
     if not program.windows:
         return program
     hooked = _hooked(program)
@@ -50,7 +51,7 @@ def thin(program: Program) -> Program:
 
 
 def _windows(program: Program) -> tuple[bytes, array[int]]:
-    """By window: hooked or not, and its first slot."""
+    """Returns by window whether it is hooked, and its first slot."""
     if not program.windows:
         return b"", array("q")
     hooked = _hooked(program)
@@ -60,7 +61,8 @@ def _windows(program: Program) -> tuple[bytes, array[int]]:
 
 
 def sheet_of(module: Any, program: Program) -> Any:
-    """The program as the gate reads it."""
+    """Returns the program as the gate reads it; None if the native engine does not know one of its
+    ops."""
     others = [row for row in program.rows if not isinstance(row.func, torch._ops.OpOverload)]
     if others:
         fast.without(f"the compiled tape does not know op {others[0].op}, {others[0].func}")
@@ -93,7 +95,7 @@ def sheet_of(module: Any, program: Program) -> Any:
 
 
 def _special(row: Row) -> tuple[Any, ...]:
-    """A row that is recorded, or writes."""
+    """Returns the facts about a row that is recorded, or that writes."""
     statistics, without = statistics_of(row.func)
     return (
         row.replays,
@@ -113,7 +115,7 @@ class Compiled:
 
     def __init__(self, module: Any, program: Program, sheet: Any) -> None:
         self.module = module
-        self.program = program  # with what still comes to Python
+        self.program = program  # with the unpacks that go through the hooks
         self._sheet = sheet
 
     @classmethod
@@ -124,7 +126,8 @@ class Compiled:
         stale: Callable[[Any, int], Any],
         modified: Callable[[Any, int], Any],
     ) -> Compiled | None:
-        """None: nothing compiled is here, or it cannot run this program."""
+        """Returns the converted program; None if there is no native engine or it cannot run this
+        program."""
         module = fast.load(unpack, stale, modified) if program.replays else None
         if module is None:
             return None
@@ -133,7 +136,7 @@ class Compiled:
         return None if sheet is None else cls(module, thinned, sheet)
 
     def track(self, run: Any, here: int = 0, device: torch.device | None = None) -> Any:
-        """The state of a step, at its beginning. `device`: a GPU, whose streams are looked at."""
+        """Returns the state of a new step. `device` is a GPU whose streams are checked."""
         made = self.module.Track(self._sheet, run)
         made.here = here
         if device is not None:

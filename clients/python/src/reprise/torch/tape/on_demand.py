@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a storage again when the step no longer follows its plan: from the records and from the
-copies that are there, whatever the program says.
+"""Recomputes a storage when the step no longer follows its plan: from the records and from the
+copies that are present, whatever the program says.
 
     tensor = OnDemand(counts).make(cell, version)
 
-Nothing is counted down and nothing is let go; copies stay with their cells, because time matters
-more than memory then. In a loop, not by recursion: chains are thousands of calls long.
+Nothing is counted down and nothing is freed. Copies stay with their cells, because then time
+matters more than memory. It loops instead of recursing: chains are thousands of calls long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Memo(dict[tuple[int, int], Tensor]):
 
 
 class OnDemand:
-    """Makes storages of one step."""
+    """Recomputes storages of one step."""
 
     __slots__ = ("_counts",)
 
@@ -35,10 +35,12 @@ class OnDemand:
         self._counts = counts
 
     def make(self, cell: Cell, version: int) -> Tensor:
-        """Returns a copy of a cell at this version."""
+        """Returns a copy of a cell at this version. Raises RepriseError if it cannot be
+        recomputed."""
         return alone(self._make_all, _Memo(), cell, version)
 
     def _make_all(self, memo: _Memo, cell: Cell, version: int) -> Tensor:
+        """Makes everything that the copy needs, then the copy."""
         todo = [(cell, version)]
         while todo:
             target, at = todo[-1]
@@ -61,6 +63,7 @@ class OnDemand:
         return made
 
     def _make(self, memo: _Memo, target: Cell, version: int) -> None:
+        """Runs the calls that make a cell at this version. Their inputs must be present."""
         start = _start(memo, target, version)
         own = copy(_find(memo, target, start)) if start else None
         for node in target.chain[start:version]:
@@ -82,20 +85,22 @@ class OnDemand:
 
 
 def _find(memo: _Memo, cell: Cell, version: int) -> Tensor | None:
+    """Returns a copy that is present; None if there is none."""
     if cell.tensor is not None and cell.version == version:
         return cell.tensor
     return memo.get((id(cell), version))
 
 
 def _keep(memo: _Memo, cell: Cell, version: int, tensor: Tensor) -> None:
+    """Stores a copy in the memo, and in its cell if that has none."""
     memo[id(cell), version] = tensor
     if cell.tensor is None:
         cell.tensor, cell.version = tensor, version
 
 
 def _start(memo: _Memo, cell: Cell, version: int) -> int:
-    """From which version on a cell is made up to another: from nothing where all its calls are
-    recorded, else from the copy that is there."""
+    """Returns the version from which a cell is made: 0 if all its calls are recorded, otherwise
+    that of the copy that is present. Raises RepriseError if there is neither."""
     if cell.recorded(0, version):
         return 0
     for start in range(version - 1, 0, -1):
@@ -110,7 +115,7 @@ def _start(memo: _Memo, cell: Cell, version: int) -> int:
 
 
 def _load_from(memo: _Memo, value: Any, own: Tensor | None) -> Any:
-    """Arguments for a replay on demand: nothing is counted."""
+    """Returns an argument for a replay on demand, with its tensors. Nothing is counted."""
     if isinstance(value, Held):
         if value.tensor is not None:
             return first_life(value)

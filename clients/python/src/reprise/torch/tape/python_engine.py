@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine of a step in Python: what it has recorded, and how far it is.
+"""The engine of a step in Python: what it has recorded, and its position in the program.
 
     engine = PythonEngine(program, counts)     # one step
     out = engine.special(row, op)              # runs a call that is recorded, or that writes
     ref = engine.give_up(run, slot, tensor)    # what autograd keeps of a tensor that is discarded
-    tensor = engine.take(ref)                  # and what it gets back
+    tensor = engine.take(ref)                  # the tensor that autograd gets back
 
-A step runs from its beginning to its end in one engine: in this one, or in the native one
-(compiled/track.h), which has the same attributes and methods and does the same. This one runs where
-nothing is compiled, in steps that somebody else looks at, and is what tests hold the other against.
-Which of both runs a step, and what happens when the step leaves its plan, is in tape_run.py.
+One engine runs a step from its beginning to its end: this one, or the native one
+(compiled/track.h), which has the same attributes and methods and the same behaviour. This one runs
+where nothing is compiled, and in steps that other dispatch modes observe; the tests compare the
+native engine with it. tape_run.py decides which engine runs a step, and what happens when the step
+leaves its plan.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ __all__ = ["PythonEngine", "written_by"]
 
 
 def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Returns the tensors that a call writes, by its schema."""
+    """Returns the tensors that a call writes according to its schema."""
     written = [
         kwargs.get(at) if isinstance(at, str) else args[at] if at < len(args) else None
         for at in mutated_positions(func)
@@ -58,7 +59,7 @@ def written_by(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
 
 
 class PythonEngine:
-    """The records of one step, and how far it is."""
+    """The records of one step, and its position in the program."""
 
     __slots__ = (
         "__weakref__",
@@ -79,14 +80,14 @@ class PythonEngine:
 
     def __init__(self, program: Program, counts: Any) -> None:
         self.program = program
-        self.armed = True  # everything has come as captured so far
-        self.safe = False  # nothing is let go any more, what is missing is made on demand
-        self.next = 0  # row
-        self.slot = 0
-        self.cursor = 0  # event
+        self.armed = True  # whether everything has been as captured so far
+        self.safe = False  # whether nothing is freed any more; the rest is recomputed on demand
+        self.next = 0  # the next row
+        self.slot = 0  # the next slot
+        self.cursor = 0  # the next event
         self.task = -1  # autograd's graph task
-        self.keeps = False  # it keeps its graph for another backward
-        self.audit: Audit | None = None  # compares what is made again with what was given up
+        self.keeps = False  # whether that backward keeps its graph for another one
+        self.audit: Audit | None = None  # compares recomputed tensors with the discarded ones
         # By op of the step graph.
         self.nodes: dict[int, weakref.ref[Node]] = {}
         # Storage -> records that hold a tensor on it, for the copy before a write.
@@ -95,14 +96,15 @@ class PythonEngine:
         self.on_demand = OnDemand(counts)
 
     def compare_with(self, audit: Audit | None) -> None:
-        """Compares what is made again from now on. A `Control` has every call made twice."""
+        """Compares tensors that are recomputed from now on with the discarded ones. With a
+        `Control`, every call runs twice."""
         self.audit = audit
         self.replayer.control = audit if isinstance(audit, Control) else None
 
     # ---- Forward ----------------------------------------------------------------
 
     def special(self, number: int, op: Op) -> Any:
-        """Runs an op that is recorded, or that writes; returns what it gave."""
+        """Runs an op that is recorded, or that writes; returns its result."""
         row = self.program.rows[number]
         func, args, kwargs = op.func, op.args, op.kwargs
         targets = self._before_write(written_by(func, args, kwargs)) if row.writes else []
@@ -129,6 +131,7 @@ class PythonEngine:
         return out
 
     def _make_cells(self, row: Row, node: Node, out: Any) -> None:
+        """Makes cells for the outputs of a recorded call that the plan discards."""
         outputs = (out,) if isinstance(out, Tensor) else tensors_in(out)
         for position, tensor in enumerate(outputs):
             number = row.cells[position] if position < len(row.cells) else -1
@@ -140,6 +143,7 @@ class PythonEngine:
             node.outputs.append(weakref.ref(cell))
 
     def _remember(self, op: int, node: Node) -> None:
+        """Stores a recorded call by its op and by the storages that it holds."""
         self.nodes[op] = reference = weakref.ref(node)
         for held in node.held:
             if held.tensor is not None:
@@ -147,11 +151,11 @@ class PythonEngine:
                 self.leaves.setdefault(key, []).append(reference)
 
     def before_write(self, tensors: Sequence[Tensor]) -> None:
-        """Gives records that still need the old content of these tensors a copy of it."""
+        """Copies these tensors for the records that still need their present content."""
         self._before_write(tensors)
 
     def _before_write(self, tensors: Sequence[Tensor]) -> list[Cell]:
-        """Does so, and returns what is written of what is given up."""
+        """Does what `before_write` says; returns the cells of the tensors."""
         targets = []
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
@@ -169,8 +173,9 @@ class PythonEngine:
         return targets
 
     def written(self, tensors: Sequence[Tensor]) -> None:
-        """A call that is not recorded has written these. What is given up of them cannot be made
-        again: it stays, as the cell's copy, with whatever is written to it from here on."""
+        """Notes that a call has written these tensors without being recorded. The discarded ones
+        among them can no longer be recomputed, so each stays as the copy of its cell, with all
+        later writes."""
         for tensor in tensors:
             cell = cell_of(tensor, self)
             if cell is not None:
@@ -180,8 +185,8 @@ class PythonEngine:
                 self.safe = True
 
     def give_up(self, run: Any, slot: int, tensor: Tensor) -> Ref | None:
-        """What autograd keeps instead of a tensor that the plan discards; None: it is not the
-        tensor of the captured step."""
+        """Returns what autograd keeps instead of a tensor that the plan discards; None if it is not
+        the tensor of the captured step."""
         program = self.program
         cell = cell_of(tensor, self)
         if cell is None or cell.dtype != tensor.dtype or None in cell.chain:
@@ -190,7 +195,7 @@ class PythonEngine:
         ref = Ref(run, slot, cell, version, geometry_of(tensor))
         if program.firsts and program.firsts[slot]:
             ref.hold(saved_alias(tensor), program.firsts[slot])
-        # One that is still to be written is not what will be handed out.
+        # A tensor that will still be written differs from the one that is unpacked.
         if self.audit is not None and version == len(cell.chain):
             ref.given = self.audit.keep(slot, tensor)
         return ref
@@ -209,7 +214,7 @@ class PythonEngine:
     # ---- Backward ---------------------------------------------------------------
 
     def burst(self, event: int) -> bool:
-        """Replays what the program has before an event. False: not to its end."""
+        """Replays what the program has before an event. Returns whether all of it could run."""
         burst = self.program.bursts[event]
         return not burst or self.replayer.run(burst)
 
@@ -229,14 +234,14 @@ class PythonEngine:
         return made
 
     def _again(self, ref: Ref, cell: Cell) -> Tensor:
-        """The tensor as it was made again."""
+        """Returns the recomputed tensor."""
         if ref.made is not None:
             if not self.safe:
                 use(cell)
             return ref.made
         made = view_alone(self._copy_for(ref, cell), ref.geometry)
         if not self.safe:
-            # A later backward asks again, and finds what the plan has for it then.
+            # In a graph that is kept, a later backward unpacks it again, as the plan provides.
             if not self.keeps:
                 ref.made = made
                 cell.waited(ref.version)
@@ -244,15 +249,16 @@ class PythonEngine:
         return made
 
     def _copy_for(self, ref: Ref, cell: Cell) -> Tensor:
-        """The copy that is there, or one that is made on demand."""
-        version = min(ref.version, len(cell.chain))  # a program that left the plan wrote less
+        """Returns the copy that is present, or recomputes one on demand."""
+        version = min(ref.version, len(cell.chain))  # a step that left the plan wrote less often
         if cell.tensor is not None and cell.version == version:
             return cell.tensor
         self.safe = True
         return self.on_demand.make(cell, version)
 
     def _as_saved(self, ref: Ref) -> Tensor:
-        """What was saved, until its last unpack of that kind."""
+        """Returns the tensor as it was saved, and releases it after the last unpack that expects
+        it."""
         tensor = ref.made
         assert tensor is not None
         if version_of(tensor) != ref.stale:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tape remembers so that a storage can be made again.
+"""What the tape remembers so that it can recompute a storage.
 
                     +--------- Held(argument) ----> tensor of the program (first life)
     Cell <-chain- Node                        \\---> Cell (a later life)
@@ -7,10 +7,11 @@
       |             +- - weak - -> the cells it makes
     Ref (kept by autograd instead of the tensor)
 
-A *cell* is one storage that is given up: the calls that made and then wrote it (its chain), and
-its recomputed copy while there is one. A *node* is one recorded call. Everything is owned from
-autograd's side: when autograd lets go of the last `Ref`, the records and what they hold go too.
-Nothing points back strongly, so no record waits for the garbage collector.
+A *cell* is one storage that the plan discards: the calls that made and then wrote it (its chain),
+and its recomputed copy while there is one. The storage's first life is the one in the forward; a
+recomputed copy is a later life. A *node* is one recorded call. Autograd owns everything: when it
+releases the last `Ref`, the records and what they hold are freed. All references back are weak, so
+no record waits for the garbage collector.
 
 A storage is identified by an attribute on its Python object, which lives exactly as long as the
 storage itself, whatever views and aliases come and go.
@@ -70,14 +71,16 @@ class Cell:
     def __init__(self, number: int, node: Node, dtype: torch.dtype, engine: object) -> None:
         self.id = number
         self.engine = weakref.ref(engine)
-        # The call that made it, then those that wrote it in place; None: not recorded.
+        # The call that made it, then those that wrote it in place; None for a call not recorded.
         self.chain: list[Node | None] = [node]
         self.dtype = dtype
-        # The recomputed copy: how far its chain has run (0: none) and how often it is still used.
+        # The recomputed copy, how many calls of the chain it has seen (0: there is no copy), and
+        # how often it will still be used.
         self.tensor: Tensor | None = None
         self.version = 0
         self.uses = 0
-        # By version: tensors given up and not unpacked yet, and arguments of recorded calls.
+        # By version: how many discarded tensors, not yet unpacked, and arguments of recorded calls
+        # need it.
         self.waiting: dict[int, int] = {}
 
     def wait(self, version: int) -> None:
@@ -96,8 +99,8 @@ class Cell:
 
 
 class Held:
-    """A tensor argument of a recorded call: the tensor itself, its cell, or first one, then the
-    other."""
+    """A tensor argument of a recorded call: the tensor itself, its cell, or first the one and then
+    the other."""
 
     __slots__ = ("cell", "geometry", "reads", "stale", "tensor", "version")
 
@@ -110,16 +113,17 @@ class Held:
         geometry: Geometry | None,
     ) -> None:
         self.tensor = tensor
-        # Version counter of the tensor; a write nobody saw shows here.
+        # The tensor's version counter, which reveals a write that was not observed.
         self.stale = 0 if tensor is None else tensor._version
-        self.reads = reads  # replays that still read the first life; -1: unknown
+        self.reads = reads  # how many replays still read the first life; -1: unknown
         self.cell = cell
         self.version = version
         self.geometry = geometry
 
 
 class Own:
-    """The storage a call writes in place: stands for the copy being made."""
+    """Stands for the storage that a call writes in place; a replay uses the copy that is being
+    made."""
 
     __slots__ = ("geometry",)
 
@@ -147,17 +151,18 @@ class Node:
     def __init__(self, func: Any, replays: int) -> None:
         self.func = func
         self.replays = replays
-        # Arguments, a `Held` or `Own` in place of every tensor; None once the last planned replay
-        # has run. `held`: those tensors. `flat`: where they stand; None: some in lists, or named.
+        # The arguments, with a `Held` or `Own` in place of every tensor; None once the last planned
+        # replay has run. `held`: those tensors. `flat`: their positions; None if some are in lists
+        # or named.
         self.args: list[Any] | None = None
         self.kwargs: dict[str, Any] = _NOTHING
         self.held: Sequence[Held] = ()
         self.flat: list[tuple[int, Held | Own]] | None = None
-        # Some kernels make less without it (the workspace of mkldnn_rnn_layer, for one).
+        # Some kernels make less without gradients (mkldnn_rnn_layer makes no workspace).
         self.grad = torch.is_grad_enabled()
         self.state: GeneratorState | None = None  # of the generator, before the call
-        self.short: Shortcut | None = None  # instead of the call
-        # Cells it makes, by output; of a call that writes in place, the one cell it writes.
+        self.short: Shortcut | None = None  # runs instead of the call
+        # The cells that it makes, by output; for a call that writes in place, the cell it writes.
         self.outputs: list[weakref.ref[Cell] | None] = []
 
     def forget(self) -> None:
@@ -170,18 +175,18 @@ class Node:
 
 
 class Ref:
-    """What autograd keeps instead of a tensor that is given up."""
+    """What autograd keeps instead of a tensor that is discarded."""
 
     __slots__ = ("cell", "firsts", "geometry", "given", "made", "run", "slot", "stale", "version")
 
     def __init__(self, run: Any, slot: int, cell: Cell, version: int, geometry: Geometry) -> None:
-        # What was unpacked. The node that did so holds it anyway until it lets go of this `Ref`;
-        # should it ask again, here it is.
+        # The unpacked tensor, for the case that the same autograd node unpacks it again. The node
+        # holds it anyway until it releases this `Ref`.
         self.made: Tensor | None = None
-        # So many unpacks still find what was saved, which is `made` until then.
+        # How many unpacks still return the tensor that was saved, which is `made` until then.
         self.firsts = self.stale = 0
         cell.wait(version)
-        self.given: Any = None  # what the tensor is compared by, in a step that is checked
+        self.given: Any = None  # what a checked step compares the tensor with
         self.run = run
         self.slot = slot
         self.cell: Cell | None = cell
@@ -189,7 +194,7 @@ class Ref:
         self.geometry = geometry
 
     def hold(self, tensor: Tensor, firsts: int) -> None:
-        """So many unpacks find what was saved; the last of them gives it up."""
+        """Holds the saved tensor for this many unpacks; the last of them discards it."""
         self.made, self.firsts, self.stale = tensor, firsts, version_of(tensor)
 
     def let_go(self) -> None:
@@ -197,13 +202,13 @@ class Ref:
         self.cell = self.made = self.given = None
 
     def plainly(self) -> Tensor:
-        """The tensor, after a fault of ours."""
+        """Returns the tensor after an internal error; recomputes it on demand if necessary."""
         made: Tensor = self.run.rescue(self)
         return made
 
 
 class Kept:
-    """What autograd keeps of a tensor that stays."""
+    """What autograd keeps of a tensor that the plan saves."""
 
     __slots__ = ("run", "slot", "tensor", "version")
 
@@ -218,7 +223,8 @@ class Kept:
         self.tensor = None
 
     def plainly(self) -> Tensor:
-        """The tensor, whatever stands before its unpack."""
+        """Returns the tensor without replaying anything. Raises autograd's error if it was released
+        or modified."""
         if self.tensor is None:
             raise told(RuntimeError(GONE))
         if version_of(self.tensor) != self.version:
@@ -227,25 +233,26 @@ class Kept:
 
 
 def cell_of(tensor: Tensor, engine: object) -> Cell | None:
-    """The cell of the storage behind a tensor, if this engine made one."""
+    """Returns the cell of a tensor's storage; None if this engine has made none."""
     cell: Cell | None = getattr(tensor.untyped_storage(), _CELL, None)
     return cell if cell is not None and cell.engine() is engine else None
 
 
 def mark(tensor: Tensor, cell: Cell) -> None:
-    """Makes a cell known by the storage of a tensor."""
+    """Makes a cell the one of a tensor's storage."""
     setattr(tensor.untyped_storage(), _CELL, cell)
 
 
 def unmark(tensor: Tensor) -> None:
-    """Undoes `mark`: a cell that holds its first life must not be held by it."""
+    """Undoes `mark`. A storage must not refer to a cell that holds the storage itself."""
     delattr(tensor.untyped_storage(), _CELL)
 
 
 def alias_below(tensor: Tensor) -> Tensor:
-    """An alias without grad_fn that shares the version counter, made inside a dispatch mode.
+    """Returns an alias without grad_fn that shares the version counter. For use inside a dispatch
+    mode.
 
-    Below autograd `detach` would give the alias a counter of its own, and a write to the original
+    Below autograd, `detach` would give the alias a counter of its own, and a write to the original
     would go unnoticed."""
     exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
     before = torch._C._dispatch_tls_is_dispatch_key_excluded(_INPLACE_OR_VIEW)
@@ -265,7 +272,8 @@ def record(
     own: Cell | None,
     engine: object,
 ) -> Node:
-    """A call, with its tensors held as long as its replays need them and no longer."""
+    """Returns the record of a call. It holds the call's tensors as long as its replays need
+    them."""
     node = Node(func, replays)
     recorder = _Recorder(first_life_reads, own, engine)
     held = list(args)
@@ -288,15 +296,15 @@ def record(
         held = list(left)
         flat = [(position, item) for position, item in flat if held[position] is item]
         recorder.held = [item for _, item in flat if type(item) is Held]
-    # What an overload calls when it is called: its own Python frame is left out.
+    # The function that an overload calls, which saves a Python frame.
     node.func = getattr(node.func, "_op", node.func)
     node.args, node.held, node.flat = held, recorder.held, flat if direct else None
     return node
 
 
 class _Recorder:
-    """Walks the arguments of one call. (A nested function that calls itself would be a cycle, and
-    keep the cell until the garbage collector runs.)"""
+    """Walks the arguments of one call. (A nested function that calls itself would be a reference
+    cycle, and keep the cell until the garbage collector runs.)"""
 
     __slots__ = ("_engine", "_own", "_reads", "held", "seen")
 
@@ -304,10 +312,11 @@ class _Recorder:
         self._reads = reads
         self._own = own
         self._engine = engine
-        self.seen = 0  # tensors
+        self.seen = 0  # how many tensors
         self.held: list[Held] = []
 
     def tensor(self, value: Tensor) -> Held | Own:
+        """Returns what the record has in place of a tensor argument."""
         reads, at = self._reads, self.seen
         self.seen = at + 1
         planned = reads[at] if at < len(reads) else -1
@@ -326,6 +335,7 @@ class _Recorder:
         return held
 
     def hold(self, value: Any) -> Any:
+        """Returns an argument with its tensors replaced, which may be in lists."""
         if isinstance(value, Tensor):
             return self.tensor(value)
         if isinstance(value, (list, tuple)):
@@ -334,5 +344,7 @@ class _Recorder:
 
 
 def _first_life(tensor: Tensor) -> Tensor:
+    """Returns the tensor to hold. With a grad_fn it would keep autograd's graph, and through it
+    this record, alive."""
     # A tensor with a grad_fn would keep autograd's graph, and through it this record, alive.
     return tensor if tensor.grad_fn is None else alias_below(tensor)

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goes through a program as the tape will, with counts instead of tensors, before it is used.
+"""Checks a program before its first use: follows it as the tape will, with counts, not tensors.
 
     why = rehearse(program, step)         # "": every replay and every unpack finds what it needs
 
-The tape lets go of a copy after its last use and of a recorded call after its last replay. That
-something is let go too early must not be found out in a step: here it is found when the plan is
-compiled. What this proves, for the step as captured:
+The tape frees a copy after its last use and a recorded call after its last replay. If the program
+frees something too early, that must be found when the plan is compiled, not in a step. For the step
+as captured, the rehearsal proves that
 
 - every replay finds its inputs, in the first life of a tensor or in a copy of the right version;
-- every unpack of a given-up tensor finds its copy;
-- so at every event all that is unpacked later can be made from what is there: by the replays that
-  are still to come, whose inputs are there or made by others of them. It is this that lets the
-  replayer make anything on demand when a backward leaves the captured order.
+- every unpack of a discarded tensor finds its copy;
+- so at every event everything that is unpacked later can be made from what is present, by replays
+  that are still to come and whose inputs are present or made by others of them. This is what lets
+  the replayer recompute anything on demand when a backward leaves the captured order.
 
-Linear in the arguments of all replays.
+Takes time linear in the number of arguments of all replays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["rehearse", "versions_needed"]
 
 
 def versions_needed(ops: Sequence[CapturedOp]) -> list[dict[int, int]]:
-    """By op: the version of every listed storage it reads, in base order."""
+    """Returns by op the version of every listed storage that it reads, in base order."""
     current: dict[int, int] = {}
     needed = []
     for op in ops:
@@ -41,7 +41,7 @@ def versions_needed(ops: Sequence[CapturedOp]) -> list[dict[int, int]]:
 
 
 def rehearse(program: Program, step: CapturedStep) -> str:
-    """Why the tape could not run the program to its end; empty: it can."""
+    """Returns why the tape could not run the program to its end; empty if it can."""
     rehearsal = _Rehearsal(program, step)
     for slot, burst in zip(program.events, program.bursts, strict=True):
         for replay in burst:
@@ -55,6 +55,9 @@ def rehearse(program: Program, step: CapturedStep) -> str:
 
 
 class _Rehearsal:
+    """The state of a rehearsal: which copies are present, in which version, and how often they are
+    used."""
+
     def __init__(self, program: Program, step: CapturedStep) -> None:
         self._program, self._step = program, step
         self._needed = versions_needed(step.ops)
@@ -63,9 +66,10 @@ class _Rehearsal:
         self._cells = {s for row in program.rows for s in row.cells if s >= 0}
         self._version: dict[int, int] = {}  # of the copies that are present
         self._uses: dict[int, int] = {}
-        self._firsts = list(program.firsts)  # unpacks that find what was saved
+        self._firsts = list(program.firsts)  # how many unpacks still return the saved tensor
 
     def replay(self, replay: Replay) -> str:
+        """Replays a call; returns why it cannot run, or an empty string."""
         op = self._step.ops[replay.op]
         name = f"op {replay.op} {op.name}"
         if self._left.get(replay.op, 0) <= 0:
@@ -76,7 +80,7 @@ class _Rehearsal:
         own = {s.id for s in op.mutates}
         for position, storage in enumerate(op.arguments):
             if storage.id not in self._cells or first[position] < 0:
-                continue  # held as long as the call is recorded
+                continue  # the record holds it
             if first[position] > 0 and storage.id not in own:
                 first[position] -= 1
                 continue
@@ -96,6 +100,7 @@ class _Rehearsal:
         return ""
 
     def unpack(self, slot: int) -> str:
+        """Unpacks a saved tensor; returns why it is not available, or an empty string."""
         if self._firsts and self._firsts[slot] > 0:
             self._firsts[slot] -= 1
             return ""
@@ -106,6 +111,7 @@ class _Rehearsal:
         return why
 
     def _find(self, storage: int, version: int, who: str) -> str:
+        """Returns why no copy of a storage has this version; empty if one has."""
         found = self._version.get(storage)
         if found == version:
             return ""
@@ -113,6 +119,7 @@ class _Rehearsal:
         return f"{who} needs storage {storage} at version {version}, whose copy {held}"
 
     def _use(self, storage: int) -> None:
+        """Counts one use of a copy, and frees it after the last one."""
         self._uses[storage] -= 1
         if self._uses[storage] <= 0:
             self._uses.pop(storage)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows a burst of the program: each call is replayed with what is present, its outputs stay for
-the planned number of uses, arguments go with their last planned replay.
+"""Runs a burst of the program: a group of calls that are replayed before one event. Every call runs
+with what is present, its outputs stay for the planned number of uses, and its arguments are
+released after its last planned replay.
 
-What is needed can always be made. A rehearsed program (rehearsal.py) finds whatever it needs as
-long as the backward comes as captured; when it no longer does, nothing more is let go, and what the
-replays still to come would have made is made from the same records (on_demand.py). Whatever the
-counts say, the last way back to something that is still waited for is never let go (`use`,
-`_done_with`).
+Whatever is needed can always be recomputed. A rehearsed program (rehearsal.py) finds what it needs
+while the backward runs as captured. When it no longer does, nothing more is freed, and what later
+replays would have made is made from the same records (on_demand.py). Whatever the counts say, the
+only copy or record from which something needed can be made is never freed (`use`, `_done_with`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Replayer:
         self._nodes = nodes
         self._counts = counts
         self.recorder: OpRecorder | None = None  # in a traced step
-        self.control: Control | None = None  # in one in which every call is made twice
+        self.control: Control | None = None  # in a step that runs every call twice
 
     def run(self, burst: Burst) -> bool:
-        """Replays a burst; a call whose outputs nobody holds any more is left out. False: it could
-        not be replayed to its end."""
+        """Replays a burst, except calls whose outputs nobody holds any more. Returns whether all
+        others could run."""
         if self.recorder is None:
             return alone(self._run, burst)
         with self.recorder.op("reprise::recompute"):
@@ -56,8 +56,9 @@ class Replayer:
         return True
 
     def _replay(self, node: Node, keep: dict[int, int], op: int) -> bool:
-        """False: not everything is there. It always is, as the rehearsal has shown; but an executor
-        that is wrong about that must be slow, not wrong."""
+        """Replays one call; returns False if something that it needs is not present. The rehearsal
+        has shown that everything is; but if the executor were wrong about that, it must be slow,
+        not incorrect."""
         if node.args is None:
             return False
         owner = self._owner(node)
@@ -97,7 +98,7 @@ class Replayer:
         number = 0 if recorder is None else recorder.begin(str(node.func))
         out = call(node, args, kwargs)
         if owner is not None:
-            owner.version += 1  # before anything else can fail
+            owner.version += 1  # now, before anything else can fail
             used.append(owner)
         if recorder is not None:
             recorder.end(number)
@@ -109,7 +110,7 @@ class Replayer:
             made = (out,) if isinstance(out, Tensor) else tensors_in(out)
             for reference, tensor in zip(node.outputs, made, strict=False):
                 cell = None if reference is None else reference()
-                # A new life, whatever a use that never came has left of the one before it.
+                # A new copy starts with its own count, even if a use of the last one never came.
                 if cell is not None and cell.id in keep:
                     cell.tensor, cell.version, cell.uses = tensor, 1, keep[cell.id]
         if node.replays == 0:
@@ -120,43 +121,45 @@ class Replayer:
 
     @staticmethod
     def _owner(node: Node) -> Cell | None:
-        """The cell a call writes in place, None for one that makes new storages."""
+        """Returns the cell that a call writes in place; None for a call that makes new storages."""
         reference = node.outputs[0] if len(node.outputs) == 1 else None
         cell = None if reference is None else reference()
         return cell if cell is not None and cell.chain[0] is not node else None
 
 
 def use(cell: Cell) -> None:
-    """One planned use is over. The last one ends a life, unless the copy is the only way back."""
+    """Counts one planned use of a copy. The last one frees it, unless it cannot be recomputed and
+    is needed."""
     cell.uses -= 1
     if cell.uses <= 0 and not _only_way_back(cell):
         cell.tensor, cell.version = None, 0
 
 
 def _only_way_back(cell: Cell | None) -> bool:
-    """Returns whether a copy that is still needed cannot be recomputed."""
+    """Returns whether a cell's copy is still needed and cannot be recomputed."""
     if cell is None or cell.tensor is None or not cell.waiting:
         return False
     return not cell.recorded(0, max(cell.waiting))
 
 
 def _elsewhere(held: Held) -> bool:
-    """Returns whether an argument can be read from its cell from here on."""
+    """Returns whether an argument can be read from its cell from now on."""
     cell = held.cell
     return cell is not None and (cell.tensor is not None or cell.recorded(0, held.version))
 
 
 def _done_with(node: Node) -> None:
-    """The last planned replay is over: what it held can go, unless it is the only way back."""
+    """Releases what a call holds after its last planned replay, unless one of its outputs still
+    needs it."""
     for reference in node.outputs:
         cell = None if reference is None else reference()
         if cell is not None and cell.waiting and cell.tensor is None:
-            return  # one of several outputs that it alone can make
+            return  # only this call can make that output
     node.forget()
 
 
 def _tensor(item: Held | Own, own: Tensor | None) -> Tensor:
-    """Returns one tensor argument of a planned replay."""
+    """Returns a tensor argument of a planned replay."""
     if isinstance(item, Own):
         return view(own, item.geometry)
     if item.tensor is not None:
@@ -167,7 +170,7 @@ def _tensor(item: Held | Own, own: Tensor | None) -> Tensor:
 
 
 def _load(value: Any, own: Tensor | None) -> Any:
-    """Returns an argument with its tensors, which may be in lists and dicts."""
+    """Returns an argument with its tensors in place, which may be in lists and dicts."""
     if isinstance(value, (Held, Own)):
         return _tensor(value, own)
     if isinstance(value, (list, tuple)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a training step under a plan: op by op, in eager mode, the model untouched.
+"""Runs a training step under a plan, op by op, in eager mode, without changing the model.
 
     tape = Tape(program)
     run = tape.begin()                    # a step
@@ -7,17 +7,17 @@
     ...loss, backward, optimizer...
     counts = run.counts
 
-Inside the root's forward a dispatch mode compares every op with the captured sequence, records
-the calls that will be replayed, and saved-tensor hooks keep or give up what autograd saves. In the
-backward only the unpack hook works: just before an event of the program it replays the burst that
-stands there, then hands out the tensor. The native engine (compiled/fast.cc) does this where it is
-built, for a whole step; else the one in Python (python_engine.py).
+Inside the root's forward a dispatch mode compares every op with the captured sequence and records
+the calls that will be replayed; saved-tensor hooks keep or discard what autograd saves. In the
+backward only the unpack hook is active: before an event of the program it replays the burst of that
+event, then returns the tensor. The native engine (compiled/fast.cc) does this for a whole step if
+it is built, otherwise the one in Python (python_engine.py).
 
-What must stay true: gradients are those of the plain program, whatever the plan. Records hold
-what really ran; the program only says what to hold and when to let go. At the first op out of step
-the run *disarms*: from there on everything is kept. At the first unpack out of step, or when the
-graph is to be kept for another backward, the run turns *safe*: nothing more is let go and what is
-missing is made on demand. test_tape.py and test_out_of_step.py hold it to that.
+The invariant: gradients are those of the plain program, whatever the plan. Records hold what really
+ran; the program only says what to hold and when to free it. At the first op out of order the run
+*disarms*: from then on everything is kept. At the first unpack out of order, or when the graph is
+kept for another backward, the run becomes *safe*: nothing more is freed, and what is missing is
+recomputed on demand. test_tape.py and test_out_of_step.py check this.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ __all__ = ["Counts", "Run", "Tape", "compiled_half", "unpack"]
 
 
 def compiled_half() -> Any:
-    """The module of the native engine, its gate in place; None: it is not here."""
+    """Returns the module of the native engine, with its gate installed; None if there is none."""
     return fast.load(unpack, refuse_stale, refuse_modified)
 
 
@@ -58,20 +58,21 @@ class Tape(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled stays compiled; before it runs, this mode leaves (`step_aside`)."""
+        """Tells torch that compiled code stays compiled under this mode. The mode leaves before
+        such code runs (`step_aside`)."""
         return True
 
     def __init__(self, program: Program, device: torch.device | None = None) -> None:
-        """`device`: where the model is; streams are looked at on a GPU."""
+        """`device` is where the model is; on a GPU its streams are checked."""
         super().__init__()
         self.program = program
         self._device = device if device is not None and device.type == "cuda" else None
-        # What lies over the forward that runs: the gate, all else, and of that the hooks.
+        # What surrounds the current forward: the gate, everything else, and the hooks among that.
         self._laid: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
         self._compiled = Compiled.of(program, unpack, refuse_stale, refuse_modified)
-        # By program, of Python or compiled: slot and event that the last forward of a step begins
-        # with; None: it does not stand alone.
+        # By program, of either engine: slot and event with which the last forward of a step begins;
+        # None if it depends on earlier forwards.
         self._last: dict[int, tuple[int, int] | None] = {}
         self._run = self.begin()
 
@@ -82,10 +83,12 @@ class Tape(Mode):
         at: At = ignore_end,
         here: int = 0,
     ) -> Run:
-        """A step begins; what an unfinished one left is forgotten with its graph. With the counts
-        of a run that is spent the step goes on. `host`: what a mismatch keeps is kept there; the
-        step runs in Python then. `at` is called with 1 + op, `here` is the address of the same in
-        C, for ops that never come to Python."""
+        """Begins a step and returns its run. What an unfinished step has left is freed with its
+        graph.
+
+        `counts` of a spent run continue the same step. With `host`, tensors that are kept after a
+        mismatch go to host memory, and the step runs in Python. `at` is called with 1 + op; `here`
+        is the address of the same function in C, for ops that never reach Python."""
         native = self._compiled if host is None else None
         self._run = Run(self.program, counts, native, at, here, self._device)
         self._run.host = host
@@ -94,9 +97,9 @@ class Tape(Mode):
     def begin_more(
         self, spent: Run, host: HostSaves | None, at: At = ignore_end, here: int = 0
     ) -> Run:
-        """A forward more than captured is about to run, and all before it are over: runs as the
-        last one did, beside whose saved tensors gradients are alive, too. Where that one cannot be
-        told from those before it, as the whole step."""
+        """Begins the part of a step that has more forwards than captured, after all captured ones
+        are over; returns its run. It runs as the last captured forward did, because gradients are
+        alive then, too; if that forward depends on earlier ones, it runs as the whole step."""
         run = self.begin(spent.counts, host, at, here)
         if spent.native is None:
             run.in_python()  # a step runs in one engine
@@ -108,7 +111,7 @@ class Tape(Mode):
 
     @property
     def hooked(self) -> int:
-        """Saved tensors of a step that go through the hooks."""
+        """How many saved tensors of a step go through the hooks."""
         return len(self.program.events if self._compiled is None else self._compiled.program.events)
 
     @contextmanager
@@ -117,12 +120,12 @@ class Tape(Mode):
         run, program = self._run, self.program
         close_watches()
         if not program.replays:
-            # Everything is kept: there is nothing to do, nothing to check, nothing to pay.
+            # Everything is kept, so there is nothing to do and nothing to check.
             run.region = len(program.regions)
             yield
             return
         if not run.region and not fast.alone():
-            run.in_python()  # somebody else looks at every op, too
+            run.in_python()  # another dispatch mode observes every op, too
         number = run.region
         engine = run.engine
         slot = engine.slot
@@ -146,7 +149,7 @@ class Tape(Mode):
                 self._laid = gate, laid, hooks
                 yield
         except BaseException:
-            # A forward that fails and is tried again starts over.
+            # If a failed forward is tried again, it starts over.
             run.region, engine.slot = number, slot
             raise
         finally:
@@ -157,10 +160,10 @@ class Tape(Mode):
             watch(run)
 
     def step_aside(self, why: str) -> None:
-        """Takes everything off for the rest of the forward that runs: what comes next must run as
-        if nobody looked. What was given up so far is still made again when the backward asks for
-        it, so writes to what that needs are watched. Under a mode or hooks of the program all stays
-        where it is, and keeps everything."""
+        """Removes the mode, the hooks and the gate for the rest of the current forward, so that
+        what follows runs unobserved. The backward may still recompute what was discarded so far, so
+        writes to its inputs are watched. Under a mode or hooks of the program nothing can be
+        removed: then everything stays in place and keeps all saved tensors."""
         run, laid = self._run, self._laid
         run.mismatch(why)
         if laid is None or _get_current_dispatch_mode_stack()[-1:] != [self]:
@@ -176,17 +179,19 @@ class Tape(Mode):
 
     @staticmethod
     def _hooks(run: Run) -> Any:
+        """Returns the saved-tensor hooks of the engine that runs the step."""
         if run.native is None:
             return Hooks(run.pack, unpack)
         return Hooks(run.engine.pack, run.native.module.unpack)
 
     @staticmethod
     def _ground(run: Run) -> Any:
+        """Returns the mode below the gate, if the native engine runs the step."""
         return nullcontext() if run.native is None else fast.Ground()
 
     @contextmanager
     def _opened(self, run: Run) -> Iterator[None]:
-        """Ops go through the gate, where there is one."""
+        """Opens the gate, if the native engine runs the step: ops then go through it."""
         gate = None if run.native is None else run.native.module
         if gate is None or not gate.open(run.engine):
             yield
@@ -200,7 +205,7 @@ class Tape(Mode):
 
     def op(self, op: Op, types: Any) -> Any:
         if types and not PLAIN_TYPES.issuperset(types):
-            return NotImplemented  # it takes the call apart, and what is inside comes here
+            return NotImplemented  # a subclass makes inner calls, which come here
         run, func = self._run, op.func
         engine = run.engine
         if engine.armed:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step under a program: how far it is, and what it does when something is not as captured.
+"""One step under a program: its position, and what it does when something differs from the capture.
 
     run = Run(program)                    # made by Tape.begin
     run.special(number, op)               # a call that is recorded, or that writes
     packed = run.pack(tensor)             # what autograd keeps of a saved tensor
-    tensor = unpack(packed)               # in the backward: replays what stands before it
+    tensor = unpack(packed)               # in the backward: replays what comes before it
 
 An engine records the calls and runs them again: the native one (compiled/engine.h) or the one in
 Python (python_engine.py). It is chosen before the first forward of the step and runs the step to
-its end. What is decided here holds for both. Armed, a run gives up what the program says; after
-the first op out of step everything is kept. Safe, it lets nothing go any more, and what is missing
-is made on demand.
+its end. The decisions made here hold for both. An armed run discards what the program says; after
+the first op out of order everything is kept. A safe run frees nothing any more, and what is missing
+is recomputed on demand.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ __all__ = ["Counts", "Run", "unpack"]
 class Counts:
     """Counts of what a step did."""
 
-    dropped: int = 0  # saved tensors given up
-    replayed: int = 0  # calls replayed as planned
-    on_demand: int = 0  # and beyond the plan
+    dropped: int = 0  # saved tensors that were discarded
+    replayed: int = 0  # calls that were replayed as planned
+    on_demand: int = 0  # calls that were replayed in addition to the plan
     mismatches: int = 0
     first_mismatch: str = ""
-    first_op: int | None = None  # of the captured step, where that is known
-    other_forwards: bool = False  # more or fewer of them than captured, each as planned
+    first_op: int | None = None  # the op of the captured step at the mismatch, if known
+    other_forwards: bool = False  # more or fewer forwards than captured, each as planned
 
 
 class Run:
@@ -82,10 +82,10 @@ class Run:
         here: int = 0,
         device: torch.device | None = None,
     ) -> None:
-        """`native`: the program as the native engine runs it; None: it runs in Python. `device`:
-        where its ops have streams; None: they have none."""
+        """`native` is the program as the native engine runs it; None means that the step runs in
+        Python. `device` has streams to check; None means that there are none."""
         self._whole = program
-        self.at = at  # is told where the step is, for who asks after the job was killed
+        self.at = at  # is told the position, for the report of a job that was killed
         self.counts = counts or Counts()
         self.native = native
         self.program = program if native is None else native.program
@@ -102,7 +102,7 @@ class Run:
         self.region = 0
 
     def in_python(self) -> None:
-        """Runs the step in the Python engine. To be called before its first forward."""
+        """Makes the Python engine run the step. Must be called before its first forward."""
         if self.native is not None:
             assert not self.region, "the step has begun in the native engine"
             self.native, self.program = None, self._whole
@@ -111,18 +111,18 @@ class Run:
 
     @property
     def armed(self) -> bool:
-        """Everything has come as captured so far."""
+        """Whether everything has been as captured so far."""
         return bool(self.engine.armed)
 
     @property
     def audit(self) -> Audit | None:
-        """Compares what is made again with what was given up."""
+        """Compares recomputed tensors with the discarded ones; None if nothing is compared."""
         return self._audit
 
     @audit.setter
     def audit(self, audit: Audit | None) -> None:
         if isinstance(audit, Control):
-            self.in_python()  # where every call can be made twice
+            self.in_python()  # only this engine can run every call twice
         self._audit = audit
         if self.native is None:
             self.engine.compare_with(audit)
@@ -130,7 +130,7 @@ class Run:
             self.engine.audited = audit is not None
 
     def take_audit(self) -> Audit | None:
-        """With all it has found; nothing is compared from here on."""
+        """Ends the comparison; returns the audit with everything that it found, or None."""
         audit = self._audit
         if audit is not None and self.native is not None:
             audit.add(self.engine)
@@ -151,13 +151,14 @@ class Run:
     # ---- How it goes --------------------------------------------------------------
 
     def strays(self, row: Row) -> bool:
-        """Is it about to run on another stream than the step began on, where the captured one did
-        not? A replay would not wait for it, and might read what it has not written yet."""
+        """Returns whether the op is about to run on another stream than the one on which the step
+        began, unlike in the captured step. A replay would not wait for that stream, and might read
+        too early."""
         return self.stream is not None and not row.side and self.stream() != self.home
 
     def mismatch(self, what: str, op: int | None = None) -> None:
-        """Notes a difference to the captured step, at an op of it where one is known; everything is
-        kept from here on."""
+        """Notes a difference from the captured step, at one of its ops if known. Everything is kept
+        from now on."""
         self.engine.armed = False
         self.at(0)
         self.counts.mismatches += 1
@@ -165,15 +166,16 @@ class Run:
             self.counts.first_mismatch, self.counts.first_op = what, op
 
     def stand_aside(self, why: str) -> None:
-        """Keeps everything; a reason of our own is no mismatch of the program."""
+        """Keeps everything from now on. With an empty `why`, the reason is our own and no mismatch
+        of the program."""
         if why:
             self.mismatch(why)
         self.engine.armed = False
         self.at(0)
 
     def rescue(self, ref: Ref) -> Tensor:
-        """A tensor that was given up and could not be had as planned, after a fault of ours: on
-        demand, from the records."""
+        """Recomputes a discarded tensor on demand, from the records, after an internal error.
+        Raises RuntimeError if that fails, too."""
         engine = self.engine
         engine.safe = True
         why = ""
@@ -196,14 +198,14 @@ class Run:
 
     @property
     def spent(self) -> bool:
-        """Every forward of the captured step has come, and its backward has run."""
+        """Whether every forward of the captured step and its backward have run."""
         program = self.program
         over = self.engine.cursor >= len(program.events)
         return bool(program.replays) and over and self.region >= len(program.regions)
 
     @property
     def op(self) -> int | None:
-        """The newest op of the captured step that has begun, as far as the tape sees."""
+        """The latest op of the captured step that has begun, as far as the tape knows."""
         cursor: int = self.engine.cursor
         row: int = self.engine.next
         if cursor:
@@ -211,7 +213,8 @@ class Run:
         return self.program.rows[row - 1].op if row else None
 
     def finish(self) -> None:
-        """Ends the step; another number of forwards than captured is a mismatch."""
+        """Ends the step. A number of forwards other than the captured one is a mismatch, unless
+        every forward that came was whole and planned."""
         close_watches()
         captured = len(self.program.regions)
         if self.armed and self.region != captured:
@@ -221,8 +224,8 @@ class Run:
                 self.mismatch(f"{self.region} forwards in a step captured with {captured}")
 
     def _whole_forwards(self) -> bool:
-        """Fewer forwards than captured, as when gradients are accumulated over fewer of them: was
-        all that came planned, and is nothing of it left over?"""
+        """Returns whether all forwards so far ran as planned and left nothing to unpack. This is so
+        when gradients are accumulated over fewer forwards than captured."""
         engine, events = self.engine, self.program.events
         done, packed = engine.cursor, engine.slot
         return (
@@ -232,8 +235,9 @@ class Run:
         )
 
     def alone(self, number: int) -> tuple[int, int] | None:
-        """Forward `number` is about to run. The slot and the event it begins with, if nothing
-        before it is still to be unpacked and nothing before it is made again for it."""
+        """Returns the slot and the event with which forward `number` begins, just before it runs;
+        None if earlier forwards still have tensors to unpack, or the program replays some of their
+        calls for it."""
         program, engine = self.program, self.engine
         row, cursor = program.regions[number][0], engine.cursor
         if row >= len(program.rows) or not self._whole_forwards():
@@ -244,7 +248,8 @@ class Run:
         return engine.slot, cursor
 
     def _unplanned(self, what: str) -> None:
-        """From here on nothing is let go and what is missing is made on demand."""
+        """Makes the run safe: nothing is freed from now on, and what is missing is recomputed on
+        demand."""
         self.engine.safe = True
         if self.armed:
             self.mismatch(what)
@@ -252,8 +257,8 @@ class Run:
     # ---- Forward ----------------------------------------------------------------
 
     def special(self, number: int, op: Op) -> Any:
-        """Runs the op of a row that is recorded, or that writes. Where that fails, what it writes
-        counts as written by a call that is not recorded."""
+        """Runs the op of a row that is recorded, or that writes. After an internal error the op
+        counts as not recorded."""
         try:
             return self.engine.special(number, op)
         except Exception as error:
@@ -263,7 +268,7 @@ class Run:
         return self.written(op)
 
     def written(self, op: Op) -> Any:
-        """Runs an op that writes and is not recorded, unless it has run."""
+        """Runs an op that writes and is not recorded, unless it has run. Returns its result."""
         tensors = written_by(op.func, op.args, op.kwargs)
         out = op.out
         if not op.done:
@@ -273,11 +278,12 @@ class Run:
         return out
 
     def before_write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Gives records that still need what a call is about to write a copy of it."""
+        """Copies what a call is about to write for the records that still need it."""
         self.engine.before_write(written_by(func, args, kwargs))
 
     def _before_write(self, tensors: Sequence[Tensor]) -> None:
-        """Does so, and again if it fails, because the write happens in any case."""
+        """Copies these tensors for the records that need them, and tries again after an internal
+        error, because the write happens in any case."""
         try:
             self.engine.before_write(tensors)
         except Exception as error:
@@ -294,7 +300,7 @@ class Run:
         return bool(self.engine.waits())
 
     def pack(self, tensor: Tensor) -> Any:
-        """What autograd keeps instead of a saved tensor, in a step that runs in Python."""
+        """Returns what autograd keeps instead of a saved tensor, in a step that runs in Python."""
         engine, slots = self.engine, self.program.slots
         slot = engine.slot
         engine.slot = slot + 1
@@ -315,12 +321,12 @@ class Run:
         return self.keep(tensor, slot)
 
     def differs(self, tensor: Tensor, slot: int) -> Any:
-        """Keeps a tensor that should be given up and is not the one of the captured step."""
+        """Keeps a tensor that should be discarded but differs from that of the captured step."""
         self.mismatch(f"saved tensor {slot} differs from the one in the captured step")
         return self.keep(tensor, slot)
 
     def keep(self, tensor: Tensor, slot: int) -> Kept:
-        """What autograd keeps of a tensor that stays."""
+        """Returns what autograd keeps of a tensor that the plan saves."""
         guard = torch._C._DisableTorchDispatch()
         try:
             return Kept(self, slot if self.engine.armed else -1, saved_alias(tensor))
@@ -330,7 +336,7 @@ class Run:
     # ---- Backward ---------------------------------------------------------------
 
     def advance(self, slot: int) -> None:
-        """An unpack of a slot: replays what the program has before it."""
+        """Replays what the program has before the unpack of this slot."""
         engine = self.engine
         if engine.safe:
             return
@@ -352,15 +358,15 @@ class Run:
             engine.safe = True
 
     def _expects_to_keep(self) -> bool:
-        """Was the graph kept in the captured step, too, in the pass that begins here? Then the plan
-        knows what later passes ask for."""
+        """Returns whether the captured step kept its graph in the backward that begins now. If so,
+        the plan knows what later backwards unpack."""
         cursor, kept = self.engine.cursor, self.program.kept
         return bool(cursor < len(kept) and kept[cursor])
 
 
 def unpack(packed: Any) -> Tensor:
-    """The unpack hook of every run. Out of sight of function modes: what the tape does is not what
-    the program does, and every look at a tensor would pass through Python."""
+    """The unpack hook of every run. It hides from function modes: the tape's operations are not the
+    program's, and otherwise each access to a tensor would go through Python."""
     with torch._C.DisableTorchFunction():
         return _unpacked(packed)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call that is made a second time from the same inputs, for a step that finds out why values
-differ (check/control.py)."""
+"""Runs a call a second time from the same inputs, in a step that finds out why values differ
+(check/control.py).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ __all__ = ["Twice"]
 
 
 class Twice:
-    """A call that is made a second time from the same inputs, and whose results are compared."""
+    """A call that runs a second time from the same inputs, so that its results can be compared."""
 
     def __init__(self, control: Control, node: Node, op: int, own: Tensor | None) -> None:
-        """Before the first time; `own`: what it writes in place."""
+        """Prepares the second run; to be called before the first one. `own` is what the call writes
+        in place."""
         self._control, self._node, self._op, self._own = control, node, op, own
         cells = [None if c is None else c() for c in node.outputs]
         self._storages = [None if c is None else c.id for c in cells]
@@ -32,7 +34,7 @@ class Twice:
                 self._flipped = control.flip(self._storages[0], copy(own))
 
     def compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
-        """Compares the outputs after an op has run twice."""
+        """Runs the call again and compares the outputs. To be called after its first run."""
         self._compare(args, kwargs, out)
         self._control.ends(self._op)
 
@@ -54,14 +56,13 @@ class Twice:
         control.twice(self._op, self._storages, [own], [self._before])
 
     def _written(self, copy: Tensor, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Runs the call again, so that it writes a copy of its target."""
+        """Runs the call again, so that it writes `copy` instead of its target."""
         node = self._node
         call(node, _instead(node.args or [], args, copy), _instead(node.kwargs or {}, kwargs, copy))
 
 
 def _instead(recorded: Any, loaded: Any, own: Tensor) -> Any:
-    """Arguments as they were loaded, with another tensor where the storage stands that the call
-    writes."""
+    """Returns the loaded arguments with `own` in place of the storage that the call writes."""
     if isinstance(recorded, Own):
         return view(own, recorded.geometry)
     if isinstance(recorded, (list, tuple)):
