@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What autograd says about a saved tensor that was written: our hooks say the same."""
+"""The errors that our hooks raise for saved tensors that were modified, in autograd's words."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from reprise.torch.internals.subclass import version_of
 __all__ = ["GONE", "refuse_modified", "refuse_stale", "stale_message"]
 
 GONE = (
-    "Trying to backward through the graph a second time: its saved tensors were let go when memory "
+    "Trying to backward through the graph a second time: its saved tensors were freed when memory "
     "ran out in its backward"
 )
 
 
 def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = None) -> str:
-    """For a tensor that was packed at `version`; `shape` where the tensor has lost its own."""
+    """Returns autograd's message for a tensor that was packed at `version`. `shape` is given if the
+    tensor has lost its own."""
     size = list(tensor.shape if shape is None else shape)
     return (
         "one of the variables needed for gradient computation has been modified by an inplace "
@@ -29,12 +30,14 @@ def stale_message(tensor: Tensor, version: int, shape: Sequence[int] | None = No
 
 
 def refuse_stale(tensor: Tensor, version: int) -> None:
-    """Raises the error that autograd raises for a modified saved tensor."""
+    """Raises autograd's error for a saved tensor that was modified after it was packed at
+    `version`."""
     raise told(RuntimeError(stale_message(tensor, version)))
 
 
 def refuse_modified(tensor: Tensor, version: int) -> None:
-    """Raises the error for a modified tensor that a recorded call reads, in place of a replay."""
+    """Raises the error for a recorded call whose input was modified, so that it cannot be
+    replayed."""
     raise told(
         RuntimeError(
             "a tensor that a recomputed op reads was modified in place after the forward, by "
