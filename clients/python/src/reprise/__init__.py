@@ -42,7 +42,7 @@ __all__ = [
     "saved",
 ]
 
-# Where the names are that need a framework or the agent.
+# The modules of the names that need a framework or the agent.
 _LATER = {
     "auto": "reprise.api",
     "check": "reprise.torch.session.ab",

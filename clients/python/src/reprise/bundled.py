@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs that come with the package: `reprise` and `reprised`.
+"""Finds and runs the programs that come with the package: `reprise` and `reprised`.
 
 A wheel has them in `reprise/bin`, a checkout in `build/bin`. The console scripts `reprise` and
-`reprised` of an installation become them: the process is replaced, so signals, exit code, standard
-streams and speed are the program's own.
+`reprised` of an installation replace their process by the program, so that signals, exit code,
+standard streams and speed are the program's own.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def checkout() -> Path | None:
-    """The root of the source tree that this package lies in; None in an installation."""
-    # There this file is clients/python/src/reprise/bundled.py.
+    """Returns the root of the source tree that contains this package; None in an installation."""
+    # In a checkout this file is clients/python/src/reprise/bundled.py.
     if len(_PACKAGE.parents) > 3:
         root = _PACKAGE.parents[3]
         if (root / "profiler" / "include" / "reprise_agent.h").is_file():
@@ -31,7 +31,8 @@ def checkout() -> Path | None:
 
 
 def program(name: str) -> Path | None:
-    """The program of the package, or of the build beside it; None where there is neither."""
+    """Returns the path of a program, in the package or in the build of the checkout; None if there
+    is none."""
     found = [_PACKAGE / "bin" / name]
     root = checkout()
     if root is not None:
@@ -40,16 +41,20 @@ def program(name: str) -> Path | None:
 
 
 def command() -> NoReturn:
-    """The console script `reprise`: becomes the bundled program. SystemExit: there is none."""
+    """The console script `reprise`: replaces this process by the bundled program. Raises SystemExit
+    if there is none."""
     _become("reprise")
 
 
 def daemon() -> NoReturn:
-    """The console script `reprised`: becomes the bundled daemon. SystemExit: there is none."""
+    """The console script `reprised`: replaces this process by the bundled daemon. Raises SystemExit
+    if there is none."""
     _become("reprised")
 
 
 def _become(name: str) -> NoReturn:
+    """Replaces this process by a bundled program with the same arguments. Raises SystemExit if
+    there is none."""
     path = program(name)
     if path is None:
         error = RepriseError(

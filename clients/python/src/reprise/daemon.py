@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the daemon beside this job, or starts a private one.
+"""Finds the daemon for this job, or starts a private one.
 
     collector = daemon.ensure()
-    if collector.socket is None: print(collector.why)      # train on, unplanned
+    if collector.socket is None: print(collector.why)      # train without a plan
 
-A collector is looked for at `REPRISE_SOCKET`, then `/run/reprise/agent.sock`,
-then in this user's runtime folder. When none answers, `reprised --private` is
-started there, under a lock, so that the ranks of one host share it; it ends by
-itself after the last of them. It has a session of its own: a Ctrl-C at the job
-does not reach it, so the job's last records still arrive.
+It tries the sockets `REPRISE_SOCKET`, `/run/reprise/agent.sock`, and the one in
+this user's runtime folder. If none answers, it starts `reprised --private`
+there, under a lock, so that the ranks of one host share it; that daemon ends by
+itself after the last of them. It runs in a session of its own, so that a Ctrl-C
+at the job does not end it and the job's last records still arrive.
 
-Nothing here raises for a missing daemon: `why` says it in one sentence.
+A missing daemon raises nothing here: `why` gives the reason in one sentence.
 """
 
 from __future__ import annotations
@@ -36,37 +36,36 @@ __all__ = ["Collector", "ensure", "find", "runtime_dir", "socket_paths"]
 
 SYSTEM_SOCKET = Path("/run/reprise/agent.sock")
 START_TIMEOUT_S = 15.0
-# What a daemon says whose folder belongs to another one.
+# What a daemon prints if another one uses its folder.
 _TAKEN = "another reprised"
 POLL_S = 0.02
 
-# Kept for the life of the process: a Popen that is collected while its child
-# runs would complain.
+# Kept for the life of the process: Popen warns if it is collected while its
+# child runs.
 _children: list[subprocess.Popen[bytes]] = []
-# By socket: the daemon started there, and what it prints.
+# By socket: the daemon that was started there, and its output.
 _listening: dict[Path, tuple[subprocess.Popen[bytes], IO[bytes]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Where the agent connects. Without a socket, `why` is the reason."""
+    """The socket to which the agent connects. If there is none, `why` is the reason."""
 
     socket: Path | None
-    # True when this call started it.
+    # Whether this call started the daemon.
     started: bool = False
     why: str = ""
 
 
 def runtime_dir() -> Path:
-    """This user's folder for sockets, made when it is missing (0700).
+    """Returns this user's folder for sockets, and makes it (0700) if it is missing.
 
-    RepriseError: it cannot be made, or it belongs to somebody else.
-    """
+    Raises RepriseError if it cannot be made, or belongs to another user."""
     return _own_folder(_own_socket().parent)
 
 
 def socket_paths() -> list[Path]:
-    """Where a collector may listen, best first."""
+    """Returns the sockets where a collector may listen, in the order to try."""
     named = os.environ.get("REPRISE_SOCKET")
     if named:
         return [Path(named)]
@@ -77,13 +76,13 @@ def socket_paths() -> list[Path]:
 
 
 def find() -> Path | None:
-    """The socket of a collector that answers now."""
+    """Returns the socket of a collector that answers now; None if there is none."""
     return next((path for path in socket_paths() if answers(path)), None)
 
 
 def ensure(timeout_s: float = START_TIMEOUT_S, stay: bool = False) -> Collector:
-    """A collector that answers: one that is there, else a private one started now. With `stay` such
-    a one does not end before this process, whether or not it has a job."""
+    """Returns a collector that answers: an existing one, or a private one that is started now. With
+    `stay`, a private one does not end before this process, whether or not it has a job."""
     try:
         found = find()
         if found is not None:
@@ -97,7 +96,7 @@ def ensure(timeout_s: float = START_TIMEOUT_S, stay: bool = False) -> Collector:
                     _start(path, timeout_s, stay)
                     return Collector(path, started=True)
                 except RepriseError as error:
-                    # The one before has closed its socket and is about to end.
+                    # An older daemon has closed its socket but has not ended yet.
                     if _TAKEN not in str(error) or time.monotonic() > deadline:
                         raise
                     time.sleep(POLL_S)
@@ -110,8 +109,8 @@ def ensure(timeout_s: float = START_TIMEOUT_S, stay: bool = False) -> Collector:
 
 
 def _own_socket() -> Path:
-    """Where a daemon of this user listens that no name is given: as the agent, the daemon and the
-    command have it (profiler/include/reprise_sockets.h)."""
+    """Returns the socket of this user's daemon if no name is given: the same path as in the agent,
+    the daemon and the command (profiler/include/reprise_sockets.h)."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and _is_own(runtime):
         return Path(runtime) / "reprise" / "agent.sock"
@@ -120,6 +119,7 @@ def _own_socket() -> Path:
 
 
 def _is_own(folder: str) -> bool:
+    """Returns whether a folder exists, belongs to this user and is writable."""
     try:
         status = os.stat(folder)
     except OSError:
@@ -132,6 +132,8 @@ def _is_own(folder: str) -> bool:
 
 
 def _own_folder(folder: Path) -> Path:
+    """Makes a folder with mode 0700 if it is missing, and returns it. Raises RepriseError if it is
+    not this user's own."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -152,7 +154,8 @@ def _own_folder(folder: Path) -> Path:
 
 
 def _private_socket() -> Path:
-    """Where a private daemon listens: there, where the agent will look."""
+    """Returns the socket where a private daemon must listen so that the agent finds it. Raises
+    RepriseError if its folder does not exist."""
     named = os.environ.get("REPRISE_SOCKET")
     if not named:
         return runtime_dir() / "agent.sock"
@@ -163,7 +166,8 @@ def _private_socket() -> Path:
 
 
 def answers(path: Path) -> bool:
-    """Something listens there. Connecting and going away again is no session."""
+    """Returns whether something listens on a socket. Connecting and disconnecting opens no
+    session."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
         s.settimeout(1.0)
         try:
@@ -174,7 +178,8 @@ def answers(path: Path) -> bool:
 
 
 def why_gone(path: Path) -> str:
-    """In a sentence; what there is to say when this process started the daemon."""
+    """Returns one sentence on why the daemon is gone, with its exit code if this process started
+    it."""
     child, log = _listening.get(path, (None, None))
     code = None if child is None else child.poll()
     if code is None or log is None:
@@ -186,7 +191,8 @@ def why_gone(path: Path) -> str:
 
 @contextlib.contextmanager
 def _start_lock(folder: Path, timeout_s: float) -> Iterator[None]:
-    """One rank at a time. Not the daemon's own lock, which it holds while it runs."""
+    """Lets one rank at a time start a daemon. This is not the daemon's own lock, which it holds
+    while it runs. Raises RepriseError after `timeout_s`."""
     path = folder / "start.lock"
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -215,6 +221,7 @@ def _start_lock(folder: Path, timeout_s: float) -> Iterator[None]:
 
 
 def _binary() -> Path:
+    """Returns the path of the daemon's program. Raises RepriseError if there is none."""
     named = os.environ.get("REPRISE_DAEMON")
     if named:
         found = shutil.which(named)
@@ -222,7 +229,7 @@ def _binary() -> Path:
             raise RepriseError(f"REPRISE_DAEMON={named}: is not a program")
         return Path(found)
     own = bundled.program("reprised")
-    # A wheel has the daemon of its own version inside; what is built in a checkout may be older.
+    # A wheel contains the daemon of its own version; the build in a checkout may be older.
     if own is not None and bundled.checkout() is None:
         return own
     on_path = shutil.which("reprised")
@@ -240,7 +247,8 @@ def _binary() -> Path:
 
 
 def _start(path: Path, timeout_s: float, stay: bool) -> None:
-    """Starts `reprised --private` and waits until it answers at `path`."""
+    """Starts `reprised --private` and waits until it answers at `path`. Raises RepriseError if it
+    does not."""
     binary = _binary()
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(tempfile.TemporaryFile())
@@ -275,6 +283,7 @@ def _start(path: Path, timeout_s: float, stay: bool) -> None:
 
 
 def _last_line(handle: int) -> str:
+    """Returns the last line of the daemon's output."""
     size = os.fstat(handle).st_size
     text = os.pread(handle, 4096, max(0, size - 4096)).decode("utf-8", "replace").strip()
     return text.splitlines()[-1][:400] if text else "it printed nothing"

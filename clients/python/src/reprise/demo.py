@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a network plain and under a budget, and proves what happened.
+"""Trains a network plainly and under a budget, and shows that the results are equal.
 
     python -m reprise.demo             # in an installation; scripts/demo builds a checkout first
 
-Two real processes run the same example with the same seed: the first without
-Reprise (REPRISE_DISABLE=1), the second with `--budget`. The verdict joins what
-the daemon recorded of the second with the loss curves of both.
+Two processes run the same example with the same seed: the first without Reprise
+(REPRISE_DISABLE=1), the second with `--budget`. The verdict combines what the
+daemon recorded of the second with the losses of both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXIT_FAILED, EXIT_USAGE, EXIT_NO_PLAN, EXIT_UNREACHABLE = 1, 2, 3, 4
 
 
 class DemoError(Exception):
-    """The demo cannot go on; `code` is the exit code."""
+    """An error that ends the demo; `code` is the exit code."""
 
     def __init__(self, message: str, code: int = EXIT_FAILED) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """How to run one example."""
+    """One example and its options."""
 
     model: str
     steps: int
@@ -54,6 +54,7 @@ class Job:
     batch: int | None
 
     def command(self, budget: str | None) -> list[str]:
+        """Returns the command that runs the example with this budget."""
         script = examples() / EXAMPLES[self.model]
         command = [sys.executable, str(script), "--steps", str(self.steps), "--json"]
         for flag, value in (("--depth", self.depth), ("--batch", self.batch)):
@@ -65,17 +66,19 @@ class Job:
 
 
 def say(text: str) -> None:
+    """Prints a line of progress on standard error."""
     print(f"demo: {text}", file=sys.stderr, flush=True)
 
 
 def examples() -> Path:
-    """The folder of the example programs: a checkout's, or the one inside the package."""
+    """Returns the folder of the example programs: the checkout's, or the one inside the package."""
     root = bundled.checkout()
     return (root if root is not None else Path(__file__).resolve().parent) / "examples"
 
 
 def state_folder() -> Path:
-    """Where the demo's daemon keeps its runs: they are there again in the next demo."""
+    """Returns the folder where the demo's daemon keeps its runs, so that the next demo shows them
+    too."""
     root = bundled.checkout()
     if root is not None:
         return root / ".demo"
@@ -84,20 +87,20 @@ def state_folder() -> Path:
 
 
 def default_model() -> str:
-    """The ResNet learns scikit-learn's digits; the GPT needs torch alone."""
+    """Returns "resnet" if scikit-learn, which has its data, is installed; otherwise "gpt"."""
     return "resnet" if importlib.util.find_spec("sklearn") else "gpt"
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where the daemon listens, and the token that its page and API ask for."""
+    """The address of the daemon, and the token that its page and API ask for."""
 
     url: str
     token: str
 
 
 class Daemon:
-    """A `reprised` of the demo's own: a state folder, and a socket in a short path."""
+    """A `reprised` of the demo's own, with a state folder and a socket with a short path."""
 
     def __init__(self, listen: str) -> None:
         binary = bundled.program("reprised")
@@ -118,13 +121,14 @@ class Daemon:
         )
 
     def wait_until_ready(self) -> Server:
-        """Waits until the daemon listens, and returns where it does."""
+        """Waits until the daemon listens; returns its address and token. Raises DemoError if it
+        does not."""
         ready = self.runtime / "server.json"
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if ready.exists():
                 said = json.loads(ready.read_text())
-                # A daemon of 0.1 asks for no token.
+                # A daemon of version 0.1 needs no token.
                 token = Path(said.get("token_file", os.devnull)).read_text().strip()
                 return Server(said["url"], token)
             if self.process.poll() is not None:
@@ -133,10 +137,12 @@ class Daemon:
         raise DemoError(f"reprised did not start: {self.last_words()}", EXIT_UNREACHABLE)
 
     def last_words(self) -> str:
+        """Returns the last line of the daemon's log."""
         lines = self.log_path.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
 
     def stop(self) -> None:
+        """Stops the daemon and removes its sockets."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -149,7 +155,8 @@ class Daemon:
 
 
 def call(server: Server, method: str, request: dict[str, Any]) -> dict[str, Any]:
-    """One unary call of the browser API (Connect, JSON)."""
+    """Makes one unary call of the browser API (Connect, JSON); returns the response. Raises
+    DemoError if it fails."""
     post = urllib.request.Request(
         f"{server.url}/reprise.v1.{method}",
         data=json.dumps(request).encode(),
@@ -170,7 +177,8 @@ def call(server: Server, method: str, request: dict[str, Any]) -> dict[str, Any]
 
 
 def train(job: Job, label: str, budget: str | None, environment: dict[str, str]) -> list[str]:
-    """Runs an example to its end and returns its losses, exact, as hex floats."""
+    """Runs an example to its end; returns its losses as hex floats, which are exact. Raises
+    DemoError if the job fails."""
     process = subprocess.Popen(
         job.command(budget),
         stdin=subprocess.DEVNULL,
@@ -205,7 +213,8 @@ def train(job: Job, label: str, budget: str | None, environment: dict[str, str])
 
 
 def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
-    """The run as recorded, once everything its job sent is stored."""
+    """Returns the recorded run, once everything that its job sent is stored. Raises DemoError after
+    30 s."""
     deadline = time.monotonic() + 30
     while True:
         run = call(server, "Query/GetRun", {"runId": run_id})
@@ -217,8 +226,8 @@ def wait_for_end(server: Server, run_id: str) -> dict[str, Any]:
 
 
 def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
-    """The object that `--json` prints. Proto3 JSON omits zeros and writes 64-bit
-    integers as strings."""
+    """Returns the object that `--json` prints. Proto3 JSON omits zeros and writes 64-bit integers
+    as strings."""
     verdict = run.get("verdict", {})
 
     def integer(name: str) -> int:
@@ -245,6 +254,7 @@ def verdict_json(run: dict[str, Any], same_losses: bool) -> dict[str, Any]:
 
 
 def demonstrate(server: Server, daemon: Daemon, job: Job, budget: str) -> dict[str, Any]:
+    """Runs the example plainly and planned; returns the verdict."""
     plain = train(job, "plain", None, {"REPRISE_DISABLE": "1"})
     run_id = str(uuid.uuid4())
     environment = {"REPRISE_SOCKET": str(daemon.socket), "REPRISE_RUN_ID": run_id}
@@ -256,6 +266,7 @@ def demonstrate(server: Server, daemon: Daemon, job: Job, budget: str) -> dict[s
 
 
 def print_verdict(result: dict[str, Any], server: Server) -> None:
+    """Prints the verdict and the address of the dashboard."""
     print()
     print(result["sentence"])
     if not result["feasible"]:
@@ -265,17 +276,19 @@ def print_verdict(result: dict[str, Any], server: Server) -> None:
     else:
         print("The losses differ from those of the plain job.")
     print()
-    # The token is for a person's eyes: a log keeps the address without it.
+    # The token is printed on a terminal only, so that no log contains it.
     entry = f"?token={server.token}" if sys.stdout.isatty() else ""
     print(f"Dashboard: {server.url}/runs/{result['run_id']}{entry}", flush=True)
 
 
 def wait_for_interrupt() -> None:
+    """Waits for Ctrl-C or SIGTERM."""
     print("Press Ctrl-C to stop the daemon.", flush=True)
     signal.sigwait([signal.SIGINT, signal.SIGTERM])
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parses and checks the options."""
     parser = argparse.ArgumentParser(
         prog="scripts/demo" if bundled.checkout() else "python -m reprise.demo",
         description="Trains a network twice (plain, then under a budget of its own memory) and "
@@ -316,6 +329,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def port_is_free(port: int) -> bool:
+    """Returns whether a port of the local host is free."""
     import socket
 
     with socket.socket() as probe:
@@ -328,8 +342,9 @@ def port_is_free(port: int) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the demo; returns its exit code."""
     options = parse(arguments)
-    # Blocked here, taken by sigwait or turned into KeyboardInterrupt below.
+    # SIGTERM raises KeyboardInterrupt, as Ctrl-C does, until `sigwait` takes both.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     listen = options.listen or ("127.0.0.1:7070" if port_is_free(7070) else "127.0.0.1:0")
     job = Job(options.model, options.steps, options.depth, options.batch)

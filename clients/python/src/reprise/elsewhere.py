@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which call plans an object that `reprise.auto` does not take: one of another framework."""
+"""Tells users of other frameworks which call plans an object that `reprise.auto` does not take."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["call_for"]
 
 
 def call_for(thing: Any) -> str | None:
-    """A sentence that names the call; None for what belongs to PyTorch, or to nobody known. Imports
-    no framework: it goes by the modules that the classes of the object come from."""
+    """Returns a sentence that names the call; None for objects of PyTorch or of no known framework.
+    It imports no framework, but looks at the modules that define the object's classes."""
     modules = [base.__module__ for base in type(thing).__mro__]
     roots = {module.partition(".")[0] for module in modules}
     name = type(thing).__name__

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of Reprise end where the program calls it.
+"""Keeps internal errors of Reprise away from the program at the public API.
 
 @otherwise(lambda model, *_, **__: model)
-def auto(model, ...): ...      # on a fault: it is reported, and the model is returned as it is
+def auto(model, ...): ...      # after an internal error the model is returned as it is
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def otherwise(instead: Callable[..., Any]) -> Callable[[F], F]:
-    """Decorates a function of the public API: if it fails, the failure is reported and
-    `instead(*args, **kwargs)` is returned. A RepriseError is meant for the program, and passes."""
+    """Decorates a function of the public API: if it fails, the internal error is reported and
+    `instead(*args, **kwargs)` is returned. A RepriseError is meant for the program and is
+    raised."""
 
     def decorate(do: F) -> F:
         @wraps(do)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of the package, each with one sentence as its message. `InfeasibleBudget`, the
-third one, carries the plan that was refused and stands beside it (plan/received.py)."""
+"""The exceptions of the package, each with one sentence as its message. The third one,
+`InfeasibleBudget`, is next to the plan that it carries (plan/received.py)."""
 
 from __future__ import annotations
 
 
 class RepriseError(Exception):
-    """Something of Reprise cannot be done; the job itself can train on."""
+    """Reprise cannot do something; the job itself can go on training."""
 
 
 class ServerUnavailable(RepriseError):

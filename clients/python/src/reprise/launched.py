@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run that ranks share which one launcher started on this machine.
+"""The id of the run that the ranks of one launcher on this machine share.
 
-    shared_run_id()      # of the ranks of one torchrun; None: this process is no rank of one
+    shared_run_id()      # of the ranks of one torchrun; None if this process is not such a rank
 
-`torchrun train.py` is one job: one run, whatever the number of its ranks. They have the same
-parent, whose id and start time name the run, with the attempt that torchrun counts. Where some
-ranks are on other machines each one is a run of its own; so it is under `reprise run`, which names
-the run itself (REPRISE_RUN_ID).
+`torchrun train.py` is one job and one run, however many ranks it has. The ranks have the same
+parent process, whose id and start time identify the run, together with torchrun's restart count. If
+some ranks are on other machines, each rank is a run of its own; so it is under `reprise run`, which
+sets the id itself (REPRISE_RUN_ID).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ __all__ = ["shared_run_id", "uuid7_of"]
 
 
 def shared_run_id() -> str | None:
-    """From RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the parent."""
+    """Returns the run id that the ranks of this machine share, made from RANK, WORLD_SIZE,
+    LOCAL_WORLD_SIZE and the parent process; None if this process is not a rank whose job is all on
+    this machine."""
     here = [os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
     if not all(text.isascii() and text.isdigit() for text in here):
         return None
@@ -28,7 +30,7 @@ def shared_run_id() -> str | None:
         return None
     parent = os.getppid()
     try:
-        # The second field, the program's name, may hold blanks and brackets.
+        # The second field, the program's name, may contain blanks and brackets.
         stat = Path(f"/proc/{parent}/stat").read_text()
         ticks = int(stat[stat.rindex(")") + 2 :].split()[19])  # field 22: its start
         lines = Path("/proc/stat").read_text().splitlines()
@@ -43,7 +45,7 @@ def shared_run_id() -> str | None:
 
 
 def uuid7_of(milliseconds: int, rest: int) -> str:
-    """A UUID version 7 of a time and 80 bits."""
+    """Returns a version 7 UUID made of a time and 80 bits."""
     value = (milliseconds & (2**48 - 1)) << 80 | rest & (2**80 - 1)
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that every op makes, as cheap as Python allows: two in a traced step, and one in a
-planned step that says where it is.
+"""The agent's calls that run for every op, as cheap as Python allows: two in a traced step, and one
+in a planned step that reports its position.
 
     begin, end, at = bind(library)
     begin(op, name); ...; end(op)
     at(1 + op)
 
 A foreign-function call through ctypes costs several times what the agent does in it, so the agent
-has them in CPython's own calling convention too; `PyCFunction_NewEx` makes builtin functions
-of them. Where that is not to be had (another Python, an older agent), they go through ctypes.
+also offers them in CPython's own calling convention; `PyCFunction_NewEx` makes builtin functions of
+them. If that is not possible (another Python, an older agent), they go through ctypes.
 
-Ids are numbers of 64 bits and are never cut: ctypes would pass 2**64 + 5 as 5, and without declared
-argument types 2**32 + 5 as 5. Both ways raise OverflowError and record nothing.
+Ids are 64-bit numbers and are never truncated: ctypes would pass 2**64 + 5 as 5, and without
+declared argument types 2**32 + 5 as 5. Both ways raise OverflowError and record nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ONE_ARGUMENT = 0x0008
 
 
 class OpBegin(Protocol):
-    """An op starts now, on this thread; `name` and `shapes` are interned texts."""
+    """Records that an op begins on this thread; `name` and `shapes` are ids of interned texts."""
 
     def __call__(
         self,
@@ -44,12 +44,12 @@ class OpBegin(Protocol):
 
 
 OpEnd = Callable[[int], None]
-# 1 + the op of the step graph that begins; 0: not known any more.
+# Takes 1 + the op of the step graph that begins; 0 if it is no longer known.
 At = Callable[[int], None]
 
 
 class PythonCalls(ctypes.Structure):
-    """`reprise_python`: what the agent needs of Python's stable ABI."""
+    """The struct `reprise_python`: what the agent needs of Python's stable ABI."""
 
     _fields_ = [
         ("struct_size", ctypes.c_uint32),
@@ -79,7 +79,7 @@ _definitions: list[_MethodDef] = []
 
 
 def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
-    """Returns the calls that mark ops, as the loaded agent offers them."""
+    """Returns the calls `op_begin`, `op_end` and `at` of the loaded agent."""
     if sys.implementation.name == "cpython" and hasattr(quick, "reprise_python_bind"):
         calls = PythonCalls(
             struct_size=ctypes.sizeof(PythonCalls),
@@ -102,18 +102,20 @@ def bind(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
 
 
 def ignore_begin(op: int, /, *_: int) -> None:
-    """Does nothing; stands for the agent's call where there is no agent."""
+    """Does nothing; replaces the agent's call if there is no agent."""
 
 
 def ignore_end(op: int, /) -> None:
-    """Does nothing; stands for the agent's call where there is no agent."""
+    """Does nothing; replaces the agent's call if there is no agent."""
 
 
 def _address(function: Any) -> int | None:
+    """Returns the address of a C function."""
     return ctypes.cast(function, c_void_p).value
 
 
 def _builtin(name: str, function: Any, flags: int) -> Any:
+    """Makes a builtin Python function of a C function."""
     definition = _MethodDef(name.encode(), _address(function), flags, None)
     _definitions.append(definition)
     make = ctypes.PYFUNCTYPE(py_object, POINTER(_MethodDef), c_void_p, c_void_p)
@@ -121,7 +123,8 @@ def _builtin(name: str, function: Any, flags: int) -> Any:
 
 
 def _checked(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
-    """Through ctypes, which keeps the low bits of what is too large."""
+    """Returns the calls through ctypes, with a check of every argument, because ctypes truncates
+    numbers that are too large."""
 
     def begin(
         op: int,
@@ -149,6 +152,8 @@ def _checked(quick: ctypes.PyDLL) -> tuple[OpBegin, OpEnd, At]:
 
 
 def _check(value: int, below_zero: int, bits: int) -> None:
+    """Raises TypeError or OverflowError unless `value` is an int from `-below_zero` to 2**bits -
+    1."""
     if not isinstance(value, int):
         raise TypeError(f"an int is needed, not {type(value).__name__}")
     if not -below_zero <= value < 1 << bits:

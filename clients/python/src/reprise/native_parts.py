@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says which parts of the adapter are compiled for the torch that is installed here.
+"""Reports which parts of the adapter are compiled for the installed torch.
 
-    python -m reprise.native_parts      # JSON, a check per part, as `reprise doctor` prints them
+    python -m reprise.native_parts      # JSON, one check per part, as `reprise doctor` prints them
 
-Two parts are C++ that is compiled against torch's headers at their first use: the tape's compiled
-half, without which plans run in Python, and the memory probe, without which peaks on a CPU are
+Two parts are C++ that is compiled against torch's headers at their first use: the native engine of
+the tape, without which plans run in Python, and the memory probe, without which peaks on a CPU are
 lower bounds. Nothing is built here.
 """
 
@@ -26,7 +26,8 @@ Check = dict[str, str]
 
 
 def _check(name: str, part: Native, without: str, module: str, off: str) -> Check:
-    """One part: built, to be built, or replaced by Python, and why."""
+    """Returns the check of one part: it is built, will be built, or is replaced by Python, and
+    why."""
     if off:
         return _said(name, "ok", f"replaced by Python ({off}): {without}")
     folder = part.cache_folder()
@@ -53,11 +54,13 @@ def _check(name: str, part: Native, without: str, module: str, off: str) -> Chec
 
 
 def _said(name: str, health: str, found: str, advice: str = "") -> Check:
+    """Returns one check."""
     return {"check": name, "health": health, "found": found, "advice": advice}
 
 
 def main() -> int:
-    """Prints the list; 1 and one sentence where torch cannot be imported."""
+    """Prints the checks; returns 0, or 1 after printing one sentence if torch cannot be
+    imported."""
     try:
         from reprise.torch.compiled.fast import FAST
         from reprise.torch.meter.probe import PROBE

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another profiler's turn.
+"""Lets another profiler use the GPU's profiling interface.
 
     with reprise.pause(), torch.profiler.profile() as found:
         train_step()
 
-CUPTI has one subscriber per process. Outside a window Reprise holds nothing and nothing needs to be
-paused; inside one it gives the slot back at once and takes it again afterwards, if it is free.
-Allocator events and marks of ops pause too.
+CUPTI has one subscriber per process. Outside a window Reprise does not subscribe, so nothing needs
+to be paused. Inside a window `pause` unsubscribes at once, and subscribes again afterwards if it
+can. Allocator events and op records pause too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["pause"]
 
 @contextmanager
 def pause() -> Iterator[None]:
-    """Leaves the device to another profiler inside the block. Nothing without an agent."""
+    """Pauses Reprise's profiling inside the block. Does nothing if there is no agent."""
     try:
         library = abi.load()
     except RepriseError:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads one proto3 JSON message, trusting nothing in it.
+"""Reads one proto3 JSON message and checks every field.
 
     f = Fields(json.loads(text), "plan")
     f.size("peak_bytes")       # RepriseError: plan.peak_bytes: must not be negative, got -1
 
-Absent and null fields are proto3's defaults, unknown fields are not looked at.
-A name is found as lowerCamelCase and as written in the proto; a 64-bit integer
-may be a number or a string, an enum a name or a number.
+Absent and null fields have proto3's defaults, unknown fields are ignored. A name
+may be in lowerCamelCase or as written in the proto; a 64-bit integer may be a
+number or a string, an enum a name or a number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reprise.errors import RepriseError
 
 __all__ = ["Fields", "shorten"]
 
-# More entries than any step has; keeps hostile text from eating the job's memory.
+# More entries than any step has; limits how much memory hostile text can take.
 MAX_ENTRIES = 4_000_000
 
 _INT64_MAX = 2**63 - 1
@@ -31,18 +31,20 @@ T = TypeVar("T")
 
 
 def shorten(value: object) -> str:
-    """A value as an error shows it: on one line, never longer than a few words."""
+    """Returns a value as an error shows it: on one line of at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _camel(name: str) -> str:
+    """Returns a field's name in lowerCamelCase."""
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)
 
 
 class Fields:
-    """One JSON object as a message: typed getters that name the field they refuse."""
+    """Reads the fields of one JSON object. Every getter raises RepriseError that names the
+    field."""
 
     def __init__(self, value: object, where: str) -> None:
         if not isinstance(value, Mapping):
@@ -51,7 +53,7 @@ class Fields:
         self._where = where
 
     def _raw(self, name: str) -> Any:
-        """The value under either spelling; None where absent (proto3's null is absent too)."""
+        """Returns the value under either spelling; None if it is absent or null."""
         value = self._value.get(_camel(name))
         return self._value.get(name) if value is None else value
 
@@ -59,6 +61,7 @@ class Fields:
         return f"{self._where}.{name}"
 
     def text(self, name: str) -> str:
+        """Returns a string; "" if it is absent."""
         value = self._raw(name)
         if value is None:
             return ""
@@ -67,6 +70,7 @@ class Fields:
         return value
 
     def hex_id(self, name: str) -> str:
+        """Returns an id of 16 lower-case hex digits."""
         value = self.text(name)
         if len(value) != 16 or set(value) - set("0123456789abcdef"):
             raise RepriseError(
@@ -75,6 +79,7 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
+        """Returns a boolean; False if it is absent."""
         value = self._raw(name)
         if value is None:
             return False
@@ -83,6 +88,7 @@ class Fields:
         return value
 
     def number(self, name: str) -> float:
+        """Returns a finite number; 0 if it is absent."""
         value = self._raw(name)
         if value is None:
             return 0.0
@@ -100,24 +106,31 @@ class Fields:
         return number
 
     def size(self, name: str) -> int:
+        """Returns an integer that is not negative; 0 if it is absent."""
         value = self._raw(name)
         return 0 if value is None else _integer(value, self._path(name), 0)
 
     def integers(self, name: str, least: int = 0) -> tuple[int, ...]:
+        """Returns a list of integers of at least `least`; empty if it is absent."""
         return self._list(name, lambda value, where: _integer(value, where, least))
 
     def enum(self, name: str, kind: type[E_], prefix: str) -> E_:
+        """Returns a member of an enum, whose names have a prefix; its zero member if it is
+        absent."""
         value = self._raw(name)
         return kind(0) if value is None else _one_of(value, self._path(name), kind, prefix)
 
     def enums(self, name: str, kind: type[E_], prefix: str) -> tuple[E_, ...]:
+        """Returns a list of members of an enum; empty if it is absent."""
         return self._list(name, lambda value, where: _one_of(value, where, kind, prefix))
 
     def message(self, name: str) -> Fields | None:
+        """Returns the reader of a nested message; None if it is absent."""
         value = self._raw(name)
         return None if value is None else Fields(value, self._path(name))
 
     def _list(self, name: str, read: Callable[[object, str], T]) -> tuple[T, ...]:
+        """Returns a list, each item read by `read(item, path)`."""
         value = self._raw(name)
         if value is None:
             return ()
@@ -132,6 +145,8 @@ class Fields:
 
 
 def _integer(value: object, where: str, least: int) -> int:
+    """Returns a value as an integer from `least` to 2**63 - 1. Raises RepriseError that names the
+    field."""
     number: int | None = None
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
@@ -151,6 +166,7 @@ def _integer(value: object, where: str, least: int) -> int:
 
 
 def _one_of(value: object, where: str, kind: type[E_], prefix: str) -> E_:
+    """Returns a value as a member of an enum. Raises RepriseError that names the field."""
     if isinstance(value, str) and value.startswith(prefix):
         name = value[len(prefix) :]
         if name in kind.__members__:

@@ -5,8 +5,8 @@
     def test_the_model_still_fits():
         reprise.estimate(Model(), step, torch.empty(64, 3, 224, 224, device="meta"))
 
-Every `reprise.estimate` inside the test counts; one that makes none fails, because it checks
-nothing. Loaded by pytest through the entry point `pytest11`, or with `-p reprise.pytest_plugin`.
+Every `reprise.estimate` inside the test counts. A test that makes none fails, because it checks
+nothing. pytest loads this through the entry point `pytest11`, or with `-p reprise.pytest_plugin`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from reprise.units import check_budget, format_bytes, parse_bytes
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Registers the mark."""
     config.addinivalue_line(
         "markers", 'reprise_peak(bound): fails when a predicted peak exceeds the bound ("2GiB")'
     )
@@ -27,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Fails a marked test if a predicted peak exceeds the bound, or if nothing was predicted."""
     mark = item.get_closest_marker("reprise_peak")
     if mark is None:
         return (yield)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line to the person who trains, on standard error. Never in the way of training.
+"""Writes one line to the user on standard error, without ever disturbing the training.
 
 say("training without a plan: ...")      # never raises
 """
@@ -11,21 +11,22 @@ import sys
 
 __all__ = ["because", "named", "say"]
 
-# What faults of ours are called, and whether a line has carried that already. As many as a job that
-# goes on after each of them could have; what comes later is written out each time.
+# Descriptions of internal errors, and whether a line has contained them already. Beyond the limit,
+# descriptions are written out every time.
 _faults: dict[str, bool] = {}
 _MOST_FAULTS = 64
 
 
 def named(text: str) -> str:
-    """`text`, which is what a fault is called: of the lines that carry it the first one has it, and
-    the later ones say `as above`."""
+    """Registers the description of an internal error, and returns it: the first line that contains
+    it shows it, later lines say `as above`."""
     if len(_faults) < _MOST_FAULTS:
         _faults.setdefault(text, False)
     return text
 
 
 def _once(line: str) -> str:
+    """Returns the line with every description that was already shown replaced by `as above`."""
     for text in [text for text in tuple(_faults) if text in line]:
         if _faults[text]:
             line = line.replace(text, "as above")
@@ -34,19 +35,19 @@ def _once(line: str) -> str:
 
 
 def say(text: str) -> None:
-    """Writes `reprise: text`. A standard error that is full, closed, missing, or that nobody reads
-    any more loses the line and nothing else."""
+    """Writes `reprise: text`. If standard error is full, closed, missing, or not read any more, the
+    line is lost and nothing else happens."""
     line = f"reprise: {_once(text)}\n"
     try:
         stream, own = sys.stderr, sys.__stderr__
         if stream is None:
             return
         if own is None or stream is not own:
-            stream.write(line)  # the program's own, or that of a notebook
+            stream.write(line)  # a stream of the program's, or of a notebook
             stream.flush()
             return
-        # Past Python's buffer: what could not be written would stay there, and the interpreter
-        # would end with exit code 120 because of it.
+        # Not through Python's buffer: data that cannot be written would stay there, and the
+        # interpreter would end with exit code 120.
         own.flush()
         data = line.encode(errors="backslashreplace")
         while data:
@@ -56,6 +57,6 @@ def say(text: str) -> None:
 
 
 def because(text: str) -> str:
-    """The reason alone, of a line that also says that the job trains without a plan, or under an
-    earlier one. For places that say that themselves: a report, a verdict."""
+    """Returns only the reason from a line that also says that the job trains without a plan, or
+    under an earlier one. For places that say so themselves: a report, a verdict."""
     return text.removeprefix("training without a plan: ").partition("; training continues ")[0]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes, times and percentages as people write and read them.
+"""Formats and parses bytes, times and percentages.
 
-The C++ and TypeScript twins print the same; all three are tested against
-tests/fixtures/units.json. The server reads a budget, not the client: what is
-here is the check that turns a typing mistake away before the first step
-instead of after the warm-up.
+The C++ and TypeScript versions give the same results; all three are tested against
+tests/fixtures/units.json. The server interprets a budget, not the client: the check here
+rejects a typing mistake before the first step instead of after the warm-up.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _HINT = "write 8GiB, 8GB, a number of bytes, 0.5x, 90% or fit"
 
 
 def format_bytes(value: int) -> str:
-    """1536 -> "1.5 KiB". Binary, one decimal, halves up."""
+    """Formats bytes in binary units with one decimal, rounding halves up: 1536 -> "1.5 KiB"."""
     minus, size = ("-", -value) if value < 0 else ("", value)
     if size < 1024:
         return f"{minus}{size} B"
@@ -56,7 +55,7 @@ def format_bytes_up(value: int) -> str:
 
 
 def format_duration(ns: int) -> str:
-    """412_000_000 -> "412 ms", 1_500 -> "1.5 us". Three digits, trailing zeros dropped."""
+    """Formats a time with three digits, without trailing zeros: 412_000_000 -> "412 ms"."""
     minus, value = ("-", -ns) if ns < 0 else ("", ns)
     if value < 1000:
         return f"{minus}{value} ns"
@@ -69,6 +68,7 @@ def format_duration(ns: int) -> str:
 
 
 def _three_digits(value: int, unit: int) -> str:
+    """Formats `value` in units of `unit` with three digits, without trailing zeros."""
     digits = 0 if value >= 100 * unit else 1 if value >= 10 * unit else 2
     scale = 10**digits
     scaled = (2 * value * scale + unit) // (2 * unit)
@@ -77,7 +77,7 @@ def _three_digits(value: int, unit: int) -> str:
 
 
 def format_percent(fraction: float, sign: bool = False) -> str:
-    """0.0937 -> "9.4 %"; with `sign`, "+9.4 %"."""
+    """Formats a fraction as a percentage: 0.0937 -> "9.4 %"; with `sign`, "+9.4 %"."""
     if not math.isfinite(fraction) or abs(fraction) > 1e12:
         return "? %"
     # Halves away from zero, as llround does.
@@ -87,8 +87,8 @@ def format_percent(fraction: float, sign: bool = False) -> str:
 
 
 def check_budget(budget: str | int) -> str:
-    """A budget as the server takes it, or a `RepriseError` naming the text, the fact and the
-    remedy: "22GiB", "22GB", 23622320128, "90%", "fit", "0.5x"."""
+    """Returns a budget as the server takes it: "22GiB", "22GB", 23622320128, "90%", "fit" or
+    "0.5x". Raises RepriseError that names the text, what is wrong and what to write."""
     if isinstance(budget, bool) or not isinstance(budget, (str, int)):
         raise RepriseError(f"budget: must be text or a number of bytes, got {budget!r}; {_HINT}")
     text = str(budget).strip(" \t\r\n")
@@ -135,7 +135,8 @@ def check_budget(budget: str | int) -> str:
 
 
 def scaled_budget(text: str, factor: float) -> str:
-    """Returns a smaller budget: "20GiB" as bytes, a share as a share; "fit" stays."""
+    """Returns a budget multiplied by a factor below 1: a size as bytes, a share as a share. "fit"
+    stays."""
     match = re.fullmatch(r"([0-9.]+)[ \t]*([x%])", check_budget(text))
     if text == "fit" or factor >= 1:
         return text
@@ -145,7 +146,8 @@ def scaled_budget(text: str, factor: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes of a size as "2GiB" or "500MB"; a share has none and is refused."""
+    """Returns the bytes of a size such as "2GiB" or "500MB". Raises RepriseError for a share, which
+    has none."""
     checked = check_budget(text)
     match = re.fullmatch(r"([0-9.]+)[ \t]*([A-Za-z]*)", checked)
     unit = match[2] if match else ""
@@ -157,5 +159,6 @@ def parse_bytes(text: str) -> int:
 
 
 def _refuse(text: str, fact: str, remedy: str = _HINT) -> RepriseError:
+    """Returns the error for a budget, with its text, what is wrong, and what to do."""
     shown = "".join(c if " " <= c <= "~" else "?" for c in text[:40])
     return RepriseError(f'budget "{shown}{"..." if len(text) > 40 else ""}": {fact}; {remedy}')

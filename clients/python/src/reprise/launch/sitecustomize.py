@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaded by Python at its start under `reprise run`: attaches Reprise once torch is imported."""
+"""Attaches Reprise once torch is imported. Python loads this file at startup under `reprise
+run`."""
 
 import importlib.abc
 import importlib.machinery
@@ -10,16 +11,17 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _say(error):
+    """Prints why Reprise is not attached. Never raises."""
     line = f"reprise: not attached, the program runs without it: {error}\n"
     try:
-        # Past Python's buffer, whose rest would be an exit code of its own (reprise/saying.py).
+        # Not through Python's buffer: unwritten data would change the exit code (saying.py).
         os.write(sys.stderr.fileno(), line.encode(errors="backslashreplace"))
     except Exception:
         return
 
 
 def _chain():
-    """The sitecustomize that would have been found without this folder."""
+    """Runs the sitecustomize that Python would have found without this folder."""
     rest = [p for p in sys.path if not _is_here(p)]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is None or spec.loader is None:
@@ -30,6 +32,7 @@ def _chain():
 
 
 def _is_here(path):
+    """Returns whether an entry of the path is this folder."""
     try:
         return os.path.abspath(path or ".") == _HERE
     except OSError:
@@ -37,7 +40,7 @@ def _is_here(path):
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds torch as everybody else would, and attaches when its import is over."""
+    """Finds torch as Python would without us, and attaches Reprise when its import is over."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":
@@ -63,9 +66,12 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _attach():
+    """Attaches Reprise to the program."""
     source = os.path.dirname(os.path.dirname(_HERE))
     if importlib.util.find_spec("reprise") is None:
-        sys.path.append(source)  # not installed where the program runs: the one beside this file
+        sys.path.append(
+            source
+        )  # reprise is not installed for this Python: use the one of this file
     from reprise.torch.session.attach import attach
 
     attach()

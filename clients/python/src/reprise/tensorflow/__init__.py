@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow under a budget of memory: `tf.gradients` and `tf.function`, planned op by op.
+"""Plans TensorFlow steps within a memory budget: `tf.gradients` and `tf.function`, op by op.
 
     grads = reprise.tensorflow.gradients(loss, variables, budget="0.5x")
 

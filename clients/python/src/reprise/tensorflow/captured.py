@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step inside a TensorFlow graph, as the planner reads it.
 
-Everything that the gradients and the losses are computed from is an op of the step graph, in the
-order of its creation, which is one of execution: forward, then backward. What the step only
-reads (variables, feeds, constants) is static memory. An output that shares its input's memory has
-no storage of its own; an op that writes over its input is a change of that storage.
+Every op that the gradients and the losses are computed from is an op of the step graph, in order of
+creation, which is a valid order of execution: forward, then backward. What the step only reads
+(variables, feeds, constants) is static memory. An output that shares its input's memory has no
+storage of its own; an op that overwrites its input mutates that storage.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from reprise.tensorflow.trace import OpRecord
 
 __all__ = ["CapturedStep", "capture", "constant_bytes", "step_ops"]
 
-# Larger ones are computed in every step.
+# TensorFlow computes larger constants in every step.
 LARGEST_CONSTANT = 10 << 20
 
 
 @dataclass(slots=True)
 class CapturedStep:
-    """The step graph, and what its numbers stand for."""
+    """The step graph, and the TensorFlow objects behind its numbers."""
 
     graph: StepGraph
     # By op id.
     ops: list[Any]
-    # The storage of a tensor, by its name: its own, or that which it is a view of.
+    # The storage of a tensor, by its name: its own, or the one that it is a view of.
     storage_of: dict[str, int] = field(default_factory=dict)
     # By storage: the tensor that made it.
     made_by: list[Any] = field(default_factory=list)
-    # By op id: what it reads, as it was before anything was rewritten.
+    # By op id: its inputs before anything was rewritten.
     inputs: list[list[Any]] = field(default_factory=list)
     # The first op of the backward.
     first_backward: int = 0
@@ -51,9 +51,10 @@ class CapturedStep:
 
 
 def step_ops(targets: Iterable[Any], effects: Iterable[Any] = ()) -> tuple[list[Any], list[Any]]:
-    """All ops that the targets are computed from and the effects need, and the sources they read.
-    An op comes after those that it needs, and else as created: a loop's gradient gives the loop
-    later inputs."""
+    """Returns all ops that the targets are computed from and the effects need, and the sources that
+    they read. An op comes after those that it needs, otherwise in order of creation: the gradient
+    of a loop adds inputs to the loop later. Raises RepriseError for control flow of TensorFlow
+    1."""
     found: dict[str, Any] = {}
     sources: dict[str, Any] = {}
     todo = [*effects, *(tensor.op for tensor in targets)]
@@ -81,7 +82,8 @@ def step_ops(targets: Iterable[Any], effects: Iterable[Any] = ()) -> tuple[list[
 
 
 def _constants(ordered: list[Any]) -> set[str]:
-    """Ops of constants alone, which TensorFlow computes once, before the first step, and keeps."""
+    """Returns the names of the ops that read only constants. TensorFlow computes them once, before
+    the first step, and keeps the results."""
     constant: set[str] = set()
     for op in ordered:
         if op.control_inputs or not op.inputs or kind_of(op) == "once":
@@ -94,15 +96,17 @@ def _constants(ordered: list[Any]) -> set[str]:
 
 
 def constant_bytes(sources: Iterable[Any]) -> int:
-    """What those take that the step reads."""
+    """Returns the bytes of the computed constants that the step reads."""
     return sum(_size(t) for op in sources if not is_source(op) for t in op.outputs)
 
 
 def _size(tensor: Any) -> int:
+    """Returns the bytes of a tensor; 0 if its size is not known."""
     return (_elements(tensor) or 0) * int(tensor.dtype.size)
 
 
 def _in_order(found: dict[str, Any]) -> list[Any]:
+    """Sorts ops so that each comes after those that it needs, otherwise by creation."""
     waits: dict[str, int] = {}
     readers: dict[str, list[Any]] = {}
     for op in found.values():
@@ -125,7 +129,8 @@ def _in_order(found: dict[str, Any]) -> list[Any]:
 
 
 def _base_order(ops: list[Any]) -> list[Any]:
-    """Ops that only look at shapes go right behind what they look at: they would hold it."""
+    """Moves ops that only read shapes right behind what they read, because they would hold it
+    otherwise."""
     position = {op.name: float(i) for i, op in enumerate(ops)}
     for op in ops:
         if reads_sizes_only(op):
@@ -142,15 +147,16 @@ def capture(
     name: str,
     effects: Sequence[Any] = (),
 ) -> CapturedStep:
-    """The step that makes `gradients` of `ys`, whose own ops are the forward. Of a function all is
-    `ys`, and `effects` are its ops that change something: what a tape made is the backward then."""
+    """Returns the step that makes `gradients` of `ys`. The ops of `ys` are its forward. For a whole
+    function, `ys` are its outputs, there are no `gradients`, and `effects` are its ops with side
+    effects: what a gradient tape made is then the backward."""
     targets = [*ys, *gradients]
     ops, sources = step_ops(targets, effects)
     if gradients:
         forward = {op.name for op in step_ops(ys)[0]}
         ops = sorted(ops, key=lambda op: op.name not in forward)
     else:
-        # As created: what reads a variable again after its update stays behind the update.
+        # In order of creation: an op that reads a variable after its update stays behind it.
         forward = _before_tapes(ops)
     ops = _base_order(ops)
     graph = StepGraph(name, static_bytes=static_bytes, flavour="tf-graph")
@@ -169,13 +175,13 @@ def capture(
     required = {step.storage_of[t.name] for t in targets if t.name in step.storage_of}
     graph.require(*sorted(required))
     for storage in required:
-        # The program fetches the first one.
+        # The program fetches the first copy, so it must stay.
         graph.storages[storage].pinned = True
     return step
 
 
 def _before_tapes(ops: list[Any]) -> set[str]:
-    """The ops before the first one that a gradient tape made."""
+    """Returns the names of the ops before the first one that a gradient tape made."""
     first = next((i for i, op in enumerate(ops) if "gradient_tape/" in op.name), len(ops))
     return {op.name for op in ops[:first]}
 
@@ -188,6 +194,7 @@ def _add(
     kept: set[str],
     inside: set[str],
 ) -> None:
+    """Adds an op and its outputs to the step graph."""
     reads = dict.fromkeys(step.storage_of[t.name] for t in op.inputs if t.name in step.storage_of)
     over = _overwritten(step, op, kept, inside)
     writes = []
@@ -221,8 +228,8 @@ def _add(
 
 
 def _overwritten(step: CapturedStep, op: Any, kept: set[str], inside: set[str]) -> int | None:
-    """The storage that it writes its output over: an input of the same size that nobody else reads,
-    through whatever view."""
+    """Returns the storage that an op overwrites with its output: that of an input of the same size
+    that no other op reads, not even through a view. None if there is none."""
     if not forwards(op):
         return None
     output = op.outputs[0]
@@ -237,7 +244,8 @@ def _overwritten(step: CapturedStep, op: Any, kept: set[str], inside: set[str]) 
 
 
 def _is_only_reader(op: Any, tensor: Any, kept: set[str], inside: set[str]) -> bool:
-    """Nobody else needs the memory of the tensor, nor does somebody fetch it."""
+    """Returns whether an op is the only one that needs the memory of a tensor, and nobody fetches
+    it."""
     while True:
         if tensor.name in kept:
             return False
@@ -252,15 +260,18 @@ def _is_only_reader(op: Any, tensor: Any, kept: set[str], inside: set[str]) -> b
 
 
 def _times(op: Any, tensor: Any) -> int:
+    """Returns how many inputs of an op are this tensor."""
     return sum(other is tensor for other in op.inputs)
 
 
 def _elements(tensor: Any) -> int | None:
+    """Returns how many elements a tensor has; None if it is not known."""
     count = tensor.shape.num_elements()
     return None if count is None else int(count)
 
 
 def _bytes(tensor: Any, slot: int, record: OpRecord | None) -> int:
+    """Returns the bytes of an output: as measured, otherwise from its shape."""
     if record is not None and slot < len(record.output_bytes):
         return record.output_bytes[slot]
     return _size(tensor)

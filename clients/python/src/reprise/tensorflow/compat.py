@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of gradient checkpointing for TensorFlow 1, with their names and arguments.
 
-Code written for them runs after its import is changed to this module, the idiom of replacing the
-gradients of the whole process too:
+Code written for them runs once its import is changed to this module. So does the idiom that
+replaces the gradients of the whole process:
 
     from reprise.tensorflow import compat as memory_saving_gradients
     from tensorflow.python.ops import gradients
@@ -26,21 +26,22 @@ def gradients(
     checkpoints: str | Sequence[Any] = "collection",
     **kwargs: Any,
 ) -> list[Any]:
-    """Gradients that keep `checkpoints` only: "collection", "memory", "speed" or tensors."""
+    """Returns gradients that keep only `checkpoints`: "collection", "memory", "speed" or a list of
+    tensors."""
     found: list[Any] = planned(ys, xs, grad_ys, checkpoints=checkpoints, **kwargs)
     return found
 
 
 def gradients_speed(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
-    """Keeps the outputs of convolutions and matrix products."""
+    """Returns gradients that keep the outputs of convolutions and matrix products."""
     return gradients(ys, xs, grad_ys, checkpoints="speed", **kwargs)
 
 
 def gradients_memory(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
-    """Keeps about the square root of the tensors that separate before from after."""
+    """Returns gradients that keep about the square root of the articulation points."""
     return gradients(ys, xs, grad_ys, checkpoints="memory", **kwargs)
 
 
 def gradients_collection(ys: Any, xs: Any, grad_ys: Any = None, **kwargs: Any) -> list[Any]:
-    """Keeps the tensors of the graph's collection "checkpoints"."""
+    """Returns gradients that keep the tensors of the graph's collection "checkpoints"."""
     return gradients(ys, xs, grad_ys, checkpoints="collection", **kwargs)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training step of TensorFlow 2, with its tape and its optimizer, under a budget.
+"""Runs a training step of TensorFlow 2, with its tape and its optimizer, within a budget.
 
     step = reprise.tensorflow.auto(train_step, budget="0.5x")
     for images, labels in data: loss = step(images, labels)
     print(step.applied.sentence)
 
-The function is traced as `tf.function` does; before the trace is closed its graph is rehearsed,
-planned and rewritten. Each new shape of its arguments is a trace and a plan of its own.
+The function is traced as `tf.function` traces it; before the trace is closed, its graph is
+rehearsed, planned and rewritten. Every new shape of its arguments has its own trace and plan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["PlannedFunction", "auto"]
 
 
 class PlannedFunction:
-    """A step that is called as it was before."""
+    """A planned step, called as the original function."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class PlannedFunction:
         checkpoints: str | Sequence[Any] | None,
         time_limit_s: float | None,
     ) -> None:
-        # Of the newest trace; None before the first.
+        # What was done to the newest trace; None before the first.
         self.applied: Applied | None = None
         self._refusal: RepriseError | None = None
         self._targets: tuple[list[Any], list[Any]] = ([], [])
@@ -47,12 +47,12 @@ class PlannedFunction:
         self._function = tf.function(self._traced)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs a step; the first of each shape is traced and planned before."""
+        """Runs a step. The first one of every shape is traced and planned before it runs."""
         self._refusal = None
         try:
             return self._function(*args, **kwargs)
         except Exception:
-            # Tracing wraps what is raised in it.
+            # Tracing wraps exceptions; raise the original one.
             if self._refusal is not None:
                 raise self._refusal from None
             raise
@@ -64,7 +64,8 @@ class PlannedFunction:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def _plan(self, result: Any) -> None:
-        """Rewrites the graph of the trace that is about to end with `result`."""
+        """Rewrites the graph of the current trace, whose result is `result`. Raises RepriseError if
+        it cannot be planned."""
         graph = tf.compat.v1.get_default_graph()
         outputs = [t for t in tf.nest.flatten(result) if tf.is_tensor(t) and t.graph is graph]
         effects = [
@@ -82,8 +83,9 @@ class PlannedFunction:
         self._targets = (outputs, effects)
 
     def rehearse(self) -> Rehearsal:
-        """Runs the newest trace as it was rewritten, in a session of its own on variables of its
-        own, for its peak: what runs eagerly leaves no record of memory."""
+        """Runs the newest trace as it was rewritten, to measure its peak: in a session and on
+        variables of its own, because eager execution leaves no record of memory. Returns its times
+        and memory. Raises RepriseError if there is no trace yet."""
         if self.applied is None:
             raise RepriseError("rehearse: the step was not called yet")
         outputs, effects = self._targets
@@ -97,11 +99,11 @@ def auto(
     checkpoints: str | Sequence[Any] | None = None,
     time_limit_s: float | None = None,
 ) -> PlannedFunction:
-    """A function that does what `step` does, gradients and update, within `budget` or keeping
-    `checkpoints` only, as `reprise.tensorflow.gradients` has them. `step` may be a `tf.function`.
+    """Returns a function that does what `step` does, gradients and update, within `budget`, or
+    keeping only `checkpoints`, as in `reprise.tensorflow.gradients`. `step` may be a `tf.function`.
 
-    Raises `RepriseError` for one with `jit_compile=True`, in which nothing keeps the order; what
-    `gradients` raises comes with the first call."""
+    Raises `RepriseError` for a function with `jit_compile=True`, because XLA does not keep the
+    order of ops. The first call may raise what `gradients` raises."""
     if (budget is None) == (checkpoints is None):
         raise RepriseError("auto: give either budget= or checkpoints=")
     if getattr(step, "_jit_compile", None):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf.gradients` under a budget of memory, or with checkpoints.
+"""`tf.gradients` with a memory budget, or with checkpoints.
 
     grads = reprise.tensorflow.gradients(loss, variables, budget="0.5x")
     grads = reprise.tensorflow.gradients(loss, variables, checkpoints="memory")
 
-The graph is rewritten while it is built (rewrite.py): what the plan drops is computed again by
-copies of its ops. Every gradient keeps every bit. It may not have run in a session before.
+The graph is rewritten while it is built (rewrite.py): copies of ops recompute what the plan
+discards. All gradients are bit for bit the same. The graph must not have run in a session before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reprise.tensorflow.modes import checkpoints_of, schedule_of
 from reprise.tensorflow.rehearsal import rehearse
 from reprise.tensorflow.rewrite import apply
 
-# Bound now: a program may put this module's function in its place.
+# Bound at import, because a program may replace it with this module's function later.
 _plain_gradients = tf.compat.v1.gradients
 
 __all__ = ["Applied", "applied_to", "gradients", "rewrite_step"]
@@ -36,24 +36,24 @@ EXECUTOR = "tf-graph"
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What was done to a graph, in bytes with variables and inputs."""
+    """What was done to a graph. Bytes include variables and inputs."""
 
     step: CapturedStep
-    # None: checkpoints, whose schedule no planner made.
+    # None for checkpoints, whose schedule is not the planner's.
     plan: Plan | None
     predicted: Evaluation
-    # That of the schedule as TensorFlow runs it, with what is written over a last input.
+    # The peak of the schedule as TensorFlow runs it, where ops overwrite inputs that end.
     peak_bytes: int
-    # In base order, without a plan; and the most that ops had allocated in the rehearsal.
+    # The step in base order, without a plan, and its peak as measured in the rehearsal.
     base: Evaluation
     plain_peak_bytes: int
     copies: int
-    # The op that runs last of the step.
+    # The last op of the step.
     last: Any
 
     @property
     def sentence(self) -> str:
-        """What it comes to, in one sentence."""
+        """The result in one sentence."""
         if self.plan is not None:
             return self.plan.sentence
         more = self.predicted.time_ns / max(1, self.base.time_ns) - 1
@@ -68,7 +68,7 @@ _ATTRIBUTE = "_reprise_applied"
 
 
 def applied_to(graph: Any) -> Applied | None:
-    """What the newest call did to a graph; None: nothing."""
+    """Returns what the newest call did to a graph; None if there was none."""
     return getattr(graph, _ATTRIBUTE, None)
 
 
@@ -89,11 +89,12 @@ def gradients(
     batch: int | None = None,
     time_limit_s: float | None = None,
 ) -> list[Any]:
-    """As `tf.compat.v1.gradients`, with either a `budget` ("0.5x", "2GiB", bytes of variables,
-    inputs and everything the step allocates) or `checkpoints`: "memory", "speed", "collection" or a
-    list of tensors. `batch` is the size to plan for where the graph leaves dimensions open.
+    """Returns gradients as `tf.compat.v1.gradients` does, with either a `budget` ("0.5x", "2GiB",
+    or bytes; it covers variables, inputs and everything that the step allocates) or `checkpoints`:
+    "memory", "speed", "collection" or a list of tensors. `batch` is the size to assume for
+    dimensions that the graph leaves open.
 
-    Raises `InfeasibleBudget` with the op that needs more, and leaves the graph as
+    Raises `InfeasibleBudget`, which names the op that needs more, and leaves the graph as
     `tf.compat.v1.gradients` makes it; `RepriseError` for what cannot be planned."""
     if (budget is None) == (checkpoints is None):
         raise RepriseError("gradients: give either budget= or checkpoints=")
@@ -123,8 +124,9 @@ def gradients(
 
 
 def _after(made: Applied, gradient: Any) -> Any:
-    """Where variables are changed in place, as those of TensorFlow 1 are, no gradient is given out
-    before the last op has read them."""
+    """Returns the gradient, which is not available before the last op of the step has run if the
+    step reads variables that are changed in place, as those of TensorFlow 1 are: an update must not
+    come before their last reader."""
     in_place = any(t.dtype._is_ref_dtype for op in made.step.sources for t in op.inputs)
     if not in_place or gradient is None or made.last is None:
         return gradient
@@ -146,8 +148,8 @@ def rewrite_step(
     time_limit_s: float | None = None,
     effects: Sequence[Any] = (),
 ) -> Applied:
-    """Measures, plans and rewrites the step that makes `gradients` of `ys`, or (no gradients) all
-    of a function whose outputs are `ys`."""
+    """Measures, plans and rewrites the step that makes `gradients` of `ys`, or, without gradients,
+    a whole function whose outputs are `ys`. Returns what was done."""
     graph = (ys or effects)[0].graph
     found = rehearse([*ys, *gradients], batch, effects)
     step = capture(ys, gradients, found.records, found.static_bytes, "TensorFlow step", effects)
@@ -169,12 +171,13 @@ def rewrite_step(
 
 
 def _of_checkpoints(step: CapturedStep, checkpoints: str | Sequence[Any]) -> Sequence[int]:
+    """Returns the schedule for a set of checkpoints."""
     try:
         return schedule_of(step, checkpoints_of(step, checkpoints))
     except RepriseError:
         if checkpoints != "memory":
             raise
-    # No articulation points: the least memory that the planner knows a way to.
+    # There are no articulation points: use the smallest budget for which the planner has a plan.
     try:
         return ask(step.graph, 1, EXECUTOR).schedule
     except InfeasibleBudget as refusal:
@@ -186,11 +189,13 @@ def _of_checkpoints(step: CapturedStep, checkpoints: str | Sequence[Any]) -> Seq
 
 
 def _flat(ys: Any) -> list[Any]:
+    """Returns all tensors in a structure."""
     return [tf.convert_to_tensor(y) for y in tf.nest.flatten(ys)]
 
 
 def _values(found: Sequence[Any]) -> list[Any]:
-    """The tensors of gradients; those of an embedding are values and their rows."""
+    """Returns the tensors of the gradients. The gradient of an embedding has two: values and row
+    numbers."""
     tensors: list[Any] = []
     for gradient in found:
         if isinstance(gradient, tf.IndexedSlices):

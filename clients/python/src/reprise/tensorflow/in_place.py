@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The peak of a schedule as TensorFlow runs it.
+"""Computes the peak of a schedule as TensorFlow runs it.
 
-An elementwise op takes the memory of an input for its output where nobody reads that input any
-more. Whether that is so depends on the schedule, so the step graph cannot say it, and the planner
-counts both: its peak is never too small.
+An elementwise op writes its output over an input that nobody reads any more. Whether that is so
+depends on the schedule, so the step graph cannot express it, and the planner counts both: its peak
+is never too small.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["peak_in_place"]
 
 
 def peak_in_place(step: CapturedStep, schedule: Sequence[int], walked: Evaluation) -> int:
-    """The peak in bytes. `walked`: the schedule's evaluation."""
+    """Returns the peak in bytes. `walked` is the evaluation of the schedule."""
     peak, at = 0, -1
     freed: set[int] = set()
-    # Backwards, so that what is freed after an op is known when the op comes.
+    # Backwards, so that it is known what is freed after an op.
     for entry in reversed(schedule):
         if entry < 0:
             freed.add(-entry - 1)
@@ -34,7 +34,7 @@ def peak_in_place(step: CapturedStep, schedule: Sequence[int], walked: Evaluatio
 
 
 def _taken_over(step: CapturedStep, entry: int, freed: set[int]) -> int:
-    """The bytes of its output that an op finds in an input."""
+    """Returns the bytes of an op's output if it takes over the memory of an input; otherwise 0."""
     op, described = step.ops[entry], step.graph.ops[entry]
     if not forwards(op) or not described.writes or step.made_by[described.writes[0]].op is not op:
         return 0

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of single TensorFlow ops: what is an alias, what is overwritten, what runs once."""
+"""Facts about single TensorFlow ops: which are aliases, which overwrite an input, which run only
+once."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 __all__ = ["forwards", "is_source", "is_view", "kind_of", "reads_sizes_only"]
 
-# What a step reads and nobody computes in it: parameters, inputs, constants. Static memory.
+# What a step reads but does not compute: parameters, inputs, constants. They are static memory.
 _SOURCES = frozenset(
     {
         "Const",
@@ -27,7 +28,7 @@ _SOURCES = frozenset(
     }
 )
 
-# Their output is their first input's memory.
+# Ops whose output shares the memory of their first input.
 _VIEWS = frozenset(
     {
         "Reshape",
@@ -42,7 +43,7 @@ _VIEWS = frozenset(
     }
 )
 
-# They write their output over an input of the same size that nobody else needs.
+# Ops that write their output over an input of the same size if no other op needs it.
 # fmt: off
 _FORWARDING = frozenset({
     "Abs", "Add", "AddV2", "AddN", "BiasAdd", "Cast", "Ceil", "Cos", "Div", "Elu",
@@ -56,7 +57,7 @@ _FORWARDING = frozenset({
 })
 # fmt: on
 
-# They look at the shape of a tensor and not at its elements.
+# Ops that read the shape of a tensor but not its elements.
 _SIZES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 
 _FRAMES = frozenset(
@@ -68,15 +69,15 @@ _FRAMES = frozenset(
 
 
 def is_source(op: Any) -> bool:
-    """Its outputs are there when the step begins."""
+    """Returns whether the outputs of an op exist before the step begins."""
     if op.type in _SOURCES:
         return True
-    # How a variable of TensorFlow 1 is read.
+    # A variable of TensorFlow 1 is read this way.
     return op.type == "Identity" and bool(op.inputs) and op.inputs[0].dtype._is_ref_dtype
 
 
 def is_view(op: Any) -> bool:
-    """Its one output shares the memory of its first input."""
+    """Returns whether an op's only output shares the memory of its first input."""
     return op.type in _VIEWS
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three modes of the original package, as schedules: what a set of checkpoints amounts to.
+"""The three modes of the original package, as schedules that keep a set of checkpoints.
 
     speed        keep the outputs of convolutions and matrix products
     memory       keep about the square root of the articulation points, evenly spaced
     collection   keep the tensors of the graph collection "checkpoints"
 
-Between two checkpoints everything is dropped after its last reader in the forward. When the
-backward first needs something of such a segment, all of it that the backward needs runs again, in
-base order.
+Between two checkpoints everything is discarded after its last reader in the forward. When the
+backward first needs something from such a segment, everything that it needs from it is recomputed,
+in base order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _COSTLY = re.compile(r"Conv|MatMul|Einsum")
 
 
 def checkpoints_of(step: CapturedStep, mode: str | Sequence[Any]) -> set[int]:
-    """The storages that a mode, or a list of tensors, keeps. `RepriseError`: there are none."""
+    """Returns the storages that a mode, or a list of tensors, keeps. Raises RepriseError if there
+    are none."""
     if not isinstance(mode, str):
         return _storages(step, mode, "checkpoints")
     if mode == "collection":
@@ -62,6 +63,7 @@ def checkpoints_of(step: CapturedStep, mode: str | Sequence[Any]) -> set[int]:
 
 
 def _storages(step: CapturedStep, tensors: Sequence[Any], what: str) -> set[int]:
+    """Returns the storages of these tensors. Raises RepriseError if the step has none of them."""
     found = {step.storage_of[t.name] for t in tensors if t.name in step.storage_of}
     if not found:
         raise RepriseError(f"{what}: none of its tensors is one that the gradients depend on")
@@ -69,8 +71,8 @@ def _storages(step: CapturedStep, tensors: Sequence[Any], what: str) -> set[int]
 
 
 def articulation_points(step: CapturedStep) -> list[int]:
-    """Storages of the forward that are all there is, besides what is static, at some moment of it;
-    in the order in which they are made."""
+    """Returns the storages of the forward that are, at some moment, the only ones alive besides
+    static memory; in the order in which they are made."""
     graph, end = step.graph, step.first_backward
     last: dict[int, int] = {}
     for o, op in enumerate(graph.ops[:end]):
@@ -86,7 +88,8 @@ def articulation_points(step: CapturedStep) -> list[int]:
 
 
 def schedule_of(step: CapturedStep, checkpoints: set[int]) -> list[int]:
-    """The schedule that keeps the checkpoints, and what cannot run again, across the loss."""
+    """Returns the schedule that keeps, from the forward to the backward, the checkpoints and what
+    cannot run again."""
     graph, end = step.graph, step.first_backward
     writers = {s: o for o, op in enumerate(graph.ops) for s in (*op.writes, *op.mutates)}
     makers: dict[int, list[int]] = {}
@@ -114,7 +117,7 @@ def schedule_of(step: CapturedStep, checkpoints: set[int]) -> list[int]:
 
 
 def _segments(graph: Any, end: int, checkpoints: set[int]) -> list[int]:
-    """By forward op: how many checkpoints were made before it."""
+    """Returns by forward op how many checkpoints were made before it."""
     numbers, number = [], 0
     for op in graph.ops[:end]:
         numbers.append(number)
@@ -123,7 +126,8 @@ def _segments(graph: Any, end: int, checkpoints: set[int]) -> list[int]:
 
 
 def _needed_again(graph: Any, end: int, kept: set[int], makers: dict[int, list[int]]) -> set[int]:
-    """The storages that the backward reads and does not find, and what making them again takes."""
+    """Returns the storages that must be recomputed: what the backward reads and was not kept, and
+    what recomputing that takes."""
     todo = [s for op in graph.ops[end:] for s in op.reads if s in makers and s not in kept]
     needed: set[int] = set()
     while todo:
@@ -145,8 +149,8 @@ def _again(
     made: set[int],
     storage: int,
 ) -> list[int]:
-    """The ops of the storage's segment that run again for it, after those of earlier segments that
-    they need."""
+    """Returns the ops of the storage's segment to run again, after those of earlier segments that
+    they need. Adds what they make to `made`."""
     number = segment[makers[storage][0]]
     together = sorted(
         {o for s in needed - made if segment[makers[s][0]] == number for o in makers[s]}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step measured before it is planned: in a copy of the graph, on inputs of the same shapes.
+"""Measures a step before it is planned: in a copy of the graph, on inputs of the same shapes.
 
-A graph that a session has run cannot be rewritten any more, so times, workspaces and sizes come
-from a copy of it, in a session of its own. Variables and inputs are fed: their values do not matter
-to bytes, and the program's own are not touched.
+A graph that a session has run can no longer be rewritten, so times, workspaces and sizes come from
+a copy of it in a session of its own. Variables and inputs are fed: their values do not affect
+bytes, and the program's variables are not touched.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class Rehearsal:
     """Times and memory of one plain step."""
 
     records: Mapping[str, OpRecord]
-    # Of variables and inputs, which no op of the step allocates.
+    # Bytes of variables and inputs, which no op of the step allocates.
     static_bytes: int
-    # Above those.
+    # The peak above those.
     peak_bytes: int
 
 
@@ -41,10 +41,10 @@ def rehearse(
     effects: Sequence[Any] = (),
     folded: bool = False,
 ) -> Rehearsal:
-    """Runs the step that makes `targets`, and the ops that are its `effects`. `batch`: what stands
-    for dimensions that the graph leaves open. `folded`: what is constant is computed before, as in
-    any other session; else every op is measured. `RepriseError` names the input whose shape is not
-    known."""
+    """Runs the step that makes `targets`, with the ops that are its `effects`, and returns its
+    times and memory. `batch` is the size to assume for dimensions that the graph leaves open. With
+    `folded`, constants are computed beforehand, as in any session; otherwise every op is measured.
+    Raises RepriseError that names an input whose shape is not known."""
     ops, sources = step_ops(targets, effects)
     graph = (targets[0] if targets else effects[0]).graph
     reads, known = _fed(ops, sources), _captured(graph)
@@ -57,7 +57,7 @@ def rehearse(
         with tf.compat.v1.Session(graph=scratch, config=_as_written(folded)) as session:
             session.run(initial)
             names = [thing.name for thing in (*targets, *effects)]
-            run_traced(session, names, values)  # what the first run does once
+            run_traced(session, names, values)  # some work is done only in the first run
             _, metadata = run_traced(session, names, values)
     static = sum(value.nbytes for value in values.values())
     static += constant_bytes(sources)
@@ -66,7 +66,8 @@ def rehearse(
 
 
 def _captured(graph: Any) -> dict[str, Any]:
-    """The values that a function took from around it: sizes and axes may be among them."""
+    """Returns the values that a function has captured from outside; sizes and axes may be among
+    them."""
     return {
         inside.name: outside.numpy()
         for outside, inside in getattr(graph, "captures", ())
@@ -75,7 +76,7 @@ def _captured(graph: Any) -> dict[str, Any]:
 
 
 def _as_written(folded: bool) -> Any:
-    """Runs the graph op by op, without rewriting it."""
+    """Returns a session configuration that runs the graph op by op, without rewriting it."""
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=1, allow_soft_placement=True)
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     if not folded:
@@ -84,7 +85,8 @@ def _as_written(folded: bool) -> Any:
 
 
 def _fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
-    """The tensors that sources bring into the step, constants and handles of variables not."""
+    """Returns the tensors that sources bring into the step, except constants and handles of
+    variables."""
     read = {tensor.name: tensor for op in ops for tensor in op.inputs}
     values = [op for op in sources if is_source(op) and op.type != "Const"]
     brought = {tensor.name for op in values for tensor in op.outputs}
@@ -96,6 +98,8 @@ def _fed(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
 
 
 def _value(tensor: Any, batch: int | None) -> Any:
+    """Returns an array of a tensor's shape and type. Raises RepriseError if its shape is not
+    known."""
     shape = tensor.shape
     if shape.rank is None or (batch is None and not shape.is_fully_defined()):
         raise RepriseError(
@@ -113,17 +117,20 @@ def _value(tensor: Any, batch: int | None) -> Any:
 
 
 def _resources(ops: Iterable[Any], sources: Iterable[Any]) -> list[Any]:
-    """Handles that ops of the step take themselves, as those of embeddings do."""
+    """Returns the handles of variables that ops of the step read directly, as embeddings do."""
     taken = {tensor.op.name for op in ops for tensor in op.inputs if tensor.dtype == tf.resource}
     return [op for op in sources if op.name in taken]
 
 
 def _handle_bytes(op: Any) -> int:
+    """Returns the bytes of the variable behind a handle."""
     shape, dtype = _handle_type(op)
     return int(np.prod(shape, dtype=np.int64)) * int(dtype.size)
 
 
 def _handle_type(op: Any) -> tuple[list[int], Any]:
+    """Returns shape and type of the variable behind a handle. Raises RepriseError if it is no
+    variable."""
     data = handle_data_util.get_resource_handle_data(op.outputs[0])
     if data is not None and data.is_set and len(data.shape_and_type) == 1:
         found = data.shape_and_type[0]
@@ -135,7 +142,8 @@ def _handle_type(op: Any) -> tuple[list[int], Any]:
 
 
 def _handles(ops: Iterable[Any], sources: Iterable[Any]) -> tuple[dict[str, Any], list[Any]]:
-    """A variable of its own in the copy for each of them, and the ops that fill it."""
+    """Makes a variable in the copy for each of these handles. Returns the new handles by the old
+    names, and the ops that initialize them."""
     handles, initial = {}, []
     for op in _resources(ops, sources):
         shape, dtype = _handle_type(op)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf.gradients` replaced for the whole process, so that optimizers use a plan unasked."""
+"""Replaces `tf.gradients` in the whole process, so that optimizers use a plan without code
+changes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from reprise.tensorflow.gradients import gradients
 
 __all__ = ["replace_gradients", "replace_gradients_for_good", "restore_gradients"]
 
-# Where optimizers and programs look for it.
+# The places where optimizers and programs look it up.
 _PLACES: tuple[tuple[Any, str], ...] = (
     (modern, "gradients"),
     (tf.compat.v1, "gradients"),
@@ -25,7 +26,7 @@ _replaced: list[tuple[Any, str, Any]] = []
 
 
 def replace_gradients_for_good(function: Callable[..., Any]) -> None:
-    """Puts `function` in the place of `tf.gradients`, until `restore_gradients`."""
+    """Replaces `tf.gradients` by `function` until `restore_gradients`."""
     restore_gradients()
     for holder, name in _PLACES:
         _replaced.append((holder, name, getattr(holder, name)))
@@ -33,7 +34,7 @@ def replace_gradients_for_good(function: Callable[..., Any]) -> None:
 
 
 def restore_gradients() -> None:
-    """Puts TensorFlow's own gradient functions back."""
+    """Restores TensorFlow's own gradient functions."""
     while _replaced:
         holder, name, before = _replaced.pop()
         setattr(holder, name, before)
@@ -45,7 +46,8 @@ def replace_gradients(
     checkpoints: str | Sequence[Any] | None = None,
     **options: Any,
 ) -> Iterator[None]:
-    """Within it, `tf.gradients` and the optimizers of `tf.compat.v1.train` plan their step."""
+    """Makes `tf.gradients` and the optimizers of `tf.compat.v1.train` plan their step inside this
+    context."""
     replace_gradients_for_good(
         functools.partial(gradients, budget=budget, checkpoints=checkpoints, **options)
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predicted against measured: one step of a rewritten graph under `FULL_TRACE`.
+"""Compares prediction and measurement of one step of a rewritten graph, run under `FULL_TRACE`.
 
 fetched, found = reprise.tensorflow.validate(session, [loss, *grads], feed_dict)
 print(found.sentence)
@@ -24,16 +24,16 @@ _steps: dict[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """Bytes with variables and inputs, as a budget counts them."""
+    """Predicted and measured peak. Bytes include variables and inputs, as a budget does."""
 
     predicted_peak_bytes: int
     measured_peak_bytes: int
-    # 0: checkpoints, which promise none.
+    # 0 for checkpoints, which have no budget.
     budget_bytes: int
 
     @property
     def within(self) -> bool:
-        """True if the measured peak is within the budget."""
+        """Whether the measured peak is within the budget."""
         return not self.budget_bytes or self.measured_peak_bytes <= self.budget_bytes
 
     @property
@@ -51,9 +51,10 @@ class Validation:
 
 
 def validate(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Validation]:
-    """Runs a step as `session.run` does, traced, and compares its peak with the prediction. The
-    run of the plan, on the page and in `reprise show`, gets the step too. Steps before it should
-    have run: the first one allocates what stays."""
+    """Runs a step as `session.run` does, traced, and compares its peak with the prediction. Returns
+    the fetched values and the comparison. The step is also reported to the plan's run, for the page
+    and `reprise show`. Run a step before it, because the first one allocates memory that stays.
+    Raises RepriseError if the session's graph has no plan."""
     made = applied_to(session.graph)
     if made is None:
         raise RepriseError("validate: no plan was applied to the graph that it runs")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Executor `tf-graph`: a schedule written into the graph that it is for.
+"""Executor `tf-graph`: writes a schedule into the graph.
 
-An op that runs again is copied. Whoever reads in the schedule what a copy made is made to read the
-copy; nothing else changes, no op loses its name, device or attributes. A control edge from each op
-of the schedule to the next keeps the order, because TensorFlow runs whatever is ready; memory is
-freed by TensorFlow's own counts of readers, after the last one.
+An op that runs again is copied. Ops that come after the copy in the schedule read the copy's output
+instead; nothing else changes, and no op loses its name, device or attributes. A control edge from
+each op of the schedule to the next keeps the order, because TensorFlow otherwise runs whatever is
+ready. TensorFlow itself frees memory after the last reader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NEEDED = ("_update_input", "_add_control_input")
 
 
 def check_features(op: Any) -> None:
-    """`RepriseError` where this TensorFlow lacks what a graph is rewritten with."""
+    """Raises RepriseError if this TensorFlow lacks a method that rewriting needs."""
     missing = [name for name in _NEEDED if not hasattr(op, name)]
     if missing:
         raise RepriseError(
@@ -36,17 +36,18 @@ class _Rewriter:
 
     def __init__(self, step: CapturedStep) -> None:
         self._step = step
-        # As they were: what is redirected is copied later with its own inputs.
+        # The original inputs: a redirected op is later copied with these.
         self._inputs = {op.name: inputs for op, inputs in zip(step.ops, step.inputs, strict=True)}
         self._ran: set[int] = set()
-        # By storage: the original tensor that made it -> the one that makes its present life.
+        # By name of an original tensor: the copy that holds its value at this point.
         self._now: dict[str, Any] = {}
-        # Views of copies, by the copy that they look at and their own name.
+        # Views of copies, by the name of the copy and their own name.
         self._views: dict[tuple[str, str], Any] = {}
         self.copies = 0
         self.last: Any = None
 
     def run(self, schedule: Sequence[int]) -> None:
+        """Walks the schedule: redirects every first run, and copies every later one."""
         for entry in schedule:
             if entry < 0:
                 continue
@@ -61,6 +62,7 @@ class _Rewriter:
             self.last = op
 
     def _copy(self, op: Any) -> Any:
+        """Copies an op that runs again; returns the copy."""
         graph = op.graph
         inputs = [self._present(tensor) for tensor in self._inputs[op.name]]
         with graph.control_dependencies(None), graph.device(op.device or None):
@@ -79,13 +81,14 @@ class _Rewriter:
         return made
 
     def _redirect(self, op: Any) -> None:
+        """Makes an op read the copies that hold its inputs at this point."""
         for index, tensor in enumerate(self._inputs[op.name]):
             now = self._present(tensor)
             if now is not tensor:
                 op._update_input(index, now)
 
     def _present(self, tensor: Any) -> Any:
-        """What holds the value of a tensor at this place of the schedule."""
+        """Returns the tensor that holds the value of `tensor` at this point of the schedule."""
         if tensor.name in self._now:
             return self._now[tensor.name]
         op = tensor.op
@@ -114,11 +117,12 @@ class _Rewriter:
 
 
 def _attributes(op: Any) -> dict[str, Any]:
+    """Returns the attributes of an op for a copy of it."""
     return {key: value for key, value in op.node_def.attr.items() if key != "_output_shapes"}
 
 
 def apply(step: CapturedStep, schedule: Sequence[int]) -> tuple[int, Any]:
-    """Writes a valid schedule into the step's graph; returns how many ops were copied, and the op
+    """Writes a valid schedule into the step's graph. Returns how many ops were copied, and the op
     that runs last."""
     if step.ops:
         check_features(step.ops[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TensorFlow says of a step that ran under `FULL_TRACE`: bytes, times, the peak.
+"""Reads what TensorFlow records of a step that ran under `FULL_TRACE`: bytes, times, the peak.
 
 metadata = run_traced(session, fetches, feed_dict)
 peak_bytes(metadata)               # without variables and feeds, which no op allocates
@@ -23,14 +23,14 @@ class OpRecord:
     """What a traced step recorded of one op."""
 
     time_ns: int
-    # Most bytes alive inside it above those that it left.
+    # The most bytes alive while it ran, minus those that it left.
     workspace_bytes: int
     # By output.
     output_bytes: tuple[int, ...]
 
 
 def run_traced(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, Any]:
-    """Runs a step; returns what was fetched, and its metadata."""
+    """Runs a step; returns the fetched values and its metadata."""
     metadata = tf.compat.v1.RunMetadata()
     options = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE)
     fetched = session.run(fetches, feed_dict, options=options, run_metadata=metadata)
@@ -38,7 +38,7 @@ def run_traced(session: Any, fetches: Any, feed_dict: Any = None) -> tuple[Any, 
 
 
 def peak_bytes(metadata: Any) -> int:
-    """The most bytes that ops had allocated at once, on the device that had most."""
+    """Returns the most bytes that ops had allocated at once, on the device that had most."""
     events: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
     for device in metadata.step_stats.dev_stats:
         for node in device.node_stats:
@@ -49,7 +49,8 @@ def peak_bytes(metadata: Any) -> int:
 
 
 def _highest(events: Iterable[tuple[int, int]]) -> int:
-    """Of allocations and frees by time; in the same microsecond what is freed goes first."""
+    """Returns the highest sum of allocations and frees over time. Within one microsecond, frees
+    come first."""
     alive = peak = 0
     for _, size in sorted(events):
         alive += size
@@ -61,7 +62,7 @@ def op_records(metadata: Any) -> dict[str, OpRecord]:
     """Returns the records of a traced step by op name."""
     records: dict[str, OpRecord] = {}
     for device in metadata.step_stats.dev_stats:
-        # On a GPU the same ops come again, as streams of kernels, without memory.
+        # A GPU lists the same ops a second time, as streams of kernels, without memory.
         if "stream" in device.device:
             continue
         for node in device.node_stats:
@@ -70,6 +71,7 @@ def op_records(metadata: Any) -> dict[str, OpRecord]:
 
 
 def _record(node: Any) -> OpRecord:
+    """Returns the record of one op."""
     ended = node.all_start_micros + node.op_end_rel_micros
     workspace = 0
     for memory in node.memory:
@@ -90,4 +92,5 @@ def _record(node: Any) -> OpRecord:
 
 
 def _machine(device: str) -> str:
+    """Returns the name of a device without its stream."""
     return device.split("/stream")[0]
