@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes that callers may have in this process's memory at once, all together:
-// bodies that are still being sent cost memory before anybody has looked at
-// them.
+// Limits the bytes that concurrent callers may hold in memory together: bodies
+// that are still being received cost memory before anything has checked them.
 //
 //   if (!share.Take(size)) return ResourceExhausted("...");
 //   ...
@@ -19,7 +18,8 @@ class ByteShare {
  public:
   explicit ByteShare(uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // False, and nothing is taken: there is no room for so many.
+  // Takes `bytes` of the share. Returns false, and takes nothing, if they do
+  // not fit.
   bool Take(uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     if (bytes > most_bytes_ - taken_) return false;
@@ -32,8 +32,9 @@ class ByteShare {
     taken_ -= bytes;
   }
 
-  // Once everything was given back: how much was taken at most since it was
-  // last asked; else 0. What was freed then is worth returning to the system.
+  // If everything has been given back, returns the highest total since the last
+  // call, else 0. After a large one it is worth returning freed memory to the
+  // system.
   uint64_t EmptiedFrom() {
     const std::lock_guard lock(mutex_);
     if (taken_ > 0) return 0;

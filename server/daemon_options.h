@@ -13,40 +13,40 @@ namespace reprise::server {
 
 struct DaemonOptions {
   std::string listen = "127.0.0.1:7070";
-  // Either of these: split mode, one port per protocol, and no `listen`.
+  // If either is set, each protocol has its own port, and `listen` is unused.
   std::string grpc_listen;
   std::string http_listen;
   std::string data_dir;
   std::string agent_socket;
-  // Holds the token that callers over TCP need; empty: DATA_DIR/token, which is
-  // made where it is missing.
+  // File with the token that callers over TCP need. Empty: DATA_DIR/token,
+  // which is created if missing.
   std::string token_file;
-  // Without a certificate only this machine's loopback may be listened on.
+  // Without a certificate the daemon may only listen on loopback.
   TlsOptions tls;
-  // Ends by itself, `linger` after the last agent has gone and nobody has asked
-  // anything, so that the page of a run that has ended can still be read.
+  // Exits `linger_seconds` after the last agent has left and the last request
+  // was made, so that the page of a finished run can still be read.
   bool private_daemon = false;
   int64_t linger_seconds = 3600;
-  // A private daemon does not end before its parent, when that is this process:
-  // who started it has questions once the job is gone. 0: nobody has.
+  // A private daemon does not exit while this process is its parent: whoever
+  // started it still has questions when the job is gone. 0: none.
   int64_t with_parent = 0;
   LogLevel log_level = LogLevel::kInfo;
-  // Largest database file in pages of 4 KiB; 0: as large as the disk.
+  // Largest database file, in pages of 4 KiB; 0: no limit.
   int64_t max_store_pages = 0;
-  // What goes by itself, oldest first: runs that ended longer ago than this,
-  // and as many as the store is larger than this. 0: nothing does.
+  // Retention: deletes runs that ended longer ago than keep_seconds, and the
+  // oldest ones while the store is larger than keep_bytes. 0: no limit.
   int64_t keep_seconds = 0;
   int64_t keep_bytes = 0;
 };
 
 struct ParsedOptions {
   DaemonOptions options;
-  // Set when the process is done already: --help, --version, wrong usage.
+  // Set if the process should exit: --help, --version, wrong usage.
   bool exit = false;
   int exit_code = 0;
 };
 
-// Prints help and usage errors itself.
+// Parses the flags; prints help and usage errors itself.
 ParsedOptions ParseDaemonOptions(int argc, char** argv);
 
 }  // namespace reprise::server

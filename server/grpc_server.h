@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gRPC server on sockets that the listener accepted, and in process.
+// The gRPC server, for sockets that the listener accepted and for in-process
+// calls.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -16,24 +17,27 @@ namespace reprise::server {
 
 class GrpcServer {
  public:
-  // Health is added. Services must outlive the server. Calls over a socket need
-  // the secret's token, also those for health; those in process need nothing.
+  // Starts a server with these services and the health service. Services must
+  // outlive it. Calls over a socket, including health checks, need the secret's
+  // token; in-process calls do not.
   static StatusOr<std::unique_ptr<GrpcServer>> Start(
       const std::vector<grpc::Service*>& services, const Secret& secret);
   ~GrpcServer();
 
   // Takes over a connected, non-blocking socket whose first bytes are the
-  // HTTP/2 preface: one over loopback, or one of a pair (tls_front.h).
+  // HTTP/2 preface: one over loopback, or one end of a socket pair
+  // (tls_front.h).
   void Adopt(int fd);
   void AdoptPaired(int fd);
 
-  // To this server, without a socket; the same limits hold.
+  // Returns a channel to this server without a socket; the same limits apply.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // Health checks answer NOT_SERVING from now on.
+  // Makes health checks answer NOT_SERVING from now on.
   void StopServing();
 
-  // Calls in progress may end by themselves for this long, then they are cut.
+  // Stops the server. Calls in progress have `grace` to end before they are
+  // cancelled.
   void Shutdown(std::chrono::milliseconds grace);
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One daemon per folder: an flock on `reprised.lock` in it, which the kernel
-// releases however the process ends. The file stays; it holds the pid of the
-// last holder, for the sentence that a second daemon prints.
+// Ensures that each folder has one daemon: an flock on `reprised.lock` in it,
+// which the kernel releases however the process ends. The file stays; it holds
+// the pid of the last holder, for the error message of a second daemon.
 #pragma once
 
 #include <string>
@@ -18,9 +18,10 @@ class LockFile {
   LockFile(LockFile&& other) noexcept;
   LockFile& operator=(LockFile&& other) noexcept;
 
-  // `yields`: whoever wants the folder next may ask this process to end, with
-  // SIGUSR1. Such a holder is asked, and waited for during a few seconds.
-  // FAILED_PRECONDITION: another process holds it, with its pid.
+  // Locks the folder. `yields`: another process that wants the folder may ask
+  // this one to exit, with SIGUSR1. If the current holder yields, it is asked
+  // to, and waited for during a few seconds. FAILED_PRECONDITION, with the
+  // holder's pid: another process holds it.
   static StatusOr<LockFile> Take(const std::string& folder, bool yields);
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One line per event on stderr: time, level, sentence.
+// Logs one line per event to stderr: time, level, sentence.
 //
 //   2026-01-31T09:15:02.120Z info listening on 127.0.0.1:7070
 #pragma once
@@ -13,7 +13,7 @@ namespace reprise::server {
 
 enum class LogLevel { kInfo, kWarning, kError, kOff };
 
-// "info", "warning", "error" or "off".
+// Parses "info", "warning", "error" or "off".
 StatusOr<LogLevel> ParseLogLevel(std::string_view text);
 
 // Lines below this level are not written. Default: info.

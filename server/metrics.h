@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counters of the server, written out as Prometheus text. Names follow its
-// naming guide; no label carries a run, an op or a storage.
+// The server's counters, exported as Prometheus text. Names follow its naming
+// guide; no label contains a run, an op or a storage.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ class Metrics {
   // ---- Planner ----
   std::atomic<int64_t> plans_waiting{0};
   std::atomic<uint64_t> replans{0};
-  // outcome: optimal, feasible, infeasible, timeout, error.
+  // Outcomes: optimal, feasible, infeasible, timeout, error.
   void CountPlan(std::string_view outcome, double seconds);
 
   // ---- RPCs ----
@@ -38,7 +38,7 @@ class Metrics {
   std::atomic<int64_t> calls_under_way{0};
   void CountRpc(std::string_view method, Code code, double seconds);
 
-  // Everything above as Prometheus text.
+  // Returns everything above as Prometheus text.
   std::string Text() const;
 
  private:
@@ -56,11 +56,11 @@ class Metrics {
   std::map<std::pair<std::string, Code>, Timing> rpcs_;
 };
 
-// One metric with its HELP and TYPE lines.
+// Formats one metric with its HELP and TYPE lines.
 std::string MetricText(std::string_view name, std::string_view type,
                        std::string_view help, int64_t value);
 
-// gRPC's name of a code as Connect writes it: "not_found".
+// Returns the name of a code as Connect writes it: "not_found".
 std::string_view CodeName(Code code);
 
 }  // namespace reprise::server

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sessions whose process is gone although nobody said so: the job died while
-// no daemon was there to see it. They are ended as killed, so that no run is
-// "running" for ever. A collector that still has records of such a session
+// Ends sessions whose process is gone without a notice, because the job died
+// while no daemon was running. They are ended as killed, so that no run stays
+// "running" forever. A collector that still has records of such a session
 // revives it with its Hello and ends it properly.
 #pragma once
 
@@ -15,7 +15,8 @@
 
 namespace reprise::server {
 
-// `connected(session_id)`: a stream is open, so its sender knows better.
+// `connected(session_id)` says whether a stream is open; such sessions are left
+// to their sender.
 Status EndOrphans(Store& store, RunHub& hub,
                   const std::function<bool(const std::string&)>& connected);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon's folders and files: its socket, where --agent-socket does not name
-// it, and folders and files that are this user's alone.
+// The daemon's folders and files: the default path of its socket, and folders
+// and files that only this user can access.
 #pragma once
 
 #include <string>
@@ -10,23 +10,24 @@
 
 namespace reprise::server {
 
-// As profiler/include/reprise_sockets.h says.
-// INVALID_ARGUMENT: the path that the environment gives is too long.
+// Returns the socket path that profiler/include/reprise_sockets.h defines.
+// INVALID_ARGUMENT: the path from the environment is too long.
 StatusOr<std::string> DefaultAgentSocket();
 
-// Makes the folder and its parents where they are missing, mode 0700, and
-// checks that it is ours and writable. Where others may write to it, that is
-// taken from them, and logged. PERMISSION_DENIED.
+// Creates the folder and missing parents with mode 0700, and checks that it is
+// ours and writable. If others may write to it, removes that permission and
+// logs it. PERMISSION_DENIED.
 Status EnsureOwnFolder(const std::string& folder);
 
-// Takes the file from everybody but its owner, where it is there: one of a
-// release before may have been made with another mode.
+// Removes the permissions of everyone but the owner, if the file exists: an
+// earlier release may have created it with another mode.
 void MakePrivate(const std::string& path);
 
-// Part before the last slash; "." where there is none.
+// Returns the part before the last slash, or "." without one.
 std::string FolderOf(const std::string& path);
 
-// Writes beside the file and renames: readers see the old or the new one.
+// Writes a temporary file and renames it: readers see the old content or the
+// new.
 Status WriteFileAtomically(const std::string& path, const std::string& text);
 
 }  // namespace reprise::server

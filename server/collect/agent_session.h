@@ -7,10 +7,10 @@
 //       │  └──────EOF──────▶ │                             ▲
 //       └──────BYE───────────┼─────────────────────────────┘
 //
-// Storing is in three steps, so that memory never runs ahead of the disk:
-// Prepare copies from the ring and builds chunks, Store writes them inside the
-// caller's transaction, Committed frees the slots. When the transaction fails
-// the next Prepare starts over.
+// Storing takes three steps, so that the ring is never freed before its records
+// are on disk: Prepare copies from the ring and builds chunks, Store writes
+// them inside the caller's transaction, and Committed frees the slots. If the
+// transaction fails, the next Prepare starts over.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,7 @@ class AgentSession {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // From the spool, or new: then `row` has all that ParseHello told.
+  // A session from the spool, or a new one; then ParseHello has filled `row`.
   AgentSession(SpooledSession row, std::vector<SpooledName> names);
 
   const SpooledSession& row() const { return row_; }
@@ -58,47 +58,50 @@ class AgentSession {
   const std::optional<RingReader>& ring() const { return ring_; }
   Clock::time_point disconnected_at() const { return disconnected_at_; }
 
-  // Takes over a checked connection. `ring` is absent when the one we have is
-  // the same.
+  // Takes over a checked connection. `ring` is absent if it is the one already
+  // attached.
   void Connect(Fd socket, std::optional<RingReader> ring, const Peer& peer,
                uint64_t peer_ticks);
   void Disconnect(Clock::time_point now);
 
-  // Handles one message; an error means the connection is to be closed.
+  // Handles one message. On an error the caller must close the connection.
   Status Handle(Message message, Clock::time_point now);
 
-  // An answer of the relay, or a re-plan.
+  // Queues an answer of the relay, or a new plan, for the agent.
   void Deliver(const PlanAnswer& answer);
 
   void Command(uint32_t command);
 
-  // Asks the agent for a window, at once or as soon as its step has come near.
+  // Asks the agent for a window: at once, or when its step is close enough.
   void OpenWindow(const v1::OpenWindow& window);
 
-  // What the agent says that works, when it has just said it.
+  // Returns the agent's capabilities if it has reported them since the last
+  // call.
   std::optional<v1::Caps> TakeNewCapabilities();
 
   // Sends what is queued, as far as the agent's queue takes it.
-  // RESOURCE_EXHAUSTED: it asks and asks, and never reads the answers.
+  // RESOURCE_EXHAUSTED: the agent keeps asking but never reads the answers.
   Status Flush();
 
-  // Records of names that came later than this are not read: call before the
-  // socket is emptied, so that DEFS always come first.
+  // Notes the ring's head; later records are not read before the next call.
+  // Call it before reading the socket, so that the DEFS of a record always come
+  // first.
   void MarkHead();
 
   // -- Ring --
 
-  // The process is gone: what is not published by now never will be.
+  // The process is gone: records that are not published now never will be.
   void WriterGone() { writer_gone_ = true; }
 
-  // Builds what is to be stored next; false: nothing is due. `force`: do not
-  // wait for more records. DATA_LOSS: the ring lies; the session is ending.
+  // Builds the chunks to be stored next; returns false if nothing is due.
+  // `force`: do not wait for more records. DATA_LOSS: the ring is corrupt, and
+  // the session ends.
   StatusOr<bool> Prepare(std::span<reprise_slot> scratch, bool force,
                          Clock::time_point now);
   size_t prepared_chunks() const { return built_.chunks.size(); }
   uint64_t prepared_positions() const { return positions_; }
   Status Store(Spool& spool) const;
-  // What was stored.
+  // Totals of what the transaction stored.
   struct Stored {
     uint64_t chunks = 0;
     uint64_t records = 0;
@@ -106,16 +109,16 @@ class AgentSession {
   };
   Stored Committed();
 
-  // Hands over the graphs whose step has been read from the ring to its end.
+  // Submits the graphs whose step has been read completely from the ring.
   void SubmitGraphs(PlanRelay& relay, Clock::time_point now);
 
-  // Everything that was published when MarkHead was called is stored.
+  // Returns whether everything published before the last MarkHead is stored.
   bool Drained() const;
 
-  // Another epoch, to be stored with the next transaction.
+  // Starts another epoch; the next transaction stores it.
   void StartEpoch(uint64_t epoch);
 
-  // Bytes of this session's chunks in the spool, kept by the drain loop.
+  // Bytes of the session's chunks in the spool. Maintained by the drain loop.
   int64_t spooled_bytes = 0;
 
  private:
@@ -163,7 +166,7 @@ class AgentSession {
   std::optional<v1::OpenWindow> waiting_window_;
   std::deque<Outgoing> outbox_;
 
-  // A graph that came while records of its step were still in the ring.
+  // A graph received while records of its step were still in the ring.
   struct WaitingGraph {
     PlanWish wish;
     Mapping json;
@@ -172,18 +175,18 @@ class AgentSession {
   };
   std::vector<WaitingGraph> waiting_graphs_;
   // Moments that are not stored yet, and how many of them the next transaction
-  // stores.
+  // will store.
   std::vector<v1::Moment> waiting_moments_;
   size_t storing_moments_ = 0;
   uint32_t moments_taken_ = 0;
   OpJoin join_;
-  // So many records from the ring's position on are in join_ already.
+  // Records from the ring's position on that join_ already has.
   uint64_t joined_ = 0;
 
   std::vector<PlanWish> asked_;
   std::vector<PlanAnswer> answers_;
 
-  // Between Prepare and Committed.
+  // Valid between Prepare and Committed.
   Built built_;
   SpooledSession next_row_;
   uint64_t positions_ = 0;

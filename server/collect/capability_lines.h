@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The lines of an agent's CAPS message as capabilities: "name=value reason".
-// The level of CUPTI is a number there and words for people.
+// Parses the lines of an agent's CAPS message, "name=value reason", into
+// capabilities. The level of CUPTI is a number there and becomes words.
 #pragma once
 
 #include <string>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Raw slots to chunks: checks every field, turns kinds into columns, joins the
-// two halves of a step report, and resolves the names that reports carry.
+// Builds chunks from raw slots: checks every field, turns kinds into columns,
+// joins the two halves of a step report, and resolves the names in reports.
 //
-// A pure function of its arguments, so that a batch whose commit failed is
-// simply built again.
+// A pure function of its arguments, so a batch whose commit failed is simply
+// built again.
 //
 //   kind        op           ptr         bytes       corr    extra
 //   KERNEL      op, if known graph node  -           corr    flags
@@ -18,9 +18,9 @@
 //   LOSS        -            -           count       -       why
 //   OOM         -            total       asked       -       free
 //
-// `start_ns` is CLOCK_MONOTONIC; `dur_ns` of LOSS reaches from the first to
-// the last dropped record. Records of a kind we do not know, or with a value
-// that cannot be, are left out and counted as malformed.
+// `start_ns` is CLOCK_MONOTONIC. `dur_ns` of LOSS spans the first to the last
+// dropped record. Records of an unknown kind or with an impossible value are
+// omitted and counted as malformed.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ namespace reprise::server {
 // Interned texts of one session, by id.
 using NameTable = std::unordered_map<uint32_t, std::string>;
 
-// A chunk as the spool stores it and Ingest carries it, without its seq.
+// A chunk as the spool stores it and Ingest carries it, but without its seq.
 struct NewChunk {
   uint64_t t0_ns = 0;
   uint64_t t1_ns = 0;
@@ -50,17 +50,18 @@ struct NewChunk {
 
 struct BuildInput {
   std::span<const reprise_slot> records = {};
-  // STEP_DONE records whose STEP_MEM has not come yet.
+  // STEP_DONE records whose STEP_MEM has not arrived yet.
   std::span<const reprise_slot> pending = {};
   const NameTable* names = nullptr;
-  // Tells the ops of kernels; has taken `records`. May be absent.
+  // Finds the ops of kernels; it has already taken `records`. May be null.
   const OpJoin* join = nullptr;
-  // Stop before a report whose name is unknown: its DEFS may still come.
-  // Otherwise it becomes "name #17".
+  // Stop before a report whose name is unknown, because its DEFS may still
+  // arrive. Otherwise the name becomes "name #17".
   bool wait_for_names = false;
-  // No record will follow: pending halves become reports by themselves.
+  // No record will follow: unpaired STEP_DONE records become reports on their
+  // own.
   bool last = false;
-  // Go into a chunk of their own, behind the records.
+  // Go into a separate chunk after the records.
   std::span<const v1::Moment> moments = {};
   int64_t realtime_to_monotonic_ns = 0;
 };
@@ -70,20 +71,21 @@ struct Built {
   size_t used = 0;  // of `records`
   std::vector<reprise_slot> pending;
   uint64_t dropped = 0;    // sum over LOSS records
-  uint64_t malformed = 0;  // left out
+  uint64_t malformed = 0;  // records omitted
   bool waits_for_name = false;
 };
 
 // Chunks have at most kChunkRecords records and about kChunkBytes bytes.
 inline constexpr size_t kChunkRecords = 4096;
 inline constexpr size_t kChunkBytes = 512 << 10;
-// More threads than this never report steps at once.
+// At most this many threads are expected to report steps at the same time.
 inline constexpr size_t kMaxPending = 64;
 
+// Builds the chunks of a batch.
 Built BuildChunks(const BuildInput& input);
 
-// The record with its time on CLOCK_MONOTONIC: itself, as almost always, or a
-// copy. nullptr: its time cannot be.
+// Returns the record with its time on CLOCK_MONOTONIC: almost always `slot`
+// itself, otherwise `copy`. Null if its time is impossible.
 const reprise_slot* OnClock(const reprise_slot& slot,
                             int64_t realtime_to_monotonic_ns,
                             reprise_slot& copy);

@@ -16,8 +16,9 @@
 //   - What cannot be kept is counted and dated: ring overflow in
 //     Chunk.dropped_before and Bye.dropped, half-written slots in Bye.torn, a
 //     trimmed spool as Lost.
-//   - Nothing an agent sends is trusted: a hostile one spoils its own session.
-//   - The server is reached over `channel` alone (an in-process channel when
+//   - Nothing that an agent sends is trusted: a hostile agent damages only its
+//     own session.
+//   - The server is reached only through `channel` (an in-process channel if
 //     both roles share a process); it may be absent, slow or restarted.
 //
 // The caller must hold the daemon's lock on the runtime folder: a stale socket
@@ -27,8 +28,9 @@
 //   options.channel = server->InProcessChannel({});
 //   ASSIGN_OR_RETURN(auto collector, Collector::Start(std::move(options)));
 //   ...
-//   (void)collector->Drain(std::chrono::seconds(5));  // before the server
-//   stops collector.reset();
+//   // Before the server stops:
+//   (void)collector->Drain(std::chrono::seconds(5));
+//   collector.reset();
 #pragma once
 
 #include <chrono>
@@ -48,27 +50,27 @@ class Channel;
 namespace reprise::server {
 
 struct CollectorOptions {
-  // Unix SOCK_SEQPACKET socket the agents connect to, mode 0600. Its folder is
-  // made with mode 0700 where it does not exist.
+  // Unix SOCK_SEQPACKET socket that agents connect to, mode 0600. Its folder is
+  // created with mode 0700 if it does not exist.
   std::string agent_socket;
 
-  // SQLite file with the chunks the server has not acknowledged yet.
+  // SQLite file with the chunks that the server has not acknowledged.
   std::string spool_path;
 
   // To a server with `Ingest` and `Planner`.
   std::shared_ptr<grpc::Channel> channel;
 
-  // The daemon's version, told to agents.
+  // The daemon's version, sent to agents.
   std::string version;
 
-  // Above this the oldest chunks are trimmed and reported as Lost.
+  // Beyond this size the oldest chunks are deleted and reported as Lost.
   int64_t spool_max_bytes = int64_t{1} << 30;
 
   // Commit with fsync, so that the spool survives power loss too.
   bool durable_power_loss = false;
 
-  // Takes one line per event: sessions that come and go, what was refused.
-  // Called on the collector's threads. Absent: nothing is written.
+  // Called with one line per event: sessions that begin and end, refused
+  // connections. Runs on the collector's threads. Empty: no log.
   std::function<void(std::string_view)> log;
 };
 
@@ -81,8 +83,8 @@ struct AgentSnapshot {
   bool connected = false;
   uint64_t records = 0;  // taken from the ring
   uint64_t dropped = 0;  // never entered the ring: it was full
-  uint64_t torn = 0;     // reserved but never published, or malformed
-  // One line each: what works there and, where something does not, why.
+  uint64_t torn = 0;     // reserved but not published, or malformed
+  // One line each: what works in the job and, if something does not, why.
   std::vector<std::string> capabilities;
 };
 
@@ -115,25 +117,25 @@ class Collector {
   // Sessions that are connected, or whose end is not yet known to the server.
   std::vector<AgentSnapshot> Agents() const;
 
-  // Agents with an open control socket right now, and whether there ever was
-  // one: what a private daemon decides on when to exit.
+  // Agents connected now, and whether there ever was one. A private daemon
+  // decides by these when to exit.
   int ConnectedAgents() const;
   bool EverHadAgent() const;
 
   int64_t spool_bytes() const;
   CollectorStats stats() const;
 
-  // Empty when all is well, else one sentence ("spool: disk full: ...").
+  // Empty if all is well, else one sentence ("spool: disk full: ...").
   std::string degraded() const;
 
-  // For a daemon that would end: takes no new agents from now on, unless one is
-  // there or is about to be. Returns whether nobody is. An agent that comes
-  // later finds no daemon, and so starts another.
+  // For a daemon that is about to exit. Unless there is an agent session or a
+  // connection, stops accepting agents and returns true. An agent that comes
+  // later finds no daemon and starts another.
   bool Retire();
 
-  // Takes no new agents, tells the others to flush, empties the rings, commits
-  // and forwards until everything is acknowledged. Connected sessions are not
-  // ended: they go on with the next daemon.
+  // Stops accepting agents, tells the connected ones to flush, empties the
+  // rings, commits, and forwards until everything is acknowledged. Connected
+  // sessions are not ended: they continue with the next daemon.
   //   DEADLINE_EXCEEDED  something is still in a ring or in the spool.
   Status Drain(std::chrono::milliseconds deadline);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One chunk in the making: rows that become columns, and reports beside them.
+// Builds one chunk: columns from rows, and the reports that go with them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace reprise::server {
 
-// SQLite and int64 fields end here; no honest count or time comes close.
+// The largest value that SQLite and int64 fields can hold safely; real counts
+// and times never come close.
 inline constexpr uint64_t kLargestValue = uint64_t{1} << 62;
 inline bool Fits(std::initializer_list<uint64_t> values) {
   for (const uint64_t value : values) {
@@ -30,15 +31,15 @@ struct Row {
   uint32_t kind = 0, name = 0, device = 0, corr = 0, thread = 0, graph = 0;
 };
 
-// Fills all but `start_ns` from a record of a kind that has a row. False: it
-// is malformed, or of a kind that has none.
+// Fills all fields but `start_ns` from a record of a kind that has a row.
+// Returns false if the record is malformed or of another kind.
 bool FillRow(const reprise_slot& slot, Row& row);
 
 class ColumnsWriter {
  public:
   void Add(const Row& row);
 
-  // For reports. Call AddedReport after adding one.
+  // The chunk's reports. Call AddedReport after adding one.
   v1::Columns& reports() { return reports_; }
   void AddedReport(uint64_t at_ns);
 
@@ -47,9 +48,9 @@ class ColumnsWriter {
   bool empty() const { return !covered_; }
   bool full() const;
 
-  // The chunk; the writer is as new. Its body is byte by byte what protobuf
-  // makes of the same Columns. A column of zeros stays empty, but for the two
-  // that always have values.
+  // Returns the chunk and resets the writer. The body is byte for byte what
+  // protobuf would serialize for the same Columns. A column of zeros is left
+  // empty, except for the two that always have values.
   NewChunk Finish();
 
  private:
@@ -72,12 +73,12 @@ class ColumnsWriter {
   PackedColumn thread_ = Column(v1::Columns::kThreadFieldNumber);
   PackedColumn extra_ = Column(v1::Columns::kExtraFieldNumber);
   PackedColumn graph_ = Column(v1::Columns::kGraphFieldNumber);
-  v1::Columns reports_;  // steps, checks and states alone
+  v1::Columns reports_;  // steps, checks and states only
   size_t rows_ = 0;
   uint64_t t0_ = 0;
   uint64_t t1_ = 0;
   uint64_t dropped_ = 0;
-  size_t size_ = 0;  // at most, of the body
+  size_t size_ = 0;  // upper bound of the body's size
   bool covered_ = false;
 };
 

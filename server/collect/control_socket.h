@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Unix SOCK_SEQPACKET socket between agents and the collector: listening,
-// and one bounded, checked message at a time (reprise_wire.h has the layout).
+// The Unix SOCK_SEQPACKET socket between agents and the collector: listens, and
+// receives one bounded, checked message at a time (layout: reprise_wire.h).
 // Never blocks.
 #pragma once
 
@@ -17,17 +17,16 @@
 
 namespace reprise::server {
 
-// Listens on `path` with mode 0600. Makes its folder, 0700, where it does not
-// exist, and removes a stale socket file there: the caller holds the daemon's
-// lock.
+// Listens on `path` with mode 0600. Creates its folder with mode 0700 if needed
+// and removes a stale socket file: the caller must hold the daemon's lock.
 //   INVALID_ARGUMENT     empty, or too long for a socket address;
-//   PERMISSION_DENIED    the folder belongs to somebody else, or is no folder;
-//   FAILED_PRECONDITION  something answers there already, or a file that is
-//                        no socket is in the way.
+//   PERMISSION_DENIED    the folder belongs to another user, or is no folder;
+//   FAILED_PRECONDITION  something answers there already, or a file that is not
+//                        a socket is in the way.
 StatusOr<Fd> ListenForAgents(const std::string& path);
 
-// Who connected, as the kernel knows it. The pid is 0 where the client lives
-// in a process namespace we cannot see.
+// The peer's identity according to the kernel. The pid is 0 if the client is in
+// a pid namespace that we cannot see.
 struct Peer {
   uid_t uid = 0;
   pid_t pid = 0;
@@ -43,12 +42,12 @@ struct Message {
 
 enum class Received { kMessage, kNothing, kClosed };
 
-// Takes the next message. INVALID_ARGUMENT: it breaks the protocol, and the
-// connection is not worth keeping.
+// Receives the next message. INVALID_ARGUMENT: it violates the protocol, and
+// the connection should be closed.
 StatusOr<Received> Receive(const Fd& socket, Message& message);
 
 // Sends one message, with `fd` unless it is -1. UNAVAILABLE: the peer's queue
-// is full, try later; any other error: the connection is gone.
+// is full, retry later; any other error: the connection is gone.
 Status Send(const Fd& socket, uint16_t type, uint32_t request,
             std::string_view body, int fd = -1);
 

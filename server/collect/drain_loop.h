@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The collector's one thread for agents: accepts them, empties their sockets
-// and rings, writes the spool. It is the only writer of the spool and never
+// The collector's thread for agents: accepts them, empties their sockets and
+// rings, and writes the spool. It is the only writer of the spool and never
 // waits for the server.
 //
-// A turn: run what other threads posted; accept; per session note the ring's
-// head, empty the socket, and read the ring up to that head (so the DEFS of a
-// record are always known before it); commit in transactions of at most 16
-// chunks; free the slots; pass on what is new. Turns come at once while a ring
-// holds more, every 10 ms while records flow, else every 100 ms.
+// One turn: run what other threads posted; accept connections; for each session
+// note the ring's head, empty the socket, and read the ring up to that head (so
+// the DEFS of a record always precede it); commit in transactions of at most 16
+// chunks; free the slots; pass on what is new. The next turn comes at once
+// while a ring holds more, after 10 ms while records flow, else after 100 ms.
 #pragma once
 
 #include <atomic>
@@ -29,10 +29,10 @@
 
 namespace reprise::server {
 
-// A transaction of the spool.
+// Chunks per transaction of the spool.
 inline constexpr size_t kChunksPerTransaction = 16;
 
-// For epochs that were never used before.
+// The current Unix time, used to number epochs so that none repeats.
 uint64_t UnixMilliseconds();
 
 class DrainLoop {
@@ -40,11 +40,11 @@ class DrainLoop {
   DrainLoop(CollectorOptions options, Fd listener, Spool spool);
   ~DrainLoop();
 
-  // Reads the spool and hands its sessions to the forwarder; then starts the
-  // thread. Both must outlive Stop.
+  // Reads the spool, hands its sessions to the forwarder, and starts the
+  // thread. `forwarder` and `relay` must live until Stop returns.
   Status Start(Forwarder& forwarder, PlanRelay& relay);
 
-  // Ends the thread after its turn. What is posted later is not run.
+  // Ends the thread after its current turn. Tasks posted later do not run.
   void Stop();
 
   // -- From any thread --
@@ -55,13 +55,14 @@ class DrainLoop {
   void Answered(PlanAnswer answer);
   void OpenWindow(int64_t key, const v1::OpenWindow& window);
 
-  // Closes the listener unless there is an agent, also one that has only
-  // connected. Returns whether it did: from then on no agent can come.
+  // Closes the listener, so that no agent can come any more, and returns true.
+  // Does nothing and returns false if there is a session, or a connection that
+  // has not sent HELLO yet.
   bool Retire();
-  // Closes the listener, asks agents to flush, and from then on waits for
-  // nothing before it stores.
+  // Closes the listener and asks agents to flush. From then on, everything is
+  // stored without waiting for more.
   void BeginDrain();
-  // Since BeginDrain a turn found nothing left to store.
+  // Returns whether a turn since BeginDrain found nothing left to store.
   bool drained() const { return drained_; }
 
   std::vector<AgentSnapshot> Agents() const;
@@ -74,7 +75,7 @@ class DrainLoop {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Accepted, but HELLO has not come yet.
+  // A connection that was accepted but has not sent HELLO yet.
   struct Newcomer {
     Fd socket;
     Peer peer;
@@ -124,7 +125,7 @@ class DrainLoop {
   std::map<int64_t, std::unique_ptr<AgentSession>> sessions_;
   int64_t last_key_ = 0;
   int64_t last_served_ = 0;     // whose ring was read last
-  bool more_to_store_ = false;  // the next turn comes at once
+  bool more_to_store_ = false;  // start the next turn at once
   std::vector<reprise_slot> scratch_;
 
   std::map<int64_t, uint64_t> to_delete_;  // acknowledged, key to seq

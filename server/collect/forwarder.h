@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From the spool to the server: one Ingest stream per session, kept open while
-// the session lives, reopened with growing pauses when it breaks.
+// Sends chunks from the spool to the server: one Ingest stream per session,
+// open while the session lives, reopened with growing pauses when it breaks.
 //
 //   closed ──open, Hello──▶ greeting ──Welcome──▶ sending ──Bye, half close──▶
 //     ▲                                              │        OK: finished
 //     └───────────── 0.1 to 5 s ◀── any other end ───┘
 //
-// Each stream sends, in this order of preference: names the server has not
-// been told on this stream; the next chunk, while fewer than max_inflight are
-// unacknowledged; once all are acknowledged and the session has ended, Bye. A
-// seq that is no longer in the spool is reported as Lost. A chunk the server
-// refuses three times as invalid is given up, so that it cannot hold up the
-// rest for ever.
+// Each stream sends, in this order of preference: names that the server has not
+// received on this stream; the next chunk, while fewer than max_inflight are
+// unacknowledged; and Bye, once all chunks are acknowledged and the session has
+// ended. A seq that is no longer in the spool is reported as Lost. A chunk that
+// the server rejects three times as invalid is dropped, so that it cannot block
+// the rest forever.
 //
-// One thread of its own; the public functions may be called from any.
+// Has a thread of its own; the public functions are thread-safe.
 #pragma once
 
 #include <chrono>
@@ -39,11 +39,12 @@ struct ForwarderEvents {
   std::function<void(int64_t key, uint64_t seq)> acked;
   // The server has taken the end of the session.
   std::function<void(int64_t key)> finished;
-  // The server has chunks of this epoch that we never made: start another.
+  // The server has chunks of this epoch that we did not send: start another
+  // epoch.
   std::function<void(int64_t key)> epoch_taken;
   // A new plan for a graph of the session.
   std::function<void(int64_t key, v1::PlanRef plan)> plan;
-  // Somebody wants a few steps recorded.
+  // Someone asked for a few steps to be recorded.
   std::function<void(int64_t key, v1::OpenWindow window)> window;
 };
 
@@ -53,23 +54,26 @@ class Forwarder {
             ForwarderEvents events);
   ~Forwarder();
 
-  // Cancels the streams, waits for their end, and ends the thread. No event
-  // comes after it.
+  // Cancels the streams, waits until they have ended, and ends the thread. No
+  // event follows.
   void Stop();
 
-  // Adds a session, or gives one a new epoch. The rest is as for Committed.
+  // Adds a session, or gives one a new epoch. The other arguments are as for
+  // Committed.
   void SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
                   uint64_t last_name);
   // Chunks up to `last_seq` and names up to `last_name` are in the spool.
   void Committed(int64_t key, uint64_t last_seq, uint64_t last_name);
   void Ended(int64_t key, v1::Bye bye);
-  // What works in the session, all of it; sent on every stream.
+  // Sets the session's capabilities (all of them), which are sent on every
+  // stream.
   void SetCaps(int64_t key, v1::Caps caps);
 
-  // Nothing waits for the server: every chunk acknowledged, every end taken.
+  // Returns whether the server has acknowledged every chunk and every session's
+  // end.
   bool AllTaken() const;
 
-  // Empty, or one sentence on why chunks do not get through.
+  // Empty, or one sentence on why chunks are not getting through.
   std::string trouble() const;
 
   struct Counts {
@@ -82,19 +86,19 @@ class Forwarder {
 
   static constexpr int kMaxRefusals = 3;
 
-  // What others set and ask, under mutex_.
+  // Set and read by other threads, under mutex_.
   struct Entry {
     std::shared_ptr<const v1::Hello> hello;
     uint64_t last_seq = 0;
     uint64_t last_name = 0;
-    // Everything up to here needs no sending: acknowledged, or lost.
+    // Chunks up to here need no sending: they are acknowledged or lost.
     uint64_t acked = 0;
     uint64_t acked_by_server = 0;
     std::optional<v1::Bye> bye;
     std::shared_ptr<const v1::Caps> caps;
   };
 
-  // The thread's own.
+  // Used only by the forwarder's thread.
   struct Link {
     std::shared_ptr<IngestStream> stream;
     uint64_t epoch = 0;
@@ -109,13 +113,13 @@ class Forwarder {
     Clock::time_point opened_at;
     Clock::time_point retry_at;
     int failures = 0;  // since the last progress
-    int refusals = 0;  // as INVALID_ARGUMENT, since the last progress
+    int refusals = 0;  // with INVALID_ARGUMENT, since then
     std::string refusal;
   };
 
   void Run();
   bool stopping() const;
-  // Advances one session; true: it is finished and to be forgotten.
+  // Advances one session. Returns true if it is finished and can be forgotten.
   bool Step(int64_t key, Link& link);
   void Open(Link& link, const v1::Hello& hello);
   void Answer(int64_t key, Link& link, v1::Down down);
@@ -142,7 +146,7 @@ class Forwarder {
   std::map<int64_t, Link> links_;
   Clock::time_point wake_at_;
   std::minstd_rand jitter_{std::random_device{}()};
-  std::thread thread_;  // last: started when all else is there
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace reprise::server

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the device was seen to do, put into the step graph that was captured
-// meanwhile.
+// Adds what was measured on the device to the step graph that was captured at
+// the same time.
 //
 //   time_ns          sum of the kernels of the op's `agent_ops`
-//   workspace_bytes  what they took from the allocator above their outputs,
-//                    where that is more than the job itself has measured
+//   workspace_bytes  what the op allocated beyond its outputs, if that is more
+//                    than the job itself measured
 //   launch_gap_ns    first to last kernel, less the time in which one ran
-//   reprise.step_begin   what is left of the measured step, so that the times
-//                        of the ops still sum to it
+//   reprise.step_begin   the rest of the measured step, so that the times of
+//                        the ops still add up to it
 //
-// Times are replaced all together or not at all: where an op of the graph or a
-// record since the first of them is missing, or no kernel was seen, the host's
-// stay and `timing` says why.
+// Times are replaced either for all ops or for none: if an op of the graph, or
+// a record since the first of them, is missing, or no kernel was seen, the
+// host's times stay and `timing` says why.
 #pragma once
 
 #include "reprise/v1/graph.pb.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The first message of an agent, checked: nothing of it is used before.
+// Checks the first message of an agent, before anything in it is used.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct AgentHello {
   std::string session_id;
   std::string run_id;
   uint32_t slots = 0;
-  // To be added to a CLOCK_REALTIME stamp to make it CLOCK_MONOTONIC.
+  // Add this to a CLOCK_REALTIME time to get CLOCK_MONOTONIC.
   int64_t realtime_to_monotonic_ns = 0;
-  // As told by the agent, but for the uid, which the kernel told.
+  // As stated by the agent, except for the uid, which the kernel reports.
   v1::SessionInfo info;
 };
 
-// INVALID_ARGUMENT: one sentence for REFUSED that says what is wrong.
+// Returns the checked content. INVALID_ARGUMENT, with one sentence for REFUSED.
 StatusOr<AgentHello> ParseHello(const Message& message, const Peer& peer);
 
 }  // namespace reprise::server

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One Ingest stream, from its opening to its end: the gRPC reactor with its
-// callbacks turned into a queue of answers and two flags. All decisions are
-// the forwarder's, on its own thread; callbacks only note and signal.
+// One Ingest stream from opening to end: turns the callbacks of gRPC's reactor
+// into a queue of answers and two flags. The forwarder makes all decisions on
+// its own thread; callbacks only store and signal.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -16,7 +16,8 @@
 
 namespace reprise::server {
 
-// Wakes one thread; sticky, so that no wake is lost.
+// Wakes one thread. It stays raised until a wait consumes it, so no wake-up is
+// lost.
 class Signal {
  public:
   void Raise() {
@@ -25,7 +26,7 @@ class Signal {
     wake_.notify_one();
   }
 
-  // Returns when raised since the last Wait, or at `until`.
+  // Returns when it has been raised since the last wait, or at time `until`.
   template <typename TimePoint>
   void WaitUntil(TimePoint until) {
     std::unique_lock lock(mutex_);
@@ -48,21 +49,24 @@ class IngestStream final : public grpc::ClientBidiReactor<v1::Up, v1::Down>,
                                             const v1::Up& hello,
                                             std::shared_ptr<Signal> signal);
 
-  // A write is possible: none is under way and the stream is not over.
+  // Returns whether a write may start: none is in progress and the stream is
+  // open.
   bool writable() const;
   void Write(v1::Up message);  // only when writable()
 
-  // No more writes; the server finishes the stream when it has taken all.
+  // Announces the end of writes; the server finishes the stream once it has
+  // taken all.
   void HalfClose();
 
-  // The next message from the server, if one came.
+  // Takes the next message from the server into `answer`; false if there is
+  // none.
   bool TakeAnswer(v1::Down& answer);
 
-  // True when the stream is over and all answers are taken. Must be asked
-  // until then: it also gives up our hold on the stream.
+  // Returns true once the stream is over and all answers are taken. Must be
+  // called until it does, because it also releases our hold on the stream.
   bool Over(grpc::Status& status);
 
-  // Ends it soon, whatever the server does. Safe to repeat.
+  // Ends the stream soon, whatever the server does. May be called repeatedly.
   void Cancel() { context_.TryCancel(); }
 
  private:
@@ -83,9 +87,9 @@ class IngestStream final : public grpc::ClientBidiReactor<v1::Up, v1::Down>,
   bool read_closed_ = false;
   bool done_ = false;
 
-  // gRPC may call OnDone once nothing is outstanding, even while another
-  // thread is about to start a write. The hold forbids that; it is taken at
-  // Open and given up by Over, on the thread that writes.
+  // gRPC may call OnDone when nothing is outstanding, even if another thread is
+  // about to start a write. The hold prevents that; Open takes it and Over
+  // releases it, on the thread that writes.
   bool held_ = true;
   grpc::Status status_;
 };

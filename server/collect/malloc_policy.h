@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What malloc does with the buffers of chunks, some 120 KiB each, that come and
-// go thousands of times a second. By default it gives such a buffer back to the
-// kernel when it is freed and has the next one's pages zeroed again: a fifth of
-// all that a collector did.
+// Tunes malloc for chunk buffers of about 120 KiB, which are allocated and
+// freed thousands of times a second. By default malloc returns each freed
+// buffer to the kernel, which then zeroes the pages of the next one: a fifth of
+// all CPU time of a collector.
 #pragma once
 
 #include <malloc.h>
 
 namespace reprise::server {
 
-// For the whole process; call before there are threads. Each arena may keep
-// 8 MiB that nobody uses.
+// Applies to the whole process; call it before threads start. Each arena may
+// then keep up to 8 MiB of free memory.
 inline void KeepFreedBuffers() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_THRESHOLD, 1 << 20);

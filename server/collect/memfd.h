@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// File descriptors, mappings and memfds that come from, or go to, an agent.
+// File descriptors, mappings and memfds that come from an agent or go to one.
 //
-// A memfd of somebody else is dangerous to look at: whoever can shrink it
-// kills the reader with SIGBUS, and whoever can write to it changes what was
-// just checked. So the seals are looked at before the content, and the size is
-// the one the kernel reports.
+// Reading a memfd of another process is dangerous: whoever can shrink it kills
+// the reader with SIGBUS, and whoever can write to it changes what was just
+// checked. So the seals are checked before the content, and the size is the one
+// that the kernel reports.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace reprise::server {
 
-// An open file descriptor, closed when it goes.
+// Owns a file descriptor.
 class Fd {
  public:
   Fd() = default;
@@ -38,7 +38,7 @@ class Fd {
   int fd_ = -1;
 };
 
-// Mapped memory, unmapped when it goes.
+// Owns a memory mapping.
 class Mapping {
  public:
   Mapping() = default;
@@ -64,7 +64,7 @@ class Mapping {
   size_t size_ = 0;
 };
 
-// Which memfd a ring is, to recognise it when its agent reconnects.
+// Identifies a ring's memfd, to recognise it when its agent reconnects.
 struct MemfdIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -77,17 +77,17 @@ struct MappedRing {
 };
 
 // Maps a ring of `slots` slots, shared and writable. INVALID_ARGUMENT: it is
-// no memfd, not sealed against shrinking, growing and further seals, or its
-// size is not the one `slots` demands.
+// not a memfd, not sealed against shrinking, growing and further seals, or its
+// size does not match `slots`.
 StatusOr<MappedRing> MapRing(const Fd& fd, uint32_t slots);
 
 // Maps `announced` bytes of bulk content, private and read-only.
-// INVALID_ARGUMENT: a seal is missing, or the sizes disagree, or are 0 or
+// INVALID_ARGUMENT: a seal is missing, the sizes differ, or the size is 0 or
 // above `cap`. `what` names the content in the message.
 StatusOr<Mapping> MapSealed(const Fd& fd, uint64_t announced, uint64_t cap,
                             std::string_view what);
 
-// A memfd with the content and all four seals, to be sent to an agent.
+// Returns a memfd with the content and all four seals, for an agent.
 StatusOr<Fd> SealedMemfd(const char* name, std::string_view content);
 
 }  // namespace reprise::server

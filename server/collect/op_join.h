@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which op a kernel belongs to, and what an op cost: kernel time, and the
-// workspace it took from the allocator.
+// Finds the op that a kernel belongs to, and what each op cost: kernel time,
+// and the workspace it allocated.
 //
-// Records come in the order of the ring, but the device's tracer delivers its
-// own late and unordered. So what is known of a launch gathers under its
-// correlation id until both ends are there:
+// Records arrive in ring order, but the device's tracer delivers its own
+// records late and unordered. So what is known about a launch is collected
+// under its correlation id until both sides have arrived:
 //
-//   LINK   correlation -> op          pushed by the op while it launched
+//   LINK   correlation -> op             pushed by the op while it launched
 //   API    correlation -> thread, time   without a link: the innermost op that
-//                                     ran on that thread at that time
+//                                        ran on that thread at that time
 //   KERNEL, COPY, SET  correlation -> time on the device
 //
-// Correlation ids count up, so a table indexed by their low bits holds the
-// last kLaunches launches and forgets older ones; a kernel whose launch is
-// forgotten, or was in no op, counts as unattributed. A kernel of a CUDA graph
-// has the correlation of the graph's launch: it belongs to the op that
-// launched the graph.
+// Correlation ids count up, so a table indexed by their low bits holds the last
+// kLaunches launches. A kernel whose launch has been overwritten, or belonged
+// to no op, counts as unattributed. A kernel of a CUDA graph has the
+// correlation id of the graph's launch, so it belongs to the op that launched
+// the graph.
 //
-// Workspace of an op = most bytes that its own allocations held at once, less
-// those it leaves behind (its outputs); ops inside it count for it too. Only
-// allocations on the op's own thread are known to be its.
+// The workspace of an op is the most bytes that its own allocations held at
+// once, less those it leaves allocated (its outputs). Ops inside it count
+// towards it too. Only allocations on the op's own thread can be attributed to
+// it.
 //
-// A session's records are hostile until checked: everything here is bounded,
-// and a record costs O(1), an allocation inside an op O(its depth).
+// A session's records are untrusted. All state here is bounded, and a record
+// costs O(1), an allocation inside an op O(its depth).
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ struct OpFigures {
   uint32_t kernels = 0;
   // First start and last end of its kernels; 0 without any.
   uint64_t first_ns = 0, last_ns = 0;
-  // -1: it was not seen to end, or took nothing from the allocator.
+  // -1: its end was not seen, or it allocated nothing.
   int64_t workspace_bytes = -1;
 };
 
@@ -52,11 +53,11 @@ struct KernelInterval {
   uint64_t start_ns = 0, end_ns = 0;
 };
 
-// What was measured of the ops of a session, to be read by another thread.
+// What was measured about the ops of a session; a copy for another thread.
 struct OpMeasurement {
   std::unordered_map<uint64_t, OpFigures> ops;
   std::vector<KernelInterval> kernels;  // the newest ones, unordered
-  // When the newest of the records that are missing was made; 0: none is.
+  // When the newest missing record was made; 0: none is missing.
   uint64_t last_loss_ns = 0;
 };
 
@@ -69,30 +70,31 @@ class OpJoin {
   static constexpr size_t kDepth = 32;
   static constexpr size_t kHistory = 1 << 16;     // ended ops
   static constexpr size_t kHeldBlocks = 1 << 16;  // of open ops
-  // No honest kernel runs longer, no honest block is larger.
+  // Longer kernels and larger blocks are treated as corrupt records.
   static constexpr uint64_t kLongestNs = uint64_t{1} << 40;
   static constexpr int64_t kLargestBlock = int64_t{1} << 46;
 
-  // Takes one record that was checked (FillRow) and whose clock is fixed.
+  // Adds one checked record (FillRow) whose clock has been converted.
   void Take(const reprise_slot& slot);
 
-  // The op of a launch, as far as is known; 0 otherwise.
+  // Returns the op of a launch if it is known, else 0.
   uint64_t OpOf(uint32_t correlation) const;
 
   bool empty() const { return figures_.empty(); }
-  // Kernels whose op is not known: their launch was in none, or came too late.
+  // Kernels without a known op: launched outside of any op, or forgotten.
   uint64_t unattributed() const { return unattributed_; }
 
-  // Ties what no link covers by thread and time, and copies what is known.
+  // Attributes launches without a link by thread and time, and returns a copy
+  // of all measurements.
   std::shared_ptr<const OpMeasurement> Measure();
 
  private:
   struct Launch {
     uint32_t correlation = 0;
-    uint32_t thread = 0;  // of an API record, 0: none came
+    uint32_t thread = 0;  // of its API record; 0: none arrived
     uint64_t at_ns = 0;
     uint64_t op = 0;
-    // Kernels that wait for the op.
+    // Kernels that arrived before the op was known.
     uint64_t waiting_ns = 0;
     uint32_t waiting = 0;
     uint64_t first_ns = 0, last_ns = 0;
@@ -108,7 +110,7 @@ class OpJoin {
     uint64_t op = 0, begin_ns = 0, end_ns = 0;
   };
   struct Thread {
-    // Outermost first. Those from `depth` on are kept for their memory.
+    // Outermost first. Entries from `depth` on are kept to reuse their memory.
     std::vector<OpenOp> ops;
     size_t depth = 0;
     std::deque<EndedOp> ended;  // by end_ns
@@ -125,17 +127,17 @@ class OpJoin {
   Launch& At(uint32_t correlation);
   void Settle(Launch& launch);
   void EndOp(Thread& thread, OpenOp& open, uint64_t end_ns);
-  // Forgets the open ops from `first` on.
+  // Removes the open ops from `first` on.
   void Drop(Thread& thread, size_t first);
   uint64_t OpAt(uint32_t thread, uint64_t at_ns) const;
   OpFigures& Figures(uint64_t op);
-  // nullptr: nothing is known of it.
+  // Returns the state of a thread; null if there is none.
   Thread* Known(uint32_t id);
   Thread* ThreadOf(uint32_t id);
 
   std::vector<Launch> launches_;  // kLaunches once there is one
   std::unordered_map<uint32_t, Thread> threads_;
-  uint32_t last_id_ = 0;  // of the thread that was asked for last
+  uint32_t last_id_ = 0;  // of the thread looked up last
   Thread* last_thread_ = nullptr;
   std::unordered_map<uint64_t, OpFigures> figures_;
   std::deque<uint64_t> order_;  // of figures_, oldest first

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A packed repeated field of a proto, in protobuf's wire format as it grows:
-// one pass over the records, and no vector of values that is walked again to
-// be measured and once more to be written.
+// A packed repeated field of a proto, built directly in protobuf's wire format:
+// one pass over the records, without a vector of values that protobuf would
+// first measure and then serialize.
 //
 //   field number and wire type 2 · length · values, each a varint or 8 bytes
 //
@@ -25,7 +25,7 @@ class PackedColumn {
  public:
   static constexpr size_t kMostBytes = 10;  // of one value
 
-  // At most `values` values until the next Clear: the caller counts.
+  // `values` is the most values to be added before a Clear; the caller counts.
   PackedColumn(uint32_t field, size_t values)
       : field_(field),
         bytes_(std::make_unique_for_overwrite<uint8_t[]>(values * kMostBytes)),
@@ -49,11 +49,12 @@ class PackedColumn {
     end_ += sizeof value;
   }
 
-  // Some value is not 0.
+  // Returns whether any value is not 0.
   bool any() const { return any_ != 0; }
   size_t size() const { return static_cast<size_t>(end_ - bytes_.get()); }
 
-  // As protobuf would write it; nothing without values.
+  // Appends the field as protobuf would serialize it; nothing if there is no
+  // value.
   void AppendTo(std::string& message) const {
     if (size() == 0) return;
     AppendVarint(uint64_t{field_} << 3 | 2, message);

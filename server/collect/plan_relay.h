@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Graphs up, plans down: JSON of an agent to the Planner service and back.
+// Relays graphs from agents to the Planner service, and plans back.
 //
 //   GRAPH ─▶ StepGraph ─▶ PutGraph in parts ─▶ Plan ─▶ PLAN or PLAN_STATUS
 //
-// On threads of its own, so that a solver of seconds never delays a ring. An
-// unreachable server is reported once and asked again until it answers or the
-// session goes.
+// Runs on threads of its own, so that a planner that takes seconds never delays
+// a ring. An unreachable server is reported once and retried until it answers
+// or the session ends.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -28,7 +28,7 @@
 
 namespace reprise::server {
 
-// What an agent wants a plan for. Equal wishes have equal answers.
+// A request for a plan. Equal requests have equal answers.
 struct PlanWish {
   uint64_t graph_id = 0;
   std::string budget;
@@ -39,7 +39,7 @@ struct PlanWish {
   friend bool operator==(const PlanWish&, const PlanWish&) = default;
 };
 
-// A plan as an agent takes it.
+// A plan in the form that an agent receives.
 struct EncodedPlan {
   uint64_t plan_id = 0;
   uint64_t peak_bytes = 0;
@@ -47,15 +47,16 @@ struct EncodedPlan {
   std::string json;  // proto3 JSON with original field names
 };
 
-// INTERNAL: the plan's id is malformed, or it is larger than an agent takes.
+// INTERNAL: the plan's id is malformed, or the plan is larger than an agent
+// accepts.
 StatusOr<EncodedPlan> EncodePlan(const v1::Plan& plan);
 
 struct PlanAnswer {
   int64_t session = 0;
   PlanWish wish;
-  // Nobody asked: the server has a better plan for wish.graph_id now.
+  // Unsolicited: the server now has a better plan for wish.graph_id.
   bool replan = false;
-  // 0: `plan` is there; else a REPRISE_PLAN_* and a sentence.
+  // 0: `plan` is set; otherwise a REPRISE_PLAN_* with a sentence.
   uint32_t status = 0;
   std::string sentence;
   uint64_t smallest_budget = 0;  // INFEASIBLE only
@@ -67,14 +68,14 @@ class PlanRelay {
   // `answered` is called on the relay's threads.
   PlanRelay(std::shared_ptr<grpc::Channel> channel,
             std::function<void(PlanAnswer)> answered);
-  ~PlanRelay();  // cancels what is under way
+  ~PlanRelay();  // cancels calls in progress
 
-  // `json` is what MapSealed returned for the graph.
-  // `measured`: what was measured of its ops, or nothing.
+  // Queues a request. `json` is the graph as MapSealed returned it; `measured`
+  // is what was measured about its ops, or null.
   void Submit(int64_t session, std::string run_id, PlanWish wish, Mapping json,
               std::shared_ptr<const OpMeasurement> measured = nullptr);
 
-  // The session is gone: nobody waits for its answers any more.
+  // The session has ended: cancels its requests.
   void Forget(int64_t session);
 
  private:
@@ -90,7 +91,7 @@ class PlanRelay {
     int attempts = 0;
     bool running = false;
     bool forgotten = false;
-    grpc::ClientContext* call = nullptr;  // to cancel it
+    grpc::ClientContext* call = nullptr;  // set while a call can be cancelled
   };
 
   void Work();
@@ -99,7 +100,7 @@ class PlanRelay {
   StatusOr<std::string> PutGraph(Job& job, const v1::StepGraph& graph);
   StatusOr<v1::Plan> Plan(Job& job, const v1::PlanRequest& request);
 
-  // Makes `context` cancellable as the job's call while it lives.
+  // Makes `context` cancellable as the job's call during its lifetime.
   class CancellableCall;
 
   const std::unique_ptr<v1::Planner::Stub> stub_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the process behind a session still lives. A pid alone is reused; a
+// Tells whether the process of a session is alive. A pid alone may be reused; a
 // pid with its start time is not.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace reprise::server {
 
-// Field 22 of /proc/<pid>/stat; 0 where the process is not to be seen.
+// Returns field 22 of /proc/<pid>/stat; 0 if the process cannot be seen.
 uint64_t StartTicksOf(int64_t pid);
 
 enum class Life {
@@ -19,7 +19,7 @@ enum class Life {
 };
 Life LifeOf(int64_t pid, uint64_t start_ticks);
 
-// Changes with every boot of the machine; empty where unknown.
+// Returns an id that changes with every boot of the machine; empty if unknown.
 std::string CurrentBootId();
 
 }  // namespace reprise::server

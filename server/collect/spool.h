@@ -2,10 +2,10 @@
 //
 // The collector's SQLite file of chunks (spool.sql has the schema).
 //
-// One writer (Spool, the drain loop's thread) and one reader (SpoolReader, the
-// forwarder's thread), each with a connection of its own. How far a ring has
-// been read is stored in the transaction that stores the records, so that a
-// crash at any moment can be resumed exactly.
+// One writer (Spool, on the drain loop's thread) and one reader (SpoolReader,
+// on the forwarder's thread), each with its own connection. The position in a
+// ring is stored in the same transaction as the records, so that a crash at any
+// moment can be resumed exactly.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace reprise::server {
 
 enum class SessionEnd { kRunning = 0, kSaidSo = 1, kKilled = 2 };
 
-// A row of `sessions`; the columns are explained in spool.sql.
+// A row of `sessions`; spool.sql explains the columns.
 struct SpooledSession {
   int64_t key = 0;
   std::string session_id;
@@ -57,16 +57,17 @@ struct SpooledChunk {
 class Spool {
  public:
   // Creates or migrates the file. `durable_power_loss`: fsync every commit.
-  // FAILED_PRECONDITION: written by a newer version; else as Database::Open.
+  // FAILED_PRECONDITION: a newer version wrote it; otherwise as Database::Open.
   static StatusOr<Spool> Open(const std::string& path, bool durable_power_loss);
 
   StatusOr<std::vector<SpooledSession>> LoadSessions();
   StatusOr<std::vector<SpooledName>> LoadNames(int64_t key);
 
-  // Bytes of the chunk bodies of one session, and of all.
+  // Returns the bytes of the chunk bodies of a session.
   StatusOr<int64_t> LoadBytes(int64_t key);
 
-  // All writes below belong inside. Rolled back when `body` fails.
+  // Runs `body` in a transaction, which is rolled back if it fails. The
+  // functions below must be called inside one.
   template <typename Body>
   Status Transaction(Body&& body) {
     return database_.Transaction(std::forward<Body>(body));
@@ -81,7 +82,7 @@ class Spool {
                                                      int64_t count);
   Status DeleteSession(int64_t key);
 
-  // Moves the WAL into the file and gives free room of both back.
+  // Moves the WAL into the file and returns free space of both to the system.
   Status Checkpoint();
 
  private:
@@ -93,16 +94,17 @@ class Spool {
   std::optional<Statement> add_chunk_;
 };
 
-// Short read transactions only: an open one would keep the WAL from being
-// moved into the file.
+// Uses only short read transactions: an open one would prevent checkpoints of
+// the WAL.
 class SpoolReader {
  public:
   static StatusOr<SpoolReader> Open(const std::string& path);
 
-  // The chunk with the lowest seq >= `seq`, if any.
+  // Returns the chunk with the lowest seq >= `seq`, if any.
   StatusOr<std::optional<SpooledChunk>> NextChunk(int64_t key, uint64_t seq);
 
-  // Names with an ordinal above `after`, oldest first, about 256 KiB at most.
+  // Returns names with an ordinal above `after`, oldest first, about 256 KiB at
+  // most.
   StatusOr<std::vector<SpooledName>> NamesAfter(int64_t key, uint64_t after);
 
  private:

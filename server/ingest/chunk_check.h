@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Everything that comes up an Ingest stream is hostile until it has been here.
-// The first thing that is wrong is named as in the proto.
+// Checks everything that arrives on an Ingest stream; until then it is
+// untrusted. Errors name the first wrong field as the proto does.
 #pragma once
 
 #include <cstddef>
@@ -19,11 +19,12 @@ inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr int64_t kMaxNamesPerSession = 1 << 18;
 inline constexpr uint32_t kMaxInflight = 64;
 
-// INVALID_ARGUMENT a malformed id or number; FAILED_PRECONDITION no common
+// INVALID_ARGUMENT: a malformed id or number; FAILED_PRECONDITION: no common
 // version.
 Status CheckHello(const v1::Hello& hello);
 
-// Size, checksum and columns; the columns parsed. INVALID_ARGUMENT.
+// Checks size, checksum and columns; returns the parsed columns.
+// INVALID_ARGUMENT.
 StatusOr<v1::Columns> CheckChunk(const v1::Chunk& chunk);
 
 Status CheckDefs(const v1::Defs& defs);

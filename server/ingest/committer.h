@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one thread that stores what all Ingest streams bring.
+// The one thread that stores what arrives on all Ingest streams.
 //
 //   stream ─┐             ┌ one transaction for up to 64 items ┐
 //   stream ─┼─▶ queue ──▶ │ hello defs chunk chunk lost bye ... │ ─▶ done(...)
 //   stream ─┘             └─────────────────────────────────────┘
 //
-// Under load many items share a commit, when idle each has its own: nothing
-// waits for a timer. Because one thread decides on every seq, in the order of
-// the queue, a chunk is stored exactly when it is the next one of its
-// (session, epoch), whatever streams, duplicates and reconnects do:
+// Under load many items share a commit; when idle, each has its own, so nothing
+// waits for a timer. One thread decides on every seq, in queue order, so a
+// chunk is stored if and only if it is the next one of its (session, epoch),
+// regardless of streams, duplicates and reconnects:
 //
 //   seq == committed + 1   stored                  seq <= committed   ignored
-//   seq >  committed + 1   a hole: not stored, `expected` says what is due
+//   seq >  committed + 1   a hole: not stored; `expected` says which is due
 //
-// When a shared commit fails, its items are tried one by one: a full disk keeps
-// what still fits, and nobody fails for another's sake.
+// If a shared commit fails, its items are tried one by one: on a full disk,
+// what still fits is stored, and no item fails because of another.
 //
-// A chunk is committed together with the reports it carries and with its seq,
-// so a crash at any moment leaves a whole prefix.
+// A chunk is committed together with its reports and its seq, so after a crash
+// at any moment the store holds a complete prefix.
 #pragma once
 
 #include <condition_variable>
@@ -52,9 +52,9 @@ struct CommitResult {
   Status status;
   // Every seq up to this one is committed.
   uint64_t committed = 0;
-  // The item came after a hole and was not stored.
+  // The item came after a hole, so it was not stored.
   bool hole = false;
-  // The item was a chunk, and a new one.
+  // The item was a chunk that had not been stored before.
   bool stored = false;
 };
 
@@ -62,11 +62,11 @@ struct CommitItem {
   Producer producer;
   std::variant<v1::Hello, v1::Defs, CheckedChunk, v1::Lost, v1::Bye, v1::Caps>
       what;
-  // Called once, after the commit or its failure, on the committer's thread.
+  // Called once, on the committer's thread, after the commit or its failure.
   std::function<void(const CommitResult&)> done;
 };
 
-// Step reports that were just committed.
+// Called with step reports that were just committed.
 using StepsObserver = std::function<void(
     const std::string& run_id, const std::vector<v1::StepReport>& steps)>;
 
@@ -76,9 +76,10 @@ class Committer {
             StepsObserver on_steps);
   ~Committer();
 
+  // Queues an item.
   void Push(CommitItem item);
 
-  // Commits what is queued and ends the thread; later items fail with
+  // Commits what is queued and ends the thread. Later items fail with
   // UNAVAILABLE.
   void Stop();
 
@@ -106,8 +107,8 @@ class Committer {
   std::deque<CommitItem> queue_;
   bool stopping_ = false;
 
-  // Only the thread touches these. `tentative_` is what the transaction in
-  // progress would make true.
+  // Used only by the thread. `tentative_` holds what the current transaction
+  // will make true.
   std::map<Stream, uint64_t> committed_;
   std::map<Stream, uint64_t> tentative_;
   std::thread thread_;

@@ -4,9 +4,9 @@
 //
 //   waiting for Hello ──▶ open ──▶ finishing ──▶ done
 //
-// All state is behind one mutex; nothing blocks under it. The call keeps
-// itself alive from its creation to OnDone, and whoever else holds it (the
-// committer's callbacks, the registry) finds it inert after that.
+// One mutex guards all state, and nothing blocks while holding it. The call
+// keeps itself alive until OnDone. Others that hold it (the committer's
+// callbacks, the registry) find it inert after that.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -30,7 +30,7 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
 
   // Queues a message to the sender.
   void Send(v1::Down message);
-  // Ends the stream.
+  // Ends the stream with this status.
   void Fail(const Status& status);
 
   std::string run_id() const;
@@ -44,13 +44,13 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   IngestCall(Committer& committer, IngestRegistry& registry, Metrics& metrics)
       : committer_(committer), registry_(registry), metrics_(metrics) {}
 
-  // Checks one message and hands it on.
+  // Checks one message and passes it on.
   Status Take(v1::Up& up);
   Status TakeHello(v1::Hello& hello);
   void Commit(CommitItem item);
   void Committed(const CommitResult& result, bool was_hello, uint64_t seq);
 
-  // With mutex_ held.
+  // These require mutex_.
   void ReadMore();
   void WriteMore();
   void FinishWhenDue();
@@ -66,11 +66,12 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   v1::Up incoming_;
   std::deque<v1::Down> outgoing_;
   uint32_t in_flight_ = 0;
-  // The hole that was reported; not again until the sender has gone back.
+  // The hole that was reported; it is not reported again until the sender has
+  // gone back.
   uint64_t resend_asked_ = 0;
   bool reading_ = false;
   bool writing_ = false;
-  bool half_closed_ = false;  // the sender has no more
+  bool half_closed_ = false;  // the sender will send no more
   bool failed_ = false;
   bool finished_ = false;
   grpc::Status final_status_;

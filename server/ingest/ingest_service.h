@@ -6,10 +6,10 @@
 //   Chunk ──▶ check ──▶ committer ──▶ Ack{committed}, or Resend{expected}
 //   Bye   ──▶           committer
 //
-// At most kMaxInflight items of a stream are in the committer; beyond that the
-// stream is not read, and gRPC's flow control holds the sender back. One
-// session has one stream: a newer one ends the older with ABORTED, so that a
-// collector whose connection broke unnoticed is not locked out.
+// At most kMaxInflight items of a stream are in the committer. Beyond that the
+// stream is not read, and gRPC's flow control slows the sender down. A session
+// has one stream: a newer one ends the older with ABORTED, so that a collector
+// whose connection broke unnoticed is not locked out.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -28,10 +28,10 @@ namespace reprise::server {
 
 class IngestCall;
 
-// Streams that are past their Hello, by session.
+// The streams that have sent their Hello, by session.
 class IngestRegistry {
  public:
-  // Returns the stream that had the session before.
+  // Registers a stream; returns the session's previous one, or null.
   std::shared_ptr<IngestCall> Enter(const std::string& session_id,
                                     std::shared_ptr<IngestCall> call);
   void Leave(const std::string& session_id, const IngestCall* call);
@@ -54,13 +54,14 @@ class IngestService final : public v1::Ingest::CallbackService {
   // Sends a plan to every session of a run.
   void PushPlan(const std::string& run_id, const v1::Plan& plan);
 
-  // Asks every session of a run to record a few steps; returns how many.
+  // Asks every session of a run to record a few steps; returns the number of
+  // sessions.
   int OpenWindow(const std::string& run_id, const v1::OpenWindow& window);
 
-  // Tells every stream that the server is going away.
+  // Tells every stream that the server is shutting down.
   void DrainAll();
 
-  // A stream of this session is open.
+  // Returns whether the session has an open stream.
   bool Connected(const std::string& session_id) const {
     return registry_.Has(session_id);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Connect protocol: the RPCs over plain HTTP/1.1, for browsers and curl.
+// The Connect protocol: RPCs over plain HTTP/1.1, for browsers and curl.
 //
 //   curl -d '{"runId":"latest"}' -H 'Content-Type: application/json'
 //        http://127.0.0.1:7070/reprise.v1.Query/GetRun
@@ -11,7 +11,7 @@
 //           flags(1) length(4, big-endian) payload; the last one has flag 2
 //           and says {} or {"error":{"code","message"}}
 //
-// Compression is not offered. Protocol: connectrpc.com/docs/protocol.
+// Compression is not supported. Protocol: connectrpc.com/docs/protocol.
 #pragma once
 
 #include <memory>
@@ -23,17 +23,17 @@
 
 namespace reprise::server {
 
-// Paths of RPCs begin with this.
+// The paths of RPCs begin with this.
 inline constexpr std::string_view kRpcPrefix = "/reprise.v1.";
 
 // Answers one request whose path begins with kRpcPrefix.
 void ServeConnect(const MethodTable& table, HttpRequest request,
                   std::shared_ptr<HttpReply> reply);
 
-// The HTTP status of an error, as Connect wants it: NOT_FOUND is 404.
+// Returns the HTTP status for a code, as Connect defines it: NOT_FOUND is 404.
 int HttpStatusOf(Code code);
 
-// {"code":"not_found","message":"..."}
+// Returns {"code":"not_found","message":"..."}.
 std::string ErrorJson(const Status& status);
 
 }  // namespace reprise::server

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// HTTP/1.1 on accepted sockets, with one thread for any number of
-// connections and event streams. Everything of Boost.Beast and asio is in
-// http.cc and http_connection.h; the rest of the server sees plain structs.
+// HTTP/1.1 on accepted sockets: one thread serves any number of connections and
+// event streams. Boost.Beast and asio are used only in http.cc and
+// http_connection.h; the rest of the server sees plain structs.
 //
 //   HttpServer http(handler);        handler: on the HTTP thread, never blocks
 //   http.Adopt(fd);                  any thread
 //   reply->Respond({...})            any thread, once
 //   reply->BeginStream(...); reply->Write(...)...; reply->End();
 //
-// A body is handed over whole, up to 4 MiB. One that is a file goes to an
-// HttpUpload instead, part by part: the next is read when the last is taken.
+// A body of up to 4 MiB is passed whole. A body that is a file goes to an
+// HttpUpload instead, in parts: the next part is read once the last one is
+// taken.
 #pragma once
 
 #include <cstdint>
@@ -34,19 +35,19 @@ struct HttpRequest {
   std::string body;
   bool tls = false;
 
-  // The first value, or empty.
+  // Returns the first value of a header, or an empty string.
   std::string_view Header(std::string_view lower_case_name) const;
 };
 
 struct HttpResponse {
   int status = 200;
   HttpHeaders headers;
-  // Sent as it is; `view` where not empty, for bytes that live for ever.
+  // The body; `view` instead, if not empty, for bytes with static lifetime.
   std::string body;
   std::string_view view;
 };
 
-// The way back of one request. Thread-safe; outlives the connection.
+// Answers one request. Thread-safe; may outlive the connection.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;
@@ -58,44 +59,48 @@ class HttpReply {
   virtual void Write(std::string bytes) = 0;
   virtual void End() = 0;
 
-  // Writes that have not reached the socket.
+  // Writes that have not reached the socket yet.
   virtual size_t unsent() const = 0;
-  // The client went away; further calls do nothing.
+  // Returns whether the client has disconnected; further calls do nothing.
   virtual bool cancelled() const = 0;
 };
 
 using HttpHandler =
     std::function<void(HttpRequest request, std::shared_ptr<HttpReply> reply)>;
 
-// Largest request body; what all that are being sent may hold together, before
-// others are answered 503; most connections, before others are closed.
+// Limits: the largest request body; the total of all bodies being received,
+// beyond which requests get 503; the connections, beyond which new ones are
+// closed.
 inline constexpr uint64_t kMaxHttpBodyBytes = 4 << 20;
 inline constexpr uint64_t kMaxHttpBodiesBytes = 128 << 20;
 inline constexpr size_t kMaxHttpConnections = 4096;
 
-// Takes one body. Destroyed without Finish: the client went away.
+// Receives one body. Destroyed without Finish if the client disconnected.
 class HttpUpload {
  public:
-  // Any thread, once: what to answer instead of reading on, or nothing.
+  // To be called once, from any thread: with a response to send instead of
+  // reading on, or with nothing.
   using Next = std::function<void(std::optional<HttpResponse> refusal)>;
 
   virtual ~HttpUpload() = default;
-  // On the HTTP thread, where it must not block.
+  // Called on the HTTP thread; must not block.
   virtual void Take(std::string part, Next next) = 0;
-  // The answer to a body above the limit.
+  // The response to a body above the limit.
   virtual HttpResponse TooLarge() const = 0;
-  // All parts were taken. It is destroyed then; the reply outlives it.
+  // All parts were taken. The upload is destroyed afterwards; the reply
+  // outlives it.
   virtual void Finish(std::shared_ptr<HttpReply> reply) = 0;
 };
 
-// One of two, or neither for a request that the handler answers.
+// Has either `upload` or `refused`; neither for a request that the handler
+// answers.
 struct HttpUploadStart {
   std::unique_ptr<HttpUpload> upload = nullptr;
   uint64_t max_bytes = 0;
   std::optional<HttpResponse> refused = std::nullopt;
 };
 
-// On the HTTP thread, with every request's head.
+// Called on the HTTP thread with the head of every request.
 using HttpUploadOpener = std::function<HttpUploadStart(const HttpRequest&)>;
 
 class HttpServer {
@@ -103,12 +108,12 @@ class HttpServer {
   explicit HttpServer(HttpHandler handler, HttpUploadOpener uploads = {});
   ~HttpServer();
 
-  // Takes over a connected, non-blocking socket; `tls`: its client speaks TLS
-  // with whoever holds the other end.
+  // Takes over a connected, non-blocking socket. `tls`: the client reaches it
+  // through a TLS front.
   void Adopt(int fd, bool tls = false);
 
-  // Once no body is being sent: the most bytes that were, together, since it
-  // was last asked; else 0.
+  // If no body is being received, returns the highest total of bodies in memory
+  // since the last call, else 0.
   uint64_t BodiesEmptiedFrom();
 
   // Closes all connections and ends the thread.

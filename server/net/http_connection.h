@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One HTTP connection: reads a request, lets it be answered, reads the next.
-// For http.cc and http_connection.cc alone: Boost stays out of everything else.
+// One HTTP connection: reads a request, answers it, reads the next. Included
+// only by http.cc and http_connection.cc, to keep Boost out of everything else.
 //
 //   head ─┬─▶ whole body ─▶ HttpHandler ─────────────────┐
 //         └─▶ part, part, ... ─▶ HttpUpload ─▶ Finish ───┴─▶ reply ─▶ next head
 //
-// A request that is refused before its body was read is answered at once; what
-// still comes is thrown away for a while (Linger), since a socket that is
-// closed on unread bytes takes the answer back from the client.
+// A request that is refused before its body was read is answered at once. What
+// still arrives is discarded for a while (Linger), because closing a socket
+// with unread bytes would discard the response on the client's side.
 #pragma once
 
 #include <sys/socket.h>
@@ -39,18 +39,17 @@ namespace http = boost::beast::http;
 using tcp = asio::ip::tcp;
 
 inline constexpr uint32_t kMaxHeaderBytes = 16 << 10;
-// For a request to arrive once begun (of an upload: for each part), an idle
-// connection, a write to a client that reads slowly.
+// Time limits: for a request to arrive once begun (for an upload: each part),
+// for an idle connection, and for a write to a slow client.
 inline constexpr auto kReadTimeout = std::chrono::seconds(60);
 inline constexpr auto kWriteTimeout = std::chrono::seconds(60);
 
 class Connection;
 
-// Connections by address, to close them all. HTTP thread only.
+// All open connections, so that they can be closed. HTTP thread only.
 using Connections = std::set<Connection*>;
 
-// Reads one request, lets it be answered, reads the next. Everything but the
-// atomics belongs to the HTTP thread.
+// Everything but the atomics belongs to the HTTP thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, bool tls, const HttpHandler& handler,
@@ -69,7 +68,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     connections_.erase(this);
   }
 
-  // The head of the next request; what its body is for is known then.
+  // Reads the head of the next request, which decides what to do with the body.
   void Read() {
     head_parser_.emplace();
     head_parser_->header_limit(kMaxHeaderBytes);
@@ -111,7 +110,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     message->content_length(length);
     stream_.expires_after(kWriteTimeout);
     if (head) {
-      // A HEAD answer has the length of the body it does not have.
+      // A response to HEAD carries the length of the body that it omits.
       auto serializer =
           std::make_shared<http::response_serializer<http::string_body>>(
               *message);
@@ -154,8 +153,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
       unsent_ = 0;
       return;
     }
-    // May come before BeginStream has run: work posted by this thread waits in
-    // a queue of its own while that of another thread goes first.
+    // May run before BeginStream: asio runs work posted by its own thread from
+    // a separate queue, so work of another thread may overtake it.
     chunks_.push_back(std::move(bytes));
     if (streaming_) WriteMore();
   }
@@ -184,7 +183,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Refuse(HttpResponse response);
   void Refuse(int status, const char* why);
   void Linger();
-  // Of the share of all bodies; false: there is no room.
+  // Reserves room for the body in the share of all bodies; false if there is
+  // none.
   bool ExpectBody();
   void ForgetBody() { bodies_.Give(std::exchange(body_bytes_, 0)); }
   HttpRequest RequestOf(const http::request_header<>& head);
@@ -228,7 +228,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
             self->OnAnswered(error);
           });
     } else {
-      // Between two events a stream may be silent for as long as it likes.
+      // A stream may be silent between two events for any length of time.
       stream_.expires_never();
     }
   }
@@ -242,8 +242,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     WriteMore();
   }
 
-  // A stream's client says nothing more; that its socket becomes readable
-  // means that it is gone.
+  // The client of a stream sends nothing more, so when its socket becomes
+  // readable it has disconnected.
   void WatchForClose() {
     stream_.socket().async_wait(
         tcp::socket::wait_read,
@@ -266,7 +266,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::empty_body>> head_parser_;
   std::optional<http::request_parser<http::string_body>> parser_;
-  // A body that goes part by part to `upload_`.
+  // A body that is passed to `upload_` in parts.
   std::optional<http::request_parser<http::buffer_body>> part_parser_;
   std::string part_;
   std::unique_ptr<HttpUpload> upload_;
@@ -278,7 +278,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool streaming_ = false;
   bool writing_ = false;
   bool ended_ = false;
-  bool unread_ = false;  // the client may still be sending a refused body
+  bool unread_ = false;  // the client may still send a refused body
   size_t lingered_bytes_ = 0;
   uint64_t body_bytes_ = 0;  // taken of bodies_
   std::deque<std::string> chunks_;

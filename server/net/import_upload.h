@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// POST /import?name=trace.json: a file, as the page sends what was dropped on
-// it, becomes a run by the code of `reprise import` (formats/import).
+// POST /import?name=trace.json turns a file that was dropped on the page into a
+// run, with the code of `reprise import` (formats/import).
 //
 //   body, part by part ─▶ unnamed file in the data folder ─▶ ImportedFile
 //                                          ─▶ Ingest, PutGraph (in process)
 //
-// The body is the file itself, as application/octet-stream: a type that no page
-// of another site can send without asking, and asking is never answered. No
-// request names a file of this machine.
+// The body is the file itself, as application/octet-stream. A page of another
+// site cannot send that type without a CORS preflight, which is never answered.
+// No request can name a file on this machine.
 //
-// What is wrong before the file was read is an HTTP error with Connect's
-// {"code","message"}. Then comes a stream of lines of JSON:
+// Errors found before the file is read are HTTP errors with Connect's
+// {"code","message"}. After that the response is a stream of JSON lines:
 //
-//   {"progress":0.25}                       of the reading
+//   {"progress":0.25}                       fraction of the file that was read
 //   {"run":{"runId":"...","name":"...","format":"...","notes":[...], ...}}
 //   {"error":{"code":"...","message":"trace.json: byte 17: ..."}}
 //
-// the last of which is a run or an error. A client that goes away while its
-// file is read ends the import; one that is being stored is stored to the end.
+// The last line is a run or an error. If the client disconnects while its file
+// is being read, the import ends; once storing has begun, it is completed.
 //
-// Memory: one part of 256 KiB and what the importer takes (about 25 MB); disk:
-// the file, for as long as it is read. Two at a time, 4 GiB each.
+// Memory: one part of 256 KiB plus the importer's (about 25 MB). Disk: the
+// file, while it is being read. At most two imports at a time, of 4 GiB each.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -41,15 +41,15 @@ inline constexpr int kMaxImports = 2;
 
 class ImportUploads {
  public:
-  // Files lie in `folder` while they are read; runs go to `channel`.
+  // Uploaded files are in `folder` while they are read; runs go to `channel`.
   ImportUploads(std::string folder, std::shared_ptr<grpc::Channel> channel,
                 uint64_t max_bytes = kMaxImportBytes);
   ~ImportUploads();
 
-  // With the head of a request to /import. HTTP thread.
+  // Begins an upload, given the head of a request to /import. HTTP thread.
   HttpUploadStart Begin(const HttpRequest& head);
 
-  // Ends what is being read, soon. Uploads that come later are refused.
+  // Ends imports that are being read, soon. Later uploads are refused.
   void Stop();
 
  private:

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One port for gRPC and HTTP.
+// One port for both gRPC and HTTP.
 //
 //   accept() ─▶ first four bytes ── "PRI " ─▶ gRPC (the HTTP/2 preface)
 //                                ── else   ─▶ HTTP/1.1
 //
-// The bytes are looked at, not taken. A client that sends nothing waits in the
-// poll set, costs no thread, holds nobody up, and is dropped after ten seconds;
-// where 512 wait, the oldest makes way for the next. In split mode a listener
-// serves one kind and looks at nothing.
+// The bytes are peeked at, not consumed. A client that sends nothing waits in
+// the poll set without a thread, delays nobody, and is dropped after ten
+// seconds; if 512 clients wait, the oldest makes room for the next. In split
+// mode a listener serves one protocol and peeks at nothing.
 #pragma once
 
 #include <atomic>
@@ -29,20 +29,20 @@ using AdoptSocket = std::function<void(int fd)>;
 class Listener {
  public:
   // Binds and listens; connections wait in the backlog until Start.
-  // ALREADY_EXISTS: the port is taken; names what to do.
+  // ALREADY_EXISTS: the port is in use; the message says what to do.
   static StatusOr<std::unique_ptr<Listener>> Bind(const Address& address,
                                                   Serves serves);
   ~Listener();
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // With the port that was chosen.
+  // The address, with the port that was chosen.
   const Address& address() const { return address_; }
 
-  // Both are called on the accept thread.
+  // Starts accepting. Both functions are called on the accept thread.
   void Start(AdoptSocket to_grpc, AdoptSocket to_http);
 
-  // No connection is handed on after this returns.
+  // Stops accepting; no connection is passed on after this returns.
   void Stop();
 
  private:
@@ -53,8 +53,8 @@ class Listener {
         wake_fd_(wake_fd) {}
 
   void Loop();
-  // Gives the socket to whom it is for; false: not known yet. With the last
-  // chance it is closed then.
+  // Passes the socket to gRPC or HTTP. Returns false if the protocol is not
+  // known yet; with `last_chance` the socket is then closed.
   bool HandOn(int fd, bool last_chance) const;
 
   const Address address_;

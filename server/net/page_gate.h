@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is let in over HTTP: requests that name this machine, from no foreign
-// page, with the token.
+// Controls access over HTTP: a request must name this machine, must not come
+// from a page of another site, and must have the token.
 //
-//   link     GET /runs/1?token=T  ─▶  the cookie, and on to /runs/1
-//   page     its cookie: HttpOnly, SameSite=Strict
-//   others   Authorization: Bearer T
+//   link     GET /runs/1?token=T  ─▶  sets the cookie, redirects to /runs/1
+//   page     sends its cookie: HttpOnly, SameSite=Strict
+//   others   send Authorization: Bearer T
 #pragma once
 
 #include <optional>
@@ -15,19 +15,19 @@
 
 namespace reprise::server {
 
-// Why a request is refused whatever it asks for; null: it is not.
+// Returns why a request is refused regardless of what it asks for, or null.
 const char* WhyForeign(const HttpRequest& request);
 
-// The request has the token, or the cookie that was given for it.
+// Returns whether the request has the token or the cookie made from it.
 bool KnowsToken(const Secret& secret, const HttpRequest& request);
 
-// The answer to a link: the cookie, and the same page without the token in its
-// address; nothing for requests that are no link. A wrong token gets what
-// AskForToken answers.
+// Answers a link with a token: sets the cookie and redirects to the same page
+// without the token in its address. Nothing if the request is not such a link.
+// A wrong token gets the answer of AskForToken.
 std::optional<HttpResponse> Entry(const Secret& secret,
                                   const HttpRequest& request);
 
-// 401 and one sentence, in the form that the caller reads.
+// Returns 401 and one sentence, in the format that the caller reads.
 HttpResponse AskForToken(const HttpRequest& request);
 
 }  // namespace reprise::server

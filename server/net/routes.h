@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the server says over HTTP, besides RPCs:
+// What the server offers over HTTP:
 //
 //   GET /healthz   200 while the process lives
-//   GET /readyz    200 while it takes work, else 503; the reason for those who
-//                  have the token
+//   GET /readyz    200 while it accepts work, else 503; the reason only for
+//                  callers with the token
 //   GET /metrics   Prometheus text
-//   GET /...       the dashboard; a path without a file's ending is one of its
+//   GET /...       the dashboard; a path without a file extension is one of its
 //                  pages, and gets index.html
 //   POST /reprise.v1.*/*   Connect
-//   POST /import           a file becomes a run (import_upload.h)
+//   POST /import           turns a file into a run (import_upload.h)
 //
-// Every request must name a loopback host, and one that a page sent must come
+// Every request must name a loopback host, and a request from a page must come
 // from a page of this server. All but the first two need the token
 // (page_gate.h).
 #pragma once
@@ -38,10 +38,11 @@ struct Routes {
   const Secret& secret;
 };
 
-// `routes` outlives the handler.
+// Returns the handler of all routes. `routes` must outlive it.
 HttpHandler MakeHandler(const Routes& routes);
 
-// Bodies that are files; `routes` and `imports` outlive the opener.
+// Returns the opener for bodies that are files. `routes` and `imports` must
+// outlive it.
 HttpUploadOpener MakeUploadOpener(const Routes& routes, ImportUploads& imports);
 
 }  // namespace reprise::server

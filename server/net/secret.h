@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a caller over TCP has to know: the token. Loopback is open to every
-// user of a machine, so an address alone says nothing about who is there.
+// The token that callers over TCP need. Every user of a machine can reach
+// loopback, so an address alone does not identify the caller.
 //
-//   file     DATA_DIR/token, mode 0600, made once: links keep working over
-//            restarts; or the one of --token-file
+//   file     DATA_DIR/token, mode 0600, created once, so that links survive
+//            restarts; or the file of --token-file
 //   API      Authorization: Bearer TOKEN, over HTTP and over gRPC
 //   page     a link with ?token=TOKEN, answered with a cookie
 //
-// The cookie's value is made from the token and cannot be turned back into it.
-// A new file is a new token: links and cookies of before end with it.
+// The cookie's value is derived from the token and does not reveal it. A new
+// file means a new token: earlier links and cookies stop working.
 #pragma once
 
 #include <string>
@@ -19,35 +19,35 @@
 
 namespace reprise::server {
 
-// What a caller without it is told, over every protocol.
+// The error message for a caller without it, in every protocol.
 inline constexpr char kAsksForToken[] =
     "this server asks for its token: open the link that `reprise status` "
     "prints, or send the token as `Authorization: Bearer TOKEN`";
 
 class Secret {
  public:
-  // Reads the file, or makes it where there is none. PERMISSION_DENIED where
-  // others could read it, or it cannot be written or read.
+  // Reads the file, or creates it if it does not exist. PERMISSION_DENIED:
+  // others could read it, or it cannot be read or written.
   static StatusOr<Secret> ReadOrMake(const std::string& path);
 
-  // Reads a file that somebody else wrote, such as a mounted secret.
-  // NOT_FOUND, PERMISSION_DENIED, INVALID_ARGUMENT: not 16 to 512 letters,
-  // digits, "-", "_" and ".".
+  // Reads a file that someone else wrote, such as a mounted secret. NOT_FOUND,
+  // PERMISSION_DENIED; INVALID_ARGUMENT: not 16 to 512 letters, digits, "-",
+  // "_" and ".".
   static StatusOr<Secret> Read(const std::string& path);
 
   explicit Secret(std::string token);
 
   const std::string& token() const { return token_; }
-  // Of its own for each token, since browsers keep the cookies of all ports of
-  // a host together.
+  // Depends on the token, because browsers share the cookies of all ports of a
+  // host.
   const std::string& cookie_name() const { return cookie_name_; }
   const std::string& cookie_value() const { return cookie_value_; }
 
-  // In the same time whatever is given, but for its length.
+  // Compares in constant time, except for the length.
   bool IsToken(std::string_view given) const;
-  // The value of an Authorization header: "Bearer TOKEN".
+  // Takes the value of an Authorization header: "Bearer TOKEN".
   bool IsBearer(std::string_view authorization) const;
-  // The value of a Cookie header, which may hold other cookies.
+  // Takes the value of a Cookie header, which may contain other cookies.
   bool HasCookie(std::string_view cookies) const;
 
  private:

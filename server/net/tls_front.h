@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TLS in front of gRPC and HTTP: speaks it with the client, and hands each
-// protocol a plain socket of this process.
+// TLS termination for gRPC and HTTP: each protocol gets a plain socket within
+// this process.
 //
 //   accepted socket ─▶ handshake ─▶ ALPN "http/1.1" or none ─▶ HTTP
 //                                   ALPN "h2" alone         ─▶ gRPC
 //
 // A browser offers both and gets HTTP/1.1. TLS 1.2 or newer. The certificate is
-// read again when its file has changed; one that cannot be used is logged, and
-// the one of before goes on. With a client CA, clients without a certificate of
-// it end in the handshake. One thread for all connections.
+// reloaded when its file changes; if the new one cannot be used, that is logged
+// and the old one stays. With a client CA, the handshake fails for clients
+// without a certificate from it. One thread serves all connections.
 #pragma once
 
 #include <memory>
@@ -28,14 +28,14 @@ struct TlsOptions {
 
 class TlsFront {
  public:
-  // Takes the plain sockets, on the thread of the front. INVALID_ARGUMENT names
-  // the file that cannot be used.
+  // Starts the front. The functions get the plain sockets, on the front's
+  // thread. INVALID_ARGUMENT names the file that cannot be used.
   static StatusOr<std::unique_ptr<TlsFront>> Start(const TlsOptions& options,
                                                    AdoptSocket to_grpc,
                                                    AdoptSocket to_http);
   ~TlsFront();
 
-  // Takes over a connected, non-blocking TCP socket. Any thread.
+  // Takes over a connected, non-blocking TCP socket. Thread-safe.
   void Adopt(int fd);
 
   // Closes all connections and ends the thread.
@@ -47,9 +47,9 @@ class TlsFront {
   std::unique_ptr<Impl> impl_;
 };
 
-// The first name of a PEM certificate that clients may ask for: a DNS name or
-// an address of its alternative names. INVALID_ARGUMENT: not a certificate, or
-// it has none.
+// Returns the first name in a PEM certificate that clients may use: a DNS name
+// or an address among its alternative names. INVALID_ARGUMENT: not a
+// certificate, or it has none.
 StatusOr<std::string> NameInCertificate(const std::string& path);
 
 }  // namespace reprise::server

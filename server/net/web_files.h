@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The built dashboard, linked into the binary by embed_web.cmake. Empty when
-// it was not built.
+// The built dashboard, linked into the binary by embed_web.cmake. Empty if it
+// was not built.
 #pragma once
 
 #include <span>

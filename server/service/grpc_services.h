@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Planner, Query and Control over gRPC: turns gRPC's reactors into Calls
+// Planner, Query and Control over gRPC: adapts gRPC's reactors to Calls
 // (method.h), so that every RPC has one implementation. Only PutGraph, which
-// streams upward, is a reactor of its own.
+// streams upward, has a reactor of its own.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ class Service;
 
 namespace reprise::server {
 
-// To be registered with one gRPC server; they must outlive it.
+// Returns the services, for one gRPC server. They must outlive it.
 std::vector<std::unique_ptr<grpc::Service>> MakeGrpcServices(
     Services& services, const MethodTable& table);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every handler works with, and the list of all of them. Each RPC is one
-// file; its header comment is the one in proto/reprise/v1.
+// The dependencies shared by all handlers, and the list of handlers. Each RPC
+// has a file of its own; proto/reprise/v1 documents it.
 #pragma once
 
 #include <functional>
@@ -22,17 +22,18 @@
 
 namespace reprise::server {
 
-// Fills what only the daemon knows: addresses, agents, sizes.
+// Fills the fields that only the daemon knows: addresses, agents, sizes.
 using StatusFiller = std::function<void(v1::ServerStatus&)>;
 
-// Asks the connected sessions of a run to record; returns how many there are.
+// Asks the connected sessions of a run to record; returns the number of
+// sessions.
 using WindowOpener =
     std::function<int(const std::string& run_id, const v1::OpenWindow&)>;
 
-// What the step graphs that are being sent may hold, all together.
+// Limit for the total size of step graphs that are being received.
 inline constexpr uint64_t kMaxSentBytes = 256 << 20;
 
-// References outlive all calls.
+// Shared by all handlers; must outlive all calls.
 struct Services {
   Store& store;
   RunHub& hub;
@@ -41,14 +42,14 @@ struct Services {
   RunWatcher& watcher;
   WorkerPool& short_work;
   WorkerPool& planners;
-  ByteShare& sent_graphs;  // of PutGraph calls that are under way
+  ByteShare& sent_graphs;  // of PutGraph calls in progress
   StatusFiller fill_status;
   WindowOpener open_window;
 };
 
 // ---- Planner ----
 
-// `serialized`: the joined parts of a StepGraph.
+// `serialized` is the concatenated parts of a StepGraph.
 StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
                                 const std::string& graph_id,
                                 const std::string& serialized);
@@ -91,7 +92,7 @@ void StartReadStep(Services& services,
 StatusOr<v1::WindowStatus> StartWindow(Services& services,
                                        const v1::StartWindowRequest& request);
 
-// Every unary and server-streaming method of Planner, Query and Control.
+// Adds every unary and server-streaming method of Planner, Query and Control.
 void AddMethods(Services& services, MethodTable& table);
 
 }  // namespace reprise::server

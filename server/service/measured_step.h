@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes alive during one traced step, from its allocation records.
+// Bytes alive during one traced step, computed from its allocation records.
 //
 //   BASELINE b ... ALLOC +n ... FREE -n ...      live = b + running sum
 //
-// The step begins at its STEP mark and ends at its report. The baseline may
-// lie some steps back: one is recorded per window.
+// The step begins at its STEP mark and ends at its report. The baseline may be
+// some steps earlier: there is one per window.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct MeasuredStep {
   int64_t step_ns = 0;
   bool incomplete = false;
   std::vector<BytesAt> points;  // ns since the start of the step
-  // Whose records they are, and when, CLOCK_MONOTONIC.
+  // The session of the records, and their CLOCK_MONOTONIC range.
   std::string session_id;
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
 };
 
-// The newest traced step of the run, with or without a plan. NOT_FOUND: none
-// was traced, or its baseline is missing.
+// Returns the newest traced step of the run, with or without a plan. NOT_FOUND:
+// no step was traced, or the baseline is missing.
 StatusOr<MeasuredStep> LoadMeasuredStep(Database& db, const std::string& run_id,
                                         bool planned);
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An RPC, written once and served twice: by gRPC and by Connect over HTTP/1.1.
+// An RPC, implemented once and served twice: by gRPC and by Connect over
+// HTTP/1.1.
 //
 //   client ── gRPC ────▶ grpc_services.cc ─┐
 //   browser ─ Connect ─▶ net/connect.cc ───┴▶ MethodTable::Start ─▶ handler
 //
-// A handler gets the parsed request and a Call, the way back. It sends any
-// number of messages (exactly one when the method is unary) and finishes, from
-// any thread. Start never blocks: work goes to a pool.
+// A handler gets the parsed request and a Call. It may send any number of
+// messages (exactly one if the method is unary) and finishes the call, from any
+// thread. Starting a call never blocks: the work goes to a pool.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -32,14 +33,14 @@ class Call {
   // Queues a message of the method's response type; never blocks.
   virtual void Send(const google::protobuf::Message& message) = 0;
 
-  // Ends the call; nothing may follow.
+  // Ends the call; nothing may be sent afterwards.
   virtual void Finish(const Status& status) = 0;
 
   // Messages queued but not yet taken by the transport. A stream that can wait
-  // holds back while this is not 0.
+  // should do so while this is not 0.
   virtual size_t unsent() const = 0;
 
-  // The client went away; Finish is still due.
+  // Returns whether the client has gone away; Finish is still required.
   virtual bool cancelled() const = 0;
 };
 
@@ -52,7 +53,7 @@ struct Method {
       start;
 };
 
-// A method from a function on its own request type.
+// Makes a method from a handler that takes its own request type.
 template <typename Request, typename Handler>
 Method MakeMethod(std::string path, bool streams, Handler handler) {
   return {.path = std::move(path),
@@ -74,10 +75,10 @@ class MethodTable {
 
   void Add(Method method) { methods_.push_back(std::move(method)); }
 
-  // Null: there is no such method.
+  // Returns the method with this path, or null.
   const Method* Find(std::string_view path) const;
 
-  // Starts a call and measures it.
+  // Starts a call and records its duration.
   void Start(const Method& method,
              std::unique_ptr<google::protobuf::Message> request,
              std::shared_ptr<Call> call) const;

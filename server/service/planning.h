@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a stored graph and a request to a stored plan: what Plan and re-planning
-// share.
+// Turns a stored graph and a request into a stored plan; used by Plan and by
+// re-planning.
 //
 // The planner is a pure function that counts ticks; the clock is here. A plan
-// that no tick limit ended and that stayed inside its time limit is the same
-// every time.
+// is reproducible if no tick limit ended its search and it stayed within its
+// time limit.
 #pragma once
 
 #include <atomic>
@@ -24,16 +24,16 @@
 
 namespace reprise::server {
 
-// Most times a plan is made again after a measured peak above its budget.
+// How often a plan may be replaced because a measured peak exceeded its budget.
 inline constexpr uint32_t kMaxReplans = 4;
 
 inline constexpr uint32_t kDefaultTimeLimitMs = 5000;
 inline constexpr uint32_t kMaxTimeLimitMs = 600'000;
-// Plans that may take longer wait behind those that may not.
+// Plans with a larger time limit have lower priority.
 inline constexpr uint32_t kMaxPromptMs = 10'000;
 
 struct PlanningHooks {
-  // Asked often, from the planner; true ends the call with CANCELLED.
+  // Polled often by the planner; true ends the call with CANCELLED.
   std::function<bool()> cancelled;
   std::function<void(const v1::PlanProgress&)> on_progress;
 };
@@ -43,28 +43,29 @@ class Planning {
   Planning(Store& store, RunHub& hub, Metrics& metrics)
       : store_(store), hub_(hub), metrics_(metrics) {}
 
-  // Answers `request` and stores the answer; `request.reserve_bytes` is held
-  // back on top of what the graph's own measurement says. NOT_FOUND,
-  // INVALID_ARGUMENT as in planner.proto; CANCELLED. FAILED_PRECONDITION, for
-  // requests of a run: a job has seen this plan change gradients.
+  // Answers `request` and stores the answer. `request.reserve_bytes` is
+  // reserved in addition to what the graph's own measurement implies.
+  // NOT_FOUND, INVALID_ARGUMENT as in planner.proto; CANCELLED;
+  // FAILED_PRECONDITION, for requests of a run: a job has seen this plan change
+  // gradients.
   StatusOr<v1::Plan> Make(const v1::PlanRequest& request,
                           const PlanningHooks& hooks, uint32_t replan = 0);
 
-  // After a step under `plan_id` peaked at `measured_peak_bytes`, above the
-  // plan's budget: plans again with the excess held back. Nothing when the
-  // plan is no longer the run's newest, when enough attempts were made, or when
-  // no other plan fits.
+  // Plans again, with the excess reserved, after a step under `plan_id`
+  // measured a peak above the plan's budget. Returns nothing if the plan is no
+  // longer the run's newest, after kMaxReplans attempts, or if no other plan
+  // fits.
   std::optional<v1::Plan> Replan(const std::string& run_id,
                                  const std::string& plan_id,
                                  int64_t measured_peak_bytes);
 
-  // The question of a request, from the store.
+  // Loads what a request asks about from the store.
   StatusOr<formats::Task> LoadTask(const v1::PlanRequest& request);
 
-  // Calls that FinishPlan can name.
+  // The calls that FinishPlan can name.
   RunningCalls& calls() { return calls_; }
 
-  // Ends planning that is in progress, soon.
+  // Ends planning in progress soon.
   void Stop() { stopping_ = true; }
   bool stopping() const { return stopping_; }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step graphs that are being sent over gRPC, in parts of at most 1 MiB. All of
-// them together hold at most kMaxSentBytes; where there is no room for a part,
-// its call ends with RESOURCE_EXHAUSTED, and calls that have sent nothing for
-// half a minute make way for those that come after.
+// Receives step graphs over gRPC, in parts of at most 1 MiB. Together they hold
+// at most kMaxSentBytes. If a part does not fit, its call ends with
+// RESOURCE_EXHAUSTED, and calls that have sent nothing for half a minute are
+// ended to make room for later ones.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -33,7 +33,7 @@ class GraphUploads {
   void Remove(PutGraphCall* call, uint64_t bytes);
 
   Services& services_;
-  // A cancelled call may end on the thread that cancels it.
+  // Recursive, because cancelling a call may end it on the same thread.
   std::recursive_mutex mutex_;
   std::set<PutGraphCall*> calls_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls that may be asked to hand over what they have: a stream that is
-// cancelled can bring nothing any more, so FinishPlan names the call instead.
+// Calls that can be asked to return the best result so far. A cancelled stream
+// can no longer deliver anything, so FinishPlan names the call instead.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@ namespace reprise::server {
 
 class RunningCalls {
  public:
-  // A call under its name, as long as it lives. An empty name cannot be found.
+  // Registers a call under its name for its lifetime. A call with an empty name
+  // cannot be found.
   class Entry {
    public:
     Entry(RunningCalls& calls, const std::string& request_id);
@@ -31,7 +32,7 @@ class RunningCalls {
     std::atomic<bool> asked_{false};
   };
 
-  // Asks every call of this name. NOT_FOUND: there is none.
+  // Asks every call with this name to finish. NOT_FOUND: there is none.
   Status Finish(const std::string& request_id);
 
  private:

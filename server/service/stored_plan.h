@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A stored plan together with its graph, as the evaluator wants them.
+// A stored plan with its graph, in the form that the evaluator needs.
 #pragma once
 
 #include <string>
@@ -18,14 +18,14 @@ struct StoredPlan {
   planner::StepGraph graph;
   planner::Capabilities capabilities;
   v1::Capabilities asked_capabilities;
-  // Empty for an impossible budget.
+  // Empty if the budget is impossible.
   planner::Schedule schedule;
   planner::Evaluation evaluation;  // of `schedule`
-  // What the plan holds back for memory that is not in the graph.
+  // Bytes that the plan reserves for memory that is not in the graph.
   int64_t reserve_bytes = 0;
 };
 
-// NOT_FOUND; DATA_LOSS when what is stored does not hold together.
+// NOT_FOUND; DATA_LOSS if the stored plan and graph do not match.
 StatusOr<StoredPlan> LoadStoredPlan(Store& store, const std::string& plan_id);
 
 }  // namespace reprise::server

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step function of time, cut to what a screen shows.
+// Reduces a step function of time to the columns of a screen.
 //
-//   bytes            a point holds until the next one; the last one until
+//   bytes            a point holds until the next one, the last one until
 //     |   __         `end_ns`. Every column keeps the largest and the smallest
-//     |__|  |___     value that the function takes inside it, so a peak that
-//     +---------     lasts no time at all is seen at any zoom.
+//     |__|  |___     value of the function within it, so even a peak of zero
+//     +---------     duration is visible at any zoom.
 //
 // O(points + columns).
 #pragma once
@@ -36,7 +36,8 @@ struct FoldWindow {
 // INVALID_ARGUMENT: too many columns, or a window outside [0, end_ns].
 Status CheckWindow(const FoldWindow& window, int64_t end_ns);
 
-// `points` sorted by time, the first one at or before 0. The window is valid.
+// Reduces `points`, sorted by time, the first at or before 0. `window` must be
+// valid.
 v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
                const FoldWindow& window);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Predicted against measured: the verdict of a run, from its plan, the graph's
-// own measurement, and every report of its executor.
+// Predicted versus measured: the verdict of a run, from its plan, the graph's
+// own measurement, and all reports of its executor.
 //
-// The Python package makes the same of the same reports, for the process that
-// sends them; both are held to tests/fixtures/verdicts.json.
+// The Python package computes the same verdict from the same reports, for the
+// process that sends them; tests/fixtures/verdicts.json checks both.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@
 
 namespace reprise::server {
 
-// Grows as reports arrive, so that a watcher does not read a run again for
-// every event.
+// Updated incrementally as reports arrive, so that a watcher does not reread a
+// run for every event.
 class VerdictBuilder {
  public:
-  // `budget_bytes`: of the step's own plan; 0: none, or not known.
-  // `session_id`: of the process that ran it.
+  // Adds a report. `budget_bytes` is that of the step's own plan (0: none or
+  // unknown), `session_id` that of the process that ran it.
   void Add(const v1::StepReport& step, int64_t budget_bytes,
            const std::string& session_id = "");
   void Add(const v1::VerifyReport& check);
   void Add(const v1::PlanState& state);
 
-  // The plan of the newest planned step: what the verdict is about. Empty: no
+  // The plan of the newest planned step, which the verdict is about. Empty: no
   // step was planned.
   const std::string& plan_id() const { return newest_; }
 
-  // `plan`, `graph`: of plan_id(), or the run's newest; empty messages where
-  // there is none. `state`: of the run.
+  // Returns the verdict. `plan` and `graph` are those of plan_id(), else the
+  // run's newest; empty messages if there are none. `state` is the run's.
   v1::Verdict Build(const v1::Plan& plan, const v1::StepGraph& graph,
                     v1::RunState state) const;
 
@@ -46,7 +46,8 @@ class VerdictBuilder {
   // The steps under one plan.
   struct Steps {
     int64_t largest_peak_bytes = 0;
-    // Outside windows and without a mismatch; by step, as it may be checked.
+    // From steps outside windows and without a mismatch, by step, because
+    // checked steps are excluded later.
     std::vector<std::pair<uint64_t, int64_t>> times_ns;
   };
   struct Applied {
@@ -60,7 +61,7 @@ class VerdictBuilder {
   std::string newest_;
   std::map<std::string, Steps> planned_;  // by plan
   std::map<std::string, Applied> applied_;
-  std::map<std::string, std::string> refused_;  // why, by plan; "": no plan
+  std::map<std::string, std::string> refused_;  // reason, by plan; "": no plan
   uint32_t planned_steps_ = 0;
   uint32_t mismatches_ = 0;
   uint32_t over_budget_steps_ = 0;
@@ -81,14 +82,15 @@ class VerdictBuilder {
   std::string failure_;
 };
 
-// What a run has reported so far, row by row, and its verdict.
+// Reads the reports of a run as they are stored, and builds its verdict.
 class RunReports {
  public:
-  // Reads what was stored since the last time, and appends it to the event
-  // where there is one.
+  // Reads what was stored since the last call and, if `event` is given, appends
+  // it there.
   Status Read(Database& db, const std::string& run_id,
               v1::RunEvent* event = nullptr);
-  // Of all that was read. Empty where there is no plan and none was refused.
+  // The verdict on everything read. Empty if there is no plan and none was
+  // refused.
   StatusOr<v1::Verdict> Verdict(Database& db, const v1::Run& run);
 
  private:
@@ -100,12 +102,12 @@ class RunReports {
   int64_t last_check_ = 0;
   int64_t last_state_ = 0;
   std::map<std::string, int64_t> budgets_;
-  // What the verdict is about.
+  // The plan and graph that the verdict is about.
   v1::Plan plan_;
   v1::StepGraph graph_;
 };
 
-// The run's row with its verdict; reads all its reports. NOT_FOUND.
+// Returns a run with its verdict; reads all its reports. NOT_FOUND.
 StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id);
 
 }  // namespace reprise::server

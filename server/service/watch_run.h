@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WatchRun for any number of clients on one thread.
+// Serves WatchRun to any number of clients on one thread.
 //
-// The thread sleeps until the hub says that something was committed, then
-// gives every watcher of a changed run what is new since its last event. A
-// watcher whose last event is still on its way is left alone until it is
-// taken: then it gets everything since in one event, so a slow client costs
-// no memory. Bursts of commits make one event per kShortestPause.
+// The thread sleeps until the hub reports a commit, then sends every watcher of
+// a changed run what is new since its last event. A watcher whose last event
+// has not been taken is skipped; later it gets everything since then in one
+// event, so a slow client costs no memory. A burst of commits makes one event
+// per kShortestPause.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class RunWatcher {
   RunWatcher(Store& store, RunHub& hub);
   ~RunWatcher();
 
-  // Serves a WatchRun call until the run ends or the client leaves.
+  // Serves a WatchRun call until the run ends or the client disconnects.
   void Add(std::string run_text, std::shared_ptr<Call> call);
 
   // Ends all calls with UNAVAILABLE.
@@ -37,7 +37,7 @@ class RunWatcher {
 
  private:
   struct Watch {
-    std::string run_text;  // as asked; resolved at the first event
+    std::string run_text;  // as requested; resolved at the first event
     std::shared_ptr<Call> call;
     std::string run_id;
     bool started = false;
@@ -47,7 +47,7 @@ class RunWatcher {
   };
 
   void Loop();
-  // True: the watch is over.
+  // Returns true if the watch is over.
   bool Serve(Watch& watch);
   StatusOr<v1::RunEvent> NextEvent(Database& db, Watch& watch);
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A few threads and a queue per lane. Two pools exist: one for short work
-// (queries, storing a graph), one for planning, so that a long plan never
-// delays a page. Of the planning threads one takes no patient work, so that
+// A few threads with a queue per lane. There are two pools: one for short work
+// (queries, storing a graph) and one for planning, so that a long plan never
+// delays a page. One of the planning threads takes no kPatient work, so that
 // long searches never delay a job:
 //
 //   lane      what                                   general   prompt thread
 //   kJob      the plan that a job waits for           first     first
-//   kPrompt   other plans that are made in seconds    in order  then
-//   kPatient  searches of minutes, whole curves       of coming never
+//   kPrompt   other plans that take seconds           then, by  then
+//   kPatient  searches of minutes, whole curves       arrival   never
 //
-// A full lane refuses its own work alone.
+// A full lane refuses only its own work.
 #pragma once
 
 #include <array>
@@ -30,10 +30,11 @@ class WorkerPool {
  public:
   // `max_waiting` is per lane.
   WorkerPool(int threads, size_t max_waiting, int prompt_threads = 0);
-  // As Stop.
+  // Like Stop.
   ~WorkerPool();
 
-  // False: too much is waiting, or the pool is stopping; nothing will run.
+  // Queues work. Returns false, and does not run it, if too much is waiting or
+  // the pool is stopping.
   bool Post(std::function<void()> work, Lane lane = Lane::kPrompt);
 
   size_t waiting() const;
@@ -43,13 +44,14 @@ class WorkerPool {
 
  private:
   struct Item {
-    uint64_t number = 0;  // of coming
+    uint64_t number = 0;  // in order of Post
     std::function<void()> work;
   };
   using Queue = std::deque<Item>;
 
   void Loop(bool prompt_only);
-  // With mutex_ held. What is next for such a thread; null: nothing.
+  // Requires mutex_. Returns the queue with the next item for such a thread, or
+  // null.
   Queue* Next(bool prompt_only);
   Queue& QueueOf(Lane lane) { return queues_[static_cast<size_t>(lane)]; }
 

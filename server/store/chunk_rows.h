@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of `chunks` and `lost`, and of the tables that are made from a chunk in
-// the same transaction: `steps`, `checks`, `plan_states`, `moments`
+// Rows of `chunks` and `lost`, and of the tables that are filled from a chunk
+// in the same transaction: `steps`, `checks`, `plan_states`, and `moments`
 // (moment_rows.h).
 //
-// The caller (server/ingest) has checked the chunk, and calls InsertChunk once
-// per seq and in order; the functions here only write and read.
+// The caller (server/ingest) has checked the chunk and calls InsertChunk once
+// per seq, in order; these functions only read and write.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,13 @@
 
 namespace reprise::server {
 
-// Who sends the chunk.
+// The sender of a chunk.
 struct Producer {
   std::string session_id;
   std::string run_id;
   uint64_t epoch = 0;
-  // Steps of a run are counted on rank 0 only: every rank reports each step.
+  // Steps of a run are counted on rank 0 only, because every rank reports each
+  // step.
   uint32_t rank = 0;
 };
 
@@ -59,7 +60,7 @@ StatusOr<std::vector<StateRow>> LoadPlanStates(Database& db,
                                                std::string_view run_id,
                                                int64_t after);
 
-// A check, of any run, that saw this plan change gradients.
+// A check, in any run, that saw this plan change gradients.
 struct FailedCheck {
   std::string run_id;
   uint64_t step = 0;
@@ -67,11 +68,11 @@ struct FailedCheck {
 StatusOr<std::optional<FailedCheck>> FindFailedCheck(Database& db,
                                                      std::string_view plan_id);
 
-// The newest step of a run whose allocations were traced. NOT_FOUND.
+// Returns the newest step of a run whose allocations were traced. NOT_FOUND.
 StatusOr<StepRow> LoadWindowedStep(Database& db, std::string_view run_id,
                                    bool planned);
 
-// Walks the chunks of a session that begin at or before `until_ns`, newest
+// Visits the chunks of a session that begin at or before `until_ns`, newest
 // first, until `visit` returns false.
 Status VisitChunksBackwards(
     Database& db, std::string_view session_id, int64_t until_ns,

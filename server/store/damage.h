@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a daemon does about a database that it cannot use.
+// How a daemon deals with a database that it cannot use.
 //
-//   damaged      the file is kept under another name and a new one begun
-//   disk full    a file of 1 MiB, kept for this, is removed: a database that is
-//                opened wants some pages more, and reading goes on then
+//   damaged      the file is kept under another name, and a new one is created
+//   disk full    a reserve file of 1 MiB is removed: opening a database needs a
+//                few free pages, and then it can at least be read
 #pragma once
 
 #include <string>
@@ -15,16 +15,16 @@
 namespace reprise::server {
 
 // DATA_LOSS: pages of the file contradict each other. Files above 64 MiB are
-// not read whole for this; what is wrong with them shows when it is read.
+// not read completely; damage there shows when the pages are read.
 Status CheckWhole(Database& database, const std::string& path);
 
 // Renames database, log and index to `path`.damaged-<seconds>; returns the new
 // name.
 StatusOr<std::string> SetAside(const std::string& path);
 
-// Makes the file of 1 MiB where there is none and there is room.
+// Creates the reserve file of 1 MiB if it is missing and there is room.
 void KeepRoom(const std::string& folder);
-// False: there was none.
+// Removes the reserve file. Returns false if there was none.
 bool UseRoom(const std::string& folder);
 
 }  // namespace reprise::server

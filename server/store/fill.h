@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a migration cannot do in SQL: columns whose values lie in serialized
-// reports. Runs in the migration's transaction, right behind its SQL.
+// Migration work that SQL cannot do: fills columns whose values are in
+// serialized reports. Runs in the migration's transaction, right after its SQL.
 #pragma once
 
 #include <string_view>
@@ -11,11 +11,11 @@
 
 namespace reprise::server {
 
-// The columns plan_id and failed of every row of `checks`, from its report. A
-// report that cannot be read leaves its row as it is. O(rows).
+// Sets plan_id and failed in every row of `checks` from its report. Rows whose
+// report cannot be parsed are left unchanged. O(rows).
 Status FillCheckColumns(Database& database);
 
-// By name of a migration; nullptr: SQL is all of it.
+// Returns the fill function of a migration, by name; null if it is SQL only.
 using Fill = Status (*)(Database&);
 constexpr Fill FillOf(std::string_view migration) {
   return migration == "0005_failed_checks" ? FillCheckColumns : nullptr;

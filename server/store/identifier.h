@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ids that come from outside: of runs and sessions.
+// Checks the ids of runs and sessions, which come from outside.
 #pragma once
 
 #include <string_view>
@@ -12,8 +12,8 @@ namespace reprise::server {
 
 inline constexpr size_t kMaxIdentifierBytes = 71;
 
-// 1 to 71 letters, digits and ._:- ; so an id is safe in a URL, a shell and a
-// log line. INVALID_ARGUMENT, naming `field`.
+// An id must have 1 to 71 letters, digits and ._:- so that it is safe in a URL,
+// a shell and a log line. INVALID_ARGUMENT, naming `field`.
 inline Status CheckIdentifier(std::string_view field, std::string_view id) {
   if (id.empty() || id.size() > kMaxIdentifierBytes) {
     return InvalidArgument(StrCat(field, ": must have 1 to ",

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Brings a database file to the schema of this binary.
+// Migrates a database file to the schema of this binary.
 //
-// Migrations are numbered files that only ever go forward; number n takes the
-// schema from n-1 to n, and PRAGMA user_version holds the last one applied.
-// Each runs in a transaction of its own, so a crash leaves a whole version. A
-// file from a newer binary is refused rather than guessed at.
+// Migrations are numbered files that only go forward; number n takes the schema
+// from n-1 to n, and PRAGMA user_version holds the last one applied. Each runs
+// in its own transaction, so after a crash the file is at a valid version. A
+// file from a newer binary is refused.
 #pragma once
 
 #include <span>
@@ -19,13 +19,14 @@ namespace reprise::server {
 struct Migration {
   const char* name;  // "0001_initial"
   const char* sql;
-  Fill fill = nullptr;  // runs behind the SQL
+  Fill fill = nullptr;  // runs after the SQL
 };
 
 // The compiled-in migrations, number 1 first.
 std::span<const Migration> Migrations();
 
-// FAILED_PRECONDITION: the file was written by a newer version.
+// Applies the missing migrations. FAILED_PRECONDITION: a newer version wrote
+// the file.
 Status Migrate(Database& database, std::span<const Migration> migrations);
 
 }  // namespace reprise::server

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of `moments`: where a job was and what it held when it was killed or ran
-// out of memory.
+// Rows of `moments`: what a job was doing, and what it held in memory, when it
+// was killed or ran out of memory.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@
 
 namespace reprise::server {
 
-// The moments of a chunk, in its transaction.
+// Inserts the moments of a chunk, in its transaction.
 Status InsertMoments(Database& db, const Producer& producer,
                      const v1::Columns& columns);
 
 struct MomentRow {
   std::string session_id;
   uint32_t rank = 0;
-  // Of the session: CLOCK_REALTIME - CLOCK_MONOTONIC at its start.
+  // CLOCK_REALTIME - CLOCK_MONOTONIC at the session's start.
   int64_t monotonic_to_unix_ns = 0;
   v1::Moment moment;
 };
-// The newest ones of a run, newest first.
+// Returns the newest moments of a run, newest first.
 StatusOr<std::vector<MomentRow>> LoadMoments(Database& db,
                                              std::string_view run_id,
                                              int64_t limit);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of `graphs` and `plans`. Both are named by their content, so saving one
-// twice is the same as saving it once.
+// Rows of `graphs` and `plans`. The ids of both are derived from the content,
+// so saving one twice is the same as saving it once.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ Status SaveGraph(Database& db, std::string_view graph_id,
 // NOT_FOUND.
 StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id);
 
-// A plan and the request it answers; request.reserve_bytes is what was held
-// back in the end.
+// A plan and the request it answers. request.reserve_bytes is what was finally
+// reserved.
 struct PlanRow {
   v1::Plan plan;
   v1::PlanRequest request;

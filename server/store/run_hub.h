@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tells watchers that a run changed. A change is a number that grows: nothing
-// is queued, so a slow watcher sees the newest state and costs no memory.
+// Tells watchers that a run changed. A change increments a number and queues
+// nothing, so a slow watcher sees the newest state and costs no memory.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ namespace reprise::server {
 
 class RunHub {
  public:
-  // Something about the run was committed.
+  // Something about the run was committed: wakes the waiters.
   void Notify(std::string_view run_id) {
     {
       const std::lock_guard lock(mutex_);
@@ -26,7 +26,7 @@ class RunHub {
     changed_.notify_all();
   }
 
-  // How often the run changed since the daemon started.
+  // Returns how often the run has changed since the daemon started.
   uint64_t VersionOf(const std::string& run_id) const {
     const std::lock_guard lock(mutex_);
     const auto found = versions_.find(run_id);
@@ -47,7 +47,7 @@ class RunHub {
     changed_.notify_all();
   }
 
-  // Returns when `total` differs from `seen` or after `timeout`.
+  // Returns when `total` differs from `seen`, or after `timeout`.
   template <typename Duration>
   void Wait(uint64_t seen, Duration timeout) const {
     std::unique_lock lock(mutex_);

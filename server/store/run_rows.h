@@ -14,23 +14,23 @@
 
 namespace reprise::server {
 
-// Makes sure the run is there: a graph may arrive before its session does.
+// Creates the run's row if needed: a graph may arrive before its session does.
 Status EnsureRun(Database& db, std::string_view run_id, int64_t now_ns);
 
-// The id that a person meant by an id, an unambiguous prefix or "latest".
-// NOT_FOUND; INVALID_ARGUMENT for an ambiguous prefix.
+// Resolves an id, an unambiguous prefix or "latest" to a run id. NOT_FOUND;
+// INVALID_ARGUMENT for an ambiguous prefix.
 StatusOr<std::string> ResolveRunId(Database& db, std::string_view text);
 
-// Without the verdict. NOT_FOUND.
+// Returns a run without its verdict. NOT_FOUND.
 StatusOr<v1::Run> LoadRun(Database& db, std::string_view run_id);
 
-// Newest first, without verdicts.
+// Returns the newest runs, newest first, without verdicts.
 StatusOr<std::vector<v1::Run>> LoadRuns(Database& db, int64_t limit);
 
 StatusOr<int64_t> CountRuns(Database& db);
 
-// Removes a run and all that was made from its records; and its newest step
-// graph with the plans of it, where no other run has the same.
+// Removes a run and everything made from its records, and also its newest step
+// graph with that graph's plans, unless another run has the same graph.
 Status RemoveRun(Database& db, std::string_view run_id);
 
 Status SetRunGraph(Database& db, std::string_view run_id,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of `sessions`, `streams` and `names`: who sends, how far it has come,
-// and what its records' texts are. A run is running while one of its sessions
-// is; it was killed, or failed, when any of them was or did.
+// Rows of `sessions`, `streams` and `names`: who sends, how far each has got,
+// and the texts of the records' name ids. A run is running while any of its
+// sessions is; it was killed, or failed, if any of them was or did.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ namespace reprise::server {
 // belongs to another run.
 Status OpenSession(Database& db, const v1::Hello& hello, int64_t now_ns);
 
-// Highest contiguous seq that is stored; 0 for none.
+// Returns the highest contiguous seq that is stored; 0 for none.
 StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
                                  uint64_t producer_epoch);
 Status SaveCommitted(Database& db, std::string_view session_id,
                      uint64_t producer_epoch, uint64_t committed);
 
-// Ends the session, and its run when no other session of it is running. A run
-// of which every session has the label kEphemeral is then removed with all that
-// is known of it: what `reprise doctor` sends.
+// Ends the session, and its run if no other session of it is running. If every
+// session of the run has the label kEphemeral, the run is then removed with all
+// its data: `reprise doctor` uses this.
 inline constexpr std::string_view kEphemeral = "reprise.ephemeral=yes";
 Status CloseSession(Database& db, std::string_view session_id,
                     const v1::Bye& bye, int64_t now_ns);

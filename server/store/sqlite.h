@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A thin, safe face on SQLite: a connection, prepared statements, errors as
-// Status. One connection serves one thread at a time.
+// A thin, safe wrapper around SQLite: a connection, prepared statements, errors
+// as Status. A connection serves one thread at a time.
 //
 //   ASSIGN_OR_RETURN(Database db, Database::Open(path));
-//   ASSIGN_OR_RETURN(Statement insert, db.Prepare("INSERT INTO t VALUES
-//   (?,?)")); RETURN_IF_ERROR(insert.Run(int64_t{1}, "one"));      // binds,
-//   steps, resets ASSIGN_OR_RETURN(Statement all, db.Prepare("SELECT a, b FROM
-//   t")); while (true) {
+//   ASSIGN_OR_RETURN(Statement insert,
+//                    db.Prepare("INSERT INTO t VALUES (?, ?)"));
+//   RETURN_IF_ERROR(insert.Run(int64_t{1}, "one"));  // binds, steps, resets
+//   ASSIGN_OR_RETURN(Statement all, db.Prepare("SELECT a, b FROM t"));
+//   while (true) {
 //     ASSIGN_OR_RETURN(bool row, all.Step());
 //     if (!row) break;
 //     use(all.Int(0), all.Text(1));
@@ -29,7 +30,7 @@
 
 namespace reprise::server {
 
-// Bytes bound as a BLOB rather than as TEXT.
+// Bytes to be bound as a BLOB rather than as TEXT.
 struct Blob {
   std::string_view bytes;
 };
@@ -42,12 +43,12 @@ class Statement {
   Status Bind(int index, std::string_view text, bool copied = true);
   Status Bind(int index, Blob blob, bool copied = true);
 
-  // True: a row is there. False: done; the statement is reset.
+  // Returns true if there is a row; false when done, with the statement reset.
   StatusOr<bool> Step();
   void Reset();
 
   // Resets, binds all arguments in order, and runs to the end. The arguments
-  // are not copied: nothing looks at them afterwards.
+  // are not copied: they are not used after the call.
   template <typename... Args>
   Status Run(const Args&... args) {
     RETURN_IF_ERROR(BindEach(/*copied=*/false, args...));
@@ -57,7 +58,7 @@ class Statement {
     }
   }
 
-  // Resets and binds all arguments; for SELECTs.
+  // Resets and binds all arguments; for SELECT statements.
   template <typename... Args>
   Status BindAll(const Args&... args) {
     return BindEach(/*copied=*/true, args...);
@@ -104,9 +105,9 @@ class Statement {
 
 class Database {
  public:
-  // Creates the file if absent; WAL, synchronous=NORMAL, foreign keys on,
-  // busy timeout 2 s, auto_vacuum=INCREMENTAL on new files.
-  // `page_bytes`: of a new file, a power of two up to 64 KiB.
+  // Opens the file, creating it if absent. WAL, synchronous=NORMAL, foreign
+  // keys on, busy timeout 2 s, auto_vacuum=INCREMENTAL for new files.
+  // `page_bytes`: page size of a new file, a power of two up to 64 KiB.
   static StatusOr<Database> Open(const std::string& path,
                                  int page_bytes = 4096);
 
@@ -115,7 +116,7 @@ class Database {
   // Runs statements separated by semicolons.
   Status Execute(const std::string& sql);
 
-  // BEGIN IMMEDIATE, body, COMMIT; ROLLBACK when the body fails.
+  // BEGIN IMMEDIATE, `body`, COMMIT; ROLLBACK if the body fails.
   template <typename Body>
   Status Transaction(Body&& body) {
     RETURN_IF_ERROR(Execute("BEGIN IMMEDIATE"));

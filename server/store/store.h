@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server's memory: one SQLite file, one writer, a few readers.
+// The server's storage: one SQLite file, one writer, a few readers.
 //
 //   Status s = store.Write([&](Database& db) { return InsertRun(db, run); });
 //   Status s = store.Read([&](Database& db) { ... });
 //
-// Write runs its body in one transaction, one body at a time; nothing of it is
-// there unless it returns OK. Read runs beside writers on a snapshot of its
-// own (WAL); keep it short, because an open reader stops the WAL from
+// Write runs its body in one transaction, one body at a time; nothing is stored
+// unless the body returns OK. Read runs concurrently with writers, on its own
+// snapshot (WAL). Keep it short, because an open reader prevents the WAL from
 // shrinking. The row functions (run_rows.h, session_rows.h, chunk_rows.h,
 // plan_rows.h) take the Database of either.
 //
-// Disk full: a failed Write changes nothing and sets `degraded` to a sentence;
-// a Write that succeeds a few seconds later clears it (small ones may still
-// succeed between large ones that fail). Reading goes on meanwhile.
+// Disk full: a failed Write changes nothing and sets `degraded` to a sentence.
+// A Write that succeeds a few seconds later clears it (between large writes
+// that fail, small ones may succeed). Reading still works.
 #pragma once
 
 #include <chrono>
@@ -30,25 +30,25 @@ namespace reprise::server {
 
 struct StoreOptions {
   std::string path;  // of the database file; the folder must exist
-  // Largest file, in pages of 4 KiB; 0: as large as the disk.
+  // Largest file, in pages of 4 KiB; 0: no limit.
   int64_t max_pages = 0;
-  // `degraded` stays for at least this long after the last failure.
+  // `degraded` is kept at least this long after the last failure.
   std::chrono::milliseconds degraded_for = std::chrono::seconds(5);
 };
 
 class Store {
  public:
-  // Creates or migrates the file. FAILED_PRECONDITION: written by a newer
-  // version; PERMISSION_DENIED: read-only; DATA_LOSS: not a database.
+  // Creates or migrates the file. FAILED_PRECONDITION: a newer version wrote
+  // it; PERMISSION_DENIED: read-only; DATA_LOSS: not a database.
   static StatusOr<std::unique_ptr<Store>> Open(const StoreOptions& options);
 
   Status Write(const std::function<Status(Database&)>& body);
   Status Read(const std::function<Status(Database&)>& body);
 
-  // Empty when all is well, else one sentence.
+  // Empty if all is well, else one sentence.
   std::string degraded() const;
 
-  // Bytes of the file and its write-ahead log.
+  // Size of the file and its write-ahead log, in bytes.
   int64_t SizeBytes() const;
 
   // Moves the write-ahead log into the file and empties it.
