@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a daemon keeps what it stores, unless it is told otherwise:
-// REPRISE_DATA_DIR, $XDG_STATE_HOME/reprise, ~/.local/state/reprise.
+// The default folder for what a daemon stores: REPRISE_DATA_DIR, else
+// $XDG_STATE_HOME/reprise, else ~/.local/state/reprise.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace reprise {
 
-// FAILED_PRECONDITION: no home folder is known.
+// FAILED_PRECONDITION: the home folder is unknown.
 StatusOr<std::string> DefaultDataDir();
 
 }  // namespace reprise

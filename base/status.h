@@ -88,7 +88,7 @@ inline Status DeadlineExceeded(std::string m) {
   return {Code::kDeadlineExceeded, std::move(m)};
 }
 
-// A value or the reason why there is none.
+// A value, or the error that explains why there is none.
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:
@@ -123,7 +123,8 @@ class [[nodiscard]] StatusOr {
 #define REPRISE_CONCAT_INNER(a, b) a##b
 #define REPRISE_CONCAT(a, b) REPRISE_CONCAT_INNER(a, b)
 
-// `lhs = value of expr`, or returns its error from the calling function.
+// Assigns the value of `expr` to `lhs`, or returns its error from the calling
+// function.
 #define ASSIGN_OR_RETURN(lhs, expr) \
   REPRISE_ASSIGN_OR_RETURN(REPRISE_CONCAT(reprise_or_, __LINE__), lhs, expr)
 #define REPRISE_ASSIGN_OR_RETURN(tmp, lhs, expr) \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text from outside made safe for protos and logs.
+// Makes text from outside safe for protos and logs.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace reprise {
 
-// Valid UTF-8 of at most `max_bytes`: bytes that are no UTF-8 become U+FFFD,
-// and a cut never splits a character. A proto3 string with anything else would
-// be refused by whoever parses it, together with the chunk around it.
+// Returns valid UTF-8 of at most `max_bytes`: invalid bytes become U+FFFD, and
+// truncation never splits a character. Parsers reject a proto3 string that is
+// not valid UTF-8, together with the chunk that contains it.
 std::string ValidUtf8(std::string_view text, size_t max_bytes);
 
-// Letters, digits and "._:-", 1 to `max_bytes` of them.
+// Returns whether `text` is 1 to `max_bytes` letters, digits and "._:-".
 bool IsPlainId(std::string_view text, size_t max_bytes);
 
-// 8-4-4-4-12 hex digits.
+// Returns whether `text` is a UUID: 8-4-4-4-12 hex digits.
 bool IsUuid(std::string_view text);
 
 }  // namespace reprise

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes, times and percentages as people write and read them.
+// Formats bytes, times and percentages for people.
 //
-// Printing is binary with one decimal and a space: 0 B, 1023 B, 1.5 KiB,
-// 80.0 GiB. The Python and TypeScript packages print the same; all three are
-// tested against tests/fixtures/units.json.
+// Bytes are binary, with one decimal and a space: 0 B, 1023 B, 1.5 KiB, 80.0
+// GiB. The Python and TypeScript packages format the same way;
+// tests/fixtures/units.json tests all three.
 #pragma once
 
 #include <cstdint>

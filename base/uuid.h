@@ -7,12 +7,12 @@
 
 namespace reprise {
 
-// A new UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random bits, so
-// that ids sort by time of birth.
+// Returns a new UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random
+// bits, so that ids sort by creation time.
 std::string NewUuid();
 
-// The same form for something that has a name and a time of birth: always the
-// same id for the same two. Not random: whoever knows both knows the id.
+// Returns a UUIDv7 derived from a time and a name: the same id for the same
+// arguments. Not random: whoever knows both can compute it.
 std::string UuidOf(int64_t unix_ms, std::string_view name);
 
 }  // namespace reprise

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Texts in columns: filled up with spaces to `width` bytes, never cut.
+// Pads texts with spaces to `width` bytes; longer texts stay as they are.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A verb of the command line: `plan`, `sweep`, ... One class, one file each;
-// main.cc collects them.
+// A verb of the command line: `plan`, `sweep`, ... Each is a class in a file of
+// its own; main.cc collects them.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -27,8 +27,8 @@ class Command {
 
 std::unique_ptr<Command> MakePlanCommand();
 std::unique_ptr<Command> MakeSweepCommand();
-// `job` is what stands behind "--": CLI11 never sees it, so that no flag of
-// the job is taken for one of ours.
+// `job` is what follows "--". CLI11 does not see it, so a flag of the job
+// cannot be mistaken for one of ours.
 std::unique_ptr<Command> MakeRunCommand(std::vector<std::string> job);
 std::unique_ptr<Command> MakeShowCommand();
 std::unique_ptr<Command> MakeServeCommand();

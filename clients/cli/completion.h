@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Completion scripts for shells, made from the commands and options that are
-// defined, so that they cannot fall behind.
+// Shell completion scripts, generated from the commands and options that are
+// defined, so that they are always up to date.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the command writes: results on stdout, all else on stderr; around a
-// job, whose stdout it is, all on stderr. Colour and the progress line exist on
-// a terminal only, and never with --json, --quiet, NO_COLOR or TERM=dumb.
+// Where the command writes: results to stdout, everything else to stderr.
+// Around a job everything goes to stderr, because stdout belongs to the job.
+// Colour and the progress line are used only on a terminal, and never with
+// --json, --quiet, NO_COLOR or TERM=dumb.
 #pragma once
 
 #include <cstdio>
@@ -16,10 +17,10 @@ namespace reprise::cli {
 // Flags that every command takes.
 struct Globals {
   std::string server;  // host:port; empty: environment, then server.json
-  // Empty: environment, then what server.json names.
+  // Empty: environment, then the one that server.json names.
   std::string token_file;
-  std::string ca;           // of a server over https
-  std::string certificate;  // of this client, where such a server asks for one
+  std::string ca;           // CA certificate for a server over https
+  std::string certificate;  // of this client, if the server requires one
   std::string key;
   bool json = false;
   bool quiet = false;
@@ -32,35 +33,37 @@ class Console {
  public:
   explicit Console(const Globals& globals);
 
-  // From here on results go to stderr: stdout belongs to a job. Not with
-  // --json, which asks for one on stdout, behind what the job has printed.
+  // From now on results go to stderr, because stdout belongs to a job. No
+  // effect with --json, which prints one value to stdout, after the job's
+  // output.
   void LeaveStdout();
 
-  // A line of the result.
+  // Writes a line of the result.
   void Line(std::string_view text, Tone tone = Tone::kPlain);
-  // Text that has its own line ends (JSON, tables).
+  // Writes text that has its own line ends (JSON, tables).
   void Raw(std::string_view text);
-  // A remark on stderr, dropped by --quiet and --json.
+  // Writes a remark to stderr; --quiet and --json suppress it.
   void Note(std::string_view text);
-  // `reprise: <sentence>` on stderr; returns the exit code of the status.
+  // Writes `reprise: <sentence>` to stderr; returns the exit code of the
+  // status.
   int Error(const Status& status);
-  // The same with exit code 2.
+  // Like Error, with exit code 2.
   int UsageError(std::string_view sentence);
-  // FAILED with a sentence of its own exit code.
+  // Like Error, with a given sentence and exit code.
   int Fail(int exit_code, std::string_view sentence);
 
-  // Replaces the progress line; ClearProgress takes it away.
+  // Progress replaces the progress line; ClearProgress removes it.
   void Progress(std::string_view text);
   void ClearProgress();
   bool shows_progress() const { return progress_; }
 
-  // A person reads what Line, or Note, writes: links may carry the token, which
-  // must not get into files and logs.
+  // Whether a person reads what Line, or Note, writes. Only then may links
+  // carry the token, which must not get into files and logs.
   bool results_on_terminal() const;
   bool notes_on_terminal() const;
 
-  // False once stdout could not be written, as on a full disk. A reader that
-  // has read enough (`| head`) is no failure.
+  // Returns false once writing to stdout has failed, for example on a full
+  // disk. A reader that has read enough (`| head`) is not an error.
   bool Flush();
 
  private:

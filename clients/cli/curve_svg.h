@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trade-off curve as one self-contained SVG: budget in bytes to the right,
+// The trade-off curve as a self-contained SVG: budget in bytes to the right,
 // overhead upwards, the proven bound as a dashed line below the plans.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The trade-off curve in a terminal: a table, and the curve in characters.
+// The trade-off curve for a terminal: as a table, and drawn in characters.
 #pragma once
 
 #include <string>
@@ -10,11 +10,11 @@
 
 namespace reprise::cli {
 
-// One line per point, largest budget first, with a heading.
+// Returns one line per point, largest budget first, with a heading.
 std::string CurveTable(const std::vector<v1::TradeoffPoint>& points);
 
-// Overhead over budget, about 70 by 14 characters. Empty with fewer than two
-// feasible points.
+// Returns a drawing of overhead over budget, about 70 by 14 characters. Empty
+// if there are fewer than two feasible points.
 std::string CurvePicture(const std::vector<v1::TradeoffPoint>& points);
 
 }  // namespace reprise::cli

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `reprise doctor` looks at, one function per part of the machine. A check
-// never changes anything, and none needs a GPU, a daemon or torch: what is not
-// there is said, and is a problem only where something is broken.
+// The checks of `reprise doctor`, one function per part of the machine. A check
+// never changes anything, and none needs a GPU, a daemon or torch: if one of
+// these is missing, the check says so, but it is a problem only if something is
+// broken.
 #pragma once
 
 #include <sys/types.h>
@@ -18,57 +19,60 @@ namespace reprise::cli {
 
 enum class Health {
   kOk,
-  kWarning,  // works, with less than it could
-  kProblem,  // broken: Reprise, or a part of it, cannot work like this
+  kWarning,  // works, but less than it could
+  kProblem,  // broken: Reprise, or a part of it, cannot work
 };
 
 struct Check {
   Health health = Health::kOk;
   std::string name;    // "driver"
-  std::string found;   // what is there, one sentence
-  std::string advice;  // what to do; empty when there is nothing to do
+  std::string found;   // what was found, in one sentence
+  std::string advice;  // what to do; empty: nothing
 };
 
-// What the Python of the job says.
+// What the job's Python reports.
 struct PythonFacts {
   std::string path;     // empty: none was found
-  std::string version;  // "3.11.2"
+  std::string version;  // version of our package; empty: not installed
   std::string reprise;  // version of the package; empty: not installed
   std::string torch;    // "2.13.0+cpu"; empty: not installed
   std::string agent;    // path of libreprise_agent.so; empty: not found
-  std::vector<std::string> libcupti;  // in its packages
-  // What is compiled for its torch: only where package and torch are there.
+  std::vector<std::string> libcupti;  // those in its packages
+  // Checks of what is compiled for its torch, if package and torch are
+  // installed.
   std::vector<Check> parts;
 };
-// Imports torch in a child process, for `parts` alone.
+// Runs `python` to collect the facts. Imports torch in a child process, only
+// for `parts`.
 PythonFacts AskPython(const std::string& python);
 
-// Driver, profiling permissions, namespaces, the ring's needs.
+// Checks driver, profiling permissions, namespaces, and what the ring needs.
 std::vector<Check> CheckHost();
-// The newest CUDA that the driver runs, as 12080 for 12.8; 0: there is none.
+// Returns the newest CUDA that the driver supports, as 12080 for 12.8; 0: no
+// driver.
 int DriverVersion();
 
-// GPUs, with what keeps CUPTI from tracing on them (MIG, vGPU, confidential
-// computing), and the processes that the driver has on them.
+// The GPUs, what prevents CUPTI from tracing on them (MIG, vGPU, confidential
+// computing), and the processes that the driver sees on them.
 struct DeviceFacts {
   std::vector<Check> checks;
   std::vector<pid_t> processes;
 };
 DeviceFacts CheckDevices();
-// libcupti, the injection slot. CUPTI is only touched in a child process.
+// Checks libcupti and the injection slot. Uses CUPTI only in a child process.
 std::vector<Check> CheckCupti(const PythonFacts& python);
-// Package, agent and torch versions.
+// Checks the versions of package, agent and torch.
 std::vector<Check> CheckPython(const PythonFacts& python);
-// The socket that agents of this user look at; `listening` is set where a
-// daemon answered.
+// Checks the socket that agents of this user connect to. Sets `listening` if a
+// daemon answers.
 Check CheckSocket(bool& listening);
-// The socket, the server, its store and clock, its agents, who holds CUPTI in
-// them, and the processes that are not among them. `on_gpu`: of DeviceFacts.
+// Checks the server, its store and clock, its agents, which tool holds CUPTI in
+// them, and processes without an agent. `on_gpu` is DeviceFacts::processes.
 std::vector<Check> CheckDaemon(const Globals& globals,
                                const std::vector<pid_t>& on_gpu);
 
-// What `work` writes, from a forked child; empty when it crashed or took
-// longer than `patience`. For before any thread is there.
+// Returns what `work` returned in a forked child; empty if it crashed or took
+// longer than `patience`. Call it before any thread is started.
 std::string InChild(const std::function<std::string()>& work,
                     std::chrono::seconds patience = std::chrono::seconds(10));
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long the certificate of a server over https is valid.
+// Checks how long the certificate of a server over https is valid.
 #pragma once
 
 #include "clients/cli/doctor.h"
@@ -8,7 +8,7 @@
 
 namespace reprise::cli {
 
-// Asks the server for its certificate, trusted or not, and says when it ends.
+// Gets the server's certificate, trusted or not, and reports when it expires.
 Check CheckCertificate(const Endpoint& endpoint);
 
 }  // namespace reprise::cli

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The job of `reprise doctor`: a few thousand records and one small step graph
-// through the real agent.
+// The job that `reprise doctor` runs: sends a few thousand records and a small
+// step graph through the real agent.
 #pragma once
 
 #include <string>
 
 namespace reprise::cli {
 
-// Runs in a child process that has no threads; never returns. Writes lines to
-// `out`:
+// Runs in a child process that has no threads; never returns. Writes these
+// lines to `out`:
 //
 //   abi VERSION
 //   start STATUS WHY
 //   push PUSHED DROPPED STATUS NANOSECONDS
 //   plan STATUS NANOSECONDS WHY
 //
-// then waits for `in` to be closed before it ends its session.
+// and then waits until `in` is closed before it ends its session.
 [[noreturn]] void RunDoctorJob(const std::string& agent,
                                const std::string& socket,
                                const std::string& run_id, int out, int in);

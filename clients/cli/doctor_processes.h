@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Processes that Reprise could see and does not, each with the reason. Found in
-// /proc: who has libcuda or the agent loaded. What belongs to others is only
-// known where the driver names it.
+// Finds processes that Reprise could profile but does not, with the reason for
+// each. Reads /proc: which processes have libcuda or the agent loaded.
+// Processes of other users are only known if the driver lists them.
 #pragma once
 
 #include <sys/types.h>
@@ -15,16 +15,16 @@
 
 namespace reprise::cli {
 
-// What the daemon says, and where it was asked.
+// The daemon's sessions, and where it was asked.
 struct Sessions {
   std::set<pid_t> pids;  // connected now
-  std::string socket;    // that agents of this user look at
-  bool is_usual = true;  // they do without being told to
-  bool daemon = false;   // one answers there
+  std::string socket;    // the one that agents of this user connect to
+  bool is_usual = true;  // agents connect to it without being told
+  bool daemon = false;   // a daemon answers there
 };
 
-// One check per process that has no session, and one that counts those that
-// have. `on_gpu`: processes that the driver says are on a device.
+// Returns one check per process without a session, and one that counts the
+// others. `on_gpu`: processes that the driver sees on a device.
 std::vector<Check> CheckProcesses(const Sessions& sessions,
                                   const std::vector<pid_t>& on_gpu);
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a job does, done once: records through a ring into the daemon's store,
-// and a step graph up for a plan.
+// Does once what a job does: sends records through a ring into the daemon's
+// store, and a step graph for a plan.
 //
 //   RoundTrip trip(agent library);   before gRPC: forks the job
 //   trip.Finish(server)              asks the server what arrived
 //
-// The job is a child process with the real agent, on the daemon that runs here,
-// or where none does on a private one in a temporary folder. Its run is marked
-// as ephemeral: the server removes it when it ends. Everything is bounded by
-// about twelve seconds, also when the daemon hangs.
+// The job is a child process with the real agent. It uses the running daemon
+// or, if there is none, a private one in a temporary folder. Its run is marked
+// as ephemeral: the server removes it when it ends. Everything is limited to
+// about twelve seconds, even if the daemon hangs.
 #pragma once
 
 #include <sys/types.h>
@@ -23,24 +23,24 @@
 
 namespace reprise::cli {
 
-// The run of such a job, which is none of the user's.
+// Returns whether this is the run of such a job and not one of the user's.
 bool IsDoctorRun(const std::string& run_id);
 
 class RoundTrip {
  public:
-  // `agent`: path of libreprise_agent.so; empty: looked for beside this
-  // program.
+  // `agent` is the path of libreprise_agent.so; empty: it is searched next to
+  // this program.
   explicit RoundTrip(std::string agent);
   ~RoundTrip();
   RoundTrip(const RoundTrip&) = delete;
   RoundTrip& operator=(const RoundTrip&) = delete;
 
-  // The checks "versions", "records" and "plan". `globals`: which server,
-  // unless a daemon was started for them.
+  // Returns the checks "versions", "records" and "plan". `globals` names the
+  // server, unless a daemon was started for the job.
   std::vector<Check> Finish(const Globals& globals);
 
  private:
-  // What the job says of itself: one line per part.
+  // What the job reports about itself, one line per part.
   struct Said {
     bool started = false, flushed = false, planned = false;
     uint32_t abi = 0;
@@ -57,12 +57,13 @@ class RoundTrip {
   Check Plan(const Said& said) const;
   std::string Where() const;
   std::string HungAdvice() const;
-  // Until the store has so many records of the run, or none of it at all.
+  // Stored waits until the store has `records` records of the run, Removed
+  // until it has nothing of it.
   bool Stored(const Globals& globals, uint64_t records, std::string& why);
   bool Removed(const Globals& globals);
 
   std::string agent_;
-  std::string trouble_;  // why no job was started
+  std::string trouble_;  // why no job could be started
   std::string advice_;
   std::string run_id_;
   std::string socket_;

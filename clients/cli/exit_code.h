@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exit codes; scripts branch on them, so they never change (docs/command.md).
+// Exit codes. Scripts depend on them, so they never change (docs/command.md).
 #pragma once
 
 #include "base/status.h"
@@ -13,7 +13,7 @@ enum ExitCode {
   kUsage = 2,
   kNoPlan = 3,       // proven: nothing fits in the budget
   kUnreachable = 4,  // there is no server
-  kTimedOut = 5,     // the time limit came before any plan
+  kTimedOut = 5,     // the time limit was reached without a plan
   kInterrupted = 130,
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An explanation as text: what the plan does by groups of equal blocks, what is
-// largest at the peak and what the other decision would cost; for an impossible
-// budget, what stands in its way.
+// An explanation as text: what the plan does, by groups of equal blocks; what
+// is largest at the peak; and what the opposite decision would cost. For an
+// impossible budget, what makes it impossible.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace reprise::cli {
 
-// At most `most` lines of each table, then how many more there are.
+// Returns at most `most` lines of each table, and how many more there are.
 std::string ExplanationText(const v1::Explanation& explanation, int most);
 
 }  // namespace reprise::cli

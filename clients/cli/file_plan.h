@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans of graphs in files: made here, in this process, and read back and
-// checked against their graph.
+// Plans of graph files: makes them in this process, and reads and checks plan
+// files against their graph.
 #pragma once
 
 #include <optional>
@@ -18,26 +18,27 @@
 
 namespace reprise::cli {
 
-// A plan with all that made it.
+// A plan with the task it answers.
 struct FilePlan {
   formats::Task task;
   planner::Plan plan;
   v1::Plan proto;
 };
 
-// Shows progress; ends on Ctrl-C and at the time limit with the best plan so
-// far. `wrong_usage` is set where the budget is what is refused. CANCELLED:
-// interrupted before there was a plan.
+// Plans a graph file and shows progress. On Ctrl-C and at the time limit it
+// returns the best plan so far. `wrong_usage` is set if the budget is the
+// error. CANCELLED: interrupted before there was a plan.
 StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
                                  const std::string& budget,
                                  const PlanningOptions& options,
                                  bool& wrong_usage);
 
-// The graph named in a plan: as written, else beside the plan.
+// Returns the path of the graph that a plan names: as written, else next to the
+// plan; nothing if neither exists.
 std::optional<std::string> FindGraphOf(const std::string& plan_path,
                                        const std::string& graph);
 
-// A plan file that the evaluator walked on its graph.
+// A plan file whose schedule was evaluated on its graph.
 struct CheckedPlan {
   planner::StepGraph graph;
   planner::Capabilities capabilities;
@@ -45,13 +46,14 @@ struct CheckedPlan {
   PeakReport report;
 };
 
-// INVALID_ARGUMENT, FAILED_PRECONDITION: the plan is not of this graph, not
-// valid, or keeps more memory than it says. The plan must be feasible.
+// INVALID_ARGUMENT, FAILED_PRECONDITION: the plan does not belong to this
+// graph, is invalid, or keeps more memory than it says. The plan must be
+// feasible.
 StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
                                     const v1::Plan& plan,
                                     const std::string& graph_path);
 
-// Why the plan is as it is.
+// Explain why the plan is as it is.
 v1::Explanation ExplainFilePlan(const FilePlan& plan);
 v1::Explanation ExplainCheckedPlan(const CheckedPlan& checked,
                                    const v1::Plan& plan);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files as the command reads and writes them. Errors begin with the path and
-// end with what to do. A file is written beside its place and moved there, so
-// that it is whole or not there at all, also when the disk is full.
+// Reads and writes files. Errors begin with the path and end with what to do. A
+// file is written under a temporary name and renamed, so that it is complete or
+// absent, even if the disk is full.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace reprise::cli {
 // than `most` bytes.
 StatusOr<std::string> ReadFile(const std::string& path, int64_t most);
 
-// ALREADY_EXISTS without `force` where something stands already. Devices and
+// Writes a file. ALREADY_EXISTS if it exists and `force` is false. Devices and
 // pipes are written to, never replaced; a link is followed.
 Status WriteFile(const std::string& path, std::string_view text, bool force);
 
-// OK when WriteFile will most likely succeed: asked before long work.
+// Returns OK if WriteFile will probably succeed. Call it before long work.
 Status CheckWritable(const std::string& path, bool force);
 
 bool Exists(const std::string& path);
@@ -35,8 +35,9 @@ struct GraphFile {
 };
 StatusOr<GraphFile> ReadGraph(const std::string& path);
 
-// Where the plan of a graph goes: beside the graph, or into the current folder
-// where that cannot be written. "a/resnet.graph.json" -> "a/resnet.plan.json".
+// Returns the path for the plan of a graph: next to the graph, or in the
+// current folder if that is not writable. "a/resnet.graph.json" ->
+// "a/resnet.plan.json".
 std::string PlanPathFor(const std::string& graph_path);
 
 }  // namespace reprise::cli

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a call ended, as our Status: a sentence that names the server.
+// Converts the result of a call to our Status, with a sentence that names the
+// server.
 #pragma once
 
 #include <grpcpp/support/status.h>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The one slot from which the CUDA driver loads a library into a program when
-// the program first uses CUDA: CUDA_INJECTION64_PATH. By it the agent is there
-// before any context, also in a program that does not load it by itself; nsys,
-// ncu and others use the same slot. A driver that cannot load what it finds
-// there fails the program, so only what was seen to load is put there.
+// CUDA_INJECTION64_PATH names one library that the CUDA driver loads when a
+// program first uses CUDA. It brings the agent in before any context exists,
+// even in a program that does not load the agent itself; nsys, ncu and other
+// tools use the same variable. If the driver cannot load the library, the
+// program fails, so the agent is only set there after a test load has
+// succeeded.
 #pragma once
 
 #include <string>
@@ -15,13 +16,13 @@
 
 namespace reprise::cli {
 
-// What a job needs in its environment to get the agent from the driver: the
-// slot, and REPRISE_AGENT, so that Python loads the same file and no second
-// agent. Empty where there is no agent to be had, or where the slot says
-// "none", which is CUDA's own word for nothing.
+// Returns the environment variables with which the driver loads the agent into
+// a job: CUDA_INJECTION64_PATH, and REPRISE_AGENT, so that Python loads the
+// same file and not a second agent. Empty if there is no agent, or if the
+// variable is "none", which is CUDA's word for nothing.
 //
-// FAILED_PRECONDITION: another tool has the slot; names it. For before any
-// thread is there: loading is tried in a child.
+// FAILED_PRECONDITION: another tool uses the variable; names it. Call it before
+// any thread is started: the test load runs in a forked child.
 StatusOr<std::vector<std::pair<std::string, std::string>>> TakeInjectionSlot();
 
 }  // namespace reprise::cli

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ctrl-C as a question instead of an end: the first one asks the planner to
-// stop and hand over its best plan; a second one ends the process.
+// Makes Ctrl-C a request rather than the end: the first one asks the planner to
+// stop and return its best plan; a second one ends the process.
 #pragma once
 
 namespace reprise::cli {
@@ -13,7 +13,7 @@ class CatchInterrupt {
   CatchInterrupt(const CatchInterrupt&) = delete;
   CatchInterrupt& operator=(const CatchInterrupt&) = delete;
 
-  // Also set by SIGTERM.
+  // Returns whether SIGINT or SIGTERM was received.
   static bool Asked();
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The job of `reprise run`: a child process that notices as little as possible
-// of being one. It has our terminal, our streams and our process group, so
-// that Ctrl-C and Ctrl-Z reach it as they would without us; signals sent to us
-// alone are passed on.
+// The job of `reprise run`: a child process that should not notice that it is
+// one. It has our terminal, our streams and our process group, so that Ctrl-C
+// and Ctrl-Z reach it as they would without us; signals sent to us alone are
+// forwarded.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@
 namespace reprise::cli {
 
 struct JobResult {
-  int exit_code = 0;  // 128 + signal where one ended it
+  int exit_code = 0;  // 128 + signal if a signal ended it
   int signal = 0;
 };
 
-// Runs `command` (found in PATH) with `environment` added and waits for it.
+// Runs `command` (found in PATH) with `environment` added, and waits for it.
 // NOT_FOUND, PERMISSION_DENIED: it cannot be started.
 StatusOr<JobResult> RunJob(
     const std::vector<std::string>& command,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The run that ranks share which one launcher started on this machine.
+// The run shared by the ranks that one launcher started on this machine.
 //
 // `torchrun --no-python reprise run -- python train.py` runs this command once
-// per rank. All of them are one job: one run, of which the first rank tells
-// how it went. Ranks of one torchrun have the same parent; its id and start
-// time name the run, with the attempt that torchrun counts.
+// per rank. All of them are one job with one run, whose outcome the first rank
+// reports. Ranks of the same torchrun have the same parent; its id and start
+// time, with torchrun's count of attempts, name the run.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ struct Launched {
   std::string run_id;
 };
 
-// From RANK, WORLD_SIZE and LOCAL_WORLD_SIZE. Nothing where this process is no
-// rank, or where some ranks are on other machines.
+// Determines it from RANK, WORLD_SIZE and LOCAL_WORLD_SIZE. Nothing if this
+// process is not a rank, or if some ranks are on other machines.
 std::optional<Launched> LaunchedTogether();
 
 }  // namespace reprise::cli

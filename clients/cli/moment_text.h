@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run was doing, and what it held, when it was killed or ran out of
-// memory, as text.
+// Prints what a run was doing, and what it held in memory, when it was killed
+// or ran out of memory.
 #pragma once
 
 #include "clients/cli/console.h"
@@ -9,7 +9,7 @@
 
 namespace reprise::cli {
 
-// Newest first, in full; earlier ones as their sentences.
+// Prints the newest moment in full, and the sentences of earlier ones.
 void PrintMoments(const v1::GetMomentsResponse& moments, Console& console);
 
 }  // namespace reprise::cli

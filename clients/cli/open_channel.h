@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A gRPC channel to a server: with TLS where it has it, and the token on every
-// call.
+// Opens a gRPC channel to a server: with TLS if the server has it, and the
+// token on every call.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -13,7 +13,7 @@
 
 namespace reprise::cli {
 
-// Nothing is connected yet. Errors of files that cannot be read.
+// Does not connect yet. Errors: a certificate file cannot be read.
 StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Endpoint& endpoint);
 
 }  // namespace reprise::cli

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is alive at the peak of a schedule, largest first, and by category. Of
-// files: the server answers the same question for runs (Planner.Explain).
+// What is alive at the peak of a schedule, largest first, and by category. For
+// files; the server answers this for runs (Planner.Explain).
 #pragma once
 
 #include <cstdint>
@@ -28,20 +28,20 @@ struct CategoryBytes {
 struct PeakReport {
   planner::Evaluation evaluation;
   std::vector<AliveStorage> alive;        // largest first
-  std::vector<CategoryBytes> categories;  // order of the legend, none empty
+  std::vector<CategoryBytes> categories;  // in legend order, none empty
 };
 
-// INVALID_ARGUMENT: the schedule is not valid for the graph.
+// INVALID_ARGUMENT: the schedule is invalid for the graph.
 StatusOr<PeakReport> ReportPeak(const planner::StepGraph& graph,
                                 const planner::Schedule& schedule,
                                 const planner::Capabilities& capabilities);
 
-// "  2.0 GiB  activation       layers.3.mlp" lines: at most `most` storages,
-// then how many more there are.
+// Returns lines such as "  2.0 GiB  activation       layers.3.mlp" for at most
+// `most` storages, and how many more there are.
 std::string PeakText(const planner::StepGraph& graph, const PeakReport& report,
                      size_t most);
 
-// The same as the value of "at_peak" and "categories" in JSON.
+// Returns the same as the JSON value of "at_peak" and "categories".
 std::string PeakJson(const planner::StepGraph& graph, const PeakReport& report);
 
 }  // namespace reprise::cli

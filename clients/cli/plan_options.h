@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What `plan` and `sweep` share: the executor, the time limit, and the line
-// that shows how far the planner is.
+// Options that `plan` and `sweep` share: the executor, the time limit, and the
+// progress line of the planner.
 #pragma once
 
 #include <chrono>
@@ -14,28 +14,29 @@
 
 namespace reprise::cli {
 
-// One executor of formats/convert/capabilities.h: "free", "tape",
+// Parses one executor of formats/convert/capabilities.h: "free", "tape",
 // "free:seeded_ok=1". INVALID_ARGUMENT for others.
 StatusOr<v1::Capabilities> ExecutorCapabilities(const std::string& name);
 
-// "5s", "500ms", "2m", or seconds without a unit. INVALID_ARGUMENT: not a
-// duration, not above 0, or above a day.
+// Parses "5s", "500ms", "2m", or seconds without a unit. INVALID_ARGUMENT: not
+// a duration, not above 0, or above a day.
 StatusOr<std::chrono::milliseconds> ParseTimeLimit(const std::string& text);
 
-// "0.1%" -> 0.001; 0 is 0. INVALID_ARGUMENT: no percentage from 0 to 1000.
+// Parses "0.1%" as 0.001, and "0". INVALID_ARGUMENT: not a percentage from 0 to
+// 1000.
 StatusOr<double> ParseGap(const std::string& text);
 
-// "planning  3.2 s  overhead 9.4 %  bound 8.3 %  gap 1.1 %"; overhead < 0: no
-// plan yet.
+// Returns "planning  3.2 s  overhead 9.4 %  bound 8.3 %  gap 1.1 %"; overhead <
+// 0 means no plan yet.
 std::string ProgressText(int64_t elapsed_ns, double overhead, double bound);
 
-// Watches one call of the planner: shows progress, ends it on Ctrl-C and at
-// the time limit. Must outlive the call.
+// Watches one call of the planner: shows progress, and ends the call on Ctrl-C
+// and at the time limit. Must outlive the call.
 class Watch {
  public:
   Watch(Console& console, std::chrono::milliseconds time_limit);
 
-  // Hooks the watch into the request.
+  // Installs the watch in the request.
   void Attach(planner::Request& request);
 
   double elapsed_ms() const;

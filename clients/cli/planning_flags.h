@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags that `plan`, `sweep` and `explain` share: who will run the plan,
-// how long and how hard to search. Checked once, then given to the planner in
-// this process or to the server.
+// The flags that `plan`, `sweep` and `explain` share: which executor will run
+// the plan, and how long and how hard to search. Checked once, then passed to
+// the planner in this process or to the server.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -19,14 +19,14 @@ namespace reprise::cli {
 struct PlanningOptions {
   v1::Capabilities capabilities;
   std::chrono::milliseconds time_limit{0};
-  // Given by the user: then it is used up, unless the gap is reached.
+  // Set by the user: then all of it is used, unless the gap is reached.
   bool has_time_limit = false;
   double target_gap = 0;
   uint64_t seed = 1;
   int threads = 1;
   planner::Strategy strategy = planner::Strategy::kAuto;
 
-  // Into a request to the planner; the capabilities are the task's.
+  // Copies the options into a request; the capabilities are the task's.
   void Apply(planner::Request& request) const;
   void Apply(v1::PlanRequest& request) const;
   void Apply(v1::SweepRequest& request) const;
@@ -36,11 +36,11 @@ class PlanningFlags {
  public:
   explicit PlanningFlags(const char* time_limit) : time_limit_(time_limit) {}
 
-  // Adds them to a verb; a curve has no strategy.
+  // Adds the flags to a verb; `sweep` has no strategy.
   void Define(CLI::App& verb, bool with_strategy);
 
-  // INVALID_ARGUMENT names the flag. A file is planned for `free`, a stored
-  // graph for `tape`, unless the flag says otherwise.
+  // Checks the flags. INVALID_ARGUMENT names the flag. Unless the flag says
+  // otherwise, a file is planned for `free` and a stored graph for `tape`.
   StatusOr<PlanningOptions> Check(bool is_file) const;
 
   const std::string& time_limit() const { return time_limit_; }

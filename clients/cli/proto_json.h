@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages as JSON for scripts: the field names of the proto, integers as
-// numbers (bytes and ns fit in 2^53; proto3 JSON would quote them), enums by
-// name, and every scalar present even when it is 0.
+// Protos as JSON for scripts: field names as in the proto, integers as numbers
+// (bytes and ns fit in 2^53; proto3 JSON would quote them), enums by name, and
+// every scalar present even if it is 0.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -11,7 +11,7 @@
 
 namespace reprise::cli {
 
-// On one line.
+// Returns JSON on one line.
 std::string ProtoToJson(const google::protobuf::Message& message);
 
 }  // namespace reprise::cli

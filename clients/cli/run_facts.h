@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a run's verdict is shown, and what `reprise show RUN` says beside it:
-// what was alive at the peak of a measured step, how the last window stands,
+// How a run's verdict is shown, and what `reprise show RUN` prints with it:
+// what was alive at the peak of a measured step, the state of the last window,
 // and what works in the job.
 #pragma once
 
@@ -11,10 +11,11 @@
 
 namespace reprise::cli {
 
-// Good only where everything held and was checked.
+// Returns kGood only if every promise was kept and checked.
 Tone ToneOf(const v1::Verdict& verdict);
 
-// The newest traced step without a plan; nothing where there is none.
+// Prints the peak of the newest traced step without a plan; nothing if there is
+// none.
 Status PrintMeasuredPeak(const v1::Run& run, const ServerClient& client,
                          Console& console);
 

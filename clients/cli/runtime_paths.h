@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a daemon and its jobs meet on this machine: at the places of
-// profiler/include/reprise_sockets.h (docs/command.md). `server.json` lies beside
-// the socket and says where the server listens.
+// The socket paths at which a daemon and its jobs meet, from
+// profiler/include/reprise_sockets.h (docs/command.md). `server.json` is next
+// to the socket and says where the server listens.
 #pragma once
 
 #include <string>
 
 namespace reprise::cli {
 
-// The socket of the service where the machine has one, else PrivateSocket().
+// The machine's service socket if it exists, else PrivateSocket().
 std::string AgentSocket();
-// Where a daemon of this user listens.
+// The path at which a daemon of this user listens.
 std::string PrivateSocket();
 std::string ServerFile();
 
-// libreprise_agent.so: REPRISE_AGENT, else the one of the build or installation
-// that this command belongs to. Empty: none is there.
+// Path of libreprise_agent.so: REPRISE_AGENT, else that of the build or
+// installation to which this command belongs. Empty if there is none.
 std::string AgentLibrary();
 
 // The folder that attaches Reprise to a Python program when it is first on
-// PYTHONPATH: REPRISE_LAUNCH, or the one in the source tree or the installation
-// that this command belongs to. Empty: none is there.
+// PYTHONPATH: REPRISE_LAUNCH, else that of the source tree or installation to
+// which this command belongs. Empty if there is none.
 std::string LaunchFolder();
 
 }  // namespace reprise::cli

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A daemon that nobody else sees: socket, store and spool in a folder of its
-// own, which goes with it.
+// A daemon that nothing else uses: socket, store and spool are in a temporary
+// folder that is removed with it.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ class ScratchDaemon {
   const std::string& socket() const { return daemon_.socket; }
   // HOST:PORT.
   std::string server() const;
-  // Of the token that its server asks for.
+  // The file with the token that its server requires.
   std::string token_file() const;
 
  private:
@@ -32,7 +32,7 @@ class ScratchDaemon {
   Daemon daemon_;
 };
 
-// The pid in the server.json beside a socket; 0: nobody says.
+// Returns the pid in the server.json next to a socket; 0 if unknown.
 pid_t DaemonPid(const std::string& socket);
 
 }  // namespace reprise::cli

@@ -6,8 +6,8 @@
 
 namespace reprise::cli {
 
-// Runs the server in this process until it is told to stop. `flags` are those
-// of reprised. Returns the exit code.
+// Runs the server in this process until it is stopped. `flags` are those of
+// reprised. Returns the exit code.
 int Serve(const std::vector<std::string>& flags);
 
 }  // namespace reprise::cli

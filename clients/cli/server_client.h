@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The server, seen from the command: finding it, calling it over gRPC, and
-// its errors as our Status. Plain text on loopback only: a server elsewhere is
-// reached over TLS, or through `ssh -L`.
+// The command's client for the server: finds it, calls it over gRPC, and
+// converts errors to Status. Plain text is used on loopback only: a server
+// elsewhere is reached over TLS, or through `ssh -L`.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -22,27 +22,27 @@ namespace reprise::cli {
 struct Endpoint {
   std::string target;  // "127.0.0.1:7070"
   std::string url;     // "http://127.0.0.1:7070", for the page
-  std::string token;   // what the server asks for; empty: not known
+  std::string token;   // what the server requires; empty: unknown
   bool tls = false;
   std::string ca;      // file; empty: those of the machine
-  std::string pinned;  // file of the one certificate that is trusted instead
+  std::string pinned;  // the only certificate to trust, a file
   std::string certificate;
   std::string key;
 
-  // The page below `path` ("/runs/1"). With the token the link opens in every
-  // browser of this machine: for a person's eyes, never for a log.
+  // Returns the URL of the page at `path` ("/runs/1"). With the token, the link
+  // opens in every browser on this machine: show it to a person, never log it.
   std::string Page(const std::string& path, bool with_token) const;
 };
 
-// --server, else REPRISE_SERVER, else server.json beside the agent's socket;
-// with the token of --token-file, else REPRISE_TOKEN_FILE, else of the file
-// that server.json names, where it speaks of the same server.
+// Finds the server: --server, else REPRISE_SERVER, else server.json next to the
+// agent's socket. The token is from --token-file, else REPRISE_TOKEN_FILE, else
+// from the file that server.json names if it describes the same server.
 // INVALID_ARGUMENT: not HOST:PORT, or not a loopback address; UNAVAILABLE: no
 // server is known; NOT_FOUND and others: the token's file cannot be read.
 StatusOr<Endpoint> FindServer(const Globals& globals);
 
-// "host:port", "http://host:port" or "https://host:port". INVALID_ARGUMENT as
-// FindServer.
+// Parses "host:port", "http://host:port" or "https://host:port".
+// INVALID_ARGUMENT as FindServer.
 StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
 class ServerClient {
@@ -50,19 +50,20 @@ class ServerClient {
   // UNAVAILABLE: nothing answers there within two seconds.
   static StatusOr<ServerClient> Connect(const Globals& globals);
 
-  // As Connect; where no server was named and none runs, a private daemon is
-  // started for what is stored here. Where nothing is, that takes `to_store`.
+  // Like Connect, but if no server was named and none runs, starts a private
+  // daemon on the data stored here. If nothing is stored, only `to_store`
+  // starts one.
   static StatusOr<ServerClient> ConnectOrStart(const Globals& globals,
                                                bool to_store = false);
 
   const Endpoint& endpoint() const { return endpoint_; }
-  // For streams that go up (formats/import).
+  // For client-streaming calls (formats/import).
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
 
   // Each waits at most ten seconds for its answer.
   StatusOr<v1::ServerStatus> GetStatus() const;
   StatusOr<v1::Run> GetRun(const std::string& run_id) const;
-  // The newest first, at most `limit`.
+  // Newest first, at most `limit`.
   StatusOr<v1::ListRunsResponse> ListRuns(uint32_t limit) const;
   StatusOr<v1::GetMomentsResponse> GetMoments(const std::string& run_id) const;
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
@@ -73,15 +74,16 @@ class ServerClient {
                                          uint32_t steps,
                                          uint64_t at_step) const;
 
-  // The records of the newest traced step, part by part.
+  // Passes on the records of the newest traced step, part by part.
   Status ReadStep(const std::string& run_id, bool planned,
                   const std::function<void(const v1::StepPart&)>& take) const;
 
-  // Shows progress on the console; Ctrl-C asks for the best plan so far.
+  // Plans on the server and shows progress on the console. Ctrl-C asks for the
+  // best plan so far.
   StatusOr<v1::Plan> Plan(const v1::PlanRequest& request,
                           Console& console) const;
-  // Calls `on_point` per point, largest budget first; Ctrl-C ends the stream
-  // after the points so far.
+  // Calls `on_point` for every point, largest budget first. Ctrl-C ends the
+  // stream after the points so far.
   Status Sweep(
       const v1::SweepRequest& request,
       const std::function<void(const v1::TradeoffPoint&)>& on_point) const;

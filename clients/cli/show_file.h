@@ -7,9 +7,8 @@
 
 namespace reprise::cli {
 
-// Shows a step graph or a plan file without a server. A plan is checked
-// against its graph by the evaluator where the graph is found. Returns the
-// exit code.
+// Shows a step graph or plan file without a server. If the plan's graph is
+// found, the evaluator checks the plan against it. Returns the exit code.
 int ShowFile(const std::string& path, const Globals& globals, Console& console);
 
 }  // namespace reprise::cli

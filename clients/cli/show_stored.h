@@ -8,8 +8,8 @@
 
 namespace reprise::cli {
 
-// Shows a run, or, where there is no such run, the plan with this id. `open`
-// opens the run's page. Returns the exit code.
+// Shows a run or, if there is no such run, the plan with this id. `open` opens
+// the run's page. Returns the exit code.
 int ShowStored(const std::string& id, bool open, const ServerClient& client,
                const Globals& globals, Console& console);
 

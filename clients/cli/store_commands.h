@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The verbs of the store's owner.
+// The verbs for administering the store.
 #pragma once
 
 #include <memory>

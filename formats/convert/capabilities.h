@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an executor can do, as text, as proto and as the planner sees it.
+// What an executor can do: as text, as proto, and as the planner's struct.
 //
-// An agent announces its executors in order of preference, comma-separated;
+// An agent announces its executors in order of preference, separated by commas;
 // each is a name and the keys that differ from its preset:
 //
 //   tape:seeded_ok=1:ns_per_op=9000,graph
@@ -16,11 +16,11 @@
 //   once     once       yes            no      no          no          eager
 //   nested   nested     yes            no      no          no          eager
 //
-// `region` runs regions that do not nest; region:max_runs=0 lets them.
+// `region` runs regions that do not nest; region:max_runs=0 allows nesting.
 //
-// `free`, `once` and `nested` are no executors but what there is for each kind
-// under the reference semantics: the schedules of the file format.
-// Presets and keys say what the executor *can* do; the planner obeys all.
+// `free`, `once` and `nested` are not executors: they are the reference
+// semantics of each kind of schedule in the file format. Presets and keys say
+// what the executor *can* do; the planner obeys all of them.
 #pragma once
 
 #include <string>
@@ -32,16 +32,16 @@
 
 namespace reprise::formats {
 
-// The first executor in the text that has a preset, with its keys. Empty text
-// is `free`. INVALID_ARGUMENT: no known executor in it, or a key or a value of
-// the chosen one cannot be read.
+// Parses the first executor in the text that has a preset, with its keys. Empty
+// text means `free`. INVALID_ARGUMENT: no executor is known, or a key or value
+// of the chosen one is not.
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text);
 
-// "tape, graph, ..., once and nested": the presets, for error messages.
+// Returns the presets for error messages: "tape, graph, ..., once and nested".
 std::string KnownExecutors();
 
 // INVALID_ARGUMENT: a number is negative or too large. An unspecified free
-// policy is the one of the executor's preset.
+// policy means that of the executor's preset.
 StatusOr<planner::Capabilities> ToPlanner(const v1::Capabilities& proto);
 
 }  // namespace reprise::formats

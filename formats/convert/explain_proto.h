@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The planner's explanation with the names people know.
+// Converts the planner's explanation to a proto, with the names that people
+// know.
 #pragma once
 
 #include "planner/explain/explain.h"
@@ -8,19 +9,20 @@
 
 namespace reprise::formats {
 
-// Storages largest first. `reserve_bytes` is what is held back inside the
-// budget: sums that contain static memory are shown with it.
+// Converts an explanation; storages are ordered by size, largest first.
+// `reserve_bytes` is the reserve within the budget: sums that contain static
+// memory include it.
 v1::Explanation ToProto(const planner::StepGraph& graph,
                         const planner::Explanation& from,
                         int64_t reserve_bytes);
 
-// Fields that the explanation looks at, from a Plan that was stored or read
-// from a file. `schedule` must have passed the evaluator.
+// Returns the fields of a plan that an explanation needs, from a Plan that was
+// stored or read from a file. `schedule` must have passed the evaluator.
 planner::Plan ToPlanner(const v1::Plan& from, planner::Schedule schedule,
                         const planner::Evaluation& evaluation,
                         int64_t reserve_bytes);
 
-// "one more GiB saves 1.2 ms"; empty where the budget costs nothing.
+// Returns "one more GiB saves 1.2 ms"; empty if the budget costs no time.
 std::string PriceText(double price_ns_per_byte);
 
 }  // namespace reprise::formats

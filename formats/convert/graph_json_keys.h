@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every key of `reprise.graph/1`: where it stands, what it holds, and whether
-// it must be there. Keys are named as the fields of graph.proto, so that the
-// reader sets them by name.
+// Every key of `reprise.graph/1`: where it may occur, what it holds, and
+// whether it is required. Keys have the names of the fields in graph.proto, so
+// the reader sets fields by name.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@ namespace reprise::formats::graph_json {
 
 enum class Place { kRoot, kStorages, kStorage, kOps, kOp, kTensors, kTensor };
 
-// What a key holds. Lists of ids and of sizes are places without keys.
+// The type of a key's value. Lists of ids and of sizes are places without keys.
 enum class Type {
   kText,
   kBytes,
@@ -77,7 +77,7 @@ inline constexpr Key kKeys[] = {
     {Place::kTensor, "shape", Type::kSizes, false},
 };
 
-// Indexed by Type, for error messages.
+// What each Type expects, for error messages. Indexed by Type.
 inline constexpr const char* kWanted[] = {
     "a string",          "an integer",        "an integer",
     "true or false",     "a phase",           "a kind",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The words of `reprise.graph/1` for the enums of graph.proto, by number.
+// The words of `reprise.graph/1` for the enums of graph.proto, indexed by
+// number.
 #pragma once
 
 #include <span>
@@ -17,7 +18,7 @@ inline constexpr std::string_view kCategoryNames[] = {
     "",      "parameter", "gradient",      "optimizer_state", "activation",
     "input", "temporary", "communication", "unknown"};
 
-// 0: there is no such word.
+// Returns the number of a word; 0 if there is no such word.
 inline int NumberOf(std::span<const std::string_view> names,
                     std::string_view word) {
   for (size_t i = 1; i < names.size(); ++i) {
@@ -26,14 +27,14 @@ inline int NumberOf(std::span<const std::string_view> names,
   return 0;
 }
 
-// Empty for a number without a word.
+// Returns the word of a number, or an empty string.
 inline std::string_view WordOf(std::span<const std::string_view> names,
                                int number) {
   if (number < 0 || number >= static_cast<int>(names.size())) return "";
   return names[static_cast<size_t>(number)];
 }
 
-// "a, b or c", for error messages.
+// Lists the words for error messages: "a, b or c".
 inline std::string Known(std::span<const std::string_view> names) {
   std::string text;
   for (size_t i = 1; i < names.size(); ++i) {

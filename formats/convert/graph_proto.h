@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Step graphs between the wire and the planner.
+// Converts step graphs between the proto and the planner's struct.
 //
-// A StepGraph proto comes from a socket, an RPC or a file and is hostile: ids
-// must equal positions, every reference must be in range, enums must be known,
-// and the planner's own `Validate` must accept the result. The first thing
-// that is wrong is named as in the proto: `ops[17].reads[2]: ...`.
+// A StepGraph proto comes from a socket, an RPC or a file and is not trusted:
+// ids must equal positions, every reference must be in range, enums must be
+// known, and the planner's own `Validate` must accept the result. Errors name
+// the first wrong field as the proto does: `ops[17].reads[2]: ...`.
 #pragma once
 
 #include <string_view>
@@ -16,14 +16,15 @@
 
 namespace reprise::formats {
 
-// Most ops, and most storages, of a graph that is accepted.
+// The limit for the ops, and for the storages, of a graph.
 inline constexpr int kMaxGraphItems = 4'000'000;
 
-// INVALID_ARGUMENT, naming the field. An unspecified phase or kind is refused;
-// an unspecified category becomes unknown.
+// Checks and converts a graph. INVALID_ARGUMENT, naming the field. An
+// unspecified phase or kind is an error; an unspecified category becomes
+// unknown.
 StatusOr<planner::StepGraph> ToPlanner(const v1::StepGraph& proto);
 
-// The fields the planner knows.
+// Returns the fields that the planner knows.
 v1::StepGraph ToProto(const planner::StepGraph& graph);
 
 // Parses a serialized StepGraph and checks it as ToPlanner does.

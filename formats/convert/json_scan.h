@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// First look at a JSON text from outside: is it JSON at all, is it of sane
-// depth, and what does it say it is? Runs in constant memory, so that a
-// hostile file is refused before anything is built from it.
+// Scans a JSON text from outside: is it valid JSON, is its depth reasonable,
+// and what kind of file is it? Uses constant memory, so that a hostile file is
+// rejected before anything is built from it.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace reprise::formats {
 
-// Deepest nesting that is accepted; our own files need 4.
+// The deepest nesting that is accepted; Reprise's own files need 4.
 inline constexpr int kMaxJsonDepth = 64;
 
 struct JsonScan {
-  // Value of the top-level key "format"; empty where absent.
+  // Value of the top-level key "format"; empty if absent.
   std::string format;
   bool has_format = false;
   bool has_schedule = false;  // a top-level key of a plan

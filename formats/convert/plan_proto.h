@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a request about a stored graph to the planner's question, and from its
-// answer to the Plan that is stored, sent to the job and shown.
+// Turns a request about a stored graph into the planner's request, and the
+// planner's answer into the Plan that is stored, sent to the job and shown.
 //
-//   MakeTask    budget text -> bytes; what the model cannot see is held back
+//   MakeTask    budget text -> bytes; subtracts what the model cannot see
 //   ToProto     planner::Plan -> v1::Plan with names, timeline, sentence, id
-//   ToSchedule  v1::Plan -> schedule, for the evaluator, from hostile protos
+//   ToSchedule  v1::Plan (not trusted) -> schedule, for the evaluator
 //
 // Memory that is real but not in the graph (allocator rounding, a framework's
 // own buffers) is the *reserve*: the job's measured peak minus the evaluator's
 // peak of the same program, never negative, plus what later measurements add.
-// The planner gets budget - reserve; every figure shown to people includes it.
+// The planner gets budget - reserve; every figure shown to people includes the
+// reserve.
 #pragma once
 
 #include <cstdint>
@@ -24,48 +25,49 @@
 
 namespace reprise::formats {
 
-// A question for the planner, and what its answer has to be labelled with.
+// A request for the planner, and the labels that its answer needs.
 struct Task {
   planner::StepGraph graph;
-  planner::Request request;  // budget_bytes: what is left after the reserve
+  planner::Request request;  // budget_bytes: budget less reserve
 
   std::string graph_id;  // 16 hex digits
   std::string structure;
-  std::string budget;  // as asked
+  std::string budget;  // as the user wrote it
   int64_t budget_bytes = 0;
   int64_t reserve_bytes = 0;
   v1::Capabilities capabilities;
-  // Without a plan: as measured by the job, else by the evaluator.
+  // Peak without a plan: as measured by the job, else by the evaluator.
   int64_t base_peak_bytes = 0;
   int64_t measured_step_ns = 0;  // 0: not measured
   uint32_t replan = 0;
 };
 
-// `extra_reserve` is held back on top of the measured difference.
+// Builds the task. `extra_reserve` is added to the measured difference.
 //
-// INVALID_ARGUMENT: the graph or the capabilities are not valid, or the budget
-// cannot be read, is not positive, or needs a device that is not known.
+// INVALID_ARGUMENT: the graph or the capabilities are invalid, or the budget
+// cannot be parsed, is not positive, or needs an unknown device.
 StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
                         const std::string& budget,
                         const v1::Capabilities& capabilities,
                         int64_t extra_reserve = 0, int64_t device_bytes = 0,
                         int64_t device_free_bytes = 0);
 
-// The whole answer: decisions, schedule, predicted timeline, sentence, id.
-// `plan` must be the planner's answer to `task`.
+// Builds the complete answer: decisions, schedule, predicted timeline,
+// sentence, id. `plan` must be the planner's answer to `task`.
 v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms);
 
-// Digest of graph, budget, schedule and capabilities: equal plans have equal
-// ids wherever and whenever they are made.
+// Returns the digest of graph, budget, schedule and capabilities: equal plans
+// have equal ids, wherever and whenever they are made.
 std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities);
 
-// INVALID_ARGUMENT: an entry names no op or storage of `graph`. Whether the
-// schedule is valid is the evaluator's to say.
+// INVALID_ARGUMENT: an entry names no op or storage of `graph`. Does not check
+// that the schedule is valid; the evaluator does.
 StatusOr<planner::Schedule> ToSchedule(const v1::Plan& plan,
                                        const planner::StepGraph& graph);
 
-// INVALID_ARGUMENT unless a schedule of `graph` is what an executor with
-// regions (capabilities.execution) does under the plan's regions and levels.
+// Checks that a schedule of `graph` is what an executor with regions
+// (capabilities.execution) does under the plan's regions and levels.
+// INVALID_ARGUMENT otherwise.
 Status CheckRegions(const v1::Plan& plan, const planner::StepGraph& graph,
                     const planner::Schedule& schedule,
                     const planner::Capabilities& capabilities);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The certificate of a plan as JSON: the key `proof` of `reprise.plan/1`
+// The certificate of a plan as JSON: the value of "proof" in `reprise.plan/1`
 // (docs/formats.md).
 #pragma once
 
@@ -14,8 +14,7 @@ namespace reprise::formats {
 
 std::string WriteProof(const v1::Certificate& certificate);
 
-// INVALID_ARGUMENT names the key. Whether it proves anything is the verifier's
-// to say.
+// INVALID_ARGUMENT names the key. Does not check the proof; the verifier does.
 StatusOr<v1::Certificate> ReadProof(const nlohmann::json& proof);
 
 }  // namespace reprise::formats

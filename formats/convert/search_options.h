@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How hard and in which way to search: the fields that PlanRequest and
-// SweepRequest share, checked and handed to the planner.
+// The search options that PlanRequest and SweepRequest share: checks them and
+// passes them to the planner.
 #pragma once
 
 #include "base/status.h"
@@ -10,7 +10,7 @@
 
 namespace reprise::formats {
 
-// INVALID_ARGUMENT names the field.
+// Copies the options. INVALID_ARGUMENT names the field.
 Status ApplySearchOptions(const v1::PlanRequest& from, planner::Request& to);
 Status ApplySearchOptions(const v1::SweepRequest& from, planner::Request& to);
 

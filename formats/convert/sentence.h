@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The verdict in one sentence; where it is a refusal, refusal.h has the words.
-// The page and the command print it letter for letter; the Python package,
-// which must have one without a server too, makes the same of the same reports
-// (tests/fixtures/verdicts.json holds both to it).
+// The verdict in one sentence; refusal.h has the words of a refusal. The page
+// and the command print it verbatim. The Python package, which needs the
+// sentence without a server too, computes the same one from the same reports;
+// tests/fixtures/verdicts.json checks both.
 //
 //   It fits in 8.0 GiB.  Peak 7.9 GiB (was 14.2 GiB)   Step 412 ms (+11.3 %)
 //     proven optimal
@@ -13,17 +13,18 @@
 //   No plan found for 3.0 GiB yet: at least 2.8 GiB are needed, a plan is known
 //     for 3.2 GiB.
 //
-// and, once a run was measured under the plan, with this appended:
+// If a run was measured under the plan, this is appended:
 //
 //    Measured 7.8 GiB (-0.9 %), 415 ms (+0.7 %), gradients bit for bit equal
 //     in 3 checks.
 //
-// and with whatever else a reader would otherwise be misled about: steps over
-// the budget, steps without a plan that were, steps that left the plan, a plan
-// withdrawn, refused or missing, a job that died.
+// and so is whatever a reader would otherwise be misled about: steps over the
+// budget, steps that should have had a plan but had none, steps that left the
+// plan, a plan that was withdrawn, refused or missing, a job that died.
 //
-// (each on one line). What is needed is rounded up, so that typing the printed
-// number is never refused, and a proof is claimed only where there is one.
+// Each sentence is one line. The bytes needed are rounded up, so that the
+// printed number, typed as a budget, is never refused. Optimality is claimed
+// only if it is proven.
 #pragma once
 
 #include <cstdint>
@@ -34,31 +35,34 @@
 
 namespace reprise::formats {
 
-// From the plan's figures; `measured_step_ns` is the job's own step time
-// without a plan (0 where unknown): the plan's extra time is added to it.
+// Returns the sentence of a plan. `measured_step_ns` is the job's own step time
+// without a plan (0: unknown); the plan's extra time is added to it.
 std::string PlanSentence(const v1::Plan& plan, int64_t measured_step_ns = 0);
 
-// Where the plan that a strategy stands for does not fit: what it needs.
+// Returns the sentence for a plan of this strategy that does not fit: what it
+// needs.
 std::string StrategySentence(std::string_view strategy, const v1::Plan& plan);
 
-// The plan's sentence, the measured part once `verdict` has planned steps, and
-// what else is to be said. Of an empty plan: why there is none. `processes`:
-// those whose steps without a plan are counted, as the ranks of a job.
+// Returns the sentence of a run: the plan's sentence, the measured part if
+// `verdict` has planned steps, and what else must be said. For an empty plan it
+// says why there is none. `processes` is the number of those whose steps
+// without a plan are counted, such as the ranks of a job.
 std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
                         size_t processes = 1);
 
-// Why a feasible = false plan is none: proven, or ended without an answer.
+// Returns whether an infeasible plan is not proven to be so: the search ended
+// without an answer.
 bool Undecided(const v1::Plan& plan);
 
-// A budget and what is needed instead, in bytes where rounding makes them look
-// alike.
+// A budget and the bytes needed, as text; exact bytes if rounding would make
+// them look alike.
 struct BytesPair {
   std::string budget;
   std::string needed;
 };
 BytesPair BudgetAndNeeded(int64_t budget, int64_t needed);
 
-// As FormatBytes, rounded up: "3.1 GiB" for 3.01 GiB.
+// Like FormatBytes, but rounded up: "3.1 GiB" for 3.01 GiB.
 std::string FormatBytesUp(int64_t bytes);
 
 }  // namespace reprise::formats

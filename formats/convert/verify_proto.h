@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Certificates between the verifier's structs and the protos, and what the
-// verifier says of a plan: the command's `verify` and the API's Verify.
+// Converts certificates between the verifier's structs and the protos, and runs
+// the verifier on a plan, for the command `verify` and the API's Verify.
 #pragma once
 
 #include "base/status.h"
@@ -16,8 +16,8 @@ void ToProto(const verify::Certificate& from, const verify::Executor& executor,
 verify::Certificate ToCertificate(const v1::Certificate& from);
 verify::Executor ToExecutor(const v1::Certificate& from);
 
-// Checks what the plan says. `otherwise`: the executor of plans that hold no
-// certificate, which can only be walked.
+// Checks the claims of a plan. `otherwise` is the executor to assume for a plan
+// without a certificate, whose schedule can only be evaluated.
 v1::Verification VerifyPlan(const planner::StepGraph& graph,
                             const v1::Plan& plan,
                             const verify::Executor& otherwise);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A timeline as a PyTorch memory snapshot: what pytorch.org/memory_viz opens,
-// and formats/import/snapshot.h reads. A pickle of plain data of protocol 4, the
-// newest that every viewer reads.
+// A timeline as a PyTorch memory snapshot, which pytorch.org/memory_viz and
+// formats/import/snapshot.h can read. It is a pickle of plain data with
+// protocol 4, the newest that all viewers read.
 //
-// What is alive all the time is one block of its own, there from before the
-// first event to the end.
+// Static memory is a single block, allocated before the first event and never
+// freed.
 #pragma once
 
 #include <string>

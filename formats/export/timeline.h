@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One step as it is exported: what ran when, what was allocated when, and the
-// bytes alive in between. Predicted ones come from the evaluator's walk over a
-// schedule, measured ones from a traced step's records.
+// One step for export: which ops ran when, what was allocated when, and the
+// bytes alive in between. A predicted timeline comes from the evaluator's walk
+// over a schedule, a measured one from the records of a traced step.
 //
-//   predicted: at every op its memory is what the evaluator says, to the byte;
-//              addresses are made up (first fit), so that nothing overlaps
-//   measured:  as recorded; op slices where ops were traced
+//   predicted: at every op, memory is what the evaluator says, to the byte;
+//              addresses are made up (first fit) so that nothing overlaps
+//   measured:  as recorded; op slices if ops were traced
 #pragma once
 
 #include <cstdint>
@@ -27,18 +27,18 @@ struct ExportOp {
   std::string phase;  // "forward", "kernel", ...
   int64_t start_ns = 0;
   int64_t duration_ns = 0;
-  uint32_t track = 0;  // ops of a thread or stream: slices that nest
+  uint32_t track = 0;  // thread or stream; its slices nest
   int run = 0;         // 1 for the second run of an op of a plan
 };
 
-// An allocation (bytes > 0) or the end of one (bytes < 0), in order.
+// An allocation (bytes > 0) or a free (bytes < 0), in order.
 struct ExportEvent {
   int64_t time_ns = 0;
   uint64_t address = 0;
   int64_t bytes = 0;
-  uint32_t what = 0;  // in ExportTimeline.names
+  uint32_t what = 0;  // index into ExportTimeline.names
   uint32_t where = 0;
-  uint32_t track = 0;  // as of ExportOp
+  uint32_t track = 0;  // as in ExportOp
 };
 
 struct ExportPoint {
@@ -49,25 +49,25 @@ struct ExportPoint {
 struct ExportTimeline {
   std::string title;  // "predicted", "measured without a plan", ...
   int64_t duration_ns = 0;
-  // Alive all the time, below everything else.
+  // Alive throughout, below everything else.
   int64_t static_bytes = 0;
   std::vector<ExportOp> ops;
   std::vector<ExportEvent> events;
-  // The bytes alive from each time on, static ones included.
+  // The bytes alive from each time on, including static memory.
   std::vector<ExportPoint> curve;
   std::vector<std::string> names;  // [0] is ""
 
   int64_t PeakBytes() const;
 };
 
-// Of a schedule that is valid. `reserve_bytes`: what the plan holds back on
-// top; it counts as static.
+// Returns the timeline of a valid schedule. `reserve_bytes` is the plan's
+// reserve; it counts as static.
 StatusOr<ExportTimeline> PredictedTimeline(
     std::string title, const planner::StepGraph& graph,
     const planner::Schedule& schedule,
     const planner::Capabilities& capabilities, int64_t reserve_bytes);
 
-// Takes the parts of ReadStep in order.
+// Builds a timeline from the parts of ReadStep, in order.
 class MeasuredTimeline {
  public:
   explicit MeasuredTimeline(std::string title);

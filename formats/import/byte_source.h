@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file as a stream of bytes, read in blocks of 64 KiB: what is imported may
-// be larger than memory. A gzipped file is unpacked on the way where zlib was
-// there when this was built. Positions count unpacked bytes.
+// A file as a stream of bytes, read in blocks of 64 KiB, because imported files
+// may be larger than memory. A gzipped file is unpacked while it is read, in
+// builds with zlib. Positions count unpacked bytes.
 #pragma once
 
 #include <cstddef>
@@ -20,27 +20,28 @@ namespace reprise::formats {
 
 class ByteSource {
  public:
-  // NOT_FOUND, or FAILED_PRECONDITION: a folder, unreadable, or gzipped where
-  // that cannot be unpacked.
+  // NOT_FOUND; FAILED_PRECONDITION: a folder, unreadable, or gzipped in a build
+  // without zlib.
   static StatusOr<ByteSource> OpenFile(const std::string& path);
-  // Over bytes that outlive it.
+  // Reads from memory, which must outlive the source.
   static ByteSource Over(std::string_view bytes);
 
   ByteSource(ByteSource&&) = default;
   ByteSource& operator=(ByteSource&&) = default;
 
-  // Called with every block, with how much of the file (as it lies there,
-  // packed) was read by then; what is not OK ends the source with that status.
+  // Sets a function that is called after every block with the number of file
+  // bytes (packed, if the file is) read so far. If it returns an error, the
+  // source ends with that status.
   void Watch(std::function<Status(uint64_t file_bytes)> watch) {
     watch_ = std::move(watch);
   }
 
-  // The next byte, or -1 at the end or after an error.
+  // Returns the next byte, or -1 at the end or after an error.
   int Next() {
     if (at_ == end_ && !Fill()) return -1;
     return static_cast<unsigned char>(*at_++);
   }
-  // False when fewer than `size` bytes are left.
+  // Reads `size` bytes. Returns false if fewer are left.
   bool Read(char* out, size_t size) {
     while (size > 0) {
       if (at_ == end_ && !Fill()) return false;
@@ -53,11 +54,11 @@ class ByteSource {
     return true;
   }
 
-  // Bytes given out so far.
+  // Bytes returned so far.
   uint64_t position() const {
     return filled_ - static_cast<uint64_t>(end_ - at_);
   }
-  // Why the end came: OK at the end of the file, else what went wrong.
+  // OK after the end of the file, otherwise the error that ended the source.
   const Status& status() const { return status_; }
 
  private:

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A file of whatever kind becomes a run: the one way in, of `reprise import`
-// and of a file dropped on the page.
+// Turns a file of any supported kind into a run, for `reprise import` and for a
+// file dropped on the page.
 //
 //   0x80 ...               memory snapshot (pickle)   ─▶ timeline
 //   { "traceEvents": ...   profiler trace             ─▶ timeline, step graph
 //   { "ops": ... or .pb    step graph                 ─▶ step graph
 //   { "reprise.plan/1"     plan: refused, with what to do instead
 //
-// What a file is, is read from its first bytes, not from its name (but for
-// .pb, which has none that tell). Any of them may be gzipped. Memory is bounded
-// as in snapshot.h and trace.h; a step graph is read whole, up to 64 MiB.
+// The kind is determined from the first bytes, not from the name (except for
+// .pb, which has no signature). Any of them may be gzipped. Memory is bounded
+// as in snapshot.h and trace.h; a step graph of up to 64 MiB is read whole.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -31,7 +31,7 @@
 namespace reprise::formats {
 
 struct ImportOptions {
-  std::string file;  // its name, at the head of errors
+  std::string file;  // name of the file, for errors
   std::string name;  // of the run
   std::optional<int> device;
   std::optional<int64_t> step;
@@ -39,22 +39,24 @@ struct ImportOptions {
 
 class ImportedFile {
  public:
-  // One sentence that begins with the file's name: what is wrong and where.
-  // Codes as Snapshot::Open, Trace::Open and ReadGraphText.
+  // Reads the file. Errors are one sentence that begins with the file's name
+  // and says what is wrong and where. Codes as Snapshot::Open, Trace::Open and
+  // ReadGraphText.
   static StatusOr<ImportedFile> Read(const OpenSource& open,
                                      const ImportOptions& options);
 
   const MemorySummary& summary() const;
-  // A step graph alone has no memory events.
+  // False for a step graph, which has no memory events.
   bool has_memory() const { return snapshot_ || trace_; }
-  // Null: a memory snapshot.
+  // Null for a memory snapshot.
   const v1::StepGraph* graph() const { return graph_ ? &*graph_ : nullptr; }
 
-  // Sends it as a run, and its step graph with it, over a channel to a server.
-  // Codes are the server's and those of reading on.
+  // Sends it as a run, with its step graph, to the server of `channel`. Codes
+  // are the server's, and those of reading the file again.
   Status Send(const std::shared_ptr<grpc::Channel>& channel,
               const RunIdentity& identity) const;
-  // Neighbouring events come together as the run has too many.
+  // Returns whether neighbouring events are merged because a run cannot hold
+  // all.
   bool folds() const;
 
  private:
@@ -69,7 +71,7 @@ class ImportedFile {
   MemorySummary graph_summary_;  // of a step graph alone
 };
 
-// Who sends: this machine, now, under new ids.
+// Returns the identity for an import: this machine, the current time, new ids.
 RunIdentity NewIdentity();
 
 }  // namespace reprise::formats

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which of our readers a JSON file is for, from its first top-level keys: a
-// trace may be larger than memory, so it is not parsed to find out.
+// Determines which reader a JSON file needs from its first top-level keys. A
+// trace may be larger than memory, so the file is not parsed for this.
 #pragma once
 
 #include "formats/import/byte_source.h"
@@ -10,8 +10,8 @@ namespace reprise::formats {
 
 enum class JsonKind { kTrace, kGraph, kPlan };
 
-// Reads at most 1 MiB of `source`. A file that does not say is taken for a
-// trace, whose reader then says what is missing.
+// Reads at most 1 MiB of `source`. An unrecognised file is treated as a trace,
+// whose reader then says what is missing.
 JsonKind KindOfJson(ByteSource& source);
 
 }  // namespace reprise::formats

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The machine that a pickle is a program for: a stack of values, marks on it,
-// and a memo of what may be referred to again. What an instruction does to them
-// is here; which instructions there are, and which are refused, is in
-// pickle_reader.cc, the only one to include this.
+// The stack machine that executes a pickle: a stack of values, marks on it, and
+// a memo of values that can be referred to again. This file has the effects of
+// the instructions; pickle_reader.cc, the only file that includes it, decides
+// which instructions are allowed.
 #pragma once
 
 #include <bit>
@@ -50,7 +50,7 @@ class PickleMachine {
   using Kind = PickleValue::Kind;
 
   static constexpr size_t kMostStack = size_t{1} << 22;
-  // About what a place in a hash table takes.
+  // Estimated size of an entry in a hash table.
   static constexpr int64_t kPlaceBytes = 64;
 
   Status Wrong(std::string_view what) const {
@@ -65,7 +65,7 @@ class PickleMachine {
         StrCat("byte ", source_.position(), ": the pickle ends too early"));
   }
 
-  // Bytes of all values, and of the memo's places for kept lists.
+  // Bytes of all values and of the memo's entries for kept lists.
   int64_t Held() const {
     return PickleNode::held_bytes - held_before_ + kept_places_ * kPlaceBytes;
   }
@@ -93,7 +93,7 @@ class PickleMachine {
     return OkStatus();
   }
 
-  // LONG1: an integer of any length, least byte first, of two's complement.
+  // LONG1: an integer of any length, little-endian, two's complement.
   Status ReadLong() {
     uint64_t size = 0;
     RETURN_IF_ERROR(ReadUnsigned(1, size));
@@ -121,7 +121,7 @@ class PickleMachine {
   Status ReadFloat() {
     uint64_t raw = 0;
     RETURN_IF_ERROR(ReadUnsigned(8, raw));
-    uint64_t bits = 0;  // it is written highest byte first
+    uint64_t bits = 0;  // stored big-endian
     for (int i = 0; i < 8; ++i) bits = bits << 8 | ((raw >> (8 * i)) & 0xff);
     stack_.push_back(PickleValue::Float(std::bit_cast<double>(bits)));
     return OkStatus();
@@ -136,7 +136,7 @@ class PickleMachine {
     }
     PickleValue value = PickleValue::Node(kind);
     std::string& text = value.node().text;
-    // In pieces: a length is believed only as far as there are bytes.
+    // In pieces: the stated length is not trusted beyond the bytes that exist.
     while (text.size() < size) {
       const size_t old = text.size();
       const size_t some = std::min<size_t>(size - old, 64 << 10);
@@ -150,7 +150,7 @@ class PickleMachine {
 
   // ---- Containers ----------------------------------------------------------
 
-  // Position of the topmost mark.
+  // Finds the position of the topmost mark.
   Status FindMark(size_t& out) const {
     for (size_t i = stack_.size(); i-- > 0;) {
       if (stack_[i].kind() == Kind::kMark) {
@@ -211,7 +211,7 @@ class PickleMachine {
     return OkStatus();
   }
 
-  // Where a list that is being filled belongs:
+  // Determines where a list that is being filled belongs:
   //   ... key list                     nested 0
   //   ... key outer [mark other ...] list   nested 1
   bool Spot(size_t at, PickleSpot& spot) const {
@@ -241,7 +241,8 @@ class PickleMachine {
             .position = stack_[outer].items().size() + before};
     return true;
   }
-  // Lists of a list that are looked through: devices of a machine.
+  // Limit for how many lists are searched within a list, such as one per
+  // device.
   static constexpr size_t kMostLists = 1024;
 
   void Forget(const PickleValue& value, bool top) {
@@ -266,8 +267,9 @@ class PickleMachine {
     }
   }
 
-  // Leaves one list in the memo for all that hold the same items. False: it is
-  // not in the memo, or what is kept already takes half of what may be held.
+  // Keeps one list in the memo for all lists with the same items. Returns false
+  // if the list is not in the memo, or if kept lists already take half of the
+  // limit.
   bool Keep(const PickleValue& list) {
     PickleNode& node = list.node();
     if (node.kept) return true;
@@ -279,7 +281,7 @@ class PickleMachine {
     }
     std::string items;
     for (const PickleValue& item : node.items) {
-      // Others are forgotten with their list.
+      // Other dicts are forgotten together with their list.
       if (!item.is_dict() || item.node().depth > 0 ||
           item.Find(limits_.shared_dict) == nullptr) {
         return false;
@@ -322,7 +324,8 @@ class PickleMachine {
     return OkStatus();
   }
 
-  // A new container of everything above `first`.
+  // Replaces everything from `drop_to` on by a new container of the values from
+  // `first` on.
   Status Gather(Kind kind, size_t first, size_t drop_to) {
     PickleValue made = PickleValue::Node(kind);
     for (size_t i = first; i < stack_.size(); ++i) {
@@ -350,7 +353,7 @@ class PickleMachine {
     next_memo_ = std::max(next_memo_, index + 1);
     PickleValue& value = stack_.back();
     if (!value.is_node()) {
-      // Only what can be shared is worth a place; Python remembers no others.
+      // Python never memoizes numbers, only values that can be shared.
       return Wrong("a number is remembered, which Python does not do");
     }
     if (value.node().memo != PickleNode::kNotInMemo) {
@@ -384,12 +387,12 @@ class PickleMachine {
   ByteSource& source_;
   const TakePickleItem& take_;
   const PickleLimits limits_;
-  uint64_t at_ = 0;  // of the instruction
+  uint64_t at_ = 0;  // position of the instruction
   int64_t held_before_ = 0;
   std::vector<PickleValue> stack_;
   std::unordered_map<uint32_t, PickleValue> memo_;
   uint64_t next_memo_ = 0;
-  // Lists that stay, by the addresses of their items.
+  // Kept lists, by the addresses of their items.
   std::unordered_map<std::string, PickleValue> kept_;
   int64_t kept_places_ = 0;
 };

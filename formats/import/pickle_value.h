@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pickle of plain data holds. Containers are counted references: the
-// same list may stand in two places. Nothing here calls, imports or builds
-// anything.
+// The values of a pickle of plain data. Containers are reference-counted: a
+// list may be referred to from two places. Nothing here calls, imports or
+// constructs anything.
 //
-// No cycles: a container that was put into another may not change any more
-// (`sealed`), and none is put into itself, so references alone free all. Depth
-// is limited for the same reason: freeing recurses.
+// There are no cycles: a container that was put into another may not change any
+// more (`sealed`), and none is put into itself, so reference counts free
+// everything. Depth is limited because freeing is recursive.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,9 @@ class PickleValue {
     kInt,   // in 64 bits
     kUint,  // above 2^63
     kFloat,
-    kGone,  // was read, given away and forgotten
-    kMark,  // the reader's own
-    kText,  // everything from here on is a node
+    kGone,  // was read, taken and forgotten
+    kMark,  // used only by the reader
+    kText,  // this and all that follow are nodes
     kBytes,
     kList,
     kTuple,
@@ -61,14 +61,14 @@ class PickleValue {
   bool is_text() const { return kind_ == Kind::kText; }
   PickleNode& node() const { return *bits_.node; }
 
-  // Integers of either sign; false for every other kind and above 2^63.
+  // Integers of either sign; false for other kinds and for values from 2^63 on.
   bool AsInt(int64_t& out) const;
-  // Integers as 64 bits: addresses.
+  // Integers as 64 bits: for addresses.
   bool AsAddress(uint64_t& out) const;
   bool AsNumber(double& out) const;
   std::string_view text() const;  // empty for every other kind
 
-  // The value of a key; null where there is none, or this is no dict.
+  // Returns the value of a key; null if there is none or this is not a dict.
   const PickleValue* Find(std::string_view key) const;
   const std::vector<PickleValue>& items() const;
 
@@ -101,10 +101,10 @@ class PickleNode {
   std::vector<PickleValue> items;
   uint32_t memo = kNotInMemo;
   bool sealed = false;
-  bool kept = false;   // stays in the memo to the end
-  uint16_t depth = 0;  // containers around the innermost one in it
+  bool kept = false;   // stays in the memo until the end
+  uint16_t depth = 0;  // nesting depth of the containers in it
 
-  // About what all nodes of this thread take, with their place in the memo.
+  // Estimated bytes of all nodes of this thread, including memo entries.
   static inline thread_local int64_t held_bytes = 0;
 
  private:
@@ -178,7 +178,7 @@ inline const std::vector<PickleValue>& PickleValue::items() const {
 inline const PickleValue* PickleValue::Find(std::string_view key) const {
   if (!is_dict()) return nullptr;
   const std::vector<PickleValue>& all = bits_.node->items;
-  // The last one counts, as in Python.
+  // The last duplicate counts, as in Python.
   for (size_t i = all.size(); i >= 2; i -= 2) {
     if (all[i - 2].is_text() && all[i - 2].text() == key) return &all[i - 1];
   }

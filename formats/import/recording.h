@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an importer found in a file: the life of one device's memory, event by
-// event. Files may hold more events than memory does, so they come to a sink,
-// in order, after a first reading has told how many there are, what was alive
-// before, and how high they go.
+// What an importer found in a file: the memory of one device, event by event. A
+// file may hold more events than fit into memory, so they are passed to a sink,
+// in order, after a first pass has determined how many there are, what was
+// alive before, and the peak.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ struct MemoryEvent {
   uint64_t address = 0;
   int64_t bytes = 0;
   uint32_t name = 0;    // in RecordingNames; 0: unknown
-  uint32_t thread = 0;  // of the process, counted from 0
+  uint32_t thread = 0;  // of the process, from 0
 };
 
-// An operator call begins or ends; `op` counts from 1.
+// The begin or end of an operator call; `op` counts from 1.
 struct OpMark {
   int64_t time_ns = 0;
   uint64_t op = 0;
@@ -35,12 +35,12 @@ struct OpMark {
   bool begins = false;
 };
 
-// Who allocated, as text, each once; 0 is nobody. Bounded: from the 100,000th
-// on all are nobody.
+// Interned names of allocating ops; id 0 means unknown. Bounded: after 100,000
+// names, all further ones are unknown.
 class RecordingNames {
  public:
   uint32_t Intern(std::string_view text);
-  // texts()[id - 1].
+  // The text of id is texts()[id - 1].
   const std::vector<std::string>& texts() const { return texts_; }
 
  private:
@@ -48,23 +48,23 @@ class RecordingNames {
   std::unordered_map<std::string, uint32_t> ids_;
 };
 
-// What a first reading says about the events of a second one.
+// What the first pass says about the events of the second.
 struct MemorySummary {
   std::string name = {};    // of the run: the file's
   std::string device = {};  // "cuda:0", "cpu"
   std::string format = {};  // "memory snapshot", "profiler trace"
   uint64_t events = 0;
-  uint64_t ops = 0;  // operator calls; 0: a file without any
+  uint64_t ops = 0;  // operator calls; 0: the file has none
   int64_t duration_ns = 0;
   int64_t baseline_bytes = 0;  // alive before the first event
-  int64_t peak_bytes = 0;      // baseline included
+  int64_t peak_bytes = 0;      // including the baseline
   int64_t peak_at_ns = 0;
-  int64_t reserved_bytes = 0;  // by the allocator at the end; 0: not said
-  // What the file could not tell, one sentence each.
+  int64_t reserved_bytes = 0;  // by the allocator at the end; 0: unknown
+  // What the file did not contain, one sentence each.
   std::vector<std::string> notes = {};
 };
 
-// The running sum of events: its extremes and where they are.
+// The running sum of events, with its extremes.
 struct MemorySum {
   uint64_t events = 0;
   int64_t live = 0;
@@ -73,7 +73,7 @@ struct MemorySum {
   int64_t highest_at_ns = 0;
   uint64_t highest_event = 0;
 
-  // False: the sum would not fit into 62 bits.
+  // Adds an event. Returns false if the sum would not fit into 62 bits.
   bool Add(int64_t time_ns, int64_t bytes);
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A run sent to the server as a collector would send it: one Ingest stream
-// whose messages are all acknowledged before Close returns, and the run's step
-// graph over PutGraph.
+// Sends a run to the server as a collector would: one Ingest stream, whose
+// messages are all acknowledged before Close returns, and the run's step graph
+// with PutGraph.
 #pragma once
 
 #include <grpcpp/channel.h>
@@ -21,10 +21,10 @@ class RunUpload {
   explicit RunUpload(std::shared_ptr<grpc::Channel> channel);
   ~RunUpload();
 
-  // The first message is a Hello. An error is the server's own.
+  // Sends a message; the first must be a Hello. Errors are the server's.
   Status Send(const v1::Up& up);
 
-  // After Bye: waits until everything is stored.
+  // To be called after Bye: waits until everything is stored.
   Status Close();
 
  private:
@@ -32,7 +32,7 @@ class RunUpload {
   std::unique_ptr<State> state_;
 };
 
-// The id under which the server stored it.
+// Sends a graph; returns the id under which the server stored it.
 StatusOr<std::string> UploadGraph(const std::shared_ptr<grpc::Channel>& channel,
                                   const std::string& run_id,
                                   const v1::StepGraph& graph);

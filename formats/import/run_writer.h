@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Writes a recording as a run: the messages that a collector would have sent
-// for one traced step (proto/reprise/v1/ingest.proto), so that the server, its
-// page and its curves know nothing of importers.
+// for one traced step (proto/reprise/v1/ingest.proto), so that the server and
+// its page need no knowledge of importers.
 //
 //   Hello ─▶ Caps ─▶ STEP, BASELINE ─▶ Defs?, ALLOC, OP_BEGIN, OP_END ...
 //         ─▶ step report ─▶ Bye
 //
-// Above 2 million events neighbours are folded: of every group the lowest, the
-// highest and the last value stay, so no peak is lost, but who allocated is.
+// Above 2 million events, groups of neighbouring events are merged: the lowest,
+// the highest and the last value of each group stay. So no peak is lost, but
+// the names of the allocating ops are.
 #pragma once
 
 #include <cstdint>
@@ -36,17 +37,17 @@ class RunWriter {
             const RecordingNames& names, SendUp send);
 
   Status Begin();
-  // In the order of their times.
+  // Adds an event or a mark, in order of time.
   Status Add(const MemoryEvent& event);
   Status Add(const OpMark& mark);
-  // The step ends `step_ns` after its begin. How many names were sent by then
-  // does not matter: each is sent before the record that uses it.
+  // Ends the step, `step_ns` after its begin. `names` may still grow until
+  // then: each name is sent before the first record that uses it.
   Status End(int64_t step_ns);
 
-  // Instead of all these: a run in which nothing was measured.
+  // Instead of all the above: writes a run in which nothing was measured.
   Status WriteWithoutMemory();
 
-  // Whether a recording has more events than a run takes one by one.
+  // Returns whether a recording has too many events to write each of them.
   static bool Folds(const MemorySummary& summary);
   uint64_t records() const { return records_; }
 
@@ -61,7 +62,7 @@ class RunWriter {
     uint32_t thread = 0;
   };
 
-  // A record at a time since the begin of the step.
+  // Adds a record; `time_ns` is relative to the begin of the step.
   Status Record(int64_t time_ns, v1::RecordKind kind, const Fields& fields);
   Status Introduce();
   Status SayBye();
@@ -78,7 +79,7 @@ class RunWriter {
 
   uint64_t group_ = 1;  // events per group
   uint64_t in_group_ = 0;
-  int64_t drawn_ = 0;  // the sum that was written so far, and the true one
+  int64_t drawn_ = 0;  // the sum as written so far, and the true one
   int64_t sum_ = 0;
   int64_t low_ = 0, high_ = 0, low_at_ = 0, high_at_ = 0, last_at_ = 0;
 

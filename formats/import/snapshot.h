@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PyTorch memory snapshots: what torch.cuda.memory._dump_snapshot writes.
+// PyTorch memory snapshots, as written by torch.cuda.memory._dump_snapshot.
 //
 //   {"segments": [{device, total_size, blocks: [{state, requested_size, ..}]}],
 //    "device_traces": [[{action, addr, size, time_us, frames}, ...], ...], ...}
 //
-// The trace is a ring of the newest events; the segments are the end. So what
-// was alive before the first event is what is alive at the end minus what the
-// events add up to, and an allocation lasts from `alloc` to `free_completed`.
-// A snapshot says when memory was taken, never which op read it: there is a
-// timeline in it, and no step graph.
+// The trace is a ring of the newest events; the segments are the state at its
+// end. So what was alive before the first event is what is alive at the end
+// minus the sum of the events, and an allocation lasts from `alloc` to
+// `free_completed`. A snapshot says when memory was allocated, never which op
+// read it: it yields a timeline but no step graph.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,17 @@ using OpenSource = std::function<StatusOr<ByteSource>()>;
 
 class Snapshot {
  public:
-  // Reads the file once. `device`: whose memory; absent: where most happened.
-  // INVALID_ARGUMENT: no snapshot, names the byte; NOT_FOUND: nothing was
-  // recorded, or not on that device; RESOURCE_EXHAUSTED: see pickle_reader.h.
+  // Reads the file once. `device`: whose memory to show; absent: the device
+  // with the most events. INVALID_ARGUMENT: not a snapshot, names the byte;
+  // NOT_FOUND: nothing was recorded, or not on that device; RESOURCE_EXHAUSTED:
+  // see pickle_reader.h.
   static StatusOr<Snapshot> Open(OpenSource open, std::string name,
                                  std::optional<int> device,
                                  const PickleLimits& limits = {});
 
   const MemorySummary& summary() const { return summary_; }
 
-  // Reads the file again, event by event.
+  // Reads the file again and passes on its events.
   Status Replay(RecordingNames& names, const TakeMemoryEvent& take) const;
 
  private:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One training step out of a torch.profiler trace: what ran and what was
+// One training step from a torch.profiler trace: which ops ran and what was
 // allocated, in order. The file is read twice: first for its steps and memory
-// events, then for the ops of the step that was chosen.
+// events, then for the ops of the chosen step.
 //
-// An op is the outermost operator call of its thread; what runs inside it (and
-// inside autograd's own frames around it) is part of it. Of a trace of several
-// processes the one counts whose memory is shown.
+// An op is the outermost operator call of its thread, and includes everything
+// that runs inside it; frames of autograd around it do not count. If the trace
+// has several processes, only the one whose memory is shown counts.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,13 @@ namespace reprise::formats {
 struct TraceOp {
   std::string name;
   int64_t start_ns = 0, end_ns = 0;  // since the step's begin
-  int64_t kernel_ns = 0;             // of its kernels, 0 without any
+  int64_t kernel_ns = 0;             // sum of its kernels; 0 without any
   uint32_t thread = 0;
   bool backward = false;
   bool optimizer = false;
   std::vector<int64_t> input_bytes;
-  // Autograd's numbers of the calls inside it, and of the node around it.
+  // Autograd's sequence numbers: of the calls inside it, and of the node around
+  // it.
   std::vector<int64_t> sequences;
   int64_t node_sequence = -1;
 };
@@ -52,9 +53,9 @@ struct TraceStep {
 
 class Trace {
  public:
-  // `step`: the number of its ProfilerStep; absent: the last complete one, or
-  // the whole file where there is none. Errors as Snapshot::Open; NOT_FOUND
-  // also for a trace without memory events.
+  // Reads a trace. `step`: the number of its ProfilerStep; absent: the last
+  // complete one, or the whole file if there is none. Errors as Snapshot::Open;
+  // NOT_FOUND also for a trace without memory events.
   static StatusOr<Trace> Open(const OpenSource& open, std::string name,
                               std::optional<int64_t> step,
                               std::optional<int> device);
@@ -63,7 +64,8 @@ class Trace {
   void AddNote(std::string note) { summary_.notes.push_back(std::move(note)); }
   const TraceStep& step() const { return step_; }
 
-  // Memory events and, where `mark` is given, the ops between them, by time.
+  // Passes on memory events and, if `mark` is given, the ops between them, by
+  // time.
   Status Replay(RecordingNames& names, const TakeMemoryEvent& take,
                 const TakeOpMark& mark = {}) const;
 
@@ -73,13 +75,13 @@ class Trace {
   TraceStep step_;
 };
 
-// The op of a thread that runs at a time; -1 for none. `by_thread[t]`: indices
-// of the ops of thread t, by start.
+// Finds the op that a thread runs at a time; -1 for none. `by_thread_[t]` has
+// the indices of the ops of thread t, by start.
 class OpsByTime {
  public:
   explicit OpsByTime(const std::vector<TraceOp>& ops);
   int At(uint32_t thread, int64_t time_ns) const;
-  // How many ops, of any thread, have begun by then.
+  // Returns how many ops, of any thread, have begun by then.
   int BegunBy(int64_t time_ns) const;
 
  private:
