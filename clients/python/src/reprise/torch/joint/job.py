@@ -16,13 +16,7 @@ The reference takes the memory of a step without a plan. So the checked step is 
 those, at the peak it had; where the device has not so much, nothing is compared. Every n-th step is
 checked as well where that keeps the budget, or where checks of gradients were asked for.
 
-What a graph does not show is measured: the optimizer's state, gradients, what the program makes
-between forward and backward. A step that peaks above the budget has the graphs compiled again with
-that much less to spend; where no plan is left in it, training continues without one.
-
-A share is of one graph's memory. Where graph breaks make several of them, that is of no use: the
-step after the first runs without a plan, and is measured; then all graphs get one plan within that
-share of it (whole.py), and are compiled again.
+What follows when a step peaks above the budget: over_budget.py.
 """
 
 from __future__ import annotations
@@ -52,28 +46,23 @@ from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in
-from reprise.torch.joint.joint_graph import with_loss
+from reprise.torch.joint.faults import Faults
 from reprise.torch.joint.joint_pass import Ask, JointPass
-from reprise.torch.joint.peak import peak_under
+from reprise.torch.joint.over_budget import Next, OverBudget
 from reprise.torch.joint.site import site_of
 from reprise.torch.joint.told import Told
-from reprise.torch.joint.whole import Whole
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import model_device, start_counting
-from reprise.units import check_budget, format_bytes, format_percent
+from reprise.units import check_budget, format_bytes
 
 __all__ = ["CompiledJob", "open_jobs"]
 
 # Those of this process.
 open_jobs: dict[CompiledJob, None] = {}
 
-# So often are graphs compiled again because a step peaked above the budget.
-TRIES = 4
-# After so many steps without a joint graph none will come.
+# Steps after which, without any joint graph, none is expected.
 UNSEEN = 5
-# Of what a step was above: the next plan has other peaks, and is not to be just as close.
-AND_A_BIT = 1.02
 
 
 class CompiledJob:
@@ -101,6 +90,8 @@ class CompiledJob:
         self._device = model_device(model)
         self._meter = _exact_meter(self._device)
         self.joint = JointPass(self.budget, planner, only_when_told=True)
+        self.over = OverBudget(self.joint)
+        self._faults = Faults(self._clear_up)
         self.every = verify_every
         self._within = verify != GRADIENTS  # later checks keep the budget
         self._compared_bytes = 0  # the peak of a step that was compared
@@ -110,21 +101,16 @@ class CompiledJob:
         self._check: Check | None = None
         self._under_way = self._busy = False
         self._compiles = False  # its backend was given something
-        self._began_live = self._graphs = self._tries = self._steps = 0
+        self._began_live = self._graphs = self._steps = 0
         self._calls: list[int] = []  # graphs that the last forward has called, in order
         self._measures = False  # what the job needs without a plan
-        self._whole: Whole | None = None  # several graphs, planned as one
-        self._static_bytes = self._base_bytes = 0  # of a step without a plan, where that is known
-        self._again: set[int] = set()  # ops of the whole that run again
-        self._beside_bytes = 0  # by which steps have been above what was predicted
         self._judged = self._said_once = False
         self._unchecked = True  # the plan there is
         self._outputs: list[weakref.ref[Any]] = []
         self._outputs_die = False  # before the backward reaches the graph
-        self._broken = self._cleared_up = False  # by a fault of ours
         self._forward_peak = self._outside_bytes = 0
-        self.measured_peak_bytes = self.predicted_peak_bytes = self.checks = 0
-        self.why = ""  # there is no plan any more
+        self.checks = 0
+        self._why = ""  # there is no plan any more
         # Lent: somebody else has hooks there, and tells.
         self._lent = lent
         self._hooks: list[Any] = []
@@ -138,7 +124,7 @@ class CompiledJob:
         weakref.finalize(model, guard.quiet(self.remove)).atexit = False
         self._close = guard.quiet(self.close)
         atexit.register(self._close)
-        guard.listen(self._broke)
+        self._faults.listen()
         self.joint.install()
         site.arm(self._around)  # from here on it is called
 
@@ -153,7 +139,7 @@ class CompiledJob:
         """The program ends, or the job does. Idempotent."""
         atexit.unregister(self._close)
         open_jobs.pop(self, None)
-        guard.no_longer(self._broke)
+        self._faults.close()
         self.told.close()
 
     def _let_go(self) -> None:
@@ -166,22 +152,26 @@ class CompiledJob:
         ):
             guard.quietly(do)
 
-    # ---- Faults of our own ----------------------------------------------------------
-
-    def _broke(self, error: Exception) -> bool:
-        """Something of ours has failed, maybe in the middle of a step (guard.py): from now on the
-        program's own compiled code is called. Whoever reports the fault says so."""
-        if not self._broken:
-            self._broken, self.why = True, guard.failure(error)
-        return False
-
     def _clear_up(self) -> None:
-        """Nothing of ours is left in the way."""
-        if not self._cleared_up:
-            self._cleared_up = True
-            self._under_way = self._busy = False
-            guard.quietly(self._let_go)
-            guard.quietly(self.told.stopped, self.plan, self.why)
+        """Removes what is in the way of the program after an internal error."""
+        self._under_way = self._busy = False
+        guard.quietly(self._let_go)
+        guard.quietly(self.told.stopped, self.plan, self.why)
+
+    @property
+    def why(self) -> str:
+        """Why training continues without a plan; empty if it does not."""
+        return self._faults.why or self._why
+
+    @property
+    def measured_peak_bytes(self) -> int:
+        """The peak of the last planned step; 0 if none is known to be within the budget."""
+        return self.over.measured_peak_bytes
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        """The peak that was predicted for planned steps; 0 before the first one is measured."""
+        return self.over.predicted_peak_bytes
 
     @property
     def plan(self) -> Plan | None:
@@ -193,8 +183,8 @@ class CompiledJob:
     def _around(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The model is called: the code that is compiled for this step stands in for the
         program's own. A fault of ours is not its caller's (calls.py)."""
-        if self._broken:
-            self._clear_up()
+        if self._faults.found:
+            self._faults.clear_up()
             return call(*args, **kwargs)
         if self.why or self._busy or self._site.root is None or not torch.is_grad_enabled():
             return call.instead(self._plain if self.why else self._call)(*args, **kwargs)
@@ -225,18 +215,13 @@ class CompiledJob:
 
     def before_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
         """An optimizer of the process is about to step."""
-        self._safely(self._before_optimizer, optimizer, lent)
+        if lent == self._lent:
+            self._faults.guarded(self._before_optimizer, optimizer)
 
     def after_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
         """Notes that an optimizer has stepped, which may end the step."""
-        self._safely(self._after_optimizer, optimizer, lent)
-
-    def _safely(self, do: Callable[[Optimizer], None], optimizer: Optimizer, lent: bool) -> None:
-        """A fault of ours in a hook of the optimizer is not the program's."""
-        if lent == self._lent and not self._broken:
-            guard.quietly(do, optimizer)
-        if self._broken:
-            self._clear_up()
+        if lent == self._lent:
+            self._faults.guarded(self._after_optimizer, optimizer)
 
     def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
         """What the program makes between the forward and its first gradient, which no graph
@@ -303,8 +288,9 @@ class CompiledJob:
         finally:
             self._busy = False
             peak = meter.peak() if meter else 0
-            self._compared_bytes = max(self._compared_bytes, self._own(peak))
-            self.told.compared(peak, self._own(peak), time.perf_counter_ns() - began)
+            own = self.over.own(peak, self._began_live)
+            self._compared_bytes = max(self._compared_bytes, own)
+            self.told.compared(peak, own, time.perf_counter_ns() - began)
             if meter is not None:
                 meter.reset_peak()
 
@@ -353,7 +339,7 @@ class CompiledJob:
         meter = self._meter
         peak = max(self._forward_peak, meter.peak()) if meter is not None else 0
         plan = None if self.why or self._measures else self.plan
-        own = peak if plan is None else self._own(peak)
+        own = peak if plan is None else self.over.own(peak, self._began_live)
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
         self.told.ended(own, plan, not compiled, budget, predicted)
@@ -369,19 +355,12 @@ class CompiledJob:
             return
         # What is compiled or checked in a step takes memory that no other step takes.
         if self._measures and self._judged:
-            self._plan_whole(peak)
-        elif self._needs_whole():
+            self._measures = False
+            self._follow(self.over.plan_whole(peak, self._began_live))
+        elif self.over.needs_whole(self._calls):
             self._measures = True
         elif self._judged and self.joint.plans:
             self._judge_peak(peak)
-
-    def _needs_whole(self) -> bool:
-        """A share is of the memory of the whole job. Of several graphs, that is of no one's, and
-        has to be measured first."""
-        if self.joint.absolute or self._whole is not None or len(self._calls) < 2:
-            return False
-        self._whole = Whole(self.joint.graphs, self._calls)
-        return True
 
     def _owns(self, optimizer: Optimizer) -> bool:
         return any(id(p) in self._parameters for g in optimizer.param_groups for p in g["params"])
@@ -408,92 +387,28 @@ class CompiledJob:
             "without one"
         )
 
-    def _own(self, peak: int) -> int:
-        """What of a peak the budget is about."""
-        if self._whole is not None:
-            return peak - max(0, self._began_live - self._static_bytes)
-        if not self.joint.absolute:
-            # A share of one graph's memory: what else is alive when a step begins is beside it.
-            return peak - max(0, self._began_live - self.joint.inputs_bytes)
-        return peak
-
     def _judge_peak(self, peak: int) -> None:
-        budget, peak = self.joint.budget_bytes, self._own(peak)
-        first, self.measured_peak_bytes = not self.measured_peak_bytes, peak
-        if peak <= budget:
-            if first:
-                self._say_status(peak, budget)
-            return
-        self.measured_peak_bytes = 0
-        self._tries += 1
-        if self._tries > TRIES:
-            self._stop(
-                f"compiled steps still peak at {format_bytes(peak)}, above the budget of "
-                f"{format_bytes(budget)}, after {TRIES} plans; training continues without one"
-            )
-            return
-        if self._whole is not None:
-            self._beside_bytes += int((peak - self.predicted_peak_bytes) * AND_A_BIT)
-            self._plan_again(str(budget))
-            return
-        self.joint.reserve(int((peak - budget) * AND_A_BIT))
-        say(
-            f"a compiled step peaks at {format_bytes(peak)}, above {format_bytes(budget)}: more "
-            "memory is in use outside its graphs than was known; they are planned and compiled "
-            "again"
-        )
-        self._call = self._compiled(planned=True)
+        """Compares the peak of a planned step with the budget, and does what follows from it."""
+        first = not self.over.measured_peak_bytes
+        self._follow(self.over.judge(peak, self._began_live))
+        if first and self.over.measured_peak_bytes:
+            own = self.over.measured_peak_bytes
+            status = self.over.status(own, self._outside_bytes, self._outputs_die)
+            equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
+            say(f"{status}{equal}")
 
-    def _plan_whole(self, peak: int) -> None:
-        """A step without a plan has shown what the whole job needs."""
-        self._measures = False
-        self._static_bytes, self._base_bytes = self._began_live, peak
-        self._plan_again(self.joint.budget)
-
-    def _plan_again(self, budget: str) -> None:
-        """Compiles all graphs again under one plan."""
-        whole = self._whole
-        assert whole is not None
-        more = self._beside_bytes
-        message = whole.message(self._static_bytes + more, self._base_bytes + more)
-        plan, why = self.joint.ask(message, budget)
-        budget_bytes = plan.budget_bytes if plan is not None else 0
-        for _ in range(TRIES):
-            if plan is None:
-                break
-            decided = whole.split(plan.recomputed_ops)
-            all_calls = whole.all_of(decided)
-            held = max(0, self._base_bytes + more - peak_under(message, set()))
-            predicted = peak_under(message, all_calls) + held
-            if predicted <= budget_bytes:
-                self.predicted_peak_bytes, self._again = predicted, all_calls
-                self.joint.decide(plan, message, decided, budget_bytes)
-                self._unchecked = True
-                self._call = self._compiled(planned=True)
-                say(plan.sentence)
-                return
-            # What one call of a graph runs again, all of them do, and that was not planned.
-            tighter = plan.budget_bytes - int((predicted - budget_bytes) * AND_A_BIT)
-            plan, why = self.joint.ask(message, str(tighter))
-        why = why.rstrip(".") or "no plan is one for all calls of a graph"
-        self._stop(f"{why}; training continues without a plan")
-
-    def _say_status(self, peak: int, budget: int) -> None:
-        off = ""
-        if len(self.joint.plans) == 1:
-            (plan,), (message,) = self.joint.plans, self.joint.planned
-            message = with_loss(message, self._outside_bytes, self._outputs_die)
-            again = self._again or set(plan.recomputed_ops)
-            held = max(0, message.get("measured_peak_bytes", 0) - peak_under(message, set()))
-            self.predicted_peak_bytes = peak_under(message, again) + held
-            over = peak / self.predicted_peak_bytes - 1
-            off = f" ({format_percent(over, sign=True)} of predicted)"
-        equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
-        say(f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}{equal}")
+    def _follow(self, step: Next) -> None:
+        """Does what a peak above the budget calls for."""
+        if step.stop:
+            self._stop(step.stop)
+        if step.unchecked:
+            self._unchecked = True
+        if step.compile_again:
+            self._call = self._compiled(planned=True)
 
     def _stop(self, why: str) -> None:
         self.told.stopped(self.plan, why)
-        self.why = why
+        self._why = why
         say(why)
 
     # ---- Compiling --------------------------------------------------------------------
@@ -505,7 +420,7 @@ class CompiledJob:
 
         def flavour(call: Callable[..., Any], gm: Any, inputs: Any, **more: Any) -> Any:
             job = known()
-            if job is None or job._broken:
+            if job is None or job._faults.found:
                 return call(gm, inputs, **more)
             job._compiles = True
             before = len(job.joint.graphs)
@@ -513,7 +428,7 @@ class CompiledJob:
                 found = call(gm, inputs, **more)
             return job._counted(found, before) if len(job.joint.graphs) == before + 1 else found
 
-        if self.joint.plans and planned and self._whole is None:
+        if self.joint.plans and planned and not self.over.is_whole:
             self.joint.forget()
         return self._site.compiled(calls.chained(backend, [flavour]))
 
