@@ -225,6 +225,14 @@ def test_saved_tells_what_backward_keeps_and_why() -> None:
     assert "are kept for the backward pass" in str(found)
 
 
+def test_saved_refuses_a_model_that_reprise_has_armed(local: LocalAgent) -> None:
+    model = reprise.auto(ConvNet(1))
+
+    with pytest.raises(reprise.RepriseError, match="already armed"):
+        reprise.saved(model, lambda: None)
+    reprise.remove(model)
+
+
 class Keeping(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()

@@ -19,6 +19,7 @@ from reprise.errors import RepriseError
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.step_graph import CapturedGraph, build
 from reprise.torch.internals.forward import ArmedForward
+from reprise.torch.internals.stand_ins import Method
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.state import alive_tensors, known_names, model_device, start_counting
 
@@ -33,7 +34,8 @@ def capture_step(
 ) -> CapturedGraph:
     """Returns the step graph of one call of `step`. Raises RepriseError if the model is armed, or
     if `step` does not call it with gradients enabled."""
-    if isinstance(model.__dict__.get("forward"), ArmedForward):
+    # `isinstance` would ask the replaced forward for its class, and it says that it is a method.
+    if type(vars(model).get("forward")) is Method:
         raise RepriseError("this model is already armed: call reprise.remove(model) first")
     device = model_device(model)
     own_meter = meter is None
