@@ -142,7 +142,7 @@ class Daemon:
         return lines[-1] if lines else "it printed nothing"
 
     def stop(self) -> None:
-        """Stops the daemon and removes its sockets."""
+        """Stops the daemon and removes the folder of its socket."""
         if self.process.poll() is None:
             self.process.terminate()
             try:

@@ -58,6 +58,7 @@ class Fields:
         return self._value.get(name) if value is None else value
 
     def _path(self, name: str) -> str:
+        """Returns the path of a field, for errors."""
         return f"{self._where}.{name}"
 
     def text(self, name: str) -> str:

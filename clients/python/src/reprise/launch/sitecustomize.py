@@ -43,6 +43,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds torch as Python would without us, and attaches Reprise when its import is over."""
 
     def find_spec(self, name, path=None, target=None):
+        """Returns torch's own spec, with this object as its loader; None for any other module."""
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -57,6 +58,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
+        """Runs torch's own loader, then attaches Reprise. An error of ours is printed."""
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         try:

@@ -58,6 +58,7 @@ class PlannedFunction:
             raise
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the step while it is traced, then plans its graph; returns its result."""
         result = self._step(*args, **kwargs)
         self._plan(result)
         return result

@@ -204,6 +204,7 @@ class Capture(Mode):
         self._failed = True
 
     def op(self, op_: Op, types: Any) -> Any:
+        """Runs an op, and records what it reads, writes and makes, its time and its memory."""
         if not CAPTURED_TYPES.issuperset(types):
             return NotImplemented  # a subclass makes inner calls, which come here
         func, args, kwargs = op_.func, op_.args, op_.kwargs

@@ -103,5 +103,6 @@ class Place:
         return enter
 
     def _leaves(self, _: nn.Module, __: Any, ___: Any) -> None:
+        """Leaves the innermost module."""
         if len(self._modules) > 1:
             self._modules.pop()

@@ -38,6 +38,7 @@ def digest(tensor: Tensor, like: Tensor | None = None) -> bytes:
 
 
 def _digest(tensor: Tensor, like: Tensor) -> bytes:
+    """Returns the digest of a detached tensor, with its elements in the order of `like`."""
     if tensor.layout != torch.strided:
         tensor = tensor.coalesce() if tensor.layout == torch.sparse_coo else tensor.to_sparse_coo()
         parts = (tensor.indices(), tensor.values())

@@ -232,6 +232,7 @@ class Ground(modes.Mode):
         return True
 
     def op(self, op: modes.Op, types: Any) -> Any:
+        """Runs the op, or leaves it to the tensor subclass."""
         return op.run() if PLAIN_TYPES.issuperset(types) else NotImplemented
 
 

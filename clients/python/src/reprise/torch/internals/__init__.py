@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everything here stands on: operators, hooks and modes of torch, copies it does not count."""
+"""Facts about torch's operators, its hooks and modes, and memory that torch does not count."""

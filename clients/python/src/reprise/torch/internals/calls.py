@@ -97,6 +97,7 @@ def chained(do: Callable[..., Any], wrappers: list[Callable[..., Any]]) -> Calla
 
 
 def _through(wrapper: Callable[..., Any], do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls `wrapper(do, ...)`, guarded as `around` does."""
     return around(lambda call, a, k: wrapper(call, *a, **k), do, args, kwargs)
 
 
@@ -200,6 +201,7 @@ class Level:
 
 
 def _top_hooks() -> Any:
+    """Returns the innermost saved-tensor hooks; None if there are none."""
     autograd: Any = torch._C._autograd
     return autograd._top_saved_tensors_default_hooks(True)
 

@@ -81,5 +81,6 @@ class Cycle:
 
 
 def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yields the parameters of an optimizer."""
     for group in optimizer.param_groups:
         yield from group["params"]

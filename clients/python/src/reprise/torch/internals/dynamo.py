@@ -42,6 +42,8 @@ _plain: Any = None
 
 
 class _OfThread(threading.local):
+    """The callbacks of the contexts that are open on this thread."""
+
     def __init__(self) -> None:
         self.called: list[Called] = []
 

@@ -171,6 +171,7 @@ class HostSaves:
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:
+    """Returns a tensor of all bytes of a storage."""
     empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
     return empty.set_(storage, 0, (storage.nbytes(),), (1,))
 

@@ -93,6 +93,7 @@ def _named(func: Any) -> tuple[str, str]:
 
 
 def _is_floating(args: tuple[Any, ...]) -> bool:
+    """Returns whether the first argument is a tensor of floating-point or complex numbers."""
     first = args[0] if args else None
     return isinstance(first, Tensor) and (first.is_floating_point() or first.is_complex())
 

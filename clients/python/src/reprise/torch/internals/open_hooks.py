@@ -39,6 +39,8 @@ _set = 0  # how many pairs of our hooks are set, on all threads
 
 
 class _OfThread(threading.local):
+    """Our pairs of hooks on this thread, the innermost last."""
+
     def __init__(self) -> None:
         self.hooks: list[Hooks] = []
 

@@ -109,6 +109,7 @@ class _Writes(Mode):
         return True
 
     def op(self, op: Op, types: Any) -> Any:
+        """Tells the runs what an op is about to write, and runs it."""
         if not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # the subclass makes inner calls, whose writes come here
         try:
@@ -120,6 +121,7 @@ class _Writes(Mode):
         return op.run()
 
     def _before(self, op: Op) -> None:
+        """Lets every run copy what this op is about to write."""
         if self._runs and mutated_positions(op.func):
             for run in self._runs:
                 run.before_write(op.func, op.args, op.kwargs)
@@ -133,12 +135,14 @@ class _Between(_Writes):
         self._thread = threading.get_ident()
 
     def open(self) -> None:
+        """Starts watching, if this torch has an engine call to wrap."""
         if around(self._run):
             self.__enter__()
             _open.append(self)
 
     @staticmethod
     def _run(engine: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stops watching, runs a backward, and watches again what remains."""
         close_watches()
         # A hook may call another backward, below the mode.
         around(_nested)
@@ -175,6 +179,7 @@ class _During(FunctionMode):
         self._watched = runs
 
     def seen(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Makes a call; if it may write a held tensor, its ops are watched."""
         if _may_write(call.do, kwargs):
             held = _storages((*args, kwargs))
             runs = [run for run in self._watched if run.holds(held)]

@@ -140,6 +140,7 @@ class CudaMeter:
         """Does nothing: the counters of a GPU have no events."""
 
     def _stats(self) -> dict[str, Any]:
+        """Returns the allocator's counters."""
         # memory_stats() flattens this into 100 entries, which takes eight times as long.
         return torch.cuda.memory_stats_as_nested_dict(self._index)
 

@@ -114,6 +114,7 @@ class StorageMeter:
         weakref.finalize(storage, quiet(self._gone), key).atexit = False
 
     def _gone(self, key: int) -> None:
+        """Subtracts a storage that was freed."""
         # The lock is reentrant: a collection may start while this thread holds it.
         with self._lock:
             size = self._alive.pop(key, 0)
@@ -135,6 +136,7 @@ class _Watch(Mode):
         self._meter = meter
 
     def op(self, op: Op, types: Any) -> Any:
+        """Runs an op and counts the storages that it has made."""
         before = {storage._cdata for storage in _storages((op.args, op.kwargs))}
         result = op.run()
         for storage in _storages(result):

@@ -114,6 +114,7 @@ class OpWindow(Mode):
         _open -= 1
 
     def op(self, op: Op, types: Any) -> Any:
+        """Runs an op between its two records."""
         if self._over:
             return op.run()
         number = self.recorder.begin(str(op.func))
@@ -123,6 +124,7 @@ class OpWindow(Mode):
             self.recorder.end(number)
 
     def failed(self) -> None:
+        """Stops recording, after an internal error."""
         self._over = True
 
 

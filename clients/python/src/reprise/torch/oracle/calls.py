@@ -128,6 +128,7 @@ class Traced:
         }
 
     def _op(self, number: int, call: Call) -> dict[str, Any]:
+        """Returns one call as an op of the message."""
         return {
             "id": number,
             "name": str(call.func),

@@ -186,6 +186,7 @@ class _Job:
         self.planned_ns.append(cold.now() - begin)
 
     def _backward(self, made: list[Tensor]) -> None:
+        """Runs a loss and the backward, if the forward made anything."""
         if made:
             # Calls between forward and backward, as for a loss, are watched too (watch.py).
             torch.nn.functional.mse_loss(made[0], self._target).backward()

@@ -224,6 +224,7 @@ class PythonEngine:
             return self._take(ref)
 
     def _take(self, ref: Ref) -> Tensor:
+        """Returns the tensor of a `Ref`, compared with the discarded one in a checked step."""
         cell = ref.cell
         assert cell is not None
         if ref.firsts:

@@ -47,6 +47,7 @@ class Replayer:
             return alone(self._run, burst)
 
     def _run(self, burst: Burst) -> bool:
+        """Replays the calls of a burst; returns False at the first one that cannot run."""
         nodes = self._nodes
         for replay in burst:
             reference = nodes.get(replay.op)

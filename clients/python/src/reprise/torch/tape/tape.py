@@ -204,6 +204,7 @@ class Tape(Mode):
             surely(gate.close)
 
     def op(self, op: Op, types: Any) -> Any:
+        """Runs an op, and compares it with the captured sequence."""
         if types and not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # a subclass makes inner calls, which come here
         run, func = self._run, op.func

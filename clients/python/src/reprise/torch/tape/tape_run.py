@@ -372,6 +372,7 @@ def unpack(packed: Any) -> Tensor:
 
 
 def _unpacked(packed: Any) -> Tensor:
+    """Returns the tensor of what a run packed: recomputed, copied from the host, or kept."""
     if type(packed) is Ref:
         if packed.cell is None:
             raise told(RuntimeError(GONE))

@@ -39,6 +39,7 @@ class Twice:
         self._control.ends(self._op)
 
     def _compare(self, args: list[Any], kwargs: dict[str, Any], out: Any) -> None:
+        """Runs the call again on copies and shows both results to the control."""
         control, own = self._control, self._own
         if own is None or self._before is None:
             made = list(tensors_in(out))
