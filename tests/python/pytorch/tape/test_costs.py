@@ -17,7 +17,7 @@ from reprise.torch.tape.tape import Tape
 
 @pytest.mark.parametrize("bursts", [0, 1, 5])
 def test_what_is_timed_runs_as_its_program_is_written_by_hand(bursts: int) -> None:
-    cold = costs._Cold(4096)
+    cold = costs._ColdCaches(4096)
     job = costs._Saves(5, bursts)
     program = job.program(cold)
     tape = Tape(program)
@@ -51,7 +51,7 @@ def test_measuring_leaves_no_trace() -> None:
 
 
 def test_a_plan_that_gives_nothing_up_costs_nothing() -> None:
-    armed = costs._Saves(4, 4).program(costs._Cold(4096))
+    armed = costs._Saves(4, 4).program(costs._ColdCaches(4096))
     idle = replace(armed, replays=0)
 
     # One forward of 4 pairs and what is between them, 4 * 2 * 4 + 1 = 33 ops; 12 saved tensors that
@@ -62,7 +62,7 @@ def test_a_plan_that_gives_nothing_up_costs_nothing() -> None:
 
 
 def test_an_op_that_writes_in_place_costs_more_than_any_op() -> None:
-    writing = Tape(costs._Writes(6).program(costs._Cold(4096)))
+    writing = Tape(costs._Writes(6).program(costs._ColdCaches(4096)))
 
     # One forward of 6 ops, each of which writes, and the 3 after each of them.
     assert Costs(3, 2, 9, 5, 7).armed_ns(writing) == 7 + 6 * 4 * 3 + 6 * 5
@@ -76,7 +76,7 @@ def test_a_busy_machine_does_not_make_the_measurement_longer(
     real = costs._Saves.forward
     clock = costs.time.thread_time_ns
 
-    def counted(self: costs._Saves, cold: costs._Cold) -> torch.Tensor:
+    def counted(self: costs._Saves, cold: costs._ColdCaches) -> torch.Tensor:
         forwards[-1] += 1
         return real(self, cold)
 

@@ -253,7 +253,7 @@ class Capture(Mode):
         self._note_writes(op, number, args, kwargs)
         op.kind = kind_of(op, args, kwargs, out, arguments)
         if self._stream() != self._home:
-            self._stays(op)
+            self._mark_side_stream(op)
         if shortens and op.kind in (OpKind.PURE, OpKind.SEEDED):
             self._try_shortcut(op, args, out)
         return out
@@ -280,7 +280,7 @@ class Capture(Mode):
                 op.reads.remove(storage)  # a replay neither reads nor writes them
 
     @staticmethod
-    def _stays(op: CapturedOp) -> None:
+    def _mark_side_stream(op: CapturedOp) -> None:
         """Marks an op on a side stream. A replay runs where autograd needs it and waits for no
         stream, so nothing that such an op makes or reads may be discarded."""
         op.side = True

@@ -2,9 +2,9 @@
 """Identifies the storages and tensor objects of a captured step, and notices when they die.
 
     storages = Storages(ops, parameters)
-    storage = storages.of(tensor)           # the storage of a tensor, known or seen first now
-    storages.hold(tensor, storage)          # a tensor object of the program
-    storages.lend(alias)                    # a tensor object of autograd's
+    storage = storages.of(tensor)                     # the storage of a tensor, known or new
+    storages.add_program_object(tensor, storage)      # a tensor object of the program
+    storages.add_autograd_object(alias)               # a tensor object of autograd's
 
 Everything is followed by weak references: that of a storage object tells when the memory is freed,
 those of tensor objects when the program itself, and not autograd, releases them. Times are given as
@@ -35,7 +35,7 @@ class Storages:
         self._parameters = parameters
         self._by_cdata: dict[int, CapturedStorage] = {}
         self._objects: dict[int, weakref.ref[Tensor]] = {}
-        self._lent: dict[int, weakref.ref[Tensor]] = {}
+        self._autograd_objects: dict[int, weakref.ref[Tensor]] = {}
         # A copy on the host stands for a storage that would be alive as long as the copy.
         self._copies: dict[int, tuple[weakref.ref[Any], CapturedStorage]] = {}
 
@@ -65,7 +65,7 @@ class Storages:
         self.all.append(seen)
         return seen
 
-    def back(self, seen: CapturedStorage, tensor: Tensor) -> None:
+    def came_back(self, seen: CapturedStorage, tensor: Tensor) -> None:
         """Notes that a storage has come back from the host, as the storage of `tensor`."""
         storage = tensor.untyped_storage()
         if seen.watch is None or seen.watch() is not storage:
@@ -80,7 +80,7 @@ class Storages:
 
         return died
 
-    def copied(self, seen: CapturedStorage, copy: Any) -> None:
+    def copied_to_host(self, seen: CapturedStorage, copy: Any) -> None:
         """Notes a copy on the host: the storage counts as alive until the copy dies."""
         if id(copy) in self._copies:
             return
@@ -91,7 +91,7 @@ class Storages:
 
         self._copies[id(copy)] = (weakref.ref(copy, quiet(gone)), seen)
 
-    def hold(self, tensor: Tensor, storage: CapturedStorage) -> None:
+    def add_program_object(self, tensor: Tensor, storage: CapturedStorage) -> None:
         """Counts a tensor object as the program's until it dies."""
         key = id(tensor)
         if key in self._objects:
@@ -106,18 +106,18 @@ class Storages:
 
         self._objects[key] = weakref.ref(tensor, quiet(gone))
 
-    def lend(self, tensor: Tensor) -> None:
+    def add_autograd_object(self, tensor: Tensor) -> None:
         """Counts a tensor object as autograd's until it dies."""
         key = id(tensor)
 
         def gone(_: Any) -> None:
-            self._lent.pop(key, None)
+            self._autograd_objects.pop(key, None)
 
-        self._lent[key] = weakref.ref(tensor, quiet(gone))
+        self._autograd_objects[key] = weakref.ref(tensor, quiet(gone))
 
-    def lends(self, tensor: Tensor) -> bool:
+    def is_autograd_object(self, tensor: Tensor) -> bool:
         """Returns whether a tensor object belongs to autograd, not to the program."""
-        return id(tensor) in self._lent
+        return id(tensor) in self._autograd_objects
 
     def finish(self) -> None:
         """Ends the step: storages that are alive now outlive it."""
@@ -130,4 +130,4 @@ class Storages:
             if storage.holders > 0:
                 storage.release = last
         self._objects.clear()
-        self._lent.clear()
+        self._autograd_objects.clear()

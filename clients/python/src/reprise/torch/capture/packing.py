@@ -87,7 +87,7 @@ class Packing:
         if storage is None:
             return alias
         if isinstance(alias, HostSaved):
-            self._storages.copied(storage, alias.copy)
+            self._storages.copied_to_host(storage, alias.copy)
         slot = -1
         if self._place.in_region:
             slot = len(self.slots)
@@ -127,15 +127,15 @@ class Packing:
         """Records that autograd reads a saved tensor, and returns the tensor."""
         if type(packed) is not _Packed:
             return packed  # type: ignore[no-any-return]
-        alias = self._at_hand(packed)
+        alias = self._saved_tensor(packed)
         if self._place.running:
             self._place.phase()
             self._unpacked.take(packed.storage, packed.slot, packed.module, alias)
             for part in parts_of(alias):
-                self._storages.lend(part)
+                self._storages.add_autograd_object(part)
         return alias
 
-    def _at_hand(self, packed: _Packed) -> Tensor:
+    def _saved_tensor(self, packed: _Packed) -> Tensor:
         """Returns the saved tensor. If it comes back from the host, its storage counts as the
         original one."""
         kept = packed.kept
@@ -150,5 +150,5 @@ class Packing:
         finally:
             del guard
         if self._place.running:
-            self._storages.back(packed.storage, made)
+            self._storages.came_back(packed.storage, made)
         return made

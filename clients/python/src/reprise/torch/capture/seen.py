@@ -48,7 +48,7 @@ class Seen:
             if storage is not None:
                 cdata = tensor.untyped_storage()._cdata
                 storage.name, storage.category = names.get(cdata, (storage.name, storage.category))
-                self._storages.hold(tensor, storage)
+                self._storages.add_program_object(tensor, storage)
 
     def argument(self, tensor: Tensor) -> CapturedStorage | None:
         """Returns the storage of an argument; None if it has none. A storage that appears for the
@@ -66,8 +66,8 @@ class Seen:
             external.writes.append(storage)
             external.live_bytes = external.peak_bytes = self._meter.live()
             self._ops.append(external)
-        if not self._storages.lends(tensor):
-            self._storages.hold(tensor, storage)
+        if not self._storages.is_autograd_object(tensor):
+            self._storages.add_program_object(tensor, storage)
         return storage
 
     def _made_unseen(self, storage: CapturedStorage) -> bool:
@@ -95,7 +95,7 @@ class Seen:
         out: Any,
     ) -> int:
         """Registers the storages that an op made, and returns their bytes."""
-        from_unpacked = any(self._storages.lends(t) for t in arguments)
+        from_unpacked = any(self._storages.is_autograd_object(t) for t in arguments)
         found: list[CapturedStorage | None] = []
         for tensor in tensors_in(out):
             known = len(self._storages.all)
@@ -113,19 +113,19 @@ class Seen:
                     storage.category = _TEMPORARY
                 op.writes.append(storage)
             elif from_unpacked and storage not in op.writes:
-                self._storages.lend(tensor)
+                self._storages.add_autograd_object(tensor)
                 continue
-            self._storages.hold(tensor, storage)
+            self._storages.add_program_object(tensor, storage)
         op.outputs = tuple(found)
         return sum(s.bytes for s in op.writes)
 
     def ignored(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         """Assigns the outputs of an ignored op to the owner of its inputs: autograd or the
         program."""
-        ours = any(self._storages.lends(t) for t in tensors_in(*args, kwargs))
+        ours = any(self._storages.is_autograd_object(t) for t in tensors_in(*args, kwargs))
         for tensor in tensors_in(out):
             if ours:
-                self._storages.lend(tensor)
+                self._storages.add_autograd_object(tensor)
             else:
                 self.argument(tensor)
 

@@ -33,15 +33,15 @@ from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
 
 __all__ = [
     "FAST",
-    "Ground",
+    "BelowGate",
     "alone",
     "library",
     "load",
     "name_of",
     "prepare",
+    "report_python_only",
     "settle",
     "why_python",
-    "without",
 ]
 
 FAST = Native(
@@ -69,7 +69,7 @@ def _wanted() -> bool:
     return os.environ.get("REPRISE_FAST", "1") != "0" and not _failed
 
 
-def without(why: str) -> None:
+def report_python_only(why: str) -> None:
     """Logs once why plans run in Python, and keeps the reason for the report."""
     global _why
     if why != _why:
@@ -98,7 +98,9 @@ def settle() -> None:
         printed.seek(0)
         lines = printed.read().decode("utf-8", "replace").strip().splitlines()
     _failed = True
-    without(f"the compiled tape is not built: {lines[-1] if lines else 'the compiler was ended'}")
+    report_python_only(
+        f"the compiled tape is not built: {lines[-1] if lines else 'the compiler was ended'}"
+    )
 
 
 def prepare() -> None:
@@ -110,7 +112,7 @@ def prepare() -> None:
     folder = FAST.cache_folder()
     if folder is None:
         _failed = True
-        without(
+        report_python_only(
             "the compiled tape is not built: its folder reprise/fast in XDG_CACHE_HOME or ~/.cache "
             "cannot be written, or other users can write there"
         )
@@ -131,7 +133,7 @@ def prepare() -> None:
             )
         except (OSError, TypeError) as error:  # an embedded interpreter has no name
             _failed = True
-            without(
+            report_python_only(
                 f"the compiled tape is not built: {sys.executable!r} cannot be run "
                 f"({guard.described(error)})"
             )
@@ -151,7 +153,7 @@ def library() -> Any:
             _module = _open(path)
         except Exception as error:
             _failed = True
-            without(f"the compiled tape cannot be loaded ({guard.described(error)})")
+            report_python_only(f"the compiled tape cannot be loaded ({guard.described(error)})")
     return _module
 
 
@@ -177,7 +179,7 @@ def load(
     )
     if ready and _teach_higher_order_operators():
         return module
-    without(f"torch {torch.__version__} has no dispatch key for the compiled tape")
+    report_python_only(f"torch {torch.__version__} has no dispatch key for the compiled tape")
     return None
 
 
@@ -220,7 +222,7 @@ def alone() -> bool:
     return not excluded and torch._C._len_torch_dispatch_stack() == 0
 
 
-class Ground(modes.Mode):
+class BelowGate(modes.Mode):
     """The mode below the tape while its gate is open (compiled/fast.cc). Ops pass the gate instead,
     so none reaches it."""
 

@@ -49,7 +49,7 @@ Listener = Callable[[Exception], bool]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _listeners: list[Listener] = []
-_unheard: set[str] = set()
+_printed: set[str] = set()
 
 
 def listen(listener: Listener) -> None:
@@ -75,8 +75,8 @@ def fault(error: Exception) -> None:
             continue
     if not said:
         text = failure(error)
-        if text not in _unheard:
-            _unheard.add(text)
+        if text not in _printed:
+            _printed.add(text)
             say(text)
 
 

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-WORTH_A_WORD = 0.05  # the share of a GPU in fragments from which on we give advice
+ADVICE_FROM = 0.05  # the share of a GPU in fragments from which on we give advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def advice(device: torch.device) -> str:
         return ""
     counters = torch.cuda.memory_stats_as_nested_dict(device)
     parts = counters.get("inactive_split_bytes", {}).get("all", {}).get("current", 0)
-    if parts < capacity(device) * WORTH_A_WORD:
+    if parts < capacity(device) * ADVICE_FROM:
         return ""
     return (
         f" ({format_bytes(parts)} of {device} lie in fragments; {EXPANDABLE} lets the allocator "

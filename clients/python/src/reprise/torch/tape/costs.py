@@ -93,10 +93,10 @@ def _measure(touched_bytes: int) -> Costs:
         jobs: list[_Job] = [_Looks(SHORT), _Looks(2 * LENGTH), _Writes(2 * LENGTH)]
         jobs += [_Saves(length, 0) for length in (SHORT, LENGTH)]
         jobs += [_Saves(length, length) for length in (SHORT, LENGTH)]
-        cold = _Cold(touched_bytes)
+        cold = _ColdCaches(touched_bytes)
         short, looks, writes, few, kept, few_again, again = _extra(jobs, cold)
         call = _call_ns(jobs[-1], cold)
-        cold.let_go()
+        cold.free()
     more = LENGTH - SHORT
     op = max(0.0, (looks - short) / (more + LENGTH))
     pair = max(2 * op, (kept - few) / more)  # two ops, three saved tensors
@@ -111,7 +111,7 @@ def _measure(touched_bytes: int) -> Costs:
     )
 
 
-class _Cold:
+class _ColdCaches:
     """Computes what other ops would between two ops of a job, on a clock that does not count it."""
 
     ROWS = (
@@ -127,11 +127,11 @@ class _Cold:
         self._step = torch.zeros(STEP_BYTES // 4)
         self._lost = 0
 
-    def long_before(self) -> None:
+    def evict(self) -> None:
         """Evicts what only the previous step has used."""
         self._step.add_(1)
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Frees its memory even if somebody still refers to it, because the job may need every
         byte."""
         self._step = self._square = self._x = torch.empty(0)
@@ -160,23 +160,23 @@ class _Job:
         self.x = torch.ones(1)
         self._target = torch.zeros(length)
 
-    def forward(self, cold: _Cold) -> list[Tensor]:
+    def forward(self, cold: _ColdCaches) -> list[Tensor]:
         """Runs the calls; returns what the backward starts from."""
         raise NotImplementedError
 
-    def program(self, cold: _Cold) -> Program:
+    def program(self, cold: _ColdCaches) -> Program:
         """Returns the program for this forward."""
         raise NotImplementedError
 
-    def round(self, cold: _Cold, tape: Tape) -> None:
+    def round(self, cold: _ColdCaches, tape: Tape) -> None:
         """Measures one plain and one planned step. A plain one runs before them without being
         measured, or the first would pay for coming after another job."""
         self._backward(self.forward(cold))
-        cold.long_before()
+        cold.evict()
         begin = cold.now()
         self._backward(self.forward(cold))
         self.plain_ns.append(cold.now() - begin)
-        cold.long_before()
+        cold.evict()
         begin = cold.now()
         run = tape.begin()
         with tape.region():
@@ -198,13 +198,13 @@ class _Looks(_Job):
 
     row = Row(torch.ops.aten.neg.default, 0)
 
-    def forward(self, cold: _Cold) -> list[Tensor]:
+    def forward(self, cold: _ColdCaches) -> list[Tensor]:
         for _ in range(self.length):
             self.row.func(self.x)
             cold.between()
         return []
 
-    def program(self, cold: _Cold) -> Program:
+    def program(self, cold: _ColdCaches) -> Program:
         rows = (self.row, *(Row(func, 0) for func in cold.ROWS)) * self.length
         return Program(rows, ((0, len(rows)),), (), (), (), (), (), replays=1)
 
@@ -225,7 +225,7 @@ class _Saves(_Job):
         self.bursts = bursts
         self._other = torch.ones(1)
 
-    def forward(self, cold: _Cold) -> list[Tensor]:
+    def forward(self, cold: _ColdCaches) -> list[Tensor]:
         made = []
         for _ in range(self.length):
             begin = cold.now()
@@ -238,7 +238,7 @@ class _Saves(_Job):
             made.append(y)
         return [torch.cat(made)]
 
-    def program(self, cold: _Cold) -> Program:
+    def program(self, cold: _ColdCaches) -> Program:
         saved, events = self._order(cold)
         again = bool(self.bursts)
         rows: list[Row] = []
@@ -270,7 +270,7 @@ class _Saves(_Job):
             replays=max(1, len(replays)),
         )
 
-    def _order(self, cold: _Cold) -> tuple[int, list[int]]:
+    def _order(self, cold: _ColdCaches) -> tuple[int, list[int]]:
         """Returns how many tensors autograd saves, and the order in which it unpacks them."""
         kept: list[Tensor] = []
         events: list[int] = []
@@ -289,7 +289,7 @@ class _Saves(_Job):
         return len(kept), events
 
 
-def _extra(jobs: list[_Job], cold: _Cold) -> list[float]:
+def _extra(jobs: list[_Job], cold: _ColdCaches) -> list[float]:
     """Returns by job how much longer it takes under its program."""
     tapes = [Tape(job.program(cold)) for job in jobs]
     for number in range(ROUNDS + 1):
@@ -302,7 +302,7 @@ def _extra(jobs: list[_Job], cold: _Cold) -> list[float]:
     return [min(job.planned_ns) - min(job.plain_ns) for job in jobs]
 
 
-def _call_ns(job: _Job, cold: _Cold) -> float:
+def _call_ns(job: _Job, cold: _ColdCaches) -> float:
     """Returns the time of the calls that are replayed, as the step graph would have it: measured by
     the native engine if it can, otherwise from Python (op_times.py)."""
     found = list(job.call_ns)

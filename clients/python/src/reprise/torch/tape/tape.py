@@ -68,7 +68,7 @@ class Tape(Mode):
         self.program = program
         self._device = device if device is not None and device.type == "cuda" else None
         # What surrounds the current forward: the gate, everything else, and the hooks among that.
-        self._laid: tuple[ExitStack, ExitStack, Any] | None = None
+        self._surrounding: tuple[ExitStack, ExitStack, Any] | None = None
         prepare()
         self._compiled = Compiled.of(program, unpack, refuse_stale, refuse_modified)
         # By program, of either engine: slot and event with which the last forward of a step begins;
@@ -141,19 +141,19 @@ class Tape(Mode):
                     self._last[known] = run.alone(number)
         run.region = number + 1
         try:
-            with ExitStack() as laid, ExitStack() as gate:
+            with ExitStack() as layers, ExitStack() as gate:
                 hooks = self._hooks(run)
-                for layer in (hooks, self._ground(run), self):
-                    laid.enter_context(layer)
+                for layer in (hooks, self._below_gate(run), self):
+                    layers.enter_context(layer)
                 gate.enter_context(self._opened(run))
-                self._laid = gate, laid, hooks
+                self._surrounding = gate, layers, hooks
                 yield
         except BaseException:
             # If a failed forward is tried again, it starts over.
             run.region, engine.slot = number, slot
             raise
         finally:
-            self._laid = None
+            self._surrounding = None
         if run.armed and engine.next != end:
             run.mismatch(f"the forward ended after {engine.next - first} of {end - first} ops")
         if run.waits():
@@ -164,15 +164,15 @@ class Tape(Mode):
         what follows runs unobserved. The backward may still recompute what was discarded so far, so
         writes to its inputs are watched. Under a mode or hooks of the program nothing can be
         removed: then everything stays in place and keeps all saved tensors."""
-        run, laid = self._run, self._laid
+        run, layers = self._run, self._surrounding
         run.mismatch(why)
-        if laid is None or _get_current_dispatch_mode_stack()[-1:] != [self]:
+        if layers is None or _get_current_dispatch_mode_stack()[-1:] != [self]:
             return
-        gate, rest, hooks = laid
+        gate, rest, hooks = layers
         gate.close()
         if not hooks.on_top:
             return
-        self._laid = None
+        self._surrounding = None
         rest.close()
         if run.waits():
             watch(run)
@@ -185,9 +185,9 @@ class Tape(Mode):
         return Hooks(run.engine.pack, run.native.module.unpack)
 
     @staticmethod
-    def _ground(run: Run) -> Any:
+    def _below_gate(run: Run) -> Any:
         """Returns the mode below the gate, if the native engine runs the step."""
-        return nullcontext() if run.native is None else fast.Ground()
+        return nullcontext() if run.native is None else fast.BelowGate()
 
     @contextmanager
     def _opened(self, run: Run) -> Iterator[None]:
