@@ -52,7 +52,7 @@ class Certificate {
   void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of,
                bool neighbours = true);
   // Whether the best plan known is optimal, by a tree over few windows that
-  // knows what to prove (RefuteCheaper). Begins with the best window; a
+  // knows what to prove (Refuter). Begins with the best window; a
   // solution that adds less and exceeds the budget says which one is missing.
   // Soon over, one way or the other. Asked again with another plan it goes on.
   void Refute(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
@@ -114,10 +114,11 @@ class Certificate {
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
   std::map<OpId, int64_t> sharpened_;  // ticks given so far
-  std::map<OpId, int> run_length_;  // longest run of windows solved around it
-  std::map<OpId, int64_t> run_ns_;  // and what it proved
-  std::vector<OpId> refuting_;      // windows of Refute, as chosen
-  int64_t refuted_ns_ = -1;         // the incumbent it was asked about
+  std::map<OpId, int> run_length_;    // longest run of windows solved around it
+  std::map<OpId, int64_t> run_ns_;    // and what it proved
+  std::vector<OpId> refuting_;        // windows of Refute, as chosen
+  std::unique_ptr<Refuter> refuter_;  // of the windows asked about last
+  int64_t refuted_ns_ = -1;           // the incumbent it was asked about
   bool is_near_ = false;
   std::vector<OpId> together_;                // windows of Combine, ascending
   std::vector<OpId> together_order_;          // the same, as they were chosen

@@ -41,15 +41,14 @@ Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
       .most_iterations = std::max<int64_t>(1, ticks / per_iteration(rows))};
   limits.should_stop = [this] { return effort_.StopNow(); };
   limits.exchange = exchange_;
-  Refutation found =
-      RefuteCheaper(problem_, *facts_, budget_bytes_, {.windows = windows},
-                    added_ns, to_optimum, limits);
+  if (refuter_ == nullptr || refuter_->windows() != windows) {
+    refuter_ =
+        std::make_unique<Refuter>(problem_, *facts_, budget_bytes_, windows);
+  }
+  Refutation found = refuter_->Cheaper(added_ns, to_optimum, limits);
   effort_.Spend(problem_.op_count + found.solves * per_solve(found.rows) +
                 found.iterations * per_iteration(found.rows));
   if (found.outcome != Refutation::Outcome::kProven) return found;
-  // A tree whose bound fell on the way is no certificate: what it fixed before
-  // follows from more than it proves.
-  if (!found.keep_sets.empty()) found.tree.clear();
   ProofSource source{.windows = windows, .tree = std::move(found.tree)};
   if (found.added_ns == added_ns_ && source_.windows == windows &&
       !source_.inside) {
@@ -80,10 +79,7 @@ Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
     const bool proven = found.outcome == Refutation::Outcome::kProven;
     if (!found.keep_sets.empty()) {
       best = std::move(found);
-      if (proven) {
-        RefuteBy(windows, best.added_ns, false, ticks);
-        break;
-      }
+      if (proven) break;
       high_ns = best.added_ns;
       step_ns = (high_ns - low_ns) / kGuess;
       tree_ticks *= 2;

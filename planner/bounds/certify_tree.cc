@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/bounds/certify_tree.h"
 
+#include <memory>
 #include <utility>
 
 #include "planner/bounds/program_tree.h"
@@ -11,12 +12,12 @@ verify::Certificate CertifyProgram(const verify::Facts& facts,
                                    int64_t budget_bytes,
                                    const ProofSource& source, int64_t added_ns,
                                    const CertifyLimits& limits) {
-  ProgramTree tree(facts, budget_bytes, source, added_ns, false, limits);
+  ProgramTree tree(facts, budget_bytes, source);
   verify::Certificate certificate{.method = verify::Method::kWindows,
                                   .budget_bytes = budget_bytes,
                                   .at = source.windows,
                                   .inside = source.inside};
-  const bool grown = tree.Grow();
+  const bool grown = tree.Grow(added_ns, /*to_optimum=*/false, limits);
   certificate.inside_rows = tree.inside_rows();
   certificate.added_ns = grown ? added_ns : tree.root_ns();
   certificate.tree =
@@ -28,8 +29,10 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
                                       int64_t least_bytes,
                                       const ProofSource& source,
                                       const CertifyLimits& limits) {
-  ProgramTree tree(facts, least_bytes - 1, source, 0, true, limits);
-  if (!tree.Grow()) return {};
+  ProgramTree tree(facts, least_bytes - 1, source);
+  if (!tree.Grow(verify::Program::kNothing, /*to_optimum=*/false, limits)) {
+    return {};
+  }
   return {.method = verify::Method::kWindows,
           .refuses = true,
           .least_bytes = least_bytes,
@@ -39,44 +42,48 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
           .tree = tree.TakeTree()};
 }
 
-Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
-                         int64_t budget_bytes, const ProofSource& source,
-                         int64_t added_ns, bool to_optimum,
-                         const CertifyLimits& limits) {
-  ProgramTree tree(facts, budget_bytes, source, added_ns, false, limits,
-                   to_optimum);
+Refuter::Refuter(const Problem& problem, const verify::Facts& facts,
+                 int64_t budget_bytes, std::vector<OpId> windows)
+    : problem_(problem),
+      windows_(std::move(windows)),
+      tree_(std::make_unique<ProgramTree>(facts, budget_bytes,
+                                          ProofSource{.windows = windows_})) {}
+Refuter::~Refuter() = default;
+
+Refutation Refuter::Cheaper(int64_t added_ns, bool to_optimum,
+                            const CertifyLimits& limits) {
   Refutation found;
-  const bool grown = tree.Grow();
-  found.iterations = tree.iterations();
-  found.solves = tree.solves();
-  const verify::Program* program = tree.program();
+  const bool grown = tree_->Grow(added_ns, to_optimum, limits);
+  found.iterations = tree_->iterations();
+  found.solves = tree_->solves();
+  const verify::Program* program = tree_->program();
   if (program == nullptr) return found;
   found.rows = program->row_count();
-  found.root_ns = tree.root_ns();
-  found.added_ns = tree.added_ns();
+  found.root_ns = tree_->root_ns();
+  found.added_ns = tree_->added_ns();
   if (grown) {
     found.outcome = Refutation::Outcome::kProven;
-    found.tree = tree.TakeTree();
+    found.tree = tree_->TakeTree();
   }
-  const std::vector<double>& solution = tree.solution();
+  const std::vector<double>& solution = tree_->solution();
   if (solution.empty()) return found;
   if (!grown) found.outcome = Refutation::Outcome::kCheaper;
   const auto is_one = [&](int32_t column) {
     return column >= 0 && solution[column] > 0.5;
   };
-  for (size_t k = 0; k < source.windows.size(); ++k) {
+  for (size_t k = 0; k < windows_.size(); ++k) {
     const auto window = static_cast<int>(k);
     KeepSet& keep = found.keep_sets.emplace_back();
-    keep.at = source.windows[k];
-    for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
+    keep.at = windows_[k];
+    for (ValueId v = 0; v < problem_.versions.value_count(); ++v) {
       if (!is_one(program->ColumnOfS(window, v))) continue;
       keep.saved.push_back(v);
-      keep.saved_bytes += problem.BytesOf(v);
+      keep.saved_bytes += problem_.BytesOf(v);
     }
-    for (OpId o = 0; o < problem.op_count; ++o) {
+    for (OpId o = 0; o < problem_.op_count; ++o) {
       if (o == keep.at || !is_one(program->ColumnOfR(window, o))) continue;
       keep.recomputed.push_back(o);
-      keep.cost_ns += problem.rules.rerun_ns[o];
+      keep.cost_ns += problem_.rules.rerun_ns[o];
     }
   }
   return found;

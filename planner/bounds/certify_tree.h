@@ -7,12 +7,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "planner/bounds/certify.h"
 #include "planner/bounds/window_bound.h"
 
 namespace reprise::planner {
+
+class ProgramTree;
 
 // At most `added_ns`; what the root proves where the tree did not end.
 verify::Certificate CertifyProgram(const verify::Facts& facts,
@@ -27,11 +30,6 @@ verify::Certificate CertifyImpossible(const verify::Facts& facts,
                                       const ProofSource& source,
                                       const CertifyLimits& limits);
 
-// Whether these windows prove by themselves that every schedule adds at least
-// `added_ns`, which some schedule does: of a search that wants to know that its
-// best plan is optimal.
-// `to_optimum`: goes on where something adds less, until nothing does: proven
-// is then the optimum of the program, and found its solution.
 struct Refutation {
   enum class Outcome : uint8_t {
     kStopped,  // by a limit; nothing is known
@@ -48,9 +46,27 @@ struct Refutation {
   int64_t solves = 0;                   // linear programs
   int64_t rows = 0;
 };
-Refutation RefuteCheaper(const Problem& problem, const verify::Facts& facts,
-                         int64_t budget_bytes, const ProofSource& source,
-                         int64_t added_ns, bool to_optimum,
-                         const CertifyLimits& limits);
+
+// Whether these windows prove by themselves that every schedule adds at least
+// so much, which some schedule does: of a search that wants to know that its
+// best plan is optimal. Asked again, it begins with what it learned.
+class Refuter {
+ public:
+  // Problem and facts outlive it.
+  Refuter(const Problem& problem, const verify::Facts& facts,
+          int64_t budget_bytes, std::vector<OpId> windows);
+  ~Refuter();
+
+  const std::vector<OpId>& windows() const { return windows_; }
+  // `to_optimum`: goes on where something adds less, until nothing does: proven
+  // is then the optimum of the program, and found its solution.
+  Refutation Cheaper(int64_t added_ns, bool to_optimum,
+                     const CertifyLimits& limits);
+
+ private:
+  const Problem& problem_;
+  const std::vector<OpId> windows_;
+  const std::unique_ptr<ProgramTree> tree_;
+};
 
 }  // namespace reprise::planner

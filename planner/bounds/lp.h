@@ -28,12 +28,12 @@ class LpSeries {
     std::vector<double> multipliers = {};
   };
 
-  // The program and should_stop outlive the series. With the basis of another
-  // one of the same program it begins where that one was.
-  LpSeries(const MipProgram& program, const std::function<bool()>& should_stop,
-           const std::vector<uint8_t>& basis = {});
+  // The program and should_stop outlive the series.
+  LpSeries(const MipProgram& program, const std::function<bool()>& should_stop);
   ~LpSeries();
 
+  // Goes on where another series of the same program was.
+  void BeginFrom(const std::vector<uint8_t>& basis);
   void SetBounds(int32_t column, double lower, double upper);
   // At most this many iterations; an LP that needs more is kStopped, but
   // `cost` is how far it came, which is what branching wants to know.

@@ -69,6 +69,7 @@ class LpSeries::Solver {
 
   void BeginFrom(const std::vector<uint8_t>& basis) {
     model_.copyinStatus(basis.data());
+    factorized_ = false;
   }
   std::vector<uint8_t> Basis() const {
     const unsigned char* status = model_.statusArray();
@@ -83,9 +84,11 @@ class LpSeries::Solver {
   Answer Solve(int most_iterations) {
     stopped_ = false;
     model_.setMaximumIterations(most_iterations);
-    // Keeps arrays and factorization from one solve to the next.
-    constexpr int kKeep = 1 | 2;
-    model_.dual(0, kKeep);
+    // Keeps arrays from one solve to the next, and the factorization where it
+    // is of this basis.
+    constexpr int kArrays = 1, kFactorization = 2;
+    model_.dual(0, factorized_ ? kArrays | kFactorization : kArrays);
+    factorized_ = true;
     iterations_ += model_.numberIterations();
     Answer answer{.cost = model_.objectiveValue()};
     if (stopped_) return answer;
@@ -114,16 +117,18 @@ class LpSeries::Solver {
   bool stopped_ = false;
   StopHandler handler_;
   ClpSimplex model_;
+  bool factorized_ = false;
   int64_t iterations_ = 0;
 };
 
 LpSeries::LpSeries(const MipProgram& program,
-                   const std::function<bool()>& should_stop,
-                   const std::vector<uint8_t>& basis)
-    : solver_(std::make_unique<Solver>(program, should_stop)) {
-  if (!basis.empty()) solver_->BeginFrom(basis);
-}
+                   const std::function<bool()>& should_stop)
+    : solver_(std::make_unique<Solver>(program, should_stop)) {}
 LpSeries::~LpSeries() = default;
+
+void LpSeries::BeginFrom(const std::vector<uint8_t>& basis) {
+  solver_->BeginFrom(basis);
+}
 
 void LpSeries::SetBounds(int32_t column, double lower, double upper) {
   solver_->SetBounds(column, lower, upper);

@@ -15,9 +15,9 @@ MipAnswer SolveLp(const MipProgram&, const std::function<bool()>&) {
 MipAnswer SolveMip(const MipProgram&, const MipOptions&) { return {}; }
 
 class LpSeries::Solver {};
-LpSeries::LpSeries(const MipProgram&, const std::function<bool()>&,
-                   const std::vector<uint8_t>&) {}
+LpSeries::LpSeries(const MipProgram&, const std::function<bool()>&) {}
 LpSeries::~LpSeries() = default;
+void LpSeries::BeginFrom(const std::vector<uint8_t>&) {}
 void LpSeries::SetBounds(int32_t, double, double) {}
 LpSeries::Answer LpSeries::Solve(int) { return {}; }
 int64_t LpSeries::iterations() const { return 0; }

@@ -19,19 +19,78 @@ constexpr int kMostShift = 60;
 constexpr int kMostRounds = 8;  // of rows inside segments
 constexpr int kMostTrees = 8;
 constexpr int kMostColumns = 60'000;
+constexpr int64_t kMany = 1'000'000;  // iterations of one solve
+
+// Copies a tree in preorder, and leaves out what lies under a node that proves
+// the claim.
+class Pruning {
+ public:
+  Pruning(const Program& program, const std::vector<Node>& tree,
+          int64_t claimed_ns)
+      : program_(program),
+        tree_(tree),
+        claimed_ns_(claimed_ns),
+        domain_(program) {}
+
+  std::vector<Node> Copy() {
+    if (!tree_.empty()) CopyNext();
+    return std::move(copy_);
+  }
+
+ private:
+  void CopyNext() {
+    const Node& node = tree_[next_];
+    const size_t before = domain_.fixed().size();
+    if (domain_.empty()) {
+      copy_.push_back({.impossible = true});
+      Skip();
+    } else if (node.branch >= 0) {
+      copy_.push_back(tree_[next_++]);
+      for (const uint8_t value : {1, 0}) {
+        domain_.Fix(node.branch, value);
+        CopyNext();
+        domain_.UndoTo(before);
+      }
+    } else if (node.narrows && !Proves(node)) {
+      copy_.push_back(tree_[next_++]);
+      // What cannot be evaluated the verifier will refuse.
+      static_cast<void>(domain_.Narrow(node, claimed_ns_));
+      CopyNext();
+      domain_.UndoTo(before);
+    } else {
+      copy_.push_back(node);
+      copy_.back().narrows = false;
+      Skip();
+    }
+  }
+
+  bool Proves(const Node& node) const {
+    const StatusOr<int64_t> proven =
+        program_.AddedNs(node, domain_.low(), domain_.high());
+    return proven.ok() && *proven >= claimed_ns_;
+  }
+
+  // Behind the next node and all under it.
+  void Skip() {
+    for (int open = 1; open > 0; ++next_) {
+      const Node& node = tree_[next_];
+      open += node.branch >= 0 ? 1 : node.narrows ? 0 : -1;
+    }
+  }
+
+  const Program& program_;
+  const std::vector<Node>& tree_;
+  const int64_t claimed_ns_;
+  verify::Domain domain_;
+  size_t next_ = 0;
+  std::vector<Node> copy_;
+};
 
 }  // namespace
 
 ProgramTree::ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
-                         const ProofSource& source, int64_t added_ns,
-                         bool refuses, const CertifyLimits& limits,
-                         bool to_optimum)
-    : facts_(facts),
-      budget_bytes_(budget_bytes),
-      source_(source),
-      added_ns_(refuses ? Program::kNothing : added_ns),
-      limits_(limits),
-      to_optimum_(to_optimum) {
+                         const ProofSource& source)
+    : facts_(facts), budget_bytes_(budget_bytes), source_(source) {
   int64_t base_ns = 1, largest = 1;
   for (const Op& op : facts.graph->ops) base_ns += op.time_ns;
   for (const Storage& storage : facts.graph->storages) {
@@ -47,51 +106,65 @@ ProgramTree::ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
       kMostShift - shift_);
 }
 
-bool ProgramTree::Grow() {
-  if (!MakeRows()) return false;
+bool ProgramTree::Grow(int64_t added_ns, bool to_optimum,
+                       const CertifyLimits& limits) {
+  added_ns_ = added_ns;
+  iterations_ = solves_ = 0;
+  if (!program_ && !MakeRows(limits)) return false;
   // A whole solution that claims less may break rows inside segments that no
   // relaxation broke before: with those it is not one.
   for (int round = 0; round < kMostTrees; ++round) {
-    if (GrowTree()) return true;
+    if (GrowTree(to_optimum, limits)) return true;
     if (solution_.empty() || AddViolated(solution_) == 0 || !Build()) break;
   }
   return false;
 }
 
-TreeProgram ProgramTree::Tree() const {
+TreeProgram ProgramTree::Tree(bool to_optimum) const {
   return {.program = *program_,
           .relaxation = program_lp_,
           .base_scale = base_scale_,
           .byte_scale = byte_scale_,
           .shift = shift_,
           .byte_shift = byte_shift_,
-          .to_optimum = to_optimum_};
+          .to_optimum = to_optimum};
 }
 
-bool ProgramTree::GrowTree() {
-  const TreeProgram tree = Tree();
-  TreeParts parts(added_ns_, iterations_, limits_);
-  parts.Add(std::make_unique<TreePart>(verify::Domain(*program_)));
+bool ProgramTree::GrowTree(bool to_optimum, const CertifyLimits& limits) {
+  const TreeProgram tree = Tree(to_optimum);
+  TreeParts parts(added_ns_, iterations_, limits);
+  auto root = std::make_unique<TreePart>(verify::Domain(*program_));
+  root->basis = basis_;
+  root->gain = gain_;
+  parts.Add(std::move(root));
   const auto grow = [&](const std::function<bool()>& should_stop) {
+    TreeGrower grower(tree, parts, should_stop);
     while (TreePart* part = parts.Next(should_stop)) {
-      TreeGrower grower(tree, *part, parts, should_stop);
-      parts.Done(*part, grower.Grow());
+      parts.Done(*part, grower.Grow(*part));
     }
   };
-  const auto mine = [&] { grow(limits_.should_stop); };
-  if (limits_.exchange != nullptr) {
-    limits_.exchange->Together(mine, [&] { grow({}); });
+  const auto mine = [&] { grow(limits.should_stop); };
+  if (limits.exchange != nullptr) {
+    limits.exchange->Together(mine, [&] { grow({}); });
   } else {
     mine();
   }
+  const bool fell = parts.added_ns() < added_ns_;
   added_ns_ = parts.added_ns();
   iterations_ = parts.iterations();
   solves_ += parts.solves();
   root_ns_ = parts.root_ns();
   root_ = parts.root();
+  basis_ = parts.root_basis();
+  gain_ = parts.gain();
   solution_ = parts.solution();
   tree_ = parts.grown() ? parts.Assemble() : std::vector<Node>{};
+  if (fell) tree_ = Pruned(tree_);
   return parts.grown();
+}
+
+std::vector<Node> ProgramTree::Pruned(const std::vector<Node>& tree) const {
+  return Pruning(*program_, tree, added_ns_).Copy();
 }
 
 bool ProgramTree::Build() {
@@ -101,6 +174,7 @@ bool ProgramTree::Build() {
   program_.emplace(*std::move(built));
   if (program_->column_count() > kMostColumns) return false;
   program_lp_ = {};
+  basis_.clear();
   for (int32_t j = 0; j < program_->column_count(); ++j) {
     program_lp_.AddColumn(
         static_cast<double>(program_->CostNs(j)) * base_scale_, 0, 1, false);
@@ -117,12 +191,13 @@ bool ProgramTree::Build() {
   return true;
 }
 
-bool ProgramTree::MakeRows() {
+bool ProgramTree::MakeRows(const CertifyLimits& limits) {
   if (!Build()) return false;
   if (!source_.inside) return true;
   for (int round = 0; round < kMostRounds; ++round) {
-    LpSeries series(program_lp_, limits_.should_stop);
-    const LpSeries::Answer answer = series.Solve(IterationsLeft());
+    LpSeries series(program_lp_, limits.should_stop);
+    const LpSeries::Answer answer = series.Solve(static_cast<int>(
+        std::clamp<int64_t>(limits.most_iterations - iterations_, 0, kMany)));
     iterations_ += series.iterations();
     if (answer.outcome != MipOutcome::kOptimal) break;
     if (AddViolated(answer.solution) == 0) break;
@@ -146,11 +221,6 @@ size_t ProgramTree::AddViolated(const std::vector<double>& solution) {
     }
   }
   return inside_rows_.size() - before;
-}
-
-int ProgramTree::IterationsLeft() const {
-  return static_cast<int>(
-      std::clamp<int64_t>(limits_.most_iterations - iterations_, 0, 1'000'000));
 }
 
 }  // namespace reprise::planner

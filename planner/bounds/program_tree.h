@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tree of linear programs (tree_grower.h) over the verifier's program of
+// Trees of linear programs (tree_grower.h) over the verifier's program of
 // several windows, and which rows that program has: what certify_tree.h makes
-// certificates of.
+// certificates of. Each tree begins with what the one before it learned.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,15 +21,16 @@ namespace reprise::planner {
 class ProgramTree {
  public:
   ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
-              const ProofSource& source, int64_t added_ns, bool refuses,
-              const CertifyLimits& limits, bool to_optimum = false);
+              const ProofSource& source);
 
-  // False: it could not be proven within the limits.
-  bool Grow();
+  // That everything adds so much (Program::kNothing: that nothing fits). False:
+  // it could not be proven within the limits.
+  bool Grow(int64_t added_ns, bool to_optimum, const CertifyLimits& limits);
 
   const verify::Program* program() const {
     return program_ ? &*program_ : nullptr;
   }
+  // Of the last Grow, as what follows.
   int64_t iterations() const { return iterations_; }
   int64_t solves() const { return solves_; }
   // Of all the rows, and it adds less than claimed; empty: none was met.
@@ -44,27 +46,30 @@ class ProgramTree {
   std::vector<verify::Node> TakeTree() { return std::move(tree_); }
 
  private:
-  bool GrowTree();
+  bool GrowTree(bool to_optimum, const CertifyLimits& limits);
   bool Build();
   // The program, with the rows inside segments that its relaxations violate.
-  bool MakeRows();
+  bool MakeRows(const CertifyLimits& limits);
   // The rows inside segments that a solution breaks; returns how many.
   size_t AddViolated(const std::vector<double>& solution);
-  int IterationsLeft() const;
-  TreeProgram Tree() const;
+  TreeProgram Tree(bool to_optimum) const;
+  // A tree whose claim fell while it grew, as one of what it proves: what
+  // proves that much without its children is a leaf.
+  std::vector<verify::Node> Pruned(const std::vector<verify::Node>& tree) const;
 
   const verify::Facts& facts_;
   const int64_t budget_bytes_;
-  const ProofSource& source_;
-  int64_t added_ns_;
-  const CertifyLimits& limits_;
-  const bool to_optimum_;
+  const ProofSource source_;
   double base_scale_ = 1, byte_scale_ = 1;
   int shift_ = 0, byte_shift_ = 0;
   std::vector<verify::InsideRow> inside_rows_;
   std::optional<verify::Program> program_;
   MipProgram program_lp_;
+  // Of the root of the last tree, to begin the next one with.
+  std::vector<uint8_t> basis_;
+  std::map<int32_t, double> gain_;
   std::vector<verify::Node> tree_;
+  int64_t added_ns_ = 0;
   verify::Node root_;
   std::vector<double> solution_;
   int64_t root_ns_ = 0;

@@ -17,24 +17,30 @@ constexpr int kTrialIterations = 20;
 
 }  // namespace
 
-TreeGrower::TreeGrower(const TreeProgram& tree, TreePart& part,
-                       TreeParts& parts,
+TreeGrower::TreeGrower(const TreeProgram& tree, TreeParts& parts,
                        const std::function<bool()>& should_stop)
-    : tree_(tree),
-      part_(part),
-      parts_(parts),
-      should_stop_([&part, &parts, &should_stop] {
-        return parts.over() || part.dropped || (should_stop && should_stop());
-      }),
-      series_(tree.relaxation, should_stop_, part.basis),
-      domain_(part.domain) {
+    : tree_(tree), parts_(parts), should_stop_([this, &should_stop] {
+        return parts_.over() || part_->dropped ||
+               (should_stop && should_stop());
+      }) {}
+
+bool TreeGrower::Grow(TreePart& part) {
+  if (part.dropped) return false;
+  part_ = &part;
+  domain_ = &part.domain;
+  open_.clear();
+  if (!series_) series_.emplace(tree_.relaxation, should_stop_);
+  for (const int32_t j : begun_with_) series_->SetBounds(j, 0, 1);
+  begun_with_.assign(domain_->fixed().begin(), domain_->fixed().end());
   PassOn(0);
+  if (!part.basis.empty()) series_->BeginFrom(part.basis);
+  return GrowFrom(0);
 }
 
 LpSeries::Answer TreeGrower::Solve(int most_iterations) {
-  const int64_t before = series_.iterations();
-  LpSeries::Answer answer = series_.Solve(most_iterations);
-  parts_.CountSolve(series_.iterations() - before);
+  const int64_t before = series_->iterations();
+  LpSeries::Answer answer = series_->Solve(most_iterations);
+  parts_.CountSolve(series_->iterations() - before);
   return answer;
 }
 
@@ -68,12 +74,12 @@ Node TreeGrower::LeafOf(const LpSeries::Answer& answer, bool impossible,
 
 int64_t TreeGrower::Proven(const Node& leaf) const {
   const StatusOr<int64_t> proven =
-      tree_.program.AddedNs(leaf, domain_.low(), domain_.high());
+      tree_.program.AddedNs(leaf, domain_->low(), domain_->high());
   return proven.ok() ? *proven : 0;
 }
 
 bool TreeGrower::GrowFrom(int depth) {
-  if (domain_.empty()) return AddLeaf({.impossible = true});
+  if (domain_->empty()) return AddLeaf({.impossible = true});
   if (!parts_.CountNode() || parts_.IterationsLeft() == 0) return false;
   if (parts_.IsSomebodyIdle()) CutOff();
   const LpSeries::Answer answer = Solve(parts_.IterationsLeft());
@@ -87,13 +93,15 @@ bool TreeGrower::GrowFrom(int depth) {
   }
   Node node = LeafOf(answer, false, 1);
   const int64_t proven = Proven(node);
-  if (depth == 0 && part_.from == nullptr) parts_.KeepRoot(proven, node);
+  if (depth == 0 && part_->from == nullptr) {
+    parts_.KeepRoot(proven, node, series_->Basis());
+  }
   const int64_t claimed = parts_.added_ns();
   if (proven >= claimed) return AddLeaf(node);
   // What the multipliers of this relaxation leave no choice of.
-  const size_t before = domain_.fixed().size();
+  const size_t before = domain_->fixed().size();
   node.narrows = true;
-  if (domain_.Narrow(node, claimed).ok() && domain_.fixed().size() > before) {
+  if (domain_->Narrow(node, claimed).ok() && domain_->fixed().size() > before) {
     PassOn(before);
     const bool grown = AddLeaf(node) && GrowFrom(depth + 1);
     UndoTo(before);
@@ -104,7 +112,7 @@ bool TreeGrower::GrowFrom(int depth) {
   // Only what is cheaper still is of interest from here on. What has been
   // proven so far is more than that.
   if (!tree_.to_optimum) {
-    parts_.KeepFirst(part_, answer.solution);
+    parts_.KeepFirst(*part_, answer.solution);
     return false;
   }
   const bool lower = parts_.Lower(CostOf(answer.solution), answer.solution);
@@ -114,8 +122,8 @@ bool TreeGrower::GrowFrom(int depth) {
 }
 
 bool TreeGrower::Branch(int32_t column, int depth) {
-  const size_t before = domain_.fixed().size();
-  part_.nodes.push_back({.branch = column});
+  const size_t before = domain_->fixed().size();
+  part_->nodes.push_back({.branch = column});
   open_.push_back({.fixed = before, .column = column});
   Fix(column, 1);
   bool grown = GrowFrom(depth + 1);
@@ -124,7 +132,7 @@ bool TreeGrower::Branch(int32_t column, int depth) {
   open_.pop_back();
   if (!grown) return false;
   if (branching.elsewhere != nullptr) {
-    part_.cut_off.emplace_back(part_.nodes.size(), branching.elsewhere);
+    part_->cut_off.emplace_back(part_->nodes.size(), branching.elsewhere);
     return true;
   }
   Fix(column, 0);
@@ -139,10 +147,10 @@ void TreeGrower::CutOff() {
         return branching.elsewhere == nullptr;
       });
   if (first == open_.end()) return;
-  auto part = std::make_unique<TreePart>(domain_);
-  part->basis = series_.Basis();
-  part->gain = part_.gain;
-  part->from = &part_;
+  auto part = std::make_unique<TreePart>(*domain_);
+  part->basis = series_->Basis();
+  part->gain = part_->gain;
+  part->from = part_;
   part->domain.UndoTo(first->fixed);
   part->domain.Fix(first->column, 0);
   first->elsewhere = &parts_.Add(std::move(part));
@@ -158,27 +166,27 @@ int64_t TreeGrower::CostOf(const std::vector<double>& solution) const {
 
 bool TreeGrower::AddLeaf(const Node& leaf) {
   if (!parts_.CountMultipliers(leaf.multipliers.size())) return false;
-  part_.nodes.push_back(leaf);
+  part_->nodes.push_back(leaf);
   return true;
 }
 
 void TreeGrower::Fix(int32_t column, uint8_t value) {
-  const size_t before = domain_.fixed().size();
-  domain_.Fix(column, value);
+  const size_t before = domain_->fixed().size();
+  domain_->Fix(column, value);
   PassOn(before);
 }
 
 void TreeGrower::PassOn(size_t before) {
-  for (const int32_t j : domain_.fixed().subspan(before)) {
-    series_.SetBounds(j, domain_.low()[j], domain_.high()[j]);
+  for (const int32_t j : domain_->fixed().subspan(before)) {
+    series_->SetBounds(j, domain_->low()[j], domain_->high()[j]);
   }
 }
 
 void TreeGrower::UndoTo(size_t before) {
-  for (const int32_t j : domain_.fixed().subspan(before)) {
-    series_.SetBounds(j, 0, 1);
+  for (const int32_t j : domain_->fixed().subspan(before)) {
+    series_->SetBounds(j, 0, 1);
   }
-  domain_.UndoTo(before);
+  domain_->UndoTo(before);
 }
 
 int32_t TreeGrower::Choose(const LpSeries::Answer& answer) {
@@ -189,9 +197,9 @@ int32_t TreeGrower::Choose(const LpSeries::Answer& answer) {
       if (tree_.program.IsKept(j) != kept || x < kWhole || x > 1 - kWhole) {
         continue;
       }
-      const auto known = part_.gain.find(j);
+      const auto known = part_->gain.find(j);
       candidates.emplace_back(
-          known != part_.gain.end() ? 1 + known->second : std::min(x, 1 - x),
+          known != part_->gain.end() ? 1 + known->second : std::min(x, 1 - x),
           j);
     }
     if (!candidates.empty()) break;
@@ -203,16 +211,16 @@ int32_t TreeGrower::Choose(const LpSeries::Answer& answer) {
   int32_t best = -1;
   double best_score = -1;
   for (const auto& [unused, j] : candidates) {
-    if (parts_.over() || part_.dropped) return j;  // whatever it is
-    const auto [gain, fresh] = part_.gain.try_emplace(j, 0);
+    if (parts_.over() || part_->dropped) return j;  // whatever it is
+    const auto [gain, fresh] = part_->gain.try_emplace(j, 0);
     if (fresh) {
       constexpr double kMostGain = 1 << kMipCostBits;
       double gains[2];
       for (const uint8_t value : {0, 1}) {
-        series_.SetBounds(j, value, value);
+        series_->SetBounds(j, value, value);
         const LpSeries::Answer trial = Solve(kTrialIterations);
         gains[value] = std::clamp(trial.cost - answer.cost, 0.0, kMostGain);
-        series_.SetBounds(j, 0, 1);
+        series_->SetBounds(j, 0, 1);
       }
       gain->second = (gains[0] + 1e-4) * (gains[1] + 1e-4);
     }

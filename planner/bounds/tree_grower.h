@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,8 @@ class TreeParts {
   TreeParts(int64_t added_ns, int64_t iterations, const CertifyLimits& limits)
       : limits_(limits), added_ns_(added_ns), iterations_(iterations) {}
 
+  // The first one added is the root.
+
   TreePart& Add(std::unique_ptr<TreePart> part);
   // One that nobody has begun; nullptr: the tree is grown, or it cannot be.
   TreePart* Next(const std::function<bool()>& should_stop);
@@ -91,9 +94,14 @@ class TreeParts {
   bool Lower(int64_t cost_ns, const std::vector<double>& solution);
   // Empty: none was met.
   const std::vector<double>& solution() const { return solution_; }
-  void KeepRoot(int64_t proven_ns, const verify::Node& root);
+  void KeepRoot(int64_t proven_ns, const verify::Node& root,
+                std::vector<uint8_t> basis);
   int64_t root_ns() const { return root_ns_; }
   const verify::Node& root() const { return root_; }
+  // Where the root's relaxation ended, and what trials in its part said: what
+  // another tree of the same program begins with.
+  const std::vector<uint8_t>& root_basis() const { return root_basis_; }
+  const std::map<int32_t, double>& gain() const { return parts_.front()->gain; }
 
   // All nodes, once it is grown.
   std::vector<verify::Node> Assemble() const;
@@ -114,16 +122,18 @@ class TreeParts {
   int64_t solution_ns_ = 0;
   int64_t root_ns_ = 0;
   verify::Node root_;
+  std::vector<uint8_t> root_basis_;
 };
 
+// Grows one part after the other, on one thread.
 class TreeGrower {
  public:
   // should_stop may be empty; it is asked on the thread that grows.
-  TreeGrower(const TreeProgram& tree, TreePart& part, TreeParts& parts,
+  TreeGrower(const TreeProgram& tree, TreeParts& parts,
              const std::function<bool()>& should_stop);
 
   // False: it could not be proven within the limits.
-  bool Grow() { return !part_.dropped && GrowFrom(0); }
+  bool Grow(TreePart& part);
 
  private:
   // A branching whose second side is not begun, or grows elsewhere.
@@ -153,12 +163,15 @@ class TreeGrower {
   int32_t Choose(const LpSeries::Answer& answer);
 
   const TreeProgram& tree_;
-  TreePart& part_;
   TreeParts& parts_;
   const std::function<bool()> should_stop_;
-  LpSeries series_;
-  verify::Domain& domain_;
+  // Of the part that grows.
+  TreePart* part_ = nullptr;
+  verify::Domain* domain_ = nullptr;
   std::vector<Branching> open_;
+  // Made for the first part, and what was fixed where the last one began.
+  std::optional<LpSeries> series_;
+  std::vector<int32_t> begun_with_;
 };
 
 }  // namespace reprise::planner

@@ -93,10 +93,12 @@ bool TreeParts::Lower(int64_t cost_ns, const std::vector<double>& solution) {
   return true;
 }
 
-void TreeParts::KeepRoot(int64_t proven_ns, const verify::Node& root) {
+void TreeParts::KeepRoot(int64_t proven_ns, const verify::Node& root,
+                         std::vector<uint8_t> basis) {
   const std::lock_guard lock(mutex_);
   root_ns_ = proven_ns;
   root_ = root;
+  root_basis_ = std::move(basis);
 }
 
 std::vector<verify::Node> TreeParts::Assemble() const {
