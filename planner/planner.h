@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The planner's front door: step graph + budget -> plan + certificate.
+// The planner's interface: step graph + budget -> plan + certificate.
 //
-// Minimise the total time of all execs subject to peak <= budget. Every answer
-// carries the overhead, a proven lower bound, the gap between them and the
-// algorithm that found it; a budget that is impossible is refused with the op
+// Minimises the total time of all execs subject to peak <= budget. Every answer
+// has the overhead, a proven lower bound, the gap between them, and the
+// algorithm that found the plan. An impossible budget is refused, with the op
 // that proves it. Pure functions: no I/O, threads, clock or globals; the same
-// graph, request and seed give the same plan. Effort is counted in ticks, and
-// a callback may end the search early: it then returns the best plan so far.
+// graph, request and seed give the same plan. Effort is counted in ticks. A
+// callback may end the search early; it then returns the best plan so far.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,13 @@
 
 namespace reprise::planner {
 
-// INVALID_ARGUMENT: the graph is not valid or the request is not.
+// Returns the best plan found for the request's budget, or one that is not
+// feasible, with the reason. INVALID_ARGUMENT: the graph or the request is
+// invalid.
 StatusOr<Plan> MakePlan(const StepGraph& graph, const Request& request);
 
-// Proven lower bound of the overhead at a budget, as a fraction; or the proof
-// that nothing fits.
+// A proven lower bound of the overhead at a budget, as a fraction of the base
+// time; or the proof that nothing fits.
 struct Bound {
   double overhead = 0;
   bool impossible = false;
@@ -32,10 +34,10 @@ struct Bound {
 };
 StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request);
 
-// The trade-off curve: `points` budgets from the base peak down to the
-// smallest working set, largest first, monotone in peak and time. Each point
-// is streamed once it is searched; one that a later search improves comes
-// again, so a receiver keeps the last of each budget.
+// Returns the trade-off curve: `points` budgets from the base peak down to the
+// smallest working set, largest first, monotone in peak and time. `on_point`
+// gets each point once it is searched, and again if a later search improves it,
+// so a receiver keeps the last point of each budget.
 struct CurvePoint {
   int64_t budget_bytes = 0;
   bool feasible = false;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The certificate of one budget: the best bound over the windows tried so far,
-// or the proof that nothing fits. Windows keep their networks, so that asking
-// one again, at another budget, costs its max-flows only.
+// or the proof that nothing fits. Windows keep their networks, so solving one
+// again for another budget costs only its max-flows.
 //
-// What has been proven stays proven however the effort ends: every method adds
-// only what its part says survives an interruption (window_bound.h, pebble.h,
-// mip.h), and one that is not begun adds nothing.
+// What has been proven stays proven however the effort ends: every method
+// contributes only what its header says survives an interruption
+// (window_bound.h, pebble.h, mip.h), and a method that has not begun
+// contributes nothing.
 #pragma once
 
 #include <functional>
@@ -25,59 +26,61 @@
 
 namespace reprise::planner {
 
-// As IsProven of planner.h, for a problem.
+// IsProven of plan.h, for a problem.
 bool IsProven(const Problem& problem, int64_t added_ns, int64_t bound_ns);
 
 class Certificate {
  public:
-  // Threads of the exchange, if there is one, help to grow trees.
+  // If there is an exchange, its threads help to grow trees.
   Certificate(const Problem& problem, int64_t budget_bytes, Effort& effort,
               Exchange* exchange = nullptr);
 
-  // Solves the window at an op for the budget, once.
+  // Solves the window at an op for the budget; only the first time.
   void Try(OpId at);
   // Solves the tried windows exactly, best bound first, until `enough_ns` is
-  // proven or the ticks are spent. Returns the keep-set of the best one.
+  // proven or the ticks are spent. Returns the result of the best window.
   WindowResult Sharpen(int64_t enough_ns, int64_t ticks);
-  // Several windows at once (many_windows.h), where the build has a MIP solver.
-  // The set of windows grows one by one: a window where the schedule made of
-  // the last solution exceeds the budget (`peaks_of` makes it and says where,
-  // highest first; nothing where it fits or cannot be made), else the candidate
-  // that raises the LP most. Solutions that add `incumbent_ns` (the best plan
-  // known; negative: none) or more are of no interest. Asked again with more
-  // ticks it goes on. Before that, where asked for, runs of neighbouring
-  // windows, with memory inside their segments.
+  // Solves several windows together (many_windows.h), in builds with a MIP
+  // solver. The set of windows grows one by one: by a window where the schedule
+  // made from the last solution exceeds the budget (`peaks_of` makes it and
+  // returns these places, highest first; nothing if it fits or cannot be made),
+  // otherwise by the candidate that raises the LP most. Solutions that add
+  // `incumbent_ns` (the best known plan; negative: none) or more are not of
+  // interest. A later call with more ticks continues. If `neighbours`, first
+  // solves runs of neighbouring windows, including the memory inside their
+  // segments.
   using PeaksOf = std::function<std::vector<OpId>(
       const std::vector<KeepSet>& keep_sets, int64_t& incumbent_ns)>;
   void Combine(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of,
                bool neighbours = true);
-  // Whether the best plan known is optimal, by a tree over few windows that
-  // knows what to prove (Refuter). Begins with the best window; a
-  // solution that adds less and exceeds the budget says which one is missing.
-  // Soon over, one way or the other. Asked again with another plan it goes on.
+  // Tries to prove that the best known plan is optimal, by a tree over few
+  // windows whose target is known (Refuter). Begins with the best window; if a
+  // solution that adds less exceeds the budget, its peak is the next window.
+  // Usually ends quickly, with or without a proof. A later call with another
+  // plan continues.
   void Refute(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
-  // Looks further back from the ops whose working set is largest, for a proof
+  // Looks further back from the ops with the largest working sets, for a proof
   // that the budget is impossible (pebble.h).
   void TryPebbling(int64_t ticks);
-  // Solves it for a smaller budget, for its keep-set; proves nothing new.
+  // Solves the window for a smaller budget to get its keep-set; proves nothing.
   WindowResult KeepSetFor(OpId at, int64_t budget_bytes);
-  // The same where these values are saved by all means.
+  // Like KeepSetFor, with these values always saved.
   WindowResult KeepSetSaving(OpId at, int64_t budget_bytes,
                              const std::vector<ValueId>& saved);
 
-  // Whether the window at an op may raise what is proven by more than this: of
-  // windows like one that is solved it is known that they do not.
+  // Returns whether the window at an op may raise the proven bound by more than
+  // `rise_ns`. Windows similar to one that is solved are known not to.
   bool MayRise(OpId at, int64_t rise_ns) const {
     return ceiling_.At(at) - added_ns_ > rise_ns;
   }
 
-  // Refute has found the optimum of its windows, and where it exceeds the
-  // budget is not known: schedules near it are worth a try.
+  // True if Refute found the optimum of its windows and no place where its
+  // schedule exceeds the budget: schedules near that optimum are worth trying.
   bool is_near() const { return is_near_; }
 
   // Proven: every schedule adds at least this much time.
   int64_t added_ns() const { return added_ns_; }
-  // By these windows.
+  // The windows that prove it.
   const ProofSource& source() const { return source_; }
   bool impossible() const {
     return infeasible_.smallest_budget_bytes > budget_bytes_;
@@ -87,15 +90,16 @@ class Certificate {
   const std::map<OpId, WindowResult>& tried() const { return tried_; }
 
  private:
-  // The LP; the MIP; the MIP with memory inside segments.
+  // The LP; the MIP; the MIP including memory inside segments.
   enum class How { kRelaxed, kWhole, kInside };
 
   WindowBound& At(OpId at);
   std::vector<OpId> Candidates() const;
   Refutation RefuteBy(const std::vector<OpId>& windows, int64_t added_ns,
                       bool to_optimum, int64_t ticks);
-  // The cheapest solution of these windows, below the incumbent; kProven where
-  // it is, or where there is none.
+  // Returns the cheapest solution of these windows below the incumbent; none
+  // costs less than `low_ns`. kProven if it is proven optimal, or if it is
+  // proven that there is none.
   Refutation OptimumOf(const std::vector<OpId>& windows, int64_t incumbent_ns,
                        int64_t low_ns, int64_t ticks);
   void SolvePart(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
@@ -104,7 +108,7 @@ class Certificate {
   void CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
                          const PeaksOf& peaks_of);
   void Prove(OpId at, int64_t least_bytes, std::vector<StorageId> storages);
-  // Raises what is proven.
+  // Raises the proven bound.
   void Raise(int64_t added_ns, ProofSource source);
 
   const Problem& problem_;
@@ -114,30 +118,30 @@ class Certificate {
   std::map<OpId, std::unique_ptr<WindowBound>> windows_;
   std::map<OpId, WindowResult> tried_;
   std::map<OpId, int64_t> sharpened_;  // ticks given so far
-  std::map<OpId, int> run_length_;    // longest run of windows solved around it
-  std::map<OpId, int64_t> run_ns_;    // and what it proved
+  std::map<OpId, int> run_length_;    // longest solved run of windows around it
+  std::map<OpId, int64_t> run_ns_;    // what that run proved
   std::vector<OpId> refuting_;        // windows of Refute, as chosen
-  std::unique_ptr<Refuter> refuter_;  // of the windows asked about last
-  int64_t refuted_ns_ = -1;           // the incumbent it was asked about
+  std::unique_ptr<Refuter> refuter_;  // for the windows of its last call
+  int64_t refuted_ns_ = -1;           // the incumbent of its last call
   bool is_near_ = false;
   std::vector<OpId> together_;                // windows of Combine, ascending
-  std::vector<OpId> together_order_;          // the same, as they were chosen
+  std::vector<OpId> together_order_;          // the same, in order of choice
   std::map<OpId, int64_t> together_scanned_;  // LP with one more window
-  size_t part_solved_ = 0;                    // of these, as one MIP
+  size_t part_solved_ = 0;                    // how many of these as one MIP
   int64_t together_ns_ = 0;                   // their LP
-  int64_t together_ticks_ = 0;                // given to their MIP so far
+  int64_t together_ticks_ = 0;                // ticks given to their MIP
   bool together_finished_ = false;
   std::vector<OpId> together_lacks_;  // where their solution is too large
   bool together_grows_ = true;
   int64_t added_ns_ = 0;
   ProofSource source_;
-  std::optional<verify::Facts> facts_;  // of the graph, once asked for
+  std::optional<verify::Facts> facts_;  // read from the graph on first use
   WindowCeiling ceiling_;
   Infeasible infeasible_;
 };
 
-// Positions of the highest local peaks of a profile over the base order,
-// highest first, at least `apart` ops from each other.
+// Returns the positions of the `count` highest local peaks of a profile over
+// the base order, highest first, at least `apart` ops from each other.
 std::vector<OpId> LocalPeaks(const std::vector<int64_t>& bytes, int count,
                              int apart);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Certificates of several windows: a tree of linear programs over the
-// verifier's own program, until every leaf proves what was claimed. The bound
-// to reach is known, so the tree is walked depth first and each leaf ends as
-// soon as its multipliers, evaluated exactly, say enough.
+// verifier's own program, grown until every leaf proves the claim. The bound to
+// reach is known, so the tree is grown depth first, and a leaf ends as soon as
+// its multipliers, evaluated exactly, prove it.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,15 @@ namespace reprise::planner {
 
 class ProgramTree;
 
-// At most `added_ns`; what the root proves where the tree did not end.
+// Certifies at most `added_ns`; what the root proves, if the tree was not
+// completed.
 verify::Certificate CertifyProgram(const verify::Facts& facts,
                                    int64_t budget_bytes,
                                    const ProofSource& source, int64_t added_ns,
                                    const CertifyLimits& limits);
 
-// That nothing fits in less than `least_bytes`; method kNone where the tree did
-// not end.
+// Certifies that nothing fits in less than `least_bytes`. Returns method kNone
+// if the tree was not completed.
 verify::Certificate CertifyImpossible(const verify::Facts& facts,
                                       int64_t least_bytes,
                                       const ProofSource& source,
@@ -37,29 +38,30 @@ struct Refutation {
     kCheaper,  // the program has a solution that adds less
   };
   Outcome outcome = Outcome::kStopped;
-  int64_t added_ns = 0;  // what is proven, or what the solution adds
+  int64_t added_ns = 0;  // proven, or the added time of the solution
   int64_t root_ns = 0;   // proven by the root alone
-  // Of the cheapest such solution that was found, as of ManyWindowsResult.
+  // The cheapest such solution found, as in ManyWindowsResult.
   std::vector<KeepSet> keep_sets = {};
-  std::vector<verify::Node> tree = {};  // kProven: the proof
-  int64_t iterations = 0;               // of simplex
-  int64_t solves = 0;                   // linear programs
+  std::vector<verify::Node> tree = {};  // if kProven: the proof
+  int64_t iterations = 0;               // of the simplex
+  int64_t solves = 0;                   // linear programs solved
   int64_t rows = 0;
 };
 
-// Whether these windows prove by themselves that every schedule adds at least
-// so much, which some schedule does: of a search that wants to know that its
-// best plan is optimal. Asked again, it begins with what it learned.
+// Answers whether these windows alone prove that every schedule adds at least
+// the added time of a known one. A search asks this to learn whether its best
+// plan is optimal. Later calls start from what earlier ones learned.
 class Refuter {
  public:
-  // Problem and facts outlive it.
+  // The problem and the facts must outlive it.
   Refuter(const Problem& problem, const verify::Facts& facts,
           int64_t budget_bytes, std::vector<OpId> windows);
   ~Refuter();
 
   const std::vector<OpId>& windows() const { return windows_; }
-  // `to_optimum`: goes on where something adds less, until nothing does: proven
-  // is then the optimum of the program, and found its solution.
+  // Tries to prove that every schedule adds at least `added_ns`. With
+  // `to_optimum` it continues when it finds something cheaper, until nothing
+  // is: the proven time is then the optimum of the program, with its solution.
   Refutation Cheaper(int64_t added_ns, bool to_optimum,
                      const CertifyLimits& limits);
 

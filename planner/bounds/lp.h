@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linear programs one after the other: the relaxation of one program under
-// changing bounds of its columns, each solved from where the last one ended,
-// with the multipliers of its rows. For certificates (certify.h), which take
-// nothing from the solver on trust: whoever calls evaluates the multipliers
-// exactly.
+// A series of linear programs: the relaxation of one program under changing
+// column bounds, each solved from the end of the last, with the multipliers of
+// its rows. Used for certificates (certify.h), which do not trust the solver:
+// the caller evaluates the multipliers exactly.
 #pragma once
 
 #include <cstdint>
@@ -23,23 +22,23 @@ class LpSeries {
     MipOutcome outcome = MipOutcome::kStopped;
     double cost = 0;
     std::vector<double> solution = {};
-    // By row: of the cost, or, where nothing obeys the rows, of a sum of rows
-    // that cannot hold (its sign is the solver's).
+    // By row: of the cost or, if the rows have no solution, of a sum of rows
+    // that cannot hold (with the solver's sign).
     std::vector<double> multipliers = {};
   };
 
-  // The program and should_stop outlive the series.
+  // The program and should_stop must outlive the series.
   LpSeries(const MipProgram& program, const std::function<bool()>& should_stop);
   ~LpSeries();
 
-  // Goes on where another series of the same program was.
+  // Continues from the basis of another series of the same program.
   void BeginFrom(const std::vector<uint8_t>& basis);
   void SetBounds(int32_t column, double lower, double upper);
-  // At most this many iterations; an LP that needs more is kStopped, but
-  // `cost` is how far it came, which is what branching wants to know.
+  // Solves with at most this many simplex iterations. An LP that needs more is
+  // kStopped, but `cost` is the value it reached, which helps branching.
   Answer Solve(int most_iterations);
   int64_t iterations() const;
-  // Where it is.
+  // Returns the current basis.
   std::vector<uint8_t> Basis() const;
 
  private:

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Minimum cuts on int64 capacities: Dinic's algorithm (Dinitz, 1970) on flat
-// arrays, iterative, so that a chain of 100,000 ops does not overflow a stack.
+// Minimum cuts with int64 capacities: Dinic's algorithm (Dinitz, 1970) on flat
+// arrays. Iterative, so that a chain of 100,000 ops does not overflow the
+// stack.
 //
-// The network is built once; capacities may be set again and solved again,
-// which the bound does for every price it tries. O(V^2 E) at worst, close to
-// linear on the networks of step graphs.
+// The network is built once; capacities may be changed and the network solved
+// again, which the bound does for every price it tries. O(V^2 E) at worst,
+// close to linear on the networks of step graphs.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +16,26 @@ namespace reprise::planner {
 
 class MaxFlow {
  public:
-  // Larger than any finite cut here: the caller keeps finite sums below 2^60.
+  // Larger than any finite cut: the caller keeps finite sums below 2^60.
   static constexpr int64_t kInfinite = int64_t{1} << 61;
 
   explicit MaxFlow(int node_count);
 
-  // Returns the arc's number, for SetCapacity. All arcs come before Build.
+  // Returns the arc's number, for SetCapacity. All arcs must be added before
+  // Build.
   int AddArc(int from, int to, int64_t capacity);
   void Build();
   void SetCapacity(int arc, int64_t capacity) { capacity_[arc] = capacity; }
 
-  // The value of a minimum cut; at least kInfinite when every cut is infinite.
-  // Starts from zero flow every time.
+  // Returns the value of a minimum cut; at least kInfinite if every cut is
+  // infinite. Always starts from zero flow.
   int64_t Solve(int source, int sink);
 
-  // After Solve: on the source side of the minimum cut closest to the source.
+  // After Solve: whether the node is on the source side of the minimum cut
+  // closest to the source.
   bool OnSourceSide(int node) const { return level_[node] >= 0; }
 
-  // Arcs looked at since construction, in both directions.
+  // Arcs visited since construction, in both directions.
   int64_t ticks() const { return ticks_; }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Trees of linear programs (tree_grower.h) over the verifier's program of
-// several windows, and which rows that program has: what certify_tree.h makes
-// certificates of. Each tree begins with what the one before it learned.
+// several windows, and the choice of that program's rows. certify_tree.h makes
+// certificates from them. Each tree starts from what the previous one learned.
 #pragma once
 
 #include <cstdint>
@@ -23,19 +23,21 @@ class ProgramTree {
   ProgramTree(const verify::Facts& facts, int64_t budget_bytes,
               const ProofSource& source);
 
-  // That everything adds so much (Program::kNothing: that nothing fits). False:
-  // it could not be proven within the limits.
+  // Grows a tree to prove that every schedule adds at least `added_ns`
+  // (Program::kNothing: that nothing fits). Returns false if that could not be
+  // proven within the limits.
   bool Grow(int64_t added_ns, bool to_optimum, const CertifyLimits& limits);
 
   const verify::Program* program() const {
     return program_ ? &*program_ : nullptr;
   }
-  // Of the last Grow, as what follows.
+  // These are results of the last Grow.
   int64_t iterations() const { return iterations_; }
   int64_t solves() const { return solves_; }
-  // Of all the rows, and it adds less than claimed; empty: none was met.
+  // A solution that satisfies all rows and adds less than claimed; empty: none
+  // was found.
   const std::vector<double>& solution() const { return solution_; }
-  // What the tree proves, once it is grown.
+  // What the completed tree proves.
   int64_t added_ns() const { return added_ns_; }
   // What the root alone proves.
   int64_t root_ns() const { return root_ns_; }
@@ -48,13 +50,15 @@ class ProgramTree {
  private:
   bool GrowTree(bool to_optimum, const CertifyLimits& limits);
   bool Build();
-  // The program, with the rows inside segments that its relaxations violate.
+  // Builds the program, with the rows inside segments that its relaxations
+  // violate.
   bool MakeRows(const CertifyLimits& limits);
-  // The rows inside segments that a solution breaks; returns how many.
+  // Adds the rows inside segments that a solution violates; returns how many.
   size_t AddViolated(const std::vector<double>& solution);
   TreeProgram Tree(bool to_optimum) const;
-  // A tree whose claim fell while it grew, as one of what it proves: what
-  // proves that much without its children is a leaf.
+  // Returns a tree whose claim was lowered while it grew, reduced to what it
+  // now claims: a node that proves that much without its children becomes a
+  // leaf.
   std::vector<verify::Node> Pruned(const std::vector<verify::Node>& tree) const;
 
   const verify::Facts& facts_;
@@ -65,7 +69,7 @@ class ProgramTree {
   std::vector<verify::InsideRow> inside_rows_;
   std::optional<verify::Program> program_;
   MipProgram program_lp_;
-  // Of the root of the last tree, to begin the next one with.
+  // From the root of the last tree, to start the next one.
   std::vector<uint8_t> basis_;
   std::map<int32_t, double> gain_;
   std::vector<verify::Node> tree_;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tree of linear programs, grown depth first until every leaf proves a claim,
-// by one thread or by several: whoever has nothing left to grow gets the
-// largest part that another one has not begun. A part begins with what is fixed
-// where it was cut off, and its nodes belong where that was, so that the tree
-// is the same kind of certificate whoever grew it. On one thread it is the same
-// tree every time.
+// Grows a tree of linear programs depth first until every leaf proves a claim,
+// on one thread or several: a grower with nothing left gets the largest part
+// that another one has not begun. A part starts with the columns that were
+// fixed where it was cut off, and its nodes are inserted at that place, so the
+// tree is the same kind of certificate regardless of who grew it. On one thread
+// it is the same tree every time.
 #pragma once
 
 #include <atomic>
@@ -27,13 +27,13 @@
 
 namespace reprise::planner {
 
-// What a tree is of.
+// The program that the tree is for.
 struct TreeProgram {
   const verify::Program& program;
   const MipProgram& relaxation;
-  double base_scale = 1, byte_scale = 1;  // of costs and bytes in it
-  int shift = 0, byte_shift = 0;          // of multipliers in certificates
-  // Goes on where something adds less, until nothing does.
+  double base_scale = 1, byte_scale = 1;  // scale of its costs and bytes
+  int shift = 0, byte_shift = 0;          // scale of certificates' multipliers
+  // Continue when something cheaper is found, until nothing is.
   bool to_optimum = false;
 
   double ScaleOf(int32_t row) const {
@@ -41,40 +41,42 @@ struct TreeProgram {
   }
 };
 
+// A part of the tree, which one grower grows.
 struct TreePart {
   explicit TreePart(verify::Domain fixed) : domain(std::move(fixed)) {}
 
   verify::Domain domain;
-  std::vector<uint8_t> basis;       // of the relaxation, to begin from
-  std::map<int32_t, double> gain;   // by column, what its one trial said
-  TreePart* from = nullptr;         // which it was cut off; the root: nullptr
+  std::vector<uint8_t> basis;       // of the relaxation, to start from
+  std::map<int32_t, double> gain;   // by column: result of its trial
+  TreePart* from = nullptr;         // part it was cut off from; root: null
   std::vector<verify::Node> nodes;  // in preorder
-  // Parts whose nodes belong before the node at such a place.
+  // Parts whose nodes belong before the node at this position.
   std::vector<std::pair<size_t, const TreePart*>> cut_off;
-  // It ends with a whole solution; another one before it did: nobody wants it.
+  // `solved`: it ends with an integral solution. `dropped`: an earlier part has
+  // one, so this part is not needed.
   bool solved = false;
   std::atomic<bool> dropped = false;
 };
 
-// What the growers of one tree share: the parts, the claim, what it has cost.
-// Any of them may call it at any time.
+// Shared by the growers of one tree: the parts, the claim, the effort so far.
+// Thread-safe.
 class TreeParts {
  public:
   TreeParts(int64_t added_ns, int64_t iterations, const CertifyLimits& limits)
       : limits_(limits), added_ns_(added_ns), iterations_(iterations) {}
 
-  // The first one added is the root.
-
+  // Adds a part; the first one is the root.
   TreePart& Add(std::unique_ptr<TreePart> part);
-  // One that nobody has begun; nullptr: the tree is grown, or it cannot be.
+  // Returns a part that no grower has begun. Null: the tree is complete, or
+  // cannot be completed.
   TreePart* Next(const std::function<bool()>& should_stop);
   void Done(const TreePart& part, bool grown);
-  // Somebody waits in Next, and nothing is there.
+  // Returns whether a grower waits in Next and there is no part for it.
   bool IsSomebodyIdle() const { return idle_ > 0; }
   bool over() const { return over_; }
   bool grown() const { return over_ && !failed_; }
 
-  // False: that is more than a tree may have.
+  // Counts a node; returns false if the tree may not have more.
   bool CountNode() { return ++nodes_ <= limits_.most_leaves; }
   bool CountMultipliers(size_t count);
   void CountSolve(int64_t iterations) {
@@ -86,24 +88,25 @@ class TreeParts {
   int64_t solves() const { return solves_; }
 
   int64_t added_ns() const { return added_ns_; }
-  // A whole solution, where one is enough: the first in preorder counts, which
-  // one thread would meet.
+  // Keeps an integral solution, if one is enough: the first in preorder, which
+  // is the one that a single thread would find.
   void KeepFirst(TreePart& part, const std::vector<double>& solution);
-  // One that adds so much, where the optimum is asked for: nothing more than
-  // that is claimed from here on. False: that is not less.
+  // Keeps a solution with this added time, if the optimum is wanted: from now
+  // on nothing above it is claimed. Returns false if it is not less than
+  // before.
   bool Lower(int64_t cost_ns, const std::vector<double>& solution);
-  // Empty: none was met.
+  // Empty: none was found.
   const std::vector<double>& solution() const { return solution_; }
   void KeepRoot(int64_t proven_ns, const verify::Node& root,
                 std::vector<uint8_t> basis);
   int64_t root_ns() const { return root_ns_; }
   const verify::Node& root() const { return root_; }
-  // Where the root's relaxation ended, and what trials in its part said: what
-  // another tree of the same program begins with.
+  // The final basis of the root's relaxation, and the results of trials in its
+  // part: another tree of the same program starts from them.
   const std::vector<uint8_t>& root_basis() const { return root_basis_; }
   const std::map<int32_t, double>& gain() const { return parts_.front()->gain; }
 
-  // All nodes, once it is grown.
+  // Returns all nodes of the completed tree.
   std::vector<verify::Node> Assemble() const;
 
  private:
@@ -114,7 +117,7 @@ class TreeParts {
   std::vector<TreePart*> order_;  // by preorder of what is left to grow
   std::deque<TreePart*> waiting_;
   int growing_ = 0;
-  std::atomic<int> idle_ = 0;  // threads that wait, less the parts that do
+  std::atomic<int> idle_ = 0;  // waiting threads less waiting parts
   std::atomic<bool> over_ = false, failed_ = false;
   std::atomic<int64_t> added_ns_, iterations_, solves_ = 0, multipliers_ = 0;
   std::atomic<int> nodes_ = 0;
@@ -128,48 +131,52 @@ class TreeParts {
 // Grows one part after the other, on one thread.
 class TreeGrower {
  public:
-  // should_stop may be empty; it is asked on the thread that grows.
+  // `should_stop` may be empty; it is called on the growing thread.
   TreeGrower(const TreeProgram& tree, TreeParts& parts,
              const std::function<bool()>& should_stop);
 
-  // False: it could not be proven within the limits.
+  // Grows a part. Returns false if the claim could not be proven within the
+  // limits.
   bool Grow(TreePart& part);
 
  private:
-  // A branching whose second side is not begun, or grows elsewhere.
+  // A branching whose second side is not begun, or is grown elsewhere.
   struct Branching {
-    size_t fixed = 0;  // before it
+    size_t fixed = 0;  // columns fixed before it
     int32_t column = 0;
     const TreePart* elsewhere = nullptr;
   };
 
   bool GrowFrom(int depth);
   bool Branch(int32_t column, int depth);
-  // Gives the second side of the first branching to somebody else.
+  // Passes the second side of the first open branching to another grower.
   void CutOff();
   LpSeries::Answer Solve(int most_iterations);
-  // The multipliers of an answer, rounded to what a certificate holds.
+  // Rounds the multipliers of an answer to what a certificate can hold.
   verify::Node LeafOf(const LpSeries::Answer& answer, bool impossible,
                       int sign) const;
   int64_t Proven(const verify::Node& leaf) const;
   int64_t CostOf(const std::vector<double>& solution) const;
   bool AddLeaf(const verify::Node& leaf);
   void Fix(int32_t column, uint8_t value);
-  // Tells the linear programs what was fixed after the first so many.
+  // Tells the linear programs which columns were fixed after the first
+  // `before`.
   void PassOn(size_t before);
   void UndoTo(size_t before);
-  // The fractional column whose two sides raise the cost most, of the few that
-  // look best; those of S first: where they are whole, the others may be.
+  // Chooses the fractional column whose two sides raise the cost most, among
+  // the few most promising. Columns of S come first: if they are integral, the
+  // others can be.
   int32_t Choose(const LpSeries::Answer& answer);
 
   const TreeProgram& tree_;
   TreeParts& parts_;
   const std::function<bool()> should_stop_;
-  // Of the part that grows.
+  // The part that is being grown.
   TreePart* part_ = nullptr;
   verify::Domain* domain_ = nullptr;
   std::vector<Branching> open_;
-  // Made for the first part, and what was fixed where the last one began.
+  // Created for the first part; and the columns that were fixed where the last
+  // part began.
   std::optional<LpSeries> series_;
   std::vector<int32_t> begun_with_;
 };

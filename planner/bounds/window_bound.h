@@ -3,16 +3,16 @@
 // The certificate: a lower bound from one window, as a minimum cut.
 //
 // Fix an op t. Past P = ops before t in base order; N = values made in P that
-// t or a later op, or the end, needs. When t first runs, every v of N is
-// present or its maker runs again later. With binaries S[v] (present) and R[o]
-// (runs again), every schedule satisfies
+// t, a later op or the end needs. When t first runs, every v of N is present,
+// or its maker runs again later. With binaries S[v] (present) and R[o] (runs
+// again), every schedule satisfies
 //
 //   added time >= sum c(o) R[o]
 //   S[v] + R[maker v] >= 1           v in N
 //   R[o] <= S[u] + R[maker u]        o in P, u in need(o)
 //   sum bytes(v) S[v] <= room = B - static - writes(t) - workspace(t)
-//   S = 1 on what must be present: need(t); first lives the program holds;
-//   values that nobody may make again, or that are used before recompute may
+//   S = 1 for what must be present: need(t); first lives the program holds;
+//   values that may not be recomputed, or are used before recomputation may
 //   begin (executors that recompute in the backward only)
 //
 // Pricing the memory row at L >= 0 per byte leaves a minimum cut:
@@ -23,19 +23,20 @@
 //   A_u -> R_o             infinite for u in need(o)
 //
 // and D(L) = mincut(L) - L * room is a lower bound for every L. The best L is
-// found by intersecting the lines (cost, bytes) of two bracketing cuts until
-// no new line appears. The least bytes that must be saved (all c = 0) prove
+// found by intersecting the lines (cost, bytes) of two bracketing cuts until no
+// new line appears. The least bytes that must be saved (all c = 0) prove
 // budgets impossible. See Lawler's parametric cuts and the "joint graph
 // min-cut" of PyTorch's partitioner, which is one such cut without the price.
 //
-// The price leaves a gap where bytes do not divide well. `SolveExactly` closes
-// it by branch and bound on "v is saved": a fixed value costs its bytes of the
-// room or must be made again, and each node is bounded by the same cuts.
+// The price leaves a gap if bytes do not divide well. `SolveExactly` closes it
+// by branch and bound on "v is saved": a fixed value is either saved, taking
+// its bytes of the room, or recomputed, and each node is bounded by the same
+// cuts.
 //
 // Every answer survives an interruption: a bound is the best over cuts at
-// prices that were solved to the end, and branch and bound takes the worst over
-// what it has not looked at yet, so that fewer cuts and nodes prove less and
-// never more. Nothing here asks anybody whether to stop.
+// prices that were solved completely, and branch and bound takes the worst over
+// what it has not explored, so fewer cuts and nodes prove less, never more.
+// Nothing here calls should_stop.
 //
 // One Build is O(past); one Solve is about ten max-flows.
 #pragma once
@@ -49,62 +50,62 @@
 
 namespace reprise::planner {
 
-// What a cut says about the values of the past.
+// What a cut says about the values made before a window.
 struct KeepSet {
   OpId at = 0;
   int64_t cost_ns = 0;
-  int64_t saved_bytes = 0;            // without what is forced
+  int64_t saved_bytes = 0;            // without forced values
   std::vector<ValueId> saved = {};    // present when `at` first runs
   std::vector<OpId> recomputed = {};  // run again later
 };
 
 struct WindowResult {
   bool impossible = false;
-  // No budget below this works, whatever the time.
+  // No smaller budget is possible, at any cost of time.
   int64_t least_budget_bytes = 0;
   // Proven: every schedule within the budget adds at least this much time.
   int64_t added_ns = 0;
-  // The cheapest cut found that fits the room, where one does.
+  // The cheapest cut found that fits the room, if any does.
   bool has_keep_set = false;
   KeepSet keep_set;
-  // The next cheaper cut, which does not fit, where there is one: the optimum
-  // of the relaxation is a mixture of the two.
+  // The next cheaper cut, which does not fit, if there is one: the optimum of
+  // the relaxation is a mixture of the two.
   bool has_rich_set = false;
   KeepSet rich_set;
-  int64_t room_bytes = 0;  // what a cut may save besides what is forced
+  int64_t room_bytes = 0;  // what a cut may save besides forced values
 };
 
-// What the cuts prove under some fixes, and the price that proves it.
+// What the cuts prove under some fixes, with the price that proves it.
 struct WindowLeaf {
   bool impossible = false;
   int64_t added_ns = 0;
-  // Of a byte, in ns: price / 2^shift.
+  // Price of a byte: price / 2^shift ns.
   int64_t price = 0;
   int shift = 0;
-  ValueId branch = kNoValue;  // to branch on next; kNoValue: nothing is left
+  ValueId branch = kNoValue;  // branch on this next; kNoValue: nothing left
 };
 
 class WindowBound {
  public:
   WindowBound(const Problem& problem, OpId at);
 
-  // Each value is present while `at` runs, or not and made again.
+  // For each value: present while `at` runs (true), or recomputed (false).
   using Fixes = std::vector<std::pair<ValueId, bool>>;
   WindowLeaf Leaf(int64_t budget_bytes, const Fixes& fixes);
 
   WindowResult Solve(int64_t budget_bytes);
 
-  // The same where these values are saved by all means: for the cuts; it proves
-  // nothing about schedules that do not save them.
+  // Like Solve, with these values always saved: for the cuts. Proves nothing
+  // about schedules that do not save them.
   WindowResult SolveSaving(int64_t budget_bytes,
                            const std::vector<ValueId>& saved);
 
-  // The window's optimum, or what was proven when the ticks ran out or
+  // Returns the window's optimum, or what was proven when the ticks ran out or
   // `enough_ns` of added time was reached.
   WindowResult SolveExactly(int64_t budget_bytes, int64_t enough_ns,
                             int64_t most_ticks);
 
-  // Values that must be present while `at` runs, in every schedule.
+  // Values that are present while `at` runs in every schedule.
   const std::vector<ValueId>& forced() const { return forced_; }
   // Arcs scanned so far.
   int64_t ticks() const { return flow_.ticks() + build_ticks_; }
@@ -121,7 +122,7 @@ class WindowBound {
     int64_t price = 0;
     int shift = 0;
   };
-  // What the cuts say about one node of the branch and bound.
+  // What the cuts say about one node of branch and bound.
   struct Relaxed {
     bool possible = false;
     int64_t added_ns = 0;  // proven
@@ -129,15 +130,15 @@ class WindowBound {
     KeepSet keep_set;
     bool is_over = false;  // rich_set exceeds the room
     KeepSet rich_set;
-    int32_t branch = -1;  // value to branch on; -1: nothing is left to decide
-    Price price;          // that proved added_ns
+    int32_t branch = -1;  // value to branch on; -1: nothing left
+    Price price;          // the one that proved added_ns
   };
 
   void FindForced();
   void CollectNodes();
   MaxFlow BuildNetwork();
   int64_t LeastSavedBytes();
-  // Solves at a price; adds its bound to best_added_.
+  // Solves at a price; raises best_added_ by its bound.
   Line Cut(Price price, int64_t room);
   Price PriceBetween(const Line& cheap, const Line& small) const;
   KeepSet ReadCut() const;
@@ -152,8 +153,9 @@ class WindowBound {
   std::vector<ValueId> forced_;
   int64_t fixed_bytes_ = 0;  // static, writes and workspace of t, forced
 
-  // Makers are ops of the past, or -1 - v for a value that may not be made
-  // again while its op may (pinned): such a maker costs infinitely much.
+  // Makers are ops of the past, or -1 - v for a value that may not be
+  // recomputed although its op may run again (pinned): that maker has infinite
+  // cost.
   std::vector<int64_t> makers_;
   std::vector<ValueId> values_;
   std::vector<int32_t> maker_of_;    // parallel to values_: index in makers_

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A chain (chain.h) as Rotor sees it, and what Rotor's steps mean in ops.
+// Translates a chain (chain.h) into Rotor's model, and Rotor's steps into ops.
 //
-// A stage makes its output, keeps some of what its backward reads and needs the
-// rest on the way. Its options are what it may keep: everything; half of the
-// bytes, the costliest to make again; nothing but the output. What is made
-// again for an option runs just before the backward of the stage.
+// A stage makes its output, keeps part of what its backward reads, and needs
+// the rest only temporarily. Its options are what it may keep: everything; the
+// half of the bytes that costs most to recompute; only the output. What an
+// option does not keep is recomputed just before the backward of the stage.
 //
 // O(ops + arities) per stage and option.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace reprise::planner {
 
-// Ops that a schedule may run, per op of the step.
+// Limit for the execs of a schedule, per op of the step.
 inline constexpr int kMostExecsPerOp = 20;
 
 class ChainModel {
@@ -28,28 +28,30 @@ class ChainModel {
 
   const RotorChain& rotor() const { return rotor_; }
 
-  // Bytes that the chain does not decide about: static, and values that nobody
-  // may make again, at the boundary.
+  // Returns the bytes that the chain does not decide about: static memory, and
+  // values at the boundary that may not be recomputed.
   int64_t FixedBytes() const;
 
-  // What a schedule of the chain runs; empty where it runs too much.
+  // Returns the execs of a schedule of the chain; empty if they exceed the
+  // limit.
   std::vector<OpId> Execs(const std::vector<RotorStep>& steps) const;
 
  private:
   OpId LastUse(ValueId v, OpId before) const;
 
-  // Bytes made by backward ops alive before the backward of each stage begins,
-  // from the last stage to the first; [0] is before that of stage 0's end.
+  // Finds the bytes made by backward ops that are alive before the backward of
+  // each stage begins, from the last stage to the first; [0] is before the
+  // backward of stage 0.
   void FindGradients();
 
-  // Most bytes of values made in a stage while its forward runs, when only
-  // those marked outlive their last use there.
+  // Returns the most bytes of values made in a stage while its forward runs, if
+  // only the marked values outlive their last use there.
   int64_t ForwardPeak(int stage, const std::vector<uint8_t>& kept) const;
 
   void AddStage(int i);
 
-  // Adds to `again` what its ops need of this stage that is not kept; base
-  // order.
+  // Appends to `again`, in base order, the ops of this stage that make what the
+  // ops in it need and that is not kept.
   void AddMakers(int stage, const std::vector<uint8_t>& kept,
                  std::vector<OpId>& again) const;
 

@@ -3,10 +3,10 @@
 // Optimal recomputation of chains.
 //
 // Rotor: stages 1..L, x_i the output of stage i (x_0 the input), g_i the
-// gradient of x_i. A stage runs forward keeping x_i only, or under one of its
-// options q keeping X_i^q bytes (x_i among them) for its backward. T[a][b][m]
-// is the least time for forward and backward of a..b with x_(a-1) present
-// (charged to the caller) and g_b present (charged to m):
+// gradient of x_i. A stage runs forward either keeping only x_i, or with one of
+// its options q keeping X_i^q bytes (including x_i) for its backward.
+// T[a][b][m] is the least time for forward and backward of a..b with x_(a-1)
+// present (charged to the caller) and g_b present (charged to m):
 //
 //   leaf   a = b   min over q of
 //                    f_a^q + b_a^q
@@ -31,10 +31,10 @@
 // up to slots, so a plan never exceeds m. O(L^2 slots (L + Q)) time, O(L^2
 // slots) memory.
 //
-// Revolve: the uniform chain in closed form. l steps and s slots (the start's
-// among them) take t(l, s) = r l - C(s + r, s + 1) forward steps, r least such
-// that C(s + r, s) >= l; a step's forward at its own reversal is not counted.
-// Griewank and Walther, 2000.
+// Revolve: the uniform chain in closed form. l steps with s slots (including
+// the start's) take t(l, s) = r l - C(s + r, s + 1) forward steps, where r is
+// the least with C(s + r, s) >= l; a step's forward at its own reversal is not
+// counted. Griewank and Walther, 2000.
 #pragma once
 
 #include <cstddef>
@@ -65,7 +65,7 @@ struct RotorChain {
   std::vector<RotorStage> stages = {};
 };
 
-// What to run, in order. Stages count from 0.
+// One step of a schedule. Stages count from 0.
 struct RotorStep {
   enum class Kind : uint8_t { kForward, kForwardKeeping, kBackward };
   Kind kind = Kind::kForward;
@@ -76,17 +76,18 @@ struct RotorStep {
 
 class Rotor {
  public:
-  // Tables for up to `slots` slots of `slot_bytes` bytes. Where should_stop says
-  // yes meanwhile, nothing is possible.
+  // Builds the tables for up to `slots` slots of `slot_bytes` bytes. If
+  // should_stop returns true meanwhile, nothing is possible.
   Rotor(const RotorChain& chain, int64_t slot_bytes, int slots,
         const std::function<bool()>& should_stop = {});
 
   static constexpr int64_t kImpossible = INT64_MAX;
 
-  // Least time within `bytes` (the input is the caller's); kImpossible where
-  // nothing fits. No more than the table has slots for is used.
+  // Returns the least time within `bytes` (without the input, which is the
+  // caller's); kImpossible if nothing fits. Uses at most as much as the table
+  // has slots for.
   int64_t TimeNs(int64_t bytes) const;
-  // The schedule of TimeNs, which must be possible.
+  // Returns the schedule of TimeNs, which must be possible.
   std::vector<RotorStep> Steps(int64_t bytes) const;
   int64_t ticks() const { return ticks_; }
   bool interrupted() const { return interrupted_; }
@@ -107,18 +108,19 @@ class Rotor {
   const RotorChain& chain_;
   const int64_t slot_bytes_;
   const int slots_;
-  std::vector<int64_t> forward_sum_;         // of the stages before
+  std::vector<int64_t> forward_sum_;         // prefix sums over the stages
   std::vector<std::vector<int64_t>> table_;  // by (a, b), by m
-  // By (a, j): slots of running a..j-1 forward keeping the last output only.
+  // By (a, j): slots for running a..j-1 forward, keeping only the last output.
   std::vector<std::vector<int>> sweep_;
   int64_t ticks_ = 0;
   bool interrupted_ = false;
 };
 
-// t(l, s); kImpossible for s < 1 and l > 1.
+// Returns t(l, s); kImpossible for s < 1 and l > 1.
 int64_t RevolveForwardSteps(int64_t length, int64_t slots);
-// Forward (keeping nothing but the output), and forward-keeping and backward of
-// each stage in turn, for a chain of `length` stages.
+// Returns Revolve's schedule for a chain of `length` stages: forward steps that
+// keep only the output, and forward-keeping plus backward of each stage in
+// turn.
 std::vector<RotorStep> RevolveSteps(int length, int slots);
 
 }  // namespace reprise::planner

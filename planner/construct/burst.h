@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bursts: the ops that run again, between two ops of the base order, to make
-// what is wanted there of what is present.
+// Bursts: the ops that run again between two ops of the base order, to
+// recompute the wanted values from those in memory.
 //
-// Two searches go *backwards* over sets of values: undoing the last exec m of
-// a burst leaves X - make(m) + need(m), and a set that is present is a goal.
-// Only sets that fit in the budget are followed (compare pebble.h). The order
-// of the execs is free; in a depth-first burst the inputs of ops that wait
-// pile up.
+// Two of the searches go *backwards* over sets of values: undoing the last exec
+// m of a burst leaves X - make(m) + need(m), and a set that is present is a
+// goal. Only sets that fit the budget are explored (compare pebble.h). The
+// execs may be in any order; in a depth-first burst the inputs of waiting ops
+// would accumulate.
 //
 // - AllAtOnce: each absent ancestor once, in base order. O(ops of the burst *
 //   values they need).
-// - Cheapest: the sets by time so far plus the time of the makers of what is
-//   missing (A*, Hart, Nilsson, Raphael 1968, with a weight of 2), up to
+// - Cheapest: explores sets by time so far plus the time of the makers of what
+//   is missing (A*, Hart, Nilsson, Raphael 1968, with a weight of 2), up to
 //   `most_states` sets.
-// - Smallest: of all sets one exec further back, the few smallest are
-//   followed (a beam); at most 20 steps per op of the graph.
+// - Smallest: of all sets one exec further back, only the few smallest are
+//   explored (a beam); at most 20 steps per op of the graph.
 #pragma once
 
 #include <cstdint>
@@ -31,32 +31,32 @@ namespace reprise::planner {
 
 using ValueSet = std::vector<ValueId>;  // sorted
 
-// In larger graphs the beam costs more than it finds.
+// In larger graphs the beam costs more than it gains.
 inline constexpr int kMostBeamOps = 256;
 
 struct Burst {
   std::vector<OpId> ops;           // in the order they run
-  std::vector<ValueSet> survives;  // by op: what is present before it and has
-                                   // to stay: its inputs, all that is wanted
+  std::vector<ValueSet> survives;  // by op: values present before it that
+                                   // must stay: its inputs, and what is wanted
                                    // after it
-  int64_t peak_bytes = 0;          // of that and nothing else; AllAtOnce only
+  int64_t peak_bytes = 0;          // of these alone; AllAtOnce only
 };
 
-// Looks for bursts before base op `at` of a schedule under construction. What
-// it is given must outlive it; `runs` are the execs of each op so far.
+// Searches for bursts before base op `at` of a schedule under construction. Its
+// arguments must outlive it; `runs` is the number of execs of each op so far.
 class BurstSearch {
  public:
   BurstSearch(const Problem& problem, const std::vector<int32_t>& runs,
               int64_t budget_bytes, Effort& effort, int64_t last_tick);
 
-  // What is present now is where bursts start from.
+  // Sets the starting point: what is present now, before base op `at`.
   void StandAt(Present& present, OpId at);
 
-  // Nothing where an ancestor may not run again. May exceed the budget.
+  // Returns nothing if an ancestor may not run again. May exceed the budget.
   std::optional<Burst> AllAtOnce(const ValueSet& wanted,
                                  const std::set<ValueId>& keep);
   std::optional<Burst> Cheapest(const ValueSet& wanted, int most_states);
-  // `keep_present`: what is present now is not made again.
+  // `keep_present`: values that are present now are not recomputed.
   std::optional<Burst> Smallest(const ValueSet& wanted, bool keep_present);
 
  private:
@@ -83,7 +83,7 @@ class BurstSearch {
   Effort& effort_;
   const int64_t last_tick_;
   Present* present_ = nullptr;
-  // Bytes that no burst can free: what is held or may not be made again.
+  // Bytes that no burst can free: held, or not recomputable.
   int64_t retained_bytes_ = 0;
   std::vector<uint8_t> retained_;  // by storage
   std::vector<OpId> makers_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is present while a schedule is being constructed: which value of each
-// storage, how many bytes that is, and what may go. Every question but Drop's
-// is O(1); GapOf is amortised O(1) as long as the base op asked about rises.
+// What is present while a schedule is constructed: the value of each storage,
+// the bytes in total, and what may be freed. Everything but Drop is O(1); GapOf
+// is amortised O(1) as long as the base op asked about only rises.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,13 @@ class Present {
 
   // O(storages present).
   void Drop(StorageId s);
-  // The outputs of `op` become present.
+  // Makes the outputs of `op` present.
   void Run(OpId op);
 
-  // The flag of the gap that a present value is in, before base op `at`.
+  // Returns the flag of the gap that a present value is in before base op `at`.
   int32_t GapOf(ValueId v, OpId at);
-  // Whether the program would let the storage go before base op `at`.
+  // Returns whether the program would allow freeing the storage before base op
+  // `at`.
   bool MayDrop(StorageId s, OpId at);
 
  private:

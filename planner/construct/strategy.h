@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans by name: what people know, for comparison and as candidates of the
+// Named plans, which people know: for comparison, and as candidates of the
 // portfolio, which is never worse than any of them at the same budget.
 //
 //   save-all     the base order
-//   memory       keep O(sqrt n): of the chain's cut positions, keep the values
-//                that cross one in every so many bytes and recompute the rest
-//                segment by segment (Chen et al., 2016; over articulation
-//                points as in the gradient-checkpointing package, 2018). Six
-//                segment sizes around sqrt(boundary * largest stage) and the
-//                square root of the stages are tried; the one with the smallest
-//                peak is it
+//   memory       keep O(sqrt n): at the chain's cut positions, keep the values
+//                that cross one per so many bytes, and recompute the rest
+//                segment by segment (Chen et al., 2016; with articulation
+//                points as in the gradient-checkpointing package, 2018). Tries
+//                six segment sizes around sqrt(boundary * largest stage), and
+//                the square root of the number of stages; the plan is the one
+//                with the smallest peak
 //   speed        keep the outputs of convolutions and matrix products
 //   collection   keep what the user marked (`Storage::pinned`)
 //   per-block    recompute every repeated module (`layers.3`), keeping what
-//                leaves it: what everybody does today. Without module names,
+//                leaves it, as most people do today. Without module names,
 //                every stage of the chain
 //
 // All of them recompute in the backward only, each value once, when it is first
-// needed. Where a graph has no backward each of them is the base order.
+// needed. If a graph has no backward, each is the base order.
 #pragma once
 
 #include <string_view>
@@ -31,20 +31,21 @@
 
 namespace reprise::planner {
 
-// "auto", "memory", ...
+// Returns "auto", "memory", ...
 std::string_view NameOf(Strategy strategy);
-// INVALID_ARGUMENT: there is no such strategy; names those there are.
+// INVALID_ARGUMENT: there is no such strategy; the message lists them.
 StatusOr<Strategy> ParseStrategy(std::string_view name);
 
-// Execs of the plans that a strategy stands for; kAuto: of all of them. Several
-// for kMemory, the one with the smallest peak first. Empty where the executor
-// cannot run it. O(candidates * execs).
+// A plan of a strategy.
 struct Candidate {
   Strategy strategy = Strategy::kSaveAll;
   int64_t peak_bytes = 0;
   int64_t time_ns = 0;
   std::vector<OpId> execs = {};
 };
+// Returns the plans of a strategy, or of all for kAuto. kMemory has several;
+// the one with the smallest peak comes first. Empty if the executor cannot run
+// them. O(candidates * execs).
 std::vector<Candidate> StrategyCandidates(const Problem& problem,
                                           Strategy strategy,
                                           Generator& generator);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Why a plan is as it is: for every storage what happens to it, what that
-// costs and what the other decision would cost; the price of memory at this
-// budget; and what stands in the way of a smaller one.
+// Why a plan is as it is: for every storage what happens to it, what that costs
+// and what the opposite decision would cost; the price of memory at this
+// budget; and what prevents a smaller one.
 //
 // `why` is one of
 //
 //   no_gain         saved: not alive where memory is short
 //   small           saved: below a thousandth of the peak
 //   pinned          saved: the user or the executor keeps it
-//   not_repeatable  saved: its op runs once only, or an in-place version on the
+//   not_repeatable  saved: its op runs only once, or an in-place version on the
 //                   way to it does
-//   capability      saved: its op could run again, but not by this executor
-//   costly          saved: making it again costs more than its bytes are worth
+//   capability      saved: its op could run again, but not with this executor
+//   costly          saved: recomputing it costs more than its bytes are worth
 //   cheap           recomputed: costs less than its bytes are worth
 //   shared          recomputed: one more run serves several readers
-//   needed          recomputed: costs more, but nothing cheaper makes room
+//   needed          recomputed: costs more, but nothing cheaper frees memory
 //
-// What bytes are worth is the price: the slope of the proven bound in the
+// The value of a byte is the price: the slope of the proven bound in the
 // budget, at the window with the strongest bound (window_bound.h).
 #pragma once
 
@@ -30,8 +30,8 @@
 
 namespace reprise::planner {
 
-// One life: from the exec `born` to the exec `last`, counted in execs, and when
-// these start and end.
+// One life: from the exec `born` to the exec `last`, as positions among the
+// execs, and the times at which these start and end.
 struct StorageLife {
   int32_t born = 0;
   int32_t last = 0;
@@ -39,7 +39,7 @@ struct StorageLife {
   int64_t last_ns = 0;
 };
 
-// The plan with the other decision for one storage, against the plan.
+// The plan with the opposite decision for one storage, compared with the plan.
 struct WhatIf {
   Decision decision = Decision::kSave;
   int64_t added_ns = 0;
@@ -52,7 +52,7 @@ struct StorageExplanation {
   Decision decision = Decision::kSave;
   OpId made_by = kNoOp;
   OpId last_read_by = kNoOp;
-  int64_t recompute_ns = 0;  // once, its absent inputs not counted
+  int64_t recompute_ns = 0;  // once, without its absent inputs
   int32_t times_recomputed = 0;
   bool alive_at_peak = false;
   bool alive_at_base_peak = false;
@@ -61,24 +61,24 @@ struct StorageExplanation {
   std::optional<WhatIf> what_if = {};
 };
 
-// Storages that equal blocks have in common: same op at the same place of a
-// module whose path differs in numbers only, same bytes, same decision.
+// Storages that equal blocks have in common: the same op at the same place of a
+// module whose path differs only in numbers, the same bytes, the same decision.
 struct StorageGroup {
   std::string name = {};  // "layers.0-31.mlp aten.gelu.default"
   Decision decision = Decision::kSave;
-  std::string why = {};  // the commonest
+  std::string why = {};  // the most frequent
   int64_t bytes = 0;     // together
   int64_t recompute_ns = 0;
   std::vector<StorageId> storages = {};
 };
 
-// What one op has in memory at the same time, or, with `by_window`, what must
-// be there when it first runs, because later ops need it and nobody can make it
-// again.
+// What one op has in memory at the same time. With `by_window`: what must be
+// present when it first runs, because later ops need it and it cannot be
+// recomputed.
 struct WorkingSet {
   OpId op = kNoOp;
   bool by_window = false;
-  int64_t bytes = 0;  // with static memory and workspace
+  int64_t bytes = 0;  // including static memory and workspace
   int64_t workspace_bytes = 0;
   std::vector<StorageId> storages = {};  // largest first
   std::string advice = {};
@@ -92,15 +92,15 @@ struct Explanation {
 };
 
 struct ExplainOptions {
-  // Storages that get a counterfactual, the largest first. Each is one
-  // evaluation; fewer are made where schedules are long.
+  // Number of storages that get a counterfactual, the largest first. Each costs
+  // one evaluation; long schedules get fewer.
   int most_what_ifs = 200;
 };
 
-// The plan must be the planner's, or a stored one that passed the evaluator: of
-// it, `feasible`, `schedule`, `evaluation` and `infeasible` are looked at.
-// O(schedule x what-ifs) and ten windows. Of plans that are not feasible, the
-// working set and the storages of the step without a plan are told.
+// Explains a plan of the planner, or a stored one that passed the evaluator.
+// Reads only its `feasible`, `schedule`, `evaluation` and `infeasible`. For
+// infeasible plans, explains the working set and the storages of the step
+// without a plan. O(schedule x what-ifs), and ten windows.
 Explanation Explain(const StepGraph& graph, const Plan& plan,
                     int64_t budget_bytes, const Capabilities& capabilities,
                     const ExplainOptions& options = {});

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One decision changed in a finished plan, everything else as it was.
+// Changes one decision in a finished plan and keeps everything else.
 //
-//   kept instead of recomputed   the re-runs that made it again are taken out,
-//                                and with them every re-run that only they read
-//   recomputed instead of kept   it is dropped between the two uses around the
-//                                peak and made again, with its absent inputs,
-//                                just before the later one
+//   save instead of recompute   the re-runs that recompute it are removed, and
+//                               every re-run that only they read
+//   recompute instead of save   it is discarded between the two uses around the
+//                               peak, and recomputed with its absent inputs
+//                               just before the later one
 //
 // The result goes through the free policy and the evaluator like any plan. It
-// answers "what does this decision cost", not "what would be best": the plan
-// is not searched again. O(schedule) each.
+// answers "what does this decision cost", not "what would be best": there is no
+// new search. O(schedule) each.
 #pragma once
 
 #include <optional>
@@ -27,19 +27,19 @@ class Counterfactual {
   Counterfactual(const Problem& problem, std::span<const Entry> schedule,
                  const Evaluation& evaluation);
 
-  // Nothing: the storage was not recomputed, or the change makes no valid
+  // Nothing if the storage was not recomputed, or if the change makes no valid
   // schedule (its version is destroyed in between).
   std::optional<WhatIf> IfKept(StorageId storage) const;
-  // Nothing: it may not be made again, or is not kept across the peak.
+  // Nothing if it may not be recomputed, or is not kept across the peak.
   std::optional<WhatIf> IfRecomputed(StorageId storage) const;
 
  private:
   std::optional<WhatIf> Judge(const std::vector<OpId>& execs,
                               Decision decision) const;
-  // Present while the exec at this position runs.
+  // Returns whether it is present while the exec at this position runs.
   bool IsPresent(StorageId storage, int32_t exec) const;
-  // Appends what makes `value` at this position, inputs first. False: nobody
-  // can, or it takes too many ops.
+  // Appends the ops that recompute `value` at this position, inputs first.
+  // Returns false if that is not allowed or takes too many ops.
   bool Make(ValueId value, int32_t exec, std::vector<uint8_t>& made,
             std::vector<OpId>& ops) const;
 

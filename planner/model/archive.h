@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The archive: the Pareto set of (peak, time) over every valid schedule seen
-// for one problem. `Best(budget)` is monotone whatever is in it: a lower
-// budget never has a higher peak or a lower time. It only grows, so asking
-// again never gets worse.
+// The archive: the Pareto set of (peak, time) over all valid schedules seen for
+// one problem. `Best(budget)` is monotone for any content: a lower budget never
+// gives a higher peak or a lower time. The archive only grows, so a later
+// answer is never worse.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,18 @@ class Archive {
     int64_t time_ns = 0;
     std::vector<OpId> execs;
     std::string solver;
-    RegionPlan regions = {};  // of executors that run regions
+    RegionPlan regions = {};  // for executors that run regions
   };
 
-  // Keeps the schedule unless a known one is as small and as fast; drops those
-  // it beats. Among equals in both, fewer execs win.
+  // Adds the schedule unless a known one has no higher peak and no longer time,
+  // and removes those it dominates. If peak and time are equal, fewer execs
+  // win. Returns whether it was added.
   bool Add(int64_t peak_bytes, int64_t time_ns, const std::vector<OpId>& execs,
            const std::string& solver, const RegionPlan& regions = {});
 
-  // Least time within the budget, or nothing.
+  // Returns the fastest schedule within the budget, or null.
   const Point* Best(int64_t budget_bytes) const;
-  // The point of least peak, or nothing.
+  // Returns the schedule with the smallest peak, or null.
   const Point* Smallest() const;
 
  private:

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Effort: ticks spent, ticks allowed, and the caller's wish to stop.
+// Effort: ticks spent, ticks allowed, and requests to stop.
 //
-// A tick is one op or arc looked at, whatever the algorithm; the same request
-// spends the same ticks on every machine. should_stop and on_progress are
-// called between candidates only, so a run that they do not end is repeatable.
+// A tick is one op or arc visited, in every algorithm; the same request spends
+// the same ticks on every machine. should_stop and on_progress are called only
+// between candidates, so a run that they do not end is reproducible.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,15 @@ class Effort {
       if (should_stop_()) interrupted_ = true;
     }
   }
-  // The caller's wish alone, asked at once: for solvers that count nothing.
+  // Asks should_stop immediately, regardless of ticks: for solvers that do not
+  // count any.
   bool StopNow() {
     if (should_stop_ && !interrupted_) interrupted_ = should_stop_();
     return interrupted_;
   }
   bool Over() const { return interrupted_ || ticks_ >= most_ticks_; }
-  // Allows this many more than are spent; the caller decides by what is
-  // repeatable.
+  // Allows at least `ticks` more than are spent. To stay reproducible, the
+  // caller must not decide this by time.
   void AllowAtLeast(int64_t ticks) {
     most_ticks_ = std::max(most_ticks_, ticks_ + ticks);
   }

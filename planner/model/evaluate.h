@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The referee of every plan: walks a schedule and computes its peak and time.
+// The evaluator of every plan: walks a schedule and computes its peak and time.
 // No solver, test, server or page computes a peak in any other way.
 //
 // State: which storages are present, at which version; live bytes.
@@ -15,10 +15,11 @@
 //               outputs both count while o runs
 //            5. time += time(o)
 //
-// At the end every op has run and every required storage is present at its
-// last version. Frees are part of the schedule; `WithFrees` writes them out
-// for a policy. Capability duplicate_outputs adds, in step 4, the bytes of
-// outputs that are present already. Integers only; O(length + arities).
+// At the end, every op must have run and every required storage be present at
+// its last version. Frees are part of the schedule; `WithFrees` inserts them
+// for a policy. With the capability duplicate_outputs, step 4 also counts the
+// bytes of outputs that are present already. Integers only; O(length +
+// arities).
 #pragma once
 
 #include <cstdint>
@@ -30,49 +31,50 @@
 
 namespace reprise::planner {
 
-// When a storage is freed if nobody says so.
+// When a storage is freed if the schedule's author does not say.
 enum class FreePolicy : uint8_t {
-  kEager,    // after the last reader of its current life, unless required
-  kProgram,  // as eager, but a first life also lasts to release_op
+  kEager,    // after the current life's last reader, unless required
+  kProgram,  // eager, but a first life lasts at least to release_op
 };
 
 // How an executor runs a plan.
 //
 //   kFree    any valid schedule
-//   kOnce    a set of saved storages: forward and backward run in base order;
-//            what was dropped is made again just before its first reader in the
-//            backward, all that is missing for it in base order, and stays
-//            until its last reader. No op runs more than twice
-//   kNested  regions of the forward, and regions inside regions: what crosses
-//            them is saved, inside them some storages are. At the first
-//            backward need of something dropped its whole region runs again,
-//            but for ops whose outputs are there, and keeps of what regions
-//            inside it make no more than the forward does. An op inside d
-//            regions runs at most 1 + d times, so max_runs = 2 means that
-//            regions do not nest
+//   kOnce    a set of saved storages: forward and backward run in base order.
+//            A discarded storage is recomputed just before its first reader in
+//            the backward, with everything that is missing for it, in base
+//            order, and stays until its last reader. No op runs more than twice
+//   kNested  regions of the forward, and regions inside regions: storages that
+//            cross them are saved, and some of those inside. At the first
+//            backward need of a discarded storage its whole region runs again,
+//            except ops whose outputs are present; of what inner regions make,
+//            it keeps no more than the forward does. An op inside d regions
+//            runs at most 1 + d times, so max_runs = 2 means that regions do
+//            not nest
 //
-// Both kinds run again forward ops only, in the backward only (regions.h).
+// Both kNested and kOnce re-run forward ops only, and in the backward only
+// (regions.h).
 enum class Execution : uint8_t { kFree, kOnce, kNested };
 
 // What the executor that will run the plan can do. The default is an
 // unrestricted schedule under the reference semantics.
 struct Capabilities {
-  int max_runs = 0;  // runs per op, the first included; 0: no limit
-  bool recompute_in_backward_only = false;  // forward ops only, in backward
+  int max_runs = 0;  // runs per op, including the first; 0: no limit
+  bool recompute_in_backward_only = false;  // only forward ops, in backward
   bool seeded_ok = false;
   bool collective_ok = false;
   bool duplicate_outputs = false;
   FreePolicy free_policy = FreePolicy::kEager;
   int64_t ns_per_op = 0;  // added to the time of every re-run
   Execution execution = Execution::kFree;
-  // Of kNested: a region with none inside it makes again only what each reader
-  // needs, when it needs it.
+  // For kNested: an innermost region recomputes only what each reader needs,
+  // when it needs it.
   bool lazy_region = false;
 };
 
-// What `execution` implies written into the other fields: recompute in the
-// backward only; at most two runs per op, and lazily, for kOnce. Evaluator,
-// rules and problems apply it.
+// Returns the capabilities with the implications of `execution` filled in:
+// recompute in the backward only; for kOnce also at most two runs per op, and
+// lazily. Evaluator, rules and problems apply this.
 Capabilities WithExecution(Capabilities capabilities);
 
 // One step of a schedule.
@@ -88,7 +90,7 @@ inline Entry Free(StorageId storage) { return {Entry::Kind::kFree, storage}; }
 
 using Schedule = std::vector<Entry>;
 
-// A stretch [begin, end) of the forward that runs again as a whole.
+// A stretch [begin, end) of the forward that is run again as a whole.
 struct Region {
   OpId begin = 0;
   OpId end = 0;
@@ -96,10 +98,10 @@ struct Region {
   friend bool operator==(const Region&, const Region&) = default;
 };
 
-// What an executor of kOnce or kNested is told instead of a schedule; regions.h
-// has the semantics.
+// The plan of an executor of kOnce or kNested, instead of a schedule; regions.h
+// defines the semantics.
 struct RegionPlan {
-  std::vector<Region> regions = {};  // by begin, the outer first
+  std::vector<Region> regions = {};  // by begin, outer before inner
   std::vector<int32_t> levels = {};  // by storage: 0 is saved by the forward
 };
 
@@ -111,36 +113,37 @@ struct Evaluation {
   int32_t execs = 0;
 };
 
-// One point per exec, for pages and tests: bytes alive while it runs.
+// Bytes alive while one exec runs, for pages and tests.
 struct MemoryPoint {
   int64_t start_ns = 0;
   int64_t bytes = 0;
   OpId op = kNoOp;
 };
 
-// INVALID_ARGUMENT with the first error: entry, op, storage, wanted and
-// present version. `profile`, where given, receives one point per exec.
+// Computes peak and time of a schedule. INVALID_ARGUMENT with the first error:
+// entry, op, storage, expected and actual version. If `profile` is given, it
+// receives one point per exec.
 StatusOr<Evaluation> Evaluate(const StepGraph& graph,
                               std::span<const Entry> schedule,
                               const Capabilities& capabilities,
                               std::vector<MemoryPoint>* profile = nullptr);
 
-// A life of a storage in a schedule: present from entry `born` to entry `dead`
-// (the Free, or the schedule's length).
+// One life of a storage in a schedule: present from entry `born` to entry
+// `dead` (its Free, or the schedule's length).
 struct Lifetime {
   StorageId storage = 0;
   int32_t born = 0;
   int32_t dead = 0;
 };
-// The schedule must be valid.
+// Returns all lives. The schedule must be valid.
 std::vector<Lifetime> Lifetimes(const StepGraph& graph,
                                 std::span<const Entry> schedule);
 
-// Completes a list of execs with the frees of the policy.
+// Returns the execs with the frees of the policy inserted.
 Schedule WithFrees(const StepGraph& graph, std::span<const OpId> execs,
                    FreePolicy policy);
 
-// The base order, every op once, with the frees of the policy.
+// Returns the base order, every op once, with the frees of the policy.
 Schedule BaseSchedule(const StepGraph& graph, FreePolicy policy);
 
 }  // namespace reprise::planner

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What searches of one step graph and one budget tell each other while they
-// run. The planner has no threads: whoever runs several searches makes one of
-// these, and any of them may call it at any time (formats/solve).
+// What searches of the same step graph and budget tell each other while they
+// run. The planner has no threads: a caller that runs several searches
+// implements this interface, and any of them may call it at any time
+// (formats/solve).
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,13 @@
 
 namespace reprise::planner {
 
-// What one of several searches does first: bounds, plans, or all of it.
+// What one of several searches works on first: bounds, plans, or everything.
 enum class Part : uint8_t { kAll, kProve, kImprove };
 
 class Exchange {
  public:
-  // In terms of the graph that is searched, which all reduce alike.
+  // A schedule, in terms of the graph that is searched; all searches reduce it
+  // alike.
   struct Found {
     int64_t peak_bytes = 0;
     int64_t time_ns = 0;
@@ -30,18 +32,19 @@ class Exchange {
 
   virtual ~Exchange() = default;
 
-  // Tells of a schedule within the budget, and of a bound.
+  // Offers a schedule within the budget, or a bound, to the others.
   virtual void Offer(const Found& found) = 0;
   virtual void OfferBound(int64_t added_ns) = 0;
 
-  // The fastest schedule, where it takes less time than this; the best bound.
+  // Returns the fastest schedule if it takes less than `time_ns`; and the best
+  // bound.
   virtual std::optional<Found> Faster(int64_t time_ns) = 0;
   virtual int64_t BoundNs() = 0;
 
-  // Calls `mine` here and, until it has returned, `help` on threads of other
-  // searches that come by; returns when all have left it. Whoever calls it
-  // splits a piece of work: `mine` ends when all of it is done, `help` when
-  // there is nothing more to help with.
+  // Splits a piece of work: calls `mine` on this thread and, until it has
+  // returned, `help` on threads of other searches that are free. `mine` must
+  // return when all of the work is done, `help` when there is nothing left to
+  // help with. Returns when all have returned.
   virtual void Together(const std::function<void()>& mine,
                         const std::function<void()>& help) {
     static_cast<void>(help);

@@ -3,28 +3,27 @@
 // A schedule as a list of execs, evaluated incrementally: the state of the
 // local search.
 //
-// First runs stand in base order; re-runs may stand anywhere between them. A
-// list is valid where every exec finds the versions it needs. Nothing else has
-// to be said: a life ends at its last event before the storage is written
-// again, exactly where `WithFrees` puts the free. So the time of a list is a
-// sum, and putting in or taking out one re-run touches only the lives of what
-// it makes (one is split or two are joined) and of what it reads (one grows or
-// shrinks):
+// First runs are in base order; re-runs may be anywhere between them. A list is
+// valid if every exec finds the versions it needs. Nothing else needs to be
+// stored: a life ends at its last event before the storage is written again,
+// exactly where `WithFrees` puts the free. So the time of a list is a sum, and
+// inserting or erasing a re-run affects only the lives of what it makes (one is
+// split, or two are joined) and of what it reads (one grows or shrinks):
 //
 //   x made         x read                x read
 //     |==============|=====================|       one life
 //     |==============|            |========|       `x` is re-run before the
 //                                 x again          second reader
 //
-// Memory is kept per exec in blocks of about 64 with a pending sum and the
+// Memory is kept per exec, in blocks of about 64 with a pending sum and the
 // maximum of each: adding to a range costs O(block + blocks). Storages keep
-// their events (makes, reads) in order; versions that do not follow each other
-// are counted as *clashes*, so that several changes may pass through lists
-// that are not valid. Every change is logged and can be undone.
+// their events (makes, reads) in order. Events whose versions do not match are
+// counted as *clashes*, so that a sequence of changes may pass through invalid
+// lists. Every change is logged and can be undone.
 //
 // Insert, Erase: O(arity * (block + blocks + log events)); 100,000 ops have
-// some 1,600 blocks. Memory O(execs + arities). After any changes and undos
-// the figures equal those of the evaluator on the same execs
+// about 1,600 blocks. Memory O(execs + arities). After any changes and undos,
+// the figures equal those of the evaluator for the same execs
 // (ExecListTest.AgreesWithTheEvaluatorAfterAnyChanges).
 #pragma once
 
@@ -38,12 +37,12 @@ namespace reprise::planner {
 
 class ExecList {
  public:
-  // First runs are their op, `End()` is the end of the step, re-runs are
-  // numbered above.
+  // The first run of op o is node o, `End()` is the end of the step, and
+  // re-runs have higher numbers.
   using Node = int32_t;
 
-  // Something that happens to a storage: the version it must find, the
-  // version it leaves (kNoValue: none, the same).
+  // A make or read of a storage: the version it must find and the version it
+  // leaves (kNoValue: none, or the same).
   struct Event {
     Node node = -1;
     ValueId need = kNoValue;
@@ -58,13 +57,13 @@ class ExecList {
   void Assign(std::span<const OpId> execs);
   std::vector<OpId> Execs() const;
 
-  // Whether `op` may run again just before `next`: its kind, the number of
-  // its runs, and what re-runs may precede. Versions are not looked at.
+  // Returns whether `op` may run again just before `next`, judged by its kind,
+  // its number of runs, and what re-runs may precede; versions are not checked.
   bool MayInsert(OpId op, Node next) const;
   Node InsertBefore(Node next, OpId op);
   void Erase(Node rerun);
 
-  // Changes since the last Commit. UndoTo takes back all after the mark.
+  // Changes since the last Commit. UndoTo reverts all changes after the mark.
   size_t Mark() const { return log_.size(); }
   void UndoTo(size_t mark);
   void Commit() { log_.clear(); }
@@ -72,31 +71,33 @@ class ExecList {
   bool valid() const { return clashes_ == 0; }
   int64_t time_ns() const { return time_ns_; }
   int64_t PeakBytes() const;
-  // The first exec that reaches the peak.
+  // Returns the first exec that reaches the peak.
   Node PeakNode() const;
   int64_t BytesAt(Node node) const;
-  // Largest memory strictly between two nodes, or 0 where there is nothing.
+  // Returns the largest memory strictly between two nodes; 0 if nothing is
+  // between them.
   int64_t MostBetween(Node after, Node before) const;
 
   Node End() const { return problem_.op_count; }
   bool IsRerun(Node node) const { return node > problem_.op_count; }
-  // False for a re-run that was erased and whose number is not used again.
+  // False for an erased re-run whose number has not been reused.
   bool Has(Node node) const { return nodes_[node].block >= 0; }
   OpId OpOf(Node node) const { return nodes_[node].op; }
-  // The base op, or the end, that the burst of this exec leads to.
+  // Returns the base op, or the end, to which the burst with this exec leads.
   OpId LeadsTo(Node node) const { return nodes_[node].leads_to; }
   const std::vector<Node>& reruns() const { return reruns_; }
   bool IsBefore(Node a, Node b) const { return Key(a) < Key(b); }
-  // The node this many places further, or the first or the end.
+  // Returns the node `places` further on, clamped to the first node and the
+  // end.
   Node Move(Node node, int64_t places) const;
 
-  // Events of a storage in order; seeded ops have a storage of their own for
-  // the generator's state, numbered above the graph's.
+  // Returns the events of a storage in order. Each seeded op has an additional
+  // storage for the generator's state, numbered after the graph's.
   const std::vector<Event>& Events(StorageId s) const { return events_[s]; }
-  // Index of the first event that is not before `node`.
+  // Returns the index of the first event that is not before `node`.
   int32_t FirstEventFrom(StorageId s, Node node) const;
-  // True where an exec made something that is never read before it is made
-  // again, in all its outputs.
+  // Returns whether every output of a re-run is made again, or the step ends,
+  // before any op reads it.
   bool IsUnread(Node rerun) const;
 
   int64_t ticks() const { return ticks_; }
@@ -114,8 +115,8 @@ class ExecList {
     int32_t offset = 0;
     OpId leads_to = kNoOp;
     int32_t rerun_slot = -1;   // place in reruns_
-    int64_t own_bytes = 0;     // workspace and outputs allocated once more
-    int64_t ending_bytes = 0;  // of lives whose last event is here
+    int64_t own_bytes = 0;     // workspace, and outputs allocated again
+    int64_t ending_bytes = 0;  // of lives that end here
   };
   struct Touch {
     StorageId storage;
@@ -144,7 +145,7 @@ class ExecList {
   void DoErase(Node node);
   void AddEvent(const Touch& touch, Node node);
   void RemoveEvent(const Touch& touch, Node node);
-  // Adds to the memory of the nodes strictly between two.
+  // Adds `bytes` to the memory of the nodes strictly between two.
   void AddBetween(Node after, Node before, int64_t bytes);
   void AddAt(Node node, int64_t bytes);
   void AddInBlock(int32_t rank, int32_t begin, int32_t end, int64_t bytes);

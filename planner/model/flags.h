@@ -5,21 +5,22 @@
 // One flag per gap and tail of every value (problem.h):
 //
 //   save    the value stays present through the gap
-//   share   it is dropped; once re-created in this gap it stays to its end
-//   again   it is dropped, and dropped again after each exec that wanted it
+//   share   it is discarded; once recomputed in this gap, it stays to its end
+//   again   it is discarded, and discarded again after each exec that needed it
 //
-// The generator walks the base order. Before each op it re-creates absent
+// The generator walks the base order. Before each op it recomputes absent
 // inputs depth-first (a *burst*), each just before its first reader; after the
 // op, its inputs and outputs enter their next gap. Lives end at their last
 // reader, so no flag holds memory longer than it is useful. The same flags
-// always give the same execs, and `WithFrees` of these execs replays to the
-// same peak (GeneratorTest.AgreesWithTheEvaluator).
+// always give the same execs, and `WithFrees` of these execs has the same peak
+// (GeneratorTest.AgreesWithTheEvaluator).
 //
-// Making an old version again while a newer one is present drops the newer
-// one; a schedule in which that is impossible (the newer one is held, pinned
-// or cannot be made again) is reported as not valid and never handed out.
+// Recomputing an old version while a newer one is present discards the newer
+// one. If that is impossible (the newer one is held, pinned or cannot be
+// recomputed), the schedule is reported as invalid and never returned.
 //
-// One Generate is O(execs + arities) and allocates nothing once warm.
+// One Generate is O(execs + arities) and allocates nothing after the first
+// calls.
 #pragma once
 
 #include <cstdint>
@@ -34,37 +35,38 @@ enum class Retention : uint8_t { kSave, kShare, kAgain };
 
 using Flags = std::vector<Retention>;
 
-// Gaps `save`, tails `again`: the base order.
+// The flags of the base order: gaps `save`, tails `again`.
 Flags BaseFlags(const Problem& problem);
 
-// Flags under which the generator repeats, as nearly as it can, what a list
-// of execs keeps and re-creates.
+// Returns flags under which the generator reproduces, as closely as it can,
+// what a list of execs keeps and recomputes.
 Flags FlagsOfExecs(const Problem& problem, const std::vector<OpId>& execs);
 
 struct Generated {
   bool valid = false;
-  bool too_slow = false;  // given up: above the time the caller asked for
+  bool too_slow = false;  // stopped: above the time the caller allowed
   int64_t time_ns = 0;
   int64_t peak_bytes = 0;
   int32_t peak_exec = -1;  // position in execs() of the first peak
-  OpId peak_at = kNoOp;    // base op that the peak's burst leads to, or itself
+  OpId peak_at = kNoOp;    // base op whose burst has the peak, or that op
 };
 
 class Generator {
  public:
   explicit Generator(const Problem& problem);
 
-  // Gives up once the time exceeds `most_ns`.
+  // Generates the execs of `flags`, their time and peak. Stops once the time
+  // exceeds `most_ns`.
   Generated Generate(const Flags& flags,
                      int64_t most_ns = std::numeric_limits<int64_t>::max());
 
-  // Of the last Generate.
+  // Execs of the last Generate.
   const std::vector<OpId>& execs() const { return execs_; }
-  // Storages alive while the exec at this position runs; appended.
+  // Appends the storages alive while the exec at this position runs.
   void AliveAt(int32_t exec, std::vector<StorageId>& storages) const;
   // Bytes while each exec runs.
   const std::vector<int64_t>& bytes_at() const { return bytes_at_; }
-  // By op: its position in execs() when it ran for the first time.
+  // By op: the position of its first run in execs().
   const std::vector<int32_t>& first_exec() const { return first_exec_; }
 
   // Execs and arities visited since construction.
@@ -76,8 +78,8 @@ class Generator {
     int32_t born, last;  // positions in execs()
     bool first;
   };
-  // An op waiting for its inputs. The bottom frame of a burst is a base op or
-  // the end of the step.
+  // An op that waits for its inputs. The bottom frame of a burst is a base op,
+  // or the end of the step.
   struct Frame {
     OpId op;
     int32_t next_need;
@@ -107,13 +109,13 @@ class Generator {
   std::vector<int32_t> first_exec_;  // by op
   std::vector<Life> lives_;
   std::vector<OpId> execs_;
-  std::vector<int64_t> duplicates_;  // by exec: bytes allocated once more
+  std::vector<int64_t> duplicates_;  // by exec: bytes allocated a second time
   std::vector<Frame> frames_;
   std::vector<ValueId> transient_;    // to drop after the frame's op
   std::vector<uint8_t> was_present_;  // scratch of Run
   std::vector<std::pair<OpId, int32_t>> seeded_;  // op, position of a re-run
   std::vector<int64_t> bytes_at_;
-  OpId at_ = 0;  // base op being led to
+  OpId at_ = 0;  // the base op whose inputs are being made
   int64_t time_ns_ = 0, most_ns_ = 0;
   int64_t ticks_ = 0;
 };

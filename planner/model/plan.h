@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is asked of the planner and what it answers: a request, a plan with its
-// bound and proof, or why nothing fits. The front door is planner/planner.h.
+// The planner's request and its answer: a plan with its bound and proof, or the
+// reason why nothing fits. The functions are in planner/planner.h.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ enum class Decision : uint8_t { kUnspecified, kSave, kRecompute };
 struct Progress {
   double overhead = -1;  // best so far; negative: none yet
   double bound = 0;
-  std::string_view pass = {};  // that has just ended, or gained something
+  std::string_view pass = {};  // that just ended or gained something
 };
 
-// What to plan with: everything there is, or a plan by name (strategy.h).
+// What to plan with: the whole portfolio, or one named plan (strategy.h).
 enum class Strategy : uint8_t {
   kAuto,
   kMemory,
@@ -39,55 +39,55 @@ enum class Strategy : uint8_t {
 struct Request {
   int64_t budget_bytes = 0;
   Capabilities capabilities = {};
-  // Not kAuto: the plan of that name, whose peak does not follow the budget.
-  // Where it exceeds it, the answer is `undecided`, and
-  // infeasible.smallest_known_bytes says what it would need.
+  // If not kAuto: the plan of that name, whose peak does not depend on the
+  // budget. If it exceeds the budget, the answer is `undecided`, and
+  // infeasible.smallest_known_bytes says what the plan would need.
   Strategy strategy = Strategy::kAuto;
   double target_gap = 0.001;  // stop when overhead - bound <= target_gap
   int64_t max_ticks = 0;      // 0: default
-  // Search on until should_stop says so or the target gap is reached; the
-  // ticks only set the pace. Needs should_stop.
+  // Search until should_stop returns true or the target gap is reached; ticks
+  // then only set the pace. Requires should_stop.
   bool until_stopped = false;
   uint64_t seed = 1;
-  // Passes to leave out, by name (PassRules of solve.h): for comparisons.
+  // Passes to skip, by name (PassRules of solve.h): for comparisons.
   std::vector<std::string> without = {};
-  // Search the smaller graph of reduce.h: the same optimum in less time.
+  // Search the reduced graph of reduce.h: the same optimum in less time.
   bool reduce = true;
-  // Simplex iterations that a certificate of several windows may take, after
-  // the search; those of single windows are always made. 0: none.
+  // Limit of simplex iterations for a certificate of several windows, after the
+  // search; 0: none. Certificates of single windows are always made.
   int64_t certify_iterations = 100'000;
-  // Asked every few thousand ticks.
+  // Called every few thousand ticks.
   std::function<bool()> should_stop = {};
-  // The same, of the search alone: a certificate of what it found is still
-  // made.
+  // Like should_stop, but ends only the search: its result is still certified.
   std::function<bool()> search_is_over = {};
   std::function<void(const Progress&)> on_progress = {};
-  // Where several searches share the work: what they tell each other, and this
-  // one's part. What they find then depends on time.
+  // If several searches share the work: what they tell each other, and this
+  // one's part. The result then depends on timing.
   Exchange* exchange = nullptr;
   Part part = Part::kAll;
 };
 
-// Whether a bound proves that a plan adding this much time is optimal: equal,
-// up to what a MIP solver can say (2 in a million of the added time, and one in
-// 10^8 of the base time). Exact for times below 500,000 ns.
+// Returns whether a bound proves that a plan with this added time is optimal:
+// they are equal, up to the tolerance of a MIP solver (2 in a million of the
+// added time, and one in 10^8 of the base time). Exact for times below 500,000
+// ns.
 bool IsProven(int64_t base_time_ns, int64_t added_ns, int64_t bound_ns);
 
-// Whose word it is that a bound, or a refusal, is true.
+// What supports a bound or a refusal.
 enum class BoundProof : uint8_t {
-  kNone,     // nothing is claimed but what is trivial
-  kSolver,   // the search's, and where it asked CBC, CBC's
+  kNone,     // nothing but trivial claims
+  kSolver,   // the search and, if it used CBC, CBC
   kChecked,  // the verifier accepted a certificate (planner/verify)
 };
 
 // Why a budget is impossible.
 struct Infeasible {
   int64_t smallest_budget_bytes = 0;  // nothing fits in less
-  OpId blocking_op = kNoOp;           // the op that needs it
+  OpId blocking_op = kNoOp;           // the op that needs this much
   std::vector<StorageId> storages;    // what it needs, largest first
   int64_t smallest_known_bytes = 0;   // smallest peak of a known plan; 0: none
-  // Where several windows prove it together: these, with memory inside segments
-  // or without.
+  // If several windows prove it together: these, and whether memory inside
+  // segments was included.
   std::vector<OpId> windows = {};
   bool inside = false;
 };
@@ -103,10 +103,11 @@ struct Plan {
   double overhead = 0;   // time / base time - 1
   double bound = 0;      // <= overhead
   int64_t bound_ns = 0;  // the same, in added time
-  // Of the bound, or of the refusal.
+  // What supports the bound, or the refusal.
   BoundProof bound_proof = BoundProof::kNone;
-  // What the verifier accepted: of this bound or refusal where bound_proof is
-  // kChecked, of a smaller bound else; method kNone where there is none.
+  // What the verifier accepted: a certificate of this bound or refusal if
+  // bound_proof is kChecked, otherwise of a smaller bound; method kNone if
+  // there is none.
   verify::Certificate certificate;
   // The bound reaches the overhead (IsProven) ...
   bool is_optimal = false;
@@ -118,14 +119,14 @@ struct Plan {
   bool interrupted = false;
   std::string solver;
   int64_t ticks = 0;
-  // Of the search that found the plan, in the order of their first runs. Their
-  // ticks add up to those of that search.
+  // Passes of the search that found the plan, in the order of their first runs.
+  // Their ticks add up to those of that search.
   std::vector<PassLine> passes;
 
   std::vector<Decision> decisions;   // by storage
   std::vector<StorageId> saved;      // present when the backward begins
   std::vector<OpId> recomputed_ops;  // in schedule order, with repeats
-  // What an executor of kOnce or kNested is told; empty for others.
+  // The plan of an executor of kOnce or kNested; empty for others.
   RegionPlan regions;
 };
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A problem: one step graph under one set of capabilities, with everything
-// that bounds and searches look up again and again. Built once per request.
+// A problem: one step graph under one set of capabilities, with the tables that
+// bounds and searches use repeatedly. Built once per request.
 //
 // Every value has *uses*: its base readers in base order and, for the last
 // version of a required storage, the end of the step (position op_count). The
-// stretches between its maker and its uses are its *gaps*; what follows the
-// last use is its *tail*. One flag per gap and one per tail (see flags.h):
+// stretches between its maker and its uses are its *gaps*; the stretch after
+// the last use is its *tail*. There is one flag per gap and one per tail (see
+// flags.h):
 //
 //   maker      use 1        use 2
 //     |--gap 0--|---gap 1----|--tail-----
@@ -38,7 +39,7 @@ struct Problem {
   std::vector<StorageId> writes;
   std::vector<int32_t> released_begin;  // CSR by op: storages whose first life
   std::vector<StorageId> released;      // ends no earlier than this op
-  OpId first_backward = 0;              // op_count where there is none
+  OpId first_backward = 0;              // op_count if there is none
 
   // Uses of values, CSR; the last may be op_count (the end).
   std::vector<int32_t> use_begin;
@@ -65,15 +66,15 @@ struct Problem {
   }
   int64_t BytesOf(ValueId v) const { return bytes[versions.storage[v]]; }
   bool IsTail(int32_t flag) const { return flag_to[flag] > op_count; }
-  // The flag of the gap or tail of a value that spans a base position.
+  // Returns the flag of the gap or tail of a value that spans a base position.
   int32_t FlagAt(ValueId v, OpId at) const;
 };
 
-// The graph must be valid and outlive the problem.
+// Builds the problem. The graph must be valid and outlive the problem.
 Problem MakeProblem(const StepGraph& graph, const Capabilities& capabilities);
 
-// True where storages have one version each, nothing is held by the program
-// beyond its last reader, and what may run again stores no generator state.
+// Returns whether every storage has one version, the program holds nothing
+// beyond its last reader, and no op that may run again stores generator state.
 bool IsPlain(const Problem& problem);
 
 }  // namespace reprise::planner

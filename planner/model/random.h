@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The planner's own random numbers: the same on every machine and compiler,
-// which std:: distributions are not. SplitMix64 (Steele et al., 2014).
+// Random numbers that are the same on every machine and compiler, which std::
+// distributions are not. SplitMix64 (Steele et al., 2014).
 #pragma once
 
 #include <bit>
@@ -21,7 +21,7 @@ class Random {
     return z ^ (z >> 31);
   }
 
-  // 0 .. count - 1; count > 0.
+  // Returns a number from 0 to count - 1; count must be positive.
   int32_t Below(int64_t count) {
     return static_cast<int32_t>((static_cast<unsigned __int128>(Next()) *
                                  static_cast<uint64_t>(count)) >>
@@ -30,8 +30,9 @@ class Random {
 
   bool Percent(int chance) { return Below(100) < chance; }
 
-  // An exponential variable with mean 1, times 2^16, for annealing: -ln(u) from
-  // the exponent of u and a linear mantissa (0.06 off at most), integers only.
+  // Returns an exponential variable with mean 1, times 2^16, for annealing:
+  // -ln(u) from the exponent of u and a linear mantissa (error at most 0.06),
+  // in integers only.
   int64_t Exponential16() {
     const uint32_t u = static_cast<uint32_t>(Next() >> 32) | 1;
     const int exponent = std::bit_width(u) - 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the capabilities of an executor mean for one step graph: which op may
-// run again and when, which value may be made again. Evaluator, bounds and
-// searches all ask here, so that they cannot disagree.
+// What the capabilities of an executor mean for one step graph: which ops may
+// run again and when, and which values may be recomputed. Evaluator, bounds and
+// searches all use these rules, so they cannot disagree.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 namespace reprise::planner {
 
 struct Rules {
-  // By op: some later exec of it is allowed.
+  // By op: it may run more than once.
   std::vector<uint8_t> may_rerun;
-  // By value: it may be made again after it was lost. False for values of
-  // pinned storages even where their op may run again for another output.
+  // By value: it may be recomputed after it was lost. False for values of
+  // pinned storages, even if their op may run again for another output.
   std::vector<uint8_t> may_remake;
-  // By op: it may be preceded by re-runs (`recompute_in_backward_only`: the
-  // backward ops). One more entry for the end of the step.
+  // By op: re-runs may come just before it (with `recompute_in_backward_only`,
+  // only before backward ops). One more entry for the end of the step.
   std::vector<uint8_t> may_trigger;
-  // By storage: its first life may not end before this op has run; kNoOp
-  // where the free policy says nothing.
+  // By storage: its first life may not end before this op has run; kNoOp if the
+  // free policy does not say.
   std::vector<OpId> held_until;
-  // Time of a re-run, by op.
+  // By op: time of a re-run.
   std::vector<int64_t> rerun_ns;
 };
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the searches minimise: time plus a price on the bytes above the budget.
+// The objective of the searches: time plus a price on bytes above the budget.
 //
 //   score = time + factor * base_time / base_peak * max(0, peak - budget)
 //
-// The factor is 20 at first: 1 % of the base peak costs 20 % of the base time,
-// more than recomputing it ever should.
+// The factor starts at 20: 1 % of the base peak costs 20 % of the base time,
+// more than recomputing it should ever cost.
 #pragma once
 
 #include <algorithm>

@@ -7,11 +7,11 @@
 //    v      v      v
 //   storage 0, storage 1, ...           allocations with bytes
 //
-// A storage has versions: its writer leaves version 1 and every op in whose
-// `mutates` it stands destroys version i and leaves version i+1. An op that
-// mutates a storage reads it too. Walking the ops in base order fixes which
-// version every op needs; `Versions` holds that walk. Static memory is one
-// number, resident all the time, and is not listed.
+// A storage has versions: its writer leaves version 1, and every op that lists
+// it in `mutates` destroys version i and leaves version i+1. An op that mutates
+// a storage reads it too. Walking the ops in base order determines which
+// version every op needs; `Versions` holds the result. Static memory is a
+// single number, present all the time, and is not listed as storages.
 #pragma once
 
 #include <cstddef>
@@ -29,13 +29,13 @@ using StorageId = int32_t;
 
 inline constexpr OpId kNoOp = -1;
 
-// More ops or storages than this are refused: ids and indices stay in int32.
+// Limit for ops and for storages, so that ids and indices fit into int32.
 inline constexpr size_t kMaxOps = size_t{1} << 24;
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimizer };
 
-// Whether an op may run again: pure always; seeded from stored generator
-// state; once never; collective by capability; view always, at no cost.
+// Whether an op may run again: pure always; seeded from stored generator state;
+// once never; collective if the executor can; view always, at no cost.
 enum class OpKind : uint8_t { kPure, kSeeded, kOnce, kCollective, kView };
 
 // Numbered as reprise.v1.Category.
@@ -53,8 +53,8 @@ enum class Category : uint8_t {
 
 struct Storage {
   int64_t bytes = 0;
-  // The program holds the first life until this op has run (free policy
-  // `program`); kNoOp: it lets go after the last reader.
+  // With free policy `program`, the program holds the first life until this op
+  // has run; kNoOp: until the last reader.
   OpId release_op = kNoOp;
   Category category = Category::kUnknown;
   bool saved_for_backward = false;
@@ -65,9 +65,9 @@ struct Storage {
 struct Op {
   int64_t time_ns = 0;
   int64_t workspace_bytes = 0;
-  int64_t again_ns = 0;     // time of a re-run; 0: as that of the first run
-  int64_t state_bytes = 0;  // generator state, charged when a seeded op re-runs
-  int32_t launches = 1;     // times the executor's ns_per_op per re-run
+  int64_t again_ns = 0;     // time of a re-run; 0: that of the first run
+  int64_t state_bytes = 0;  // generator state to store if a seeded op re-runs
+  int32_t launches = 1;     // ns_per_op of the executor counts this often
   Phase phase = Phase::kForward;
   OpKind kind = OpKind::kPure;
   std::vector<StorageId> reads = {};
@@ -77,7 +77,7 @@ struct Op {
   std::string module = {};
 };
 
-// Without the executor's part.
+// Returns the time of a re-run, without the executor's ns_per_op.
 constexpr int64_t RerunNs(const Op& op) {
   return op.again_ns > 0 ? op.again_ns : op.time_ns;
 }
@@ -93,10 +93,10 @@ struct StepGraph {
   int storage_count() const { return static_cast<int>(storages.size()); }
 };
 
-// INVALID_ARGUMENT, naming the op or storage, unless: ids are in range; every
-// storage has exactly one writer; every read and mutation comes after it; no
-// list names a storage twice; mutated storages are read; nothing is negative;
-// all sums fit in 62 bits; release_op is not before the writer.
+// Checks a graph. INVALID_ARGUMENT, naming the op or storage, unless: ids are
+// in range; every storage has exactly one writer, before all its reads and
+// mutations; no list names a storage twice; mutated storages are read; nothing
+// is negative; all sums fit in 62 bits; release_op is not before the writer.
 Status Validate(const StepGraph& graph);
 
 }  // namespace reprise::planner

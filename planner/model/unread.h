@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Dead re-runs: those none of whose outputs is read before it is made again or
-// the step ends. Constructions that run whole stretches again leave some.
+// Dead re-runs: those whose outputs are all made again, or the step ends,
+// before any op reads them. Constructions that run whole stretches again leave
+// some.
 #pragma once
 
 #include <vector>
@@ -10,8 +11,8 @@
 
 namespace reprise::planner {
 
-// The list without its dead re-runs, and without those that only fed them.
-// First runs stay. O(execs + arities).
+// Returns the list without its dead re-runs and those that only fed them. First
+// runs stay. O(execs + arities).
 std::vector<OpId> WithoutUnread(const Problem& problem,
                                 const std::vector<OpId>& execs);
 

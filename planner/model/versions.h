@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Versions: the walk over the base order that fixes what every op needs.
+// Versions: the walk over the base order that determines what every op needs.
 //
 // A *value* is one version of one storage. Values are numbered storage by
 // storage, s@1, s@2, ..., so that the values of a storage are consecutive:
@@ -24,19 +24,19 @@ using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 
 struct Versions {
-  // By storage, with one more at the end.
+  // By storage: its first value; one more entry at the end.
   std::vector<ValueId> first_value;
   // By value.
   std::vector<StorageId> storage;
   std::vector<OpId> maker;
-  // What op o needs is need[need_begin[o] .. need_begin[o + 1]); the same for
-  // what it makes: its writes, then what it leaves in mutated storages.
+  // Op o needs the values need[need_begin[o] .. need_begin[o + 1]); likewise
+  // for what it makes: its writes, then what it leaves in mutated storages.
   std::vector<int32_t> need_begin, make_begin;
   std::vector<ValueId> need, make;
 
   int value_count() const { return static_cast<int>(storage.size()); }
   int op_count() const { return static_cast<int>(need_begin.size()) - 1; }
-  // 1 for the first version.
+  // Returns the version number of a value, from 1.
   int32_t Number(ValueId value) const {
     return value - first_value[storage[value]] + 1;
   }
@@ -52,7 +52,7 @@ struct Versions {
   }
 };
 
-// The graph must be valid.
+// Walks a valid graph. O(ops + arities).
 Versions WalkVersions(const StepGraph& graph);
 
 }  // namespace reprise::planner

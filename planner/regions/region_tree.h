@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Regions (regions.h) as a tree, and the home of each storage in it. Indices
-// are places in the sorted list of regions; -1 is no region.
+// Regions (regions.h) as a tree, and the home of each storage in it. A region's
+// index is its position in the sorted list; -1 means no region.
 //
 // MakeTree: O(regions + ops). Homes: O(depth) per use of a value.
 #pragma once
@@ -24,9 +24,10 @@ struct RegionTree {
   }
 };
 
+// Builds the tree of valid, sorted regions.
 RegionTree MakeTree(std::span<const Region> regions, OpId forward_ops);
 
-// By storage: its home, -1 where it has none or may not be dropped.
+// By storage: its home; -1 if it has none or may not be discarded.
 std::vector<int32_t> Homes(const Problem& problem, const RegionTree& tree);
 
 }  // namespace reprise::planner

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state of one solve: what it shares with others (Known), what it has found
-// and proven, and its passes. Which pass runs when, and for how long, is one
-// list in solve.cc; the passes lie by what they are for:
+// The state of one solve: what it shares with other solves (Known), what it has
+// found and proven, and its passes. One list in solve.cc says which pass runs
+// when, and for how long. The passes are grouped by purpose:
 //
 //   solve.cc           the list, Run, refusals
-//   search_first.cc    first schedules: by name, from cuts, of equal blocks
+//   search_first.cc    first schedules: named plans, from cuts, of equal blocks
 //   search_tight.cc    constructions for budgets at which few schedules fit
-//   search_bounds.cc   windows: better bounds, and schedules from what they say
-//   search_improve.cc  annealing in rounds, and what helps where it stalls
-//   anneal_each.cc     several annealings, side by side where threads help
+//   search_bounds.cc   windows: better bounds, and schedules from their results
+//   search_improve.cc  annealing in rounds, and what helps when it stalls
+//   anneal_each.cc     several annealings, in parallel if threads help
 //
-// Everything is counted in ticks of the effort, so that a solve repeats. What
-// each pass costs and gains is booked (passes.h).
+// Everything is counted in ticks of the effort, so that a solve is
+// reproducible. Costs and gains of each pass are recorded (passes.h).
 #pragma once
 
 #include <algorithm>
@@ -36,9 +36,9 @@
 
 namespace reprise::planner {
 
-// First temperature of a search from the base order, 2^-8 of the base time.
+// First temperature of a search from the base order: 2^-8 of the base time.
 inline constexpr int kHot = 8;
-// Starts of annealing that are kept.
+// Limit for the starting points of annealing that are kept.
 inline constexpr int kMostStarts = 6;
 
 class Search {
@@ -61,15 +61,14 @@ class Search {
   static std::vector<PassRule> Rules();
 
  private:
-  // One line of the list: an algorithm, its part of the ticks that the list is
-  // run with, in 1/64, and when it is worth a try (nullptr: always, even where
-  // the effort is over).
+  // One line of the list: an algorithm, its part of the ticks in 1/64, and a
+  // condition (null: run always, even if the effort is spent).
   struct Pass {
     std::string_view name;
     int64_t share = 0;
     bool (Search::*wanted)() const = nullptr;
     void (Search::*run)(int64_t ticks) = nullptr;
-    // Who runs it where several searches share the work.
+    // Which search runs it if several share the work.
     Part part = Part::kAll;
   };
   static const Pass kFirst[];
@@ -77,22 +76,22 @@ class Search {
   static const Pass kFar[];
   static const Pass kLast[];
 
-  // Those that are wanted, in turn, until the budget is proven impossible.
+  // Runs the wanted passes in order, until the budget is proven impossible.
   void RunAll(std::span<const Pass> passes, int64_t ticks);
   PassLog::State Now() const;
   bool IsLeftOut(std::string_view name) const;
   // Tells other searches what is new here, and takes what is better there.
   void Trade();
-  // Threads of other searches help this one.
+  // Returns whether threads of other searches help this one.
   bool IsShared() const {
     return request_.exchange != nullptr && request_.part == Part::kProve;
   }
-  // Proven here or by another search.
+  // Added time proven here or by another search.
   int64_t BoundNs() const {
     return std::max(certificate_.added_ns(), shared_bound_ns_);
   }
 
-  // Nothing fits. What is the smallest that is known to?
+  // Returns the refusal, with the smallest budget that is known to work.
   Solution Refuse();
 
   const Archive::Point* Best() const {
@@ -108,22 +107,25 @@ class Search {
     for (OpId o = 0; o < problem_.op_count; ++o) execs[o] = o;
     return execs;
   }
-  // Time at which the gap is within the target.
+  // Returns the time at which the gap is within the target.
   int64_t GoodEnough() const {
     const double slack =
         request_.target_gap * static_cast<double>(problem_.base.time_ns);
     return problem_.base.time_ns + BoundNs() + static_cast<int64_t>(slack);
   }
-  // What a search aims at: that, and once it is reached the bound.
+  // Returns the target of a search: GoodEnough and, once that is reached, the
+  // bound.
   int64_t Aim() const {
     const bool reached = Best() != nullptr && Best()->time_ns <= GoodEnough();
     return reached ? problem_.base.time_ns + BoundNs() : GoodEnough();
   }
-  // Up to what a MIP proves.
+  // Returns whether the best plan is proven optimal, up to the tolerance of a
+  // MIP.
   bool Proven() const {
     return Best() != nullptr && IsProven(problem_, BestAdded(), BoundNs());
   }
-  // More than 2 % of the step above the bound, and small enough to search on.
+  // Returns whether the best plan is more than 2 % of the step above the bound,
+  // in a step small enough to search on.
   bool IsFar() const;
   bool Done() const {
     return effort_.Over() ||
@@ -145,7 +147,7 @@ class Search {
   bool HasNone() const { return Best() == nullptr; }
   bool HasNonePlain() const { return HasNone() && is_plain_; }
   bool HasNoneWithVersions() const { return HasNone() && !is_plain_; }
-  // Nothing fits yet, or a schedule found from its end was the first that did.
+  // No schedule fits yet, or the first that did came from `unwind`.
   bool IsTight() const { return HasNone() || log_.FoundFirst("unwind"); }
   bool IsTightAndSmall() const;
   bool IsLoose() const { return !IsTight(); }
@@ -163,75 +165,79 @@ class Search {
 
   // ---- First schedules
 
-  // Windows of the base order: a first bound, or a refusal.
+  // Solves windows of the base order: gives a first bound, or a refusal.
   void CertifyBaseOrder(int64_t ticks);
-  // What people know by name: the answer is never worse than any of it.
+  // Adds the named plans, so that the answer is never worse than one of them.
   void AddStrategies(int64_t ticks);
-  // Exact solutions of the chain that the step resembles.
+  // Adds exact solutions of the chain that the step resembles.
   void AddChains(int64_t ticks);
   void Construct(int64_t ticks);
-  // Equal blocks alike: as many of them as the budget asks for, evenly spread.
+  // Constructs schedules that treat equal blocks alike: as many as the budget
+  // requires, evenly spread, are recomputed.
   void ConstructBlocks(int64_t ticks);
-  // A plan before the bounds take their time: whoever stops the search early
-  // should have one.
+  // Finds a plan before the bounds take their time, so that a search that is
+  // stopped early has one.
   void FindAny(int64_t ticks);
-  // More proofs that the budget is impossible.
+  // Looks for further proofs that the budget is impossible.
   void LookBack(int64_t ticks);
   void AddStart(const Flags& flags);
 
   // ---- Tight budgets
 
-  // Schedules found from their end, with ever more room to move in; where there
-  // is one, by both measures.
+  // Constructs schedules from their end, with ever more room; once one is
+  // found, by both measures.
   void UnwindFromMarks(int64_t ticks);
-  // Schedules by the greedy, for budgets at which dropping by cuts is not
-  // enough.
+  // Constructs schedules with the greedy, for budgets at which discarding by
+  // cuts is not enough.
   void Squeeze(int64_t ticks);
-  // Execs of a construction that drops too much, and what is left of them once
-  // all that fits is held. False where the evaluator does not accept them.
+  // Adds the execs of a construction that discards too much, and what is left
+  // of them once everything that fits is held. Returns false if the evaluator
+  // rejects them.
   bool AddAndHold(const std::vector<OpId>& execs, const char* solver);
-  // False where the evaluator does not accept them.
+  // Adds execs. Returns false if the evaluator rejects them.
   bool AddExecs(const std::vector<OpId>& execs, const char* solver);
   StatusOr<Evaluation> EvaluateExecs(const std::vector<OpId>& execs) const;
 
   // ---- Bounds
 
-  // Single windows solved exactly: a better bound, and a keep-set to start
+  // Solves single windows exactly: a better bound, and a keep-set to start
   // from.
   void Sharpen(int64_t ticks);
-  // Several windows at once: a better bound still, and schedules that fit at
-  // all of them.
+  // Solves several windows together: a still better bound, and schedules that
+  // fit at all of them.
   void Combine(int64_t ticks);
-  // Whether the best plan is optimal, by a tree that knows what to prove.
+  // Tries to prove that the best plan is optimal, by a tree with a known
+  // target.
   void Refute(int64_t ticks);
-  // Makes schedules that keep what the windows say. Returns the ops whose
-  // first runs, or the re-runs just before them, exceed the budget.
+  // Makes schedules that keep what the windows say. Returns the ops whose first
+  // runs, or re-runs just before them, exceed the budget.
   std::vector<OpId> StartFrom(const std::vector<KeepSet>& keep_sets,
                               const char* solver);
 
   // ---- Improvement
 
-  // Rounds, each longer than the last, until the search is done.
+  // Runs rounds of improvement, each longer than the last, until the search is
+  // done.
   void Improve();
-  // Annealing: hot from the base order, which forgets what the constructions
-  // got wrong, then cooler from the best schedule; now and then from what
-  // windows and cuts say to keep.
+  // Annealing: hot from the base order, which discards the mistakes of the
+  // constructions, then cooler from the best schedule; sometimes from the
+  // keep-sets of windows and cuts.
   void Anneal(int64_t ticks);
-  // The same from the base order, once and briefly: a cutoff for the windows.
+  // One brief annealing from the base order: gives the windows a cutoff.
   void AnnealFirst(int64_t ticks);
-  // Short and cool, from what the windows say to keep: their solutions are
+  // Short, cool annealing from the keep-sets of windows: their solutions are
   // often a few moves from a schedule that fits.
   void AnnealStarts(int64_t ticks);
-  // Several annealings: in turn, until `is_over`, and side by side where this
-  // search proves and others have threads that help. `run_of` says what the
-  // i-th one begins with, when it begins.
+  // Runs `count` annealings: one after the other until `is_over`, or in
+  // parallel if this search proves and threads of others help. `run_of(i)`
+  // returns what the i-th one starts from, when it starts.
   struct AnnealingRun {
     std::vector<OpId> execs;
     LocalSearchOptions options;
   };
   void AnnealEach(size_t count, const std::function<bool()>& is_over,
                   const std::function<AnnealingRun(size_t)>& run_of);
-  // Block moves: of long steps the main search.
+  // Block moves: for long steps the main search.
   void ImproveBlocks(int64_t ticks);
 
   // ---- State
@@ -245,12 +251,12 @@ class Search {
   Certificate certificate_;
   Random random_;
   PassLog log_;
-  int64_t shared_bound_ns_ = 0;  // another search's
+  int64_t shared_bound_ns_ = 0;  // proven by another search
   const bool is_plain_;
-  std::vector<std::vector<OpId>> starts_;  // of rounds of annealing
+  std::vector<std::vector<OpId>> starts_;  // starting points for annealing
   int round_ = 0;
   std::unique_ptr<BlockPlan> block_plan_;
-  const int64_t scale_;  // shares of the effort are parts of this
+  const int64_t scale_;  // total ticks; the shares refer to it
 };
 
 }  // namespace reprise::planner

@@ -5,11 +5,12 @@
 //   base order fits        -> done, proven
 //   screen and windows     -> impossible, with the proof
 //   cuts -> schedules      -> restore -> local search, from several starts
-//   windows where the incumbent touches the budget -> better bound
+//   windows where the best plan reaches the budget -> better bound
 //
-// What is known outlives a solve: a sweep shares it. A solution's bound and
-// refusal are the certificate's (certificate.h), whatever ended the search;
-// constructions, chains, annealing and regions find schedules and prove nothing.
+// What is known about a problem outlives a solve: a sweep shares it. A
+// solution's bound and refusal are those of the certificate (certificate.h),
+// however the search ended; constructions, chains, annealing and regions find
+// schedules and prove nothing.
 #pragma once
 
 #include "planner/bounds/certificate.h"
@@ -30,49 +31,49 @@ struct Solution {
   std::vector<PassLine> passes = {};
 };
 
-// Extra time as a fraction of the base time.
+// Returns added time as a fraction of the base time.
 inline double Overhead(int64_t added_ns, int64_t base_time_ns) {
   if (base_time_ns <= 0) return 0;
   return static_cast<double>(added_ns) / static_cast<double>(base_time_ns);
 }
 
-// The list of passes, in the order in which they are tried.
+// Returns the list of passes, in the order in which they are tried.
 std::vector<PassRule> PassRules();
 
-// INVALID_ARGUMENT where a field of the request cannot be meant.
+// INVALID_ARGUMENT if a field of the request is out of range.
 Status CheckRequest(const Request& request);
 
-// What solves of one problem share: nothing in it depends on a budget.
+// What the solves of one problem share; nothing in it depends on a budget.
 struct Known {
-  // Begins with the base order: what fits without a plan fits.
+  // Starts with the base order: a budget may not need a plan.
   explicit Known(const Problem& problem);
 
   Generator generator;
   Archive archive;
   ChainSchedules chains;
-  bool has_strategies = false;  // the named ones are in the archive
+  bool has_strategies = false;  // the named plans are in the archive
 };
 
-// Ticks where the request does not say: about three seconds of one core,
-// and for 100,000 ops about 20.
+// Returns the default number of ticks: about three seconds of one core, and
+// about 20 seconds for 100,000 ops.
 int64_t DefaultTicks(const Problem& problem);
 
-// Windows at the highest local peaks of the base order; and, until `ticks` are
-// spent, at all its ops above the budget. In large steps without those of which
-// a window like them says that they prove nothing more.
+// Tries windows at the highest local peaks of the base order and, until `ticks`
+// are spent, at all its ops above the budget. In large steps, skips ops whose
+// windows are known, from similar ones, to prove no more.
 void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
                  Certificate& certificate, Effort& effort);
 
-// Raises the smallest budget not ruled out, as far as the ticks go.
+// Raises the smallest budget not ruled out, as far as the ticks allow.
 Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
                      int64_t ticks, Effort& effort);
 
-// Searches until the gap is at most `target_gap` or the effort is over. What
-// it finds is in the archive.
+// Searches until the gap is at most `target_gap` or the effort is over. The
+// schedules it finds are in the archive.
 Solution Solve(const Problem& problem, const Request& request, Known& known,
                Effort& effort);
 
-// The plan for a budget out of the archive, replayed by the evaluator.
+// Returns the plan for a budget from the archive, evaluated again.
 StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
                         const Solution& solution, const Archive& archive);
 

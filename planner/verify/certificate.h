@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A certificate: what a search claims of one budget, and all that a second
-// program needs to find the claim true by itself (verify.h). Plain data; the
-// numbers of a certificate are small because the verifier rebuilds everything
-// else from the step graph.
+// A certificate: what a search claims about one budget, and everything that a
+// second program needs to verify the claim on its own (verify.h). Plain data.
+// Certificates are small, because the verifier rebuilds everything else from
+// the step graph.
 //
-// Two claims. A *bound*: every schedule in base order within `budget_bytes`
-// adds at least `added_ns`. A *refusal*: no schedule in base order fits in less
-// than `least_bytes`.
+// There are two claims. A *bound*: every schedule in base order within
+// `budget_bytes` adds at least `added_ns`. A *refusal*: no schedule in base
+// order fits in less than `least_bytes`.
 //
-// How each method proves it. *Values* are the versions of storages, numbered
+// The methods of proof follow. *Values* are the versions of storages, numbered
 // storage by storage: those of storage 0 in order, then those of storage 1.
 //
 //   kWorkingSet  refusal. at[0]: what the op needs, makes and uses is present
 //                while it runs
-//   kChain       refusal. at[0]: every way back from the op's inputs to nothing
-//                needs as much somewhere (chain.h)
+//   kChain       refusal. at[0]: every way back from the op's inputs to the
+//                empty set needs this much somewhere (chain.h)
 //   kWindow      bound or refusal. at[0]: minimum cuts (window.h). A tree that
-//                branches on values: present while the op first runs, or made
-//                again later; each leaf has the price of a byte
+//                branches on values: present while the op first runs, or
+//                recomputed later; each leaf has the price of a byte
 //   kWindows     bound or refusal. at[]: a program of several windows
 //                (program.h). A tree that branches on its columns: 1 or 0; each
-//                leaf has a vector of multipliers of the rows. A narrowing node
-//                has one too: it fixes the columns whose other value adds what
-//                is claimed (domain.h)
+//                leaf has a vector of row multipliers, and so has a narrowing
+//                node, which fixes the columns whose other value would add at
+//                least the claimed time (domain.h)
 //
 // A tree is a list of nodes in preorder: an inner node names what it branches
-// on, the node of "present" or 1 follows, then that of "made again" or 0. What
-// a narrowing node fixes holds for the one node that follows it.
+// on; the node of "present" or 1 follows, then that of "recomputed" or 0. What
+// a narrowing node fixes applies to the one node that follows it.
 #pragma once
 
 #include <cstdint>
@@ -48,9 +48,9 @@ enum class Method : uint8_t {
   kWindows,
 };
 
-// What the executor of the plan can do, as claims assume it.
+// What the plan's executor can do, as far as claims depend on it.
 struct Executor {
-  int max_runs = 0;  // runs per op, the first included; 0: no limit
+  int max_runs = 0;  // runs per op, including the first; 0: no limit
   bool recompute_in_backward_only = false;
   bool seeded_ok = false;
   bool collective_ok = false;
@@ -61,7 +61,7 @@ struct Executor {
   friend bool operator==(const Executor&, const Executor&) = default;
 };
 
-// A row of a program and its multiplier.
+// A row of a program with its multiplier.
 struct Multiplier {
   int32_t row = 0;
   int64_t value = 0;  // / 2^shift of its leaf
@@ -70,21 +70,21 @@ struct Multiplier {
 };
 
 struct Node {
-  int32_t branch = -1;  // a value or a column; -1: a leaf, or it narrows
+  int32_t branch = -1;  // a value or a column; -1: a leaf, or narrows
   bool narrows = false;
-  // Of these. Multipliers of (memory) and (inside) rows count
+  // Scale of the multipliers: those of (memory) and (inside) rows count
   // 2^-(shift + byte_shift) ns per byte, those of other rows 2^-shift ns.
   int shift = 0;
   int byte_shift = 0;
-  // Nothing obeys the rows here: times do not count.
+  // Claims that the rows have no solution here: times are taken as 0.
   bool impossible = false;
-  int64_t price = 0;  // kWindow: of a byte, price / 2^(shift + byte_shift) ns
+  int64_t price = 0;  // kWindow: a byte costs price / 2^(shift + byte_shift) ns
   std::vector<Multiplier> multipliers = {};  // kWindows
 
   friend bool operator==(const Node&, const Node&) = default;
 };
 
-// A row of what is in memory while `op` runs in the segment after window k.
+// A row for the memory while `op` runs in the segment after window k.
 struct InsideRow {
   int32_t segment = 0;
   OpId op = 0;
@@ -99,7 +99,7 @@ struct Certificate {
   int64_t added_ns = 0;     // of a bound
   int64_t least_bytes = 0;  // of a refusal
   std::vector<OpId> at = {};
-  bool inside = false;  // kWindows: the program with memory inside segments
+  bool inside = false;  // kWindows: includes memory inside segments
   std::vector<InsideRow> inside_rows = {};
   std::vector<Node> tree = {};
 };

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the columns of a program may be on the way to a leaf of a tree: 0, 1 or
-// either. Whatever is fixed, a row that holds with one value of a column only
-// fixes that one too, and so on (bounds propagation); where a row cannot hold
-// at all, nothing is left. The order of the rows does not matter.
+// The values that the columns of a program may take on the way to a leaf of a
+// tree: 0, 1 or either. After each fix, a row that only holds with one value of
+// a column fixes that column too, and so on (bounds propagation); if a row
+// cannot hold at all, the domain is empty. The order of the rows does not
+// matter.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +18,20 @@ namespace reprise::verify {
 
 class Domain {
  public:
-  // The program outlives it.
+  // The program must outlive the domain.
   explicit Domain(const Program& program);
 
-  // Fixes a column, which is one of the program.
+  // Fixes a column to 0 or 1. The column must exist.
   void Fix(int32_t column, uint8_t value);
   // Fixes what a narrowing node proves (Program::Narrow).
   Status Narrow(const Node& node, int64_t claimed_ns);
 
-  // What has been fixed so far, in turn; and back to as much of it.
+  // The columns fixed so far, in order. UndoTo unfixes all but the first
+  // `count`.
   std::span<const int32_t> fixed() const { return fixed_; }
   void UndoTo(size_t count);
 
-  // Nothing obeys the rows here.
+  // True if the rows have no solution here.
   bool empty() const { return empty_; }
   const std::vector<uint8_t>& low() const { return low_; }
   const std::vector<uint8_t>& high() const { return high_; }
@@ -42,12 +44,12 @@ class Domain {
   const Program& program_;
   std::vector<uint8_t> low_, high_;  // by column
   std::vector<int32_t> fixed_;
-  // Rows by column, in CSR.
+  // Rows by column, CSR.
   std::vector<int32_t> begin_, rows_;
-  std::vector<int32_t> waiting_;     // rows to look at
+  std::vector<int32_t> waiting_;     // rows to be propagated
   std::vector<uint8_t> is_waiting_;  // by row
   bool empty_ = false;
-  size_t empty_at_ = 0;  // what was fixed when it became so
+  size_t empty_at_ = 0;  // number of fixes when it became empty
 };
 
 }  // namespace reprise::verify

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The verifier's own reading of a step graph and an executor: versions, uses,
-// what may run again. Shares nothing with planner/model/versions.h and
-// planner/model/rules.h, so that the two can disagree.
+// and what may run again. Shares no code with planner/model/versions.h and
+// planner/model/rules.h, so that an error in one of them shows.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace reprise::verify {
 // A value is one version of one storage (certificate.h).
 using Value = int32_t;
 
-// Rows of ids of different lengths.
+// Lists of ids of different lengths.
 class Lists {
  public:
   void Add(int32_t id) { ids_.push_back(id); }
@@ -41,8 +41,8 @@ struct Facts {
   std::vector<StorageId> storage;
   std::vector<OpId> maker;
   std::vector<uint8_t> may_remake;
-  Lists uses;  // ops that read it, ascending; op_count: the end of the step
-  // By storage: its first value; one more at the end.
+  Lists uses;  // ops that read it, ascending; op_count: the end
+  // By storage: its first value; one more entry at the end.
   std::vector<Value> first_value;
   // By op.
   Lists needs, makes;
@@ -51,19 +51,19 @@ struct Facts {
   std::vector<uint8_t> may_trigger;  // re-runs may precede it; one for the end
 
   int64_t BytesOf(Value v) const { return graph->storages[storage[v]].bytes; }
-  // The op up to which the program holds the first life; kNoOp: none.
+  // Returns the op up to which the program holds the first life; kNoOp: none.
   OpId HeldUntil(StorageId s) const {
     return executor.program_frees ? graph->storages[s].release_op
                                   : planner::kNoOp;
   }
-  // The first op at or after this one before which re-runs may happen;
-  // op_count where only the end is left.
+  // Returns the first op at or after `at` before which re-runs may run;
+  // op_count if only the end is left.
   OpId TriggerFrom(OpId at) const;
-  // The version of a storage that base order has before `at`; -1: none.
+  // Returns the version of a storage before `at` in base order; -1: none.
   Value Before(StorageId s, OpId at) const;
 };
 
-// INVALID_ARGUMENT where the graph is not one (planner/model/step_graph.h).
+// INVALID_ARGUMENT if the graph is invalid (planner/model/step_graph.h).
 StatusOr<Facts> ReadFacts(const planner::StepGraph& graph,
                           const Executor& executor);
 

@@ -3,8 +3,9 @@
 // The program of several windows, rebuilt in integers: kWindows of
 // certificate.h.
 //
-// Windows t_1 < ... < t_K are first runs of ops; segment k lasts from t_k's to
-// that of t_(k+1), the last to the end. Of every schedule in base order:
+// Windows t_1 < ... < t_K are first runs of ops; segment k lasts from that of
+// t_k to that of t_(k+1), the last one to the end. For every schedule in base
+// order:
 //
 //   S[k,v]  v, made before t_k, is present while t_k first runs
 //   R[k,o]  o, before t_k, runs again inside segment k
@@ -25,21 +26,21 @@
 //   (stays)    P[k,v] >= S[k+1,v] - R[k,maker v]     v made by t_k or before
 //   (inside)   budget - static >= sum bytes P[k,.] + x * (what o touches)
 //
-// (inside) rows stand for one op o in one segment: x = 1 where o first runs in
-// it, x = R[k,o] else; storages that o touches are left out of the sum. A value
-// that is surely present, or has no bytes, has no column: it counts as 1.
+// (inside) rows are for one op o in one segment: x = 1 if o first runs in it,
+// otherwise x = R[k,o]; storages that o touches are not in the sum. A value
+// that is always present, or has no bytes, has no column: it counts as 1.
 //
-// A vector of multipliers y >= 0 of the rows proves, whatever it is,
+// Any vector of multipliers y >= 0 of the rows proves
 //
 //   cost >= y * constants + sum over columns of min over its range of
 //           (time - y * column) * x
 //
 // (Neumaier and Shcherbina, Safe bounds in linear and mixed-integer
-// programming, 2004); evaluated here in 128-bit integers, every operation
-// checked. With all times 0, a sum above 0 proves that nothing obeys the rows.
-// The same sum says which columns need not be looked at with one of their
-// values (Narrow): with it alone it is what is claimed already. What rows leave
-// no choice of follows by itself (domain.h).
+// programming, 2004); evaluated here in 128-bit integers, with every operation
+// checked. With all times 0, a sum above 0 proves that the rows have no
+// solution. The same sum shows which columns need not be tried with one of
+// their values (Narrow): that value alone would add the claimed time. What the
+// rows then imply follows by propagation (domain.h).
 #pragma once
 
 #include <cstdint>
@@ -58,8 +59,8 @@ class Program {
     int64_t value;
   };
 
-  // `at` ascending, `inside_rows` in any order. INVALID_ARGUMENT where they
-  // are not of this graph.
+  // Builds the program of the windows `at`, ascending; `inside_rows` may be in
+  // any order. INVALID_ARGUMENT if they do not match the graph.
   static StatusOr<Program> Build(const Facts& facts, int64_t budget_bytes,
                                  std::span<const OpId> at, bool inside,
                                  std::span<const InsideRow> inside_rows);
@@ -67,27 +68,29 @@ class Program {
   int column_count() const { return static_cast<int>(cost_ns_.size()); }
   int row_count() const { return static_cast<int>(least_.size()); }
   int64_t CostNs(int32_t column) const { return cost_ns_[column]; }
-  // A column of S: where those are whole, the others may be.
+  // Returns whether it is a column of S: if those are integral, the others can
+  // be.
   bool IsKept(int32_t column) const { return is_kept_[column] != 0; }
   std::span<const Entry> Row(int32_t row) const {
     return {entries_.data() + begin_[row], entries_.data() + begin_[row + 1]};
   }
   int64_t Least(int32_t row) const { return least_[row]; }
-  // In bytes: (memory) and (inside).
+  // Returns whether the row is in bytes: (memory) or (inside).
   bool InBytes(int32_t row) const { return in_bytes_[row] != 0; }
-  // Some window has no room for what is surely present.
+  // True if some window has no room for what is always present.
   bool impossible() const { return impossible_; }
 
-  // Least added time that a leaf proves when columns lie within [low, high];
-  // kNothing where no column vector obeys the rows. INVALID_ARGUMENT where a
-  // number is out of range.
+  // Returns the least added time that a leaf proves if columns are within [low,
+  // high]; kNothing if no column vector satisfies the rows. INVALID_ARGUMENT if
+  // a number is out of range.
   static constexpr int64_t kNothing = int64_t{1} << 62;
   StatusOr<int64_t> AddedNs(const Node& leaf, std::span<const uint8_t> low,
                             std::span<const uint8_t> high) const;
 
-  // The columns that have but one value wherever less than `claimed_ns` is
-  // added: the multipliers of a narrowing node prove that the other one adds
-  // as much. INVALID_ARGUMENT where a number is out of range.
+  // Returns the columns that must have one value wherever less than
+  // `claimed_ns` is added: the multipliers of a narrowing node prove that the
+  // other value adds at least that. INVALID_ARGUMENT if a number is out of
+  // range.
   struct Fixed {
     int32_t column;
     uint8_t value;
@@ -96,29 +99,29 @@ class Program {
                                       std::span<const uint8_t> low,
                                       std::span<const uint8_t> high) const;
 
-  // What certifiers read off a solution: the value's column of S in segment k,
-  // the op's column of R; negative: none.
+  // The value's column of S in segment k, and the op's column of R; negative:
+  // none. For certifiers that read them from a solution.
   int32_t ColumnOfS(int k, Value v) const { return windows_[k].kept[v]; }
   int32_t ColumnOfR(int k, OpId o) const { return windows_[k].again[o]; }
-  // The ops whose (inside) row in segment k a solution violates.
+  // Returns whether a solution violates the (inside) row of an op in segment k.
   bool ViolatesInside(int k, OpId o, const std::vector<double>& solution) const;
 
  private:
   using Wide = __int128;
-  // What multipliers make of the objective, in units of 2^-unit ns: a constant
-  // and what each column adds where it is 1.
+  // The objective after applying multipliers, in units of 2^-unit ns: a
+  // constant, and what each column adds if it is 1.
   struct Reduced {
     int unit = 0;
     Wide constant = 0;
     std::vector<Wide> columns = {};
   };
   StatusOr<Reduced> Reduce(const Node& node) const;
-  // The least over all values within [low, high].
+  // Returns the minimum over all values within [low, high].
   static StatusOr<Wide> LeastOf(const Reduced& sums,
                                 std::span<const uint8_t> low,
                                 std::span<const uint8_t> high);
 
-  // Instead of a column: surely 1, surely 0, not known.
+  // In place of a column: always 1, always 0, unknown.
   static constexpr int32_t kOne = -1, kZero = -2, kUnknown = -3;
 
   struct Segment {
@@ -145,16 +148,17 @@ class Program {
   int32_t Kept(const Segment& segment, Value v) const;
   // R or A of the maker of v: a column, kZero, or kUnknown.
   int32_t Remade(const Segment& segment, bool later, Value v) const;
-  // S + remade - minus >= least, where that says something.
+  // Adds S + remade - minus >= least, unless it always holds.
   void AddPresence(const Segment& segment, bool later, Value v, int32_t minus,
                    int64_t least);
   void Add(int32_t column, int64_t value) {
     entries_.push_back({column, value});
   }
   void Close(int64_t least, bool in_bytes);
-  // The storages that o touches: bytes, workspace included, and marks.
+  // Returns the bytes that o touches, including workspace, and marks its
+  // storages.
   int64_t Touched(OpId o, std::vector<uint8_t>& marks) const;
-  // Whether v may be present throughout segment k.
+  // Returns whether v may be present throughout segment k.
   bool MayStay(int k, Value v) const;
 
   const Facts* facts_;

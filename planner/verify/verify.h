@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The second program: checks what a search says, without it. Nothing here knows
-// how a plan or a certificate was found; integers only, and every sum that
-// could overflow is checked, so that what is accepted is true.
+// The second program: checks a search's claims independently of the search.
+// Nothing here knows how a plan or a certificate was found. All arithmetic is
+// in integers, and every sum that could overflow is checked, so what is
+// accepted is true.
 //
-// The parts: facts.h reads the graph, walk.h the schedule; window.h, program.h
-// and chain.h each check one method of certificate.h.
+// facts.h reads the graph and walk.h the schedule; window.h, program.h and
+// chain.h each check one method of certificate.h.
 #pragma once
 
 #include <span>
@@ -16,8 +17,9 @@
 
 namespace reprise::verify {
 
-// OK: the claim of the certificate is true of every schedule in base order that
-// this executor could run. INVALID_ARGUMENT says where it is not proven.
+// Returns OK if the claim of the certificate is true for every schedule in base
+// order that this executor could run. INVALID_ARGUMENT says where it is not
+// proven.
 Status CheckCertificate(const Facts& facts, const Certificate& certificate);
 
 }  // namespace reprise::verify

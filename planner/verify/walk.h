@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The verifier's own evaluator: walks a schedule and finds out whether it is
-// valid, its peak and its time. The rules are those that docs/formats.md
-// states; no code is shared with planner/model/evaluate.h. O(length + arities).
+// The verifier's own evaluator: walks a schedule and determines whether it is
+// valid, its peak and its time. It follows the rules in docs/formats.md and
+// shares no code with planner/model/evaluate.h. O(length + arities).
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace reprise::verify {
 
-// As in proto and files: e >= 0 runs op e; e < 0 frees the storage -e-1.
+// As in protos and files: e >= 0 runs op e; e < 0 frees storage -e-1.
 using Entries = std::span<const int64_t>;
 
 struct Walked {
   int64_t peak_bytes = 0;
   int64_t time_ns = 0;
-  int64_t base_time_ns = 0;  // of every op once
+  int64_t base_time_ns = 0;  // every op once
 };
 
-// INVALID_ARGUMENT with the first entry that is wrong.
+// INVALID_ARGUMENT names the first invalid entry.
 StatusOr<Walked> Walk(const Facts& facts, Entries schedule);
 
 }  // namespace reprise::verify
