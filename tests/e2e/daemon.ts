@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** A real reprised in a folder of its own. */
+/**
+ * A real reprised in a folder of its own. With WEB_DIST the pages come from that
+ * folder instead of from the program.
+ */
 import {spawn, type ChildProcess} from 'node:child_process';
 import {existsSync, mkdtempSync, readFileSync, rmSync} from 'node:fs';
 import {tmpdir} from 'node:os';
 import {join} from 'node:path';
 import {fileURLToPath} from 'node:url';
+import {startFront, type Front} from './front';
 
 const BUILT = fileURLToPath(new URL('../../build/bin/reprised', import.meta.url));
 
 export interface Daemon {
   readonly url: string;
+  /** HOST:PORT, where it says that it listens. */
+  readonly listen: string;
   /** What its page and its services ask for. */
   readonly token: string;
   /** A link to a page, as a person is given it: with the token. */
@@ -39,6 +45,7 @@ export async function startDaemon(): Promise<Daemon> {
   let child: ChildProcess | undefined;
   let listen = '127.0.0.1:0';
   let said = '';
+  let front: Front | undefined;
 
   async function start(): Promise<void> {
     said = '';
@@ -71,9 +78,14 @@ export async function startDaemon(): Promise<Daemon> {
   }
 
   await start();
+  const pages = process.env['WEB_DIST'];
+  if (pages) front = await startFront(pages, () => listen);
   const daemon: Daemon = {
     get url() {
-      return `http://${listen}`;
+      return `http://${front?.listen ?? listen}`;
+    },
+    get listen() {
+      return listen;
     },
     get token() {
       return readFileSync(join(folder, 'data', 'token'), 'utf8').trim();
@@ -87,6 +99,7 @@ export async function startDaemon(): Promise<Daemon> {
     start,
     async remove() {
       await stop();
+      await front?.close();
       rmSync(folder, {recursive: true, force: true});
     },
   };

@@ -64,6 +64,8 @@ export interface Step {
   readonly stepNs: number;
   /** Bytes alive over the step, when it is traced. */
   readonly points?: readonly (readonly [atNs: number, bytes: number])[];
+  /** Which op ran, with the bytes alive during it; instead of `points`. */
+  readonly ops?: readonly (readonly [name: string, bytes: number])[];
   /** Gradients compared, and how many differed. */
   readonly check?: readonly [checked: number, differing: number];
 }
@@ -132,7 +134,7 @@ export class Job {
           stepNs: BigInt(step.stepNs),
           peakBytes: BigInt(step.peakBytes),
           endNs: BigInt(endNs),
-          window: step.points !== undefined,
+          window: (step.points ?? step.ops) !== undefined,
         },
       ],
       checks: step.check
@@ -149,7 +151,39 @@ export class Job {
         : [],
     });
     if (step.points) trace(columns, number, beginNs, step.points);
+    if (step.ops) this.#traceOps(columns, number, beginNs, endNs, step.ops);
     await this.#push(columns, beginNs, endNs);
+  }
+
+  /** A traced step with marks of its ops, evenly over its time. */
+  #traceOps(
+    columns: Columns,
+    step: bigint,
+    beginNs: number,
+    endNs: number,
+    ops: readonly (readonly [string, number])[],
+  ): void {
+    const names = [...new Set(ops.map(([name]) => name))];
+    const value = {names: names.map((text, i) => ({id: i + 1, text}))};
+    this.#queue(create(UpSchema, {m: {case: 'defs', value}}));
+    let live = 40 * 2 ** 20;
+    const record = (kind: RecordKind, at: number, bytes: number, extra: bigint, name = 0): void => {
+      columns.kind.push(kind);
+      columns.startNs.push(BigInt(Math.round(at)));
+      columns.bytes.push(BigInt(bytes));
+      columns.extra.push(extra);
+      columns.name.push(name);
+    };
+    record(RecordKind.STEP, beginNs, 0, step);
+    record(RecordKind.ALLOC, beginNs, live, BASELINE);
+    ops.forEach(([name, bytes], i) => {
+      const at = beginNs + ((i + 0.5) * (endNs - beginNs)) / ops.length;
+      // What an op no longer needs is gone before the next one begins.
+      if (bytes < live) record(RecordKind.ALLOC, at - 10, bytes - live, FREE);
+      record(RecordKind.OP_BEGIN, at, 0, 0n, names.indexOf(name) + 1);
+      if (bytes > live) record(RecordKind.ALLOC, at + 10, bytes - live, ALLOC);
+      live = bytes;
+    });
   }
 
   /** What works in the job, as its agent would say it. */

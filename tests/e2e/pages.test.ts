@@ -549,9 +549,7 @@ describe('the server', () => {
     await page.getByRole('status').waitFor();
 
     expect(await page.getByText(daemon.socket).isVisible()).toBe(true);
-    expect(await page.getByText(daemon.url.replace('http://', ''), {exact: true}).isVisible()).toBe(
-      true,
-    );
+    expect(await page.getByText(daemon.listen, {exact: true}).isVisible()).toBe(true);
   });
 
   test('may be killed: the page says so, keeps what it has, and goes on by itself', async () => {

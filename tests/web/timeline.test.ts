@@ -7,20 +7,19 @@ import {
   onGrid,
   panned,
   peakIn,
-  predictedOnGrid,
+  samplesOnGrid,
   stacked,
   stepCurve,
   zoomed,
   type Columns,
 } from '../../web/src/data/timeline';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
-import {PredictedTimelineSchema} from '../../web/src/gen/reprise/v1/plan_pb';
 import {CurveSchema} from '../../web/src/gen/reprise/v1/query_pb';
 
-function columns(max: number[], columnNs = 10): Columns {
+function columns(max: number[], column = 10): Columns {
   return {
-    startNs: 0,
-    columnNs,
+    start: 0,
+    column,
     max: Float64Array.from(max),
     min: Float64Array.from(max),
   };
@@ -30,7 +29,7 @@ test('a one-column peak survives a grid a hundred times coarser', () => {
   const flat = new Array<number>(1000).fill(5);
   flat[637] = 9;
 
-  const drawn = onGrid(columns(flat), gridOver({fromNs: 0, toNs: 10_000}, 10));
+  const drawn = onGrid(columns(flat), gridOver({from: 0, to: 10_000}, 10));
 
   // Column 637 of 10 ns lies at 6370 ns, in the seventh of ten columns.
   expect([...drawn.max]).toEqual([5, 5, 5, 5, 5, 5, 9, 5, 5, 5]);
@@ -38,36 +37,26 @@ test('a one-column peak survives a grid a hundred times coarser', () => {
 });
 
 test('a grid that is finer repeats the column it lies in', () => {
-  const drawn = onGrid(columns([1, 2]), gridOver({fromNs: 0, toNs: 20}, 4));
+  const drawn = onGrid(columns([1, 2]), gridOver({from: 0, to: 20}, 4));
 
   expect([...drawn.max]).toEqual([1, 1, 2, 2]);
 });
 
 test('where nothing is known nothing is drawn', () => {
-  const drawn = onGrid(columns([1, 2]), gridOver({fromNs: 0, toNs: 40}, 4));
+  const drawn = onGrid(columns([1, 2]), gridOver({from: 0, to: 40}, 4));
 
   expect([...drawn.max]).toEqual([1, 2, NaN, NaN]);
 });
 
 test('an op that takes no time still shows its memory', () => {
-  const predicted = create(PredictedTimelineSchema, {
-    startNs: [0n, 50n, 50n],
-    bytes: [10n, 99n, 20n],
-  });
-
-  const drawn = predictedOnGrid(predicted, 100, gridOver({fromNs: 0, toNs: 100}, 4))!;
+  const drawn = samplesOnGrid([0, 50, 50], [10, 99, 20], 100, gridOver({from: 0, to: 100}, 4))!;
 
   expect([...drawn.max]).toEqual([10, 10, 99, 20]);
   expect([...drawn.min]).toEqual([10, 10, 20, 20]);
 });
 
 test('a prediction before the window does not reach into it', () => {
-  const predicted = create(PredictedTimelineSchema, {
-    startNs: [0n, 50n],
-    bytes: [99n, 20n],
-  });
-
-  const drawn = predictedOnGrid(predicted, 100, gridOver({fromNs: 50, toNs: 100}, 2))!;
+  const drawn = samplesOnGrid([0, 50], [99, 20], 100, gridOver({from: 50, to: 100}, 2))!;
 
   expect([...drawn.max]).toEqual([20, 20]);
 });
@@ -101,14 +90,14 @@ test('a curve without smallest values is a line', () => {
   )!;
 
   expect([...curve.columns.min]).toEqual([1, 2]);
-  expect(curve.peak).toEqual({atNs: 10, bytes: 2});
+  expect(curve.peak).toEqual({at: 10, bytes: 2});
 });
 
 test('the peak of a part of the step is found in it', () => {
   const step = columns([1, 9, 2, 5, 3]);
 
-  expect(peakIn(step, 0, 50)).toEqual({atNs: 10, bytes: 9});
-  expect(peakIn(step, 20, 50)).toEqual({atNs: 30, bytes: 5});
+  expect(peakIn(step, 0, 50)).toEqual({at: 10, bytes: 9});
+  expect(peakIn(step, 20, 50)).toEqual({at: 30, bytes: 5});
 });
 
 test('a selection that misses the step has no peak', () => {
@@ -123,33 +112,33 @@ test('the op that runs at a time is the last that has begun', () => {
 });
 
 test('zooming keeps the time under the pointer in its place', () => {
-  expect(zoomed({fromNs: 0, toNs: 1000}, 0.5, 250, 1000)).toEqual({
-    fromNs: 125,
-    toNs: 625,
+  expect(zoomed({from: 0, to: 1000}, 0.5, 250, 1000)).toEqual({
+    from: 125,
+    to: 625,
   });
 });
 
 test('zooming and moving stay inside the step', () => {
-  expect(zoomed({fromNs: 800, toNs: 1000}, 4, 900, 1000)).toEqual({
-    fromNs: 200,
-    toNs: 1000,
+  expect(zoomed({from: 800, to: 1000}, 4, 900, 1000)).toEqual({
+    from: 200,
+    to: 1000,
   });
-  expect(zoomed({fromNs: 0, toNs: 1000}, 2, 500, 1000)).toEqual({
-    fromNs: 0,
-    toNs: 1000,
+  expect(zoomed({from: 0, to: 1000}, 2, 500, 1000)).toEqual({
+    from: 0,
+    to: 1000,
   });
-  expect(panned({fromNs: 800, toNs: 1000}, 0.5, 1000)).toEqual({
-    fromNs: 800,
-    toNs: 1000,
+  expect(panned({from: 800, to: 1000}, 0.5, 1000)).toEqual({
+    from: 800,
+    to: 1000,
   });
-  expect(panned({fromNs: 400, toNs: 600}, -0.5, 1000)).toEqual({
-    fromNs: 300,
-    toNs: 500,
+  expect(panned({from: 400, to: 600}, -0.5, 1000)).toEqual({
+    from: 300,
+    to: 500,
   });
 });
 
 test('zooming in ends at a hundred nanoseconds', () => {
-  const window = zoomed({fromNs: 500, toNs: 620}, 0.5, 560, 10_000);
+  const window = zoomed({from: 500, to: 620}, 0.5, 560, 10_000);
 
-  expect(window.toNs - window.fromNs).toBe(100);
+  expect(window.to - window.from).toBe(100);
 });

@@ -30,7 +30,7 @@ test('a run id with odd characters survives the address', () => {
 test('the state of a page is short and readable', () => {
   const state = {
     budget: '24GiB',
-    window: {fromNs: 1_200_000_000, toNs: 1_400_000_000},
+    window: {from: 1_200_000_000, to: 1_400_000_000},
   };
 
   const text = writeState(state);
@@ -38,6 +38,19 @@ test('the state of a page is short and readable', () => {
   expect(text).toBe('?budget=24GiB&t=1.2s..1.4s');
   expect(readState(text)).toEqual(state);
   expect(writeState({})).toBe('');
+});
+
+test('the part of a step on the screen stands in places of ops, or in time', () => {
+  const state = {ops: {from: 120, to: 340.5}};
+
+  expect(writeState(state)).toBe('?ops=120..340.5');
+  expect(readState('?ops=120..340.5')).toEqual(state);
+  expect(readState(writeState({byTime: true}))).toEqual({byTime: true});
+  // One axis at a time.
+  expect(readState('?t=1ms..2ms&ops=1..2&by=time')).toEqual({
+    window: {from: 1_000_000, to: 2_000_000},
+  });
+  expect(readState('?ops=5..x')).toEqual({});
 });
 
 test('the list of runs has its search, filter and order in the address', () => {
@@ -50,12 +63,12 @@ test('the list of runs has its search, filter and order in the address', () => {
 });
 
 test('a narrow window keeps a thousandth of its width', () => {
-  const window = {fromNs: 203_456_789, toNs: 203_466_789};
+  const window = {from: 203_456_789, to: 203_466_789};
 
   const read = readState(writeState({window})).window!;
 
-  expect(Math.abs(read.fromNs - window.fromNs)).toBeLessThanOrEqual(5);
-  expect(Math.abs(read.toNs - window.toNs)).toBeLessThanOrEqual(5);
+  expect(Math.abs(read.from - window.from)).toBeLessThanOrEqual(5);
+  expect(Math.abs(read.to - window.to)).toBeLessThanOrEqual(5);
 });
 
 test('what cannot be read is left out', () => {

@@ -13,41 +13,28 @@
  */
 import uPlot from 'uplot';
 import {categoryStyle} from '../format/categories';
-import {formatBytes, formatDuration} from '../format/units';
-import type {Band, Columns, Grid, Peak} from '../data/timeline';
+import {formatBytes} from '../format/units';
+import {
+  LINE_NAMES,
+  LINES,
+  type Line,
+  type MarkedPeak,
+  type MemoryData,
+  type Section,
+} from '../data/memory_view';
+import type {Columns} from '../data/timeline';
 import type {Window} from '../url/state';
 import {onTheme, readPalette, type Palette} from './palette';
 import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
 import {createTooltip} from './tooltip';
-
-export interface MemoryData {
-  readonly grid: Grid;
-  readonly measured: Columns | undefined;
-  readonly predicted: Columns | undefined;
-  readonly measuredBase: Columns | undefined;
-  readonly predictedBase: Columns | undefined;
-  readonly whatIf: Columns | undefined;
-  /** Tops of the stack, the lowest first. */
-  readonly bands: readonly Band[];
-  readonly budgetBytes: number;
-  readonly whatIfBudgetBytes: number;
-  /** Marked where they lie, whatever the window. */
-  readonly peaks: readonly MarkedPeak[];
-  /** What runs at a time: the title of the tooltip. */
-  readonly opAt: (ns: number) => string;
-}
-
-export interface MarkedPeak extends Peak {
-  readonly of: 'measured' | 'predicted' | 'whatIf';
-}
 
 export interface MemoryEvents {
   /** A range was dragged over. */
   readonly window: (window: Window) => void;
   /** Double click: the whole step. */
   readonly reset: () => void;
-  /** Ctrl and wheel about a time. */
-  readonly zoom: (factor: number, aboutNs: number) => void;
+  /** Ctrl and wheel about a place of the axis. */
+  readonly zoom: (factor: number, about: number) => void;
 }
 
 export interface MemoryChart {
@@ -56,16 +43,6 @@ export interface MemoryChart {
 }
 
 const HEIGHT = 320;
-const LINES = ['measuredBase', 'predictedBase', 'whatIf', 'predicted', 'measured'] as const;
-type Line = (typeof LINES)[number];
-const NAMES: Readonly<Record<Line, string>> = {
-  measuredBase: 'no plan, measured',
-  predictedBase: 'no plan, predicted',
-  whatIf: 'what if, predicted',
-  predicted: 'predicted',
-  measured: 'measured',
-};
-
 export function createMemoryChart(element: HTMLElement, events: MemoryEvents): MemoryChart {
   let data: MemoryData | undefined;
   let palette = readPalette();
@@ -73,7 +50,7 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
   const stepped = uPlot.paths.stepped!({align: 1});
 
   const line = (key: Line, stroke: () => string, width: number, dash?: number[]): uPlot.Series => ({
-    label: NAMES[key],
+    label: LINE_NAMES[key],
     stroke,
     width,
     paths: stepped,
@@ -101,8 +78,13 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
       ],
       axes: [
         axis(() => palette, {
-          splits: (u) => decimalTicks(u.scales['x']!.min!, u.scales['x']!.max!, u.width / 110),
-          values: (_, ticks) => withUnit(timeLabels(ticks)),
+          splits: (u) => {
+            const {min, max} = u.scales['x']!;
+            const ticks = decimalTicks(min!, max!, u.width / 110);
+            return data?.axis === 'ops' ? ticks.filter(Number.isInteger) : ticks;
+          },
+          values: (_, ticks) =>
+            data?.axis === 'ops' ? ticks.map((tick) => `op ${tick}`) : withUnit(timeLabels(ticks)),
           size: 30,
         }),
         axis(() => palette, {
@@ -133,23 +115,18 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
       tooltip.hide();
       return;
     }
-    const atNs = data.grid.startNs + idx * data.grid.columnNs;
-    const rows: [string, string][] = [['time', formatDuration(atNs)]];
-    for (const key of [...LINES].reverse()) {
-      const bytes = data[key]?.max[idx];
-      if (bytes !== undefined && !Number.isNaN(bytes)) rows.push([NAMES[key], formatBytes(bytes)]);
-    }
-    const title = data.opAt(u.posToVal(left, 'x')) || 'memory';
-    tooltip.show({title, rows}, left + u.bbox.left / devicePixelRatio, top ?? 0);
+    const content = data.tooltipAt(idx);
+    if (content) tooltip.show(content, left + u.bbox.left / devicePixelRatio, top ?? 0);
+    else tooltip.hide();
   }
 
   function select(u: uPlot): void {
     const {left, width} = u.select;
     if (width < 4) return;
-    const fromNs = Math.round(u.posToVal(left, 'x'));
-    const toNs = Math.round(u.posToVal(left + width, 'x'));
+    const from = Math.round(u.posToVal(left, 'x'));
+    const to = Math.round(u.posToVal(left + width, 'x'));
     u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
-    if (toNs > fromNs) events.window({fromNs, toNs});
+    if (to > from) events.window({from, to});
   }
 
   const over = chart.over;
@@ -157,14 +134,25 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
   const onWheel = (event: WheelEvent): void => {
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
-    const atNs = chart.posToVal(event.clientX - over.getBoundingClientRect().left, 'x');
-    events.zoom(event.deltaY > 0 ? 1.25 : 0.8, atNs);
+    const about = chart.posToVal(event.clientX - over.getBoundingClientRect().left, 'x');
+    events.zoom(event.deltaY > 0 ? 1.25 : 0.8, about);
   };
   let pressedAt = 0;
   const onDown = (event: MouseEvent): void => void (pressedAt = event.clientX);
   const onClick = (event: MouseEvent): void => {
     if (Math.abs(event.clientX - pressedAt) < 4) tooltip.togglePin();
   };
+  // With the keyboard: the arrows move what the tooltip speaks of.
+  element.tabIndex = 0;
+  const onArrow = (event: KeyboardEvent): void => {
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    if (by === undefined || !data || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const from = chart.cursor.idx ?? (by > 0 ? -1 : data.grid.count);
+    const to = Math.max(0, Math.min(data.grid.count - 1, from + by * (event.shiftKey ? 20 : 1)));
+    chart.setCursor({left: chart.valToPos(data.grid.start + to * data.grid.column, 'x'), top: 40});
+  };
+  element.addEventListener('keydown', onArrow);
   over.addEventListener('dblclick', onDouble);
   over.addEventListener('wheel', onWheel, {passive: false});
   over.addEventListener('mousedown', onDown);
@@ -184,11 +172,12 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
   return {
     setData(next) {
       data = next;
-      const {startNs, columnNs, count} = next.grid;
-      const x = Array.from({length: count}, (_, i) => startNs + i * columnNs);
+      const {start, column, count} = next.grid;
+      const x = Array.from({length: count}, (_, i) => start + i * column);
       chart.setData([x, ...LINES.map((key) => drawable(next[key], count))]);
     },
     destroy() {
+      element.removeEventListener('keydown', onArrow);
       resize.disconnect();
       offTheme();
       tooltip.destroy();
@@ -222,7 +211,7 @@ function drawable(columns: Columns | undefined, count: number): (number | null)[
 
 function xRange(data: MemoryData | undefined): [number, number] {
   if (!data) return [0, 1];
-  return [data.grid.startNs, data.grid.startNs + data.grid.columnNs * data.grid.count];
+  return [data.grid.start, data.grid.start + data.grid.column * data.grid.count];
 }
 
 function yTop(data: MemoryData | undefined): number {
@@ -236,9 +225,9 @@ function yTop(data: MemoryData | undefined): number {
 
 function drawUnder(u: uPlot, data: MemoryData, palette: Palette): void {
   const {ctx} = u;
-  const {startNs, columnNs, count} = data.grid;
+  const {start, column, count} = data.grid;
   const edges = Array.from({length: count + 1}, (_, i) =>
-    u.valToPos(startNs + i * columnNs, 'x', true),
+    u.valToPos(start + i * column, 'x', true),
   );
   ctx.save();
   clip(u);
@@ -278,6 +267,7 @@ function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
   const {ctx} = u;
   ctx.save();
   clip(u);
+  for (const section of data.sections) boundary(u, section, palette);
   if (data.whatIfBudgetBytes > 0) hairline(u, data.whatIfBudgetBytes, palette.whatif, [2, 3]);
   if (data.budgetBytes > 0) {
     hairline(u, data.budgetBytes, palette.budget, []);
@@ -285,6 +275,29 @@ function drawOver(u: uPlot, data: MemoryData, palette: Palette): void {
   }
   for (const peak of data.peaks) marker(u, peak, palette);
   ctx.restore();
+}
+
+/** Where a part of the step begins, and its name above. */
+function boundary(u: uPlot, section: Section, palette: Palette): void {
+  const {ctx, bbox} = u;
+  const x = Math.round(u.valToPos(section.at, 'x', true)) + 0.5;
+  if (x > bbox.left + bbox.width) return;
+  if (x > bbox.left) {
+    ctx.beginPath();
+    ctx.lineWidth = Math.max(1, Math.round(devicePixelRatio));
+    ctx.strokeStyle = palette.faint;
+    ctx.setLineDash([1, 3]);
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+    ctx.setLineDash([]);
+  }
+  ctx.font = scaled(palette.font);
+  ctx.textAlign = 'left';
+  ctx.textBaseline = 'top';
+  if (x >= bbox.left) {
+    outlined(ctx, section.name, x + 4 * devicePixelRatio, 2, palette.soft, palette.card);
+  }
 }
 
 function clip(u: uPlot): void {
@@ -323,7 +336,7 @@ function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
   const {ctx, bbox} = u;
   const colour = palette[peak.of === 'whatIf' ? 'whatif' : peak.of];
   const size = 4 * devicePixelRatio;
-  const x = u.valToPos(peak.atNs, 'x', true);
+  const x = u.valToPos(peak.at, 'x', true);
   const y = u.valToPos(peak.bytes, 'y', true);
   if (x < bbox.left || x > bbox.left + bbox.width) return;
   ctx.beginPath();

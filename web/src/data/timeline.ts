@@ -8,28 +8,30 @@
  * through every cut: a one-sample peak is on the screen at any zoom.
  */
 import type {Curve} from '../gen/reprise/v1/query_pb';
-import type {PredictedTimeline} from '../gen/reprise/v1/plan_pb';
 import type {Category} from '../gen/reprise/v1/graph_pb';
 import {num} from './number';
 import type {Window} from '../url/state';
 
-/** Columns of equal width: column i covers [startNs + i w, startNs + (i+1) w). */
+/**
+ * Columns of equal width: column i covers [start + i w, start + (i+1) w), in ns
+ * since the start of the step or in places of ops.
+ */
 export interface Grid {
-  readonly startNs: number;
-  readonly columnNs: number;
+  readonly start: number;
+  readonly column: number;
   readonly count: number;
 }
 
 /** One curve; a column nothing is known of holds NaN. */
 export interface Columns {
-  readonly startNs: number;
-  readonly columnNs: number;
+  readonly start: number;
+  readonly column: number;
   readonly max: Float64Array;
   readonly min: Float64Array;
 }
 
 export interface Peak {
-  readonly atNs: number;
+  readonly at: number;
   readonly bytes: number;
 }
 
@@ -50,7 +52,7 @@ export interface StepCurve {
 }
 
 export function gridOver(window: Window, count: number): Grid {
-  return {startNs: window.fromNs, columnNs: (window.toNs - window.fromNs) / count, count};
+  return {start: window.from, column: (window.to - window.from) / count, count};
 }
 
 /** Undefined for an absent or empty curve. */
@@ -60,9 +62,9 @@ export function stepCurve(curve: Curve | undefined): StepCurve | undefined {
   const min =
     curve.minBytes.length === max.length ? Float64Array.from(curve.minBytes, Number) : max;
   return {
-    columns: {startNs: num(curve.startNs), columnNs: num(curve.columnNs), max, min},
+    columns: {start: num(curve.startNs), column: num(curve.columnNs), max, min},
     stepNs: num(curve.stepNs),
-    peak: {atNs: num(curve.peakAtNs), bytes: num(curve.peakBytes)},
+    peak: {at: num(curve.peakAtNs), bytes: num(curve.peakBytes)},
     step: Number(curve.step),
     bands: stacked(
       curve.bands.map((band) => ({
@@ -80,8 +82,8 @@ export function onGrid(columns: Columns, grid: Grid): Columns {
   const max = new Float64Array(grid.count).fill(NaN);
   const min = new Float64Array(grid.count).fill(NaN);
   for (let i = 0; i < grid.count; i++) {
-    const from = grid.startNs + i * grid.columnNs;
-    const [first, last] = overlap(columns, from, from + grid.columnNs);
+    const from = grid.start + i * grid.column;
+    const [first, last] = overlap(columns, from, from + grid.column);
     for (let j = first; j < last; j++) {
       const high = columns.max[j]!;
       const low = columns.min[j]!;
@@ -89,7 +91,7 @@ export function onGrid(columns: Columns, grid: Grid): Columns {
       if (!(min[i]! <= low)) min[i] = Number.isNaN(low) ? min[i]! : low;
     }
   }
-  return {startNs: grid.startNs, columnNs: grid.columnNs, max, min};
+  return {start: grid.start, column: grid.column, max, min};
 }
 
 /**
@@ -116,81 +118,91 @@ export function stacked(bands: readonly Band[], total: Float64Array): Band[] {
   return tops;
 }
 
-/** Puts a prediction, one point per executed op, on a grid. */
-export function predictedOnGrid(
-  predicted: PredictedTimeline,
-  stepNs: number,
+/**
+ * Puts samples on a grid: each lasts from where it stands to the next, the last
+ * one to `end`. Between `end` and the end of the grid nothing is known.
+ */
+export function samplesOnGrid(
+  at: ArrayLike<number>,
+  bytes: ArrayLike<number>,
+  end: number,
   grid: Grid,
 ): Columns | undefined {
-  const count = Math.min(predicted.startNs.length, predicted.bytes.length);
+  const count = Math.min(at.length, bytes.length);
   if (count === 0) return undefined;
   const max = new Float64Array(grid.count).fill(NaN);
   const min = new Float64Array(grid.count).fill(NaN);
   for (let k = 0; k < count; k++) {
-    const from = Number(predicted.startNs[k]);
-    const to = k + 1 < count ? Number(predicted.startNs[k + 1]) : Math.max(stepNs, from);
-    const bytes = Number(predicted.bytes[k]);
-    // An op of no length still has its memory: it counts in its column.
-    const first = Math.max(0, Math.floor((from - grid.startNs) / grid.columnNs));
-    const end = Math.ceil((to - grid.startNs) / grid.columnNs);
+    const from = at[k]!;
+    const to = k + 1 < count ? at[k + 1]! : Math.max(end, from);
+    const value = bytes[k]!;
+    // A sample of no length still has its memory: it counts in its column.
+    const begin = Math.floor((from - grid.start) / grid.column);
+    const first = Math.max(0, begin);
     const last = Math.min(
       grid.count,
-      Math.max(end, Math.floor((from - grid.startNs) / grid.columnNs) + 1),
+      Math.max(Math.ceil((to - grid.start) / grid.column), begin + 1),
     );
     for (let i = first; i < last; i++) {
-      if (!(max[i]! >= bytes)) max[i] = bytes;
-      if (!(min[i]! <= bytes)) min[i] = bytes;
+      if (!(max[i]! >= value)) max[i] = value;
+      if (!(min[i]! <= value)) min[i] = value;
     }
   }
-  return {startNs: grid.startNs, columnNs: grid.columnNs, max, min};
+  return {start: grid.start, column: grid.column, max, min};
 }
 
-/** The highest point in [fromNs, toNs), or undefined when nothing is there. */
-export function peakIn(columns: Columns, fromNs: number, toNs: number): Peak | undefined {
-  const [first, last] = overlap(columns, fromNs, toNs);
+/** The highest point in [from, to), or undefined when nothing is there. */
+export function peakIn(columns: Columns, from: number, to: number): Peak | undefined {
+  const [first, last] = overlap(columns, from, to);
   let peak: Peak | undefined;
   for (let i = first; i < last; i++) {
     const bytes = columns.max[i]!;
     if (!Number.isNaN(bytes) && (peak === undefined || bytes > peak.bytes)) {
-      peak = {atNs: columns.startNs + i * columns.columnNs, bytes};
+      peak = {at: columns.start + i * columns.column, bytes};
     }
   }
   return peak;
 }
 
 /** The exec that runs at a time: its place in the schedule's execs, or -1. */
-export function execAt(startsNs: ArrayLike<number>, atNs: number): number {
+export function execAt(startsNs: ArrayLike<number>, at: number): number {
   let low = 0;
   let high = startsNs.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (startsNs[middle]! <= atNs) low = middle + 1;
+    if (startsNs[middle]! <= at) low = middle + 1;
     else high = middle;
   }
   return low - 1;
 }
 
-/** Zooms by `factor` about `centreNs`, inside [0, stepNs], to at least 100 ns. */
-export function zoomed(window: Window, factor: number, centreNs: number, stepNs: number): Window {
-  const span = Math.min(stepNs, Math.max(100, (window.toNs - window.fromNs) * factor));
-  const share = (centreNs - window.fromNs) / (window.toNs - window.fromNs);
-  return placed(centreNs - share * span, span, stepNs);
+/** Zooms by `factor` about `centre`, inside [0, length], to at least `least`. */
+export function zoomed(
+  window: Window,
+  factor: number,
+  centre: number,
+  length: number,
+  least = 100,
+): Window {
+  const span = Math.min(length, Math.max(least, (window.to - window.from) * factor));
+  const share = (centre - window.from) / (window.to - window.from);
+  return moved(centre - share * span, span, length);
 }
 
 /** Moves by `share` of the window's width. */
-export function panned(window: Window, share: number, stepNs: number): Window {
-  const span = window.toNs - window.fromNs;
-  return placed(window.fromNs + share * span, span, stepNs);
+export function panned(window: Window, share: number, length: number): Window {
+  const span = window.to - window.from;
+  return moved(window.from + share * span, span, length);
 }
 
-function placed(fromNs: number, span: number, stepNs: number): Window {
-  const from = Math.round(Math.max(0, Math.min(stepNs - span, fromNs)));
-  return {fromNs: from, toNs: Math.round(Math.min(stepNs, from + span))};
+function moved(wanted: number, span: number, length: number): Window {
+  const from = Math.round(Math.max(0, Math.min(length - span, wanted)));
+  return {from, to: Math.round(Math.min(length, from + span))};
 }
 
-function overlap(columns: Columns, fromNs: number, toNs: number): [number, number] {
-  const {startNs, columnNs, max} = columns;
-  const first = Math.max(0, Math.floor((fromNs - startNs) / columnNs));
-  const last = Math.min(max.length, Math.ceil((toNs - startNs) / columnNs));
+function overlap(columns: Columns, from: number, to: number): [number, number] {
+  const {start, column, max} = columns;
+  const first = Math.max(0, Math.floor((from - start) / column));
+  const last = Math.min(max.length, Math.ceil((to - start) / column));
   return [first, last];
 }

@@ -9,6 +9,7 @@
  *        graph of a run that is over and has no plan ──> Sweep
  *                └──> a plan that saves everything ──> Explain
  *        steps, window ──> GetTimeline      at most every two seconds
+ *                              └──> the step graph, and each traced step once
  *
  * Whatever an answer replaces stays on the screen until the answer is there.
  */
@@ -28,6 +29,7 @@ import {
 } from '../gen/reprise/v1/planner_pb';
 import {RunState, type Run, type RunEvent, type Timeline} from '../gen/reprise/v1/query_pb';
 import type {Window} from '../url/state';
+import {StepSource} from './step_source.svelte';
 
 const TIMELINE_MS = 2000;
 
@@ -42,6 +44,8 @@ export class RunSession {
   curve: Tradeoff = $state.raw(EMPTY_TRADEOFF);
   curveDone = $state(false);
   timeline: Timeline | undefined = $state.raw();
+  /** What the axis of ops needs. */
+  readonly steps = new StepSource();
   /** Why a part could not be had, in the server's words. */
   curveWhy = $state('');
   explanationWhy = $state('');
@@ -80,6 +84,7 @@ export class RunSession {
       this.#pause();
       this.#explain?.abort();
       this.#sweep?.abort();
+      this.steps.stop();
       clearTimeout(this.#timelineTimer);
     };
   }
@@ -100,8 +105,8 @@ export class RunSession {
   show(window: Window | undefined, width: number): void {
     const columns = Math.max(200, Math.min(2048, Math.round(width)));
     const same =
-      window?.fromNs === this.#window?.fromNs &&
-      window?.toNs === this.#window?.toNs &&
+      window?.from === this.#window?.from &&
+      window?.to === this.#window?.to &&
       columns === this.#width;
     if (same) return;
     this.#window = window;
@@ -241,12 +246,13 @@ export class RunSession {
         {
           runId: this.run.runId,
           widthPx: this.#width,
-          t0Ns: BigInt(window?.fromNs ?? 0),
-          t1Ns: BigInt(window?.toNs ?? 0),
+          t0Ns: BigInt(window?.from ?? 0),
+          t1Ns: BigInt(window?.to ?? 0),
         },
         QUICK,
       );
       this.timelineWhy = '';
+      void this.steps.load(this.run, this.timeline);
     } catch (error) {
       this.timelineWhy = sentenceOf(error);
     } finally {

@@ -2,7 +2,7 @@
 
 /**
  * What of a page's state stands in its address, short and readable, so that a
- * link shows a colleague the same thing: ?budget=24GiB&t=1.2ms..3.4ms of a run,
+ * link shows a colleague the same thing: ?budget=24GiB&ops=120..340 of a run,
  * ?q=resnet&show=died&sort=peak of the list of runs.
  */
 import {isShown, isSort, type RunsView} from '../data/runs';
@@ -10,30 +10,36 @@ import {isShown, isSort, type RunsView} from '../data/runs';
 export interface PageState extends RunsView {
   /** The what-if budget as typed or chosen. */
   readonly budget?: string;
-  /** The part of the step on the screen, in ns since its start. */
+  /** The part of the step on the screen, in ns since its start: the axis is time. */
   readonly window?: Window;
+  /** The same in places of ops. */
+  readonly ops?: Window;
+  /** The axis is time, and all of the step is on the screen. */
+  readonly byTime?: boolean;
   /** The runs of a comparison. */
   readonly a?: string;
   readonly b?: string;
 }
 
+/** A part of an axis: ns since the start of a step, or places of ops. */
 export interface Window {
-  readonly fromNs: number;
-  readonly toNs: number;
+  readonly from: number;
+  readonly to: number;
 }
 
 /** Whatever cannot be read is left out. */
 export function readState(query: string): PageState {
   const params = new URLSearchParams(query);
   const budget = params.get('budget')?.trim();
-  const window = readWindow(params.get('t'));
+  const window = readWindow(params.get('t'), readTime);
+  const ops = readWindow(params.get('ops'), readPlace);
   const search = params.get('q')?.trim();
   const [a, b] = [params.get('a'), params.get('b')];
   const show = params.get('show') ?? '';
   const [, down, sort] = /^(-?)(\w+)$/.exec(params.get('sort') ?? '') ?? ['', '', ''];
   return {
     ...(budget ? {budget} : {}),
-    ...(window ? {window} : {}),
+    ...(window ? {window} : ops ? {ops} : params.get('by') === 'time' ? {byTime: true} : {}),
     ...(search ? {search} : {}),
     ...(a ? {a} : {}),
     ...(b ? {b} : {}),
@@ -47,8 +53,13 @@ export function writeState(state: PageState): string {
   const parts: string[] = [];
   if (state.budget) parts.push(`budget=${encodeURIComponent(state.budget)}`);
   if (state.window) {
-    const {fromNs, toNs} = state.window;
-    parts.push(`t=${writeTime(fromNs, toNs - fromNs)}..${writeTime(toNs, toNs - fromNs)}`);
+    const {from, to} = state.window;
+    parts.push(`t=${writeTime(from, to - from)}..${writeTime(to, to - from)}`);
+  } else if (state.byTime) {
+    parts.push('by=time');
+  } else if (state.ops) {
+    const {from, to} = state.ops;
+    parts.push(`ops=${Number(from.toFixed(3))}..${Number(to.toFixed(3))}`);
   }
   if (state.a) parts.push(`a=${encodeURIComponent(state.a)}`);
   if (state.b) parts.push(`b=${encodeURIComponent(state.b)}`);
@@ -65,13 +76,20 @@ const TIME_UNITS: readonly (readonly [string, number])[] = [
   ['ns', 1],
 ];
 
-function readWindow(text: string | null): Window | undefined {
-  const [from, to, ...rest] = (text ?? '').split('..');
-  if (from === undefined || to === undefined || rest.length > 0) return undefined;
-  const fromNs = readTime(from);
-  const toNs = readTime(to);
-  if (fromNs === undefined || toNs === undefined || toNs <= fromNs) return undefined;
-  return {fromNs, toNs};
+function readWindow(
+  text: string | null,
+  read: (one: string) => number | undefined,
+): Window | undefined {
+  const [first, last, ...rest] = (text ?? '').split('..');
+  if (first === undefined || last === undefined || rest.length > 0) return undefined;
+  const from = read(first);
+  const to = read(last);
+  if (from === undefined || to === undefined || to <= from) return undefined;
+  return {from, to};
+}
+
+function readPlace(text: string): number | undefined {
+  return /^\d{1,9}(\.\d{1,3})?$/.test(text) ? Number(text) : undefined;
 }
 
 function readTime(text: string): number | undefined {

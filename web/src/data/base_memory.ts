@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** What is alive during each op of a step graph, and of what category. */
+import {Category, type StepGraph} from '../gen/reprise/v1/graph_pb';
+import {FreePolicy} from '../gen/reprise/v1/plan_pb';
+import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
+import {num} from './number';
+
+/** From the op that makes a storage to the last that needs it, both included. */
+export interface Life {
+  readonly storage: number;
+  readonly born: number;
+  readonly last: number;
+}
+
+/** The lives of all storages in the step without a plan. O(ops + reads). */
+export function baseLives(graph: StepGraph, policy: FreePolicy): Life[] {
+  const born = new Map<number, number>();
+  const last = new Map<number, number>();
+  graph.ops.forEach((op, i) => {
+    for (const storage of op.writes) {
+      born.set(storage, i);
+      last.set(storage, i);
+    }
+    for (const storage of op.reads) last.set(storage, i);
+  });
+  const end = graph.ops.length - 1;
+  for (const storage of graph.required) last.set(storage, end);
+  if (policy === FreePolicy.PROGRAM) {
+    for (const {id, releaseOp} of graph.storages) {
+      if (releaseOp !== undefined)
+        last.set(id, Math.max(last.get(id) ?? 0, Math.min(releaseOp, end)));
+    }
+  }
+  return graph.storages
+    .filter(({id}) => born.has(id))
+    .map(({id}) => ({storage: id, born: born.get(id)!, last: last.get(id)!}));
+}
+
+/** Bytes alive while each op of the step without a plan runs. */
+export function baseBytes(graph: StepGraph, policy: FreePolicy): Float64Array {
+  const change = new Float64Array(graph.ops.length + 1);
+  for (const {storage, born, last} of baseLives(graph, policy)) {
+    const bytes = num(graph.storages[storage]?.bytes);
+    change[born]! += bytes;
+    change[last + 1]! -= bytes;
+  }
+  let live = num(graph.staticBytes);
+  return Float64Array.from(graph.ops, (op, i) => {
+    live += change[i]!;
+    return live + num(op.workspaceBytes);
+  });
+}
+
+/** Bytes that are there from one run to another, both included. */
+export interface Held {
+  readonly category: Category;
+  readonly bytes: number;
+  readonly born: number;
+  readonly last: number;
+}
+
+/** What a plan holds, by its runs. */
+export function heldByPlan(storages: readonly StorageExplanation[]): Held[] {
+  return storages.flatMap(({category, bytes, lives}) =>
+    lives.map(({born, last}) => ({category, bytes: num(bytes), born, last})),
+  );
+}
+
+/** What the step without a plan holds, by its ops. */
+export function heldByStep(graph: StepGraph, policy: FreePolicy): Held[] {
+  return baseLives(graph, policy).map(({storage, born, last}) => {
+    const {category, bytes} = graph.storages[storage]!;
+    return {category, bytes: num(bytes), born, last};
+  });
+}
+
+/**
+ * The bytes of every run by category. `total` holds the bytes of each run; what
+ * nothing accounts for (workspace) is temporary. O(held + runs).
+ */
+export function bytesByCategory(
+  held: readonly Held[],
+  staticBytes: number,
+  reserveBytes: number,
+  total: Float64Array,
+): Map<Category, Float64Array> {
+  const parts = new Map<Category, Float64Array>();
+  const part = (category: Category): Float64Array => {
+    const known = parts.get(category) ?? new Float64Array(total.length + 1);
+    parts.set(category, known);
+    return known;
+  };
+  const add = (category: Category, bytes: number, born: number, last: number): void => {
+    part(category)[born]! += bytes;
+    part(category)[Math.min(last, total.length - 1) + 1]! -= bytes;
+  };
+  if (staticBytes > 0) add(Category.PARAMETER, staticBytes, 0, total.length);
+  if (reserveBytes > 0) add(Category.UNKNOWN, reserveBytes, 0, total.length);
+  for (const {category, bytes, born, last} of held) {
+    if (born >= total.length) continue;
+    add(category === Category.UNSPECIFIED ? Category.UNKNOWN : category, bytes, born, last);
+  }
+  const known = new Float64Array(total.length);
+  for (const column of parts.values()) {
+    for (let i = 0; i < total.length; i++) {
+      if (i > 0) column[i]! += column[i - 1]!;
+      known[i]! += column[i]!;
+    }
+  }
+  const rest = Float64Array.from(total, (bytes, i) => Math.max(0, bytes - known[i]!));
+  if (rest.some((bytes) => bytes > 0)) {
+    const temporary = part(Category.TEMPORARY);
+    rest.forEach((bytes, i) => (temporary[i]! += bytes));
+  }
+  return parts;
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** The records of a traced step, as ops and the bytes alive during each. */
+import {RecordKind} from '../gen/reprise/v1/ingest_pb';
+import type {StepPart} from '../gen/reprise/v1/query_pb';
+import {num} from './number';
+import {aligned, type Execs, type PlacedCurve} from './step_axis';
+
+/** A step of more records is not read: the page would hold a raw trace. */
+export const MOST_RECORDS = 400_000;
+
+/** What an ALLOC record says, as in reprise_agent.h. */
+const ALLOC = 0n;
+const FREE = 1n;
+const BASELINE = 7n;
+
+export interface TracedStep {
+  readonly step: number;
+  /** Names of the ops, in the order in which they began. */
+  readonly names: readonly string[];
+  /** Most bytes alive from the beginning of an op to that of the next. */
+  readonly bytes: Float64Array;
+  /** Most before the first op. */
+  readonly before: number;
+}
+
+/** Collects the parts of one step, in the order of the stream. */
+export class StepReader {
+  #step = 0;
+  #live = 0;
+  #before = 0;
+  #records = 0;
+  readonly #texts = new Map<number, string>();
+  readonly #names: string[] = [];
+  readonly #bytes: number[] = [];
+
+  /** False: there are more records than a page should hold. */
+  take(part: StepPart): boolean {
+    if (part.step > 0n || part.endNs > 0n) {
+      this.#step = Number(part.step);
+      this.#live = this.#before = num(part.baselineBytes);
+    }
+    for (const {id, text} of part.names) this.#texts.set(id, text);
+    const records = part.records;
+    if (!records) return true;
+    records.kind.forEach((kind, i) => {
+      if (kind === RecordKind.OP_BEGIN) {
+        this.#names.push(this.#texts.get(records.name[i] ?? 0) ?? '');
+        this.#bytes.push(this.#live);
+      } else if (kind === RecordKind.ALLOC) {
+        const what = records.extra[i] ?? 0n;
+        const bytes = num(records.bytes[i]);
+        if (what === BASELINE) this.#live = bytes;
+        else if (what === ALLOC || what === FREE) this.#live += bytes;
+        const last = this.#bytes.length - 1;
+        if (last < 0) this.#before = Math.max(this.#before, this.#live);
+        else this.#bytes[last] = Math.max(this.#bytes[last]!, this.#live);
+      }
+    });
+    this.#records += records.kind.length;
+    return this.#records <= MOST_RECORDS;
+  }
+
+  get step(): TracedStep {
+    return {
+      step: this.#step,
+      names: this.#names,
+      bytes: Float64Array.from(this.#bytes),
+      before: this.#before,
+    };
+  }
+}
+
+export interface Placement {
+  readonly curve: PlacedCurve | undefined;
+  /** Why the step cannot be put on the axis of ops; else empty. */
+  readonly why: string;
+}
+
+/**
+ * A traced step on the places of the runs it should consist of, aligned by the
+ * names of the ops. What ran between two of them (bookkeeping that the step
+ * graph leaves out) counts with the one before. A run that was not seen has no
+ * sample.
+ */
+export function placedStep(
+  step: TracedStep,
+  execs: Execs,
+  nameOf: (op: number) => string,
+): Placement {
+  if (step.names.length === 0) {
+    return {curve: undefined, why: 'The traced step has no marks of its ops.'};
+  }
+  const match = aligned(Array.from(execs.ops, nameOf), step.names);
+  const seen = match?.reduce((sum, at) => sum + (at >= 0 ? 1 : 0), 0) ?? 0;
+  if (!match || seen < 0.8 * execs.ops.length) {
+    const found = match ? ` Only ${seen} of its ${execs.ops.length} ops were found.` : '';
+    return {curve: undefined, why: `The traced step is not that of the step graph.${found}`};
+  }
+  const kept = [...execs.ops.keys()].filter((i) => match[i]! >= 0);
+  const bytes = kept.map((i, k) => {
+    const next = k + 1 < kept.length ? match[kept[k + 1]!]! : step.bytes.length;
+    let most = k === 0 ? step.before : 0;
+    for (let j = k === 0 ? 0 : match[i]!; j < next; j++) most = Math.max(most, step.bytes[j]!);
+    return most;
+  });
+  return {
+    curve: {
+      places: Float64Array.from(kept, (i) => execs.places[i]!),
+      ops: Int32Array.from(kept, (i) => execs.ops[i]!),
+      runs: Int32Array.from(kept, (i) => execs.runs[i]!),
+      bytes: Float64Array.from(bytes),
+    },
+    why: '',
+  };
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * The step graph of a run and its newest traced steps, with the plan and
+ * without: what puts every curve on the axis of ops. Each is read once.
+ */
+import {isCancelled, sentenceOf} from '../api/client';
+import {readGraph, readTracedStep} from '../api/step';
+import type {TracedStep} from '../data/traced_step';
+import type {StepGraph} from '../gen/reprise/v1/graph_pb';
+import type {Run, Timeline} from '../gen/reprise/v1/query_pb';
+
+export class StepSource {
+  graph: StepGraph | undefined = $state.raw();
+  planned: TracedStep | undefined = $state.raw();
+  base: TracedStep | undefined = $state.raw();
+  /** Why a traced step is not here although it exists; else empty. */
+  why = $state('');
+
+  #graphId = '';
+  #busy = false;
+  readonly #stop = new AbortController();
+
+  async load(run: Run, {measured, measuredBase}: Timeline): Promise<void> {
+    if (run.graphId === '' || this.#busy) return;
+    this.#busy = true;
+    const {signal} = this.#stop;
+    try {
+      if (this.#graphId !== run.graphId) {
+        this.graph = await readGraph(run.graphId, signal);
+        this.#graphId = run.graphId;
+      }
+      if (measured && this.planned?.step !== Number(measured.step)) {
+        this.planned = await this.#read(run.runId, true, signal);
+      }
+      if (measuredBase && this.base?.step !== Number(measuredBase.step)) {
+        this.base = await this.#read(run.runId, false, signal);
+      }
+    } catch (error) {
+      if (!signal.aborted && !isCancelled(error)) this.why = sentenceOf(error);
+    } finally {
+      this.#busy = false;
+    }
+  }
+
+  stop(): void {
+    this.#stop.abort();
+  }
+
+  async #read(
+    runId: string,
+    planned: boolean,
+    signal: AbortSignal,
+  ): Promise<TracedStep | undefined> {
+    const step = await readTracedStep(runId, planned, signal);
+    this.why = step ? '' : 'The traced step has more records than a page reads.';
+    return step;
+  }
+}
