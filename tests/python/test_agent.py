@@ -48,7 +48,7 @@ def test_an_inert_agent_does_nothing_at_every_call(inert):
     inert.stop()
 
 
-def test_a_library_that_is_not_the_agent_is_refused_in_a_sentence(monkeypatch, tmp_path):
+def test_a_library_that_is_not_the_agent_is_refused_in_one_sentence(monkeypatch, tmp_path):
     other = tmp_path / "other.so"
     subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", other], check=True)
     monkeypatch.setenv("REPRISE_AGENT", str(other))
@@ -160,7 +160,7 @@ print(agent.why)
 """
 
 
-def test_why_there_was_no_session_is_still_known_after_the_end(script, tmp_path):
+def test_the_reason_for_a_missing_session_is_known_after_the_end(script, tmp_path):
     path = tmp_path / "agent.sock"
 
     assert script(STOPPED, path).strip() == f"the collector at {path} has not answered yet"
@@ -240,7 +240,7 @@ begin(1), end(1)
 @pytest.mark.parametrize(
     ("way", "kind"), [("builtin", "builtin_function_or_method"), ("ctypes", "function")]
 )
-def test_ids_of_ops_arrive_whole_or_are_refused(script, tmp_path, read_sink, way, kind):
+def test_op_ids_are_never_truncated(script, tmp_path, read_sink, way, kind):
     out = script(MARKS, tmp_path / "sink", way)
 
     sink = read_sink(tmp_path / "sink")
@@ -288,7 +288,7 @@ except KeyError:
 """
 
 
-def test_inside_a_pause_another_profiler_has_its_turn(script, agent_library, monkeypatch):
+def test_inside_a_pause_another_profiler_can_run(script, agent_library, monkeypatch):
     build = agent_library.parent.parent
     fake = build / "lib/libfake_cupti_130.so"
     assert fake.is_file(), f"{fake}: not built; run scripts/build --tests"
@@ -382,7 +382,7 @@ def submit(script, collector, answer, timeout_s=60):
     return rest
 
 
-def test_a_plan_arrives_once(script, collector):
+def test_a_plan_is_delivered_once(script, collector):
     plan = {
         "planId": "00000000000000ff",
         "graphId": "0123456789abcdef",
@@ -442,7 +442,7 @@ def test_a_file_sink_hands_out_no_plan(script, tmp_path):
     assert script(code, tmp_path / "sink") == "None inert\n"
 
 
-def test_a_graph_above_the_limit_is_one_sentence(script, tmp_path):
+def test_a_graph_above_the_limit_is_refused_in_one_sentence(script, tmp_path):
     code = (
         "import sys\n"
         "from reprise.agent import Agent\n"

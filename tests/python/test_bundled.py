@@ -73,7 +73,7 @@ def test_an_installed_package_starts_its_own_daemon_before_one_in_the_path(
     assert daemon._binary() == package / "bin/reprised"
 
 
-def test_a_checkout_is_told_from_an_installation(
+def test_a_checkout_is_distinguished_from_an_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bundled.checkout() == ROOT

@@ -46,7 +46,7 @@ def counters(monkeypatch):
     return made
 
 
-def test_what_python_does_not_see_is_in_the_base(counters):
+def test_allocations_that_python_does_not_see_are_in_the_base(counters):
     counters.set(requested_bytes=24_000)  # of it 16000 are workspaces without a tensor
     meter = CudaMeter(torch.device("cuda:1"))
 
@@ -56,7 +56,7 @@ def test_what_python_does_not_see_is_in_the_base(counters):
     assert (meter.exact, meter.why) == (True, "")
 
 
-def test_a_peak_is_of_the_time_since_its_reset(counters):
+def test_a_peak_covers_the_time_since_its_reset(counters):
     meter = CudaMeter(torch.device("cuda:0"))
     meter.start(0)
 
@@ -68,7 +68,7 @@ def test_a_peak_is_of_the_time_since_its_reset(counters):
     assert meter.peak() == 200
 
 
-def test_rounding_and_fragments_are_beyond_and_free_segments_are_not(counters):
+def test_rounding_and_fragments_count_as_overhead_but_free_segments_do_not(counters):
     meter = CudaMeter(torch.device("cuda:0"))
     meter.start(0)
 
@@ -87,7 +87,7 @@ def test_rounding_and_fragments_are_beyond_and_free_segments_are_not(counters):
     assert meter.take_beyond() == 0
 
 
-def test_free_parts_of_expandable_segments_are_not_beyond(counters, monkeypatch):
+def test_free_parts_of_expandable_segments_do_not_count_as_overhead(counters, monkeypatch):
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     meter = CudaMeter(torch.device("cuda:0"))
     meter.start(0)
@@ -112,7 +112,7 @@ def test_an_allocator_that_counts_only_blocks_is_not_exact_and_says_so(counters,
     assert meter.blocks() == []
 
 
-def test_an_allocator_that_counts_nothing_is_refused(counters, monkeypatch):
+def test_an_allocator_without_counters_is_refused(counters, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "pluggable")
 
     with pytest.raises(RepriseError, match=r"its allocator \(pluggable\) is not torch's own"):

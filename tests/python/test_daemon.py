@@ -48,7 +48,7 @@ def test_the_systems_socket_wins_over_the_users(home):
         assert daemon.find() == home / "system.sock"
 
 
-def test_a_dead_system_socket_leads_on_to_the_users(home):
+def test_after_a_dead_system_socket_the_users_socket_is_tried(home):
     listen(home / "system.sock").close()
     daemon.runtime_dir()
 
@@ -133,7 +133,7 @@ def test_a_daemon_that_answers_is_used_and_none_is_started(home):
     assert (found.socket, found.started) == (home / "run" / "reprise" / "agent.sock", False)
 
 
-def test_no_daemon_to_be_had_is_a_sentence_and_no_error():
+def test_a_missing_daemon_is_a_sentence_and_no_error():
     found = daemon.ensure()
 
     assert found.socket is None
@@ -189,7 +189,7 @@ def test_a_daemon_that_is_about_to_end_is_waited_for(home, monkeypatch, daemon_b
     os.close(leaving)
 
 
-def test_a_socket_named_in_a_missing_folder_is_a_sentence(monkeypatch):
+def test_a_socket_in_a_missing_folder_is_refused_in_one_sentence(monkeypatch):
     monkeypatch.setenv("REPRISE_SOCKET", "/nowhere/agent.sock")
 
     assert daemon.ensure().why == "REPRISE_SOCKET=/nowhere/agent.sock: there is no folder /nowhere"

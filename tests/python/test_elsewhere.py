@@ -35,6 +35,6 @@ def test_an_object_of_another_framework_is_refused_with_its_call(thing: Any, cal
     assert call in str(refusal.value)
 
 
-def test_what_is_of_pytorch_or_of_nobody_is_not_sent_elsewhere() -> None:
+def test_objects_of_pytorch_or_of_no_framework_get_no_advice() -> None:
     assert call_for(made_by("torch.nn.modules.module", "Net")) is None
     assert call_for(object()) is None

@@ -77,7 +77,7 @@ def test_reprise_is_one_line_of_the_job(root, script):
     ]
 
 
-def test_a_size_that_does_not_exist_is_one_sentence(job, script, capfd):
+def test_a_size_that_does_not_exist_is_refused_in_one_sentence(job, script, capfd):
     wrong, says = {
         "train_resnet.py": (["--depth", "30"], "depth 30: must be 6n+2 (as 38) or 9n+2 (as 47)"),
         "train_gpt.py": (["--width", "30"], "--width 30: must be a multiple of --heads 4"),

@@ -48,7 +48,7 @@ def test_ranks_of_one_parent_and_one_attempt_have_one_run(root: Path) -> None:
     ],
     ids=["no rank", "no such rank", "no number", "alone", "several machines"],
 )
-def test_others_are_runs_of_their_own(
+def test_other_processes_are_separate_runs(
     rank: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in RANK:

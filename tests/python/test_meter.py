@@ -76,7 +76,7 @@ def test_views_cost_nothing_and_keep_their_storage(meter):
     assert meter.live() == 0
 
 
-def test_a_storage_that_grows_is_followed(meter):
+def test_a_storage_that_grows_is_counted(meter):
     meter.start(0)
     a = torch.empty(10)
 
@@ -85,7 +85,7 @@ def test_a_storage_that_grows_is_followed(meter):
     assert meter.live() == 4000
 
 
-def test_what_was_alive_before_the_start_is_never_taken_away():
+def test_bytes_alive_before_the_start_are_never_subtracted():
     before = torch.empty(FLOATS)
     meter = ProbeMeter()
     meter.start(4000)
@@ -96,7 +96,7 @@ def test_what_was_alive_before_the_start_is_never_taken_away():
     meter.stop()
 
 
-def test_tensors_from_before_the_start_are_seen_to_go_when_they_are_told():
+def test_tensors_from_before_the_start_are_subtracted_if_the_meter_was_given_them():
     before = torch.empty(FLOATS)
     parameter = nn.Parameter(torch.empty(FLOATS))
     meter = ProbeMeter()
@@ -113,7 +113,7 @@ def test_tensors_from_before_the_start_are_seen_to_go_when_they_are_told():
     meter.stop()
 
 
-def test_what_an_earlier_meter_counted_and_no_tensor_shows_counts_in_the_next():
+def test_blocks_without_a_tensor_that_an_earlier_meter_counted_count_in_the_next():
     first = ProbeMeter()
     leaf = torch.zeros(FLOATS, requires_grad=True)
     first.start(4000, [leaf])
@@ -180,7 +180,7 @@ def test_a_meter_started_again_counts_what_outlived_it():
     meter.stop()
 
 
-def test_backward_on_the_cpu_is_seen_whole(meter):
+def test_all_allocations_of_a_backward_on_the_cpu_are_counted(meter):
     w = torch.ones(FLOATS, requires_grad=True)
     meter.start(0)
 
@@ -281,7 +281,7 @@ def test_building_ahead_of_time_prints_where_it_is(python, tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_a_missing_cuda_device_is_one_sentence():
+def test_a_missing_cuda_device_is_refused_in_one_sentence():
     with pytest.raises(RepriseError, match="cuda:0: this torch sees no CUDA device"):
         CudaMeter(torch.device("cuda:0"))
 
@@ -350,7 +350,7 @@ def test_the_probe_sees_what_torch_profiler_sees_event_by_event(
     assert (baseline[1], peak, live) == (seen["before"], seen["peak"], seen["after"])
 
 
-def test_a_forked_child_counts_nothing_and_works(meter):
+def test_a_forked_child_works_and_counts_nothing(meter):
     meter.start(0)
     a = torch.ones(FLOATS)
 

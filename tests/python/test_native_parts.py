@@ -52,7 +52,7 @@ def test_a_part_that_is_built_is_named_with_its_file(said, tmp_path: Path) -> No
     assert said()["tape"]["found"] == f"built for this torch ({built})"
 
 
-def test_without_a_compiler_python_stands_in_and_a_warning_says_so(said) -> None:
+def test_without_a_compiler_plans_run_in_python_and_a_warning_says_so(said) -> None:
     found = said(CXX="no-such-compiler")
 
     assert found["tape"]["health"] == found["probe"]["health"] == "warning"
@@ -60,7 +60,7 @@ def test_without_a_compiler_python_stands_in_and_a_warning_says_so(said) -> None
     assert "peaks on a CPU are lower bounds" in found["probe"]["found"]
 
 
-def test_a_tape_that_is_switched_off_is_no_warning(said) -> None:
+def test_a_disabled_tape_is_no_warning(said) -> None:
     found = said(REPRISE_FAST="0")
 
     assert found["tape"]["health"] == "ok"

@@ -150,7 +150,7 @@ def test_an_impossible_budget_names_the_op_and_the_smallest_budget():
         ({"infeasible": {"blockingOp": -1}}, "plan.infeasible.blocking_op: must not be negative"),
     ],
 )
-def test_what_is_wrong_is_named_by_its_field(changes, says):
+def test_an_invalid_value_is_named_by_its_field(changes, says):
     assert says in refused(**changes)
 
 

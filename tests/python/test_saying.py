@@ -56,7 +56,7 @@ def test_a_log_that_cannot_be_written_does_not_end_the_training() -> None:
     assert run("sys.stderr.close()")[:2] == (0, "trained")
 
 
-def test_a_job_whose_current_folder_is_gone_is_armed_all_the_same(tmp_path: Path) -> None:
+def test_a_job_whose_current_folder_was_removed_is_armed(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     # Whose import asks for the current folder; training with an optimizer imports it, too.
@@ -75,7 +75,7 @@ def test_a_process_without_a_standard_error_says_nothing(monkeypatch: pytest.Mon
     say("unheard")
 
 
-def test_of_the_lines_that_name_a_fault_the_first_says_what_it_is(
+def test_only_the_first_line_about_an_internal_error_describes_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     fault = named("KeyError: 'this one'")
@@ -90,7 +90,7 @@ def test_of_the_lines_that_name_a_fault_the_first_says_what_it_is(
     assert second == "reprise: Reprise failed (as above); training continues without it"
 
 
-def test_a_line_is_written_where_the_program_wants_its_errors(
+def test_a_line_is_written_to_the_programs_standard_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     say("heard")

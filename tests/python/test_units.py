@@ -50,11 +50,11 @@ def test_percentages_have_one_decimal_and_a_sign_on_request():
 @pytest.mark.parametrize(
     "text", ["22GiB", "22GB", "8 GiB", "1.5GiB", "512kB", "23622320128", "0.5x", "90%", "fit"]
 )
-def test_a_written_budget_is_passed_on_as_it_is(text):
+def test_a_budget_given_as_text_is_passed_on_unchanged(text):
     assert check_budget(text) == text
 
 
-def test_a_number_is_a_budget_in_bytes():
+def test_a_number_without_a_unit_is_a_budget_in_bytes():
     assert check_budget(1 << 30) == "1073741824"
 
 

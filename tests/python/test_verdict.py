@@ -44,7 +44,7 @@ def _tell(tally: Tally, report: dict[str, Any], budgets: dict[str, int]) -> None
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "state" not in c], ids=lambda c: c["name"])
-def test_the_same_reports_make_the_same_verdict_as_on_the_server(case: dict[str, Any]) -> None:
+def test_the_same_reports_give_the_same_verdict_as_on_the_server(case: dict[str, Any]) -> None:
     plan = Plan.from_json(json.dumps(case["plan"])) if case["plan"].get("feasible") else None
     refusal = "" if plan is not None else case["plan"].get("sentence", "")
     budgets = case.get("budgets", {})
@@ -68,7 +68,7 @@ def test_the_cases_reach_every_fact_of_a_verdict() -> None:
     assert {field.name for field in dataclasses.fields(Verdict)} <= reached
 
 
-def test_the_log_repeats_the_measured_part_of_the_sentence_and_all_behind_it() -> None:
+def test_the_log_repeats_the_sentence_from_its_measured_part_on() -> None:
     case = next(c for c in CASES if c["name"] == "plain steps were above the budget")
 
     said = measured_part(case["sentence"])

@@ -73,7 +73,7 @@ def server(daemon_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     assert child.wait(timeout=60) == 0
 
 
-def test_a_plan_is_what_the_referee_says_it_is(server: Server) -> None:
+def test_the_figures_of_a_plan_are_those_of_the_reference_evaluator(server: Server) -> None:
     graph = layers()
 
     found = plan(graph, "0.6x", server=server)
@@ -112,7 +112,7 @@ def test_plans_for_every_executor_are_valid_for_it_and_as_large_and_long_as_they
     assert checked > 0
 
 
-def test_a_budget_that_nothing_fits_in_is_refused_with_the_op_that_needs_more(
+def test_a_budget_that_is_too_small_is_refused_with_the_op_that_needs_more(
     server: Server,
 ) -> None:
     with pytest.raises(InfeasibleBudget) as refusal:
@@ -128,7 +128,7 @@ def test_a_budget_that_nothing_fits_in_is_refused_with_the_op_that_needs_more(
     assert "Nothing fits in" in str(refusal.value)
 
 
-def test_the_curve_falls_from_free_to_impossible(server: Server) -> None:
+def test_overhead_rises_as_the_budget_falls_until_no_plan_fits(server: Server) -> None:
     points = sweep(layers(), points=5, server=server)
 
     assert [p.budget_bytes for p in points] == sorted(
@@ -153,7 +153,7 @@ def test_the_curve_falls_from_free_to_impossible(server: Server) -> None:
         ({"budget": "1x", "time_limit_s": 0}, "time_limit_s: must be above 0"),
     ],
 )
-def test_a_question_that_cannot_be_meant_is_refused_in_a_sentence(
+def test_a_meaningless_request_is_refused_in_one_sentence(
     server: Server, arguments: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(RepriseError, match=r".") as refusal:
@@ -197,7 +197,7 @@ def no_session() -> Iterator[None]:
     reporting._agent, reporting._applied = None, 0
 
 
-def test_what_is_measured_stands_beside_what_was_predicted(
+def test_the_report_shows_measured_beside_predicted_values(
     beside: Any, until: Callable[..., None], no_session: None
 ) -> None:
     found = plan(layers(), "0.6x")
@@ -221,7 +221,7 @@ def test_what_is_measured_stands_beside_what_was_predicted(
     assert verdict["gradientsEqual"]
 
 
-def test_steps_of_two_graphs_are_those_of_two_runs(
+def test_steps_of_two_graphs_belong_to_two_runs(
     beside: Any, until: Callable[..., None], no_session: None
 ) -> None:
     plans = [plan(layers(5), "0.6x"), plan(layers(8), "0.6x")]
@@ -239,7 +239,7 @@ def test_steps_of_two_graphs_are_those_of_two_runs(
     assert run_of(plans[0]) != run_of(plans[1])
 
 
-def test_a_report_that_nobody_takes_says_so(
+def test_a_report_that_cannot_be_sent_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch, no_session: None
 ) -> None:
     monkeypatch.setenv("REPRISE_DAEMON", str(home / "none"))
@@ -281,7 +281,7 @@ def test_a_named_server_that_does_not_answer_is_named(
         (200, b'{"error":{"message":"step.json: byte 17"}}', "step.json: byte 17"),
     ],
 )
-def test_an_answer_that_makes_no_sense_is_an_error_and_no_crash(
+def test_an_invalid_response_is_an_error_and_no_crash(
     status: int, body: bytes, sentence: str
 ) -> None:
     class Odd(BaseHTTPRequestHandler):

@@ -116,7 +116,7 @@ def test_the_example_keeps_its_budget_to_the_byte_and_every_bit(
     assert verdict()["measuredPeakBytes"] == str(measured)
 
 
-def test_without_a_daemon_there_is_a_reason_and_no_harm(
+def test_without_a_daemon_a_reason_is_given_and_nothing_fails(
     build: Callable[[str], Path], root: Path, home: Path
 ) -> None:
     program = build((root / "clients/cpp/example.cc").read_text())
@@ -149,7 +149,9 @@ def test_the_lines_of_the_page_compile_and_plan(
     assert evaluate(graph, entries) == evaluate(graph, plan(graph, "0.9x").schedule)
 
 
-def test_a_wrong_graph_or_schedule_is_refused_by_its_path(build: Callable[[str], Path]) -> None:
+def test_an_invalid_graph_or_schedule_is_refused_with_its_path(
+    build: Callable[[str], Path],
+) -> None:
     done = run(build(WRONG))
 
     assert done.stdout.splitlines() == [

@@ -24,7 +24,7 @@ def two_ops() -> StepGraph:
     return graph
 
 
-def test_what_is_built_comes_back_from_its_file() -> None:
+def test_a_built_graph_is_read_back_from_its_file() -> None:
     graph = two_ops()
     c = graph.storage(9, "c", category="gradient", pinned=True, release_op=2)
     graph.op("third", writes=[c], mutates=[0], time_ns=5, kind="seeded", state_bytes=16)
@@ -40,7 +40,7 @@ def test_what_is_built_comes_back_from_its_file() -> None:
     assert again.to_json() == graph.to_json()
 
 
-def test_sizes_may_be_integers_of_numpy() -> None:
+def test_sizes_may_be_numpy_integers() -> None:
     graph = StepGraph(static_bytes=np.int64(8))
     made = graph.storage(np.prod([3, 4]))
     graph.op("made", writes=np.array([made]), time_ns=np.uint32(5))
@@ -101,7 +101,7 @@ WRONG: dict[str, Spoil] = {
 
 
 @pytest.mark.parametrize("sentence", WRONG)
-def test_a_wrong_field_is_named_by_its_path(sentence: str) -> None:
+def test_an_invalid_field_is_named_by_its_path(sentence: str) -> None:
     def spoilt() -> str:
         graph = two_ops()
         WRONG[sentence](graph)
@@ -130,7 +130,7 @@ def test_a_wrong_field_is_named_by_its_path(sentence: str) -> None:
         ),
     ],
 )
-def test_a_wrong_file_is_refused_with_the_place(text: str, sentence: str) -> None:
+def test_an_invalid_file_is_refused_with_the_position(text: str, sentence: str) -> None:
     with pytest.raises(RepriseError) as refusal:
         StepGraph.from_json(text)
 

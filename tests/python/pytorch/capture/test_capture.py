@@ -87,7 +87,7 @@ def test_fake_tensors_with_symbolic_sizes_are_not_alive_on_the_device_they_name(
     torch._dynamo.reset()
 
 
-def test_batch_norm_may_run_again_and_its_counter_may_not() -> None:
+def test_batch_norm_may_be_replayed_but_its_counter_may_not() -> None:
     made = warm(job(ConvNet(), 4, 3, 8, 8))
 
     ops = captured(made, start_meter()).message()["ops"]
@@ -99,7 +99,7 @@ def test_batch_norm_may_run_again_and_its_counter_may_not() -> None:
     assert ops[0]["name"] == "reprise.step_begin"
 
 
-def test_the_reader_of_a_buffer_that_changes_later_never_runs_again() -> None:
+def test_the_reader_of_a_buffer_that_changes_later_is_never_replayed() -> None:
     class Drifting(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

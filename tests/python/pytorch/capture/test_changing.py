@@ -113,7 +113,7 @@ def _readers(graph: CapturedGraph) -> list[dict[str, Any]]:
     return [op for op in ops if op["name"] == "aten.addmm.default"]
 
 
-def test_readers_of_parameters_that_are_moved_within_the_step_may_run_again(
+def test_readers_of_parameters_that_move_within_the_step_may_be_replayed(
     sharp: tuple[Sharp, CapturedGraph],
 ) -> None:
     _, graph = sharp
@@ -184,7 +184,7 @@ def test_a_replay_that_the_tape_could_only_run_after_the_write_is_refused(
         compile_plan(graph, [*execs[:last], -made - 1, reader, *execs[last:]])
 
 
-def test_what_reads_statistics_that_no_op_declares_never_runs_again() -> None:
+def test_readers_of_statistics_that_no_op_declares_are_never_replayed() -> None:
     class Normed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -210,7 +210,7 @@ def fill(into: Tensor, value: float) -> None:
     into.fill_(value)
 
 
-def test_what_reads_memory_that_an_op_of_others_fills_never_runs_again_and_it_is_named() -> None:
+def test_readers_of_memory_that_a_foreign_op_fills_are_never_replayed_and_the_op_is_named() -> None:
     class Lent(nn.Module):
         def __init__(self) -> None:
             super().__init__()

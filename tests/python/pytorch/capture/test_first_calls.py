@@ -57,7 +57,7 @@ def test_algorithms_are_tried_on_a_gpu_where_the_program_says_so(
     assert not first_calls.tries_algorithms(gpu)
 
 
-def test_a_step_in_which_algorithms_are_tried_is_not_captured_and_that_is_said(
+def test_a_step_that_tries_algorithms_is_not_captured_and_that_is_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(first_calls, "tries_algorithms", lambda _: torch.backends.cudnn.benchmark)
@@ -90,7 +90,7 @@ def test_memory_of_a_first_call_is_not_in_the_base_of_its_shape(
     assert all(graph["measured_peak_bytes"] < TRIED for graph in agent.graphs)
 
 
-def test_a_program_with_a_new_shape_in_every_step_is_captured_all_the_same(
+def test_a_program_with_a_new_shape_in_every_step_is_still_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(first_calls, "tries_algorithms", lambda _: True)

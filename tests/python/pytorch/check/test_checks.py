@@ -65,7 +65,7 @@ def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("either")
-def test_a_digest_changes_with_every_bit_and_with_nothing_else() -> None:
+def test_a_digest_changes_with_every_bit_and_nothing_else() -> None:
     # Longer than one stripe of the hash, no multiple of it, longer than one chunk of hashlib.
     for count in (1, 7, 1000, 300_001):
         tensor = torch.randn(count)
@@ -83,7 +83,7 @@ def test_a_digest_changes_with_every_bit_and_with_nothing_else() -> None:
 
 
 @pytest.mark.usefixtures("either")
-def test_a_digest_is_of_elements_and_not_of_what_lies_between_them() -> None:
+def test_a_digest_covers_elements_and_not_the_gaps_between_them() -> None:
     whole = torch.randn(5, 700, 12)
     part = whole[:, 100:600, 3:7]
     known = digest(part)
@@ -96,7 +96,7 @@ def test_a_digest_is_of_elements_and_not_of_what_lies_between_them() -> None:
 
 
 @pytest.mark.usefixtures("either")
-def test_a_gradient_has_the_digest_of_one_that_lies_otherwise() -> None:
+def test_equal_gradients_have_equal_digests_in_any_memory_layout() -> None:
     parameter = torch.randn(3, 4, 5, 6).to(memory_format=torch.channels_last)
     gradient = torch.randn(3, 4, 5, 6)
     same = gradient.to(memory_format=torch.channels_last)
@@ -111,7 +111,7 @@ def test_a_gradient_has_the_digest_of_one_that_lies_otherwise() -> None:
 
 
 @pytest.mark.usefixtures("half")
-def test_what_becomes_of_gradients_is_no_business_of_a_check() -> None:
+def test_a_check_ignores_what_happens_to_gradients_later() -> None:
     """Clipped, unscaled, thrown away: values are compared, whatever it is."""
     model, agent = made(), LocalAgent()
     session = arm(model, agent, verify_every=1)
@@ -149,7 +149,7 @@ def test_gradients_that_are_clipped_or_unscaled_are_compared_as_the_backward_lef
     assert reprise.report(clipped).verify_peak_bytes > 0
 
 
-def test_gradients_are_compared_where_they_accumulate_and_are_changed_in_between() -> None:
+def test_gradients_are_compared_even_if_they_accumulate_and_change_in_between() -> None:
     model, agent = made(), LocalAgent()
     arm(model, agent, verify="gradients", verify_every=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -174,7 +174,7 @@ def test_gradients_are_compared_where_they_accumulate_and_are_changed_in_between
 
 
 @pytest.mark.parametrize("verify", ["values", "gradients"])
-def test_an_optimizer_that_steps_within_the_backward_has_its_steps_checked(verify: str) -> None:
+def test_the_steps_of_an_optimizer_that_runs_within_the_backward_are_checked(verify: str) -> None:
     model, agent = made(), LocalAgent()
     arm(model, agent, verify=verify, verify_every=1)
     optimizers = {p: torch.optim.SGD([p], lr=0.05) for p in model.parameters()}
@@ -194,7 +194,7 @@ def test_an_optimizer_that_steps_within_the_backward_has_its_steps_checked(verif
     assert all(c["checked"] > 0 and c["differing"] == 0 for c in agent.checks)
 
 
-def test_a_backward_inside_of_the_optimizers_step_is_checked() -> None:
+def test_a_backward_inside_the_optimizer_step_is_checked() -> None:
     model, agent = made(), LocalAgent()
     arm(model, agent, verify_every=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -222,7 +222,7 @@ class Norm(nn.Module):
         return self.body(x)  # type: ignore[no-any-return]
 
 
-def test_a_batch_norm_that_runs_twice_in_a_step_is_compared_and_left_as_it_was() -> None:
+def test_a_batch_norm_that_runs_twice_in_a_step_is_compared_and_restored() -> None:
     plain, model, agent = Norm(), Norm(), LocalAgent()
     model.load_state_dict(plain.state_dict())
     for one in (plain, model):
@@ -299,7 +299,7 @@ def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.mark.usefixtures("steady")
-def test_a_buffer_that_what_runs_again_has_written_once_more_is_found(
+def test_a_buffer_that_a_replay_has_written_twice_is_found(
     counts: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, agent = Counts(counts), LocalAgent(again=1.0)
@@ -319,7 +319,7 @@ def test_a_buffer_that_what_runs_again_has_written_once_more_is_found(
     assert report.buffers_checked > 2
 
 
-def test_a_forward_of_the_program_that_writes_a_buffer_twice_is_its_own_affair(
+def test_a_program_may_write_a_buffer_twice_itself(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Checkpointed(nn.Module):
@@ -346,7 +346,7 @@ def test_a_forward_of_the_program_that_writes_a_buffer_twice_is_its_own_affair(
         assert torch.equal(buffer, plain.get_buffer(name)), name
 
 
-def test_a_copy_without_gradients_of_its_own_is_no_fault(
+def test_a_copy_without_its_own_gradients_is_no_internal_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = made()
@@ -365,7 +365,7 @@ def test_a_copy_without_gradients_of_its_own_is_no_fault(
 
 
 @pytest.mark.usefixtures("half")
-def test_a_check_that_a_failing_step_has_cost_is_made_in_the_next_one() -> None:
+def test_a_check_that_a_failing_step_has_skipped_is_made_in_the_next_one() -> None:
     model, agent = made(), LocalAgent()
     arm(model, agent)
     train(model, 3)
@@ -410,7 +410,7 @@ def heap_counter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("verify", ["values", "gradients"])
-def test_a_checked_step_takes_what_is_said_of_it_counted_below_torch(
+def test_a_checked_step_takes_as_much_below_torch_as_is_documented(
     verify: str, heap_counter: Path
 ) -> None:
     job = Path(__file__).parents[1].joinpath("heap_job.py")
@@ -441,7 +441,7 @@ def test_a_checked_step_takes_what_is_said_of_it_counted_below_torch(
 
 
 @pytest.mark.parametrize("verify", ["values", "gradients"])
-def test_a_checked_step_of_a_compiled_job_is_told_at_what_it_takes_and_later_ones_keep_the_budget(
+def test_a_checked_step_of_a_compiled_job_reports_its_true_peak_and_later_steps_keep_the_budget(
     verify: str, heap_counter: Path
 ) -> None:
     job = Path(__file__).parents[1].joinpath("heap_job.py")
@@ -557,7 +557,7 @@ def disturbed(monkeypatch: pytest.MonkeyPatch, func: Any, change: Callable[[Tens
 
 
 @pytest.mark.usefixtures("half")
-def test_a_plan_that_makes_other_values_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_recomputes_other_values_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -594,7 +594,7 @@ def test_a_plan_that_makes_other_values_is_removed(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("in_python")
-def test_while_it_is_found_out_why_values_differ_gradients_are_those_without_a_plan(
+def test_gradients_are_those_of_a_plain_step_while_a_difference_is_investigated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = [train(made(), steps) for steps in (4, 5, 6)]
@@ -715,7 +715,7 @@ def test_a_storage_that_is_filled_after_it_was_made_hides_no_wrong_value(
 
 
 @pytest.mark.usefixtures("in_python", "steady")
-def test_an_op_that_makes_other_bits_each_time_is_not_run_again(
+def test_a_nondeterministic_op_is_never_replayed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = torch.Generator().manual_seed(1)
@@ -740,5 +740,5 @@ def test_an_op_that_makes_other_bits_each_time_is_not_run_again(
     assert not quarantine.holds(agent.make(agent.graphs[0], 1))
 
 
-def test_the_library_that_makes_digests_is_here() -> None:
+def test_the_digest_library_is_built() -> None:
     assert fast.library() is not None

@@ -72,7 +72,7 @@ def test_ops_of_traced_steps_are_recorded_in_pairs() -> None:
     assert sorted(agent.ops) == sorted(agent.ended)
 
 
-def test_a_plan_that_was_found_wrong_is_kept_for_others_and_never_applied_again(
+def test_a_plan_that_was_found_wrong_is_quarantined_for_later_jobs(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = LocalAgent()

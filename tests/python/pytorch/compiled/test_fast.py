@@ -87,7 +87,7 @@ def check(job: Job, graph: CapturedGraph, made: Tape) -> Any:
     return counts
 
 
-def test_no_call_comes_to_python_as_long_as_all_is_as_planned(
+def test_no_call_reaches_python_while_the_step_follows_its_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = job_of(Net())
@@ -107,7 +107,7 @@ def test_no_call_comes_to_python_as_long_as_all_is_as_planned(
     assert counts.mismatches == counts.on_demand == 0
 
 
-def test_saved_tensors_far_from_anything_given_up_meet_no_hook(
+def test_saved_tensors_far_from_discarded_ones_go_through_no_hook(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = job_of(Net())
@@ -232,7 +232,7 @@ def without_any_mode(x: Tensor) -> Tensor:
         Through.apply,
     ],
 )
-def test_what_the_forward_does_beside_ops_is_as_in_python(
+def test_forwards_of_every_kind_run_in_the_native_engine_as_in_python(
     middle: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(Net(middle))
@@ -420,7 +420,7 @@ def test_a_higher_order_operator_that_was_not_captured_finds_its_kernel() -> Non
     assert counts.mismatches == 1
 
 
-def test_a_forward_that_raises_leaves_the_thread_as_it_was() -> None:
+def test_a_forward_that_raises_leaves_no_modes_or_hooks_on_the_thread() -> None:
     def fails(x: Tensor) -> Tensor:
         return torch.mm(x, x.new_zeros(3, 3))
 
@@ -439,7 +439,7 @@ def test_a_forward_that_raises_leaves_the_thread_as_it_was() -> None:
     assert check(job, graph, made).mismatches == 0
 
 
-def test_a_step_that_somebody_else_looks_at_runs_in_python_as_planned() -> None:
+def test_a_step_under_a_foreign_mode_runs_in_python_as_planned() -> None:
     job = job_of(Net())
     graph = graph_of(job)
     made = tape_of(graph, share=0.4)
@@ -454,7 +454,7 @@ def test_a_step_that_somebody_else_looks_at_runs_in_python_as_planned() -> None:
     assert check(job, graph, made).replayed == counts.replayed
 
 
-def test_switched_off_everything_runs_in_python(
+def test_with_reprise_fast_0_everything_runs_in_python(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = job_of(Net())
@@ -468,7 +468,7 @@ def test_switched_off_everything_runs_in_python(
     assert (counts.mismatches, counts.dropped > 0) == (0, True)
 
 
-def test_what_cannot_be_built_is_done_without(
+def test_a_part_that_cannot_be_built_is_replaced_by_python(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -480,7 +480,7 @@ def test_what_cannot_be_built_is_done_without(
         fast.FAST.build(tmp_path)
 
 
-def test_another_torch_has_another_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_torch_version_has_its_own_build(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Native._fingerprint(fast.FAST)
 
     monkeypatch.setattr(torch, "__version__", "3.0.0")
@@ -498,7 +498,7 @@ def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("removed")
-def test_a_cache_folder_that_others_can_write_to_is_told_in_the_log_and_in_the_report(
+def test_a_cache_folder_that_others_can_write_to_is_named_in_log_and_report(
     unbuilt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (unbuilt / "reprise" / "fast").mkdir(parents=True)
@@ -514,7 +514,7 @@ def test_a_cache_folder_that_others_can_write_to_is_told_in_the_log_and_in_the_r
     assert capsys.readouterr().err.count(f"{why}. Plans run in Python, with more overhead") == 1
 
 
-def test_a_compiler_that_fails_beside_the_job_is_told_with_what_it_said(
+def test_a_compiler_that_fails_beside_the_job_is_logged_with_its_error(
     unbuilt: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     builder = unbuilt / "python"
@@ -535,7 +535,7 @@ def test_a_compiler_that_fails_beside_the_job_is_told_with_what_it_said(
     assert capsys.readouterr().err.count("the compiled tape is not built: no room left") == 1
 
 
-def test_an_op_that_the_compiled_half_does_not_know_is_told(
+def test_an_op_that_the_native_engine_does_not_know_is_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = job_of(Net())
@@ -552,7 +552,7 @@ def test_an_op_that_the_compiled_half_does_not_know_is_told(
 
 
 @pytest.mark.usefixtures("removed")
-def test_an_interpreter_that_cannot_be_run_again_costs_the_compiled_half_and_no_plan(
+def test_an_interpreter_without_a_path_costs_the_native_engine_but_no_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     denied = tmp_path / "python"

@@ -35,7 +35,7 @@ MASK = torch.ops.aten.bernoulli_.float
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(7, 5), (4, 33, 6), (3, 16, 5, 7), (2, 8, 3, 2, 2)])
 @pytest.mark.parametrize("affine", [True, False])
-def test_a_batch_norm_from_its_statistics_has_the_bits_of_the_first(
+def test_a_batch_norm_recomputed_from_its_statistics_has_the_same_bits(
     shape: tuple[int, ...], dtype: torch.dtype, affine: bool
 ) -> None:
     for seed in range(20):
@@ -63,7 +63,9 @@ def test_a_batch_norm_from_its_statistics_has_the_bits_of_the_first(
     "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool]
 )
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 64, 1001])
-def test_a_mask_from_its_bits_is_the_one_that_was_drawn(dtype: torch.dtype, count: int) -> None:
+def test_a_mask_made_from_its_bits_is_the_one_that_was_drawn(
+    dtype: torch.dtype, count: int
+) -> None:
     mask = torch.empty(count, 3, dtype=dtype).t()
     assert has_shortcut(MASK, (mask, 0.7))
     MASK(mask, 0.7)
@@ -117,11 +119,11 @@ def test_a_mask_from_its_bits_is_the_one_that_was_drawn(dtype: torch.dtype, coun
         (torch.ops.aten.sin.default, (torch.ones(3),)),
     ],
 )
-def test_where_the_bits_could_be_others_the_call_itself_is_replayed(func: Any, args: Any) -> None:
+def test_if_a_shortcut_could_change_bits_the_call_itself_is_replayed(func: Any, args: Any) -> None:
     assert not has_shortcut(func, args)
 
 
-def test_what_is_not_made_of_zeros_and_ones_is_refused() -> None:
+def test_invalid_arguments_of_shortcuts_are_refused() -> None:
     library = fast.library()
 
     with pytest.raises(TypeError, match="zeros and ones"):
@@ -162,7 +164,7 @@ def prepared() -> tuple[Job, CapturedGraph, Any]:
     return made, captured(made, meter), meter
 
 
-def test_the_step_graph_says_what_a_replay_takes_and_keeps() -> None:
+def test_the_step_graph_has_the_time_and_the_bytes_of_a_shortcut() -> None:
     _, graph, _ = prepared()
 
     message = graph.message()
@@ -180,7 +182,7 @@ def test_the_step_graph_says_what_a_replay_takes_and_keeps() -> None:
     assert not any("again_ns" in op for op in others)
 
 
-def test_without_the_compiled_half_there_is_no_shortcut(
+def test_without_the_native_engine_there_is_no_shortcut(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("REPRISE_FAST", "0")

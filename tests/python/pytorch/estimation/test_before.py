@@ -82,7 +82,7 @@ def test_an_estimate_from_shapes_is_near_the_measured_peak(which: str) -> None:
     assert next(iter(est.by_module.values())) > 0
 
 
-def test_a_model_on_the_meta_device_is_estimated_without_memory() -> None:
+def test_a_model_on_the_meta_device_is_estimated_without_allocating_memory() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(100_000, 100_000), nn.ReLU())
 
@@ -93,7 +93,7 @@ def test_a_model_on_the_meta_device_is_estimated_without_memory() -> None:
     assert est.fits is None
 
 
-def test_a_step_that_needs_values_is_refused_in_a_sentence() -> None:
+def test_a_step_that_depends_on_values_is_refused_in_one_sentence() -> None:
     def step(model: nn.Module, x: Tensor) -> Tensor:
         return model(x).sum() if x.sum().item() > 0 else model(-x).sum()
 
@@ -101,7 +101,7 @@ def test_a_step_that_needs_values_is_refused_in_a_sentence() -> None:
         reprise.estimate(nn.Linear(4, 4), step, torch.ones(2, 4))
 
 
-def test_a_fault_while_estimating_is_not_told_as_a_property_of_the_step(
+def test_an_internal_error_while_estimating_is_not_blamed_on_the_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fails(*_: Any) -> None:
@@ -178,7 +178,7 @@ def loop_of(model: nn.Module) -> Any:
     return step
 
 
-def test_a_check_compares_and_puts_everything_back(local: LocalAgent) -> None:
+def test_a_check_compares_gradients_and_restores_everything(local: LocalAgent) -> None:
     model = RandomNet(3)
     step = loop_of(model)
     step()
@@ -207,7 +207,7 @@ def test_a_check_raises_when_a_gradient_differs(
     assert ab.STEPS > 3
 
 
-def test_saved_tells_what_backward_keeps_and_why() -> None:
+def test_saved_lists_what_the_backward_keeps_and_why() -> None:
     model = ConvNet(1)
 
     def step() -> None:
@@ -251,7 +251,7 @@ class Keeping(nn.Module):
 
 
 @pytest.mark.parametrize(("how", "pinned"), [("", []), ("tensor", ["sin"]), ("block", ["exp"])])
-def test_what_the_user_keeps_is_pinned_in_the_step_graph(
+def test_tensors_that_the_user_keeps_are_pinned_in_the_step_graph(
     local: LocalAgent, how: str, pinned: list[str]
 ) -> None:
     model = reprise.auto(Keeping(how), warmup=1, verify_every=1)

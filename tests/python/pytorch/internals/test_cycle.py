@@ -9,7 +9,7 @@ from torch.optim import SGD
 from reprise.torch.internals.cycle import Cycle
 
 
-def test_an_optimizer_that_takes_the_place_of_a_living_one_ends_every_step() -> None:
+def test_an_optimizer_that_replaces_one_that_still_exists_ends_every_step() -> None:
     model, cycle = nn.Linear(2, 2), Cycle()
     first, second = SGD(model.parameters()), SGD(model.parameters())
     cycle.ends(first)
@@ -23,7 +23,7 @@ def test_an_optimizer_that_takes_the_place_of_a_living_one_ends_every_step() -> 
     assert cycle.optimizers == [second]
 
 
-def test_an_inner_loop_with_a_new_optimizer_for_every_step_ends_none_from_the_third_on() -> None:
+def test_an_inner_loop_with_new_optimizers_ends_no_step_from_the_third_on() -> None:
     model, cycle = nn.Linear(2, 2), Cycle()
     outer = SGD(model.parameters())
     ends = []
@@ -40,7 +40,7 @@ def test_an_inner_loop_with_a_new_optimizer_for_every_step_ends_none_from_the_th
     assert ends == [True, True]
 
 
-def test_one_that_steps_five_times_waits_for_that_of_other_parameters() -> None:
+def test_an_optimizer_that_steps_five_times_waits_for_the_one_of_other_parameters() -> None:
     cycle = Cycle()
     often, seldom = SGD(nn.Linear(2, 2).parameters()), SGD(nn.Linear(2, 2).parameters())
     cycle.ends(seldom)
@@ -52,7 +52,7 @@ def test_one_that_steps_five_times_waits_for_that_of_other_parameters() -> None:
     assert cycle.ends(seldom)
 
 
-def test_two_over_the_same_parameters_that_take_turns_end_a_step_together() -> None:
+def test_two_alternating_optimizers_of_the_same_parameters_end_a_step_together() -> None:
     model, cycle = nn.Linear(2, 2), Cycle()
     inner, outer = SGD(model.parameters()), SGD(model.parameters())
     cycle.learn(inner)

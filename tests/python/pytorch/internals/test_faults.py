@@ -57,7 +57,7 @@ def test_faults_of_every_kind_leave_the_training_as_it_is(
 
 
 @pytest.mark.usefixtures("removed")
-def test_a_fault_is_said_once_and_stands_in_the_report(
+def test_an_internal_error_is_logged_once_and_is_in_the_report(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = deep()
@@ -110,7 +110,7 @@ def test_a_report_that_cannot_be_made_says_so_and_raises_nothing(
     assert capsys.readouterr().err.count("KeyError: 'broken'") == 1
 
 
-def test_a_model_that_cannot_be_armed_is_told_so_once(
+def test_a_model_that_cannot_be_armed_is_reported_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = deep()
@@ -127,7 +127,7 @@ def test_a_model_that_cannot_be_armed_is_told_so_once(
 
 
 @pytest.mark.usefixtures("removed")
-def test_what_the_program_raises_comes_out_as_it_was(half: None) -> None:
+def test_exceptions_of_the_program_are_raised_unchanged(half: None) -> None:
     class Raises(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -156,7 +156,7 @@ def test_what_the_program_raises_comes_out_as_it_was(half: None) -> None:
     assert session.measured.planned_steps > 0
 
 
-def test_an_error_of_an_op_is_the_programs() -> None:
+def test_an_error_of_an_op_reaches_the_program() -> None:
     class Silent(modes.Mode):
         def op(self, op: modes.Op, types: Any) -> Any:
             return op.run()
@@ -197,7 +197,7 @@ class Kept:
         raise KeyError("ours")
 
 
-def test_a_tensor_that_was_kept_is_had_where_all_of_ours_fails() -> None:
+def test_a_kept_tensor_is_available_even_if_all_our_code_fails() -> None:
     packed = Kept(torch.ones(3))
     unpack = unpacking(Kept.plainly)
 

@@ -76,7 +76,7 @@ def test_no_bit_changes_and_the_step_graph_is_that_of_a_plain_capture(name: str)
     assert abs(peaks[1] - peaks[0]) <= max(0.02 * peaks[0], 512)
 
 
-def test_less_is_alive_on_the_device_and_it_is_on_the_host() -> None:
+def test_saved_tensors_move_from_the_device_to_the_host() -> None:
     made = job(Chain(40))
     meter = start_meter()
     plain = captured(made, meter).step
@@ -106,7 +106,7 @@ class Writes(nn.Module):
         return z
 
 
-def test_a_write_past_the_version_counter_is_followed() -> None:
+def test_a_write_that_bypasses_the_version_counter_is_copied_to_the_host() -> None:
     made = job(Writes(past=True), 4, 8)
     expected = plain_step(made, 1, step=False)
 
@@ -127,7 +127,7 @@ def test_a_write_that_autograd_refuses_is_refused() -> None:
     assert "modified by an inplace operation" in str(plainly.value)
 
 
-def test_views_of_one_storage_are_one_copy_and_one_storage_again() -> None:
+def test_views_of_one_storage_share_one_copy_and_one_storage() -> None:
     model = nn.Linear(1, 1)
     host = HostSaves(model)
     whole = torch.randn(64, 64)
@@ -146,7 +146,7 @@ def test_views_of_one_storage_are_one_copy_and_one_storage_again() -> None:
     assert host.pack(model.weight) is None  # lives anyway
 
 
-def test_pinned_memory_is_given_back_when_no_saved_tensor_lies_in_it(
+def test_pinned_memory_is_returned_when_no_saved_tensor_needs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     emptied: list[int] = []

@@ -145,7 +145,7 @@ def test_an_armed_model_is_exported_scripted_and_traced() -> None:
     torch.jit.save(found[0], file)
 
 
-def test_a_forward_that_the_program_has_put_there_is_kept() -> None:
+def test_a_forward_that_the_program_has_replaced_is_kept() -> None:
     model = Net().eval()
     model.forward = MethodType(lambda self, x: self.linear(x), model)  # type: ignore[method-assign]
     own = model.forward

@@ -61,7 +61,7 @@ def of(value: Any, device: str) -> Any:
     return value if made is None else torch.empty(4, dtype=made, device=device)
 
 
-def test_what_is_not_the_same_twice_on_a_device_is_never_run_again(device: str) -> None:
+def test_ops_that_are_nondeterministic_on_a_device_are_never_replayed(device: str) -> None:
     for func, arguments in DIFFERS:
         args = tuple(of(value, device) for value in arguments)
         assert nondeterministic.adds_in_any_order(func, args, {}) == (device == "cuda"), func
@@ -72,7 +72,7 @@ def test_what_is_not_the_same_twice_on_a_device_is_never_run_again(device: str) 
         assert not nondeterministic.adds_in_any_order(func, args, {}), func
 
 
-def test_every_name_on_the_list_is_one_of_an_operator() -> None:
+def test_every_name_on_the_list_is_an_operator() -> None:
     torchvision = {"_roi_align_backward", "_roi_pool_backward", "_ps_roi_align_backward"}
     torchvision |= {"_ps_roi_pool_backward", "_deform_conv2d_backward"}
     names = nondeterministic._ALWAYS - torchvision | nondeterministic._FLOATING
@@ -112,13 +112,15 @@ def test_several_threads_add_in_any_order_on_the_cpu_too() -> None:
         (aten.miopen_rnn.default, (13,)),
     ],
 )
-def test_what_a_schema_does_not_say_is_known(func: Any, written: tuple[int, ...]) -> None:
+def test_writes_that_a_schema_does_not_declare_are_known(
+    func: Any, written: tuple[int, ...]
+) -> None:
     names = {"running_mean", "running_var", "dropout_state"}
     assert mutated_positions(func) == written
     assert {func._schema.arguments[at].name for at in written} <= names
 
 
-def test_what_was_seen_to_differ_is_never_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_that_were_seen_to_differ_are_never_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     from reprise.torch.internals import ops
 
     monkeypatch.setattr(ops, "_unsteady", set())

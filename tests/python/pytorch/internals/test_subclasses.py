@@ -134,7 +134,7 @@ HOOKS = {
 
 @pytest.mark.parametrize("made", KINDS)
 @pytest.mark.parametrize("hook", HOOKS)
-def test_what_a_hook_packed_comes_back_as_what_it_was(hook: str, made: Made) -> None:
+def test_a_packed_tensor_is_unpacked_unchanged(hook: str, made: Made) -> None:
     tensor = made().requires_grad_()
 
     found = HOOKS[hook](tensor)
@@ -150,7 +150,7 @@ def test_what_a_hook_packed_comes_back_as_what_it_was(hook: str, made: Made) -> 
 
 
 @pytest.mark.parametrize("made", KINDS)
-def test_a_write_to_what_it_stands_for_is_seen(made: Made) -> None:
+def test_a_write_to_a_part_of_a_wrapper_is_detected(made: Made) -> None:
     tensor = made()
     alias = saved_alias(tensor)
     before = version_of(alias)

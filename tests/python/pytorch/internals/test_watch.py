@@ -206,7 +206,7 @@ def test_a_backward_that_fails_leaves_no_mode_behind() -> None:
     assert torch._C._len_torch_function_stack() == 0
 
 
-def test_replays_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replays_are_not_watched_for_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
         "reprise.torch.internals.watch._may_write", lambda func, _: seen.append(func)

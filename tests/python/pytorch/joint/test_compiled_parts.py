@@ -112,7 +112,7 @@ def made(compile: Compile, **options: Any) -> tuple[Net, Counting]:
     ("compile", "fullgraph"),
     [(in_place, False), (in_place, True), (wrapped, False), (forwards, False), (function, True)],
 )
-def test_parts_that_are_compiled_run_compiled_in_every_step_and_it_is_said(
+def test_compiled_parts_run_compiled_in_every_step_and_that_is_logged(
     compile: Compile, fullgraph: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     net, backend = made(compile, fullgraph=fullgraph)
@@ -130,7 +130,7 @@ def test_parts_that_are_compiled_run_compiled_in_every_step_and_it_is_said(
     assert str(api.report(net)).count("without a plan") == 1
 
 
-def test_what_is_compiled_is_found_by_name() -> None:
+def test_compiled_parts_are_found_by_name() -> None:
     net, _ = made(in_place)
     net.blocks[1] = torch.compile(net.blocks[1])
     function(net)
@@ -140,7 +140,7 @@ def test_what_is_compiled_is_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("at", ["capture", "plan"])
-def test_compiled_code_that_comes_late_runs_compiled_and_ends_the_planning(at: str) -> None:
+def test_compiled_code_that_appears_late_runs_compiled_and_ends_planning(at: str) -> None:
     begins = {"capture": 2, "plan": 4}[at]
     compiled = torch.compile(lambda x: torch.tanh(x) * 2, backend=Counting(), fullgraph=True)
 
@@ -169,7 +169,7 @@ def test_compiled_code_that_comes_late_runs_compiled_and_ends_the_planning(at: s
     assert session.measured.planned_steps == (0 if at == "capture" else 1)
 
 
-def test_a_loss_and_an_optimizer_that_are_compiled_stay_so_and_the_model_is_planned() -> None:
+def test_a_compiled_loss_and_optimizer_stay_compiled_and_the_model_is_planned() -> None:
     def run(armed: bool) -> tuple[list[str], int, Session | None]:
         torch._dynamo.reset()
         torch.manual_seed(0)

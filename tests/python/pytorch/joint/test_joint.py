@@ -83,7 +83,7 @@ class Cubic(nn.Module):
         return 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.04 * torch.pow(x, 3.0))))
 
 
-def test_factors_that_only_the_backward_wants_are_computed_there() -> None:
+def test_factors_that_only_the_backward_needs_are_computed_there() -> None:
     torch.manual_seed(0)
     layers = [m for _ in range(4) for m in (nn.Linear(64, 256), Cubic(), nn.Linear(256, 64))]
     model, x = nn.Sequential(*layers), torch.randn(256, 64)
@@ -120,7 +120,7 @@ def test_a_budget_that_no_plan_meets_leaves_the_graph_as_it_is(
     assert all(torch.equal(plain[n], found[n]) for n in plain)
 
 
-def test_auto_plans_a_compiled_model_where_it_is_compiled(
+def test_auto_plans_a_compiled_model_inside_its_compiled_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     import torch._functorch.config as config
@@ -144,7 +144,7 @@ def test_auto_plans_a_compiled_model_where_it_is_compiled(
 # ---- Hooks ------------------------------------------------------------------------------
 
 
-def test_the_hooks_are_taken_out_again() -> None:
+def test_the_hooks_are_removed() -> None:
     import torch._functorch.config as functorch
     import torch._inductor.config as inductor
 
@@ -170,7 +170,7 @@ def test_the_hooks_are_taken_out_again() -> None:
         ([], [], []),
     ],
 )
-def test_hooks_are_found_by_asking_for_them(
+def test_compiler_hooks_are_found_by_name(
     functorch: list[str], inductor: list[str], found: list[str]
 ) -> None:
     modules = [SimpleNamespace(**dict.fromkeys(names)) for names in (functorch, inductor)]
@@ -183,7 +183,7 @@ def test_hooks_are_found_by_asking_for_them(
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("hidden", [None, FunctorchHook, InductorHook])
-def test_every_joint_graph_is_seen_once_through_the_hooks_there_are(
+def test_every_joint_graph_is_seen_once_through_the_available_hooks(
     backend: str, hidden: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[dict[str, Any]] = []
@@ -213,7 +213,7 @@ def test_a_torch_without_hooks_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         install("0.5x")
 
 
-def test_a_pass_that_was_there_runs_first_and_is_there_again() -> None:
+def test_an_existing_compiler_pass_runs_first_and_is_restored() -> None:
     import torch._functorch.config as config
 
     order: list[str] = []
@@ -266,7 +266,7 @@ JOBS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", JOBS)
 @pytest.mark.parametrize("partition", [default_partition, min_cut_rematerialization_partition])
-def test_what_the_plan_says_of_every_op_is_what_the_partitioner_does(
+def test_the_partitioner_does_what_the_plan_says_for_every_op(
     name: str, partition: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, batch, budget = JOBS[name]
@@ -345,7 +345,7 @@ def test_a_compiled_step_peaks_where_the_tags_say(
         assert 0.98 * predicted <= found <= predicted + 64
 
 
-def test_ops_are_measured_as_they_stand_in_the_graph() -> None:
+def test_ops_are_measured_with_the_shapes_and_strides_of_the_graph() -> None:
     seen: list[dict[str, Any]] = []
 
     def planner(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
@@ -371,7 +371,7 @@ def test_ops_are_measured_as_they_stand_in_the_graph() -> None:
     assert seen[0]["flavour"] == "aot-joint"
 
 
-def test_a_graph_of_any_size_stays_one() -> None:
+def test_any_graph_survives_a_round_trip() -> None:
     """Looking at sizes must not fix them: one graph for all batches, planned once."""
     model = mlp()
     plain = [gradients(copy.deepcopy(model), "aot_eager", torch.ones(n, 64))[0] for n in (96, 160)]

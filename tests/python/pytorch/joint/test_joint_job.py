@@ -131,7 +131,7 @@ def test_a_compiled_model_without_a_joint_graph_is_told_why_it_has_no_plan(
     ("of", "name"),
     [(JointPass, "visit"), (CompiledJob, "_counted"), (CompiledJob, "_before_optimizer")],
 )
-def test_a_fault_of_ours_leaves_a_compiled_model_to_its_compiler(
+def test_after_an_internal_error_a_compiled_model_runs_as_its_compiler_made_it(
     of: Any, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected, end, _ = train(squares, steps=3)
@@ -151,7 +151,7 @@ def test_a_fault_of_ours_leaves_a_compiled_model_to_its_compiler(
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_an_error_of_a_compiled_model_is_the_programs_and_its_forward_runs_once(
+def test_an_error_of_a_compiled_model_reaches_the_program_and_its_forward_runs_once(
     in_place: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     torch._dynamo.reset()
@@ -207,7 +207,7 @@ def test_a_compiled_job_peaks_within_its_budget_and_where_it_was_predicted(
         assert abs(job.measured_peak_bytes / job.predicted_peak_bytes - 1) <= 0.02
 
 
-def test_a_comparison_that_does_not_fit_is_not_made_and_why_is_said(
+def test_a_comparison_that_does_not_fit_is_skipped_and_the_reason_is_logged(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = room.Room(1 << 10, "what the test says", True)
@@ -224,7 +224,7 @@ def test_a_comparison_that_does_not_fit_is_not_made_and_why_is_said(
         assert "only 1.0 KiB are left (what the test says)" in capsys.readouterr().err
 
 
-def test_a_loss_that_keeps_more_than_was_assumed_gets_another_plan_or_none(
+def test_a_loss_that_keeps_more_than_assumed_gets_another_plan_or_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     expected, end, _ = train(wasteful, steps=10)
@@ -255,7 +255,7 @@ def test_bytes_are_for_the_whole_process(capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize(("budget", "of"), [("50%", 2), ("fit", 1)])
-def test_a_share_of_the_device_and_what_fits_are_budgets_of_compiled_jobs(
+def test_a_percentage_and_fit_are_budgets_of_compiled_jobs(
     budget: str, of: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = 64 << 20  # more than any step of this job needs
@@ -293,7 +293,7 @@ def test_a_gradient_that_differs_in_a_bit_ends_the_plan_and_not_the_training(
     assert same(end, after)
 
 
-def test_a_buffer_that_a_compiled_plan_leaves_otherwise_is_found_and_put_right(
+def test_a_buffer_that_a_compiled_plan_changes_is_found_and_restored(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def run(armed: bool) -> tuple[dict[str, Tensor], CompiledJob | None]:
@@ -341,7 +341,7 @@ class _Off(torch.autograd.Function):
         return grads[0] * 1.000001
 
 
-def test_an_output_that_a_compiled_plan_changes_is_found_though_no_gradient_differs(
+def test_an_output_that_a_compiled_plan_changes_is_found_even_if_no_gradient_differs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class WithLoss(nn.Module):
@@ -449,7 +449,7 @@ def test_a_compiled_language_model_that_is_given_labels_is_planned() -> None:
     assert found == expected
 
 
-def test_what_is_armed_is_taken_out_again() -> None:
+def test_everything_that_was_armed_is_removed() -> None:
     import torch._functorch.config as functorch
 
     before = functorch.joint_custom_pass
@@ -516,7 +516,7 @@ def in_pieces(
     return losses, peaks, job
 
 
-def test_what_an_earlier_job_left_to_the_collector_is_not_in_the_prediction(
+def test_garbage_of_an_earlier_job_is_not_in_the_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     zero_grad, steps = torch.optim.AdamW.zero_grad, iter(range(16))
@@ -542,7 +542,7 @@ def test_what_an_earlier_job_left_to_the_collector_is_not_in_the_prediction(
 
 @pytest.mark.parametrize("share", [0.8, 0.6])
 @pytest.mark.parametrize(("breaks", "tied"), [(1, False), (2, False), (2, True)])
-def test_a_share_is_of_the_whole_job_where_graph_breaks_make_several_graphs(
+def test_a_share_covers_the_whole_job_even_if_graph_breaks_make_several_graphs(
     breaks: int, tied: bool, share: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected, plain, _ = in_pieces(breaks, tied, None)
@@ -581,7 +581,7 @@ def test_gradients_of_several_graphs_under_one_plan_are_checked() -> None:
     assert not job.why
 
 
-def test_a_share_that_no_plan_for_several_graphs_meets_is_said_and_the_job_trains_on(
+def test_a_share_that_no_plan_for_several_graphs_meets_is_logged_and_the_job_trains_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     expected, _, _ = in_pieces(1, False, None)
@@ -771,7 +771,7 @@ def test_a_compiled_model_returns_more_than_its_loss_and_its_report_says_what_wa
     assert "REPRISE" not in capsys.readouterr().err
 
 
-def test_what_cannot_be_watched_trains_on_and_its_report_says_why() -> None:
+def test_a_model_that_cannot_be_watched_trains_on_and_its_report_says_why() -> None:
     model = nn.Linear(2, 2)
     model.weight = nn.Parameter(torch.empty(2, 2, device="meta"))
 
@@ -796,7 +796,7 @@ class Trained(nn.Module):
 
 
 @pytest.mark.parametrize("parts", [1, 2])
-def test_a_model_whose_parts_are_called_is_planned_by_its_one_part_or_told_which_they_are(
+def test_a_model_whose_parts_are_called_is_planned_by_its_only_part_or_its_parts_are_named(
     parts: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(armed: bool) -> tuple[list[str], reprise.Report]:

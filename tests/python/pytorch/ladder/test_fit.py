@@ -21,7 +21,7 @@ def captured(rows: int, kind: type[nn.Module] = nn.GELU) -> CapturedGraph:
     return capture_step(model, lambda: model(x).square().mean().backward())
 
 
-def test_bytes_grow_as_they_did_between_the_two() -> None:
+def test_fitted_bytes_grow_as_between_the_two_captured_sizes() -> None:
     small, large = captured(4), captured(8)
 
     made = fitted([(4, small), (8, large)], 12)
@@ -33,7 +33,7 @@ def test_bytes_grow_as_they_did_between_the_two() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_storage_that_somebody_held_for_longer_in_one_of_them_keeps_nothing_from_being_fitted(
+def test_graphs_are_fitted_even_if_the_program_held_a_storage_longer_in_one_of_them(
     which: int,
 ) -> None:
     graphs = [captured(4), captured(8)]
@@ -47,5 +47,5 @@ def test_a_storage_that_somebody_held_for_longer_in_one_of_them_keeps_nothing_fr
     assert made["required"] == list(graphs[1].required)
 
 
-def test_two_programs_are_not_one() -> None:
+def test_graphs_of_different_programs_are_not_fitted() -> None:
     assert fitted([(4, captured(4)), (8, captured(8, nn.Tanh))], 12) is None

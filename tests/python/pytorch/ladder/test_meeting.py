@@ -27,7 +27,7 @@ def process(rank: int, store: Any) -> Any:
     )
 
 
-def test_what_the_first_rank_found_holds_for_one_that_comes_late(
+def test_the_result_of_the_first_rank_applies_to_a_late_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = distributed.HashStore()
@@ -46,7 +46,7 @@ def test_what_the_first_rank_found_holds_for_one_that_comes_late(
     assert Ranks(process(1, store)).rank == 1
 
 
-def test_a_stage_of_a_pipeline_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_stage_does_not_wait_for_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks.torch, "distributed", process(0, distributed.HashStore()))
     schedule: dict[str, Any] = {"__name__": "torch.distributed.pipelining.schedules"}
     exec("def step(forward):\n    return forward()\n", schedule)

@@ -56,7 +56,7 @@ def _loop(
     return losses, model
 
 
-def test_one_plan_does_for_any_number_of_forwards_each_with_its_backward() -> None:
+def test_one_plan_serves_any_number_of_forwards_each_with_its_backward() -> None:
     agent = LocalAgent()
     counts = [random.Random(2).randint(1, 6) for _ in range(1)] + [3, 3, 1, 5, 2, 6, 4, 1, 3, 7, 2]
 
@@ -75,7 +75,7 @@ def test_one_plan_does_for_any_number_of_forwards_each_with_its_backward() -> No
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
 
 
-def test_a_forward_more_than_captured_runs_as_the_last_one_did() -> None:
+def test_an_additional_forward_runs_as_the_last_captured_one() -> None:
     agent = LocalAgent()
     counts = [2, 2, 2, 2, 2, 1, 2, 3, 4]
 
@@ -90,7 +90,7 @@ def test_a_forward_more_than_captured_runs_as_the_last_one_did() -> None:
     assert (three, four) == (two + last, two + 2 * last)
 
 
-def test_what_a_capture_itself_takes_does_not_count_as_the_peak_of_plain_steps_alike() -> None:
+def test_memory_of_the_capture_itself_does_not_count_in_the_base_peak() -> None:
     measured = Measured("0.5x")
     for peak in (9000, 10000, 10001, 10000):
         measured.plain("input", peak)(1, 1)
@@ -135,7 +135,7 @@ def test_two_kinds_of_step_that_alternate_get_a_plan_each() -> None:
     assert sum(s.get("mismatches", 0) for s in agent.steps[-6:]) == 0
 
 
-def test_the_peak_of_a_captured_step_is_its_own_where_other_programs_have_the_same_input() -> None:
+def test_the_peak_of_a_captured_step_does_not_include_other_programs_with_the_same_input() -> None:
     agent = LocalAgent()
     # The plain steps and the first captured one run three forwards, the next captured one runs one.
     counts = [3] * 5 + [1] * 12
@@ -148,7 +148,7 @@ def test_the_peak_of_a_captured_step_is_its_own_where_other_programs_have_the_sa
     assert len(peaks) == len(set(peaks.values())) > 1
 
 
-def test_a_program_that_never_settles_is_captured_a_few_times_and_given_up(
+def test_a_program_that_never_settles_is_captured_only_a_few_times(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     agent = LocalAgent()

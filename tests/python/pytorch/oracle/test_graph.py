@@ -158,7 +158,7 @@ def test_random_programs_have_the_bytes_and_gradients_that_the_evaluator_says(
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("policy", ["eager", "program"])
-def test_the_planners_evaluator_says_what_the_execution_has(
+def test_the_planners_evaluator_predicts_the_execution_exactly(
     policy: str, meter: Meter, planner: Planner
 ) -> None:
     for number in range(8):
@@ -234,7 +234,9 @@ def moved(schedule: list[int], at: int, to: int) -> list[int]:
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_an_evaluator_that_frees_too_late_or_too_early_is_noticed(late: bool, meter: Meter) -> None:
+def test_an_evaluator_that_frees_too_late_or_too_early_is_detected(
+    late: bool, meter: Meter
+) -> None:
     """Two schedules that differ in the place of one free: executed is one, evaluated the other."""
     rng = random.Random(0)
     for number in range(4):
@@ -273,7 +275,7 @@ def test_a_free_before_the_last_reader_is_refused(meter: Meter) -> None:
         case.run(moved(schedule, at, at - 1), meter)
 
 
-def test_versions_that_are_not_counted_are_noticed(meter: Meter) -> None:
+def test_versions_that_are_not_counted_are_detected(meter: Meter) -> None:
     """Schedules that are valid for a graph in which in-place ops leave no new version."""
     refused = 0
     for number in range(8, 16):
@@ -332,7 +334,7 @@ def test_a_user_can_ask_whether_the_planner_is_right_about_a_model(
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
 
 
-def test_a_step_that_draws_from_a_generator_of_its_own_is_refused() -> None:
+def test_a_step_that_draws_from_its_own_generator_is_refused() -> None:
     generator = torch.Generator()
 
     def step(model: nn.Module) -> Tensor:
@@ -342,7 +344,7 @@ def test_a_step_that_draws_from_a_generator_of_its_own_is_refused() -> None:
         trace(step, nn.Linear(WIDTH, WIDTH))
 
 
-def test_a_step_that_is_no_calls_on_tensors_is_refused() -> None:
+def test_a_step_that_is_not_made_of_tensor_calls_is_refused() -> None:
     def step(model: nn.Module, x: Tensor) -> Tensor:
         return model(x.to_sparse().to_dense() if x.sum() > 100 else x.to_sparse()).sum()  # type: ignore[no-any-return]
 

@@ -48,7 +48,7 @@ def replaced_where_the_old_one_was(weight: Tensor) -> None:
 
 
 @pytest.mark.parametrize("change", [replaced, added_to, taken, replaced_where_the_old_one_was])
-def test_a_gradient_is_known_to_be_another_one(change: Callable[[Tensor], None]) -> None:
+def test_a_gradient_that_was_replaced_is_recognized(change: Callable[[Tensor], None]) -> None:
     model = Model()
     for parameter in (model.one.weight, model.two.weight):
         parameter.grad = torch.ones(3, 3)
@@ -61,7 +61,7 @@ def test_a_gradient_is_known_to_be_another_one(change: Callable[[Tensor], None])
     assert untouched() == [False, True, True, True]
 
 
-def test_a_gradient_where_there_was_none_is_another_one() -> None:
+def test_a_gradient_where_there_was_none_counts_as_replaced() -> None:
     model = Model()
     model.one.weight.grad = torch.ones(3, 3)
     untouched = State(model).gradients()
@@ -71,7 +71,7 @@ def test_a_gradient_where_there_was_none_is_another_one() -> None:
     assert untouched() == [True, True, True, False]
 
 
-def test_a_sparse_gradient_that_was_added_to_is_another_one() -> None:
+def test_a_sparse_gradient_that_was_added_to_counts_as_replaced() -> None:
     model = nn.Embedding(4, 2, sparse=True)
     model(torch.tensor([1])).sum().backward()
     untouched = State(model).gradients()
@@ -96,11 +96,11 @@ def test_no_gradient_is_kept_alive() -> None:
     assert end() is None
 
 
-def test_without_gradients_there_are_none_to_know() -> None:
+def test_without_gradients_none_are_recognized() -> None:
     assert State(Model()).gradients() is None
 
 
-def test_buffers_are_put_back_as_they_were() -> None:
+def test_buffers_are_restored() -> None:
     model = Model()
     before = {name: b.clone() for name, b in model.named_buffers()}
     strides = {name: b.stride() for name, b in model.named_buffers()}
@@ -135,7 +135,7 @@ def another_buffer(model: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [written, large_written, another_parameter, another_buffer])
-def test_what_cannot_be_put_back_is_seen(change: Callable[[Any], None]) -> None:
+def test_state_that_cannot_be_restored_is_detected(change: Callable[[Any], None]) -> None:
     model = Model()
     state = State(model)
     state.take()

@@ -150,7 +150,7 @@ def test_a_step_killed_in_its_forward_shows_the_op_it_was_at_and_what_was_alive(
     assert "WHAT WAS ALIVE" in text
 
 
-def test_a_step_killed_in_its_backward_shows_what_the_plan_ran_again(kill_in: Any) -> None:
+def test_a_step_killed_in_its_backward_shows_what_the_plan_had_replayed(kill_in: Any) -> None:
     shown = kill_in("backward", "planned", 9)
 
     assert (shown["moment"]["step"], shown["moment"]["phase"]) == (9, "PHASE_BACKWARD")
@@ -175,13 +175,13 @@ def test_a_traced_step_is_shown_by_its_records(kill_in: Any, show: Any) -> None:
     assert sum(held["bytes"] for held in shown["moment"]["storages"]) <= live
 
 
-def test_between_two_steps_nothing_was_under_way(kill_in: Any) -> None:
+def test_a_job_killed_between_two_steps_had_no_op_running(kill_in: Any) -> None:
     shown = kill_in("between", "planned", 8)
 
     assert shown["sentence"].startswith("Killed after step 8")
 
 
-def test_a_job_without_a_plan_shows_its_step_and_phase_and_says_what_is_missing(
+def test_a_job_without_a_plan_shows_step_and_phase_and_what_is_missing(
     kill_in: Any,
 ) -> None:
     shown = kill_in("backward", "plain", 4)

@@ -23,7 +23,7 @@ def _removed() -> Any:
     remove_all()
 
 
-def test_the_observer_of_the_allocator_is_told_once_and_until_the_last_session_ends(
+def test_the_allocator_has_one_observer_until_the_last_session_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attached: list[Any] = []
@@ -44,7 +44,7 @@ def test_the_observer_of_the_allocator_is_told_once_and_until_the_last_session_e
     assert told == [(None, 4096)]
 
 
-def test_an_allocator_that_has_no_observers_is_done_without(
+def test_an_allocator_without_observers_is_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def attach(_: Any) -> None:
@@ -61,7 +61,7 @@ def test_an_allocator_that_has_no_observers_is_done_without(
     assert len(told) == 1  # what nobody catches is told all the same
 
 
-def test_the_hook_for_what_nobody_catches_goes_with_the_last_session() -> None:
+def test_the_hook_for_uncaught_errors_is_removed_with_the_last_session() -> None:
     before = sys.excepthook
 
     watch = oom.watch(torch.device("cpu"), lambda error, asked: None)
@@ -80,7 +80,7 @@ def test_the_hook_for_what_nobody_catches_goes_with_the_last_session() -> None:
         ("no room", 0),
     ],
 )
-def test_what_was_asked_for_is_read_from_the_allocators_sentence(text: str, expected: int) -> None:
+def test_the_requested_bytes_are_read_from_the_allocators_message(text: str, expected: int) -> None:
     assert asked_bytes(RuntimeError(text)) == expected
 
 
@@ -105,7 +105,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 7])  # plain, and under a plan
-def test_every_byte_that_is_alive_is_told_and_most_of_it_by_its_maker(
+def test_every_live_byte_is_reported_and_most_of_them_with_their_maker(
     steps: int, scarce: None
 ) -> None:
     agent, model = LocalAgent(), Hungry()
@@ -132,7 +132,7 @@ def test_every_byte_that_is_alive_is_told_and_most_of_it_by_its_maker(
         assert moment["plan_id"] == f"{1:016x}"
 
 
-def test_nothing_is_unpacked_to_find_out() -> None:
+def test_finding_what_filled_the_memory_unpacks_nothing() -> None:
     def refuse(_: Any) -> Tensor:
         raise AssertionError("unpacked")
 

@@ -29,7 +29,7 @@ def _removed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_the_first_backward_is_taken_again_and_no_bit_changes(
+def test_the_first_backward_runs_again_and_no_bit_changes(
     apart: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "room_on", lambda _: Room(1 << 30, "plenty", apart))
@@ -96,7 +96,7 @@ def test_where_it_would_show_the_error_goes_on_and_the_next_step_is_taken_elsewh
     assert "in host memory: memory ran out in the backward (Tried to allocate 2.00 GiB)" in said
 
 
-def test_a_backward_that_comes_near_the_limit_is_given_up_before_it_fails(
+def test_a_backward_near_the_memory_limit_is_abandoned_before_it_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Hungry.times = 0
@@ -126,7 +126,7 @@ def test_a_backward_that_comes_near_the_limit_is_given_up_before_it_fails(
     assert "(its backward comes close to plenty)" in capsys.readouterr().err
 
 
-def test_what_was_let_go_is_not_unpacked_as_if_it_were_there() -> None:
+def test_a_graph_that_a_retry_released_cannot_run_backward_again() -> None:
     model = made()
     arm(model)
     Hungry.times = 1
@@ -137,7 +137,7 @@ def test_what_was_let_go_is_not_unpacked_as_if_it_were_there() -> None:
         loss.backward()
 
 
-def test_gradients_that_are_there_already_are_not_added_twice() -> None:
+def test_existing_gradients_are_not_added_twice() -> None:
     model = made()
     arm(model)
     Hungry.times = 0
@@ -178,7 +178,7 @@ class Halves(nn.Module):
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
-def test_of_several_outputs_of_one_node_those_in_the_loss_count(used: tuple[int, ...]) -> None:
+def test_only_outputs_of_a_node_that_reach_the_loss_count(used: tuple[int, ...]) -> None:
     def gradients(model: nn.Module) -> list[Tensor]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         torch.manual_seed(1)

@@ -106,7 +106,7 @@ def same(found: list[dict[str, str]], expected: list[dict[str, str]]) -> bool:
 
 @pytest.mark.parametrize("batches", [1, 3])
 @pytest.mark.parametrize("again", [0.0, 0.3])
-def test_a_later_backward_is_taken_again_and_no_bit_changes(
+def test_a_later_backward_runs_again_and_no_bit_changes(
     batches: int, again: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = run(made(), batches=batches)
@@ -129,7 +129,7 @@ def test_a_later_backward_is_taken_again_and_no_bit_changes(
 
 
 @pytest.mark.parametrize("fast", [True, False])
-def test_the_failed_graph_is_gone_before_the_forward_runs_again(
+def test_the_failed_graph_is_freed_before_the_forward_runs_again(
     fast: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not fast:
@@ -149,7 +149,7 @@ def test_the_failed_graph_is_gone_before_the_forward_runs_again(
     assert again - before < 4096
 
 
-def test_a_graph_that_was_let_go_is_not_gone_through_again() -> None:
+def test_a_released_graph_cannot_run_backward_again() -> None:
     model = made()
     arm(model, verify_every=0)
     run(model, 6)
@@ -241,7 +241,7 @@ def test_large_gradients_of_outputs_are_kept_once_memory_has_run_out(
     assert said.count("the step runs again under a tighter plan") == 1
 
 
-def test_what_runs_out_twice_is_an_error_and_not_taken_a_third_time(
+def test_a_step_that_runs_out_of_memory_twice_raises(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model, agent = made(), LocalAgent()
@@ -256,7 +256,7 @@ def test_what_runs_out_twice_is_an_error_and_not_taken_a_third_time(
     assert agent.steps[-1]["plan_id"] == 3  # tighter twice
 
 
-def test_a_step_that_takes_little_of_the_memory_is_remembered_once_it_has_run_out(
+def test_the_state_of_a_small_step_is_kept_once_memory_has_run_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(planned_retry, "LITTLE", 1 / 8)
@@ -277,7 +277,7 @@ def test_a_step_that_takes_little_of_the_memory_is_remembered_once_it_has_run_ou
     assert session.planned_retry.costs_ns > 0
 
 
-def test_a_backward_that_hands_its_gradients_out_gives_up() -> None:
+def test_a_backward_that_returns_gradients_is_not_retried() -> None:
     model, agent = made(), LocalAgent()
     arm(model, agent, verify_every=0)
     run(model, 6)
@@ -291,7 +291,7 @@ def test_a_backward_that_hands_its_gradients_out_gives_up() -> None:
     assert agent.steps[-1]["plan_id"] == 2
 
 
-def test_a_forward_that_changes_python_is_not_taken_again(
+def test_a_forward_that_changes_python_state_is_not_retried(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Counts(Model):

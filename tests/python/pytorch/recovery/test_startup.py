@@ -128,7 +128,7 @@ def test_on_the_host_the_first_steps_peak_lower_than_plain_ones() -> None:
     assert session.startup.host.peak_bytes > 0.7 * (base - least)
 
 
-def test_a_plain_first_step_that_runs_out_of_memory_is_taken_in_another_way(
+def test_a_plain_first_step_that_runs_out_of_memory_runs_again_in_another_way(
     expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, model = LocalAgent(), made()
@@ -154,7 +154,7 @@ def test_a_plain_first_step_that_runs_out_of_memory_is_taken_in_another_way(
 
 
 @pytest.mark.parametrize(("apart", "way"), [(True, "in host memory"), (False, "from shapes alone")])
-def test_a_first_step_that_comes_near_the_limit_is_given_up_before_it_fails(
+def test_a_first_step_near_the_memory_limit_is_abandoned_before_it_fails(
     apart: bool,
     way: str,
     expected: Any,
@@ -201,7 +201,9 @@ class Chooses(nn.Module):
         return x.sin() if x.sum().item() > 0 else x.cos()
 
 
-def test_where_shapes_do_not_tell_the_host_helps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_if_shapes_are_not_enough_saved_tensors_go_to_host_memory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     torch.manual_seed(0)
     plain = Chooses()
     expected = train(plain, 4)
@@ -221,7 +223,7 @@ def test_where_shapes_do_not_tell_the_host_helps(capsys: pytest.CaptureFixture[s
         ("faked", "the model has no copy without memory (ValueError: injected)"),
     ],
 )
-def test_a_fault_in_the_plan_from_shapes_is_not_told_as_a_property_of_the_model(
+def test_an_internal_error_in_the_plan_from_shapes_is_not_blamed_on_the_model(
     place: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: Any, **__: Any) -> Any:
@@ -247,7 +249,7 @@ class Unlike(Wide):
         return x if type(x) is Tensor else x.relu()
 
 
-def test_a_step_that_is_not_as_its_shapes_said_goes_on_on_the_host() -> None:
+def test_a_step_that_differs_from_its_predicted_shapes_continues_on_the_host() -> None:
     torch.manual_seed(0)
     expected = train(Unlike(), 6)
     torch.manual_seed(0)
@@ -265,7 +267,9 @@ def test_a_step_that_is_not_as_its_shapes_said_goes_on_on_the_host() -> None:
     assert losses == expected
 
 
-def test_a_refused_budget_leaves_a_job_that_does_not_fit_on_the_host(expected: Any) -> None:
+def test_after_a_refused_budget_a_job_that_does_not_fit_keeps_saved_tensors_on_the_host(
+    expected: Any,
+) -> None:
     agent, model = LocalAgent(), made()
     agent.refuse = "no plan fits"
     session = arm(model, agent, first="host")
@@ -299,7 +303,7 @@ class Strict(LocalAgent):
         return super().poll_plan(graph_id, have)
 
 
-def test_where_no_plan_fits_and_nothing_fits_without_one_the_smallest_plan_is_taken(
+def test_if_neither_a_plan_nor_the_plain_step_fits_the_smallest_plan_is_used(
     expected: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent, model = Strict(700_000), made()  # not ruled out below 600,000, and 1.1^2 of it is enough
@@ -318,7 +322,7 @@ def test_where_no_plan_fits_and_nothing_fits_without_one_the_smallest_plan_is_ta
     )
 
 
-def test_where_there_is_no_room_for_the_smallest_plan_what_would_fit_is_said(
+def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
     expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "room_on", lambda _: Room(1000, "the test's memory", True))

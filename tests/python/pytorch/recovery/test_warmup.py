@@ -49,7 +49,7 @@ def runs_out() -> None:
 
 
 @pytest.mark.parametrize("step", [2, 3])  # 3: in which optimizer and model are captured
-def test_a_later_forward_before_the_plan_is_taken_again_and_no_bit_changes(
+def test_a_later_forward_before_the_plan_runs_again_and_no_bit_changes(
     step: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = run(made())
@@ -72,7 +72,7 @@ def test_a_later_forward_before_the_plan_is_taken_again_and_no_bit_changes(
     assert f"step {step} and the next steps keep their saved tensors in host memory" in said
 
 
-def test_a_second_backward_is_taken_again_and_no_bit_changes() -> None:
+def test_a_second_backward_runs_again_and_no_bit_changes() -> None:
     expected = run(made())
     model = made()
     session = arm(model, warmup=3)
@@ -85,7 +85,7 @@ def test_a_second_backward_is_taken_again_and_no_bit_changes() -> None:
     assert session.measured.plain_steps == 1
 
 
-def test_a_step_that_cannot_be_taken_again_is_an_error_and_the_next_one_is_not_plain(
+def test_a_step_that_cannot_run_again_raises_and_the_next_one_is_not_plain(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     plain = made()
@@ -125,7 +125,7 @@ def test_a_second_step_that_does_not_fit_is_not_tried_plainly(
     assert "and the test's memory has less left" in capsys.readouterr().err
 
 
-def test_memory_that_malloc_keeps_is_no_reason_to_go_elsewhere(
+def test_memory_that_malloc_keeps_does_not_send_saved_tensors_to_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rooms = iter([1 << 30])  # the process does not give back what its first step has freed
@@ -138,7 +138,7 @@ def test_memory_that_malloc_keeps_is_no_reason_to_go_elsewhere(
     assert session.startup.host is None
 
 
-def test_the_job_is_known_to_have_run_out_until_it_has_a_plan() -> None:
+def test_a_job_that_ran_out_of_memory_is_remembered_until_it_has_a_plan() -> None:
     model = made()
     arm(model)
     model.last.register_forward_hook(lambda m, i, o: None)
@@ -148,7 +148,7 @@ def test_the_job_is_known_to_have_run_out_until_it_has_a_plan() -> None:
     assert Notes(model, CPU)._read().get("out_of_memory") is None  # a step was taken on the host
 
 
-def test_running_out_in_the_loss_makes_the_next_step_tighter_and_is_said(
+def test_running_out_of_memory_in_the_loss_tightens_the_next_plan_and_is_logged(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, agent = made(), LocalAgent()

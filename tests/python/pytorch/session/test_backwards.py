@@ -19,7 +19,7 @@ from reprise.torch.ladder.stage import Stage
 pytestmark = pytest.mark.usefixtures("removed")
 
 
-def test_several_backward_calls_through_one_graph_are_equal_and_said_once() -> None:
+def test_several_backwards_through_one_graph_give_equal_gradients_and_are_logged_once() -> None:
     agent = LocalAgent()
 
     def loop(armed: bool) -> list[str]:
@@ -80,7 +80,7 @@ class Checkpoints(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpoints_of_the_program_stay_what_they_are(reentrant: bool) -> None:
+def test_checkpoints_of_the_program_are_kept(reentrant: bool) -> None:
     agent = LocalAgent()
 
     def loop(armed: bool) -> list[str]:
@@ -129,7 +129,7 @@ def test_saved_tensor_hooks_inside_the_model_keep_their_tensors() -> None:
     assert sessions[0].stage is Stage.PLANNED
 
 
-def test_an_exception_in_the_backward_does_not_spoil_the_next_steps() -> None:
+def test_an_exception_in_the_backward_does_not_affect_later_steps() -> None:
     agent = LocalAgent()
 
     class Trap(torch.autograd.Function):

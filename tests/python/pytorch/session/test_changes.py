@@ -16,7 +16,7 @@ from reprise.torch.ladder.stage import Stage
 pytestmark = pytest.mark.usefixtures("removed")
 
 
-def test_a_model_that_changes_its_type_trains_on_to_the_bit() -> None:
+def test_a_model_that_changes_its_data_type_trains_bit_for_bit_the_same() -> None:
     def loop(armed: bool) -> list[str]:
         model = deep()
         if armed:
@@ -57,7 +57,7 @@ def test_a_new_head_is_trained_and_captured() -> None:
     assert agent.steps[-1]["mismatches"] == 0
 
 
-def test_hidden_states_the_program_keeps_are_there_and_right() -> None:
+def test_hidden_states_that_the_program_keeps_are_correct() -> None:
     class Keeping(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -110,7 +110,7 @@ def test_tensor_subclasses_pass_through() -> None:
 
 
 @pytest.mark.parametrize("first", ["armed", "compiled"])
-def test_a_compiled_model_trains_on_and_is_left_alone(first: str) -> None:
+def test_a_compiled_model_trains_on_unchanged(first: str) -> None:
     def loop(armed: bool) -> list[str]:
         torch._dynamo.reset()
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
@@ -133,7 +133,7 @@ def test_a_compiled_model_trains_on_and_is_left_alone(first: str) -> None:
 
 
 @pytest.mark.usefixtures("half")
-def test_a_storage_that_is_read_as_another_type_stays_and_no_bit_changes() -> None:
+def test_a_storage_that_is_read_as_another_type_is_kept_and_no_bit_changes() -> None:
     class Turned(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -53,7 +53,7 @@ def test_a_step_of_another_data_type_waits_for_a_plan_of_its_own() -> None:
         assert sessions[0].measured.over_budget_steps == 0
 
 
-def test_parameters_of_another_type_and_another_autocast_are_other_kinds_of_step() -> None:
+def test_another_parameter_type_or_autocast_is_another_kind_of_step() -> None:
     agent = Unhurried()
 
     def loop(armed: bool) -> list[str]:
@@ -75,7 +75,7 @@ def test_parameters_of_another_type_and_another_autocast_are_other_kinds_of_step
     assert [s.get("plan_id", 0) for s in agent.steps] == [0, 0, 0, 1, 1, 0, 2, 2, 0, 3, 3]
 
 
-def test_an_input_that_is_longer_and_thinner_is_not_covered() -> None:
+def test_a_longer_and_narrower_input_is_not_covered() -> None:
     def key(*shape: int) -> Key:
         return key_of((torch.empty(shape),), {})
 
@@ -85,7 +85,7 @@ def test_an_input_that_is_longer_and_thinner_is_not_covered() -> None:
     assert not key_of((torch.empty(4, 8).double(),), {}).within(key(4, 8))
 
 
-def test_what_no_plan_covers_runs_under_the_largest_and_is_said_when_it_peaks_above(
+def test_a_step_that_no_plan_covers_runs_under_the_largest_and_is_logged_if_it_exceeds_the_budget(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Once(LocalAgent):
@@ -116,7 +116,7 @@ def test_what_no_plan_covers_runs_under_the_largest_and_is_said_when_it_peaks_ab
 
 
 @pytest.mark.parametrize("budget", ["0.5x", "1GiB"])
-def test_what_is_alive_beside_the_job_takes_from_bytes_and_not_from_a_share(
+def test_other_live_tensors_reduce_a_budget_in_bytes_but_not_a_share(
     budget: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent, beside = Unhurried(), []
@@ -174,7 +174,7 @@ def test_a_step_whose_loss_has_grown_is_captured_again_once() -> None:
     assert sessions[0].measured.over_budget_steps <= 1
 
 
-def test_a_check_of_one_model_is_in_no_peak_of_another() -> None:
+def test_a_check_of_one_model_does_not_count_in_the_peak_of_another() -> None:
     agent = LocalAgent()
     first, second = deep(), deep(256)
     arm(first, agent), arm(second, agent, verify_every=1)
@@ -200,7 +200,7 @@ def test_a_check_of_one_model_is_in_no_peak_of_another() -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after the first"])
 @pytest.mark.usefixtures("half")
-def test_what_two_backwards_of_one_graph_need_is_made_again_for_each(late: bool) -> None:
+def test_tensors_that_two_backwards_of_one_graph_need_are_recomputed_for_each(late: bool) -> None:
     agent = LocalAgent(again=1.0, late=late)
     made = nn.Sequential(deep(128), deep(128))
 
@@ -239,7 +239,9 @@ def test_what_two_backwards_of_one_graph_need_is_made_again_for_each(late: bool)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "after the first"])
-def test_a_backward_more_or_less_than_captured_is_equal_and_counted(late: bool) -> None:
+def test_more_or_fewer_backwards_than_captured_give_equal_gradients_and_are_counted(
+    late: bool,
+) -> None:
     agent = LocalAgent(again=1.0, late=late)
 
     def loop(armed: bool) -> list[str]:
@@ -265,7 +267,7 @@ def test_a_backward_more_or_less_than_captured_is_equal_and_counted(late: bool) 
     assert sum(step["recomputed"] > 0 for step in agent.steps) > 3
 
 
-def test_what_the_backward_of_a_backward_holds_is_never_made_again() -> None:
+def test_tensors_that_a_double_backward_holds_are_never_recomputed() -> None:
     agent = LocalAgent(again=1.0)
 
     def loop(armed: bool) -> list[str]:
@@ -338,7 +340,7 @@ class OnTheSide(nn.Module):
         return self.last(h.cos() + aside)
 
 
-def test_what_is_on_a_side_stream_stays_and_the_rest_is_planned() -> None:
+def test_tensors_of_a_side_stream_are_kept_and_the_rest_is_planned() -> None:
     agent = LocalAgent()
 
     def loop(armed: bool) -> list[str]:

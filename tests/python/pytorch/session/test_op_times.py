@@ -74,7 +74,9 @@ def test_every_op_of_the_forward_is_timed_and_training_stays_as_it_was() -> None
         ({"budget": None}, "nothing is planned"),
     ],
 )
-def test_nothing_is_timed_where(options: dict[str, Any], why: str) -> None:
+def test_ops_are_not_timed_if_it_is_useless_or_impossible(
+    options: dict[str, Any], why: str
+) -> None:
     model = net()
     session = arm(model, **options)
 
@@ -102,7 +104,7 @@ def convolutions() -> tuple[Session, CapturedStep, list[CapturedOp]]:
     return session, step, ops
 
 
-def test_an_op_takes_what_it_took_in_a_plain_step_at_the_speed_of_the_machine() -> None:
+def test_op_times_are_those_of_a_plain_step_scaled_to_the_speed_of_the_machine() -> None:
     session, step, ops = convolutions()
     step.stretched = 2.0
     expected = range(100, 100 + len(ops))
@@ -113,7 +115,7 @@ def test_an_op_takes_what_it_took_in_a_plain_step_at_the_speed_of_the_machine() 
     assert [op.again_ns for op in ops] == [50 * 2 * ns // 1000 for ns in expected]
 
 
-def test_other_shapes_are_scaled_as_ops_of_the_name_were_on_the_whole() -> None:
+def test_times_of_new_shapes_are_scaled_by_the_total_of_ops_with_their_name() -> None:
     session, step, ops = convolutions()
     times = times_of(session, convolution=[200, 400] + [300] * (len(ops) - 2))
     times.apply(step, session.step.key)
@@ -125,7 +127,7 @@ def test_other_shapes_are_scaled_as_ops_of_the_name_were_on_the_whole() -> None:
     assert [op.time_ns for op in ops] == [300 * (n + 1) for n in range(len(ops))]
 
 
-def test_a_name_that_is_called_more_often_than_in_the_timed_step_stays_as_captured() -> None:
+def test_an_op_called_more_often_than_in_the_timed_step_keeps_its_captured_time() -> None:
     session, step, ops = convolutions()
 
     times_of(session, convolution=[1]).apply(step, session.step.key)
@@ -133,7 +135,7 @@ def test_a_name_that_is_called_more_often_than_in_the_timed_step_stays_as_captur
     assert {op.time_ns for op in ops} == {1000}
 
 
-def test_an_op_is_never_found_slower_than_the_capture_did() -> None:
+def test_an_op_time_is_never_larger_than_in_the_capture() -> None:
     session, step, ops = convolutions()
 
     times_of(session, convolution=[10**12] * len(ops)).apply(step, session.step.key)
@@ -141,7 +143,7 @@ def test_an_op_is_never_found_slower_than_the_capture_did() -> None:
     assert {op.time_ns for op in ops} == {1000}
 
 
-def test_of_several_timed_steps_the_least_counts() -> None:
+def test_the_fastest_of_several_timed_steps_counts() -> None:
     model = net()
     session = arm(model, warmup=4)
     train(model, 3)
@@ -169,7 +171,7 @@ class Failing(nn.Module):
         return out
 
 
-def test_a_forward_that_fails_leaves_no_clock_running() -> None:
+def test_a_failed_forward_leaves_no_clock_running() -> None:
     model = Failing()
     session = arm(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -47,14 +47,14 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("fit", str(75 * MIB)),
     ],
 )
-def test_a_budget_leaves_what_the_allocator_takes_beyond(
+def test_a_budget_leaves_room_for_the_allocators_overhead(
     budget: str, expected: str, session: Any
 ) -> None:
     assert request.within_device(session, MESSAGE, budget) == expected
     assert len(session.said) == (budget != expected)
 
 
-def test_what_is_asked_for_instead_is_said_with_its_reason(session: Any) -> None:
+def test_the_budget_that_is_requested_instead_is_logged_with_its_reason(session: Any) -> None:
     request.within_device(session, MESSAGE, "80MiB")
 
     assert session.said == [
@@ -63,7 +63,7 @@ def test_what_is_asked_for_instead_is_said_with_its_reason(session: Any) -> None
     ]
 
 
-def test_on_a_host_a_budget_is_asked_for_as_it_is(session: Any) -> None:
+def test_on_a_host_the_full_budget_is_requested(session: Any) -> None:
     session.device = torch.device("cpu")
 
     assert request.within_device(session, MESSAGE, "80MiB") == "80MiB"
@@ -77,7 +77,7 @@ def test_on_a_host_a_budget_is_asked_for_as_it_is(session: Any) -> None:
         ("cpu", request.KERNELS, 2 * 900),  # nothing is launched
     ],
 )
-def test_the_launch_of_a_replay_is_in_what_the_planner_is_told_where_op_times_lack_it(
+def test_the_planner_is_told_launch_costs_that_op_times_do_not_include(
     device: str, cupti: int, replay_ns: int, session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request, "launches", lambda _: Launches(call_ns=6_000, awaited_ns=10_000))

@@ -50,7 +50,7 @@ def test_a_module_whose_forward_the_loop_never_calls_is_named(
     assert "Call reprise.auto with each of them" in said
 
 
-def test_a_loop_without_an_optimizer_is_told_what_is_missing(
+def test_a_loop_without_an_optimizer_logs_what_is_missing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = Part()
@@ -63,7 +63,7 @@ def test_a_loop_without_an_optimizer_is_told_what_is_missing(
     assert said.count("64 forwards, and no optimizer of torch.optim has stepped") == 1
 
 
-def test_a_collector_that_is_gone_is_said_although_nothing_was_asked(
+def test_a_lost_collector_is_reported_even_if_no_plan_was_requested(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model, agent = Part(), LocalAgent()
@@ -93,7 +93,7 @@ def test_steps_before_the_plan_are_counted_against_the_budget(
 
 
 @pytest.mark.parametrize("threshold", ["", "1000000"])
-def test_a_job_that_peaked_high_before_its_plan_is_told_what_its_process_keeps(
+def test_a_job_that_peaked_high_before_its_plan_logs_what_its_process_keeps(
     threshold: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(unplanned, "MUCH", 1000)
@@ -111,7 +111,7 @@ def test_a_job_that_peaked_high_before_its_plan_is_told_what_its_process_keeps(
     assert said.count("REPRISE_FIRST=shapes plans the first step, too") == (not threshold)
 
 
-def test_a_job_that_is_refused_is_told_that_it_runs_over_its_budget(
+def test_a_refused_job_logs_that_it_runs_above_its_budget(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model, agent = Part(), LocalAgent()
@@ -126,7 +126,7 @@ def test_a_job_that_is_refused_is_told_that_it_runs_over_its_budget(
     assert api.report(model).unplanned_over_budget_steps == 7
 
 
-def test_a_refusal_is_tried_again_when_the_step_has_changed_and_not_before(
+def test_after_a_refusal_a_plan_is_requested_again_only_when_the_step_has_changed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model, agent = Part(), LocalAgent()
@@ -146,7 +146,7 @@ def test_a_refusal_is_tried_again_when_the_step_has_changed_and_not_before(
     assert len(agent.graphs) == 2
 
 
-def test_a_share_that_is_refused_for_one_input_is_asked_for_with_the_larger_ones() -> None:
+def test_a_share_that_is_refused_for_one_input_is_requested_for_larger_ones() -> None:
     model, agent = Part(), RefusesTheFirst()
     session = arm(model, agent)
     sizes = (100, 100, 100, 600, 1200)
@@ -168,7 +168,7 @@ class RefusesTheFirst(LocalAgent):
         return super().poll_plan(graph_id, have)
 
 
-def test_a_step_that_never_settles_is_not_captured_for_ever() -> None:
+def test_a_step_that_never_settles_is_not_captured_again_and_again() -> None:
     model, agent = Part(), LocalAgent()
     agent.refuse = "Nothing fits in 1000 B: op 17 needs at least 2000 B."
     arm(model, agent)

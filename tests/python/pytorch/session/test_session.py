@@ -62,7 +62,7 @@ class Halves(nn.Module):
         return self.layers(x).chunk(2, 1)  # type: ignore[no-any-return]
 
 
-def test_a_checked_step_goes_on_where_one_of_the_outputs_gets_no_gradient() -> None:
+def test_a_checked_step_goes_on_if_an_output_gets_no_gradient() -> None:
     torch.manual_seed(0)
     model = Halves()
     agent = LocalAgent()
@@ -79,7 +79,7 @@ def test_a_checked_step_goes_on_where_one_of_the_outputs_gets_no_gradient() -> N
     assert all(c["differing"] == 0 for c in agent.checks)
 
 
-def test_losses_under_a_plan_are_those_without() -> None:
+def test_losses_under_a_plan_equal_those_without() -> None:
     expected = train(made(), 10)
     model = made()
     agent = LocalAgent()
@@ -129,7 +129,7 @@ def test_evaluation_and_no_grad_are_not_steps() -> None:
     assert agent.steps == []
 
 
-def test_removed_hooks_leave_the_model_as_it_was() -> None:
+def test_removing_the_hooks_restores_the_model() -> None:
     model = made()
     before = {n: dict(vars(m)) for n, m in model.named_modules()}
     keys = {n: set(v) for n, v in before.items()}
@@ -169,7 +169,7 @@ def test_copies_and_pickles_of_an_armed_model_are_plain() -> None:
     assert unpickled(x).shape == x.shape
 
 
-def test_a_refused_budget_is_said_and_training_goes_on(
+def test_a_refused_budget_is_logged_and_training_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     expected = train(made(), 6)
@@ -188,7 +188,7 @@ def test_a_refused_budget_is_said_and_training_goes_on(
     assert report.startswith(f"{agent.refuse} 6 steps ran without a plan, at up to ")
 
 
-def test_no_plan_in_time_is_one_line_and_it_is_taken_when_it_comes(
+def test_a_late_plan_is_logged_in_one_line_and_applied_when_it_arrives(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Late(LocalAgent):
@@ -250,7 +250,7 @@ def test_a_step_that_changed_for_good_is_captured_again() -> None:
     assert [s["mismatches"] for s in kept] == [1, 1, 1]
 
 
-def test_a_check_puts_generators_and_buffers_back() -> None:
+def test_a_check_restores_generators_and_buffers() -> None:
     expected_model, model = ConvNet(), ConvNet()
     model.load_state_dict(expected_model.state_dict())
     train(expected_model, 7, shape=(4, 3, 8, 8))
@@ -285,7 +285,7 @@ def test_a_step_that_raises_does_not_stop_the_next_ones() -> None:
     assert agent.steps[-1]["mismatches"] == 0
 
 
-def test_hooks_around_the_model_are_respected() -> None:
+def test_hooks_of_the_program_around_the_model_are_respected() -> None:
     model = made()
     agent = LocalAgent()
     arm(model, agent)
@@ -331,7 +331,7 @@ def test_without_a_budget_one_step_is_captured_for_the_page_and_none_is_planned(
 
 
 @pytest.mark.parametrize("why", ["left out", "several threads"])
-def test_a_watched_job_that_is_not_captured_trains_on(
+def test_a_job_without_a_budget_that_cannot_be_captured_trains_on(
     why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made()
@@ -349,7 +349,7 @@ def test_a_watched_job_that_is_not_captured_trains_on(
     assert len(agent.steps) == 9
 
 
-def test_disabled_means_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disabled_reprise_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REPRISE_DISABLE", "1")
     model = made()
 
@@ -376,7 +376,7 @@ def test_an_armed_model_dies_with_its_last_user() -> None:
     assert watch() is None
 
 
-def test_a_forward_that_is_captured_into_a_graph_is_passed_over_and_said_once(
+def test_a_forward_that_a_cuda_graph_captures_is_skipped_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     captures = [False]

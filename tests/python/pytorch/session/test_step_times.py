@@ -53,7 +53,7 @@ def device(monkeypatch):
     return made
 
 
-def test_steps_on_a_gpu_are_told_in_order_once_it_has_passed_them_and_nobody_waits(device):
+def test_steps_on_a_gpu_are_reported_in_order_without_waiting(device):
     times, told = StepTimes(torch.device("cuda:0")), []
 
     for number in range(3):
@@ -74,7 +74,7 @@ def test_steps_on_a_gpu_are_told_in_order_once_it_has_passed_them_and_nobody_wai
     assert told[1] == (1, 1_500_000, 1_500_000)
 
 
-def test_a_gpu_that_is_far_behind_is_waited_for_before_memory_fills_with_events(device):
+def test_the_host_waits_for_a_gpu_that_is_too_far_behind(device):
     times = StepTimes(torch.device("cuda:0"))
 
     for _ in range(MOST_UNREAD + 1):
@@ -85,7 +85,7 @@ def test_a_gpu_that_is_far_behind_is_waited_for_before_memory_fills_with_events(
     assert device.waited == 1
 
 
-def test_a_step_on_the_host_is_told_at_once_without_what_was_not_its_own():
+def test_a_step_on_the_host_is_reported_at_once_without_time_that_was_not_its_own():
     times, told = StepTimes(torch.device("cpu")), []
 
     times.begin()
@@ -114,7 +114,7 @@ def test_memory_that_only_the_first_step_of_a_shape_takes_is_not_in_the_base():
     assert measured.base("b") == (800, 50)
 
 
-def test_a_time_that_comes_after_a_new_plan_is_that_of_the_old_one():
+def test_a_step_time_that_arrives_after_a_new_plan_belongs_to_the_old_one():
     measured = Measured("0.5x")
     late = measured.planned(1, 100, 200, representative=True, covered=True)
 

@@ -117,7 +117,7 @@ def test_two_models_that_train_each_other_are_both_planned() -> None:
     assert all(s.measured.failed_checks == 0 for s in sessions)
 
 
-def test_a_part_of_an_armed_model_that_is_armed_too_stands_aside() -> None:
+def test_a_part_of_an_armed_model_that_is_armed_too_is_not_planned() -> None:
     def loop(armed: bool) -> list[str]:
         model = nn.Sequential(deep(), deep())
         if armed:
@@ -159,7 +159,7 @@ def test_gradients_are_accumulated_over_any_number_of_batches() -> None:
     assert all(c["differing"] == 0 and c["checked"] for c in agent.checks)
 
 
-def test_a_batch_that_is_cut_short_runs_under_the_plan_of_a_full_one() -> None:
+def test_a_shorter_batch_runs_under_the_plan_of_a_full_one() -> None:
     agent = LocalAgent()
 
     def loop(armed: bool) -> list[str]:
@@ -216,7 +216,7 @@ def test_a_fitted_rung_predicts_the_peak_of_a_size_never_captured() -> None:
         assert abs(measured / rung.plan.peak_bytes - 1) < 0.02
 
 
-def test_two_ways_through_a_model_have_a_plan_each() -> None:
+def test_two_paths_through_a_model_have_a_plan_each() -> None:
     agent = LocalAgent()
 
     def loop(armed: bool) -> list[str]:
@@ -250,7 +250,7 @@ class ManyFaced(nn.Module):
         return (y.exp().cos(), y.cos().tanh().sin(), y.tanh())[self.way]
 
 
-def test_three_ways_in_turn_have_a_plan_each() -> None:
+def test_three_alternating_paths_have_a_plan_each() -> None:
     agent = LocalAgent()
 
     def loop(armed: bool) -> list[str]:
@@ -271,7 +271,7 @@ def test_three_ways_in_turn_have_a_plan_each() -> None:
     assert {s["plan_id"] for s in agent.steps[-6:]} == {1, 2, 3}
 
 
-def test_a_program_that_is_never_the_same_is_given_up_and_said(
+def test_a_program_that_never_repeats_a_step_is_not_planned_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Restless(nn.Module):

@@ -16,7 +16,7 @@ from reprise.torch.tape.tape import Tape
 
 
 @pytest.mark.parametrize("bursts", [0, 1, 5])
-def test_what_is_timed_runs_as_its_program_is_written_by_hand(bursts: int) -> None:
+def test_handwritten_programs_of_the_measurement_run_as_planned(bursts: int) -> None:
     cold = costs._ColdCaches(4096)
     job = costs._Saves(5, bursts)
     program = job.program(cold)
@@ -50,7 +50,7 @@ def test_measuring_leaves_no_trace() -> None:
     assert torch._C._len_torch_dispatch_stack() == 0
 
 
-def test_a_plan_that_gives_nothing_up_costs_nothing() -> None:
+def test_a_plan_that_discards_nothing_costs_nothing() -> None:
     armed = costs._Saves(4, 4).program(costs._ColdCaches(4096))
     idle = replace(armed, replays=0)
 
@@ -118,7 +118,7 @@ def test_costs_are_measured_once_per_machine_and_kept_on_disk(
     assert measured == [4096, 8192, 4096, 8192]
 
 
-def test_a_cache_that_cannot_be_written_costs_a_measurement(
+def test_a_cache_that_cannot_be_written_only_costs_another_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -35,12 +35,12 @@ def step(kernel_ns: int, ops: int = 100) -> CapturedStep:
         (2_000, 0, 0),  # not known
     ],
 )
-def test_a_launch_costs_as_much_as_the_device_waits_for_launches(
+def test_the_cost_of_a_launch_grows_with_the_time_the_device_waits_for_launches(
     kernel_ns: int, plain_ns: int, expected: int
 ) -> None:
     assert launch_ns(step(kernel_ns), plain_ns, MEASURED) == expected
 
 
-def test_where_nothing_is_launched_an_ops_time_has_its_call_in_it() -> None:
+def test_without_launches_an_op_time_includes_its_call() -> None:
     assert launches(torch.device("cpu")) == Launches(0, 0)
     assert launch_ns(step(2_000), 600_000, launches(torch.device("cpu"))) == 0

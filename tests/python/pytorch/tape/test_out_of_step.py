@@ -51,7 +51,7 @@ class Switching(nn.Module):
 
 
 @pytest.mark.parametrize("way", [1, 2, 3])
-def test_another_way_through_the_model_keeps_everything_and_is_counted(way: int) -> None:
+def test_a_different_path_through_the_model_keeps_everything_and_is_counted(way: int) -> None:
     made = job(Switching())
     graph = prepared(made)
     schedule = plan(graph)
@@ -128,7 +128,7 @@ def test_gradients_of_gradients_are_equal() -> None:
     assert torch.equal(expected, double(out))
 
 
-def test_backward_in_another_order_is_equal() -> None:
+def test_a_backward_in_another_order_gives_equal_gradients() -> None:
     made = job(RandomNet(6))
     graph = prepared(made)
     state = copy.deepcopy(made.model.state_dict())
@@ -209,7 +209,7 @@ def test_a_forward_whose_backward_never_comes_leaves_no_hook_behind() -> None:
     assert torch.autograd._engine_run_backward is engine  # type: ignore[attr-defined]
 
 
-def test_where_writes_cannot_be_watched_a_stale_input_is_never_replayed(
+def test_if_writes_cannot_be_watched_a_modified_input_is_never_replayed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = job(Leaky())
@@ -326,7 +326,7 @@ def test_autocast_is_off_while_calls_are_replayed() -> None:
     assert different(expected, made.state()) == []
 
 
-def test_a_chain_of_thousands_is_no_recursion() -> None:
+def test_a_chain_of_thousands_of_calls_does_not_recurse() -> None:
     made = job(Chain(3000), 4)
     graph = prepared(made)
     expected = plain_step(made, 1, step=False)

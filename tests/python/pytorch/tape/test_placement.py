@@ -80,7 +80,7 @@ def stands_where_the_tape_runs(graph: CapturedGraph, placed: Placed) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_replays_between_two_unpacks_are_moved_and_nothing_else_changes(seed: int) -> None:
+def test_only_replays_between_two_unpacks_are_moved(seed: int) -> None:
     made = job(
         ConvNet() if seed % 3 == 0 else RandomNet(seed), *((4, 3, 8, 8), (6, 8))[seed % 3 > 0]
     )
@@ -115,7 +115,7 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_peak_of_what_was_placed_is_the_measured_one(seed: int) -> None:
+def test_the_peak_after_placement_is_the_measured_one(seed: int) -> None:
     made = job(Branches(), 512, 64)
     plain_step(made, 0)
     plain_step(made, 1)
@@ -144,7 +144,7 @@ def op(phase: int, **what: Any) -> CapturedOp:
     return made
 
 
-def test_a_stretch_above_the_limit_runs_early_where_that_peaks_lower() -> None:
+def test_ops_above_the_limit_run_early_if_that_lowers_the_peak() -> None:
     # u1 unpacks a (100 bytes), u2 unpacks s (8 bytes, made of a); sum in between needs 100 bytes of
     # workspace. Late, a waits through sum to make s: 200. Early, s does: 108.
     a, s = (CapturedStorage(size, 0, prior=False, release=3) for size in (100, 8))
@@ -192,7 +192,7 @@ class Choosing(nn.Module):
         return x.index_add(0, rows, self.outer(self.inner(x[rows]).relu()))
 
 
-def test_what_the_data_chooses_is_planned_larger_than_it_was_seen() -> None:
+def test_sizes_that_depend_on_data_are_planned_larger_than_captured() -> None:
     made = job(Choosing(), 400, 16)
     graph = captured(made, start_meter())
     rows = int((made.inputs[0][:, 0] > 0).sum())
@@ -207,7 +207,7 @@ def test_what_the_data_chooses_is_planned_larger_than_it_was_seen() -> None:
     assert kinds["aten.index.Tensor"] == "PURE"
 
 
-def test_two_deviations_of_the_rows_are_expected() -> None:
+def test_two_standard_deviations_more_rows_are_expected() -> None:
     # 100 of 400: sqrt(100 * 0.75) = 8.66 rows, twice that is 18.
     mask = torch.arange(400) % 4 == 0
     chosen = chosen_by(torch.ops.aten.nonzero.default, (mask,), torch.nonzero(mask))

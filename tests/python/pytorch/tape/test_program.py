@@ -33,7 +33,7 @@ def op_of(graph: CapturedGraph, name: str) -> int:
     return next(i for i, op in enumerate(graph.message()["ops"]) if op["name"] == name)
 
 
-def test_the_base_order_gives_nothing_up(graph: CapturedGraph, base: list[int]) -> None:
+def test_the_base_order_discards_nothing(graph: CapturedGraph, base: list[int]) -> None:
     program = compile_plan(graph, base)
 
     assert program.dropped == 0
@@ -46,7 +46,7 @@ def test_a_plan_that_ends_early_is_refused(graph: CapturedGraph, base: list[int]
         compile_plan(graph, base[: len(base) // 2])
 
 
-def test_a_plan_out_of_order_is_refused(graph: CapturedGraph, base: list[int]) -> None:
+def test_a_plan_that_is_out_of_order_is_refused(graph: CapturedGraph, base: list[int]) -> None:
     execs = [e for e in base if e >= 0]
     execs[3], execs[4] = execs[4], execs[3]
 
@@ -78,7 +78,9 @@ def test_a_recompute_in_the_forward_is_refused() -> None:
         compile_plan(graph, [*execs[: sine + 1], sine, *execs[sine + 1 :]])
 
 
-def test_a_dropped_input_is_noticed(graph: CapturedGraph, base: list[int]) -> None:
+def test_a_plan_that_frees_an_input_too_early_is_rejected(
+    graph: CapturedGraph, base: list[int]
+) -> None:
     at = at_backward(graph, base)
     freed_later = next(-e - 1 for e in base[at:] if e < 0)
 

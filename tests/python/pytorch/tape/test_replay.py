@@ -93,14 +93,14 @@ def case() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("seed", range(0, 60, 10))
-def test_runs_that_lead_to_nothing_take_nothing_from_those_that_do(case: Case, seed: int) -> None:
+def test_replays_whose_results_are_not_used_do_not_affect_the_others(case: Case, seed: int) -> None:
     for number in range(seed, seed + 10):
         counts = case.run(compile_plan(case.graph, case.plan(number)))
 
         assert (counts.mismatches, counts.on_demand) == (0, 0), f"plan {number}"
 
 
-def test_a_run_that_leads_to_nothing_is_left_out(case: Case) -> None:
+def test_a_replay_whose_result_is_not_used_is_left_out(case: Case) -> None:
     message = case.graph.message()
     schedule = referee.random_plan(message, 3, 1.0, 0.3)
     wasteful = referee.wasteful_plan(message, schedule, 3, 0.6)
@@ -209,7 +209,7 @@ def asks_for_saved_tensors(loss: Tensor, rng: random.Random) -> None:
         node.register_prehook(asks(rng.choice(nodes)))
 
 
-def test_a_backward_that_leaves_the_order_anywhere_is_equal(case: Case) -> None:
+def test_a_backward_in_another_order_from_any_point_gives_equal_gradients(case: Case) -> None:
     left = 0
     for seed in range(16):
         rng = random.Random(seed)
@@ -251,7 +251,7 @@ class Square(nn.Module):
         return Twice.apply(self.linear(x).sin()).exp()  # type: ignore[no-any-return]
 
 
-def test_a_node_that_asks_twice_gets_the_same_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_unpacks_twice_gets_the_same_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     made = job(Square())
     plain_step(made, 0)
     graph = captured(made, start_meter())
@@ -280,7 +280,7 @@ class Halves(nn.Module):
         return (left * right).exp()
 
 
-def test_a_storage_half_written_when_the_plan_is_left_is_kept() -> None:
+def test_a_storage_that_is_half_written_when_the_step_leaves_its_plan_is_kept() -> None:
     made = job(Halves())
     plain_step(made, 0)
     graph = captured(made, start_meter())

@@ -103,7 +103,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("make", [Gates, Recurrent])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_the_zoo_found_is_replayed_to_the_bit(make: Any, seed: int) -> None:
+def test_models_that_once_failed_in_the_zoo_run_bit_for_bit(make: Any, seed: int) -> None:
     made = job(make(), 5, 3, WIDTH) if make is Recurrent else job(make())
     graph = prepared(made)
     expected = plain_step(made, seed, step=False)
@@ -128,7 +128,7 @@ def test_what_the_zoo_found_is_replayed_to_the_bit(make: Any, seed: int) -> None
     ],
     ids=["convolutions", "checkpointed", "custom function", "chain"],
 )
-def test_equal_gradients_and_the_predicted_peak(make: Any, unseen: int) -> None:
+def test_planned_steps_have_equal_gradients_and_the_predicted_peak(make: Any, unseen: int) -> None:
     made = make()
     graph = prepared(made)
     meter = start_meter()
@@ -150,7 +150,7 @@ def test_equal_gradients_and_the_predicted_peak(make: Any, unseen: int) -> None:
         assert peak - shift <= predicted + 128 + unseen
 
 
-def test_a_plan_that_gives_nothing_up_sets_no_hook() -> None:
+def test_a_plan_that_discards_nothing_sets_no_hook() -> None:
     made = job(Chain(3))
     graph = prepared(made)
     tape = Tape(compile_plan(graph, referee.base_schedule(graph.message())))
@@ -201,7 +201,7 @@ def test_no_record_is_alive_after_backward_without_the_garbage_collector() -> No
         gc.enable()
 
 
-def test_what_the_program_still_holds_is_not_lost() -> None:
+def test_tensors_that_the_program_still_holds_are_not_lost() -> None:
     made = job(Chain(5))
     graph = prepared(made)
     tape = tape_for(graph)

@@ -63,7 +63,7 @@ def train(
 
 
 @pytest.mark.parametrize("which", ["resnet", "gpt"])
-def test_half_the_memory_holds_and_changes_no_bit(train: Any, which: str) -> None:
+def test_a_budget_of_half_the_memory_holds_and_changes_no_bit(train: Any, which: str) -> None:
     plain, _ = train(which, "0.5x", REPRISE_DISABLE="1")
 
     report, errors = train(which, "0.5x")

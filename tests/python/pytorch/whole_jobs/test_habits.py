@@ -48,7 +48,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "share", "again", "first"), CASES)
-def test_no_bit_changes(name: str, share: float, again: float, first: str) -> None:
+def test_no_training_habit_changes_a_bit_under_reprise(
+    name: str, share: float, again: float, first: str
+) -> None:
     def armed(model: Any) -> Any:
         arm(model, Valid(share, again, len(sessions)), first=first)
         return model

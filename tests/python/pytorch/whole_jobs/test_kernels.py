@@ -102,7 +102,7 @@ def test_a_captured_step_is_a_window_and_its_graph_names_its_ops(
     assert any(len(op["agent_ops"]) > 1 for op in called)  # one autograd node, several ops
 
 
-def test_a_window_of_the_collectors_that_traces_kernels_is_left_open(
+def test_a_collectors_window_that_traces_kernels_stays_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(windows, "runs_kernels", lambda device: True)
@@ -116,7 +116,7 @@ def test_a_window_of_the_collectors_that_traces_kernels_is_left_open(
     assert any(op.get("agent_ops") for op in agent.graphs[0]["ops"])
 
 
-def test_a_capture_that_is_given_up_leaves_no_window_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_abandoned_capture_leaves_no_window_open(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing(Net):
         fails = False
 
@@ -202,7 +202,7 @@ print(model and reprise.report(model).stage)
 
 
 @pytest.mark.e2e
-def test_kernels_of_a_job_are_the_times_of_its_ops(
+def test_kernel_times_are_the_op_times_of_a_job(
     python: Any, home: Path, tmp_path: Path, agent_library: Path, daemon_binary: Path
 ) -> None:
     build = agent_library.parent.parent

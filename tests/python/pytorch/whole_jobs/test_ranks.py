@@ -69,7 +69,7 @@ def two_ranks(
     return run
 
 
-def test_both_ranks_run_one_plan_and_no_bit_changes(two_ranks: Any) -> None:
+def test_both_ranks_run_the_same_plan_and_no_bit_changes(two_ranks: Any) -> None:
     plain = two_ranks("none")
 
     planned = two_ranks("0.6x")
@@ -90,7 +90,7 @@ WITHOUT = {"REPRISE_FAST": "0"}
 
 
 @pytest.mark.parametrize("differently", [(WITHOUT, {}), ({}, WITHOUT)], ids=["first", "second"])
-def test_one_rank_may_have_no_compiled_half_of_the_tape(two_ranks: Any, differently: Any) -> None:
+def test_one_rank_may_lack_the_native_engine(two_ranks: Any, differently: Any) -> None:
     # Batch norms have shortcuts in the other one, whose statistics it keeps.
     plain = two_ranks("none")
 
@@ -104,7 +104,7 @@ def test_one_rank_may_have_no_compiled_half_of_the_tape(two_ranks: Any, differen
     assert planned[0]["plan"] == planned[1]["plan"] != ""
 
 
-def test_what_one_rank_keeps_from_step_to_step_is_its_own_affair(two_ranks: Any) -> None:
+def test_ranks_may_keep_different_tensors_from_step_to_step(two_ranks: Any) -> None:
     plain = two_ranks("none")
 
     planned = two_ranks("0.6x", "keeps")
@@ -118,7 +118,7 @@ def test_what_one_rank_keeps_from_step_to_step_is_its_own_affair(two_ranks: Any)
     assert planned[0]["storages"] != planned[1]["storages"]
 
 
-def test_the_budget_holds_on_the_rank_that_has_most_to_keep(two_ranks: Any) -> None:
+def test_the_budget_holds_on_the_rank_that_keeps_most(two_ranks: Any) -> None:
     ballast = 4 * (64 << 10)
 
     planned = two_ranks("1.8MiB", "heavy")
@@ -134,7 +134,7 @@ RUNS = ({"REPRISE_RUN_ID": "1" * 32}, {"REPRISE_RUN_ID": "2" * 32})
 
 
 @pytest.mark.parametrize("differently", [({}, {}), RUNS], ids=["one-run", "a-run-for-each"])
-def test_where_one_rank_comes_to_peak_above_the_budget_both_get_a_plan_with_room(
+def test_if_one_rank_exceeds_the_budget_both_get_a_plan_with_a_reserve(
     two_ranks: Any, differently: Any
 ) -> None:
     plain = two_ranks("none", "grows")
@@ -196,7 +196,7 @@ def test_a_rank_that_stops_stops_both_at_their_next_meeting(two_ranks: Any) -> N
     assert [rank["planned"] for rank in found] == [12, 3]
 
 
-def test_a_rank_that_is_not_armed_keeps_none_from_training(two_ranks: Any) -> None:
+def test_a_rank_that_is_not_armed_does_not_block_the_others(two_ranks: Any) -> None:
     plain = two_ranks("none", "alone")
 
     found = two_ranks("0.6x", "alone")
@@ -208,7 +208,7 @@ def test_a_rank_that_is_not_armed_keeps_none_from_training(two_ranks: Any) -> No
     assert found[0]["errors"].count(said) == 1
 
 
-def test_a_rank_that_is_gone_is_not_waited_for(two_ranks: Any) -> None:
+def test_a_rank_that_has_ended_is_not_waited_for(two_ranks: Any) -> None:
     plain = two_ranks("none", "leaves")
 
     found = two_ranks("0.6x", "leaves")

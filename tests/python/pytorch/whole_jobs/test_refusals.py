@@ -168,7 +168,7 @@ def _run(style: Style, budget: str | None, by_hand: bool) -> tuple[list[str], in
         loss_of_its_own,
     ],
 )
-def test_what_checkpoints_by_hand_reach_is_not_called_impossible(style: Style) -> None:
+def test_a_budget_that_manual_checkpoints_reach_is_not_called_impossible(style: Style) -> None:
     by_hand, reached, _ = _run(style, None, by_hand=True)
 
     losses, _, said = _run(style, f"{reached}B", by_hand=False)
@@ -178,7 +178,7 @@ def test_what_checkpoints_by_hand_reach_is_not_called_impossible(style: Style) -
     assert "It fits in" in said or "This executor cannot keep to" in said, said
 
 
-def test_what_no_checkpoint_reaches_is_called_so() -> None:
+def test_a_budget_that_no_checkpoint_reaches_is_called_impossible() -> None:
     _, reached, _ = _run(sharp, None, by_hand=True)
 
     _, _, said = _run(sharp, f"{reached // 4}B", by_hand=False)

@@ -182,7 +182,7 @@ def test_a_plain_loop_trains_under_a_plan_and_prints_the_same_losses(job: Any) -
     assert "values made again bit for bit equal" in errors
 
 
-def test_a_job_that_runs_out_of_memory_when_nobody_plans_it_trains_within_its_budget(
+def test_a_job_that_runs_out_of_memory_without_a_plan_trains_within_its_budget(
     job: Any,
 ) -> None:
     # Large blocks go back to the system when they are freed, and do not fray the heap.
@@ -201,7 +201,7 @@ def test_a_job_that_runs_out_of_memory_when_nobody_plans_it_trains_within_its_bu
     assert "memory: the unplanned step does not fit (it comes close to RLIMIT_DATA)" in errors
 
 
-def test_a_job_that_runs_out_of_memory_in_its_first_backward_takes_it_again(
+def test_a_job_that_runs_out_of_memory_in_its_first_backward_runs_it_again(
     job: Any,
 ) -> None:
     malloc = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
@@ -216,7 +216,7 @@ def test_a_job_that_runs_out_of_memory_in_its_first_backward_takes_it_again(
     assert "values made again bit for bit equal" in errors
 
 
-def test_where_it_cannot_the_next_step_or_the_next_start_knows(job: Any) -> None:
+def test_if_a_step_cannot_run_again_the_next_step_or_start_uses_host_memory(job: Any) -> None:
     malloc = {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
 
     found, errors = job(BACKWARD, "limited", "catches", budget="50MiB", **malloc)
@@ -275,7 +275,7 @@ for cell in TEXT.split("for step"), :
 """
 
 
-def test_cells_of_a_notebook_are_a_program_too(job: Any) -> None:
+def test_the_cells_of_a_notebook_are_planned_like_a_program(job: Any) -> None:
     plain, _ = job(LOOP, "plain")
 
     found, errors = job(f"TEXT = {LOOP!r}\n{CELLS}", "plain", budget="0.75x")
@@ -284,7 +284,7 @@ def test_cells_of_a_notebook_are_a_program_too(job: Any) -> None:
     assert "It fits in" in errors
 
 
-def test_a_program_that_updates_by_hand_is_told_why_it_has_no_plan(job: Any) -> None:
+def test_a_program_that_updates_by_hand_logs_why_it_has_no_plan(job: Any) -> None:
     text = LOOP.replace(
         "    optimizer.step()",
         "    for p in model.parameters(): p.data -= 0.01 * p.grad",
@@ -297,7 +297,7 @@ def test_a_program_that_updates_by_hand_is_told_why_it_has_no_plan(job: Any) -> 
     assert errors.count("no optimizer of torch.optim has stepped for this model") == 1
 
 
-def test_a_module_that_a_backward_runs_again_is_no_model_to_arm() -> None:
+def test_a_module_that_a_backward_recomputes_is_not_armed() -> None:
     watch = object.__new__(attach._Watch)
     watch._pid = os.getpid()
     block, found = torch.nn.Linear(2, 2), []
@@ -314,13 +314,13 @@ def test_a_module_that_a_backward_runs_again_is_no_model_to_arm() -> None:
     assert found == [False]
 
 
-def test_a_program_that_never_trains_is_told_so(job: Any) -> None:
+def test_a_program_that_never_trains_logs_that(job: Any) -> None:
     _, errors = job("import torch; print(torch.nn.Linear(2, 2)(torch.ones(1, 2)))", budget="0.75x")
 
     assert errors.count("no optimizer of torch.optim has stepped") == 1
 
 
-def test_a_program_that_never_calls_its_model_is_told_that_none_was_seen(
+def test_a_program_that_never_calls_its_model_logs_that_no_forward_was_seen(
     job: Any,
 ) -> None:
     text = LOOP.replace("nn.Sequential(*[mlp() for _ in range(6)])", "nn.Linear(128, 128)")
@@ -344,7 +344,7 @@ print("limit", limit, file=__import__("sys").stderr)
 
 
 @pytest.mark.parametrize("budget", ["90%", "fit"])
-def test_a_share_of_what_the_process_may_have_is_a_budget(job: Any, budget: str) -> None:
+def test_a_percentage_of_what_the_process_may_have_is_a_budget(job: Any, budget: str) -> None:
     text = LOOP.replace("import sys, torch", "import sys, torch\nimport torch._dynamo" + LIMITED)
 
     found, errors = job(text, budget=budget)
@@ -372,7 +372,7 @@ def test_another_sitecustomize_still_runs(job: Any, tmp_path: Path) -> None:
     assert errors.count("mine") == 1
 
 
-def test_a_program_that_arms_its_model_itself_decides_itself(job: Any) -> None:
+def test_a_program_that_arms_its_model_itself_keeps_its_own_settings(job: Any) -> None:
     text = LOOP.replace(
         "optimizer =",
         "import reprise; reprise.auto(model, budget='0.8x', verify_every=0)\noptimizer =",

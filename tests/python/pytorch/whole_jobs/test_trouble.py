@@ -58,7 +58,7 @@ def job(
     return run
 
 
-def test_a_server_that_is_killed_takes_nothing_with_it(job: Any) -> None:
+def test_a_killed_server_does_not_affect_the_job(job: Any) -> None:
     plain, _, _ = job(REPRISE_DISABLE="1")
 
     for killed_at, least in ((2, 0), (9, 6)):  # before there is a plan, and under one

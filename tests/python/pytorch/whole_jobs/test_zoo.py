@@ -24,7 +24,9 @@ CASES = [(name, budget) for name in ZOO for budget in zoo_run.BUDGETS if ALL] or
 
 
 @pytest.mark.parametrize(("name", "budget"), CASES)
-def test_it_fits_and_changes_no_bit_or_is_refused_with_proof(name: str, budget: str) -> None:
+def test_a_job_of_the_zoo_fits_and_changes_no_bit_or_is_refused_with_proof(
+    name: str, budget: str
+) -> None:
     found = zoo_run.run(name, budget, STEPS)
 
     assert found["curve_equal"]
