@@ -32,7 +32,7 @@ constexpr std::array<Unit, 9> kUnits = {{{"B", 1},
 
 Status Refuse(std::string_view text, std::string_view fact,
               std::string_view remedy) {
-  // A hostile text may be long or unprintable; it is quoted short and clean.
+  // The text may be long or unprintable: quote only a short, printable part.
   std::string shown;
   for (const char c : text.substr(0, 40)) {
     shown += c >= 0x20 && c < 0x7f ? c : '?';
@@ -50,7 +50,7 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-// The leading digits and points of a text; what follows is the unit.
+// Returns the length of the leading number; the rest is the unit.
 size_t NumberLength(std::string_view text) {
   size_t length = 0;
   while (
@@ -61,7 +61,7 @@ size_t NumberLength(std::string_view text) {
   return length;
 }
 
-// "8G": 8GiB or 8GB, one of which the person meant.
+// Returns whether the unit is a bare prefix: "8G" could mean 8GiB or 8GB.
 bool IsBarePrefix(std::string_view unit) {
   return unit.size() == 1 &&
          std::string_view("kKmMgGtT").find(unit[0]) != std::string_view::npos;

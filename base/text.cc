@@ -7,8 +7,9 @@ namespace reprise {
 
 namespace {
 
-// Bytes of the character that starts at text[0]; 0 where it is no UTF-8.
-// Overlong forms, surrogates and values above U+10FFFF are none.
+// Returns the bytes of the character that starts at text[0]; 0 if it is not
+// valid UTF-8. Overlong forms, surrogates and values above U+10FFFF are
+// invalid.
 size_t CharacterBytes(std::string_view text) {
   const auto at = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = at(0);
@@ -44,7 +45,7 @@ std::string ValidUtf8(std::string_view text, size_t max_bytes) {
   out.reserve(text.size() < max_bytes ? text.size() : max_bytes);
   while (!text.empty()) {
     const size_t bytes = CharacterBytes(text);
-    // A 0 byte is valid UTF-8, but ends every C string it meets.
+    // A zero byte is valid UTF-8, but would end a C string.
     const bool valid = bytes > 0 && text[0] != '\0';
     const std::string_view next = valid ? text.substr(0, bytes) : kReplacement;
     if (out.size() + next.size() > max_bytes) break;

@@ -45,7 +45,7 @@ std::string ThreeDigits(uint64_t value, uint64_t unit) {
   return text;
 }
 
-// The absolute value also of the most negative number.
+// Returns the absolute value, also of the smallest int64.
 uint64_t Magnitude(int64_t value) {
   return value < 0 ? uint64_t{0} - static_cast<uint64_t>(value)
                    : static_cast<uint64_t>(value);
@@ -59,7 +59,7 @@ std::string FormatBytes(int64_t bytes) {
   if (value < 1024) return StrCat(minus, value, " B");
   for (size_t unit = 1; unit < kByteUnits.size(); ++unit) {
     const uint64_t tenths = RoundedTenths(value, static_cast<int>(unit) * 10);
-    // 1023.96 KiB rounds to 1024.0 KiB: say 1.0 MiB.
+    // 1023.96 KiB rounds to 1024.0 KiB, so use 1.0 MiB.
     if (tenths < 10240 || unit + 1 == kByteUnits.size()) {
       return StrCat(minus, Tenths(tenths), " ", kByteUnits[unit]);
     }
@@ -71,7 +71,7 @@ std::string FormatDuration(int64_t ns) {
   const std::string minus = ns < 0 ? "-" : "";
   const uint64_t value = Magnitude(ns);
   if (value < 1000) return StrCat(minus, value, " ns");
-  // The thresholds are those at which three digits round up to the next unit.
+  // At these thresholds, three digits round up to the next unit.
   if (value < 999'500) return StrCat(minus, ThreeDigits(value, 1000), " us");
   if (value < 999'500'000) {
     return StrCat(minus, ThreeDigits(value, 1'000'000), " ms");

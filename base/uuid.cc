@@ -9,7 +9,7 @@
 namespace reprise {
 namespace {
 
-// `bytes` hold what is to follow the time.
+// Formats a UUIDv7; `bytes` has the part after the time.
 std::string Text(int64_t unix_ms, std::array<uint8_t, 16> bytes) {
   for (int i = 0; i < 6; ++i) {
     bytes[static_cast<size_t>(i)] =

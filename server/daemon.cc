@@ -50,7 +50,7 @@ constexpr auto kCallGrace = seconds(2);
 
 std::string VersionText() { return REPRISE_VERSION; }
 
-// 0 where there is none.
+// Returns the size of a file; 0 if it does not exist.
 int64_t FileBytes(const std::string& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path, error);
@@ -90,8 +90,9 @@ class Daemon::Impl {
   std::string ServerFile() const {
     return FolderOf(options_.agent_socket) + "/server.json";
   }
-  // For commands that find the daemon by its socket, maybe in a container that
-  // has the socket's folder and not the one of the data.
+  // A copy of the token for commands that find the daemon by its socket,
+  // perhaps in a container that mounts the socket's folder but not the data
+  // folder.
   std::string TokenCopy() const {
     return FolderOf(options_.agent_socket) + "/server.token";
   }
@@ -101,14 +102,15 @@ class Daemon::Impl {
                                        : options_.token_file;
   }
 
-  // A browser of this machine opens this.
+  // The address that a browser on this machine can open.
   std::string PageAddress() const {
     if (tls_ == nullptr) return "http://" + http_address();
     const Address at = (*http_listener_)->address();
     return StrCat("https://", tls_name_, ":", at.port);
   }
 
-  // Calls `open` again where what was wrong with the database could be helped.
+  // Calls `open`, and once more if the problem with the database could be
+  // repaired.
   Status OpenAnyway(const std::string& path,
                     const std::function<Status()>& open);
   Status TakeLocks();
@@ -135,7 +137,7 @@ class Daemon::Impl {
 
   std::optional<Secret> secret_;
 
-  // In the order in which they need each other; destroyed the other way round.
+  // In order of dependency; destroyed in reverse.
   std::unique_ptr<Store> store_;
   RunHub hub_;
   Metrics metrics_;
@@ -161,14 +163,14 @@ class Daemon::Impl {
   bool announced_ = false;
   Clock::time_point last_orphans_{};
   Clock::time_point next_retention_{};
-  // For a private daemon: when it last had a job, a starter or a reader.
+  // When a private daemon last had a job, a parent or a request.
   Clock::time_point last_needed_ = started_;
   uint64_t asked_before_ = 0;
 };
 
 Status Daemon::Impl::Start() {
   RETURN_IF_ERROR(TakeLocks());
-  // Of a daemon that was killed: it would be taken for this one's.
+  // Left over from a daemon that was killed; it would be mistaken for ours.
   ::unlink(ServerFile().c_str());
   ::unlink(TokenCopy().c_str());
   RETURN_IF_ERROR(LearnSecret());
@@ -195,7 +197,7 @@ Status Daemon::Impl::Start() {
   return Announce();
 }
 
-// A daemon that does not start leaves every job without a plan.
+// A daemon that fails to start would leave every job without a plan.
 Status Daemon::Impl::OpenAnyway(const std::string& path,
                                 const std::function<Status()>& open) {
   Status opened = open();
@@ -224,7 +226,7 @@ Status Daemon::Impl::TakeLocks() {
   ASSIGN_OR_RETURN(LockFile data_lock,
                    LockFile::Take(options_.data_dir, options_.private_daemon));
   locks_.push_back(std::move(data_lock));
-  // One folder for both is fine, but can be locked only once.
+  // Both may be the same folder, which can be locked only once.
   std::error_code error;
   if (std::filesystem::equivalent(options_.data_dir, runtime_dir, error)) {
     return OkStatus();
@@ -256,7 +258,7 @@ Status Daemon::Impl::BindPorts() {
                  "--tls-key and --token-file; else listen on 127.0.0.1 and "
                  "reach it by `ssh -L`"));
     }
-    // What TLS is for is known once it is taken off.
+    // Behind TLS, the protocol is known only after the handshake.
     if (!options_.tls.certificate.empty()) serves = Serves::kHttp;
     ASSIGN_OR_RETURN(std::unique_ptr<Listener> listener,
                      Listener::Bind(address, serves));
@@ -330,7 +332,7 @@ Status Daemon::Impl::StartTls() {
   const TlsOptions& tls = options_.tls;
   if (tls.certificate.empty()) return OkStatus();
   ASSIGN_OR_RETURN(tls_name_, NameInCertificate(tls.certificate));
-  // In split mode a port has one protocol, whatever a client would like.
+  // In split mode each port has one protocol, whatever the client offers.
   const bool grpc = grpc_listener_.has_value();
   const bool http = http_listener_.has_value();
   ASSIGN_OR_RETURN(
@@ -364,7 +366,7 @@ Status Daemon::Impl::Announce() {
   json["listen"] = grpc.empty() ? http : grpc;
   json["url"] = http.empty() ? "" : PageAddress();
   if (tls_ != nullptr) {
-    // For commands of this machine: the one certificate to trust.
+    // For commands on this machine: the only certificate to trust.
     json["certificate"] =
         std::filesystem::absolute(options_.tls.certificate).string();
   }
@@ -381,7 +383,7 @@ Status Daemon::Impl::Announce() {
               : StrCat("listening on ", grpc.empty() ? "nothing" : grpc,
                        " for gRPC and on ", http.empty() ? "nothing" : http,
                        " for HTTP"));
-  // The token is for the person at the terminal, not for whoever reads logs.
+  // The token is meant for the person at the terminal, not for readers of logs.
   if (!http.empty() && ::isatty(STDERR_FILENO) == 1) {
     LogInfo(StrCat("the page: ", PageAddress(), "/?token=", secret_->token()));
   } else if (!http.empty()) {
@@ -392,13 +394,14 @@ Status Daemon::Impl::Announce() {
   return OkStatus();
 }
 
-// A planned step above its budget: plan again, off the committer's thread.
+// After planned steps above their budget: plans again, off the committer's
+// thread.
 void Daemon::Impl::OnSteps(const std::string& run_id,
                            const std::vector<v1::StepReport>& steps) {
   std::string plan_id;
   int64_t peak_bytes = 0;
   for (const v1::StepReport& step : steps) {
-    // Steps that did not follow the plan to the end say nothing about it.
+    // Steps that did not follow the plan to the end do not count.
     if (!step.planned() || step.kept_all() || step.oom()) continue;
     if (step.plan_id().empty()) continue;
     if (step.plan_id() != plan_id) peak_bytes = 0;
@@ -443,8 +446,8 @@ void Daemon::Impl::FillStatus(v1::ServerStatus& status) const {
 
 std::string Daemon::Impl::NotReady() const {
   if (stopping_) return "shutting down";
-  // An open file goes on without its name: nobody would find the records, or
-  // the daemon.
+  // An open file still works after its name is removed, but nobody would find
+  // the records or the daemon.
   for (const std::string& path :
        {options_.agent_socket, options_.data_dir + "/reprise.db"}) {
     if (::access(path.c_str(), F_OK) != 0) {
@@ -484,8 +487,8 @@ std::string Daemon::Impl::MetricsText() const {
   return text;
 }
 
-// Much that was sent at once is kept for reuse (malloc_policy.h), which is
-// worth it for chunks and not for a crowd that has left.
+// A burst of requests leaves much freed memory in malloc (malloc_policy.h).
+// Keeping it pays for chunks, but not after a large burst.
 void Daemon::Impl::ReturnMemory() {
   constexpr uint64_t kCrowd = 16 << 20;
   const uint64_t graphs = sent_graphs_.EmptiedFrom();
@@ -507,17 +510,18 @@ bool Daemon::Impl::Tick() {
     const StatusOr<int> removed = ApplyRetention(
         *store_, {options_.keep_seconds, options_.keep_bytes}, RealtimeNs());
     if (!removed.ok()) LogWarning(removed.status().message());
-    // At the next tick where there may be more to remove.
+    // If there may be more to remove, continue at the next tick.
     const bool more = removed.ok() && *removed > 0;
     KeepRoom(options_.data_dir);
     next_retention_ = more ? now : now + kRetentionPause;
   }
   ReturnMemory();
   if (!options_.private_daemon) return false;
-  // Nobody finds it any more where its socket was removed.
+  // Without its socket nobody can find the daemon any more.
   if (::access(options_.agent_socket.c_str(), F_OK) != 0) return true;
-  // An agent that is gone stays listed until the server knows its end. A parent
-  // that is gone is not this process's parent any more. Pages ask all the time.
+  // A disconnected agent stays listed until the server knows its end. If the
+  // parent has exited, getppid() changes. An open page sends requests
+  // regularly.
   const uint64_t asked = metrics_.calls_started;
   if (!collector_->Agents().empty() || getppid() == options_.with_parent ||
       asked != asked_before_ || metrics_.calls_under_way > 0) {
@@ -542,7 +546,7 @@ void Daemon::Impl::Stop(milliseconds patience) {
   if (planning_ != nullptr) planning_->Stop();
   if (watcher_ != nullptr) watcher_->Stop();
   if (planners_ != nullptr) planners_->Stop();
-  // What answers from the collector ends before it does.
+  // Everything that asks the collector must end before it.
   if (short_work_ != nullptr) short_work_->Stop();
   if (imports_ != nullptr) imports_->Stop();
   if (http_ != nullptr) http_->Stop();

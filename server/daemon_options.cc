@@ -27,7 +27,8 @@ constexpr Units kSizes = {{{"MiB", int64_t{1} << 20},
                            {"GiB", int64_t{1} << 30},
                            {"TiB", int64_t{1} << 40}}};
 
-// "180d" with the units of ages; `none` is 0, no limit. False: cannot be read.
+// Parses "180d" with the units of `units`; `none` means 0, no limit. Returns
+// false if the text is invalid.
 bool ParseWithUnit(const std::string& text, std::string_view none,
                    const Units& units, int64_t& value) {
   value = 0;

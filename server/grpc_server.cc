@@ -9,11 +9,10 @@ namespace reprise::server {
 
 namespace {
 constexpr int kMaxMessageBytes = 4 << 20;
-// A plan of a large graph is sent whole.
+// The plan of a large graph is sent in one message.
 constexpr int kMaxSendBytes = 64 << 20;
 
-// Asks every call that comes over a socket for the token, before any service
-// sees it.
+// Checks the token of every call over a socket, before any service sees it.
 class AskForToken final : public grpc::AuthMetadataProcessor {
  public:
   explicit AskForToken(const Secret& secret) : secret_(secret) {}
@@ -37,8 +36,8 @@ class AskForToken final : public grpc::AuthMetadataProcessor {
   const Secret secret_;
 };
 
-// Sockets of this machine, without TLS: the kind of credentials that lets calls
-// be looked at. On the wire it is what a client without credentials speaks.
+// Credentials for sockets of this machine without TLS. Only with credentials
+// can calls be checked; on the wire they are the same as none.
 std::shared_ptr<grpc::ServerCredentials> LocalCredentials(
     grpc_local_connect_type type, const Secret& secret) {
   auto credentials = grpc::experimental::LocalServerCredentials(type);
@@ -77,7 +76,7 @@ StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 256);
   made->server_ = builder.BuildAndStart();
   if (made->server_ == nullptr) return Internal("gRPC did not start");
-  // The server itself serves by default; its services are to be named.
+  // The server's own health status defaults to serving; services must be named.
   if (auto* health = made->server_->GetHealthCheckService()) {
     for (const char* name :
          {"reprise.v1.Ingest", "reprise.v1.Planner", "reprise.v1.Query"}) {

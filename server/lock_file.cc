@@ -36,7 +36,7 @@ constexpr auto kYieldTimeout = std::chrono::seconds(3);
 constexpr auto kYieldPoll = std::chrono::milliseconds(20);
 constexpr std::string_view kYields = " yields";
 
-// "1234" or "1234 yields".
+// Reads the holder from the file: "1234" or "1234 yields".
 std::string Holder(int fd) {
   char text[32] = {};
   const ssize_t n = ::pread(fd, text, sizeof(text) - 1, 0);
@@ -45,8 +45,8 @@ std::string Holder(int fd) {
   return holder;
 }
 
-// Takes the lock, now or once a holder that yields has ended. As flock: 0, or
-// -1 with errno.
+// Takes the lock, waiting for a holder that yields. Returns 0, or -1 with
+// errno, like flock.
 int Lock(int fd) {
   const auto deadline = std::chrono::steady_clock::now() + kYieldTimeout;
   pid_t asked = 0;

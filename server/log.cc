@@ -35,12 +35,12 @@ std::string Timestamp() {
 void Log(LogLevel level, std::string_view name, std::string_view line) {
   if (level < g_level.load(std::memory_order_relaxed)) return;
   std::string text = StrCat(Timestamp(), " ", name, " ");
-  // Lines may quote what a client sent: keep one event on one line.
+  // Lines may quote client input: keep one event on one line.
   for (const char c : line) {
     text += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
   }
   text += '\n';
-  // One write, so that lines of several threads do not mix.
+  // A single write, so that lines of several threads do not mix.
   [[maybe_unused]] const ssize_t written =
       ::write(STDERR_FILENO, text.data(), text.size());
 }

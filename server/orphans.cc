@@ -19,7 +19,7 @@ Status EndOrphans(Store& store, RunHub& hub,
   }));
   const std::string boot_id = CurrentBootId();
   for (const LiveSession& session : sessions) {
-    // Of another machine we know nothing; after a reboot nothing lives.
+    // Processes on other machines cannot be seen; after a reboot none is alive.
     const bool of_this_boot = session.boot_id == boot_id;
     if (!of_this_boot || session.pid == 0 || connected(session.session_id) ||
         LifeOf(session.pid, session.pid_start_ticks) == Life::kAlive) {

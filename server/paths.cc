@@ -57,7 +57,7 @@ Status EnsureOwnFolder(const std::string& folder) {
                                    ", not to user ", ::geteuid(),
                                    "; choose another folder"));
   }
-  // Who may write to it could put a socket or a token of their own there.
+  // Whoever can write to it could put a socket or a token there.
   constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
   if ((info.st_mode & kOthersWrite) != 0) {
     if (::chmod(folder.c_str(), info.st_mode & 07777 & ~kOthersWrite) != 0) {
@@ -67,8 +67,8 @@ Status EnsureOwnFolder(const std::string& folder) {
     LogWarning(
         StrCat(folder, ": others could write to this folder; now they cannot"));
   }
-  // access() says yes to root on a read-only file system's folder too, so ask
-  // for a file.
+  // For root, access() also succeeds on a read-only file system, so create a
+  // file.
   const std::string probe = folder + "/.reprised-probe";
   const int fd =
       ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);

@@ -26,12 +26,12 @@ sigset_t EndingSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
-  // Asks a private daemon to make room for another one.
+  // Asks a private daemon to make way for another.
   sigaddset(&signals, SIGUSR1);
   return signals;
 }
 
-// The signal that came within `timeout`, or 0.
+// Waits for a signal; returns it, or 0 after `timeout`.
 int AwaitSignal(const sigset_t& signals, std::chrono::milliseconds timeout) {
   const timespec wait{.tv_sec = timeout.count() / 1000,
                       .tv_nsec = timeout.count() % 1000 * 1'000'000};
@@ -39,7 +39,7 @@ int AwaitSignal(const sigset_t& signals, std::chrono::milliseconds timeout) {
   return signal > 0 ? signal : 0;
 }
 
-// Runs `work` while a further signal ends the process at once.
+// Runs `work`; meanwhile a further signal ends the process at once.
 template <typename Work>
 void WithSecondSignal(Daemon& daemon, const sigset_t& signals, Work work) {
   std::atomic<bool> done{false};
@@ -63,11 +63,11 @@ int RunServer(int argc, char** argv) {
   const ParsedOptions parsed = ParseDaemonOptions(argc, argv);
   if (parsed.exit) return parsed.exit_code;
   SetLogLevel(parsed.options.log_level);
-  // Whatever the daemon writes is its user's: database, spool, uploads, token.
+  // Everything the daemon writes is private: database, spool, uploads, token.
   ::umask(0077);
   KeepFreedBuffers();
 
-  // Before any thread exists, so that all of them inherit it.
+  // Before any thread starts, so that all of them inherit the mask.
   const sigset_t signals = EndingSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise backup FILE: the server's database of this moment as one file.
+// reprise backup FILE: copies the server's current database to a file.
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@
 namespace reprise::cli {
 namespace {
 
-// A new file of mode 0600 that goes again unless it was kept.
+// A new file of mode 0600, which is deleted unless it is kept.
 class NewFile {
  public:
   explicit NewFile(std::string path) : path_(std::move(path)) {}

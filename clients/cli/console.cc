@@ -19,12 +19,12 @@ bool IsTerminal(int fd) {
 }
 
 bool NoColorAsked() {
-  // https://no-color.org: present and not empty, whatever its value.
+  // https://no-color.org: set and not empty, whatever its value.
   const char* value = std::getenv("NO_COLOR");
   return value != nullptr && *value != '\0';
 }
 
-// Is stdout a pipe whose other end is closed?
+// Returns whether stdout is a pipe whose other end is closed.
 bool ReaderIsGone() {
   pollfd out = {STDOUT_FILENO, 0, 0};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;

@@ -17,7 +17,7 @@ constexpr double kRight = 20;
 constexpr double kTop = 50;
 constexpr double kBottom = 50;
 
-// Names come from files: nothing of them may become markup.
+// Escapes a name, which comes from a file and must not become markup.
 std::string Escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -34,7 +34,7 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
-// One decimal is a tenth of a pixel.
+// One decimal: a tenth of a pixel.
 std::string Number(double value) {
   const auto tenths = static_cast<int64_t>(std::lround(value * 10));
   return StrCat(tenths / 10, ".", tenths % 10);
@@ -51,7 +51,7 @@ std::string Line(double x1, double y1, double x2, double y2) {
                 Number(x2), " ", Number(y2), "\"/>\n");
 }
 
-// Where a budget and an overhead stand on the page.
+// Maps budgets and overheads to page coordinates.
 struct Scale {
   double low = 0, high = 1, top = 0.001;
   double X(double budget) const {

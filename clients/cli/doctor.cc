@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kPatience{10};
 constexpr std::chrono::seconds kImportPatience{60};
 constexpr size_t kMostOutput = 64 << 10;
 
-// Reads until the other end closes; false: it took too long.
+// Reads until the other end closes. Returns false if that takes too long.
 bool ReadAll(int fd, std::string& out, std::chrono::seconds patience) {
   const auto until = Clock::now() + patience;
   while (out.size() < kMostOutput) {
@@ -39,7 +39,7 @@ bool ReadAll(int fd, std::string& out, std::chrono::seconds patience) {
   return true;
 }
 
-// Finds distributions and files by name; nothing of them is imported.
+// Finds distributions and files by name; imports nothing from them.
 constexpr auto kQuestion = R"(
 import glob, importlib.util, json, os, platform, sys
 from importlib import metadata
@@ -73,10 +73,10 @@ std::string TextOf(const nlohmann::json& json, const char* key) {
              : "";
 }
 
-// What `python option argument` prints.
+// Returns what `python option argument` prints.
 std::string Answer(const std::string& python, const char* option,
                    const char* argument, std::chrono::seconds patience) {
-  // The outer child bounds the time; the inner one is the interpreter.
+  // The outer child limits the time; the inner one is the interpreter.
   return InChild(
       [&]() -> std::string {
         int ends[2];
@@ -98,7 +98,8 @@ std::string Answer(const std::string& python, const char* option,
       patience + std::chrono::seconds(1));
 }
 
-// What is compiled for the torch of this Python, and what stands in for it.
+// Checks what is compiled for this Python's torch, and what replaces missing
+// parts.
 std::vector<Check> AskParts(const std::string& python) {
   const auto json = nlohmann::json::parse(
       Answer(python, "-m", "reprise.native_parts", kImportPatience), nullptr,

@@ -13,7 +13,7 @@
 namespace reprise::cli {
 namespace {
 
-// A certificate that is not renewed by then is a warning.
+// A certificate that expires within this many days is a warning.
 constexpr int kSoonDays = 21;
 
 struct FreeSsl {
@@ -24,7 +24,8 @@ struct FreeSsl {
 template <typename T>
 using Owned = std::unique_ptr<T, FreeSsl>;
 
-// Null: nothing there speaks TLS. Nothing is sent, so nothing is verified.
+// Returns the server's certificate; null if nothing there speaks TLS. Not
+// verified, because nothing is sent.
 Owned<X509> CertificateOf(const std::string& target) {
   const Owned<SSL_CTX> context(SSL_CTX_new(TLS_client_method()));
   if (!context) return nullptr;
@@ -34,12 +35,12 @@ Owned<X509> CertificateOf(const std::string& target) {
   BIO_set_conn_hostname(connection.get(), target.c_str());
   SSL* ssl = nullptr;
   BIO_get_ssl(connection.get(), &ssl);
-  // A server that asks for the client's certificate has sent its own by then.
+  // A server that requires a client certificate has sent its own by now.
   (void)BIO_do_connect(connection.get());
   return Owned<X509>(ssl == nullptr ? nullptr : SSL_get1_peer_certificate(ssl));
 }
 
-// Until the time, from now; negative: it has passed.
+// Returns the days until `time`; negative if it has passed.
 int DaysUntil(const ASN1_TIME* time) {
   int days = 0;
   int seconds = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise doctor: what works on this machine and what does not, one line per
-// check, each with what to do.
+// reprise doctor: checks what works on this machine and what does not, with one
+// line per check that says what to do.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -48,7 +48,7 @@ class DoctorCommand : public Command {
 
   int Run(const Globals& globals, Console& console) override {
     const bool named = !python_.empty();
-    // Everything that forks comes before gRPC and its threads.
+    // Everything that forks must run before gRPC starts its threads.
     const PythonFacts python = AskPython(Python());
     RoundTrip round_trip(python.agent);
     std::vector<Check> checks = {
@@ -80,7 +80,7 @@ class DoctorCommand : public Command {
       const std::string own = StrCat(std::string(environment), "/bin/python");
       if (Exists(own)) return own;
     }
-    // That of the installation whose console script this was.
+    // The Python of the installation whose console script started this command.
     if (const char* installed = std::getenv("REPRISE_PYTHON")) return installed;
     return "python3";
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcupti: where it is, which version, who has its slots.
+// Checks libcupti: where it is, its version, and which tools use its
+// subscription.
 #include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ namespace {
 // API versions of CUPTI, as in profiler/cupti_abi.h.
 constexpr int kOldestApi = 18;
 
-// Where the agent looks, in its order.
+// Returns the paths that the agent searches, in its order.
 std::vector<std::string> Places(const PythonFacts& python) {
   std::vector<std::string> places;
   if (const char* named = std::getenv("REPRISE_CUPTI_PATH");
@@ -38,7 +39,7 @@ std::vector<std::string> Places(const PythonFacts& python) {
   return places;
 }
 
-// "API FILE", loaded in a child that then ends.
+// Loads a library in a child process; returns "API FILE".
 std::string Load(const std::string& place) {
   return InChild([&]() -> std::string {
     void* library = dlopen(place.c_str(), RTLD_LAZY | RTLD_LOCAL);
@@ -69,17 +70,19 @@ std::string Release(int api) {
   return api >= kOldestApi ? "CUDA 11.8" : "older than CUDA 11.8";
 }
 
-// The CUDA that a CUPTI belongs to; 11.8 and 12.1 say the same API.
+// Returns the CUDA version that an API version of CUPTI belongs to; 11.8 and
+// 12.1 have the same API version.
 int MajorOf(int api) {
   if (api >= 130000) return api / 10000;
   return api > 18 ? 12 : 11;
 }
 
-// A window's share of a device: four buffers of 3.2 MB (profiler/README.md).
+// Memory that a window uses on a device: four buffers of 3.2 MB
+// (profiler/README.md).
 constexpr auto kDeviceMemory =
     "; a window takes at most 12.8 MB of a device for it";
 
-// Whether the driver lets a job trace is only known by asking it to.
+// Only an actual attempt shows whether the driver allows a job to trace.
 constexpr auto kNotTried =
     "; loads here; whether it may trace was not checked: the first window of a "
     "job will tell";
@@ -176,7 +179,7 @@ Check Injection() {
           "import` on what it records"};
 }
 
-// Tools that take CUPTI's one subscriber slot, among running processes.
+// Finds running tools that may hold CUPTI's only subscription.
 Check Holders() {
   std::set<std::string> tools;
   std::error_code error;

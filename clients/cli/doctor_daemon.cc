@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon: its server, its store, its agents, and who is not among them.
+// Checks the daemon: its server, its store, its agents, and processes without
+// one.
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -24,7 +25,7 @@ constexpr int64_t kMuchLog = int64_t{256} << 20;
 constexpr int64_t kMuchOffset = 1'000'000'000;
 constexpr uint32_t kRunsToLookAt = 8;
 
-// What a session says of CUPTI, where it is worth a word.
+// Reports what a session says about CUPTI, if it is noteworthy.
 Check AgentCheck(const v1::AgentStatus& agent) {
   Check check{Health::kOk, "agent",
               StrCat("pid ", agent.pid(), ", run ", agent.run_id()), ""};
@@ -84,13 +85,14 @@ void AddStatus(const v1::ServerStatus& status, const Endpoint& endpoint,
     checks.push_back(std::move(store));
   }
   for (const v1::AgentStatus& agent : status.agents()) {
-    // That of this very command is none of its jobs.
+    // This command's own session is not a job.
     if (!agent.connected() || IsDoctorRun(agent.run_id())) continue;
     checks.push_back(AgentCheck(agent));
   }
 }
 
-// Of the newest run: what did not fit into a ring, what a spool had to drop.
+// Reports the losses of the newest run: records that found the ring full, and
+// chunks trimmed from a spool.
 Check Losses(const ServerClient& client) {
   const auto runs = client.ListRuns(kRunsToLookAt);
   const v1::Run* run = nullptr;
@@ -124,7 +126,8 @@ int64_t NowNs() {
   return int64_t{1'000'000'000} * now.tv_sec + now.tv_nsec;
 }
 
-// How far the server's clock is from ours; half of the call is not known.
+// Compares the server's clock with ours. The uncertainty is half of the call's
+// duration.
 Check ClockOffset(const v1::ServerStatus& status, int64_t asked_ns,
                   int64_t answered_ns) {
   if (status.now_ns() == 0) {
@@ -145,12 +148,12 @@ Check ClockOffset(const v1::ServerStatus& status, int64_t asked_ns,
           "set both by NTP: dates of runs are those of the job's clock"};
 }
 
-// What the server says of itself; empty when none answers.
+// Checks the server and returns its status; empty if none answers.
 v1::ServerStatus CheckServer(const Globals& globals, bool listening,
                              std::vector<Check>& checks) {
   const bool asked =
       !globals.server.empty() || std::getenv("REPRISE_SERVER") != nullptr;
-  // Also where nothing connects: an old certificate is a reason for that.
+  // Even if nothing connects: an expired certificate may be the cause.
   const auto endpoint = FindServer(globals);
   if (endpoint.ok() && endpoint->tls) {
     checks.push_back(CheckCertificate(*endpoint));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GPUs as NVIDIA's management library knows them, and what of them keeps CUPTI
-// from tracing. Our own declarations: no header of the driver is needed.
+// GPUs as NVIDIA's management library reports them, and what prevents CUPTI
+// from tracing on them. Uses our own declarations, so no header of the driver
+// is needed.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -32,7 +33,7 @@ struct ProcessInfo {  // nvmlProcessInfo_t
 
 class Nvml {
  public:
-  // Every question is optional: older libraries lack some.
+  // Every query is optional: older libraries lack some.
   bool Open() {
     library_ = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
     using Init = int (*)();
@@ -109,7 +110,8 @@ class Nvml {
   void* library_ = nullptr;
 };
 
-// One line per fact: "confidential", "gpu MIG VIRTUAL NAME", "pid NUMBER".
+// Returns one line per fact: "confidential", "gpu MIG VIRTUAL NAME", "pid
+// NUMBER".
 std::string Ask() {
   Nvml nvml;
   if (!nvml.Open()) return "none\n";
@@ -149,7 +151,8 @@ Check CheckOf(const std::string& name, bool partitioned, bool virtual_gpu,
   return check;
 }
 
-// How torch's allocator will cut up a GPU, by the environment of this command.
+// Checks how torch's allocator will divide a GPU, from this command's
+// environment.
 Check CheckAllocator() {
   for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
     const char* text = std::getenv(name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The machine: driver, permissions, namespaces, and what the ring needs.
+// Checks the machine: driver, permissions, namespaces, and what the ring needs.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -114,7 +114,7 @@ Check Permissions() {
           ""};
 }
 
-// Nested process namespaces: how many there are up to here.
+// Returns the nesting depth of our pid namespace.
 int NamespaceDepth() {
   std::istringstream lines(Slurp("/proc/self/status"));
   for (std::string line; std::getline(lines, line);) {
@@ -159,7 +159,7 @@ Check Namespaces() {
                 : ""};
 }
 
-// What libreprise_agent.so asks of the kernel.
+// Checks what libreprise_agent.so needs from the kernel.
 Check Ring() {
   const int fd =
       memfd_create("reprise-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -209,7 +209,7 @@ Check Ring() {
           ""};
 }
 
-// Memory the control group leaves to this process.
+// Checks the memory limit of the control group.
 std::vector<Check> ControlGroup() {
   std::string group = Slurp("/proc/self/cgroup");
   const size_t unified = group.find("0::");

@@ -23,7 +23,7 @@ constexpr uint32_t kFlushMs = 2000;
 constexpr uint32_t kPlanMs = 4000;
 constexpr int kWaitMs = 30'000;
 
-// Every function of the agent that the job calls, by name.
+// The agent's functions that the job calls, loaded by name.
 struct Agent {
   decltype(&reprise_abi_version) abi;
   decltype(&reprise_start) start;
@@ -65,8 +65,9 @@ bool Load(const std::string& path, Agent& agent, std::string& why) {
   return all;
 }
 
-// Three layers. Keeping all needs 1,310 bytes; without the first storage in
-// between it is 1,220, so 0.8 of the 310 makes the planner recompute it.
+// A graph of three layers. Saving everything needs 1,310 bytes, and 1,220
+// without the first storage between its uses, so 0.8 of the 310 dynamic bytes
+// makes the planner recompute it.
 std::string Graph(const std::string& name) {
   struct Op {
     const char* name;
@@ -199,7 +200,7 @@ void RunDoctorJob(const std::string& agent_path, const std::string& socket,
   Job job(agent, out);
   if (job.Start(socket, run_id) && job.Push()) job.Plan(run_id);
   close(out);
-  // Until the other side has seen what it wants in the store, or is gone.
+  // Waits until the other side has seen the records in the store, or is gone.
   pollfd wait{.fd = in, .events = POLLIN, .revents = 0};
   (void)poll(&wait, 1, kWaitMs);
   job.Stop();

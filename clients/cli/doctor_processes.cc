@@ -68,7 +68,8 @@ void ReadEnvironment(const std::string& folder, Process& process) {
   }
 }
 
-// The ring is a memfd that only its process holds: a forked child closes it.
+// Returns whether the process holds a ring. Only the process that created the
+// memfd does: a forked child closes it.
 bool HoldsARing(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder + "/fd", error)) {
@@ -84,7 +85,7 @@ std::optional<Process> ReadProcess(const std::string& number) {
   Process process;
   process.pid = static_cast<pid_t>(std::strtol(number.c_str(), nullptr, 10));
   ReadStatus(folder, process);
-  if (process.name.empty()) return {};  // gone
+  if (process.name.empty()) return {};  // it is gone
   std::ifstream maps(folder + "/maps");
   for (std::string line; std::getline(maps, line);) {
     process.readable = true;
@@ -104,8 +105,8 @@ std::string UserName(uid_t uid) {
   return user != nullptr ? user->pw_name : StrCat("uid ", uid);
 }
 
-// Why it has no session at the daemon that agents of this user look at, and
-// what to do.
+// Says why a process has no session at the daemon that agents of this user
+// connect to, and what to do.
 Check WhyNotSeen(const Process& process,
                  const std::map<pid_t, Process>& processes,
                  const Sessions& sessions) {
@@ -181,7 +182,7 @@ std::vector<Check> CheckProcesses(const Sessions& sessions,
     if (sessions.pids.count(pid) != 0) continue;
     unseen.push_back(WhyNotSeen(process, processes, sessions));
   }
-  // What asks for something first.
+  // Warnings first.
   std::stable_sort(
       unseen.begin(), unseen.end(), [](const Check& a, const Check& b) {
         return a.health == Health::kWarning && b.health != Health::kWarning;

@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Start 1 s, flush 2 s, plan 4 s, and what a busy machine adds.
+// Start 1 s, flush 2 s, plan 4 s, plus time for a busy machine.
 constexpr auto kJobPatience = seconds(10);
 constexpr auto kStorePatience = seconds(3);
 constexpr auto kEndPatience = seconds(5);
@@ -146,8 +146,8 @@ RoundTrip::Said RoundTrip::Listen() {
   return said;
 }
 
-// Lets the job end its session; one that does not is killed, and its session
-// ends by that.
+// Lets the job end its session. If it does not, it is killed, which ends the
+// session.
 void RoundTrip::EndJob() {
   CloseEnd(to_job_);
   CloseEnd(from_job_);
@@ -205,8 +205,8 @@ bool RoundTrip::Removed(const Globals& globals) {
   return false;
 }
 
-// What agent, command and daemon say of what they speak. That rings are read
-// and streams are taken is for "records" to show.
+// Compares the versions that agent, command and daemon report. "records" checks
+// whether they actually understand each other.
 Check RoundTrip::Versions(const Said& said, const Globals& globals) const {
   Check check{Health::kOk, "versions",
               StrCat("agent ABI ", said.abi, " (", agent_, ")"), ""};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The daemon's socket, as an agent would find it: whose it is, who may use it,
-// who listens.
+// Checks the daemon's socket as an agent would find it: its owner, who may use
+// it, and which process listens.
 #include <grp.h>
 #include <pwd.h>
 #include <sys/socket.h>
@@ -22,13 +22,13 @@
 namespace reprise::cli {
 namespace {
 
-// What connecting as an agent does finds.
+// The result of connecting as an agent does.
 struct Knock {
-  int error = 0;  // of errno
-  ucred peer{};   // who listens; pid 0: in a namespace that is not seen here
+  int error = 0;  // errno
+  ucred peer{};   // the listener; pid 0: in an unseen namespace
 };
 
-// Connects and leaves again.
+// Connects and disconnects.
 Knock KnockAt(const std::string& path) {
   Knock knock;
   sockaddr_un address{};
@@ -48,8 +48,8 @@ Knock KnockAt(const std::string& path) {
   return knock;
 }
 
-// The lock of the daemon whose folder this is, read without touching it: a
-// lock that is tried could be the reason why a daemon does not start.
+// Reports the lock of the daemon in this folder without trying to take it,
+// because that could prevent a daemon from starting.
 std::string LockState(const std::string& folder) {
   struct stat about {};
   if (stat((folder + "/reprised.lock").c_str(), &about) != 0) return "";
@@ -92,8 +92,8 @@ bool IsMember(gid_t gid) {
          std::find(groups.begin(), groups.end(), gid) != groups.end();
 }
 
-// Nobody may connect who is neither its owner nor, where its mode lets them, of
-// its group.
+// Explains a denied connection: only the owner may connect, and the group if
+// the mode allows it.
 Check Denied(const std::string& path, const std::string& whose,
              const struct stat& about) {
   Check check{Health::kProblem, "socket", StrCat(whose, ": permission denied"),

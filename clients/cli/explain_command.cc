@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise explain: why a plan is as it is, or why there is none. Of a step
-// graph with --budget (planned first), of a plan file whose graph is found, or
-// of a plan the server stores.
+// reprise explain: why a plan is as it is, or why there is none. Explains a
+// step graph with --budget (planned first), a plan file whose graph is found,
+// or a plan stored by the server.
 #include <CLI/CLI.hpp>
 #include <string>
 

@@ -51,7 +51,7 @@ std::string Groups(const v1::Explanation& explanation, int most) {
   std::string text =
       "\nWHAT THE PLAN DOES\n"
       "  decision   storages       bytes   recompute  why             where\n";
-  // What is recomputed first: that is what the plan changes.
+  // Recomputed groups first, because they are what the plan changes.
   std::vector<const v1::StorageGroup*> groups;
   for (const auto& group : explanation.groups()) groups.push_back(&group);
   std::stable_sort(groups.begin(), groups.end(),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise export RUN|PLAN|GRAPH: a step for the viewers people know. Files are
-// evaluated here; runs and plans are asked of the server.
+// reprise export RUN|PLAN|GRAPH: writes a step in a format for common viewers.
+// Files are evaluated here; runs and plans come from the server.
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -53,7 +53,8 @@ class ExportCommand : public Command {
                       Timelines& out) const;
   Status AddStoredPlan(const ServerClient& client, const std::string& plan_id,
                        Timelines& out) const;
-  // What --of asks for, else the first that the viewer can show.
+  // Returns the timeline named by --of, else the first that the viewer can
+  // show.
   StatusOr<const formats::ExportTimeline*> Choose(const Timelines& all) const;
   std::string DefaultPath() const;
   int Write(const Timelines& all, const Globals& globals, Console& console);
@@ -144,7 +145,7 @@ Status ExportCommand::AddPredicted(const planner::StepGraph& graph,
   ASSIGN_OR_RETURN(
       formats::ExportTimeline timeline,
       formats::PredictedTimeline(kPredictedBase, graph, base, capabilities, 0));
-  // What was measured beyond the model belongs to it everywhere.
+  // Adds what was measured beyond the model to every point.
   const int64_t missing = base_peak_bytes - timeline.PeakBytes();
   if (missing > 0) {
     timeline.static_bytes += missing;

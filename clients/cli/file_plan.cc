@@ -23,7 +23,7 @@ StatusOr<FilePlan> PlanGraphFile(Console& console, const std::string& path,
   ASSIGN_OR_RETURN(const GraphFile file, ReadGraph(path));
   StatusOr<formats::Task> task = formats::MakeTask(
       file.graph, file.graph_id, budget, options.capabilities);
-  // The graph was checked by ReadGraph: what is left to refuse is the budget.
+  // ReadGraph has checked the graph, so an error here concerns the budget.
   wrong_usage = !task.ok();
   if (!task.ok()) return task.status();
 
@@ -67,7 +67,7 @@ StatusOr<CheckedPlan> CheckPlanFile(const std::string& path,
   ASSIGN_OR_RETURN(v1::Capabilities executor,
                    formats::ParseCapabilities(
                        plan.executor().empty() ? "free" : plan.executor()));
-  executor.set_seeded_ok(true);  // what was possible then is in the schedule
+  executor.set_seeded_ok(true);  // the schedule shows what was allowed
   executor.set_collective_ok(true);
   if (executor.execution() == v1::EXECUTION_NESTED) executor.set_max_runs(0);
   executor.set_lazy_region(plan.lazy_region());
@@ -120,7 +120,7 @@ v1::Explanation ExplainCheckedPlan(const CheckedPlan& checked,
                        checked.capabilities),
       reserve_bytes);
   *explanation.mutable_plan() = plan;
-  // Not in the file.
+  // The plan file does not have this.
   explanation.mutable_plan()->set_peak_op(
       static_cast<uint32_t>(checked.report.evaluation.peak_op));
   return explanation;

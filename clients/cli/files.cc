@@ -60,7 +60,7 @@ Status WriteAll(int fd, const std::string& path, std::string_view text) {
   return OkStatus();
 }
 
-// Directory part, "." where there is none.
+// Returns the directory part, or "." without one.
 std::string FolderOf(const std::string& path) {
   const std::string folder = fs::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
@@ -107,8 +107,8 @@ bool Exists(const std::string& path) {
 }
 
 bool FolderIsWritable(const std::string& path) {
-  // Tried, not asked: access() says yes to root where the file system (NFS,
-  // /proc) then says no.
+  // Creates a file to find out: for root, access() succeeds even where the file
+  // system (NFS, /proc) refuses.
   std::string probe = path + "/.reprise-XXXXXX";
   const Fd fd(mkostemp(probe.data(), O_CLOEXEC));
   if (fd.get() < 0) return false;
@@ -173,8 +173,8 @@ Status WriteFile(const std::string& path, std::string_view text, bool force) {
     status = SystemError(path, "write", errno);
   }
   if (status.ok()) {
-    // link() refuses an existing name, so that two commands that start
-    // together cannot replace each other's file without --force.
+    // link() fails if the name exists, so two commands that start at the same
+    // time cannot replace each other's file without --force.
     const bool moved = force ? rename(temporary.c_str(), target.c_str()) == 0
                              : link(temporary.c_str(), target.c_str()) == 0;
     if (!moved) status = SystemError(path, "write", errno);

@@ -23,12 +23,12 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// What a server writes beside its socket.
+// What a server writes next to its socket.
 struct Announced {
   std::string listen;
   std::string url;
   std::string token_file;
-  std::string certificate;  // empty: it has no TLS
+  std::string certificate;  // empty: no TLS
 };
 
 StatusOr<Announced> ReadAnnounced(const std::string& path) {
@@ -47,15 +47,15 @@ StatusOr<Announced> ReadAnnounced(const std::string& path) {
     return FailedPrecondition(
         StrCat(path, ": was not written by a server; remove it"));
   }
-  // Beside this file whatever the daemon calls that folder: it may be in
-  // another container.
+  // Use the token next to this file, not the path the daemon knows: the daemon
+  // may be in another container.
   return Announced{
       word("listen"), word("url"),
       (std::filesystem::path(path).parent_path() / "server.token").string(),
       word("certificate")};
 }
 
-// "localhost" and "127.0.0.1" are one host to the daemon.
+// Replaces "localhost" by 127.0.0.1: to the daemon they are the same host.
 std::string AsNumbers(const std::string& target) {
   constexpr std::string_view kName = "localhost:";
   return target.rfind(kName, 0) == 0
@@ -63,7 +63,8 @@ std::string AsNumbers(const std::string& target) {
              : target;
 }
 
-// "0.0.0.0:7443" is where a server listens, not where it is.
+// Replaces a wildcard address such as "0.0.0.0:7443", at which a server
+// listens, by one at which it can be reached.
 std::string ReachedHere(const std::string& target) {
   const std::string port = target.substr(target.rfind(':'));
   if (target.rfind("0.0.0.0:", 0) == 0) return "127.0.0.1" + port;
@@ -136,7 +137,8 @@ StatusOr<Endpoint> FindServer(const Globals& globals) {
   const std::string path = ServerFile();
   const StatusOr<Announced> here = ReadAnnounced(path);
   if (named.empty() && !here.ok()) return here.status();
-  // A server with TLS may listen on any address; of this machine it is asked.
+  // A server with TLS may listen on any address; on its own machine loopback
+  // works.
   const bool announced_tls = named.empty() && !here->certificate.empty();
   StatusOr<Endpoint> endpoint = ParseEndpoint(
       named.empty() ? StrCat(announced_tls ? "https://" : "", here->listen)
@@ -145,7 +147,7 @@ StatusOr<Endpoint> FindServer(const Globals& globals) {
   const bool is_here = here.ok() && IsSame(*endpoint, *here);
   if (named.empty()) {
     if (!here->url.empty()) endpoint->url = here->url;
-    // Nothing of this machine listens on "any" address.
+    // A wildcard address cannot be connected to.
     endpoint->tls = !here->certificate.empty();
     endpoint->target = ReachedHere(endpoint->target);
     endpoint->pinned = here->certificate;
@@ -160,7 +162,7 @@ StatusOr<Endpoint> FindServer(const Globals& globals) {
   choose(globals.key, "REPRISE_KEY", endpoint->key);
   std::string token_file = globals.token_file;
   if (token_file.empty()) token_file = Environment("REPRISE_TOKEN_FILE");
-  // A server of a release before asks for none, and writes none.
+  // A server of an earlier release needs no token and writes none.
   if (token_file.empty() && is_here && Exists(here->token_file)) {
     token_file = here->token_file;
   }

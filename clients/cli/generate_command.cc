@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise generate KIND: writes the step graph of a made-up training job, to
-// try the planner on and to compare planners with.
+// reprise generate KIND: writes the step graph of an invented training job, to
+// try the planner and to compare planners.
 #include <CLI/CLI.hpp>
 #include <string>
 

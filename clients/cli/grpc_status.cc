@@ -12,7 +12,7 @@ Status FromGrpc(const grpc::Status& status, const Endpoint& endpoint) {
                               " does not answer; ",
                               "start one with `reprise serve`"));
   }
-  // Code numbers are gRPC's (base/status.h).
+  // The codes have gRPC's numbers (base/status.h).
   std::string message = status.error_message();
   if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
     return Status(

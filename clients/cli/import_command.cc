@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise import FILE: what another tool recorded becomes a run on the server,
-// or a step graph in a file. The formats are in formats/import.
+// reprise import FILE: turns another tool's recording into a run on the server,
+// or into a step graph in a file. formats/import has the formats.
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,10 +30,10 @@ class ImportCommand : public Command {
 
  private:
   StatusOr<formats::ImportedFile> Read(Console& console) const;
-  // The step graph into a file.
+  // Writes the step graph to a file.
   int Write(const formats::ImportedFile& import, const Globals& globals,
             Console& console);
-  // The run to a server.
+  // Sends the run to a server.
   int Upload(const formats::ImportedFile& import, const ServerClient& client,
              const Globals& globals, Console& console);
   static void PrintSummary(const formats::ImportedFile& import,
@@ -81,7 +81,8 @@ int ImportCommand::Run(const Globals& globals, Console& console) {
     const Status writable = CheckWritable(out_, force_);
     if (!writable.ok()) return console.Error(writable);
   }
-  // Asked before the work, so that nobody waits for a run that has no place.
+  // Connect before the work, so that nobody waits for a run that cannot be
+  // stored.
   std::optional<ServerClient> client;
   if (out_.empty()) {
     auto connected = ServerClient::ConnectOrStart(globals, true);
@@ -90,7 +91,8 @@ int ImportCommand::Run(const Globals& globals, Console& console) {
       if (status.code() == Code::kInvalidArgument) {
         return console.UsageError(status.message());
       }
-      // What is wrong with the file comes first: it can be said without one.
+      // An error of the file takes precedence: it can be reported without a
+      // server.
       const StatusOr<formats::ImportedFile> import = Read(console);
       console.ClearProgress();
       return console.Error(import.ok() ? status : import.status());

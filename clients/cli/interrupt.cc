@@ -16,7 +16,7 @@ CatchInterrupt::CatchInterrupt() {
   g_asked = 0;
   struct sigaction action {};
   action.sa_handler = OnSignal;
-  action.sa_flags = SA_RESETHAND;  // the second one has its default effect
+  action.sa_flags = SA_RESETHAND;  // a second signal has its default effect
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 }

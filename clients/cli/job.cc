@@ -23,7 +23,7 @@ constexpr int kForwarded[] = {SIGINT,  SIGQUIT, SIGTERM, SIGHUP,
 volatile pid_t g_job = 0;
 
 // The terminal sends its signals to the whole process group (si_code is then
-// SI_KERNEL), so that the job has them already.
+// SI_KERNEL), so the job has received them already.
 void Forward(int number, siginfo_t* info, void*) {
   if (g_job > 0 && info->si_code != SI_KERNEL) kill(g_job, number);
 }
@@ -41,8 +41,9 @@ StatusOr<JobResult> RunJob(
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
 
-  // Blocked until the child is known: a signal in between is not lost. The
-  // child starts with the mask and the dispositions this process was given.
+  // Blocked until the child's pid is known, so that no signal is lost. The
+  // child gets the mask and the dispositions that this process had at its
+  // start.
   sigset_t forwarded;
   sigset_t before;
   sigemptyset(&forwarded);
@@ -53,7 +54,7 @@ StatusOr<JobResult> RunJob(
   posix_spawnattr_setflags(&attributes,
                            POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   posix_spawnattr_setsigmask(&attributes, &before);
-  sigset_t defaults;  // this command ignores SIGPIPE; its job does not
+  sigset_t defaults;  // we ignore SIGPIPE; the job should not
   sigemptyset(&defaults);
   sigaddset(&defaults, SIGPIPE);
   posix_spawnattr_setsigdefault(&attributes, &defaults);
@@ -74,7 +75,7 @@ StatusOr<JobResult> RunJob(
   for (const int number : kForwarded) {
     struct sigaction old {};
     sigaction(number, nullptr, &old);
-    // What was ignored from outside (nohup) stays ignored.
+    // Signals that were ignored from outside (nohup) stay ignored.
     if (old.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);
   }
   sigprocmask(SIG_SETMASK, &before, nullptr);

@@ -31,8 +31,9 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Ticks after the boot at which a process began: field 22 of its stat. The
-// second field, the program's name, may hold blanks and brackets.
+// Returns the start time of a process in ticks since boot: field 22 of its
+// stat. The second field, the program's name, may contain blanks and
+// parentheses.
 std::string StartOf(pid_t pid) {
   std::ifstream file(StrCat("/proc/", pid, "/stat"));
   std::string line;
@@ -46,7 +47,7 @@ std::string StartOf(pid_t pid) {
   return fields ? field : "";
 }
 
-// Unix seconds of the boot: `btime` of /proc/stat.
+// Returns the Unix time of the boot in seconds: `btime` of /proc/stat.
 std::optional<int64_t> Boot() {
   std::ifstream file("/proc/stat");
   std::string word;

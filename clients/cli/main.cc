@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise: the command. Reads the arguments, finds the verb, runs it. What a
-// verb does is in its own file; what every verb promises (streams, --json,
-// exit codes) is in docs/command.md.
+// reprise: the command. Parses the arguments, finds the verb and runs it. Each
+// verb has a file of its own; docs/command.md describes what all verbs have in
+// common (streams, --json, exit codes).
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -22,11 +22,11 @@
 namespace reprise::cli {
 namespace {
 
-// The arguments, split where they stop being ours.
+// The arguments, divided into ours and those of the job or the server.
 struct Arguments {
   std::vector<std::string> own;
-  std::vector<std::string> job;    // behind the first "--" of `run`
-  std::vector<std::string> serve;  // behind `serve`
+  std::vector<std::string> job;    // after the first "--" of `run`
+  std::vector<std::string> serve;  // after `serve`
   bool is_serve = false;
 };
 
@@ -48,7 +48,7 @@ Arguments Split(int argc, char** argv) {
   return out;
 }
 
-// CLI11's own sentences, without their line ends.
+// Returns a message of CLI11 without its line end.
 std::string OneLine(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '.')) {
     text.pop_back();
@@ -65,7 +65,7 @@ class Main {
   int Run();
 
  private:
-  // The verb that was typed, for its help and its errors.
+  // Returns the verb that was typed, for its help and its errors.
   CLI::App* Typed();
   int OnParseError(const CLI::ParseError& error, Console& console);
 
@@ -107,7 +107,7 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
       "5 timed out with nothing, 130 interrupted.\n\n"
       "Example:\n  reprise plan resnet.graph.json --budget 8GiB");
   app_.require_subcommand(0, 1);
-  app_.fallthrough();  // --json may stand behind the verb
+  app_.fallthrough();  // --json may follow the verb
 
   commands_.push_back(MakePlanCommand());
   commands_.push_back(MakeSweepCommand());
@@ -151,7 +151,7 @@ int Main::OnParseError(const CLI::ParseError& error, Console& console) {
   }
   CLI::App* typed = Typed();
   const std::string verb = typed == &app_ ? "" : " " + typed->get_name();
-  // CLI11 may complain of what is missing because of a misspelt flag.
+  // CLI11 may report something missing because a flag is misspelt.
   const std::string unknown = FirstUnknown(app_, *typed, arguments_.own);
   return console.UsageError(
       StrCat(unknown.empty() ? OneLine(error.what()) : unknown,
@@ -159,7 +159,7 @@ int Main::OnParseError(const CLI::ParseError& error, Console& console) {
 }
 
 int Main::Run() {
-  // CLI11 takes the words last first.
+  // CLI11 expects the words in reverse order.
   std::vector<std::string> reversed(arguments_.own.rbegin(),
                                     arguments_.own.rend());
   try {
@@ -196,7 +196,7 @@ int Main::Run() {
 }  // namespace reprise::cli
 
 int main(int argc, char** argv) {
-  // A reader that went away (`| head`) is an error to report, not a death.
+  // If the reader is gone (`| head`), that is an error to report, not a crash.
   std::signal(SIGPIPE, SIG_IGN);
   reprise::cli::Arguments arguments = reprise::cli::Split(argc, argv);
   if (arguments.is_serve) return reprise::cli::Serve(arguments.serve);

@@ -9,7 +9,7 @@
 namespace reprise::cli {
 namespace {
 
-// Damerau and Levenshtein's distance, with swaps of neighbours only.
+// Returns the Damerau-Levenshtein distance, with swaps of neighbours only.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1,
                                      std::vector<size_t>(b.size() + 1));
@@ -74,7 +74,7 @@ std::string FirstUnknown(const CLI::App& app, const CLI::App& verb,
   for (const std::string& word : words) {
     if (LooksLikeFlag(word)) {
       const std::string flag = word.substr(0, word.find('='));
-      // Of short flags several may stand in one word, and a value behind.
+      // A word may combine several short flags, followed by a value.
       if (flag[1] != '-' || flag == "--help" || IsFlagOf(app, flag) ||
           IsFlagOf(verb, flag)) {
         continue;

@@ -16,7 +16,7 @@
 namespace reprise::cli {
 namespace {
 
-// The first certificate of a file, as PEM.
+// Returns the first certificate in a file, as PEM.
 StatusOr<std::string> LeafOf(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadFile(path, 1 << 20));
   constexpr std::string_view kEnd = "-----END CERTIFICATE-----";
@@ -28,7 +28,7 @@ StatusOr<std::string> LeafOf(const std::string& path) {
   return text.substr(begin, end + kEnd.size() - begin);
 }
 
-// The base64 of a PEM block, whatever its lines.
+// Removes white space, to compare PEM blocks whatever their line breaks.
 std::string WithoutSpace(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -37,7 +37,7 @@ std::string WithoutSpace(std::string_view text) {
   return out;
 }
 
-// Trusts one certificate, whoever signed it and whatever it names.
+// Trusts one certificate, whatever its signer and names.
 class PinVerifier final
     : public grpc::experimental::ExternalCertificateVerifier {
  public:
@@ -64,7 +64,7 @@ std::shared_ptr<grpc::ChannelCredentials> Pinned(
     const std::string& pem, const grpc::SslCredentialsOptions& own) {
   using grpc::experimental::ExternalCertificateVerifier;
   grpc::experimental::TlsChannelCredentialsOptions options;
-  options.set_verify_server_certs(false);  // it is the verifier who does
+  options.set_verify_server_certs(false);  // the verifier does it
   options.set_check_call_host(false);
   options.set_certificate_verifier(
       ExternalCertificateVerifier::Create<PinVerifier>(pem));
@@ -78,7 +78,7 @@ std::shared_ptr<grpc::ChannelCredentials> Pinned(
   return grpc::experimental::TlsCredentials(options);
 }
 
-// TLS where the endpoint says so.
+// Returns TLS credentials if the endpoint uses TLS.
 StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
     const Endpoint& endpoint) {
   if (!endpoint.tls) return grpc::InsecureChannelCredentials();
@@ -98,7 +98,7 @@ StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsOf(
   return Pinned(pinned, options);
 }
 
-// Puts the token on every call of a channel.
+// Adds the token to every call of a channel.
 class TokenSender final : public grpc::experimental::Interceptor {
  public:
   explicit TokenSender(std::string header) : header_(std::move(header)) {}
@@ -143,7 +143,7 @@ SendToken(const std::string& token) {
 
 StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Endpoint& endpoint) {
   grpc::ChannelArguments arguments;
-  // A proxy in the environment is never right for loopback.
+  // A proxy from the environment must not be used for loopback.
   if (!endpoint.tls) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(64 << 20);
   ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(endpoint));

@@ -18,7 +18,7 @@ std::string_view CategoryOf(const planner::StepGraph& graph, int storage) {
   return word.empty() ? "unknown" : word;
 }
 
-// The storage's own name, else the op that makes it, with its module.
+// Returns the storage's own name, else the op that makes it, with its module.
 std::string NameOf(const planner::StepGraph& graph, const AliveStorage& alive) {
   const planner::Storage& storage =
       graph.storages[static_cast<size_t>(alive.storage)];

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise plan GRAPH --budget B: makes a plan. A file is planned here, without
-// any server; a graph id is planned by the server that stores the graph.
+// reprise plan GRAPH --budget B: makes a plan. A file is planned in this
+// process, without a server; for a graph id, the server that stores the graph
+// plans it.
 #include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
@@ -31,12 +32,12 @@ class PlanCommand : public Command {
   int Run(const Globals& globals, Console& console) override;
 
  private:
-  // Plans here, in this process.
+  // Plans in this process.
   StatusOr<v1::Plan> PlanFile(Console& console);
-  // Asks the server.
+  // Plans on the server.
   StatusOr<v1::Plan> PlanStored(const Globals& globals, Console& console);
   int Report(const Globals& globals, Console& console, const v1::Plan& plan);
-  // What to ask for instead of a budget in which nothing fits.
+  // Suggests a budget that works, if nothing fits in the given one.
   void NoteWhatFits(Console& console, const v1::Infeasible& why) const;
 
   std::string graph_;
@@ -81,7 +82,8 @@ int PlanCommand::Run(const Globals& globals, Console& console) {
   if (!options.ok()) return console.UsageError(options.status().message());
   options_ = *options;
 
-  // Asked before the work, so that nobody waits for a plan that has no place.
+  // Check before the work, so that nobody waits for a plan that cannot be
+  // written.
   if (out_.empty() && !globals.json) out_ = PlanPathFor(graph_);
   if (!out_.empty() && (!is_file_ || Exists(graph_))) {
     const Status writable = CheckWritable(out_, force_);

@@ -35,7 +35,7 @@ using std::chrono::steady_clock;
 constexpr auto kStartTimeout = seconds(15);
 constexpr auto kPoll = milliseconds(20);
 
-// The socket's folder, made 0700 where it is ours to make.
+// Creates the socket's folder with mode 0700, if it is our own.
 Status OwnFolder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return FailedPrecondition(
@@ -85,11 +85,12 @@ class StartLock {
 };
 
 bool IsProgram(const std::string& path) {
-  std::error_code error;  // a folder of PATH that may not be read is no program
+  std::error_code error;  // a folder in PATH may be unreadable
   return fs::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
 }
 
-// REPRISE_DAEMON, else beside this program, else in PATH.
+// Returns the path of reprised: REPRISE_DAEMON, else next to this program, else
+// in PATH.
 StatusOr<std::string> FindReprised() {
   const char* named = std::getenv("REPRISE_DAEMON");
   if (named != nullptr && *named != '\0') {
@@ -118,7 +119,7 @@ StatusOr<std::string> FindReprised() {
       "REPRISE_DAEMON");
 }
 
-// A file without a name for what the daemon prints before it is up.
+// Opens an unnamed file for the daemon's output until it is ready.
 int UnnamedLog(const std::string& folder) {
   return open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 }
@@ -133,8 +134,8 @@ std::string LastLine(int log) {
   return text.empty() ? "it printed nothing" : text;
 }
 
-// A process of its own session: a Ctrl-C at the terminal is for the job, and
-// the daemon has to outlive it to store the end of the run.
+// Starts a process in a session of its own: Ctrl-C at the terminal is for the
+// job, and the daemon must outlive the job to store the end of the run.
 StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
                       const std::vector<std::string>& more_flags, int log) {
   posix_spawn_file_actions_t actions;
@@ -167,16 +168,16 @@ StatusOr<pid_t> Spawn(const std::string& program, const std::string& socket,
   return pid;
 }
 
-// It listens on its socket and has said where its server is, which it does
-// last. What one before it has left there is gone by then.
+// Returns whether the daemon listens on its socket and has written server.json,
+// which it does last. A stale file of an earlier daemon is gone by then.
 bool IsUp(const std::string& socket) {
   const std::string said =
       (fs::path(socket).parent_path() / "server.json").string();
   return DaemonAnswers(socket) && access(said.c_str(), R_OK) == 0;
 }
 
-// Somebody else's that answers: until it is up. False: it ends, or says
-// nothing.
+// Waits until another daemon that answers is ready. Returns false if it ends or
+// does not get ready.
 bool AwaitOther(const std::string& socket) {
   const auto deadline = steady_clock::now() + kStartTimeout;
   while (DaemonAnswers(socket) && steady_clock::now() < deadline) {
@@ -239,12 +240,12 @@ StatusOr<Daemon> StartDaemon(const std::string& socket,
 
 StatusOr<Daemon> EnsureDaemon() {
   Daemon daemon{.socket = AgentSocket()};
-  // One of our own that is only being started has not said yet where its server
-  // is: whoever starts it holds the lock until it has.
+  // If our daemon is still starting, it has not written server.json yet;
+  // whoever starts it holds the lock until it has.
   const bool ours = daemon.socket == PrivateSocket();
   const bool up = !ours || access(ServerFile().c_str(), R_OK) == 0;
   if (up && DaemonAnswers(daemon.socket)) return daemon;
-  // The service's folder is not ours: a private daemon listens in our own.
+  // The service's folder is not ours, so a private daemon uses our own.
   daemon.socket = PrivateSocket();
   if (daemon.socket.size() >= sizeof(sockaddr_un::sun_path)) {
     return InvalidArgument(StrCat(daemon.socket,

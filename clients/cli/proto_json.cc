@@ -15,7 +15,8 @@ using Json = nlohmann::ordered_json;
 
 Json ToJson(const Message& message);
 
-// Field `f` of `m`, or its element `i` where it is repeated (i < 0: singular).
+// Returns field `f` of `m`, or its element `i` if it is repeated (i < 0:
+// singular).
 Json Value(const Message& m, const FieldDescriptor* f, int i) {
   const auto* r = m.GetReflection();
   const bool one = i < 0;

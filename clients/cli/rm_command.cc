@@ -24,10 +24,10 @@
 namespace reprise::cli {
 namespace {
 
-// A store of many gigabytes takes its time.
+// Removing many gigabytes takes a while.
 constexpr auto kPatience = std::chrono::minutes(10);
 
-// "30d", "12h", "45m" as seconds.
+// Parses "30d", "12h" or "45m" as seconds.
 StatusOr<int64_t> ParseAge(const std::string& text) {
   int64_t count = 0;
   const char* end = text.data() + text.size();
@@ -100,7 +100,7 @@ class RmCommand : public Command {
         console.Note("nothing was removed");
         return kDone;
       }
-      // What was shown goes, and nothing that has come to fit since.
+      // Remove exactly what was shown, not what has matched since then.
       request = {};
       for (const v1::Run& run : chosen->runs())
         request.add_run_id(run.run_id());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise run -- command...: runs a job with the agent's surroundings prepared
-// (run id, budget, socket of a daemon) and says at the end how it went, on
-// stderr: stdout is the job's. The exit code is the job's own, and whatever is
-// missing here (a daemon, a server, the injection slot) is said in a line and
-// keeps no job from running.
+// reprise run -- command...: runs a job with the agent's environment prepared
+// (run id, budget, socket of a daemon) and reports the result at the end, on
+// stderr, because stdout belongs to the job. The exit code is the job's own. If
+// something is missing (a daemon, a server, the injection variable), one line
+// says so, and the job runs anyway.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <optional>
@@ -38,8 +38,9 @@ using std::chrono::steady_clock;
 constexpr auto kFirstRankPatience = seconds(10);
 constexpr auto kChangePatience = seconds(10);
 
-// A private daemon ends no sooner than the command that started it: that is to
-// be the one that asks it, in the end, how it went.
+// Waits until the first rank has started a daemon. A private daemon does not
+// exit before the command that started it, and that must be the rank that asks
+// for the result at the end.
 void AwaitFirstRank() {
   const auto limit = steady_clock::now() + kFirstRankPatience;
   while (!DaemonAnswers(AgentSocket()) && !DaemonAnswers(PrivateSocket()) &&
@@ -48,13 +49,14 @@ void AwaitFirstRank() {
   }
 }
 
-// Where the job's records go, and who will say how it went.
+// The daemon that receives the job's records, and the server to ask for its
+// result.
 struct Watchers {
   Daemon daemon;
   ServerClient client;
 };
 
-// REPRISE_SOCKET is left as it was where there is none.
+// Returns the daemon and the server; restores REPRISE_SOCKET on failure.
 StatusOr<Watchers> TryWatchers(const Globals& globals) {
   ASSIGN_OR_RETURN(const Daemon daemon, EnsureDaemon());
   const char* const named = getenv("REPRISE_SOCKET");
@@ -72,9 +74,10 @@ StatusOr<Watchers> TryWatchers(const Globals& globals) {
   return client.status();
 }
 
-// Connected before the job starts: a private daemon that somebody else started
-// is gone soon after it. One that ends just now still answers on its socket,
-// and its server does not: the next one is there in a moment.
+// Connects before the job starts, because a private daemon that another command
+// started may exit soon after it. A daemon that is just exiting may still
+// answer on its socket while its server does not; the next one is ready
+// shortly.
 StatusOr<Watchers> FindWatchers(const Globals& globals) {
   const char* const server = getenv("REPRISE_SERVER");
   const bool named =
@@ -91,8 +94,8 @@ StatusOr<Watchers> FindWatchers(const Globals& globals) {
   }
 }
 
-// After those of the job have gone. A daemon that is about to end still holds
-// its folder for a moment.
+// Finds a daemon after the job's own is gone. A daemon that is exiting holds
+// its folder for another moment.
 StatusOr<Watchers> OthersAfter(const Globals& globals) {
   const auto limit = steady_clock::now() + seconds(5);
   while (true) {
@@ -115,7 +118,7 @@ const char* EndWord(v1::RunState state) {
   }
 }
 
-// As far as is known here: what went on in the job is not.
+// Explains it as far as it is known here, outside the job.
 std::string WhyNeverAttached() {
   const char* const disabled = getenv("REPRISE_DISABLE");
   if (disabled != nullptr && std::string(disabled) == "1") {
@@ -157,11 +160,13 @@ class RunCommand : public Command {
   int Run(const Globals& globals, Console& console) override;
 
  private:
-  // What a program that arms its models itself reads, watched or not.
+  // Environment for a job, also one without a daemon, that calls Reprise
+  // itself.
   Environment Wishes() const;
-  // The job as it would run without this command.
+  // Runs the job as it would run without this command.
   int RunUnwatched(const Status& why, Console& console) const;
-  // The run after its last record was stored, or as far as it came.
+  // Waits until the run's last record is stored; returns the run as far as it
+  // got.
   static StatusOr<v1::Run> AwaitEnd(const ServerClient& client,
                                     const std::string& run_id);
   static void Report(v1::Run run, int exit_code, const ServerClient& client,
@@ -188,10 +193,10 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     if (!endpoint.ok()) return console.UsageError(endpoint.status().message());
   }
   console.LeaveStdout();
-  // Before any thread is there.
+  // Before any thread is started.
   StatusOr<Environment> slot = Environment{};
   if (!keep_injection_) slot = TakeInjectionSlot();
-  // Of several ranks that were started side by side the first one speaks.
+  // Of several ranks started together, only the first reports.
   const std::optional<Launched> launched = LaunchedTogether();
   const std::string run_id = launched ? launched->run_id : NewUuid();
   const bool speaks = !launched || launched->rank == 0;
@@ -226,8 +231,8 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   Daemon next;
   StatusOr<v1::Run> run = AwaitEnd(watchers->client, run_id);
   if (run.status().code() == Code::kUnavailable) {
-    // It was started by a job before this one, and has gone after this one's
-    // last record: what it stored another one tells.
+    // The daemon was started by an earlier job and exited after the last record
+    // of ours. Another daemon can report what it stored.
     StatusOr<Watchers> others = OthersAfter(globals);
     if (others.ok()) {
       next = others->daemon;
@@ -238,7 +243,8 @@ int RunCommand::Run(const Globals& globals, Console& console) {
   if (run.ok()) {
     Report(*run, result->exit_code, watchers->client, globals, console);
   } else if (run.status().code() == Code::kNotFound) {
-    // Nothing will end a private daemon that no job ever came to.
+    // A private daemon to which no job ever connected would not exit by itself
+    // soon.
     StopDaemon(watchers->daemon);
     console.Fail(0, StrCat("the job never attached: ", WhyNeverAttached()));
   } else {
@@ -267,8 +273,8 @@ StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
   while (true) {
     StatusOr<v1::Run> run = client.GetRun(run_id);
     const bool over = run.ok() && run->state() != v1::RUN_STATE_RUNNING;
-    // A job that never attached is not coming any more: a short wait covers
-    // a hello that is still on its way to the store.
+    // A job that never attached will not come any more; a short wait covers a
+    // Hello that is still on its way to the store.
     const bool absent = !run.ok() && run.status().code() == Code::kNotFound;
     const auto limit = begin + seconds(absent ? 1 : 15);
     const bool failed = !run.ok() && !absent;
@@ -279,7 +285,7 @@ StatusOr<v1::Run> RunCommand::AwaitEnd(const ServerClient& client,
 
 void RunCommand::Report(v1::Run run, int exit_code, const ServerClient& client,
                         const Globals& globals, Console& console) {
-  // Now: a private daemon may be gone soon after the job.
+  // Now, because a private daemon may exit soon after the job.
   const auto moments = client.GetMoments(run.run_id());
   if (globals.json) {
     if (moments.ok()) *run.mutable_moments() = moments->moments();

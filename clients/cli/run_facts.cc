@@ -21,7 +21,7 @@ struct Group {
   int64_t count = 0;
 };
 
-// What was allocated in the step and alive where it is highest, by name.
+// Returns what was allocated in the step and is alive at its peak, by name.
 std::vector<std::pair<std::string, Group>> AliveAtPeak(
     const formats::ExportTimeline& timeline, int64_t& before_bytes) {
   int64_t live = timeline.static_bytes;
@@ -130,7 +130,8 @@ void PrintWindow(const v1::Run& run, Console& console) {
 }
 
 void PrintCapabilities(const v1::Run& run, Console& console) {
-  // Ranks of one job are alike: the first one speaks, others where they differ.
+  // Ranks of a job are alike: print the first one, and others where they
+  // differ.
   std::map<std::string, std::string> said;
   for (const v1::SessionReport& session : run.sessions()) {
     for (const v1::Capability& one : session.capabilities()) {

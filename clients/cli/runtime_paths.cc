@@ -17,7 +17,7 @@ std::string Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// The folder above the bin/ that this program is in; empty: not known.
+// Returns the folder above the bin/ of this program; empty if unknown.
 std::filesystem::path Root() {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -38,7 +38,7 @@ std::string PrivateSocket() {
   RepriseSockets sockets;
   RepriseFindSockets(nullptr, &sockets);
   if (sockets.own >= 0) return sockets.path[sockets.own];
-  // Too long: whoever connects to it says so.
+  // Too long: connecting to it will report that.
   std::string socket = Environment("REPRISE_SOCKET");
   return !socket.empty() ? socket
                          : StrCat(Environment("TMPDIR"), "/reprise-", geteuid(),
@@ -57,7 +57,7 @@ std::string AgentLibrary() {
   std::error_code error;
   const auto root = Root();
   if (root.empty()) return "";
-  // A build has it in lib/, a Python package beside the bin/ of this program.
+  // A build has it in lib/, a Python package next to this program's bin/.
   for (const auto& folder : {root / "lib", root}) {
     const auto library = folder / "libreprise_agent.so";
     if (std::filesystem::is_regular_file(library, error)) {

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What is left of the 107 characters of a socket's path.
+// Leaves room for file names within the 107 characters of a socket's path.
 constexpr size_t kLongestFolder = 80;
 
 nlohmann::json ServerFacts(const std::string& socket) {

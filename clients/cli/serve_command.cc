@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise serve: reprised in the foreground. Its flags are reprised's own and
-// are read there, so that the two can never differ.
+// reprise serve: runs reprised in the foreground. Its flags are parsed by
+// reprised itself, so that they cannot differ.
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +15,7 @@ namespace {
 class ServeCommand : public Command {
  public:
   CLI::App* Define(CLI::App& app) override {
-    // Only listed here: main.cc hands everything behind `serve` over.
+    // Only listed here: main.cc passes everything after `serve` on.
     CLI::App* sub = app.add_subcommand(
         "serve", "Run the server in the foreground (the flags of reprised)");
     sub->footer("Example:\n  reprise serve --listen 127.0.0.1:7070");

@@ -31,7 +31,7 @@ void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(system_clock::now() + seconds(10));
 }
 
-// A call with one answer, which comes soon.
+// Makes a unary call that should be answered soon.
 template <typename Stub, typename Request, typename Response>
 StatusOr<Response> Ask(Stub& stub,
                        grpc::Status (Stub::*call)(grpc::ClientContext*,
@@ -45,8 +45,8 @@ StatusOr<Response> Ask(Stub& stub,
   return response;
 }
 
-// On Ctrl-C asks the server to end the call with what it has; where it does not
-// answer that, cancels the call.
+// On Ctrl-C asks the server to finish the call with what it has; if it does not
+// respond, cancels the call.
 class FinishOnInterrupt {
  public:
   FinishOnInterrupt(v1::Planner::Stub& planner, const std::string& request_id,
@@ -81,7 +81,7 @@ class FinishOnInterrupt {
   std::thread thread_;
 };
 
-// Names a call to FinishPlan; unguessable is not needed, different is.
+// Returns a name for a call to FinishPlan; it must be unique, not unguessable.
 std::string NewRequestId() {
   std::random_device device;
   return StrCat("cli-", device(), "-", device());

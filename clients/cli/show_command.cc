@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise show RUN|PLAN|FILE: what is at the peak, and what a plan does about
-// it. Files are read here; runs and plans are asked of the server.
+// it. Files are read here; runs and plans come from the server.
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -49,7 +49,7 @@ class ShowCommand : public Command {
   }
 
  private:
-  // An existing path, or what can only be one.
+  // Returns whether it is an existing path, or can only be one.
   bool LooksLikeFile() const {
     return Exists(what_) || what_.find('/') != std::string::npos ||
            what_.find('.') != std::string::npos;

@@ -29,8 +29,8 @@ std::string Quoted(const std::string& text) {
                                    nlohmann::json::error_handler_t::replace);
 }
 
-// What nothing can go below. A proof for one budget can be stronger than the
-// one for a smaller budget, so it is asked again until it stands.
+// Returns the smallest budget not ruled out. A proof for one budget can be
+// stronger than that for a smaller one, so it repeats until nothing changes.
 StatusOr<planner::Infeasible> SmallestBudget(const planner::StepGraph& graph) {
   constexpr int kMostRounds = 20;
   planner::Request request;
@@ -114,7 +114,7 @@ Status ShowGraph(const std::string& path, const Globals& globals,
 
 // ---- A plan ----------------------------------------------------------------
 
-// Bytes alive while each exec of the schedule runs, for whoever executes it.
+// Returns the bytes alive while each exec of the schedule runs.
 std::string MemoryJson(const CheckedPlan& checked) {
   std::vector<planner::MemoryPoint> profile;
   const StatusOr<planner::Evaluation> evaluation = planner::Evaluate(

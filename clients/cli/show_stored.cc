@@ -46,8 +46,8 @@ const char* DecisionWord(v1::Decision decision) {
   }
 }
 
-// What each decision moves, and what is alive at the plan's peak. The server
-// sends the largest first.
+// Prints what each decision saves, and what is alive at the plan's peak. The
+// server sends the largest first.
 void PrintExplanation(const v1::Explanation& explanation, Console& console) {
   int64_t saved_bytes = 0;
   int64_t recomputed_bytes = 0;
@@ -115,7 +115,7 @@ int ShowRun(v1::Run run, bool open, const ServerClient& client,
             const Globals& globals, Console& console) {
   const std::string path = "/runs/" + run.run_id();
   const auto moments = client.GetMoments(run.run_id());
-  // A server of before knows of none.
+  // A server of an earlier release does not have this method.
   if (!moments.ok() && moments.status().code() != Code::kUnimplemented) {
     return console.Error(moments.status());
   }

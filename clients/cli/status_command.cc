@@ -44,7 +44,7 @@ class StatusCommand : public Command {
         return console.UsageError(client.status().message());
       }
       const StatusOr<std::string> folder = DefaultDataDir();
-      // One that was named is elsewhere: what is here says nothing about it.
+      // A named server is elsewhere: what is stored here is unrelated to it.
       const char* variable = std::getenv("REPRISE_SERVER");
       const bool named =
           !globals.server.empty() || (variable != nullptr && *variable != '\0');
@@ -78,7 +78,7 @@ class StatusCommand : public Command {
                           ": ", status.degraded()),
                    Tone::kBad);
     }
-    // Asked for by hand: here the link is shown to pipes too.
+    // The user asked for the link, so print it even to a pipe.
     console.Line(StrCat("  page     ", endpoint.Page("/", true)));
     console.Line(StrCat("  started  ", LocalTime(status.started_ns())));
     console.Line(StrCat("  store    ", FormatBytes(status.store_bytes()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise sweep GRAPH: what each budget costs, from the peak without a plan
-// down to the smallest that anything fits in.
+// down to the smallest budget in which anything fits.
 #include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
@@ -138,7 +138,7 @@ Status SweepCommand::SweepFile(Console& console) {
                                     Got(*globals_, console,
                                         ToProto(point, graph));
                                   }));
-  // Points may be improved by later ones: the table shows the final curve.
+  // Later points may improve earlier ones, so the table shows the final curve.
   points_.clear();
   for (const planner::CurvePoint& point : curve) {
     points_.push_back(ToProto(point, graph));
@@ -168,7 +168,7 @@ void SweepCommand::Got(const Globals& globals, Console& console,
                             point_count_, " budgets  ",
                             FormatBytes(point.budget_bytes())));
   }
-  // One that was improved comes again.
+  // An improved point is sent again.
   for (v1::TradeoffPoint& known : points_) {
     if (known.budget_bytes() != point.budget_bytes()) continue;
     known = std::move(point);

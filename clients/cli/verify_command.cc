@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise verify GRAPH PLAN: checks what a plan says with a program that shares
-// nothing with the search that made it. Of two files, or of a plan that the
-// server stores.
+// reprise verify GRAPH PLAN: checks the claims of a plan with a program that
+// shares nothing with the search that made it. Takes two files, or a plan
+// stored by the server.
 #include <CLI/CLI.hpp>
 #include <string>
 
@@ -84,7 +84,7 @@ StatusOr<v1::Verification> VerifyCommand::VerifyFiles() {
   }
   ASSIGN_OR_RETURN(const planner::StepGraph graph,
                    formats::ToPlanner(file.graph));
-  // What was possible when the plan was made is in its schedule.
+  // The schedule shows what was allowed when the plan was made.
   ASSIGN_OR_RETURN(v1::Capabilities named,
                    formats::ParseCapabilities(
                        plan.executor().empty() ? "free" : plan.executor()));

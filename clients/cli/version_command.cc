@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// reprise version: what this is.
+// reprise version: prints the version.
 #include <string>
 
 #include "base/str_cat.h"

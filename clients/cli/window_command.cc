@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // reprise window RUN: asks a running job to record a few steps, and waits until
-// they are there.
+// they are stored.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <string>
@@ -101,7 +101,7 @@ int WindowCommand::Wait(const ServerClient& client, const v1::Run& run,
       return console.Error(
           Cancelled("interrupted; the job records its steps all the same"));
     }
-    // A step that is far away is waited for without end.
+    // No time limit while the step is still far away.
     if (window.at_step() <= now->steps() + 1 &&
         Clock::now() - moved_at > std::chrono::duration<double>(patience_s_)) {
       console.ClearProgress();

@@ -13,7 +13,7 @@
 namespace reprise::formats {
 namespace {
 
-// Text up to `separator`, which is removed from `rest` with it.
+// Returns the text up to `separator` and removes both from `rest`.
 std::string_view TakeUpTo(char separator, std::string_view& rest) {
   const size_t at = rest.find(separator);
   const std::string_view head = rest.substr(0, at);

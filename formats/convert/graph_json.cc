@@ -31,8 +31,8 @@ StatusOr<v1::StepGraph> ReadProto3(std::string_view text) {
 // ---- Writing ---------------------------------------------------------------
 
 std::string Quoted(std::string_view text) {
-  // Bytes that are not UTF-8 (a path, a name from a C library) are replaced
-  // rather than refused: names are for people.
+  // Bytes that are not UTF-8 (in a path, or a name from a C library) are
+  // replaced rather than rejected, because names are only for people.
   return nlohmann::json(text).dump(-1, ' ', false,
                                    nlohmann::json::error_handler_t::replace);
 }
@@ -46,8 +46,8 @@ std::string List(const Numbers& numbers) {
   return text + "]";
 }
 
-// Absent where empty, 0 or false, as in proto3: only keys the format does not
-// ask for are written through these.
+// Omits the key if the value is empty, 0 or false, as in proto3. Only for
+// optional keys.
 std::string MaybeText(const char* key, std::string_view text) {
   return text.empty() ? "" : StrCat(",\"", key, "\":", Quoted(text));
 }

@@ -46,7 +46,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool end_object() override;
   bool start_array(size_t) override;
   bool end_array() override;
-  // ScanJson has been over this text, so that this is not reached.
+  // Unreachable: ScanJson has accepted this text.
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception&) override {
     return Fail(StrCat("byte ", position, ": not valid JSON"));
@@ -58,7 +58,7 @@ class Reader : public nlohmann::json_sax<Json> {
  private:
   struct Frame {
     Place place;
-    uint64_t seen = 0;  // bit i: kKeys[i] was there
+    uint64_t seen = 0;  // bit i: kKeys[i] occurred
   };
 
   google::protobuf::Message& Current();
@@ -67,11 +67,11 @@ class Reader : public nlohmann::json_sax<Json> {
     status = InvalidArgument(std::move(message));
     return false;
   }
-  // The value that came is not what the place wants.
+  // Reports that the value has the wrong type for its place.
   bool Wrong(const char* got);
   bool Integer(int64_t value);
   bool Skipping() const { return skip_depth_ > 0; }
-  // An unknown key's scalar value ends the key.
+  // Returns whether the value is to be ignored; a scalar ends its unknown key.
   bool Ignored() {
     if (Skipping()) return true;
     if (!frames_.empty() && key_ == nullptr && ignore_next_) {

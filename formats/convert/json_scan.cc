@@ -10,7 +10,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Counts depth and remembers the top-level keys that tell files apart.
+// Counts depth, and remembers the top-level keys that identify the kind of
+// file.
 class Scanner : public nlohmann::json_sax<Json> {
  public:
   explicit Scanner(size_t size) : size_(size) {}
@@ -42,7 +43,7 @@ class Scanner : public nlohmann::json_sax<Json> {
 
   bool parse_error(size_t position, const std::string& token,
                    const nlohmann::detail::exception& error) override {
-    // The parser counts from 1 and stands behind the byte it refused.
+    // The parser counts from 1 and is one past the byte that it rejected.
     const size_t byte = position == 0 ? 0 : position - 1;
     constexpr int kOutOfDouble = 406;
     if (error.id == kOutOfDouble) {

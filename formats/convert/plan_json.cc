@@ -26,7 +26,7 @@ std::string Dump(const Json& json) {
 
 // ---- Reading ---------------------------------------------------------------
 
-// Reads the keys of one object; the first thing that is wrong stays.
+// Reads the keys of one object and keeps the first error.
 class Fields {
  public:
   explicit Fields(const Json& object) : object_(object) {}
@@ -96,7 +96,8 @@ class Fields {
         return Fail(StrCat("schedule[", i,
                            "]: must be [\"exec\", op] or [\"free\", storage]"));
       }
-      // Not *id: under the thread sanitizer GCC 12 takes it for uninitialized.
+      // Not *id: with the thread sanitizer, GCC 12 considers that
+      // uninitialized.
       const int64_t number = id.value_or(0);
       to.add_schedule(what == "exec" ? number : -number - 1);
     }

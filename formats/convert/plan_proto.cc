@@ -21,7 +21,7 @@
 namespace reprise::formats {
 namespace {
 
-// Peak of the program as it is under a free policy.
+// Returns the peak of the program without a plan, under a free policy.
 StatusOr<int64_t> BasePeak(const planner::StepGraph& graph,
                            const planner::Capabilities& capabilities) {
   ASSIGN_OR_RETURN(
@@ -111,8 +111,8 @@ StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
   ASSIGN_OR_RETURN(task.request.capabilities, ToPlanner(capabilities));
   ASSIGN_OR_RETURN(const Budget parsed, ParseBudget(budget));
 
-  // A fraction means the same bytes for every executor: it is taken of the
-  // reference policy where the job has not measured its own peak.
+  // A fraction must mean the same bytes for every executor, so it refers to the
+  // reference policy unless the job measured its own peak.
   const int64_t measured = graph.measured_peak_bytes();
   ASSIGN_OR_RETURN(const int64_t reference_peak, BasePeak(task.graph, {}));
   ASSIGN_OR_RETURN(const int64_t modelled_peak,
@@ -127,8 +127,8 @@ StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
   task.reserve_bytes =
       extra_reserve +
       (measured > 0 ? std::max<int64_t>(0, measured - modelled_peak) : 0);
-  // At least 1: a reserve above the budget is then refused by the planner's
-  // own proof, which names the op.
+  // At least 1: if the reserve exceeds the budget, the planner's own proof then
+  // refuses it and names the op.
   task.request.budget_bytes =
       std::max<int64_t>(1, task.budget_bytes - task.reserve_bytes);
   task.graph_id = std::move(graph_id);
@@ -196,7 +196,8 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities) {
   Fnv1a64 digest;
   digest.Add(plan.graph_id()).Add(plan.budget_bytes());
   for (const int64_t entry : plan.schedule()) digest.Add(entry);
-  // Field by field: serialized bytes are not promised to be canonical.
+  // Field by field, because serialized protos are not guaranteed to be
+  // canonical.
   digest.Add(capabilities.executor())
       .Add(int64_t{capabilities.max_runs()})
       .Add(int64_t{capabilities.recompute_in_backward_only()})
@@ -205,7 +206,7 @@ std::string PlanId(const v1::Plan& plan, const v1::Capabilities& capabilities) {
       .Add(int64_t{capabilities.duplicate_outputs()})
       .Add(int64_t{plan.free_policy()})
       .Add(capabilities.ns_per_op());
-  // Absent from plans that any executor runs, as before there were others.
+  // Only added if set, so that the ids of older plans stay the same.
   if (capabilities.execution() > v1::EXECUTION_FREE) {
     digest.Add(int64_t{capabilities.execution()});
   }

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 5> kMethods = {
 constexpr int64_t kMostId = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// One field per flag of the executor, with its key.
+// A flag of the executor with its key.
 struct Flag {
   const char* key;
   bool (v1::Certificate::*get)() const;
@@ -96,7 +96,7 @@ class Reader {
       status_ = InvalidArgument(StrCat("proof.", key, ": wrong"));
   }
 
-  // 0 where the key is absent.
+  // Returns 0 if the key is absent.
   int64_t Number(const Json& in, const char* key, int64_t most) {
     if (!in.contains(key)) return 0;
     return Value(in[key], key, most);

@@ -11,7 +11,7 @@
 namespace reprise::formats {
 namespace {
 
-// A second of one core at the most; larger than what most steps take.
+// At most a second of one core; more than most steps need.
 constexpr int64_t kFloorTicks = 4'000'000;
 
 // "op 17 aten.bmm.default (layers.3.attn)"
@@ -45,7 +45,8 @@ Held HeldByTheProgram(const planner::StepGraph& graph, planner::OpId at) {
   return held;
 }
 
-// What the executor may not do, where no single tensor explains the rest.
+// Names what the executor may not do, if no single tensor explains the
+// difference.
 std::string Limit(const planner::Capabilities& may) {
   if (may.execution == planner::Execution::kOnce || may.max_runs == 2) {
     return "it runs an op again once at the most, in the backward";
@@ -56,8 +57,8 @@ std::string Limit(const planner::Capabilities& may) {
   return "no order of running ops again that it can follow needs less";
 }
 
-// Why the executor needs `gap` bytes more at an op than it may. What is smaller
-// than that is not why.
+// Explains why the executor needs `gap` bytes more at an op than it may use. A
+// smaller amount is not an explanation.
 std::string Rule(const Task& task, planner::OpId at, int64_t gap) {
   const planner::StepGraph& graph = task.graph;
   const std::vector<planner::OpId> once = planner::NeverAgain(graph, at);
@@ -89,7 +90,8 @@ std::string Rule(const Task& task, planner::OpId at, int64_t gap) {
   return Limit(task.request.capabilities);
 }
 
-// Bytes that the optimizer itself made of what an op of it has in memory.
+// Returns the bytes that an optimizer op has in memory and that the optimizer
+// itself made.
 int64_t OwnBytes(const planner::StepGraph& graph, const planner::Op& op) {
   std::vector<bool> own(graph.storages.size(), false);
   for (const planner::Op& maker : graph.ops) {
@@ -129,7 +131,7 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
   planner::JobFloor floor = planner::FloorOf(
       task.graph, task.request.capabilities, budget, kFloorTicks);
   const bool nobody = floor.bytes > budget;
-  // What was shown to be too much for the budget may be more than that.
+  // The proof stopped just above the budget, so look for the full amount.
   if (nobody && floor.bytes < needed) {
     const planner::JobFloor more = planner::FloorOf(
         task.graph, task.request.capabilities, needed - 1, kFloorTicks);
@@ -149,7 +151,7 @@ std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
                Named(task.graph, floor.op), " needs at least ", text.needed);
     const std::string optimizer =
         OfTheOptimizer(task.graph, task.graph.ops[floor.op]);
-    // What holds for everybody may be more than was shown of this executor.
+    // The bound for every executor may exceed what was proven for this one.
     if (!optimizer.empty() || floor.bytes > needed) {
       return StrCat(least, ".", optimizer);
     }

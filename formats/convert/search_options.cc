@@ -7,7 +7,7 @@
 
 namespace reprise::formats {
 
-// Numbered alike, but for UNSPECIFIED.
+// The enums have the same order; the proto's starts with UNSPECIFIED.
 static_assert(static_cast<int>(planner::Strategy::kAuto) + 1 ==
               v1::STRATEGY_AUTO);
 static_assert(static_cast<int>(planner::Strategy::kMemory) + 1 ==

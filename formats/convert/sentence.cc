@@ -19,19 +19,19 @@ std::string WithoutStop(std::string text) {
   return text;
 }
 
-// Said of what no certificate has proven: the search found it, nothing else
-// has checked it.
+// Added to claims of the search that no certificate proves.
 constexpr char kUnchecked[] = " by the solver's word, not checked";
 
 std::string Optimality(const v1::Plan& plan) {
   if (plan.proven_optimal()) return "proven optimal";
   const bool checked = plan.bound_proof() != v1::BOUND_PROOF_SOLVER;
-  // What the solver calls optimal, up to its tolerance.
+  // Optimal up to the solver's tolerance.
   if (!checked &&
       plan.overhead() - plan.bound() <= plan.overhead() * 2e-6 + 1e-8) {
     return StrCat("optimal", kUnchecked);
   }
-  // Up, so that "at most" is true; the epsilon keeps 0.8 % from becoming 0.9.
+  // Rounded up, so that "at most" is true; the epsilon keeps 0.8 % from
+  // becoming 0.9.
   const double gap = std::max(0.0, plan.overhead() - plan.bound());
   const double shown = std::max(1.0, std::ceil(gap * 1000 - 1e-6)) / 1000;
   return StrCat("at most ", FormatPercent(shown), " above optimal",
@@ -119,11 +119,12 @@ std::string Measured(const v1::Verdict& verdict) {
   if (const int64_t step = verdict.measured_step_ns(); step > 0) {
     add(FormatDuration(step), Difference(step, verdict.predicted_step_ns()));
   }
-  if (text.empty()) text = ".  Not measured";  // other inputs than the plan's
+  if (text.empty()) text = ".  Not measured";  // not the plan's inputs
   return StrCat(text, ", ", Checks(verdict), ".");
 }
 
-// Steps without a plan that a reader would take to have kept the budget.
+// Mentions steps without a plan, which readers could believe to be within the
+// budget.
 std::string Unplanned(const v1::Plan& plan, const v1::Verdict& verdict,
                       size_t processes) {
   const int64_t peak = verdict.unplanned_peak_bytes();
@@ -132,7 +133,8 @@ std::string Unplanned(const v1::Plan& plan, const v1::Verdict& verdict,
   if (verdict.unplanned_steps() == 0 || (planned && over <= 0)) return "";
   std::string text = StrCat(" ", Count(verdict.unplanned_steps(), "step"));
   if (processes > 1) text += StrCat(" of ", processes, " processes");
-  // Beside what a refused step needs, which is rounded up, too.
+  // For comparison with the bytes that a refused step needs, rounded up as
+  // well.
   text +=
       StrCat(" ran without ", planned ? "the plan" : "a plan", ", at up to ",
              plan.feasible() ? FormatBytes(peak) : FormatBytesUp(peak));
@@ -166,7 +168,7 @@ std::string Trouble(const v1::Plan& plan, const v1::Verdict& verdict,
   }
   const bool died = verdict.state() == v1::RUN_STATE_KILLED ||
                     verdict.state() == v1::RUN_STATE_FAILED;
-  // A plan that no step has run under yet says nothing of those before it.
+  // Nothing about earlier steps, if the plan has not been used yet.
   const bool fresh = plan.feasible() && verdict.planned_steps() == 0 &&
                      verdict.refused().empty() && text.empty() && !died;
   if (!fresh) text += Unplanned(plan, verdict, processes);
@@ -190,7 +192,7 @@ std::string FormatBytesUp(int64_t bytes) {
   if (bytes < 1024) return FormatBytes(bytes);
   int64_t unit = 1024;
   while (unit < (int64_t{1} << 60) && bytes / 1024 >= unit) unit *= 1024;
-  // To the next tenth of the unit that FormatBytes prints in.
+  // Rounds up to the next tenth of the unit that FormatBytes uses.
   const auto tenths = static_cast<int64_t>(std::ceil(
       static_cast<long double>(bytes) * 10 / static_cast<long double>(unit)));
   const auto up = static_cast<int64_t>(static_cast<long double>(tenths) *
@@ -238,7 +240,7 @@ std::string RunSentence(const v1::Plan& plan, const v1::Verdict& verdict,
     sentence += Measured(verdict);
   }
   std::string more = Trouble(plan, verdict, processes);
-  // A plan that nothing has happened to yet speaks alone.
+  // Without any trouble, only the plan's sentence.
   if (more.empty()) return sentence;
   if (!sentence.ends_with('.')) sentence += ".";
   return sentence + more;

@@ -12,14 +12,14 @@
 namespace reprise::formats {
 namespace {
 
-// Numbers of protos are not trusted: what does not fit becomes an id that no
-// graph has.
+// Numbers in protos are not trusted: one that does not fit becomes an id that
+// no graph has.
 int32_t Id(uint32_t id) {
   constexpr uint32_t kMost = std::numeric_limits<int32_t>::max();
   return static_cast<int32_t>(std::min(id, kMost));
 }
 
-// Overheads are written with 53 bits.
+// Compares with a tolerance, because overheads are stored as doubles.
 bool Reaches(double proven, double said) {
   return proven >= said - 1e-12 * std::max(1.0, std::abs(said));
 }
@@ -90,7 +90,7 @@ class Verifier {
     }
   }
 
-  // The certificate is about this budget, or a larger one.
+  // Returns whether the certificate is about this budget or a larger one.
   bool IsOfBudget() const {
     return accepted_ &&
            proof_.budget_bytes >=
@@ -110,7 +110,7 @@ class Verifier {
                                ? v1::BOUND_PROOF_CHECKED
                            : plan_.bound() > 0 ? v1::BOUND_PROOF_SOLVER
                                                : v1::BOUND_PROOF_NONE);
-    // As IsProven of the search: what a program's tolerance leaves.
+    // Uses the tolerance of IsProven in the planner.
     found_.set_proven_optimal(found_.bound_proof() == v1::BOUND_PROOF_CHECKED &&
                               added_ns - found_.proven_ns() <=
                                   added_ns / 500'000 + base_ns_ / 100'000'000);
@@ -185,7 +185,7 @@ class Verifier {
 
 void ToProto(const verify::Certificate& from, const verify::Executor& executor,
              int64_t reserve_bytes, v1::Certificate& to) {
-  // Numbered alike.
+  // The enums have the same numbers.
   to.set_method(static_cast<v1::ProofMethod>(from.method));
   to.set_refuses(from.refuses);
   to.set_budget_bytes(from.budget_bytes);

@@ -10,7 +10,7 @@ namespace reprise::formats {
 
 namespace {
 
-// Writes a pickle of protocol 4. Texts that repeat are written once.
+// Writes a pickle of protocol 4. Repeated texts are written once.
 class Pickle {
  public:
   Pickle() { out_ = std::string("\x80\x04", 2); }
@@ -107,7 +107,7 @@ class Snapshot {
   }
 
  private:
-  // What is alive at the end, and which addresses were ever used.
+  // Determines what is alive at the end, and the range of addresses.
   void Follow() {
     low_ = UINT64_MAX;
     for (const ExportEvent& event : timeline_.events) {
@@ -117,7 +117,8 @@ class Snapshot {
             std::max(high_, event.address + static_cast<uint64_t>(event.bytes));
         end_[event.address] = {event.bytes, event.what};
       } else {
-        // Freed, but allocated before the first event: part of the static rest.
+        // Allocated before the first event and freed later: part of the static
+        // memory.
         if (end_.erase(event.address) == 0) before_ += -event.bytes;
       }
     }
@@ -178,8 +179,8 @@ class Snapshot {
   void Segments() {
     pickle_.EmptyList();
     pickle_.Mark();
-    // What was there all the time. What was there and went away is in the trace
-    // only, and not in here: the viewer finds its begin by its end.
+    // Memory that is alive throughout. What was there at first and then freed
+    // appears only in the trace: the viewer infers its beginning from its free.
     const int64_t lasting =
         std::max<int64_t>(0, timeline_.static_bytes - before_);
     if (lasting > 0) {
@@ -194,7 +195,8 @@ class Snapshot {
     SegmentHead(low_, static_cast<int64_t>(high_ - low_), live);
     uint64_t at = low_;
     for (const auto& [address, block] : end_) {
-      // Records that overlap are somebody's mistake; a segment cannot show it.
+      // Overlapping records are an error of the source; a segment cannot show
+      // them.
       if (address < at) continue;
       if (address > at) {
         BlockOf(at, static_cast<int64_t>(address - at), "inactive", "");

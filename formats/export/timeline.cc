@@ -25,7 +25,8 @@ const char* PhaseName(planner::Phase phase) {
   }
 }
 
-// First fit, so that a picture of addresses against time is a plausible one.
+// Assigns addresses by first fit, for a plausible picture of addresses over
+// time.
 class Addresses {
  public:
   uint64_t Take(int64_t bytes) {
@@ -146,7 +147,7 @@ StatusOr<ExportTimeline> PredictedTimeline(
                        .duration_ns = end_ns - now_ns,
                        .run = runs[id]++});
     out.curve.push_back({now_ns, point.bytes + reserve_bytes});
-    // What no storage accounts for: the op's workspace, doubled outputs.
+    // Bytes of no storage: the op's workspace and duplicate outputs.
     const int64_t space = point.bytes + reserve_bytes - live;
     now_ns = end_ns;
     if (space > 0) {
@@ -245,7 +246,7 @@ void MeasuredTimeline::Add(const v1::StepPart& part) {
 }
 
 ExportTimeline MeasuredTimeline::Finish() {
-  // Ops whose end was not recorded have no length.
+  // Remove ops whose end was not recorded.
   std::erase_if(timeline_.ops,
                 [](const ExportOp& op) { return op.duration_ns < 0; });
   const auto by_time = [](const auto& a, const auto& b) {
@@ -253,7 +254,8 @@ ExportTimeline MeasuredTimeline::Finish() {
   };
   if (!std::is_sorted(timeline_.events.begin(), timeline_.events.end(),
                       by_time)) {
-    // Threads' records may swap; the sums are made again in order.
+    // Records of different threads may be swapped: sort, and compute the sums
+    // again.
     std::stable_sort(timeline_.events.begin(), timeline_.events.end(), by_time);
     int64_t live = timeline_.static_bytes;
     timeline_.curve.assign(1, {0, live});

@@ -18,7 +18,7 @@ namespace reprise::formats {
 namespace {
 
 constexpr size_t kBlockBytes = 64 << 10;
-// A packed file may claim any length: this much is followed.
+// A packed file may claim any length: reading stops here.
 constexpr uint64_t kMostBytes = uint64_t{64} << 30;
 
 }  // namespace
@@ -32,7 +32,7 @@ class ByteSource::Input {
   ~Input() {
     if (file_ != nullptr) gzclose_r(file_);
   }
-  // As read(2); an error has its text in `why`.
+  // Like read(2), with the text of an error in `why`.
   int Read(char* out, size_t size, std::string& why) {
     if (file_ == nullptr) {
       why = "cannot be read";

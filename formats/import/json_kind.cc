@@ -31,7 +31,7 @@ std::optional<JsonKind> KindOfFormat(const std::string& format) {
   return std::nullopt;
 }
 
-// The text after an opening quote, its first kMostText bytes.
+// Returns the first kMostText bytes of the text after an opening quote.
 std::string ReadText(ByteSource& source) {
   std::string text;
   for (int c = source.Next(); c >= 0 && c != '"'; c = source.Next()) {
@@ -46,8 +46,8 @@ std::string ReadText(ByteSource& source) {
 
 JsonKind KindOfJson(ByteSource& source) {
   int depth = 0;
-  std::string text;    // the last one at depth 1
-  bool value = false;  // behind "format":
+  std::string text;    // last text at depth 1
+  bool value = false;  // after "format":
   for (int c = source.Next(); c >= 0; c = source.Next()) {
     if (source.position() > kMostBytes) break;
     if (c == '{' || c == '[') ++depth;

@@ -8,8 +8,8 @@ namespace reprise::formats {
 
 namespace {
 
-// Instructions that are known and refused: they import, call, build or change
-// what plain data has no need of.
+// Known instructions that are rejected: they import, call, construct or change
+// objects, which plain data does not need.
 struct Refused {
   uint8_t opcode;
   const char* name;
@@ -81,7 +81,7 @@ Status PickleMachine::Step(int opcode) {
                             ": 2 to 5 are read; dump it again"));
       }
       return OkStatus();
-    case 0x95:  // FRAME: says how much follows, which streaming has no use for
+    case 0x95:  // FRAME: length of what follows, of no use here
       return ReadUnsigned(8, number);
     case '(':
       stack_.emplace_back(Kind::kMark);

@@ -16,7 +16,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 62;
 uint32_t RecordingNames::Intern(std::string_view text) {
   if (text.empty()) return 0;
   std::string key(text.substr(0, kMostNameBytes));
-  // From files: whatever is no printable ASCII or UTF-8 lead stays readable.
+  // The text is from a file: keep only printable ASCII.
   for (char& c : key) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f ||
         static_cast<unsigned char>(c) >= 0x80) {

@@ -25,7 +25,7 @@ Status FromServer(const grpc::Status& status) {
 
 }  // namespace
 
-// One thread reads what comes down; the caller writes.
+// One thread reads the answers; the caller writes.
 struct RunUpload::State {
   grpc::ClientContext context;
   std::unique_ptr<v1::Ingest::Stub> stub;
@@ -35,7 +35,7 @@ struct RunUpload::State {
   std::condition_variable changed;
   uint64_t sent = 0;
   uint64_t committed = 0;
-  uint64_t resend = 0;  // asked by the server: it missed something
+  uint64_t resend = 0;  // requested by the server, which missed something
   bool ended = false;
 
   void Read() {
@@ -67,7 +67,7 @@ RunUpload::RunUpload(std::shared_ptr<grpc::Channel> channel)
 RunUpload::~RunUpload() {
   if (!state_->reader.joinable()) return;
   state_->context.TryCancel();
-  (void)state_->Finish();  // nobody asks any more
+  (void)state_->Finish();  // the result does not matter
 }
 
 Status RunUpload::Send(const v1::Up& up) {

@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint64_t kMostEvents = 2'000'000;
 constexpr int kChunkRecords = 4096;
-// CLOCK_MONOTONIC of the step's begin: any will do, but not 0.
+// CLOCK_MONOTONIC of the step's begin: arbitrary, but not 0.
 constexpr int64_t kBeginNs = 1'000'000'000;
-// A year: times in files are hostile too.
+// Limit for times: one year. Times in files are not trusted.
 constexpr int64_t kMostNs = int64_t{31'536'000} * 1'000'000'000;
 
 }  // namespace
@@ -27,7 +27,7 @@ RunWriter::RunWriter(const RunIdentity& identity, const MemorySummary& summary,
       summary_(summary),
       names_(names),
       send_(std::move(send)) {
-  // Three records a group.
+  // A group has up to three records.
   if (Folds(summary)) group_ = summary.events / (kMostEvents / 3) + 1;
 }
 
@@ -67,7 +67,7 @@ Status RunWriter::WriteWithoutMemory() {
   return SayBye();
 }
 
-// What the file could not tell stands with the run, as what an agent cannot do.
+// Stores the notes with the run, in the form of missing capabilities.
 Status RunWriter::SendNotes() {
   v1::Up up;
   v1::Caps& caps = *up.mutable_caps();
@@ -107,7 +107,7 @@ Status RunWriter::Record(int64_t time_ns, v1::RecordKind kind,
 }
 
 Status RunWriter::Allocation(const MemoryEvent& event) {
-  // The step's first moment is its baseline's.
+  // + 1: the step's first nanosecond belongs to the baseline.
   return Record(event.time_ns + 1, v1::RECORD_KIND_ALLOC,
                 {.bytes = event.bytes,
                  .address = event.address,

@@ -12,24 +12,24 @@ namespace {
 
 constexpr size_t kMostDevices = 1024;
 constexpr int64_t kMostEntryBytes = int64_t{1} << 50;
-// Entries, frames and blocks have some ten keys, stacks some hundred frames.
-// They may be shared by any number of events, and each looks at them again.
+// Entries, frames and blocks have about ten keys, stacks some hundred frames.
+// They may be shared by any number of events, and are searched again for each.
 constexpr size_t kMostKeys = 64;
 constexpr size_t kMostFrames = 1024;
 constexpr size_t kMostPathBytes = 4096;
 constexpr size_t kMostNameBytes = 512;
 constexpr uint64_t kMostBlocks = 1 << 27;
 constexpr int64_t kMostMicroseconds = int64_t{1} << 52;
-// Without times, events are a microsecond apart.
+// Without times, events are placed one microsecond apart.
 constexpr int64_t kNsPerEvent = 1000;
 
-// One line of a trace. bytes 0: says nothing about what is alive.
+// One entry of a trace. bytes 0: does not change what is alive.
 struct TraceEntry {
   int64_t bytes = 0;
   uint64_t address = 0;
   int64_t time_us = -1;
   bool oom = false;
-  bool stack_lost = false;  // was read long before, and is no longer held
+  bool stack_lost = false;  // was read long before and is forgotten
 };
 
 Status CheckDict(const PickleValue& item, const char* what) {
@@ -73,7 +73,7 @@ StatusOr<TraceEntry> ReadEntry(const PickleValue& item) {
   return entry;
 }
 
-// What a segment says of the end.
+// What a segment says about the end of the trace.
 struct SegmentEnd {
   int64_t device = 0;
   int64_t reserved = 0;
@@ -104,7 +104,7 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
     }
     const PickleValue* state = block.Find("state");
     if (state == nullptr || !state->text().starts_with("active")) continue;
-    // The trace has what was asked for, not what it was rounded up to.
+    // The trace has the requested size, not the rounded one.
     int64_t size = 0;
     const PickleValue* asked = block.Find("requested_size");
     if (asked == nullptr || !asked->AsInt(size) || size <= 0) {
@@ -121,7 +121,7 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
   return end;
 }
 
-// Its first bytes, with whole characters.
+// Truncates a text at a character boundary.
 std::string_view Cut(std::string_view text, size_t most) {
   if (text.size() <= most) return text;
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) {
@@ -130,7 +130,8 @@ std::string_view Cut(std::string_view text, size_t most) {
   return text.substr(0, most);
 }
 
-// The end of a path: a text of megabytes may be shared by all events.
+// Returns the end of a path. Truncated, because all events may share a text of
+// megabytes.
 std::string_view PathOf(const PickleValue& frame) {
   if (frame.items().size() > 2 * kMostKeys) return {};
   const PickleValue* file = frame.Find("filename");
@@ -138,13 +139,14 @@ std::string_view PathOf(const PickleValue& frame) {
   std::string_view path = file->text();
   if (path.size() <= kMostPathBytes) return path;
   path.remove_prefix(path.size() - kMostPathBytes);
-  // No name is that long: what is cut is a folder, or no path at all.
+  // No file name is that long, so the truncated part is a folder, or this is no
+  // path.
   const size_t slash = path.find('/');
   return slash == std::string_view::npos ? path.substr(0, 0)
                                          : path.substr(slash);
 }
 
-// "train.py:12 loss", of the innermost frame outside of PyTorch itself.
+// Returns "train.py:12 loss" for the innermost frame outside PyTorch.
 std::string NameOfStack(const PickleValue* frames) {
   if (frames == nullptr || !frames->is_list()) return "";
   const std::vector<PickleValue>& all = frames->items();
@@ -176,7 +178,7 @@ std::string NameOfStack(const PickleValue* frames) {
   return text;
 }
 
-// Per device, from a first reading.
+// Results of the first pass for one device.
 struct Device {
   MemorySum sum;
   int64_t first_us = -1;
@@ -361,7 +363,7 @@ Status Snapshot::Replay(RecordingNames& names,
     ASSIGN_OR_RETURN(const TraceEntry entry, ReadEntry(item));
     if (entry.bytes == 0) return true;
     MemoryEvent event{.address = entry.address, .bytes = entry.bytes};
-    // Threads may swap neighbours; a timeline goes forward.
+    // Events of different threads may be swapped; a timeline must not go back.
     event.time_ns = has_times_ ? (entry.time_us - first_us_) * 1000
                                : static_cast<int64_t>(index) * kNsPerEvent;
     latest_ns = event.time_ns = std::max(latest_ns, event.time_ns);

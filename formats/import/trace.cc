@@ -41,7 +41,7 @@ class Threads {
   std::unordered_map<std::string, uint32_t> ids_;
 };
 
-// A category may be a list.
+// Returns whether the event is an op. A category may be a list.
 bool IsOp(const TraceEvent& event) {
   return event.category == "cpu_op" || event.category.starts_with("cpu_op,");
 }
@@ -53,9 +53,9 @@ struct RawAllocation {
   int64_t device_type = 0, device_id = -1;
 };
 
-// ---- First reading: steps, memory, extent -----------------------------------
+// ---- First pass: steps, memory, extent -------------------------------------
 
-// What a process of the trace did, and when.
+// What one process of the trace did, and when.
 struct Process {
   uint32_t number = 0;
   std::map<int64_t, Span> steps;
@@ -118,8 +118,8 @@ struct Outline {
     return OkStatus();
   }
 
-  // Ops of the process that the memory is of; where it has none of its own
-  // (tools that write them apart), of the one that has.
+  // Returns the process whose ops to use: that of the memory events or, if it
+  // has no ops (some tools write them separately), one that has.
   StatusOr<std::string> ProcessOf(int64_t device_type,
                                   int64_t device_id) const {
     for (const RawAllocation& one : memory) {
@@ -140,7 +140,7 @@ struct Outline {
   }
 };
 
-// ---- Second reading: the ops of the step ------------------------------------
+// ---- Second pass: the ops of the step --------------------------------------
 
 struct Call {
   std::string name;
@@ -148,11 +148,12 @@ struct Call {
   int64_t external_id = -1, sequence = -1;
   uint32_t thread = 0;
   bool annotation = false;
-  std::string part;  // of the step, where the trace says so
+  std::string part;  // of the step, if the trace has it
   std::vector<int64_t> input_bytes;
 };
 
-// Calls that only stand around others: autograd's, and names without a library.
+// Returns whether a call only surrounds others: autograd's frames, and names
+// without a library.
 bool IsFrame(const Call& call) {
   return call.annotation || call.name.starts_with("autograd::") ||
          call.name.starts_with("torch::autograd::") ||
@@ -208,8 +209,8 @@ struct StepReading {
     return OkStatus();
   }
 
-  // Outermost calls become ops; what is inside of them gives them its autograd
-  // numbers and its kernels.
+  // Makes ops of the outermost calls; calls inside them contribute autograd's
+  // sequence numbers and kernels.
   void MakeOps(TraceStep& step) {
     std::sort(calls.begin(), calls.end(), [](const Call& a, const Call& b) {
       if (a.thread != b.thread) return a.thread < b.thread;
@@ -218,7 +219,7 @@ struct StepReading {
     });
     std::unordered_map<int64_t, size_t> op_of_external;
     std::vector<size_t> frames;  // open ones, of this thread
-    size_t op = SIZE_MAX;        // the open op
+    size_t op = SIZE_MAX;        // the open op, or SIZE_MAX
     for (size_t i = 0; i < calls.size(); ++i) {
       Call& call = calls[i];
       if (i > 0 && calls[i - 1].thread != call.thread) {
@@ -274,8 +275,8 @@ struct StepReading {
   }
 };
 
-// The device whose memory is shown: as asked, else the GPU with most events,
-// else the CPU.
+// Returns the device whose memory is shown: the requested one, else the GPU
+// with the most events, else the CPU.
 StatusOr<std::pair<int64_t, int64_t>> ChooseDevice(
     const std::vector<RawAllocation>& memory, std::optional<int> asked) {
   std::map<std::pair<int64_t, int64_t>, size_t> counts;
@@ -313,7 +314,7 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
       return outline.Take(event, threads);
     }));
   }
-  RETURN_IF_ERROR(outline.ProcessOf(0, 0).status());  // there are ops at all
+  RETURN_IF_ERROR(outline.ProcessOf(0, 0).status());  // fails without ops
   ASSIGN_OR_RETURN(const auto where, ChooseDevice(outline.memory, device));
 
   Trace made;
@@ -359,8 +360,8 @@ StatusOr<Trace> Trace::Open(const OpenSource& open, std::string name,
                    [](const RawAllocation& a, const RawAllocation& b) {
                      return a.event.time_ns < b.event.time_ns;
                    });
-  // What was alive when the step began: the total that the last event before it
-  // left, or the first one in it found.
+  // What was alive when the step began: the total after the last event before
+  // it, or the total that the first event in it found.
   MemorySum before, within;
   int64_t total_before = -1;
   for (const RawAllocation& one : outline.memory) {

@@ -11,10 +11,10 @@ namespace reprise::formats {
 
 namespace {
 
-// The caching allocator of a GPU rounds up to this.
+// A GPU's caching allocator rounds up to this.
 constexpr int64_t kRounding = 512;
 constexpr int64_t kMostSum = int64_t{1} << 61;
-// Storages of one size that are looked through for the one an op reads.
+// How many storages of one size are searched for the one that an op reads.
 constexpr size_t kMostCandidates = 64;
 
 // One allocation of the step. Ops are numbered as in the graph: 0 is
@@ -22,8 +22,8 @@ constexpr size_t kMostCandidates = 64;
 struct Life {
   int64_t bytes = 0;
   int32_t writer = 0;
-  int32_t last = -1;    // the op that ran, or had run, when it was given back
-  bool inside = false;  // taken and given back within one op
+  int32_t last = -1;    // op that ran, or had run, when it was freed
+  bool inside = false;  // allocated and freed within one op
 };
 
 bool HasWord(const std::string& name,
@@ -64,16 +64,16 @@ class Builder {
   }
 
  private:
-  // Graph number of the op an allocation at that time belongs to: the one that
-  // runs, else the next one.
+  // Returns the graph's number of the op to which an allocation belongs: the
+  // running op, else the next one.
   int32_t OpOf(const TraceAllocation& event) const {
     const int at = by_time_.At(event.thread, event.time_ns);
     if (at >= 0) return at + 1;
     const int begun = by_time_.BegunBy(event.time_ns);
     return std::min(begun + 1, static_cast<int>(step_.ops.size()));
   }
-  // The one a free belongs to: the one that runs, else the newest. What is
-  // given back as an op begins was done with before it.
+  // Returns the op to which a free belongs: the running op, else the most
+  // recent. Memory that is freed as an op begins belongs to an earlier op.
   int32_t LastBefore(const TraceAllocation& event) const {
     const int at = by_time_.At(event.thread, event.time_ns - 1);
     return at >= 0 ? at + 1 : by_time_.BegunBy(event.time_ns - 1);
@@ -98,7 +98,7 @@ class Builder {
       }
       const auto found = open.find(event.address);
       if (found == open.end()) {
-        // It was there before the step.
+        // Allocated before the step.
         lives_.push_back({.bytes = -event.bytes, .writer = 0, .last = op});
         from_before_ += -event.bytes;
         if (from_before_ > kMostSum) {
@@ -111,7 +111,8 @@ class Builder {
       life.last = std::max(op, life.writer);
       life.inside = life.last == life.writer;
     }
-    // What an op had at most, above what was there and what it leaves.
+    // Workspace of an op: its maximum, less what was there before and what it
+    // leaves.
     workspace_.assign(op_count_, 0);
     for (size_t i = 0; i < op_count_; ++i) {
       if (at_begin[i] >= 0) workspace_[i] = highest[i] - at_begin[i];
@@ -224,7 +225,7 @@ class Builder {
             static_cast<int32_t>(s));
       }
       for (const int32_t s : dies[static_cast<size_t>(i)]) {
-        // Its writer needs no reading of what it made.
+        // The op that wrote it need not read it.
         if (lives_[life_of_storage_[static_cast<size_t>(s)]].writer != i) {
           reads.insert(s);
         }

@@ -23,9 +23,9 @@ bool IsOfNumber(int c) {
          c == 'e' || c == 'E';
 }
 
-// The source as what nlohmann's parser reads from. The parser collects what it
-// reads from the beginning of a text or number on until the next one begins,
-// blanks and all else between them too, so that length is limited here.
+// The source as input for nlohmann's parser. The parser buffers everything from
+// the beginning of one text or number to the beginning of the next, including
+// white space, so the length is limited here.
 struct Characters {
   ByteSource& source;
   int current = -1;
@@ -34,7 +34,7 @@ struct Characters {
   bool too_long = false;
   bool in_number = false;
   size_t text_bytes = 0;
-  size_t other_bytes = 0;  // collected, of anything but a text
+  size_t other_bytes = 0;  // buffered bytes outside of texts
 
   explicit Characters(ByteSource& from) : source(from) { Advance(); }
   void Advance() {
@@ -207,7 +207,7 @@ class Reader : public nlohmann::json_sax<Json> {
   }
 
   Status status;
-  bool found = false;  // there were traceEvents
+  bool found = false;  // the file has traceEvents
 
  private:
   bool Deeper() {
@@ -220,8 +220,8 @@ class Reader : public nlohmann::json_sax<Json> {
   bool Number(double real, int64_t whole) {
     if (!in_events_) return true;
     if (depth_ == 3) {
-      // Microseconds with a fraction.
-      // Unix microseconds fit by far; a length is at most eleven days.
+      // Microseconds with a fraction. Unix times in microseconds are far below
+      // the limit; a duration may be at most eleven days.
       const bool sane = std::isfinite(real) && std::abs(real) < 2e15;
       if (key_ == "ts" && sane) event_.start_ns = std::llround(real * 1000);
       if (key_ == "dur" && sane && std::abs(real) <= 1e12) {
@@ -262,13 +262,14 @@ class Reader : public nlohmann::json_sax<Json> {
     if (key_ == "Addr") event_.address = static_cast<uint64_t>(value);
   }
 
-  // Bytes of every input tensor, where shape and type say so.
+  // Computes the bytes of every input tensor with known shape and type.
   void SizeInputs() {
     for (size_t i = 0; i < dims_.size(); ++i) {
       const int64_t size = i < types_.size() ? BytesOfType(types_[i]) : 0;
       const bool list = i < types_.size() && types_[i] == "TensorList";
       if (size == 0 && !list) continue;
-      // A list of tensors has one shape each behind the (empty) first.
+      // A list of tensors has one shape per tensor, after the (empty) first
+      // entry.
       for (size_t k = list ? 1 : 0; k < dims_[i].size(); ++k) {
         int64_t bytes = list ? 4 : size;
         for (const int64_t n : dims_[i][k]) {
@@ -304,7 +305,7 @@ bool Reader::string(string_t& text) {
   }
   if (in_args_ && depth_ == 4 && key_ == "Part") event_.part = text;
   if (in_types_ && depth_ == 5) types_.push_back(text);
-  // Scalars among the shapes hold their place.
+  // Scalars take a position among the shapes.
   if (in_dims_ && depth_ == 5) dims_.emplace_back(1);
   return true;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The chosen step given out again, event by event.
+// Passes on the chosen step, event by event.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -39,9 +39,10 @@ int OpsByTime::BegunBy(int64_t time_ns) const {
 
 namespace {
 
-// Begins and ends of ops by time. What happens when an op begins is in it, and
-// what happens when it ends too unless another begins then: at one time ends
-// that make room come first, then begins, memory events, and other ends.
+// Begins and ends of ops by time. A memory event at the begin of an op belongs
+// to it, and so does one at its end, unless another op begins then. At equal
+// times the order is: ends followed by a begin, begins, memory events, other
+// ends.
 class OpMarks {
  public:
   OpMarks(const std::vector<TraceOp>& ops, RecordingNames& names,
@@ -53,12 +54,12 @@ class OpMarks {
     });
   }
 
-  // All marks that stand before a memory event at `time_ns`.
+  // Passes on all marks that precede a memory event at `time_ns`.
   Status Until(int64_t time_ns) {
     while (true) {
       const bool more = begun_ < ops_.size();
       const bool begins = more && ops_[begun_].start_ns <= time_ns;
-      // Only what has begun ends, and before another begins in its place.
+      // An op that has begun ends before another one begins in its place.
       const bool first = ended_ < ops_.size() && by_end_[ended_] < begun_ &&
                          (!more || End() <= ops_[begun_].start_ns);
       if (first && (begins || End() < time_ns)) {

@@ -38,7 +38,7 @@ bool IsImpossible(const Plan& plan) {
   return !plan.feasible && !plan.undecided;
 }
 
-// What searches on several threads tell each other.
+// The exchange between searches on several threads.
 class SharedFinds : public planner::Exchange {
  public:
   void Offer(const Found& found) override {
@@ -59,7 +59,7 @@ class SharedFinds : public planner::Exchange {
     return bound_ns_;
   }
 
-  // One piece of work at a time: who comes with another does it alone.
+  // Only one piece of work is shared at a time; other callers work alone.
   void Together(const std::function<void()>& mine,
                 const std::function<void()>& help) override {
     {
@@ -79,7 +79,7 @@ class SharedFinds : public planner::Exchange {
     owner_ = {};
   }
 
-  // Helps where somebody wants it; of searches, as often as they can.
+  // Helps if help is wanted; searches call this as often as they can.
   void Help() {
     if (!wanted_) return;
     std::unique_lock lock(mutex_);
@@ -103,7 +103,7 @@ class SharedFinds : public planner::Exchange {
   std::condition_variable left_;
 };
 
-// Searches: one request, several seeds.
+// The searches of one request, with different seeds.
 class Searches {
  public:
   Searches(const planner::StepGraph& graph, const planner::Request& request,
@@ -134,7 +134,7 @@ class Searches {
 
   void One(int index) {
     planner::Request request = request_;
-    // Search 0 is the one that MakePlan would do.
+    // Search 0 uses the request's own seed, as MakePlan would.
     request.seed += static_cast<uint64_t>(index) * 0x9e3779b97f4a7c15;
     if (request_.should_stop) {
       request.should_stop = [this, index] { return ShouldStop(index); };
@@ -156,7 +156,7 @@ class Searches {
                       (plan->feasible &&
                        plan->overhead - plan->bound <= request_.target_gap));
     const std::lock_guard lock(mutex_);
-    // Nobody before this one has ended it: its answer counts.
+    // No earlier search has ended this one, so its answer counts.
     if (reached && index <= first_ended_) first_ended_ = index;
     plans_[static_cast<size_t>(index)] = std::move(plan);
   }
@@ -187,7 +187,7 @@ class Searches {
 
   StatusOr<Plan> Merge() {
     const Plan* best = nullptr;
-    const Plan* proof = nullptr;  // whose bound is best
+    const Plan* proof = nullptr;  // the one with the best bound
     int64_t ticks = 0;
     const int last = request_.until_stopped
                          ? Count() - 1
@@ -214,7 +214,7 @@ class Searches {
            std::tuple(b.bound_ns, b.bound_proof);
   }
 
-  // The bound of one search for the plan of another.
+  // Copies the bound of one search to the plan of another.
   static void TakeBound(const Plan& proof, Plan& merged) {
     const int64_t added_ns = merged.evaluation.time_ns - merged.base_time_ns;
     merged.bound = proof.bound;
@@ -242,13 +242,13 @@ class Searches {
 
   const planner::StepGraph& graph_;
   const planner::Request& request_;
-  std::mutex mutex_;  // guards what follows and the request's callbacks
+  std::mutex mutex_;  // guards the following, and the callbacks
   std::vector<std::optional<StatusOr<Plan>>> plans_;
   SharedFinds finds_;
   Progress best_;
   bool stopped_ = false;
   std::atomic<int> next_ = 0;
-  // The first search that needed no help; those after it are over.
+  // The first search that reached its target; later ones are stopped.
   std::atomic<int> first_ended_;
   std::atomic<bool> reached_together_ = false;
 };

@@ -12,13 +12,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Less than a chunk waits for company, but not for long: the ring keeps it.
+// Fewer records than this wait for more, but not long: the ring keeps them.
 constexpr uint64_t kWorthReading = 512;
 constexpr milliseconds kLongestWait{50};
-// A report whose name never comes must not stop the ring for ever: after this
-// there is no more waiting until new names show that some still come.
+// A report whose name never arrives must not block the ring. After this time
+// the session stops waiting for names, until new ones arrive.
 constexpr milliseconds kNameWait{1000};
-// After BYE other threads may still be about to publish what they reserved.
+// After BYE, other threads may still be publishing slots that they reserved.
 constexpr milliseconds kByeWait{1000};
 constexpr uint64_t kLargestCount = uint64_t{1} << 62;
 
@@ -75,7 +75,7 @@ void AgentSession::Connect(Fd socket, std::optional<RingReader> ring,
   row_.peer_pid = peer_ticks != 0 ? peer.pid : 0;
   row_.peer_ticks = peer_ticks;
   outbox_.clear();
-  // What it asked for on the old connection it asks for again on this one.
+  // On the new connection the agent repeats the requests of the old one.
   MarkHead();
 }
 
@@ -139,7 +139,7 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
   std::vector<v1::Moment> moments = waiting_moments_;
   storing_moments_ = moments.size();
   if (at_end && !bye_ && ring_) {
-    // Nobody began a step: there is nothing to be told.
+    // The job never began a step: there is nothing to report.
     const reprise_place place = ring_->place();
     if (place.step_ns != 0) moments.push_back(MomentOf(place));
   }
@@ -157,8 +157,8 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
   } else if (!name_wait_since_) {
     name_wait_since_ = now;
   }
-  // Positions and records differ only where torn ones were walked over, and
-  // then nothing waits for a name.
+  // Positions and records differ only if torn slots were skipped, and then
+  // nothing waits for a name.
   positions_ = built_.waits_for_name ? built_.used : batch.positions;
   if (positions_ == 0 && !at_end && !row_changed_ && moments.empty()) {
     return false;
@@ -175,7 +175,7 @@ StatusOr<bool> AgentSession::Prepare(std::span<reprise_slot> scratch,
   return true;
 }
 
-// A batch that could not be committed is read again, and longer perhaps.
+// A batch that could not be committed is read again and may be longer by then.
 void AgentSession::Join(std::span<const reprise_slot> records) {
   for (; joined_ < records.size(); ++joined_) {
     reprise_slot copy;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an agent says after HELLO, and what it is told.
+// Handles an agent's messages after HELLO, and sends it messages.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -23,7 +23,7 @@ constexpr size_t kMaxNameBytes = 4096;
 constexpr size_t kMaxCapabilityLines = 64;
 constexpr size_t kMaxCapabilityBytes = 512;
 constexpr size_t kMaxOutbox = 64;
-// Wishes under way, and answers remembered, per session.
+// Pending requests, and remembered answers, per session.
 constexpr size_t kMaxAsked = 4;
 constexpr size_t kMaxAnswers = 8;
 constexpr std::chrono::seconds kGraphWait{2};
@@ -35,7 +35,7 @@ std::string BytesOf(const T& value) {
   return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
 }
 
-// The text in front of the first zero byte.
+// Returns the text before the first zero byte.
 std::string FirstText(std::string_view bytes) {
   return ValidUtf8(bytes.substr(0, bytes.find('\0')), bytes.size());
 }
@@ -83,7 +83,7 @@ Status AgentSession::HandleNames(std::string_view body) {
 }
 
 void AgentSession::AddName(uint32_t id, std::string_view text) {
-  // After a reconnect all come again. An id keeps its first text.
+  // After a reconnection all names come again. An id keeps its first text.
   if (id == 0 || names_.contains(id)) return;
   if (names_.size() >= kMaxNames || names_bytes_ >= kMaxNamesBytes) {
     if (!std::exchange(names_full_, true)) {
@@ -185,7 +185,7 @@ Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
   return OkStatus();
 }
 
-// One that cannot be read costs itself, not the session.
+// A snapshot that cannot be read is dropped; the session continues.
 void AgentSession::HandleSnapshot(const Message& message) {
   reprise_msg_bulk raw;
   if (message.body.size() < sizeof(raw) || message.fds.size() != 1) {
@@ -206,7 +206,7 @@ void AgentSession::HandleSnapshot(const Message& message) {
   waiting_moments_.push_back(*std::move(moment));
 }
 
-// A line among the capabilities, once.
+// Adds a line to the capabilities, once.
 void AgentSession::Note(std::string line) {
   if (capabilities_.size() >= kMaxCapabilityLines ||
       std::find(capabilities_.begin(), capabilities_.end(), line) !=
@@ -219,7 +219,7 @@ void AgentSession::Note(std::string line) {
 
 void AgentSession::SubmitGraphs(PlanRelay& relay, Clock::time_point now) {
   std::erase_if(waiting_graphs_, [&](WaitingGraph& graph) {
-    // A record that is never published must not stop the plan.
+    // A record that is never published must not block the plan.
     const bool read = !ring_ || ring_->position() >= graph.head ||
                       now - graph.since > kGraphWait;
     if (!read) return false;
@@ -299,7 +299,7 @@ void AgentSession::OpenWindow(const v1::OpenWindow& window) {
   SendWaitingWindow();
 }
 
-// The agent reads it at the begin of a step, so it is sent one step ahead.
+// The agent reads it at the beginning of a step, so it is sent one step ahead.
 void AgentSession::SendWaitingWindow() {
   if (!waiting_window_ || !connected() ||
       last_step_ + 1 < waiting_window_->at_step()) {
@@ -325,7 +325,7 @@ Status AgentSession::Flush() {
     Fd memfd;
     if (next.plan) {
       auto sealed = SealedMemfd("reprise-plan", next.plan->json);
-      if (!sealed.ok()) return OkStatus();  // no file left: try again later
+      if (!sealed.ok()) return OkStatus();  // no descriptor free: retry later
       memfd = *std::move(sealed);
     }
     const Status sent = Send(socket_, next.type, 0, next.body, memfd.get());
@@ -333,8 +333,8 @@ Status AgentSession::Flush() {
       if (outbox_.size() <= kMaxOutbox) return OkStatus();
       return ResourceExhausted("agent: does not read what it asks for");
     }
-    // Broken. What the agent sent before it left is still to be read, so it is
-    // the reading side that closes.
+    // The connection is broken. The reading side closes it, because what the
+    // agent sent before it left must still be read.
     if (!sent.ok()) return OkStatus();
     outbox_.pop_front();
   }

@@ -7,7 +7,7 @@ namespace reprise::server {
 
 namespace {
 
-// reprise_caps.cupti.
+// Words for the levels of reprise_caps.cupti.
 std::string_view CuptiWords(std::string_view level) {
   if (level == "0") return "no";
   if (level == "1") return "no, allocations only";
@@ -34,7 +34,7 @@ v1::Caps CapabilitiesOf(const std::vector<std::string>& lines) {
       why = value.substr(space + 1);
       value = value.substr(0, space);
     }
-    // Nothing dropped, no version: nothing to be said.
+    // No drops, or no version: omit the line.
     const bool silent = why.empty() && (value.empty() || value == "0");
     if (name.empty() || silent) continue;
     v1::Capability& one = *caps.add_capabilities();

@@ -57,7 +57,7 @@ class Builder {
   }
 
  private:
-  // False: must wait for a name.
+  // Returns false if the record must wait for a name.
   bool Take(const reprise_slot& slot) {
     switch (slot.kind) {
       case REPRISE_RECORD_STEP_DONE:
@@ -120,7 +120,7 @@ class Builder {
         return;
       }
     }
-    ++built_.malformed;  // its STEP_DONE was dropped, or never sent
+    ++built_.malformed;  // its STEP_DONE was dropped or never sent
   }
 
   void EmitStep(size_t index, const reprise_body_step_mem* mem) {

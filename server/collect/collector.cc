@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kDrainPoll{2};
 
-// Which file a path names now; nothing where there is none.
+// Returns the identity of the file at a path; empty if there is none.
 MemfdIdentity FileAt(const std::string& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return {};
@@ -31,8 +31,9 @@ MemfdIdentity FileAt(const std::string& path) {
 
 }  // namespace
 
-// Order matters: the loop's thread uses forwarder and relay, whose threads
-// post to the loop. So the loop's thread ends first, its object goes last.
+// Order matters: the loop's thread uses forwarder and relay, and their threads
+// post to the loop. So the loop's thread must end first, and its object be
+// destroyed last.
 class Collector::Impl {
  public:
   Impl(CollectorOptions options, Fd listener, Spool spool)
@@ -94,7 +95,7 @@ class Collector::Impl {
   const Forwarder& forwarder() const { return *forwarder_; }
 
  private:
-  // Down.plan: a plan nobody asked for.
+  // Handles Down.plan: a plan that no agent requested.
   void Replan(int64_t key, const v1::PlanRef& reference) {
     auto graph_id = formats::ParseHexId(reference.graph_id());
     auto encoded = EncodePlan(reference.plan());
@@ -109,7 +110,7 @@ class Collector::Impl {
     loop_.Answered(std::move(answer));
   }
 
-  // Unless somebody else has put another one there.
+  // Removes the socket, unless another process has put a new one there.
   void RemoveSocket() {
     if (socket_file_.inode != 0 && FileAt(socket_path_) == socket_file_) {
       unlink(socket_path_.c_str());

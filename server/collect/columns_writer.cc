@@ -10,7 +10,8 @@ namespace reprise::server {
 namespace {
 
 constexpr int32_t kMaxDevice = 1023;
-// The most a report (its name included) and a row take in a chunk.
+// Upper bounds for the size of a report, with its name, and of a row in a
+// chunk.
 constexpr size_t kReportBytes = 700;
 constexpr size_t kRecordBytes = 96;
 static_assert(kChunkRecords * kRecordBytes < kChunkBytes);

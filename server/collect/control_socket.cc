@@ -18,8 +18,8 @@ namespace reprise::server {
 namespace {
 
 constexpr int kBacklog = 64;
-// What SCM_RIGHTS may carry at once before the kernel cuts it off. One is
-// legal; the others are taken so that they can be closed.
+// Limit for descriptors received at once. One is legal; surplus ones are
+// received so that they can be closed.
 constexpr int kMaxFds = 16;
 
 Status MakeFolder(const std::string& path) {
@@ -88,8 +88,9 @@ StatusOr<Fd> ListenForAgents(const std::string& path) {
   if (!listener.valid()) {
     return ResourceExhausted(StrCat("agent socket: ", strerror(errno)));
   }
-  // Linux takes the file's mode from the socket's: no moment with a wider one,
-  // and no umask, which is the whole process's.
+  // Linux takes the file's mode from the socket, so there is never a moment
+  // with a wider mode, and the umask, which belongs to the whole process, stays
+  // as it is.
   if (fchmod(listener.get(), 0600) != 0 ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address),
            sizeof(address)) != 0 ||
@@ -120,8 +121,8 @@ StatusOr<Received> Receive(const Fd& socket, Message& message) {
   packet.msg_control = control;
 
   ssize_t n = -1;
-  // A peer that closed with unread messages leaves one ECONNRESET in front of
-  // what it had sent itself; that is still to be read.
+  // If the peer closed with unread messages, one ECONNRESET precedes what it
+  // had sent; those messages must still be read.
   for (int resets = 0; resets < 2;) {
     packet.msg_controllen = sizeof(control);
     n = recvmsg(socket.get(), &packet, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The drain loop's connections: who may come in, and when one is gone.
+// The drain loop's connections: which agents are accepted, and when one is
+// gone.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kMaxConnected = 256;
-// Ended ones that the server has not taken yet included.
+// Includes ended sessions that the server has not acknowledged.
 constexpr size_t kMaxSessions = 4096;
 constexpr size_t kMaxNewcomers = 64;
 constexpr milliseconds kHelloWait{2000};
@@ -28,7 +29,8 @@ constexpr int kMessagesPerTurn = 256;
 constexpr milliseconds kCheckEvery{250};
 constexpr milliseconds kCheckSoon{10};
 constexpr milliseconds kJustLeft{1000};
-// Without a visible process a session ends this long after its socket did.
+// A session whose process cannot be seen ends this long after its socket
+// closed.
 constexpr milliseconds kUnseenWait{10000};
 
 }  // namespace
@@ -81,7 +83,8 @@ void DrainLoop::ReadNewcomers() {
     if (!status.ok()) {
       Log(StrCat("refused: pid ", newcomer.peer.pid, ": ", status.message()));
       ++refused_;
-      // For an agent a refusal is final; what may pass only closes.
+      // A refusal is final for an agent, so a temporary error only closes the
+      // socket.
       if (status.code() != Code::kUnavailable) {
         Refuse(newcomer.socket, status.message());
       }
@@ -115,8 +118,8 @@ Status DrainLoop::Welcome(Newcomer& newcomer, Message& message) {
     row.session_id = hello.session_id;
     row.run_id = hello.run_id;
     row.ring_position = ring->position();
-    // A ring that was read before belongs to a spool that is gone, whose seqs
-    // the server may still know: never use them again.
+    // A ring that was read before belongs to a spool that no longer exists. The
+    // server may know its seqs, so they must not be reused.
     row.epoch = row.ring_position == 0 ? 1 : UnixMilliseconds();
     row.info = hello.info.SerializeAsString();
     row.realtime_to_monotonic_ns = hello.realtime_to_monotonic_ns;
@@ -216,9 +219,9 @@ void DrainLoop::FlushSockets() {
   }
 }
 
-// Finds sessions whose process is gone. An open socket proves nothing: a
-// cloned child may hold it. A closed one proves nothing either: the agent may
-// be about to reconnect.
+// Ends sessions whose process is gone. An open socket does not prove that it
+// lives, because a cloned child may hold it; nor does a closed one prove that
+// it is gone, because the agent may be about to reconnect.
 void DrainLoop::CheckProcesses() {
   const auto now = Clock::now();
   const bool some_just_left =
@@ -247,7 +250,7 @@ void DrainLoop::CheckProcesses() {
              now - session->disconnected_at() > kUnseenWait;
     }
     if (!gone) continue;
-    // What it sent before it died is still queued.
+    // What the process sent before it died is still queued.
     session->MarkHead();
     if (session->connected()) ReadSocket(*session);
     if (session->connected() && !socket_backlog_) CloseSocket(*session);

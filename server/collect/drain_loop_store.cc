@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The drain loop's writes to the spool: what rings hold, what the server has
-// acknowledged, and what does not fit any more.
+// The drain loop's writes to the spool: records from the rings, deletions of
+// what the server has acknowledged, and trimming when the spool is full.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 constexpr size_t kLeastShare = 4;  // chunks of one session
 constexpr int kTransactionsPerTurn = 16;
 constexpr milliseconds kStoreRetry{250};
-// Acknowledged chunks are deleted together.
+// Acknowledged chunks are deleted in batches.
 constexpr uint64_t kAcksAtOnce = 64;
 constexpr milliseconds kAcksWait{200};
 constexpr int64_t kTrimChunks = 16;
@@ -44,16 +44,16 @@ void DrainLoop::StoreAll() {
   }
 }
 
-// One transaction. False: there was nothing to store, or it could not be
-// stored. Sets more_to_store_ when a ring was not read to its end.
+// Runs one transaction. Returns false if there was nothing to store, or storing
+// failed. Sets more_to_store_ if a ring was not read completely.
 bool DrainLoop::StoreSome() {
   const auto now = Clock::now();
   more_to_store_ = false;
-  // On a nearly full disk a small transaction may fit where a large one, in
-  // the WAL as a whole before it is moved, does not.
+  // On a nearly full disk, a small transaction may fit where a large one does
+  // not, because it must fit into the WAL as a whole.
   const size_t most_chunks = short_of_room_ ? 1 : kChunksPerTransaction;
-  // One busy ring gets the whole transaction, several share it, and each turn
-  // begins behind the one that was served last.
+  // A single busy ring may use the whole transaction; several share it. Each
+  // turn starts after the session that was served last.
   const size_t share = std::max<size_t>(
       most_chunks / std::max<size_t>(sessions_.size(), 1), kLeastShare);
   const std::span<reprise_slot> scratch = std::span(scratch_).first(
@@ -90,8 +90,8 @@ bool DrainLoop::StoreSome() {
   SetTrouble(status);
   short_of_room_ = !status.ok();
   if (!status.ok()) {
-    // What was read stays in the rings. Moving the WAL into the file may give
-    // back the room that is missing.
+    // What was read is still in the rings. A checkpoint of the WAL may free
+    // space.
     (void)spool_.Checkpoint();
     retry_at_ = Clock::now() + kStoreRetry;
     return false;
@@ -129,8 +129,8 @@ void DrainLoop::PassOn(AgentSession& session,
   }
 }
 
-// Keeps the spool below its cap: the session that has the most loses its
-// oldest chunks. The forwarder finds the hole and reports it as Lost.
+// Keeps the spool below its limit: the session with the most bytes loses its
+// oldest chunks. The forwarder finds the gap and reports it as Lost.
 Status DrainLoop::Trim() {
   while (spool_bytes_ > options_.spool_max_bytes && !sessions_.empty()) {
     const auto largest = std::max_element(

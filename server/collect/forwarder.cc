@@ -20,7 +20,7 @@ constexpr uint64_t kDefaultInflight = 64;
 constexpr milliseconds kIdleWake{1000};
 constexpr milliseconds kFirstPause{100};
 constexpr milliseconds kLongestPause{5000};
-// Without a Welcome for this long, people are told.
+// After this long without a Welcome, the trouble is reported.
 constexpr milliseconds kSilence{2000};
 
 }  // namespace
@@ -53,7 +53,7 @@ void Forwarder::SetSession(int64_t key, v1::Hello hello, uint64_t last_seq,
   {
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[key];
-    // The acknowledgements of another epoch say nothing about this one.
+    // Acknowledgements for another epoch do not count for this one.
     if (entry.hello &&
         entry.hello->producer_epoch() != hello.producer_epoch()) {
       entry.acked = entry.acked_by_server = 0;
@@ -87,7 +87,7 @@ void Forwarder::SetCaps(int64_t key, v1::Caps caps) {
   {
     const std::lock_guard lock(mutex_);
     const auto entry = entries_.find(key);
-    if (entry == entries_.end()) return;  // its end is taken
+    if (entry == entries_.end()) return;  // its end was acknowledged
     entry->second.caps = std::make_shared<const v1::Caps>(std::move(caps));
   }
   signal_->Raise();
@@ -134,7 +134,7 @@ void Forwarder::Run() {
     for (const int64_t key : keys) {
       if (!Step(key, links_[key])) continue;
       links_.erase(key);
-      // Told first, so that AllTaken means that everybody knows.
+      // Notify first, so that AllTaken means that everyone has been notified.
       events_.finished(key);
       const std::lock_guard lock(mutex_);
       entries_.erase(key);
@@ -174,7 +174,7 @@ bool Forwarder::Step(int64_t key, Link& link) {
   grpc::Status status;
   if (link.stream->Over(status)) return OnOver(link, status);
   if (link.epoch != entry.hello->producer_epoch()) {
-    link.stream->Cancel();  // the next one says the new epoch
+    link.stream->Cancel();  // the next stream announces the new epoch
     return false;
   }
   if (!link.welcomed) {
@@ -259,7 +259,7 @@ void Forwarder::OnWelcome(int64_t key, Link& link, const v1::Welcome& welcome) {
   link.send_next = resume_after + 1;
   link.max_inflight =
       welcome.max_inflight() != 0 ? welcome.max_inflight() : kDefaultInflight;
-  // Alone, a chunk that is refused is known by its seq.
+  // If sent alone, a chunk that is refused can be identified.
   if (link.refusals > 1) link.max_inflight = 1;
   link.max_chunk_bytes = welcome.max_chunk_bytes();
   if (resume_after > 0) OnAck(key, link, resume_after);
@@ -299,7 +299,7 @@ bool Forwarder::OnOver(Link& link, const grpc::Status& status) {
   const auto longest = std::min<milliseconds>(
       kLongestPause, kFirstPause * (1 << std::min(link.failures, 6)));
   ++link.failures;
-  // Half to all of it, so that collectors do not come back all at once.
+  // Half to all of the pause, so that collectors do not return simultaneously.
   std::uniform_int_distribution<int64_t> pause(longest.count() / 2,
                                                longest.count());
   link.retry_at = Clock::now() + milliseconds(pause(jitter_));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the forwarder says next on a stream.
+// Decides what the forwarder sends next on a stream.
 #include <algorithm>
 #include <utility>
 
@@ -96,8 +96,8 @@ v1::Up Forwarder::LostMessage(int64_t key, Link& link, uint64_t to,
     const std::lock_guard lock(mutex_);
     Entry& entry = entries_[key];
     counts_.lost += lost.to() - lost.from() + 1;
-    // Nobody needs to acknowledge what does not exist. Should the stream break
-    // first, Welcome.resume_after makes us say it again.
+    // Lost chunks need no acknowledgement. If the stream breaks before this
+    // arrives, Welcome.resume_after makes us send it again.
     advanced = lost.from() <= entry.acked + 1 && to > entry.acked;
     if (advanced) entry.acked = to;
   }

@@ -10,9 +10,9 @@ namespace {
 constexpr uint64_t kLargestNs = uint64_t{1} << 52;
 constexpr char kRestOfStep[] = "reprise.step_begin";
 
-// The figures of one op of the graph.
+// The sums over one op of the graph.
 struct Sum {
-  bool missing = false;  // one of its ids is not known
+  bool missing = false;  // one of its ids is unknown
   uint64_t begin_ns = 0;
   uint64_t kernel_ns = 0;
   uint64_t kernels = 0;
@@ -43,7 +43,7 @@ Sum Total(const OpMeasurement& measured, const v1::Op& op) {
   return sum;
 }
 
-// Time in [first, last) in which a kernel ran.
+// Returns the time within [first, last) during which a kernel ran.
 uint64_t BusyNs(std::vector<KernelInterval> kernels, uint64_t first_ns,
                 uint64_t last_ns) {
   std::sort(kernels.begin(), kernels.end(),

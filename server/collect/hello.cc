@@ -26,7 +26,7 @@ StatusOr<std::string_view> ZeroTerminated(const char (&field)[n],
       field, static_cast<size_t>(static_cast<const char*>(end) - field));
 }
 
-// "key=value" lines; a line without a key is left out.
+// Parses "key=value" lines; a line without a key is skipped.
 void AddLabels(std::string_view text, v1::SessionInfo& info) {
   while (!text.empty() && info.labels().size() < kMaxLabels) {
     const size_t end = text.find_first_of(std::string_view("\n\0", 2));
@@ -88,7 +88,7 @@ StatusOr<AgentHello> ParseHello(const Message& message, const Peer& peer) {
         "hello.run_id: must be 1 to 71 letters, digits or ._:-; "
         "choose another REPRISE_RUN_ID");
   }
-  // The difference of two times in this century always fits.
+  // The difference of any two times within this limit fits into 64 bits.
   constexpr int64_t kLargest = int64_t{1} << 62;
   if (raw.monotonic_ns < 0 || raw.monotonic_ns > kLargest ||
       raw.realtime_ns < 0 || raw.realtime_ns > kLargest ||

@@ -19,11 +19,11 @@ namespace {
 
 constexpr int kRingSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kBulkSeals = kRingSeals | F_SEAL_WRITE;
-// From linux/magic.h. A huge-page memfd is none: touching it can fail with
+// From linux/magic.h. Huge-page memfds are rejected: touching one can fail with
 // SIGBUS when the machine has no huge page left.
 constexpr long kTmpfsMagic = 0x01021994;
 
-// The memfd's status after its seals were found to be in place.
+// Returns the memfd's status after checking its seals.
 StatusOr<struct stat> CheckSealed(const Fd& fd, int wanted,
                                   std::string_view what) {
   const int seals = fcntl(fd.get(), F_GET_SEALS);

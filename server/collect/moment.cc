@@ -94,7 +94,7 @@ StatusOr<v1::Moment> ParseMoment(std::string_view json) {
     return InvalidArgument(
         StrCat("moment: is none in JSON: ", std::string(parsed.message())));
   }
-  // That a job was killed is not for the job to say.
+  // A job cannot report that it was killed.
   if (moment.reason() != v1::MOMENT_REASON_OUT_OF_MEMORY) {
     return InvalidArgument("moment.reason: must be out of memory");
   }

@@ -7,10 +7,9 @@ namespace reprise::server {
 
 namespace {
 
-// How far back an op that surrounds a launch is looked for among those that
-// ended after it.
+// How many ops that ended after a launch are searched for the one around it.
 constexpr size_t kMostSiblings = 4096;
-// An op's list of blocks keeps the memory of so many for the next op.
+// Capacity of an op's block list that is kept for the next op.
 constexpr size_t kKeptBlocks = 8;
 
 void Widen(uint64_t& first_ns, uint64_t& last_ns, uint64_t start_ns,
@@ -43,7 +42,7 @@ void OpJoin::Take(const reprise_slot& slot) {
     case REPRISE_RECORD_OP_END:
       return TakeOpEnd(slot);
     case REPRISE_RECORD_STEP:
-      // Nothing is inside an op here, whatever was thrown.
+      // A step mark is inside no op, even if exceptions left some open.
       if (Thread* thread = Known(slot.thread)) Drop(*thread, 0);
       return;
     case REPRISE_RECORD_LOSS:
@@ -98,7 +97,7 @@ void OpJoin::TakeDeviceWork(const reprise_slot& slot) {
   if (launch.op != 0) Settle(launch);
 }
 
-// Gives what waits to the op, if it can be told.
+// Attributes waiting kernels to the launch's op, if it is known.
 void OpJoin::Settle(Launch& launch) {
   if (launch.waiting == 0) return;
   uint64_t op = launch.op;
@@ -120,8 +119,8 @@ uint64_t OpJoin::OpAt(uint32_t thread, uint64_t at_ns) const {
   const auto found = threads_.find(thread);
   if (found == threads_.end()) return 0;
   const std::deque<EndedOp>& ended = found->second.ended;
-  // Ops on a thread nest, so of those around this time the innermost is the
-  // first to end after it.
+  // Ops on a thread nest, so among those around this time the innermost ends
+  // first.
   auto op = std::lower_bound(ended.begin(), ended.end(), at_ns,
                              [](const EndedOp& candidate, uint64_t time) {
                                return candidate.end_ns < time;
@@ -144,7 +143,7 @@ OpFigures& OpJoin::Figures(uint64_t op) {
   }
   order_.push_back(op);
   if (order_.size() <= kOps) return figures_[op];
-  // The oldest one's place is taken, and with it its memory.
+  // Reuse the oldest entry and its memory.
   auto node = figures_.extract(order_.front());
   order_.pop_front();
   node.key() = op;
@@ -157,7 +156,7 @@ OpJoin::Thread* OpJoin::Known(uint32_t id) {
   const auto found = threads_.find(id);
   if (found == threads_.end()) return nullptr;
   last_id_ = id;
-  last_thread_ = &found->second;  // stays where it is: no thread is forgotten
+  last_thread_ = &found->second;  // stable: no thread is ever removed
   return last_thread_;
 }
 
@@ -183,7 +182,7 @@ void OpJoin::TakeOpEnd(const reprise_slot& slot) {
   Thread* thread = Known(slot.thread);
   if (thread == nullptr) return;
   const std::span<OpenOp> open = thread->open();
-  // Also ends ops inside of it that an exception never ended.
+  // Also ends ops inside it that an exception left open.
   for (size_t i = open.size(); i-- > 0;) {
     if (open[i].op != slot.body.op.op) continue;
     for (size_t inner = open.size(); inner-- > i;) {
@@ -204,7 +203,7 @@ void OpJoin::Drop(Thread& thread, size_t first) {
 }
 
 void OpJoin::EndOp(Thread& thread, OpenOp& open, uint64_t end_ns) {
-  // Once there is too much to remember, each thread forgets its own oldest.
+  // Beyond the total limit, each thread forgets its own oldest op.
   if (history_ < kHistory) {
     ++history_;
     thread.ended.push_back({open.op, open.begin_ns, end_ns});
@@ -234,7 +233,7 @@ void OpJoin::TakeAlloc(const reprise_slot& slot) {
       open.allocated = true;
       continue;
     }
-    // What the op did not allocate is not its to give back. The newest first:
+    // Only blocks that the op allocated count. Search the newest first, because
     // an address may have been used before.
     const auto block = std::find_if(
         open.blocks.rbegin(), open.blocks.rend(),

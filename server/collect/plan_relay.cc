@@ -19,15 +19,15 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// One rank of a job asks; a few jobs may share a machine.
+// One rank of each job asks, and a few jobs may share a machine.
 constexpr int kThreads = 3;
 constexpr size_t kPartBytes = 1 << 20;
 constexpr seconds kPutDeadline{30};
 constexpr seconds kPlanDeadline{300};
 constexpr milliseconds kFirstPause{200};
 constexpr milliseconds kLongestPause{5000};
-// An object of JSON takes 3 bytes and up to 200 as a message, so a small file
-// could ask for a lot of memory. Real graphs have below 100,000 objects.
+// A JSON object takes 3 bytes as text and up to 200 as a message, so a small
+// file could need much memory. Real graphs have fewer than 100,000 objects.
 constexpr ptrdiff_t kMaxJsonObjects = 2'000'000;
 
 Status FromGrpc(const grpc::Status& status) {
@@ -155,7 +155,7 @@ void PlanRelay::Work() {
       continue;
     }
     if (next->not_before > Clock::now()) {
-      const auto until = next->not_before;  // the job may go while we wait
+      const auto until = next->not_before;  // the job may be erased meanwhile
       wake_.wait_until(lock, until);
       continue;
     }
@@ -208,7 +208,7 @@ PlanAnswer PlanRelay::Ask(Job& job) {
     if (!graph_id.ok()) return failed(graph_id.status());
     request.set_graph_id(*std::move(graph_id));
   }
-  // A job that is only watched: its graph is for the page.
+  // The job runs without a budget: its graph is only for the page.
   if (job.wish.budget.empty()) {
     answer.status = REPRISE_PLAN_NOT_PLANNED;
     answer.sentence = "no budget was given";
@@ -277,14 +277,15 @@ StatusOr<std::string> PlanRelay::PutGraph(Job& job,
   do {
     part.set_data(bytes.substr(sent, kPartBytes));
     sent += part.data().size();
-    // A false return means the server has ended the call: Finish says why.
+    // False means that the server has ended the call; Finish returns the
+    // reason.
     if (!writer->Write(part)) break;
     part.Clear();
   } while (sent < bytes.size());
   writer->WritesDone();
   const Status put = FromGrpc(writer->Finish());
-  // Handed in before, and measured otherwise: what is stored there is this
-  // graph, as its id was checked, and one set of times is enough.
+  // The graph was submitted before, with other measurements. The stored one is
+  // the same graph, since its id was verified, and one set of times is enough.
   if (put.code() == Code::kAlreadyExists && job.measured) {
     return formats::HexId(job.wish.graph_id);
   }

@@ -21,9 +21,9 @@ struct ProcessStat {
   uint64_t start_ticks = 0;
 };
 
-// All zero where there is no such process. Not by a stream: the process may go
-// between open and read, and the error of that read is thrown by libstdc++'s
-// buffer (WhatAKilledJobHadPushedIsThereOnceAndInOrder).
+// Returns all zeros if the process does not exist. Avoids streams: the process
+// may end between open and read, and libstdc++'s buffer throws on the resulting
+// error (WhatAKilledJobHadPushedIsThereOnceAndInOrder).
 ProcessStat ReadStat(int64_t pid) {
   const Fd file(
       open(StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -31,7 +31,8 @@ ProcessStat ReadStat(int64_t pid) {
   const ssize_t n =
       file.valid() ? read(file.get(), text.data(), text.size()) : -1;
   text.resize(n > 0 ? static_cast<size_t>(n) : 0);
-  // The second field, the command, is in parentheses and may contain both.
+  // The second field, the command, is in parentheses and may contain
+  // parentheses and blanks.
   const size_t command_end = text.rfind(')');
   if (command_end == std::string::npos) return {};
   std::istringstream fields(text.substr(command_end + 1));

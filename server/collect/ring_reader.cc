@@ -108,8 +108,8 @@ StatusOr<RingReader::Batch> RingReader::Peek(std::span<reprise_slot> out,
     const uint64_t p = position_ + batch.positions;
     const reprise_slot* shared = slot(p);
     if (Load(shared->sequence) == p + 1) {
-      // The copy is what gets checked: a hostile writer may change the slot at
-      // any time (ScribblingWhileReadSpoilsOnlyItsOwnSession).
+      // Only the copy is checked, because a hostile writer may change the slot
+      // at any time (ScribblingWhileReadSpoilsOnlyItsOwnSession).
       std::memcpy(&out[batch.records++], shared, sizeof(reprise_slot));
     } else if (writer_gone) {
       ++batch.torn;

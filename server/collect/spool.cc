@@ -67,9 +67,9 @@ std::vector<reprise_slot> SlotsOf(std::string_view bytes) {
   return slots;
 }
 
-// A chunk is some 100 KiB: in pages of 4 KiB half of the collector's time went
-// into the calls that read and write them. Most chunks are acknowledged and
-// deleted before a checkpoint would move them.
+// A chunk has about 100 KiB; with pages of 4 KiB, half of the collector's time
+// was spent in the system calls that read and write them. Most chunks are
+// acknowledged and deleted before a checkpoint would move them.
 constexpr int kPageBytes = 32 << 10;
 constexpr int kCheckpointBytes = 32 << 20;
 
@@ -86,8 +86,8 @@ StatusOr<Spool> Spool::Open(const std::string& path, bool durable_power_loss) {
   RETURN_IF_ERROR(Migrate(database));
   RETURN_IF_ERROR(database.Execute(
       StrCat("PRAGMA wal_autocheckpoint = ", kCheckpointBytes / kPageBytes)));
-  // Debian builds SQLite to overwrite what is deleted: every acknowledged chunk
-  // was read again and written once more, as zeros.
+  // Debian's SQLite overwrites deleted data by default: every acknowledged
+  // chunk was read again and overwritten with zeros.
   RETURN_IF_ERROR(database.Execute("PRAGMA secure_delete = OFF"));
   if (durable_power_loss) {
     RETURN_IF_ERROR(database.Execute("PRAGMA synchronous = FULL"));
@@ -224,7 +224,8 @@ Status Spool::DeleteSession(int64_t key) {
 
 Status Spool::Checkpoint() {
   RETURN_IF_ERROR(database_.Execute("PRAGMA wal_checkpoint(TRUNCATE)"));
-  // Writes to the WAL itself: on a full disk only possible now, if at all.
+  // This writes to the WAL, so on a full disk it is only possible after the
+  // first checkpoint.
   RETURN_IF_ERROR(database_.Execute("PRAGMA incremental_vacuum"));
   return database_.Execute("PRAGMA wal_checkpoint(TRUNCATE)");
 }

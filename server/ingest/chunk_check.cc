@@ -17,7 +17,7 @@ constexpr int kMaxCapabilities = 64;
 constexpr size_t kMaxLabelBytes = 1024;
 constexpr int kMaxMoments = 8;
 constexpr int kMaxMomentStorages = 1024;
-// SQLite's integers are signed; a larger number is nobody's step or time.
+// SQLite's integers are signed; no real step or time is larger.
 constexpr uint64_t kMaxNumber =
     static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 
@@ -38,7 +38,7 @@ Status CheckNotNegative(std::string_view field, int64_t value) {
   return InvalidArgument(StrCat(field, ": must not be negative, got ", value));
 }
 
-// Empty, or 16 lower-case hex digits.
+// Accepts an empty id, or 16 lower-case hex digits.
 Status CheckPlanId(std::string_view field, std::string_view id) {
   bool good = id.empty() || id.size() == 16;
   for (const char c : id) {

@@ -14,7 +14,7 @@ namespace reprise::server {
 
 namespace {
 constexpr size_t kBatchItems = 64;
-// Streams remembered; forgotten ones are looked up in the store.
+// Number of streams cached in memory; others are looked up in the store.
 constexpr size_t kMaxRemembered = 4096;
 }  // namespace
 
@@ -88,7 +88,8 @@ void Committer::CommitBatch(std::span<const CommitItem> batch) {
   std::set<std::string> changed;
   for (size_t i = 0; i < batch.size(); ++i) {
     const CommitItem& item = batch[i];
-    // What one item did wrong is its own; what the store did concerns all.
+    // An item's own error concerns only itself; an error of the store concerns
+    // all.
     if (!status.ok()) results[i] = {.status = status};
     if (results[i].status.ok()) {
       changed.insert(item.producer.run_id);

@@ -57,8 +57,8 @@ void IngestCall::OnReadDone(bool ok) {
     if (failed_ || finished_) return;
     up.Swap(&incoming_);
   }
-  // `reading_` stays set: a commit that ends now must not start the next read,
-  // or another thread could hand on the next message before this one.
+  // `reading_` stays set: if a commit that ends now started the next read,
+  // another thread could pass on the next message before this one.
   const Status status = Take(up);
   if (!status.ok()) {
     Fail(status);
@@ -81,7 +81,7 @@ void IngestCall::OnWriteDone(bool ok) {
 void IngestCall::OnCancel() {
   {
     const std::lock_guard lock(mutex_);
-    // Nobody reads them; the one being written belongs to gRPC still.
+    // They will not be sent; the one being written still belongs to gRPC.
     outgoing_.resize(writing_ ? 1 : 0);
   }
   Fail(Cancelled("the sender went away"));
@@ -146,7 +146,7 @@ Status IngestCall::Take(v1::Up& up) {
       Commit({.producer = producer, .what = up.bye(), .done = {}});
       return OkStatus();
     case v1::Up::M_NOT_SET:
-      // A message of a newer sender; it knows from Welcome what we speak.
+      // A message from a newer sender; Welcome tells it which version we speak.
       return OkStatus();
   }
   return OkStatus();
@@ -216,7 +216,7 @@ void IngestCall::Committed(const CommitResult& result, bool was_hello,
       }
     } else if (seq > 0) {
       resend_asked_ = 0;
-      // One ack for many: a waiting one is brought up to date.
+      // One ack stands for many: update the one that is waiting.
       if (outgoing_.size() > 1 && outgoing_.back().has_ack()) {
         outgoing_.back().mutable_ack()->set_committed(result.committed);
       } else {
@@ -249,7 +249,7 @@ void IngestCall::WriteMore() {
 
 void IngestCall::FinishWhenDue() {
   if (finished_ || writing_) return;
-  // Also a stream that fails gets the acks that are due.
+  // A failing stream still sends the acks that are due.
   if (!outgoing_.empty()) return;
   const bool complete = half_closed_ && in_flight_ == 0;
   if (!failed_ && !complete) return;

@@ -18,7 +18,7 @@ struct HostPort {
   bool brackets = false;
 };
 
-// "[::1]:80", "localhost:80", "localhost". A bare "::1" has no port.
+// Splits "[::1]:80", "localhost:80" or "localhost". A bare "::1" has no port.
 HostPort Split(std::string_view text) {
   if (text.starts_with('[')) {
     const size_t close = text.find(']');

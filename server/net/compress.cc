@@ -38,8 +38,8 @@ bool IsWorthIt(std::string_view type) {
       [&](std::string_view prefix) { return type.starts_with(prefix); });
 }
 
-// On the one HTTP thread: of half a megabyte this takes some 5 ms, the usual
-// level three times as long for a tenth fewer bytes.
+// Runs on the only HTTP thread: half a megabyte takes about 5 ms. The default
+// level would take three times as long for a tenth fewer bytes.
 constexpr int kLevel = 3;
 constexpr int kGzipWindow = 15 + 16;
 

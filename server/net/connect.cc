@@ -39,7 +39,7 @@ Status Decode(std::string_view bytes, bool json, Message& message) {
   }
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;
-  // An empty body is an empty message.
+  // An empty body means an empty message.
   const auto status = google::protobuf::util::JsonStringToMessage(
       bytes.empty() ? std::string("{}") : std::string(bytes), &message,
       options);
@@ -61,7 +61,7 @@ std::string Envelope(unsigned char flags, std::string_view payload) {
   return bytes;
 }
 
-// The one message of a stream's request.
+// Returns the single message in a streaming request.
 StatusOr<std::string_view> OpenEnvelope(std::string_view body) {
   if (body.size() < kEnvelopeBytes) {
     return InvalidArgument("the body is not an enveloped message");
@@ -158,7 +158,7 @@ struct Encoding {
 };
 
 Encoding EncodingOf(std::string_view content_type) {
-  // Parameters such as charset=utf-8 change nothing.
+  // Parameters such as charset=utf-8 are ignored.
   content_type = content_type.substr(0, content_type.find(';'));
   while (content_type.ends_with(' ')) content_type.remove_suffix(1);
   if (content_type == "application/json") return {true, true, false};
@@ -209,7 +209,7 @@ std::string ErrorJson(const Status& status) {
   nlohmann::json json;
   json["code"] = CodeName(status.code());
   json["message"] = status.message();
-  // A message may quote bytes that a client sent.
+  // A message may quote client input, which need not be UTF-8.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -217,7 +217,7 @@ void ServeConnect(const MethodTable& table, HttpRequest request,
                   std::shared_ptr<HttpReply> reply) {
   const Method* method = table.Find(request.path);
   if (method == nullptr) {
-    // 404 rather than UNIMPLEMENTED's 501: the protocol says so.
+    // The protocol requires 404 here, not the 501 of UNIMPLEMENTED.
     reply->Respond({.status = 404,
                     .headers = {{"Content-Type", "application/json"}},
                     .body = ErrorJson(Unimplemented(

@@ -30,8 +30,7 @@ class HttpServer::Impl {
       : handler_(std::move(handler)),
         uploads_(std::move(uploads)),
         work_(asio::make_work_guard(context_)) {
-    // Makes the descriptors of the event loop now: with the first connection
-    // there may be none left.
+    // Creates the event loop's descriptors now: later there may be none left.
     beast::error_code ignored;
     tcp::socket first(context_);
     first.open(tcp::v4(), ignored);
@@ -52,7 +51,7 @@ class HttpServer::Impl {
         ::close(fd);
         return;
       }
-      // Closes the socket.
+      // Returning closes the socket.
       if (connections_.size() >= kMaxHttpConnections) return;
       std::make_shared<Connection>(std::move(socket), tls, handler_, uploads_,
                                    bodies_, connections_)
@@ -65,7 +64,7 @@ class HttpServer::Impl {
   void Stop() {
     if (!thread_.joinable()) return;
     asio::post(context_, [this] {
-      // Closing may destroy, and so remove, a connection.
+      // Closing a connection may destroy it, which removes it from the set.
       std::vector<std::shared_ptr<Connection>> open;
       for (Connection* connection : connections_) {
         if (auto held = connection->weak_from_this().lock()) {
@@ -79,8 +78,8 @@ class HttpServer::Impl {
   }
 
  private:
-  // What one request cannot have, memory or a descriptor, ends neither the
-  // others nor the process.
+  // If a request cannot get memory or a descriptor, neither other requests nor
+  // the process may end.
   void Loop() {
     while (true) {
       try {

@@ -8,7 +8,7 @@ namespace reprise::server {
 namespace {
 
 constexpr size_t kPartBytes = 256 << 10;
-// Of a refused body: what is read, and for how long, before the socket closes.
+// Limits for reading a refused body before the socket is closed.
 constexpr size_t kLingerBytes = 64 << 20;
 constexpr size_t kLingerPartBytes = 16 << 10;
 constexpr auto kLingerTime = std::chrono::seconds(5);
@@ -18,12 +18,12 @@ constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 // ---- Answers from any thread ----
 
-// Carries answers from any thread to the connection's.
+// Passes answers from any thread to the connection's thread.
 class Connection::Reply : public HttpReply {
  public:
   explicit Reply(std::shared_ptr<Connection> connection)
       : connection_(std::move(connection)) {}
-  // The last owner destroys the connection, and only its own thread may.
+  // The last owner destroys the connection, which only its own thread may do.
   ~Reply() override {
     auto executor = connection_->executor();
     asio::post(executor, [last = std::move(connection_)] {});
@@ -53,7 +53,7 @@ class Connection::Reply : public HttpReply {
 
   template <typename Work>
   void Run(Work work) {
-    // post keeps the order of calls, also of those from the HTTP thread.
+    // post keeps the order of calls, including those from the HTTP thread.
     asio::post(connection_->executor(),
                [connection = connection_, work = std::move(work)]() mutable {
                  work(*connection);
@@ -132,7 +132,7 @@ void Connection::OnHead(beast::error_code error) {
 }
 
 bool Connection::ExpectBody() {
-  // One of unknown length may have any that is allowed.
+  // A body of unknown length may have any size up to the limit.
   const uint64_t bytes = head_parser_->chunked()
                              ? kMaxHttpBodyBytes
                              : head_parser_->content_length().value_or(0);
@@ -232,7 +232,7 @@ void Connection::OnPart(beast::error_code error) {
     Refuse(upload_->TooLarge());
     return;
   }
-  // The buffer is full, which is what a part is.
+  // need_buffer means that the buffer is full: a complete part.
   if (error == http::error::need_buffer) error = {};
   if (error) {
     upload_.reset();
@@ -243,7 +243,7 @@ void Connection::OnPart(beast::error_code error) {
   part_.resize(part_.size() - part_parser_->get().body().size);
   const bool last = part_parser_->is_done();
   auto reply = std::make_shared<Reply>(shared_from_this());
-  // From the upload's thread back to this one.
+  // Return from the upload's thread to this one.
   upload_->Take(
       std::exchange(part_, {}), [reply, last](std::optional<HttpResponse> no) {
         reply->Run([no = std::move(no), last](Connection& c) mutable {

@@ -42,7 +42,7 @@ HttpResponse Refusal(const Status& status) {
   return Refusal(HttpStatusOf(status.code()), status);
 }
 
-// "%41+b" -> "A b".
+// Decodes a URL component: "%41+b" -> "A b".
 std::string Decoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -59,8 +59,8 @@ std::string Decoded(std::string_view text) {
   return out;
 }
 
-// The value of `name` in a query: what a page says its file is called. Only
-// shown, never opened.
+// Returns the value of `name` in a query: the file's name on the page. It is
+// only shown, never opened.
 std::string FileName(std::string_view query) {
   std::string name;
   while (!query.empty()) {
@@ -86,8 +86,8 @@ std::string Line(const nlohmann::ordered_json& json) {
 
 // ---- File ----
 
-// One upload on disk and its place among kMaxImports; without a name, so that
-// nothing is left behind whatever happens.
+// One upload on disk, which counts towards kMaxImports. The file has no name,
+// so nothing is left behind whatever happens.
 class ImportUploads::File {
  public:
   explicit File(std::atomic<int>& open) : open_(open) {}
@@ -116,7 +116,7 @@ class ImportUploads::File {
   }
 
   uint64_t bytes() const { return bytes_; }
-  // Another name for the open file, with a position of its own.
+  // A path that opens the same file with a position of its own.
   std::string path() const { return StrCat("/proc/self/fd/", fd_); }
 
  private:
@@ -183,7 +183,7 @@ class ImportUploads::Upload final : public HttpUpload {
 
 // ---- ImportUploads ----
 
-// One thread for each that is let in: none waits for another.
+// One thread per allowed upload, so that none waits for another.
 ImportUploads::ImportUploads(std::string folder,
                              std::shared_ptr<grpc::Channel> channel,
                              uint64_t max_bytes)
@@ -230,10 +230,10 @@ void ImportUploads::Import(const File& file, const std::string& name,
   reply.BeginStream(200, {{"Content-Type", "application/x-ndjson"},
                           {"Cache-Control", "no-store"},
                           {"X-Content-Type-Options", "nosniff"}});
-  // Every format is read twice.
+  // Every importer reads the file twice.
   const double all =
       2.0 * static_cast<double>(std::max<uint64_t>(file.bytes(), 1));
-  uint64_t before = 0;  // of readings that are over
+  uint64_t before = 0;  // total of completed readings
   uint64_t last = 0;
   bool sending = false;
   Clock::time_point said{};

@@ -29,7 +29,7 @@ constexpr char kGrpcPreface[] = "PRI ";
 constexpr auto kSilence = std::chrono::seconds(10);
 constexpr size_t kMaxSilent = 512;
 
-// A connection whose first bytes have not come yet.
+// A connection whose first bytes have not arrived.
 struct Silent {
   int fd = -1;
   Clock::time_point since;
@@ -73,7 +73,7 @@ Kind Look(int fd) {
   if (n < 0) {
     return errno == EAGAIN || errno == EINTR ? Kind::kUnknown : Kind::kGone;
   }
-  // Fewer bytes than asked for: the client has closed its side already.
+  // Fewer bytes than requested: the client has already closed its side.
   if (n < kPrefaceBytes) return Kind::kGone;
   return std::memcmp(bytes, kGrpcPreface, kPrefaceBytes) == 0 ? Kind::kGrpc
                                                               : Kind::kHttp;
@@ -89,7 +89,8 @@ StatusOr<std::unique_ptr<Listener>> Listener::Bind(const Address& address,
     return Internal(StrCat(address.Text(),
                            ": cannot make a socket: ", std::strerror(errno)));
   }
-  // A restart may reuse the port at once; a second server still may not.
+  // Allows a restart to reuse the port at once, but not a second server to
+  // share it.
   SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   sockaddr_storage storage{};
   const socklen_t size = Fill(address, storage);
@@ -185,12 +186,12 @@ void Listener::Loop() {
       } else if (serves_ == Serves::kHttp) {
         to_http_(fd);
       } else {
-        // poll() reports the socket when all four bytes are there.
+        // poll() then reports the socket once all four bytes are there.
         SetOption(fd, SOL_SOCKET, SO_RCVLOWAT, kPrefaceBytes);
         if (HandOn(fd, /*last_chance=*/false)) continue;
         silent.push_back({fd, now});
         if (silent.size() <= kMaxSilent) continue;
-        // Its bytes may have come meanwhile.
+        // Its bytes may have arrived meanwhile.
         (void)HandOn(silent.front().fd, /*last_chance=*/true);
         silent.pop_front();
       }

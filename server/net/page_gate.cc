@@ -10,16 +10,17 @@ namespace reprise::server {
 namespace {
 
 constexpr std::string_view kTokenField = "token=";
-// Of the cookie: 30 days.
+// The cookie's lifetime: 30 days.
 constexpr int kCookieSeconds = 30 * 24 * 3600;
 
-// Nothing at all may run on these pages.
+// No script may run on these pages.
 constexpr char kPlainPagePolicy[] =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors "
     "'none'";
 
-// A browser names the page that sent a request; other clients do not. Pages of
-// other ports of this machine may be another user's.
+// Returns whether the request comes from another site's page. Browsers name the
+// page that sent a request; other clients do not. Pages on other ports of this
+// machine count as foreign, because they may be another user's.
 bool FromForeignPage(const HttpRequest& request) {
   const std::string_view origin = request.Header("origin");
   if (origin.empty()) return false;
@@ -45,7 +46,7 @@ HttpResponse Page(int status, HttpHeaders more, std::string_view head,
       .view = {}};
 }
 
-// The query without its token, with "?" where something is left; the token.
+// A query split into its token and the rest, with "?" unless that is empty.
 struct SplitQuery {
   std::string rest;
   std::optional<std::string> token;
@@ -65,7 +66,7 @@ SplitQuery Split(std::string_view query) {
   return split;
 }
 
-// A path and query as text of HTML, inside of quotes.
+// Escapes a path and query for use in a quoted HTML attribute.
 std::string Escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -80,7 +81,7 @@ std::string Escaped(std::string_view text) {
   return out;
 }
 
-// The browser follows the link out of a page of another site.
+// Returns whether the browser follows a link from another site's page.
 bool CrossSite(const HttpRequest& request) {
   return request.Header("sec-fetch-site") == "cross-site";
 }
@@ -88,8 +89,8 @@ bool CrossSite(const HttpRequest& request) {
 }  // namespace
 
 const char* WhyForeign(const HttpRequest& request) {
-  // Over TLS the certificate has shown who this server is, and a page that
-  // points a name of its own here fails on it.
+  // With TLS the certificate identifies this server, so DNS rebinding fails
+  // there.
   if (!request.tls && !IsLoopbackHost(request.Header("host"))) {
     return "this server answers to localhost only; open it as "
            "http://localhost:PORT";
@@ -114,7 +115,7 @@ std::optional<HttpResponse> Entry(const Secret& secret,
   const SplitQuery query = Split(request.query);
   if (!query.token) return std::nullopt;
   if (!secret.IsToken(*query.token)) return AskForToken(request);
-  // One slash only: "//host" would be another server.
+  // Exactly one leading slash: "//host" would be another server.
   std::string target = request.path + query.rest;
   target.erase(0, target.find_first_not_of("/\\"));
   target.insert(0, "/");
@@ -123,8 +124,8 @@ std::optional<HttpResponse> Entry(const Secret& secret,
                            "; Path=/; HttpOnly; SameSite=Strict; Max-Age=",
                            kCookieSeconds, request.tls ? "; Secure" : "")};
   if (CrossSite(request)) {
-    // A redirect would still count as the other site's, and such requests do
-    // not carry the cookie; what this page asks for does.
+    // A redirect would still count as a request from the other site, without
+    // the cookie; a request made by this page carries it.
     return Page(200, {cookie},
                 StrCat("<meta http-equiv=\"refresh\" content=\"0;url=",
                        Escaped(target), "\">"),

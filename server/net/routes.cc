@@ -15,8 +15,7 @@ namespace reprise::server {
 
 namespace {
 
-// Scripts and styles of our own only; nothing from anywhere else, and nothing
-// may frame the page.
+// Allows only our own scripts and styles, and no framing of the page.
 constexpr char kContentSecurityPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' "
     "data:; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action "
@@ -76,10 +75,11 @@ const WebFile* FindFile(std::span<const WebFile> files, std::string_view path) {
   return found == files.end() ? nullptr : &*found;
 }
 
-// `files`: the build may have put the same in brotli beside the file.
+// Sends a file; uses its brotli version if the client accepts that and the
+// build made one.
 void RespondFile(std::span<const WebFile> files, const WebFile& file,
                  std::string_view accept_encoding, HttpReply& reply) {
-  // The build puts a hash into the names of everything below assets/.
+  // The build puts a hash into the names of all files below assets/.
   const bool hashed = file.path.starts_with("assets/");
   HttpHeaders headers =
       PageHeaders(ContentType(file.path),
@@ -137,7 +137,7 @@ void Serve(const Routes& routes, HttpRequest request,
   }
   const bool knows_token = KnowsToken(routes.secret, request);
   if (request.path == "/readyz" && IsRead(request)) {
-    // Why not may name folders.
+    // The reason may contain folder names.
     const std::string reason = routes.not_ready();
     RespondText(*reply, reason.empty() ? 200 : 503,
                 reason.empty() ? "ready"

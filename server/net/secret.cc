@@ -36,7 +36,7 @@ std::string Hex(const unsigned char* bytes, size_t count) {
   return text;
 }
 
-// HMAC-SHA-256 of what it is for, with the token as the key.
+// Returns the HMAC-SHA-256 of `purpose` with the token as key.
 std::string Derived(const std::string& token, std::string_view purpose) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
   unsigned size = 0;
@@ -51,7 +51,7 @@ bool Equal(std::string_view a, std::string_view b) {
          CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Letters that mean nothing to URLs, headers and cookies.
+// Returns whether a character is literal in URLs, headers and cookies.
 bool IsPlain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
          (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
@@ -120,8 +120,8 @@ Status MakeToken(const std::string& path) {
 }  // namespace
 
 StatusOr<Secret> Secret::ReadOrMake(const std::string& path) {
-  // What the umask of somebody else's tool left open is refused, not mended:
-  // it may have been read already.
+  // A file that others can read is refused rather than repaired, because it may
+  // have been read already.
   constexpr mode_t kForbidden = S_IRWXG | S_IRWXO;
   StatusOr<std::string> token = ReadToken(path, kForbidden);
   if (!token.ok() && token.status().code() == Code::kNotFound) {
@@ -133,7 +133,7 @@ StatusOr<Secret> Secret::ReadOrMake(const std::string& path) {
 }
 
 StatusOr<Secret> Secret::Read(const std::string& path) {
-  // A cluster mounts its secrets readable to the group of the pod.
+  // A cluster mounts secrets that are readable for the pod's group.
   ASSIGN_OR_RETURN(std::string token, ReadToken(path, S_IWGRP | S_IRWXO));
   return Secret(std::move(token));
 }
@@ -148,7 +148,7 @@ bool Secret::IsToken(std::string_view given) const {
 }
 
 bool Secret::IsBearer(std::string_view authorization) const {
-  // The scheme's name has no case (RFC 9110).
+  // The scheme's name is case-insensitive (RFC 9110).
   if (authorization.size() < kBearer.size() ||
       strncasecmp(authorization.data(), kBearer.data(), kBearer.size()) != 0) {
     return false;

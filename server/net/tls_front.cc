@@ -43,7 +43,8 @@ constexpr size_t kBufferBytes = 16 << 10;
 constexpr std::string_view kHttp = "http/1.1";
 constexpr std::string_view kHttp2 = "h2";
 
-// Chooses among what a client offers: a list of names, each behind its length.
+// Chooses from the protocols a client offers: names, each preceded by its
+// length.
 int ChooseProtocol(SSL* /*connection*/, const unsigned char** chosen,
                    unsigned char* chosen_size, const unsigned char* offered,
                    unsigned offered_size, void* /*context*/) {
@@ -96,7 +97,8 @@ StatusOr<std::shared_ptr<ssl::context>> MakeContext(const TlsOptions& options) {
   return context;
 }
 
-// When a file was last written; its size and place tell quick changes apart.
+// Returns when a file was last written, plus its size and inode, to detect
+// changes in quick succession.
 std::array<int64_t, 4> StampOf(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return {};
@@ -110,8 +112,8 @@ std::array<int64_t, 4> StampOf(const std::string& path) {
 class Bridge;
 using Bridges = std::set<Bridge*>;
 
-// One connection: TLS on one side, a plain socket on the other. Everything on
-// the thread of the front.
+// One connection: TLS on one side, a plain socket on the other. Runs only on
+// the front's thread.
 class Bridge : public std::enable_shared_from_this<Bridge> {
  public:
   Bridge(tcp::socket socket, std::shared_ptr<ssl::context> context,
@@ -182,7 +184,8 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
         asio::buffer(from_client_),
         [self = shared_from_this()](Error error, size_t bytes) {
           if (error) {
-            // No more comes from there; answers may still be under way.
+            // Nothing more comes from the client; answers may still be on their
+            // way.
             Error ignored;
             self->plain_.shutdown(Plain::socket::shutdown_send, ignored);
             return;
@@ -218,7 +221,7 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
         });
   }
 
-  // The server has closed its side: says so to the client.
+  // The server has closed its side: closes the client's side too.
   void End() {
     timer_.expires_after(kHandshakeTime);
     timer_.async_wait([weak = weak_from_this()](Error error) {
@@ -252,8 +255,7 @@ class TlsFront::Impl {
         certificate_(StampOf(options.certificate)),
         key_(StampOf(options.key)),
         work_(asio::make_work_guard(io_)) {
-    // Makes the descriptors of the event loop now: with the first connection
-    // there may be none left.
+    // Creates the event loop's descriptors now: later there may be none left.
     Error ignored;
     tcp::socket first(io_);
     first.open(tcp::v4(), ignored);
@@ -299,8 +301,8 @@ class TlsFront::Impl {
   }
 
  private:
-  // What one connection cannot have, memory or a descriptor, ends neither the
-  // others nor the process.
+  // If a connection cannot get memory or a descriptor, neither other
+  // connections nor the process may end.
   void Loop() {
     while (true) {
       try {

@@ -32,7 +32,7 @@ bool UnderWay(const v1::Run& run) {
   return run.state() == v1::RUN_STATE_RUNNING;
 }
 
-// The ids of runs that have ended, the one that ended first before the others.
+// Returns the ids of runs that ended before `before_ns`, earliest end first.
 StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
                                          int64_t limit) {
   ASSIGN_OR_RETURN(
@@ -50,8 +50,8 @@ StatusOr<std::vector<std::string>> Ended(Database& db, int64_t before_ns,
   }
 }
 
-// Bytes of pages that hold something: what has been removed leaves pages that
-// the file gives back later.
+// Returns the bytes of used pages: removed data leaves free pages, which the
+// file returns later.
 StatusOr<int64_t> UsedBytes(Database& db) {
   ASSIGN_OR_RETURN(
       Statement select,
@@ -62,7 +62,7 @@ StatusOr<int64_t> UsedBytes(Database& db) {
   return row ? select.Int(0) : 0;
 }
 
-// In one transaction; not one that has begun again meanwhile.
+// Removes a run in one transaction, unless it has resumed meanwhile.
 StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
   bool removed = false;
   RETURN_IF_ERROR(store.Write([&](Database& db) -> Status {
@@ -77,14 +77,14 @@ StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
   return removed;
 }
 
-// Gives the pages of what was removed back to the disk.
+// Returns the pages of removed data to the file system.
 void GiveBack(Store& store) {
   const Status status = store.Write(
       [](Database& db) { return db.Execute("PRAGMA incremental_vacuum"); });
   if (!status.ok()) LogWarning(status.message());
 }
 
-// The runs that a request means, oldest first.
+// Returns the runs that a request selects, oldest first.
 StatusOr<std::vector<v1::Run>> Chosen(Database& db,
                                       const v1::RemoveRunsRequest& request) {
   std::vector<v1::Run> chosen;
@@ -151,7 +151,7 @@ Status SendFile(int fd, Call& call) {
     at += n;
     part.mutable_data()->resize(static_cast<size_t>(n));
     call.Send(part);
-    // A client that reads slowly is waited for, with little in memory.
+    // Waits for a slow client, so that little is held in memory.
     while (call.unsent() > kMostUnsent && !call.cancelled()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
@@ -173,7 +173,7 @@ Status Backup(const std::string& database, Call& call) {
     return FailedPrecondition(
         StrCat(database, ": no copy can be made: ", std::strerror(errno)));
   }
-  // Into the empty file of that name, which only its owner can read.
+  // Writes into the existing empty file, which only its owner can read.
   const Status copied = [&]() -> Status {
     ASSIGN_OR_RETURN(Database from, Database::Open(database));
     return from.Execute(StrCat("VACUUM INTO ", Quoted(path)));
@@ -235,7 +235,7 @@ StatusOr<int> ApplyRetention(Store& store, const Retention& limits,
     if (!ids.empty() || limits.bytes <= 0) return OkStatus();
     ASSIGN_OR_RETURN(const int64_t used, UsedBytes(db));
     if (used <= limits.bytes) return OkStatus();
-    // One at a time: how much each frees is not known before.
+    // One run at a time, because its size is not known in advance.
     why = "size";
     ASSIGN_OR_RETURN(ids, Ended(db, now_ns, 1));
     return OkStatus();
@@ -253,7 +253,7 @@ StatusOr<int> ApplyRetention(Store& store, const Retention& limits,
 
 void AddAdminMethods(Services& services, const std::string& database,
                      MethodTable& table) {
-  // On the pool for short work.
+  // Runs on the pool for short work.
   const auto post = [&services](const std::shared_ptr<Call>& call,
                                 std::function<void()> work) {
     if (services.short_work.Post(std::move(work))) return;

@@ -88,7 +88,7 @@ class StreamCall final : public Call,
   void OnDone() override { const auto last = std::move(self_); }
 
  private:
-  // With mutex_ held.
+  // Requires mutex_.
   void Advance() {
     if (writing_ || finished_) return;
     if (cancelled_) queue_.clear();
@@ -113,7 +113,7 @@ class StreamCall final : public Call,
 
 // ---- The services ----
 
-// Starts the method of the table that has this name.
+// Starts the method with this name in the table.
 class Adapter {
  public:
   Adapter(const MethodTable& table, std::string prefix)

@@ -5,7 +5,7 @@ namespace reprise::server {
 
 namespace {
 
-// A unary method: runs on the pool for short work.
+// Makes a unary method that runs on the pool for short work.
 template <typename Request, typename Response>
 Method Unary(Services& services, std::string path,
              StatusOr<Response> (*handler)(Services&, const Request&)) {

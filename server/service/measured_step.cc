@@ -12,7 +12,7 @@ namespace reprise::server {
 
 namespace {
 
-// How far back a baseline is looked for: 4 million records.
+// How far back to search for a baseline: 4 million records.
 constexpr int kMaxChunks = 1024;
 
 struct Event {
@@ -21,11 +21,11 @@ struct Event {
   bool baseline = false;
 };
 
-// What the chunks around a step hold.
+// What was found in the chunks around a step.
 struct Found {
   std::vector<std::vector<Event>> chunks;  // newest first
   int64_t mark_ns = -1;                    // of the STEP record
-  int64_t baseline_ns = -1;                // of the newest one before the step
+  int64_t baseline_ns = -1;  // of the newest baseline before the step
 };
 
 void ReadChunk(const v1::Columns& columns, uint64_t step, int64_t begin_ns,
@@ -34,7 +34,8 @@ void ReadChunk(const v1::Columns& columns, uint64_t step, int64_t begin_ns,
   const int count = std::min(columns.kind_size(), columns.start_ns_size());
   for (int i = 0; i < count; ++i) {
     const auto time_ns = static_cast<int64_t>(columns.start_ns(i));
-    // A column whose values are all 0 is empty: a chunk of nothing but ALLOC.
+    // A column of zeros is stored as empty, for example if all records are
+    // ALLOC.
     const uint64_t extra = i < columns.extra_size() ? columns.extra(i) : 0;
     if (columns.kind(i) == v1::RECORD_KIND_STEP) {
       if (extra == step) found.mark_ns = std::max(found.mark_ns, time_ns);

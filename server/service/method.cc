@@ -7,7 +7,7 @@ namespace reprise::server {
 
 namespace {
 
-// Reports how long the call took and how it ended.
+// Records how long a call took and how it ended.
 class MeasuredCall : public Call {
  public:
   MeasuredCall(std::shared_ptr<Call> call, std::string path, Metrics& metrics)

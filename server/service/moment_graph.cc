@@ -49,12 +49,12 @@ class GraphMoment {
   }
 
  private:
-  // The entry of the schedule that was under way; -1: there is none.
+  // Returns the schedule entry that was running; -1: none.
   int32_t Find(bool& guessed) const {
     if (finished_) return static_cast<int32_t>(schedule_.size()) - 1;
     if (moment_.has_op() && moment_.op() < graph_.ops.size()) {
       OpId op = static_cast<OpId>(moment_.op());
-      // The executor names no op of the optimizer, only that it has begun.
+      // In the optimizer the executor reports only the phase, not the op.
       while (moment_.phase() == v1::PHASE_OPTIMIZER &&
              graph_.ops[op].phase != Phase::kOptimizer &&
              op + 1 < graph_.op_count()) {
@@ -76,7 +76,8 @@ class GraphMoment {
     return -1;
   }
 
-  // Where most is alive in the phase, or in the step when no phase was named.
+  // Returns the entry with the most memory in the phase, or in the whole step
+  // if the phase is unknown.
   int32_t Fullest() const {
     std::vector<int64_t> change(schedule_.size() + 1, 0);
     for (const Lifetime& life : lives_) {
@@ -115,7 +116,7 @@ class GraphMoment {
     resident.set_name("parameters, buffers and optimizer state");
     resident.set_category(v1::CATEGORY_PARAMETER);
     add(std::move(resident));
-    // After a finished step only what outlives it is there.
+    // After a finished step, only what outlives it is alive.
     const auto there = static_cast<int32_t>(schedule_.size());
     for (const Lifetime& life : lives_) {
       if (finished_ ? life.dead < there : life.born > at || life.dead <= at) {

@@ -11,7 +11,7 @@ namespace reprise::server {
 
 namespace {
 
-// As far back as a baseline is looked for: 4 million records.
+// How far back to search for a baseline: 4 million records.
 constexpr int kMostChunks = 1024;
 
 struct Event {
@@ -54,8 +54,8 @@ class RecordedMoment {
     return killed() ? std::numeric_limits<int64_t>::max() : row_.moment.at_ns();
   }
 
-  // Newest first, until the step's beginning and a baseline before it are
-  // there. A killed job's moment is dated by its step's beginning.
+  // Reads chunks, newest first, until the step's begin and a baseline before it
+  // are found. A killed job's moment has the time of its step's begin.
   Status ReadBack() {
     if (killed()) begin_ns_ = row_.moment.at_ns();
     int visited = 0;
@@ -67,7 +67,8 @@ class RecordedMoment {
                                       static_cast<int>(body.size()))) {
             return Status(Code::kDataLoss, "a stored chunk is damaged");
           }
-          // Reports alone tell nothing about how far back the walk is.
+          // A chunk of reports only does not show how far back the walk has
+          // come.
           if (columns.kind_size() == 0) return ++visited < kMostChunks;
           Take(columns);
           const bool past = begin_ns_ >= 0 && t1_ns < begin_ns_;
@@ -132,7 +133,7 @@ class RecordedMoment {
 
   Status Hold(MomentView& view) {
     std::unordered_map<uint64_t, Event> alive;
-    int64_t before = 0;  // alive when the window was opened
+    int64_t before = 0;  // alive when the window opened
     bool known = false;
     for (const Event& event : events_) {
       if (event.kind != v1::RECORD_KIND_ALLOC) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GetMoments: the moments of a run as they are stored, completed by what can be
-// known of them (moment_view.h), with their sentences.
+// GetMoments: the stored moments of a run, with what can be derived about them
+// (moment_view.h) and their sentences.
 #include <algorithm>
 #include <optional>
 
@@ -24,14 +24,14 @@ constexpr uint32_t kDefaultOps = 20;
 constexpr uint32_t kDefaultStorages = 100;
 constexpr uint32_t kMost = 1000;
 
-// A graph and the schedule that its step ran along.
+// A graph, and the schedule that its step followed.
 struct Walk {
   planner::StepGraph graph;
   planner::Schedule schedule;
   bool planned = false;
 };
 
-// Absent: nothing was captured, or what is stored does not hold together.
+// Nothing if no graph was captured, or if what is stored is inconsistent.
 std::optional<Walk> LoadWalk(Database& db, const v1::Moment& moment,
                              const std::string& newest_graph) {
   const std::string& id =
@@ -65,7 +65,7 @@ std::optional<Walk> LoadWalk(Database& db, const v1::Moment& moment,
   return walk;
 }
 
-// The job had reported the step before it died.
+// Returns whether the job had reported the step before it died.
 StatusOr<bool> WasReported(Database& db, const MomentRow& row) {
   ASSIGN_OR_RETURN(Statement select,
                    db.Prepare("SELECT 1 FROM steps WHERE session_id = ?"
@@ -163,7 +163,8 @@ Status Fill(Database& db, const MomentRow& row, const std::string& graph_id,
     if (walk) {
       MomentView along = ViewFromGraph(walk->graph, walk->schedule, moment,
                                        finished, most_ops);
-      // Of an exception the memory is known; an op that nobody named is not.
+      // After an exception the memory is known from the job; a guessed op adds
+      // nothing.
       const bool helps = killed || !along.guessed;
       if (helps) {
         const std::string from = GraphSource(*walk, along);

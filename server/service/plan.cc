@@ -10,7 +10,7 @@ void RunPlan(Services& services, const v1::PlanRequest& request, Call& call) {
       .cancelled = [&call] { return call.cancelled(); },
       .on_progress =
           [&call](const v1::PlanProgress& progress) {
-            // A client that does not keep up sees fewer of them.
+            // A slow client gets fewer progress messages.
             if (call.unsent() > 8) return;
             v1::PlanEvent event;
             *event.mutable_progress() = progress;

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A client that watches hears this often that the search goes on.
+// Interval of progress messages to a client while the search runs.
 constexpr auto kHeartbeat = std::chrono::milliseconds(250);
 
 double MillisecondsSince(Clock::time_point start) {
@@ -40,7 +40,7 @@ v1::PlanProgress ProgressMessage(const planner::Progress& progress,
   return message;
 }
 
-// What a request may have: no more than there are cores.
+// Limits the threads that a request asks for to the number of cores.
 int ThreadsFor(uint32_t wanted) {
   const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
   return static_cast<int>(std::clamp(wanted, 1u, cores));
@@ -86,7 +86,8 @@ StatusOr<v1::Plan> Planning::Solve(const v1::PlanRequest& request,
                                                    : request.time_limit_ms());
   RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   RETURN_IF_ERROR(formats::ApplySearchOptions(request, task.request));
-  // Who gives a time wants it used; else the planner's own measure.
+  // A given time limit is used up; otherwise the planner's default effort
+  // applies.
   task.request.until_stopped = request.time_limit_ms() != 0;
   const RunningCalls::Entry entry(calls_, request.request_id());
   Clock::time_point sent = start;
@@ -178,7 +179,7 @@ std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
   v1::PlanRequest request = old.request;
   request.set_run_id(run_id);
   request.set_reserve_bytes(request.reserve_bytes() + excess);
-  // "0.5x" and the like are of the first plan's figures, which stand.
+  // "0.5x" and the like refer to the first plan's figures, so use its bytes.
   request.set_budget(std::to_string(old.plan.budget_bytes()));
   const uint32_t attempt = old.plan.replan() + 1;
   StatusOr<v1::Plan> plan = Solve(request, {}, attempt);

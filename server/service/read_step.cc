@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ReadStep: the records of the newest traced step, chunk by chunk as they are
-// stored, cut to the step, each part with the names it is the first to use.
+// stored, limited to the step. Each part contains the names that it uses first.
 #include <algorithm>
 #include <deque>
 #include <unordered_map>
@@ -17,7 +17,7 @@ namespace reprise::server {
 
 namespace {
 
-// More than a step of ours ever has; what is before it is left out.
+// More than any real step has; earlier chunks are omitted.
 constexpr size_t kMostChunks = 1024;
 
 bool IsShown(uint32_t kind) {
@@ -39,7 +39,7 @@ auto At(const List& list, int i) -> std::decay_t<decltype(list.Get(0))> {
   return i < list.size() ? list.Get(i) : 0;
 }
 
-// The records of a chunk that lie in the step.
+// Copies the records of a chunk that belong to the step.
 void Cut(const v1::Columns& from, const MeasuredStep& step, v1::Columns& to) {
   const int count = std::min(from.kind_size(), from.start_ns_size());
   for (int i = 0; i < count; ++i) {

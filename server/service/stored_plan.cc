@@ -31,7 +31,8 @@ StatusOr<StoredPlan> LoadStoredPlan(Store& store, const std::string& plan_id) {
         planner::Evaluate(plan.graph, plan.schedule, plan.capabilities));
     plan.reserve_bytes = row.plan.peak_bytes() - plan.evaluation.peak_bytes;
   } else {
-    // As at planning time: the measured peak beyond the modelled one.
+    // As at planning time: the difference of the measured and the modelled
+    // peak.
     ASSIGN_OR_RETURN(
         const planner::Evaluation base,
         planner::Evaluate(

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kDefaultPoints = 21;
 constexpr uint32_t kMaxPoints = 501;
-// The whole curve; what is not reached by then is answered from cheaper plans.
+// Limit for the whole curve; points not reached by then use cheaper plans.
 constexpr uint32_t kDefaultSweepLimitMs = 20'000;
 
 v1::TradeoffPoint ToProto(const formats::Task& task,
@@ -51,7 +51,7 @@ Status RunSweep(Services& services, const v1::SweepRequest& request,
   v1::PlanRequest question;
   question.set_graph_id(request.graph_id());
   *question.mutable_capabilities() = request.capabilities();
-  // Any budget will do: a sweep runs over all of them.
+  // The budget is arbitrary: a sweep covers all budgets.
   question.set_budget("1.0x");
   ASSIGN_OR_RETURN(formats::Task task, services.planning.LoadTask(question));
   if (request.time_limit_ms() > kMaxTimeLimitMs) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GetTimeline: predicted from the evaluator's profile of the newest plan and
-// of the unplanned program, measured from the newest traced steps.
+// GetTimeline: predicted curves from the evaluator's profile of the newest plan
+// and of the step without a plan, measured curves from the newest traced steps.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -20,15 +20,15 @@ namespace {
 
 constexpr size_t kCategories = v1::Category_ARRAYSIZE;
 
-// A predicted step: the total and its parts, one value per exec.
+// A predicted step: total bytes and their parts, one value per exec.
 struct Profile {
   std::vector<BytesAt> total;
   std::array<std::vector<BytesAt>, kCategories> parts;
   int64_t step_ns = 0;
 };
 
-// Splits every exec's bytes by category. What no storage accounts for is the
-// op's workspace and its duplicate outputs: temporary.
+// Splits the bytes of every exec by category. Bytes that belong to no storage
+// are the op's workspace and duplicate outputs: temporary.
 void SplitByCategory(const planner::StepGraph& graph,
                      const planner::Schedule& schedule, int64_t reserve_bytes,
                      Profile& profile) {
@@ -181,7 +181,7 @@ StatusOr<v1::Timeline> GetTimeline(Services& services,
                                          ? kDefaultColumns
                                          : request.width_px()};
   RETURN_IF_ERROR(CheckWindow(window, curves.LongestNs()));
-  // A curve that ends before the window begins has nothing to show in it.
+  // A curve that ends before the window begins is not shown.
   const auto shown = [&](int64_t step_ns) { return window.from_ns <= step_ns; };
   if (curves.predicted && shown(curves.predicted->step_ns)) {
     Draw(*curves.predicted, window, *timeline.mutable_predicted());

@@ -37,7 +37,8 @@ v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
 
   const bool whole = window.from_ns == 0 && window.to_ns == 0;
   const int64_t from = window.from_ns;
-  // A point at the very end, or a step of no length, still has its column.
+  // + 1, so that a point at the very end, or a step of zero length, has a
+  // column.
   const int64_t to = whole ? end_ns + 1 : std::min(window.to_ns, end_ns + 1);
   const int64_t length = std::max<int64_t>(to - from, 1);
   const int64_t wanted = window.columns;
@@ -50,7 +51,7 @@ v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
 
   size_t next = 0;
   int64_t held = points.front().bytes;
-  // What the function has reached when the window begins.
+  // The value of the function at the beginning of the window.
   while (next < points.size() && points[next].time_ns < from) {
     held = points[next++].bytes;
   }
@@ -58,7 +59,7 @@ v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
     const int64_t begin = from + i * column_ns;
     int64_t most = std::numeric_limits<int64_t>::min();
     int64_t least = std::numeric_limits<int64_t>::max();
-    // The old value counts only where it lasts into the column.
+    // The old value counts only if it lasts into the column.
     if (next >= points.size() || points[next].time_ns > begin) {
       most = least = held;
     }

@@ -26,8 +26,8 @@ int64_t Median(std::vector<int64_t> values) {
 
 void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes,
                          const std::string& session_id) {
-  // A step that kept everything after a mismatch is one even where the
-  // executor did not count the ops, or ran it under no plan at all.
+  // A step that saved everything after a mismatch counts as a mismatch, even if
+  // the executor did not count the ops, or ran it without a plan.
   const uint32_t mismatches =
       step.kept_all() ? std::max(step.mismatches(), 1u) : step.mismatches();
   mismatches_ += mismatches;
@@ -43,7 +43,7 @@ void VerdictBuilder::Add(const v1::StepReport& step, int64_t budget_bytes,
     over_budget_bytes_ =
         std::max(over_budget_bytes_, step.peak_bytes() - budget_bytes);
   }
-  if (step.plan_id().empty()) return;  // its input is not the plan's
+  if (step.plan_id().empty()) return;  // no plan for this input
   newest_ = step.plan_id();
   Steps& steps = planned_[newest_];
   steps.largest_peak_bytes =
@@ -101,7 +101,7 @@ std::vector<int64_t> VerdictBuilder::Times(const Steps& steps) const {
   return times;
 }
 
-// Of a plan that no step ran under.
+// Why a plan was refused, if no step ran under it.
 std::string VerdictBuilder::Refusal(const std::string& plan_id) const {
   if (planned_steps_ > 0 || applied_.contains(plan_id)) return "";
   const auto found = refused_.find(plan_id);
@@ -197,7 +197,7 @@ StatusOr<int64_t> RunReports::BudgetOf(Database& db,
   if (const auto known = budgets_.find(plan_id); known != budgets_.end()) {
     return known->second;
   }
-  // A report may name a plan that this server never made.
+  // A report may name a plan that this server did not make.
   const StatusOr<PlanRow> row = LoadPlan(db, plan_id);
   if (!row.ok() && row.status().code() != Code::kNotFound) return row.status();
   return budgets_[plan_id] = row.ok() ? row->plan.budget_bytes() : 0;
@@ -206,7 +206,7 @@ StatusOr<int64_t> RunReports::BudgetOf(Database& db,
 Status RunReports::LoadShown(Database& db, const std::string& plan_id) {
   if (plan_id == plan_.plan_id()) return OkStatus();
   ASSIGN_OR_RETURN(PlanRow row, LoadPlan(db, plan_id));
-  // Of the plan's graph, which may be older than the run's newest.
+  // The plan's own graph, which may be older than the run's newest.
   ASSIGN_OR_RETURN(graph_, LoadGraph(db, row.plan.graph_id()));
   plan_ = std::move(row.plan);
   return OkStatus();

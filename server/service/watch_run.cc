@@ -11,7 +11,7 @@ namespace reprise::server {
 
 namespace {
 constexpr auto kShortestPause = std::chrono::milliseconds(30);
-// How soon a client that left, or one that caught up, is noticed.
+// How soon a client that disconnected, or has caught up, is noticed.
 constexpr auto kLongestPause = std::chrono::milliseconds(250);
 }  // namespace
 
@@ -85,8 +85,8 @@ bool RunWatcher::Serve(Watch& watch) {
       return true;
     }
   }
-  // Read before the rows: a change in between makes one event too many, never
-  // one too few.
+  // Read the version before the rows: a change in between causes an extra
+  // event, never a missing one.
   const uint64_t version = hub_.VersionOf(watch.run_id);
   if (watch.started && version == watch.seen_version) return false;
   v1::RunEvent event;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StartWindow: stored first, so that what comes of it can be told apart from
-// windows before it, then sent to the run's processes.
+// StartWindow: stores the window, so that its results can be distinguished from
+// those of earlier windows, then sends it to the run's processes.
 #include "base/str_cat.h"
 #include "server/log.h"
 #include "server/service/handlers.h"
@@ -13,7 +13,7 @@ namespace reprise::server {
 namespace {
 
 constexpr uint32_t kMostSteps = 1000;
-// A window of which nothing came in this time is not waited for.
+// A window without any records after this time is considered over.
 constexpr int64_t kPatienceNs = int64_t{60} * 1'000'000'000;
 
 Status CheckRun(Database& db, const v1::Run& run,
@@ -63,7 +63,7 @@ StatusOr<v1::WindowStatus> StartWindow(Services& services,
     ASSIGN_OR_RETURN(run, LoadRun(db, run_id));
     RETURN_IF_ERROR(CheckRun(db, run, request));
     RETURN_IF_ERROR(InsertWindow(db, run_id, window, RealtimeNs()));
-    // Nothing is stored when nobody is there to be asked.
+    // Nothing is stored if no session could be asked.
     if (services.open_window && services.open_window(run_id, window) > 0) {
       return OkStatus();
     }

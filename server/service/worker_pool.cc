@@ -20,7 +20,7 @@ bool WorkerPool::Post(std::function<void()> work, Lane lane) {
     if (stopping_ || QueueOf(lane).size() >= max_waiting_) return false;
     QueueOf(lane).push_back({++posted_, std::move(work)});
   }
-  // One that is woken may be one that does not take this lane.
+  // Wake all: a single woken thread might not take this lane.
   changed_.notify_all();
   return true;
 }
@@ -62,7 +62,7 @@ void WorkerPool::Loop(bool prompt_only) {
     queue->pop_front();
     lock.unlock();
     work();
-    work = nullptr;  // its captures die outside the lock
+    work = nullptr;  // destroy its captures outside the lock
     lock.lock();
   }
 }

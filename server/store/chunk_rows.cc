@@ -60,7 +60,7 @@ Status InsertChunk(Database& db, const Producer& producer,
                              chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
                              chunk.dropped_before(), chunk.layout(),
                              Blob{chunk.body()}));
-  if (db.changes() == 0) return OkStatus();  // was there already
+  if (db.changes() == 0) return OkStatus();  // already stored
   RETURN_IF_ERROR(InsertReports(db, producer, columns));
   ASSIGN_OR_RETURN(Statement count,
                    db.Prepare("UPDATE runs SET records = records + ?,"

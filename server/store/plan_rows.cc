@@ -7,7 +7,7 @@ namespace reprise::server {
 
 namespace {
 
-// Our own rows only fail to parse when the file was damaged.
+// Our own rows fail to parse only if the file is damaged.
 Status Damaged(std::string_view what, std::string_view id) {
   return {Code::kDataLoss,
           StrCat(what, " ", id, ": the stored row is damaged")};

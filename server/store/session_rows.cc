@@ -37,7 +37,7 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
                     info.realtime_ns() > 0 ? info.realtime_ns() : now_ns);
 }
 
-// What it said last is stored before its end is.
+// Determines how a session ended; its last reports are stored before its end.
 StatusOr<v1::RunState> EndOf(Database& db, std::string_view session_id,
                              const v1::Bye& bye) {
   if (bye.killed()) return v1::RUN_STATE_KILLED;
@@ -129,7 +129,7 @@ Status CloseSession(Database& db, std::string_view session_id,
   ASSIGN_OR_RETURN(const v1::RunState end, EndOf(db, session_id, bye));
   RETURN_IF_ERROR(close.Run(static_cast<int64_t>(end), now_ns, bye.pushed(),
                             bye.dropped(), bye.torn(), session_id));
-  // RUN_STATE_RUNNING is the smallest number; where one process failed and its
+  // max(): RUN_STATE_RUNNING is the smallest. If one process failed and its
   // launcher killed the others, the run failed.
   ASSIGN_OR_RETURN(
       Statement run,

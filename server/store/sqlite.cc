@@ -25,7 +25,7 @@ Status ToStatus(sqlite3* database, int result, std::string_view doing) {
       return PermissionDenied(
           StrCat(message, "; check that the folder exists and is writable"));
     case SQLITE_IOERR:
-      // Reported on a full disk too, when the WAL or its index cannot grow.
+      // Also reported on a full disk, when the WAL or its index cannot grow.
       return ResourceExhausted(message);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
@@ -122,7 +122,7 @@ bool Statement::IsNull(int column) const {
 
 // ---- Database ----
 
-// What PRAGMA auto_vacuum says.
+// The value of PRAGMA auto_vacuum for INCREMENTAL.
 constexpr int64_t kIncremental = 2;
 
 StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
@@ -139,8 +139,8 @@ StatusOr<Database> Database::Open(const std::string& path, int page_bytes) {
   }
   sqlite3_extended_result_codes(raw, 1);
   sqlite3_busy_timeout(raw, 2000);
-  // Setting it writes to the file, also when nothing changes: a reader would
-  // wait for whoever writes, and find no room on a full disk.
+  // Setting it writes to the file even if nothing changes: a reader would wait
+  // for a writer, and fail on a full disk.
   int64_t vacuum = 0;
   {
     ASSIGN_OR_RETURN(Statement mode, database.Prepare("PRAGMA auto_vacuum"));

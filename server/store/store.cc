@@ -20,7 +20,7 @@ int64_t FileBytes(const std::string& path) {
   return ::stat(path.c_str(), &info) == 0 ? info.st_size : 0;
 }
 
-// A file may say that it has a schema and have none of its tables.
+// A file may have the right schema version but lack tables.
 Status CheckTables(Database& database, const std::string& path) {
   constexpr char kTables[] =
       "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
@@ -56,8 +56,7 @@ StatusOr<std::unique_ptr<Store>> Store::Open(const StoreOptions& options) {
   RETURN_IF_ERROR(CheckWhole(writer, options.path));
   RETURN_IF_ERROR(Migrate(writer, Migrations()));
   RETURN_IF_ERROR(CheckTables(writer, options.path));
-  // A read-only file opens without complaint; find out now, not at the first
-  // chunk.
+  // A read-only file opens without an error, so try to write now.
   RETURN_IF_ERROR(writer.Transaction([&]() -> Status {
     ASSIGN_OR_RETURN(const int64_t version, writer.UserVersion());
     return writer.Execute(StrCat("PRAGMA user_version=", version));
@@ -87,7 +86,7 @@ Status Store::Write(const std::function<Status(Database&)>& body) {
 }
 
 Status Store::Read(const std::function<Status(Database&)>& body) {
-  std::vector<Database> reader;  // holds exactly one
+  std::vector<Database> reader;  // exactly one element
   {
     const std::lock_guard lock(readers_mutex_);
     if (!idle_readers_.empty()) {

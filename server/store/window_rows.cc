@@ -10,7 +10,7 @@ namespace reprise::server {
 
 namespace {
 
-// Labels that say what works; the others are the job's own words.
+// Labels that describe capabilities; others are set by the job.
 constexpr std::array<std::string_view, 9> kCapabilityLabels = {
     "adapter",  "torch",    "python",   "cuda", "device",
     "executor", "op_marks", "imported", "meter"};
@@ -32,7 +32,8 @@ void AddLabels(std::string_view lines, v1::SessionReport& report) {
   }
 }
 
-// Why kernels are missing from a window, of the first session that says so.
+// Returns why kernels are missing from a window, from the first session that
+// reports it.
 std::string MissingOf(const std::vector<v1::SessionReport>& reports) {
   for (const v1::SessionReport& report : reports) {
     std::string holder;
@@ -132,7 +133,7 @@ StatusOr<std::optional<v1::WindowStatus>> LoadWindow(
     window->set_at_step(static_cast<uint64_t>(select.Int(2)));
     after = select.Int(3);
   }
-  // Ranks report the same steps; the first so many of them are the window.
+  // Ranks report the same steps; the first `steps` of them are the window.
   ASSIGN_OR_RETURN(
       Statement count,
       db.Prepare("SELECT count(*), min(step), max(step) FROM (SELECT DISTINCT"
