@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The way back from a reduced graph (reduce.h).
+// Translates results of a reduced graph (reduce.h) back to the original.
 #include <algorithm>
 
 #include "planner/bounds/screen.h"
@@ -47,9 +47,9 @@ std::vector<OpId> Reduction::ExpandWindows(
 }
 
 OpId Reduction::Expand(OpId op) const {
-  // What ends the step alone stands for no op.
+  // The op that only ends the step corresponds to no op of the original.
   if (piece_begin_[op] == piece_begin_[op + 1]) return original_.op_count - 1;
-  // Of those that run together, the one that needs most.
+  // Of the ops that run together, the one that needs the most memory.
   const std::vector<int64_t> sets = WorkingSets(original_);
   OpId most = pieces_[piece_begin_[op]].op;
   for (int32_t i = piece_begin_[op]; i < piece_begin_[op + 1]; ++i) {

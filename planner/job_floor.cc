@@ -10,7 +10,7 @@
 namespace reprise::planner {
 namespace {
 
-// An op that reads nothing is where inputs come from.
+// An op that reads nothing provides inputs.
 bool MayAnybodyRepeat(const Op& op) {
   return op.phase == Phase::kForward && !op.reads.empty();
 }
@@ -27,7 +27,7 @@ StepGraph Relaxed(StepGraph graph, const std::vector<uint8_t>& may_rerun) {
         graph.storages[s].release_op = kNoOp;
       }
     } else if (op.phase != Phase::kForward && may_rerun[o] == 0) {
-      op.kind = OpKind::kOnce;  // by hand, a backward runs once
+      op.kind = OpKind::kOnce;  // even by hand, a backward runs only once
     }
   }
   return graph;

@@ -13,12 +13,12 @@
 namespace reprise::planner {
 namespace {
 
-// Of a bound alone, where the request does not say: a tenth of a second, and
-// two windows at least of however large a step.
+// Default effort for a bound: a tenth of a second, and at least two windows
+// even for the largest step.
 constexpr int64_t kBoundTicks = 20'000'000;
 constexpr int64_t kBoundTicksPerOp = 400;
 
-// The plan of a named strategy, with the bound of the minimum cuts.
+// Returns the plan of a named strategy, with the bound of the minimum cuts.
 Solution SolveNamed(const Problem& problem, const Request& request,
                     Archive& archive, Effort& effort) {
   Generator generator(problem);
@@ -45,7 +45,7 @@ Solution SolveNamed(const Problem& problem, const Request& request,
           .infeasible = certificate.infeasible()};
 }
 
-// Solves the reduced graph; what it finds is refereed in terms of the original.
+// Solves the reduced graph; the results are evaluated on the original.
 Solution SolveReduced(const Problem& problem, const Reduction& reduction,
                       const Request& request, Archive& archive,
                       Effort& effort) {
@@ -53,7 +53,7 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
   Known found(smaller);
   Solution solution = Solve(smaller, request, found, effort);
   solution.infeasible = reduction.Expand(solution.infeasible);
-  // A tree is of the program of the graph that was searched.
+  // A tree belongs to the program of the graph that was searched.
   solution.source.tree.clear();
   solution.source.windows = reduction.ExpandWindows(solution.source.windows);
   for (const Archive::Point* point :
@@ -68,7 +68,7 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
     archive.Add(evaluation->peak_bytes, evaluation->time_ns, execs,
                 point->solver);
   }
-  // Plans by name look at names and modules: those of the original count.
+  // Named plans depend on names and modules, so use those of the original.
   Generator named(problem);
   for (const Candidate& candidate :
        StrategyCandidates(problem, Strategy::kAuto, named)) {
@@ -89,12 +89,12 @@ Solution SolveAuto(const Problem& problem, const Request& request, Known& known,
   return Solve(problem, request, known, effort);
 }
 
-// Whose word the bound or the refusal is: the verifier's, where it accepts a
-// certificate of all of it.
+// Determines what supports the bound or the refusal: the verifier, if it
+// accepts a certificate of all of it.
 void Certify(const Problem& problem, const Request& request,
              const Solution& solution, Plan& plan) {
   if (plan.feasible && plan.bound_ns == 0) {
-    // Nothing is claimed; a step that adds nothing is as fast as can be.
+    // Only a bound of zero is claimed; a step without added time is optimal.
     const bool adds = plan.evaluation.time_ns > problem.base.time_ns;
     plan.bound_proof = adds ? BoundProof::kNone : BoundProof::kChecked;
     plan.proven_optimal = plan.is_optimal && !adds;
@@ -171,7 +171,8 @@ StatusOr<Bound> LowerBound(const StepGraph& graph, const Request& request) {
   bound.impossible = certificate.impossible();
   bound.infeasible = certificate.infeasible();
   if (bound.impossible) {
-    // The share that MakePlan gives to a refusal: both name the same budget.
+    // The same share as MakePlan gives to a refusal, so that both name the same
+    // budget.
     const int64_t share =
         (request.max_ticks > 0 ? request.max_ticks : DefaultTicks(problem)) /
         32;

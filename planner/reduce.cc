@@ -7,9 +7,10 @@
 namespace reprise::planner {
 namespace {
 
-// What leaves may let more leave; after these rounds next to nothing does.
+// What is removed may allow more to be removed; after these rounds almost
+// nothing is.
 constexpr int kMostRounds = 8;
-// Outputs of one op beyond which twins are not looked for.
+// Twins are not searched among more outputs of one op than this.
 constexpr size_t kMostTwins = 64;
 // Ops that read more than this are not compared with their neighbours.
 constexpr size_t kMostReads = 64;
@@ -28,8 +29,8 @@ bool HasState(const Op& op) { return op.state_bytes > 0; }
 
 }  // namespace
 
-// Takes ops and storages out of a copy of the graph; those that are left keep
-// their numbers until the end.
+// Removes ops and storages from a copy of the graph; the others keep their
+// numbers until the end.
 class Reducer {
   using Piece = Reduction::Piece;
 
@@ -50,7 +51,7 @@ class Reducer {
         mutators_(bytes_.size(), 0),
         reader_begin_(bytes_.size() + 1, 0) {
     for (const Op& op : problem.graph->ops) {
-      // Names stay where they are.
+      // Names are not copied.
       ops_.push_back({.time_ns = op.time_ns,
                       .workspace_bytes = op.workspace_bytes,
                       .again_ns = op.again_ns,
@@ -86,13 +87,14 @@ class Reducer {
 
  private:
   OpId Count() const { return static_cast<OpId>(ops_.size()); }
-  // The op that an op is part of now.
+  // Returns the op into which an op has been merged, or the op itself.
   OpId Where(OpId o) const {
     while (o != kNoOp && gone_into_[o] != kNoOp) o = gone_into_[o];
     return o;
   }
   OpId HeldUntil(StorageId s) const { return Where(rules_.held_until[s]); }
-  // One version, not pinned, still there.
+  // Returns whether the storage has one version, is not pinned, and is still
+  // there.
   bool IsSimple(StorageId s) const {
     return is_gone_[s] == 0 && mutators_[s] == 0 &&
            !problem_.graph->storages[s].pinned;
@@ -181,7 +183,7 @@ class Reducer {
     return pieces;
   }
 
-  // Sinks run just before the op that follows them.
+  // Merges sinks that run just before the op that follows them.
   void FoldForward() {
     OpId next = kNoOp;
     for (OpId o = Count(); o-- > 0;) {
@@ -206,8 +208,8 @@ class Reducer {
            IsSubset(ops_[o].reads, ops_[next].reads, {});
   }
 
-  // Sinks run just after the op that precedes them; what it leaves is mutated
-  // there.
+  // Merges sinks that run just after the op that precedes them, and ops that
+  // mutate in place what it leaves.
   void LookBack() {
     OpId before = kNoOp;
     for (OpId o = 0; o < Count(); ++o) {
@@ -350,7 +352,7 @@ class Reducer {
   // What runs before an op, the nearest first, and after it.
   std::vector<std::vector<Piece>> ahead_, behind_;
   std::vector<OpId> gone_into_;
-  std::vector<uint8_t> releases_;  // the program holds something until then
+  std::vector<uint8_t> releases_;  // the program holds something until this op
   // By storage.
   std::vector<uint8_t> is_gone_;
   std::vector<StorageId> twin_of_;

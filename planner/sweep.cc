@@ -6,14 +6,14 @@
 //
 //   descending   every budget, largest first; each point is streamed as soon
 //                as it is searched
-//   ascending    those not settled again, smallest first, for up to
+//   ascending    again those that are not settled, smallest first, for up to
 //                twice the ticks: what fits in less fits too
 //   again        longer, while the caller gives time (until_stopped)
 //
-// A later search may find something better for a point that is out already.
-// It is then streamed again, before any point that would contradict it, so
-// that the last values seen are monotone at every moment. All passes together
-// take at most twice the ticks of one plan.
+// A later search may improve a point that was already streamed. The point is
+// then streamed again, before any point that would contradict it, so that the
+// last values seen are monotone at every moment. All passes together take at
+// most twice the ticks of one plan.
 //
 // A sweep that is interrupted keeps what its searches proved (solve.h): a bound
 // holds at every smaller budget, a refusal at every budget below its bytes, and
@@ -33,7 +33,7 @@
 namespace reprise::planner {
 namespace {
 
-// Largest first, all different.
+// Returns distinct budgets, largest first.
 std::vector<int64_t> Budgets(int64_t most, int64_t least, int points) {
   std::vector<int64_t> budgets;
   for (int i = 0; i < points; ++i) {
@@ -111,7 +111,7 @@ class Curve {
     }
   }
 
-  // Whether other searches say all that one more would: nothing fits in so
+  // Returns whether another search would add nothing: nothing fits in so
   // little, or the gap is reached.
   bool Settled(size_t i) {
     Solution& known = solutions_[i];
@@ -126,7 +126,8 @@ class Curve {
                     problem_.base.time_ns) <= request_.target_gap;
   }
 
-  // The point as it is known now: a bound of a larger budget counts too.
+  // Returns the point as it is known now; a bound of a larger budget counts
+  // too.
   StatusOr<CurvePoint> PointAt(size_t i) {
     if (i > 0) {
       solutions_[i].added_ns =
@@ -161,7 +162,7 @@ class Curve {
            sent_[i].bound >= Overhead(added_ns, problem_.base.time_ns);
   }
 
-  // Sends the first `count` points, where they are new or have changed.
+  // Sends those of the first `count` points that are new or have changed.
   Status Stream(size_t count) {
     for (size_t i = 0; i < count; ++i) {
       if (IsKnown(i)) continue;

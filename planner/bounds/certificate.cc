@@ -10,8 +10,8 @@
 namespace reprise::planner {
 namespace {
 
-// More windows than this are built again instead of kept: they hold O(ops)
-// memory each.
+// At most this many windows are kept; others are rebuilt. Each holds O(ops)
+// memory.
 constexpr size_t kMostKept = 48;
 constexpr size_t kMostSharpened = 12;
 
@@ -129,7 +129,8 @@ void Certificate::TryPebbling(int64_t ticks) {
       const PebbleResult result =
           LeastPeakOf(problem_, op, budget_bytes_, states,
                       [this] { return effort_.StopNow(); });
-      // Sets are kept in a map: one costs as much as many arcs.
+      // Sets are kept in a map, so visiting one costs as much as visiting many
+      // arcs.
       spent += 30 * result.ticks;
       effort_.Spend(30 * result.ticks);
       Prove(op, result.least_bytes, StoragesOf(problem_, op));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the best plan is optimal: windows that a tree has to know, one by
-// one, and the optimum of theirs.
+// Tries to prove that the best plan is optimal: chooses the windows that a tree
+// needs, one by one, and finds the optimum of these windows.
 #include <algorithm>
 #include <utility>
 
@@ -11,11 +11,10 @@ namespace reprise::planner {
 namespace {
 
 constexpr size_t kMostRefuting = 8;
-// A guess at an optimum goes so much of the way from its bound to the best
-// plan.
+// A guess at an optimum is 1/kGuess of the way from its bound to the best plan.
 constexpr int64_t kGuess = 8;
-// Of the ticks for an optimum to the first tree; of those for a refutation to
-// all that comes before it.
+// The first tree gets 1/kTree of the ticks for an optimum. A refutation gets
+// 1/kTree of its ticks before the optimum is looked for.
 constexpr int64_t kTree = 3;
 
 }  // namespace
@@ -29,8 +28,7 @@ Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
     if (!facts.ok()) return {};
     facts_.emplace(*std::move(facts));
   }
-  // What linear programs and their iterations cost, in ops and arcs looked at:
-  // measured.
+  // Costs of linear programs and their iterations in ticks, as measured.
   const auto per_solve = [](int64_t rows) { return 1000 + 25 * rows; };
   const auto per_iteration = [](int64_t rows) { return 500 + rows / 2; };
   const int64_t rows =
@@ -58,9 +56,9 @@ Refutation Certificate::RefuteBy(const std::vector<OpId>& windows,
   return found;
 }
 
-// A tree under a bound above the optimum grows large before it meets a good
-// solution, one under a bound below is soon refuted: so the bound is a guess,
-// raised when it is refuted and lowered when its tree takes too long.
+// A tree whose bound is above the optimum grows large before it finds a good
+// solution; one whose bound is below is soon refuted. So the bound is a guess:
+// raised when it is refuted, lowered when its tree takes too long.
 Refutation Certificate::OptimumOf(const std::vector<OpId>& windows,
                                   int64_t incumbent_ns, int64_t low_ns,
                                   int64_t ticks) {
@@ -108,7 +106,8 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
     }
     refuting_ = {best};
   }
-  // Once these windows say almost everything, their optimum.
+  // Set once these windows prove almost everything: then their optimum is
+  // found.
   bool to_optimum = false;
   int64_t root_ns = 0;
   while (refuting_.size() <= kMostRefuting) {
@@ -124,7 +123,7 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
     if (found.keep_sets.empty()) {
       const bool is_stopped = found.outcome == Refutation::Outcome::kStopped;
       if (!is_stopped || to_optimum || refuting_.size() < 2) return;
-      // One window more is too much for a tree: the optimum without it.
+      // A tree over one more window is too large: find the optimum without it.
       refuting_.pop_back();
       to_optimum = true;
       continue;
@@ -133,7 +132,7 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
     const bool is_optimum = found.outcome == Refutation::Outcome::kProven;
     const std::vector<OpId> lacks = peaks_of(found.keep_sets, incumbent_ns);
     if (is_optimum) {
-      // Combine goes on from here.
+      // Combine continues from here.
       together_ = windows;
       together_order_ = refuting_;
       together_ns_ = found.root_ns;
@@ -147,7 +146,7 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
       to_optimum = true;
       continue;
     }
-    // Of the windows that it lacks the one that raises the LP most.
+    // Of the windows that are missing, choose the one that raises the LP most.
     OpId chosen = kNoOp;
     int64_t chosen_ns = -1;
     for (const OpId at : lacks) {
@@ -169,7 +168,7 @@ void Certificate::Refute(int64_t incumbent_ns, int64_t ticks,
     to_optimum = false;
     refuting_.push_back(chosen);
     if (!together_.empty() || refuting_.size() != 2) continue;
-    // Combine begins with these.
+    // Combine will start with these windows.
     together_ = together_order_ = refuting_;
     std::sort(together_.begin(), together_.end());
     together_ns_ = chosen_ns;

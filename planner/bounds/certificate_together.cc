@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bounds of several windows: which ones, and how much effort each set gets.
+// Bounds of several windows: chooses the windows and the effort for each set.
 #include <algorithm>
 
 #include "planner/bounds/certificate.h"
@@ -16,8 +16,8 @@ constexpr int kLongestRun = 16;
 
 }  // namespace
 
-// The local peaks of the base order above the budget, highest first. Neighbours
-// of a peak say the same as the peak.
+// Returns the local peaks of the base order above the budget, highest first.
+// Neighbours of a peak prove the same as the peak itself.
 std::vector<OpId> Certificate::Candidates() const {
   const int apart = problem_.op_count / kSpread;
   std::vector<OpId> candidates;
@@ -35,7 +35,7 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   limits.should_stop = [this] { return effort_.StopNow(); };
   const bool relaxed = how == How::kRelaxed, inside = how == How::kInside;
   ManyWindows program(problem_, windows, budget_bytes_, inside);
-  // Rows inside segments take a second round at least.
+  // Rows inside segments need at least a second round.
   const int64_t root = program.RootTicks() * (inside ? 2 : 1);
   if (!relaxed && root > ticks) return {};
   if (inside) {
@@ -51,7 +51,8 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   effort_.Spend(result.ticks +
                 static_cast<int64_t>(program.program().column.size()));
   if (result.solved && result.impossible) {
-    // A proof for this budget, not for a smaller one than is left.
+    // This proves the budget impossible; a larger smallest budget may be known
+    // already.
     Prove(windows.front(), budget_bytes_ + 1, {});
     if (infeasible_.smallest_budget_bytes == budget_bytes_ + 1) {
       infeasible_.windows = windows;
@@ -63,7 +64,7 @@ ManyWindowsResult Certificate::SolveTogether(const std::vector<OpId>& windows,
   return result;
 }
 
-// All windows at once are too many for a MIP: the first that were chosen, as
+// All chosen windows may be too many for a MIP: solves the first of them, as
 // many as the ticks allow.
 void Certificate::SolvePart(int64_t incumbent_ns, int64_t ticks,
                             const PeaksOf& peaks_of) {
@@ -82,9 +83,9 @@ void Certificate::SolvePart(int64_t incumbent_ns, int64_t ticks,
   }
 }
 
-// Just after a peak the re-runs have least room: what stays from a window to
-// the next op is there while they run. Pairs first, then longer runs around the
-// best of them.
+// Just after a peak, re-runs have the least room, because what stays from one
+// window to the next op is present while they run. Tries pairs first, then
+// longer runs around the best pairs.
 void Certificate::CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
                                     const PeaksOf& peaks_of) {
   const int64_t begin = effort_.ticks();
@@ -142,8 +143,8 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
       together_finished_ = result.finished;
       if (result.has_keep_sets) {
         proposals = together_lacks_ = peaks_of(result.keep_sets, incumbent_ns);
-        // Nothing says where it exceeds the budget: whoever asks may find a
-        // schedule near it sooner than another window is found here.
+        // No place is known where its schedule exceeds the budget. The caller
+        // may find a schedule near it sooner than another window is found here.
         if (together_finished_ && proposals.empty()) break;
       }
     }
@@ -153,8 +154,8 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     };
     proposals.erase(std::remove_if(proposals.begin(), proposals.end(), is_in),
                     proposals.end());
-    // Where the solution exceeds the budget it lacks a window; else whichever
-    // candidate raises the LP.
+    // If the solution exceeds the budget somewhere, a window is missing there;
+    // otherwise try the candidate that raises the LP most.
     const bool lacks = !proposals.empty();
     if (!lacks) {
       if (!together_grows_) {
@@ -168,7 +169,7 @@ void Certificate::Combine(int64_t incumbent_ns, int64_t ticks,
     bool all = true;
     for (const OpId at : proposals) {
       if (is_in(at)) continue;
-      // A scan that ran out of ticks goes on where it ended.
+      // A scan that ran out of ticks continues where it ended.
       const auto [scanned, fresh] = together_scanned_.try_emplace(at, 0);
       if (fresh) {
         if (enough()) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMostWindowLeaves = 2000;
 
-// The tree of one window, in preorder, that proves `added_ns`.
+// The tree of one window that proves `added_ns`, in preorder.
 class WindowTree {
  public:
   WindowTree(WindowBound& window, int64_t budget_bytes, int64_t added_ns,
@@ -22,7 +22,8 @@ class WindowTree {
         added_ns_(added_ns),
         should_stop_(should_stop) {}
 
-  // False: too many leaves, stopped, or not true.
+  // Returns false if there are too many leaves, it was stopped, or the claim is
+  // false.
   bool Grow() {
     if (static_cast<int>(tree_.size()) > kMostWindowLeaves) return false;
     if (!tree_.empty() && should_stop_ && should_stop_()) return false;
@@ -43,7 +44,7 @@ class WindowTree {
   }
 
   static verify::Node LeafOf(const WindowLeaf& leaf) {
-    // Prices of fractions of a byte's price are whole at a finer unit.
+    // Certificates have no negative shifts: fold one into the price.
     return {.shift = std::max(0, leaf.shift),
             .impossible = leaf.impossible,
             .price = leaf.price << std::max(0, -leaf.shift)};
@@ -65,7 +66,7 @@ bool Accepted(const verify::Facts& facts,
   return verify::CheckCertificate(facts, certificate).ok();
 }
 
-// What one window proves, up to `added_ns`.
+// Certifies what one window proves, at most `added_ns`.
 verify::Certificate CertifyWindow(const Problem& problem, int64_t budget_bytes,
                                   OpId at, int64_t added_ns, bool with_tree,
                                   const CertifyLimits& limits) {
@@ -114,7 +115,7 @@ verify::Certificate CertifyBound(const Problem& problem,
     if (Accepted(facts, best)) return best;
     best = {};
   }
-  // Of several windows each alone proves something too, without a tree.
+  // Each of several windows also proves something alone, without a tree.
   const bool alone = source.windows.size() == 1;
   for (const OpId at : source.windows) {
     verify::Certificate one =

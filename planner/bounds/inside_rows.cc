@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory inside segments: the rows (inside) of many_windows.h, added where a
-// solution violates them.
+// Memory inside segments: adds the (inside) rows of many_windows.h that a
+// solution violates.
 #include <cassert>
 #include <span>
 #include <utility>
@@ -33,7 +33,7 @@ bool ManyWindows::MayStay(int k, ValueId v) const {
   const OpId maker = problem_.versions.maker[v];
   if (maker != window.at && maker > window.at) return false;
   if (next.saved[v] < 0 && next.forced[v] == 0) return false;
-  // AddColumns gave a column to every maker that could bring v back.
+  // AddColumns added a column for every maker that could bring v back.
   assert(!problem_.rules.may_remake[v] || !window.may_rerun ||
          problem_.BytesOf(v) == 0 || window.again[maker] >= 0);
   return problem_.BytesOf(v) > 0;
@@ -77,7 +77,7 @@ bool ManyWindows::AddInsideRow(int k, OpId o) {
     program_.AddEntry(window.again[o],
                       static_cast<double>(bytes) * byte_scale_);
   }
-  // With half a byte and the tolerance of the solver on top, as (memory).
+  // Plus half a byte and the solver's tolerance, as in (memory).
   const double upper = static_cast<double>(room) + 0.5 +
                        static_cast<double>(inside_bytes_) * 1e-9;
   program_.CloseRow(-kMipInfinity, upper * byte_scale_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clp, the simplex solver of CBC, behind lp.h. It keeps no variables of its
-// library, so that series of several threads do not meet.
+// Implements lp.h with Clp, the simplex solver of CBC. It uses no global
+// variables of the library, so series in several threads are independent.
 #include <algorithm>
 #include <coin/ClpEventHandler.hpp>
 #include <coin/ClpSimplex.hpp>
@@ -84,8 +84,8 @@ class LpSeries::Solver {
   Answer Solve(int most_iterations) {
     stopped_ = false;
     model_.setMaximumIterations(most_iterations);
-    // Keeps arrays from one solve to the next, and the factorization where it
-    // is of this basis.
+    // Keeps arrays between solves, and the factorization if it is for this
+    // basis.
     constexpr int kArrays = 1, kFactorization = 2;
     model_.dual(0, factorized_ ? kArrays | kFactorization : kArrays);
     factorized_ = true;

@@ -8,7 +8,7 @@
 namespace reprise::planner {
 namespace {
 
-// CBC looks for solutions cheaper than a cutoff by at least this.
+// CBC looks only for solutions that beat the cutoff by at least this.
 constexpr double kCutoffStep = 1e-5;
 
 }  // namespace
@@ -27,8 +27,8 @@ ManyWindows::ManyWindows(const Problem& problem, std::vector<OpId> windows,
     Window& window = windows_[k];
     window.at = windows[k];
     window.next = k + 1 < windows.size() ? windows[k + 1] : problem.op_count;
-    // Re-runs of this segment come before the first run of an op of
-    // (at, next], or before the end.
+    // Re-runs in this segment precede the first run of an op of (at, next], or
+    // the end.
     window.may_rerun = false;
     for (OpId o = window.at + 1; o <= window.next; ++o) {
       window.may_rerun = window.may_rerun || problem.rules.may_trigger[o];
@@ -51,7 +51,8 @@ ManyWindows::ManyWindows(const Problem& problem, std::vector<OpId> windows,
     if (window.room_bytes < 0) out_of_room_ = true;
   }
   if (out_of_room_) return;
-  // From the last to the first: what a window carries, the one before needs.
+  // From last to first, because each window needs columns for what the next
+  // carries.
   for (int k = static_cast<int>(windows_.size()); k-- > 0;) AddColumns(k);
   for (int k = 0; k < static_cast<int>(windows_.size()); ++k) AddRows(k);
 }
@@ -66,15 +67,15 @@ void ManyWindows::FindForced(Window& window) {
     if (versions.maker[v] >= window.at) continue;
     for (const OpId use : problem_.Uses(v)) {
       if (use < window.at) continue;
-      // `at` reads it; or it is used before re-runs may begin; or nobody may
-      // make it again.
+      // `at` reads it, or it is used before re-runs may begin, or it may not be
+      // recomputed.
       if (use == window.at || !problem_.rules.may_remake[v] || use < trigger) {
         window.forced[v] = 1;
       }
     }
   }
-  // First lives that the program holds while `at` runs, at the version that the
-  // base order has there.
+  // First lives that the program holds while `at` runs, in the version that is
+  // current in base order.
   for (size_t s = 0; s < problem_.bytes.size(); ++s) {
     const OpId held = problem_.rules.held_until[s];
     if (held == kNoOp || held < window.at) continue;
@@ -87,8 +88,8 @@ void ManyWindows::FindForced(Window& window) {
   }
 }
 
-// The values needed from this window on, what re-making them needs, and what
-// the next window carries.
+// Adds columns for the values needed from this window on, for what recomputing
+// them needs, and for what the next window carries.
 void ManyWindows::AddColumns(int k) {
   const Versions& versions = problem_.versions;
   Window& window = windows_[k];
@@ -113,8 +114,8 @@ void ManyWindows::AddColumns(int k) {
       if (next.forced[v] != 0) add_value(v);
     }
   }
-  // Inside the segment, what is there for `at` may go and come back, and what
-  // `at` makes too.
+  // Inside the segment, values present for `at`, and those that `at` makes, may
+  // be discarded and recomputed.
   std::vector<ValueId> also;
   if (inside_ && !last && window.may_rerun) {
     const Window& next = windows_[k + 1];
@@ -130,7 +131,7 @@ void ManyWindows::AddColumns(int k) {
       if (maker < window.at && window.forced[v] != 0) also.push_back(v);
     }
   }
-  // values grows while it is walked: a breadth-first search backwards.
+  // `values` grows during this loop: a breadth-first search backwards.
   for (size_t i = 0; i < window.values.size() + also.size(); ++i) {
     const ValueId v =
         i < also.size() ? also[i] : window.values[i - also.size()];
@@ -159,7 +160,7 @@ int32_t ManyWindows::RerunColumn(const Window& window, bool later,
 
 void ManyWindows::AddPresence(const Window& window, bool later, ValueId v,
                               int32_t x, double bound) {
-  if (window.saved[v] < 0) return;  // forced, or of 0 bytes: there
+  if (window.saved[v] < 0) return;  // forced, or of 0 bytes: always there
   program_.AddEntry(window.saved[v], 1);
   const int32_t rerun = RerunColumn(window, later, v);
   if (rerun >= 0) program_.AddEntry(rerun, 1);
@@ -172,7 +173,7 @@ void ManyWindows::AddRows(int k) {
   const Window& window = windows_[k];
   const bool last = k + 1 == static_cast<int>(windows_.size());
 
-  // (memory), with half a byte and the tolerance of the solver on top.
+  // (memory), plus half a byte and the solver's tolerance.
   for (const ValueId v : window.values) {
     program_.AddEntry(window.saved[v],
                       static_cast<double>(problem_.BytesOf(v)) * byte_scale_);
@@ -242,7 +243,7 @@ void ManyWindows::AddRows(int k) {
     }
     program_.CloseRow(-kMipInfinity, forced ? 0 : 1);
   }
-  // (runs), once
+  // (runs), only once
   const int most = problem_.capabilities.max_runs;
   if (k > 0 || most <= 0) return;
   for (OpId o = 0; o < problem_.op_count; ++o) {
@@ -256,7 +257,7 @@ void ManyWindows::AddRows(int k) {
   }
 }
 
-// Costs are whole: what is left after the tolerance is rounded up.
+// Costs are integers, so what remains after the tolerance is rounded up.
 int64_t ManyWindows::AddedNs(double bound) const {
   const double proven = bound / cost_scale_;
   const double safe = proven - kMipTolerance * std::max(1.0, proven) -
@@ -264,7 +265,7 @@ int64_t ManyWindows::AddedNs(double bound) const {
   return std::max<int64_t>(0, static_cast<int64_t>(std::ceil(safe)));
 }
 
-// What simplex iterations cost, in ops and arcs looked at: measured.
+// Cost of simplex iterations in ticks, as measured.
 int64_t ManyWindows::Ticks(const MipAnswer& answer) const {
   const int64_t per_iteration = 500 + program_.row_count() / 2;
   return 50 * static_cast<int64_t>(program_.column.size()) +
@@ -309,7 +310,8 @@ ManyWindowsResult ManyWindows::Solve(const ManyWindowsLimits& limits) {
   if (limits.incumbent_ns >= 0) {
     options.cutoff = static_cast<double>(limits.incumbent_ns) * cost_scale_;
   }
-  // Every round is a relaxation of the next: the best of their bounds counts.
+  // Every round is a relaxation of the next, so the best of all their bounds
+  // holds.
   MipAnswer answer;
   for (int round = 1;; ++round) {
     answer = SolveMip(program_, options);

@@ -38,7 +38,7 @@ void MaxFlow::Build() {
   queue_.resize(node_count_);
 }
 
-// Breadth-first distances in the residual network.
+// Computes breadth-first distances in the residual network.
 bool MaxFlow::Levels(int source, int sink) {
   std::fill(level_.begin(), level_.end(), -1);
   level_[source] = 0;
@@ -46,7 +46,8 @@ bool MaxFlow::Levels(int source, int sink) {
   queue_[tail++] = source;
   while (head < tail) {
     const int node = queue_[head++];
-    // The last round must reach everything: its levels are the cut.
+    // No early exit: the last round must reach everything, because its levels
+    // are the cut.
     for (int32_t h = begin_[node]; h < begin_[node + 1]; ++h) {
       const Half& half = halves_[h];
       if (half.residual > 0 && level_[half.to] < 0) {
@@ -59,7 +60,7 @@ bool MaxFlow::Levels(int source, int sink) {
   return level_[sink] >= 0;
 }
 
-// One blocking flow, along paths kept as a list of halves.
+// Sends one blocking flow, along paths kept as a list of halves.
 int64_t MaxFlow::Augment(int source, int sink) {
   std::copy(begin_.begin(), begin_.end() - 1, next_.begin());
   int64_t flow = 0;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CBC behind mip.h: its own preprocessing, cuts and heuristics (CbcMain1), one
-// thread, a node limit. CbcMain1 reads its commands through variables of its
-// library, so solves take turns: a thread that waits for its turn still asks
-// should_stop (MipTest.SolvesOnSeveralThreadsAgree).
+// Implements mip.h with CBC: its preprocessing, cuts and heuristics (CbcMain1),
+// one thread, a node limit. CbcMain1 reads its commands through global
+// variables of the library, so solves take turns; a thread that waits for its
+// turn still calls should_stop (MipTest.SolvesOnSeveralThreadsAgree).
 //
-// CBC reports a tree in which a simplex was stopped as finished: the node
-// counts as infeasible. So what a solve proves is decided in one place
-// (OutcomeOf), by whether anybody was told to stop, and only then by CBC's
-// status.
+// CBC reports a tree in which a simplex was stopped as finished, with the node
+// as infeasible. So one function (OutcomeOf) decides what a solve proves: first
+// by whether it was told to stop, and only then by CBC's status.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -29,14 +28,14 @@
 namespace reprise::planner {
 namespace {
 
-// Whether a solve was told to stop, at any moment. CBC and Clp clone their
-// handlers, so these share one.
+// Remembers whether a solve was told to stop at any time. Shared by the
+// handlers, because CBC and Clp clone them.
 class Interruption {
  public:
   explicit Interruption(const std::function<bool()>& should_stop)
       : should_stop_(should_stop) {}
 
-  // Once said, it stays said: what follows cannot undo a half solved node.
+  // Once true, it stays true: a half-solved node cannot be repaired later.
   bool Ask() {
     if (!stopped_ && should_stop_ && should_stop_()) stopped_ = true;
     return stopped_;
@@ -49,7 +48,8 @@ class Interruption {
   bool stopped_ = false;
 };
 
-// Asks between nodes and rounds of cuts. `interruption` outlives the solver.
+// Calls should_stop between nodes and rounds of cuts. `interruption` must
+// outlive the solver.
 class StopBetweenNodes : public CbcEventHandler {
  public:
   explicit StopBetweenNodes(Interruption& interruption)
@@ -66,7 +66,7 @@ class StopBetweenNodes : public CbcEventHandler {
   Interruption& interruption_;
 };
 
-// The same inside a simplex solve, every few factorizations.
+// Calls should_stop inside a simplex solve, every few factorizations.
 class StopInSimplex : public ClpEventHandler {
  public:
   explicit StopInSimplex(Interruption& interruption)
@@ -81,15 +81,15 @@ class StopInSimplex : public ClpEventHandler {
   Interruption& interruption_;
 };
 
-// What these libraries say goes to the standard output, which is not theirs;
-// levels do not keep all of it back (presolve, after an interrupted simplex).
+// Suppresses output: these libraries print to stdout, and log levels do not
+// suppress all of it (presolve, after an interrupted simplex).
 class Silent : public CoinMessageHandler {
  public:
   int print() override { return 0; }
   CoinMessageHandler* clone() const override { return new Silent(*this); }
 };
 
-// `silent` outlives the solver.
+// Loads the program. `silent` must outlive the solver.
 void Load(const MipProgram& program, OsiClpSolverInterface& solver,
           Silent& silent) {
   solver.passInMessageHandler(&silent);
@@ -124,7 +124,7 @@ std::timed_mutex& Turn() {
   return turn;
 }
 
-// Nothing to decide: every row must hold for an empty sum.
+// Solves a program without columns: every row must hold for an empty sum.
 MipAnswer WithoutColumns(const MipProgram& program) {
   for (int i = 0; i < program.row_count(); ++i) {
     if (program.row_lower[i] > 0 || program.row_upper[i] < 0) {
@@ -137,8 +137,8 @@ MipAnswer WithoutColumns(const MipProgram& program) {
           .cost = 0};
 }
 
-// What a tree proves, and nothing where anybody was told to stop or CBC ran
-// into difficulties (status 2).
+// Returns what a tree proves: nothing if it was told to stop or CBC had
+// difficulties (status 2).
 MipOutcome OutcomeOf(const CbcModel& model, const Interruption& interruption,
                      bool has_solution, bool has_cutoff) {
   if (interruption.stopped()) return MipOutcome::kStopped;
@@ -212,7 +212,7 @@ MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
       "reprise", "-log", "0", "-maxNodes",
       std::to_string(std::max(1, options.most_nodes)), "-ratioGap",
       std::to_string(options.gap),
-      // Dense: as much is proven without them in half the time.
+      // They are dense; without them, the same is proven in half the time.
       "-gomoryCuts", "off"};
   const bool has_cutoff = std::isfinite(options.cutoff);
   if (has_cutoff) {

@@ -11,7 +11,7 @@ namespace {
 
 using Set = std::vector<ValueId>;  // sorted; values of 0 bytes left out
 
-// A tick is a value looked at: some milliseconds.
+// A tick is a value visited; this many take some milliseconds.
 constexpr int64_t kTicksPerQuestion = 100'000;
 
 class Search {
@@ -46,13 +46,14 @@ class Search {
       }
       if (!Expand(bottleneck, neg_depth, set)) return result_;
     }
-    // Every way back contradicts itself: such an op cannot have run at all;
-    // the base order shows that this does not happen.
+    // Every way back contradicts itself, so the op could never have run; the
+    // base order shows that this cannot happen.
     return result_;
   }
 
  private:
-  // False: it was told to stop. What was popped before is proven all the same.
+  // Returns false if it was told to stop. What was popped before is still
+  // proven.
   bool Expand(int64_t bottleneck, int64_t neg_depth, const Set& set) {
     const Versions& versions = problem_.versions;
     int64_t set_bytes = problem_.static_bytes;
@@ -134,13 +135,13 @@ class Search {
   const std::function<bool()>& should_stop_;
   PebbleResult result_;
   int64_t next_question_ = 0;
-  // One op and one set at a time: what has the number of this round is present
-  // before the op (values, their storages) or made by it.
+  // State for one op and one set at a time: entries equal to round_ mark what
+  // is present before the op (values, their storages) or made by it.
   int64_t round_ = 0;
   std::vector<int64_t> kept_value_;
   std::vector<int64_t> kept_storage_;
   std::vector<int64_t> made_storage_;
-  std::map<Set, int32_t> seen_;  // nodes of a map stay where they are
+  std::map<Set, int32_t> seen_;  // addresses of nodes are stable
   std::vector<const Set*> sets_;
   std::vector<int64_t> best_;
   std::vector<OpId> makers_;

@@ -13,7 +13,7 @@ using verify::Program;
 
 namespace {
 
-// Multipliers keep so many bits of the base time.
+// Number of bits of the base time that multipliers keep.
 constexpr int kTimeBits = 36;
 constexpr int kMostShift = 60;
 constexpr int kMostRounds = 8;  // of rows inside segments
@@ -21,8 +21,8 @@ constexpr int kMostTrees = 8;
 constexpr int kMostColumns = 60'000;
 constexpr int64_t kMany = 1'000'000;  // iterations of one solve
 
-// Copies a tree in preorder, and leaves out what lies under a node that proves
-// the claim.
+// Copies a tree in preorder, without what is below a node that proves the
+// claim.
 class Pruning {
  public:
   Pruning(const Program& program, const std::vector<Node>& tree,
@@ -53,7 +53,7 @@ class Pruning {
       }
     } else if (node.narrows && !Proves(node)) {
       copy_.push_back(tree_[next_++]);
-      // What cannot be evaluated the verifier will refuse.
+      // The verifier will reject what cannot be evaluated.
       static_cast<void>(domain_.Narrow(node, claimed_ns_));
       CopyNext();
       domain_.UndoTo(before);
@@ -70,7 +70,7 @@ class Pruning {
     return proven.ok() && *proven >= claimed_ns_;
   }
 
-  // Behind the next node and all under it.
+  // Skips the next node and everything below it.
   void Skip() {
     for (int open = 1; open > 0; ++next_) {
       const Node& node = tree_[next_];
@@ -111,8 +111,9 @@ bool ProgramTree::Grow(int64_t added_ns, bool to_optimum,
   added_ns_ = added_ns;
   iterations_ = solves_ = 0;
   if (!program_ && !MakeRows(limits)) return false;
-  // A whole solution that claims less may break rows inside segments that no
-  // relaxation broke before: with those it is not one.
+  // An integral solution that costs less may violate rows inside segments that
+  // no relaxation violated before. With these rows added, it is no longer a
+  // solution.
   for (int round = 0; round < kMostTrees; ++round) {
     if (GrowTree(to_optimum, limits)) return true;
     if (solution_.empty() || AddViolated(solution_) == 0 || !Build()) break;

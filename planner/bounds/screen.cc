@@ -37,7 +37,7 @@ std::vector<StorageId> HeldBesides(const Problem& problem, OpId op) {
 
 std::vector<int64_t> WorkingSets(const Problem& problem) {
   // Bytes of first lives held by the program at each op, from their writer to
-  // their release; the op's own storages are taken out again below.
+  // their release; the op's own storages are subtracted below.
   const Versions& versions = problem.versions;
   const std::vector<OpId>& held_until = problem.rules.held_until;
   std::vector<int64_t> held(problem.op_count + 1, 0);

@@ -12,7 +12,7 @@ using verify::Node;
 namespace {
 
 constexpr double kWhole = 1e-6;
-constexpr size_t kMostTried = 20;  // columns tried before a branching
+constexpr size_t kMostTried = 20;  // columns tried before branching
 constexpr int kTrialIterations = 20;
 
 }  // namespace
@@ -51,7 +51,7 @@ Node TreeGrower::LeafOf(const LpSeries::Answer& answer, bool impossible,
             .impossible = impossible};
   double scale = 1 / tree_.base_scale;
   if (impossible) {
-    // Any multiple of it proves the same.
+    // Scaling does not matter: any multiple proves the same.
     double largest = 0;
     for (const double y : answer.multipliers) {
       largest = std::max(largest, std::abs(y));
@@ -98,7 +98,7 @@ bool TreeGrower::GrowFrom(int depth) {
   }
   const int64_t claimed = parts_.added_ns();
   if (proven >= claimed) return AddLeaf(node);
-  // What the multipliers of this relaxation leave no choice of.
+  // Fix the columns that this relaxation's multipliers leave no choice for.
   const size_t before = domain_->fixed().size();
   node.narrows = true;
   if (domain_->Narrow(node, claimed).ok() && domain_->fixed().size() > before) {
@@ -109,8 +109,8 @@ bool TreeGrower::GrowFrom(int depth) {
   }
   const int32_t column = Choose(answer);
   if (column >= 0) return Branch(column, depth);
-  // Only what is cheaper still is of interest from here on. What has been
-  // proven so far is more than that.
+  // From now on only cheaper solutions matter; everything proven so far is
+  // above this one.
   if (!tree_.to_optimum) {
     parts_.KeepFirst(*part_, answer.solution);
     return false;

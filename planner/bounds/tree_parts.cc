@@ -10,7 +10,7 @@ namespace {
 
 // Larger certificates are not made.
 constexpr int64_t kMostMultipliers = 400'000;
-// A thread that waits for a part asks so often whether it should stop.
+// How often a thread that waits for a part checks whether it should stop.
 constexpr std::chrono::milliseconds kPatience{5};
 
 }  // namespace
@@ -18,8 +18,8 @@ constexpr std::chrono::milliseconds kPatience{5};
 TreePart& TreeParts::Add(std::unique_ptr<TreePart> part) {
   const std::lock_guard lock(mutex_);
   TreePart& added = *parts_.emplace_back(std::move(part));
-  // What the other one still grows lies before the part, and what was cut off
-  // it earlier behind.
+  // What the other part still grows comes before this part; what was cut off
+  // from it earlier comes after.
   const auto from = std::find(order_.begin(), order_.end(), added.from);
   order_.insert(from == order_.end() ? from : from + 1, &added);
   added.dropped = added.from != nullptr && added.from->dropped;
@@ -55,7 +55,7 @@ void TreeParts::Done(const TreePart& part, bool grown) {
   const std::lock_guard lock(mutex_);
   --growing_;
   failed_ = failed_ || !grown;
-  // Of the others is wanted whether they meet a solution before this one.
+  // The other parts must finish, in case they meet a solution before this one.
   if (!grown && !part.solved && !part.dropped) over_ = true;
   changed_.notify_all();
 }
@@ -88,7 +88,7 @@ bool TreeParts::Lower(int64_t cost_ns, const std::vector<double>& solution) {
     solution_ns_ = cost_ns;
   }
   if (cost_ns >= added_ns_) return false;
-  // Up to what IsProven lets pass.
+  // Less the tolerance that IsProven allows.
   added_ns_ = cost_ns - cost_ns / 1'000'000;
   return true;
 }

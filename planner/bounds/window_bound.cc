@@ -13,7 +13,7 @@ constexpr int kSink = 1;
 // Finite sums of the network stay below 2^60, half of MaxFlow::kInfinite.
 constexpr int kSumBits = 59;
 constexpr int kMaxCuts = 40;
-// Above every finite sum, and still summable without overflow.
+// Above every finite sum, yet safe to add up.
 constexpr int64_t kForbidden = MaxFlow::kInfinite;
 
 int BitsOf(int64_t value) {
@@ -38,7 +38,7 @@ WindowBound::WindowBound(const Problem& problem, OpId at)
 
 void WindowBound::FindForced() {
   const Versions& versions = problem_.versions;
-  // Uses before this op come before any re-run may happen.
+  // Uses before this op precede any possible re-run.
   OpId trigger = at_;
   while (trigger < problem_.op_count && !problem_.rules.may_trigger[trigger]) {
     ++trigger;
@@ -53,8 +53,8 @@ void WindowBound::FindForced() {
       is_forced_[v] = 1;
     }
   }
-  // First lives that the program holds while `at` runs, at the version that
-  // the base order has there.
+  // First lives that the program holds while `at` runs, in the version that is
+  // current in base order.
   for (size_t s = 0; s < problem_.bytes.size(); ++s) {
     const OpId held = problem_.rules.held_until[s];
     if (held == kNoOp || held < at_) continue;
@@ -77,7 +77,8 @@ void WindowBound::FindForced() {
   build_ticks_ += versions.value_count();
 }
 
-// The makers that needed values descend from, and the values between them.
+// Collects the makers from which needed values derive, and the values between
+// them.
 void WindowBound::CollectNodes() {
   const Versions& versions = problem_.versions;
   const auto add_value = [&](ValueId v) {
@@ -99,11 +100,11 @@ void WindowBound::CollectNodes() {
   for (ValueId v = 0; v < versions.value_count(); ++v) {
     if (is_needed_[v]) add_value(v);
   }
-  // makers_ grows while it is walked: a breadth-first search backwards.
+  // `makers_` grows during this loop: a breadth-first search backwards.
   for (size_t i = 0; i < makers_.size(); ++i) {
     if (makers_[i] < 0) continue;
     const OpId maker = static_cast<OpId>(makers_[i]);
-    if (!problem_.rules.may_rerun[maker]) continue;  // its needs do not matter
+    if (!problem_.rules.may_rerun[maker]) continue;  // its inputs do not matter
     for (const ValueId u : versions.Need(maker)) add_value(u);
   }
 }
@@ -148,7 +149,7 @@ bool WindowBound::IsSavedByCut(size_t value) const {
          !flow_.OnSourceSide(2 + static_cast<int>(makers_.size() + value));
 }
 
-// Bytes of values that are fixed as saved are in the room already.
+// Bytes of values fixed as saved are already subtracted from the room.
 WindowBound::Line WindowBound::ReadLine() const {
   Line line;
   for (size_t i = 0; i < makers_.size(); ++i) {
@@ -183,7 +184,7 @@ KeepSet WindowBound::ReadCut() const {
 }
 
 int64_t WindowBound::LeastSavedBytes() {
-  // Bytes are rounded down where their sum is enormous: the proof stays valid.
+  // Bytes are rounded down if their sum is enormous: the proof stays valid.
   const int shift = std::min(0, kSumBits - BitsOf(total_bytes_));
   for (size_t i = 0; i < makers_.size(); ++i) {
     const bool again = makers_[i] >= 0 &&
@@ -217,8 +218,8 @@ WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
   }
   const int64_t cut = flow_.Solve(kSource, kSink);
 
-  // D = (cut - price * room) / 2^shift. The room is rounded up, so D is
-  // rounded down; times are whole, so what remains is rounded up.
+  // D = (cut - price * room) / 2^shift. Rounding the room up rounds D down;
+  // times are integers, so the result is rounded up.
   __int128 units = room;
   if (byte_shift < 0) units = (units >> -byte_shift) + 1;
   const __int128 scaled = cut - units * price.price;
@@ -229,14 +230,14 @@ WindowBound::Line WindowBound::Cut(Price price, int64_t room) {
                    : scaled << -shift;
     if (added > best_added_) {
       best_added_ = static_cast<int64_t>(added);
-      // Of bytes before they were shifted.
+      // The price for bytes before they were shifted.
       best_price_ = {.price = price.price, .shift = price.shift - byte_shift};
     }
   }
   return ReadLine();
 }
 
-// The price at which both lines are worth the same, at the finest scale for
+// Returns the price at which both lines are equal, at the finest scale for
 // which all sums stay in range.
 WindowBound::Price WindowBound::PriceBetween(const Line& cheap,
                                              const Line& small) const {
@@ -256,7 +257,8 @@ WindowBound::Price WindowBound::PriceBetween(const Line& cheap,
   return {.price = static_cast<int64_t>(price), .shift = shift};
 }
 
-// Bounds the problem under the current fixes by the best price.
+// Returns the best bound of the problem under the current fixes, over all
+// prices.
 WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   Relaxed result;
   int64_t room = budget_bytes - fixed_bytes_;
@@ -278,7 +280,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
     result.keep_set = ReadCut();
   };
 
-  // The cheap end: a price so low that bytes hardly count.
+  // The cheap end: a price so low that bytes hardly matter.
   const int finest = std::min(kSumBits - BitsOf(total_cost_), 58);
   Cut({.price = 0, .shift = finest}, room);
   Line cheap = Cut({.price = 1, .shift = finest}, room);
@@ -295,7 +297,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
     result.rich_set = ReadCut();
   };
   exceeds();
-  // The small end: a price so high that time hardly counts.
+  // The small end: a price so high that time hardly matters.
   Line small =
       Cut(PriceBetween(cheap, {.cost_ns = cheap.cost_ns + total_cost_ / 2 + 1,
                                .bytes = cheap.bytes - 1}),
@@ -318,7 +320,7 @@ WindowBound::Relaxed WindowBound::Relax(int64_t budget_bytes) {
   }
   result.added_ns = best_added_;
   result.price = best_price_;
-  // Branch on the largest value on which the two ends disagree.
+  // Branch on the largest value about which the two ends disagree.
   for (size_t i = 0; i < values_.size(); ++i) {
     if (fix_[i] != Fix::kFree || saved_by_cheap[i] == saved_by_small[i]) {
       continue;
@@ -395,8 +397,8 @@ WindowResult WindowBound::SolveExactly(int64_t budget_bytes, int64_t enough_ns,
   };
   WindowResult result = Solve(budget_bytes);
   if (result.impossible) return result;
-  // `best` is the cheapest solution known, `closed` what is proven for nodes
-  // that cannot be split further.
+  // `best` is the cost of the cheapest known solution, `closed` what is proven
+  // for nodes that cannot be split further.
   int64_t best = result.has_keep_set ? result.keep_set.cost_ns : kForbidden;
   int64_t closed = kForbidden;
   std::vector<Node> open = {{result.added_ns, {}}};

@@ -25,7 +25,7 @@ void WindowCeiling::Lower(const std::vector<OpId>& recomputed) {
   std::vector<uint8_t> again(op_count, 0);
   for (const OpId o : recomputed) again[o] = problem_.rules.may_rerun[o];
 
-  // By value: the last window it is needed at; the end of the step is one.
+  // By value: the last window that needs it; the end of the step counts as one.
   std::vector<OpId> until(versions.value_count(), kNoOp);
   std::vector<OpId> needed(op_count, kNoOp);  // by op of R: its outputs
   for (ValueId v = 0; v < versions.value_count(); ++v) {
@@ -43,7 +43,7 @@ void WindowCeiling::Lower(const std::vector<OpId>& recomputed) {
     }
   }
 
-  // Differences by op.
+  // Per op, as differences.
   std::vector<int64_t> bytes(op_count + 1, 0), cost(op_count + 1, 0);
   const auto add = [&](std::vector<int64_t>& sums, OpId after, OpId last,
                        int64_t amount) {
@@ -58,7 +58,7 @@ void WindowCeiling::Lower(const std::vector<OpId>& recomputed) {
     const OpId maker = versions.maker[v];
     const StorageId s = versions.storage[v];
     const int64_t own = problem_.BytesOf(v);
-    // The program holds it up to here, until the next version is made.
+    // The program holds it up to this op, or until the next version is made.
     OpId held = std::max(problem_.rules.held_until[s], maker);
     if (versions.Last(s) != v) {
       held = std::min(held, versions.maker[v + 1]);
@@ -72,7 +72,7 @@ void WindowCeiling::Lower(const std::vector<OpId>& recomputed) {
     for (const OpId use : problem_.Uses(v)) {
       if (use >= op_count) break;
       if (use <= previous) continue;
-      // At its use, and before it as long as nothing may run again.
+      // Counted at its use, and before it as long as nothing may run again.
       const OpId trigger = last_trigger_[use];
       add(bytes, std::max(previous, std::min(trigger, use - 1)), use, own);
       previous = use;

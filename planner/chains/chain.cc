@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kFewestArticulations = 3;
 
-// The last forward op that reads a value, or its maker.
+// Returns the last forward op that reads a value, or its maker.
 OpId LastForwardUse(const Problem& problem, ValueId v, OpId boundary) {
   OpId last = problem.versions.maker[v];
   for (const OpId use : problem.Uses(v)) {
@@ -24,7 +24,7 @@ Chain FindChain(const Problem& problem) {
   Chain chain{.boundary = problem.first_backward};
   if (chain.boundary <= 0 || chain.boundary >= problem.op_count) return chain;
   const OpId last = chain.boundary - 1;
-  // Crossing after op p, as differences.
+  // What crosses after op p, as differences.
   std::vector<int64_t> bytes(chain.boundary + 1, 0);
   std::vector<int32_t> count(chain.boundary + 1, 0);
   for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
@@ -44,7 +44,8 @@ Chain FindChain(const Problem& problem) {
 
   std::vector<OpId> cuts;
   for (OpId p = 0; p < last; ++p) {
-    // One value may cross several ops that make nothing: the first counts.
+    // The same value may cross several ops that make nothing: only the first is
+    // a cut.
     const bool same = p > 0 && count[p - 1] == 1 && problem.Writes(p).empty();
     if (count[p] == 1 && !same) cuts.push_back(p);
   }
@@ -73,7 +74,7 @@ Chain JoinStages(const Problem& problem, const Chain& chain, int most_stages) {
   for (OpId o = 0; o < chain.boundary; ++o) {
     while (o > chain.ends[stage]) ++stage;
     for (const StorageId s : problem.Writes(o)) made[stage] += problem.bytes[s];
-    made[stage] += 1;  // so that stages of no bytes are joined evenly
+    made[stage] += 1;  // so that stages without bytes are joined evenly
   }
   for (const int64_t bytes : made) all += bytes;
   Chain joined{.boundary = chain.boundary, .articulated = chain.articulated};

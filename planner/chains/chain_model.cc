@@ -82,7 +82,7 @@ void ChainModel::FindGradients() {
     alive[maker] += problem_.BytesOf(v);
     if (last < count) alive[last] -= problem_.BytesOf(v);
   }
-  // alive[o]: after op o.
+  // alive[o]: bytes after op o.
   std::partial_sum(alive.begin(), alive.end(), alive.begin());
   gradient_before_.assign(chain_.stage_count() + 1, 0);
   int64_t now = 0;
@@ -139,7 +139,7 @@ void ChainModel::AddStage(int i) {
   const int64_t backward_extra = std::max<int64_t>(
       0, backward_peak - gradient_before_[i + 1] - gradient_before_[i]);
 
-  // What the backward reads of this stage, costliest per byte first.
+  // What the backward reads from this stage, costliest per byte first.
   struct Saved {
     StorageId storage;
     OpId maker;

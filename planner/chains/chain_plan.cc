@@ -18,8 +18,8 @@ constexpr int kMostSlots = 400;
 constexpr int kFewestSlots = 50;
 constexpr int kMostRounds = 4;
 
-// Replays execs, or what the generator makes of them where versions clash or
-// the executor forbids their places. False: cannot be run.
+// Evaluates execs, or what the generator makes of them if versions clash or the
+// executor forbids their positions. Returns false if they cannot be run.
 bool Replay(const Problem& problem, std::vector<OpId> execs,
             Generator& generator, Effort& effort, ChainSchedule& schedule) {
   if (execs.empty()) return false;
@@ -45,13 +45,15 @@ bool Replay(const Problem& problem, std::vector<OpId> execs,
   return true;
 }
 
-// The table looks at stages^3 / 6 splits per slot; an eighth of the effort.
+// The table visits stages^3 / 6 splits per slot; it may use an eighth of the
+// effort.
 int64_t SlotsFor(const Chain& chain, const Effort& effort) {
   const int64_t stages = chain.stage_count();
   return effort.most_ticks() / 8 / (1 + stages * stages * stages / 6);
 }
 
-// Joined: a chain of few enough stages for a table, and the last table made.
+// A chain with few enough stages for a table, and the last table that was
+// built.
 struct Joined {
   Joined(const Problem& problem, const Chain& whole, int stages)
       : chain(JoinStages(problem, whole, stages)), model(problem, chain) {}
@@ -60,13 +62,13 @@ struct Joined {
   const ChainModel model;
   std::unique_ptr<Rotor> rotor;
   int64_t slot_bytes = 0;  // of the table
-  int64_t bytes = 0;       // that it has slots for
+  int64_t bytes = 0;       // for which the table has slots
 };
 
 }  // namespace
 
 struct ChainSchedules::State {
-  // What a run of Revolve's schedule came to.
+  // The result of evaluating a Revolve schedule.
   struct Ran {
     bool ok = false;
     int64_t peak_bytes = 0;
@@ -74,7 +76,7 @@ struct ChainSchedules::State {
 
   explicit State(const Problem& p) : problem(p) {}
 
-  // The most slots that fit: by bisection.
+  // Adds Revolve's schedule with the most slots that fit, found by bisection.
   void AddRevolve(int64_t budget_bytes, Generator& generator, Effort& effort,
                   std::vector<ChainSchedule>& schedules) {
     if (model == nullptr) model = std::make_unique<ChainModel>(problem, *chain);
@@ -102,7 +104,8 @@ struct ChainSchedules::State {
     }
   }
 
-  // Slots as fine as the table may be; whole where the bytes allow it.
+  // Builds a table with slots as fine as the effort allows, and exact if
+  // possible.
   void MakeTable(Joined& at, int64_t bytes, Effort& effort) const {
     int64_t slot = 0;
     for (const RotorStage& stage : at.model.rotor().stages) {
@@ -147,7 +150,7 @@ struct ChainSchedules::State {
   }
 
   const Problem& problem;
-  std::optional<Chain> chain;                     // found when first asked for
+  std::optional<Chain> chain;                     // found on first use
   std::unique_ptr<ChainModel> model;              // of the whole chain
   std::map<int, Ran> revolved;                    // by slots
   std::map<int, std::unique_ptr<Joined>> joined;  // by the most stages

@@ -7,7 +7,7 @@
 namespace reprise::planner {
 namespace {
 
-// C(n, k), or `most` where it is larger.
+// Returns C(n, k), or `most` if it is larger.
 int64_t Binomial(int64_t n, int64_t k, int64_t most) {
   if (k < 0 || n < k) return 0;
   k = std::min(k, n - k);
@@ -61,7 +61,7 @@ int Rotor::SlotsOf(int64_t bytes) const {
 }
 
 size_t Rotor::Index(int a, int b) const {
-  // Pairs a <= b, by b.
+  // Pairs a <= b, ordered by b.
   return static_cast<size_t>(b) * (b + 1) / 2 + a;
 }
 
@@ -94,7 +94,7 @@ Rotor::Choice Rotor::Best(int a, int b, int m) const {
   }
   const int gradient = SlotsOf(chain_.stages[b].gradient_bytes);
   for (int j = a + 1; j <= b; ++j) {
-    if (m < gradient + sweep_[a][j]) break;  // the sweep only grows
+    if (m < gradient + sweep_[a][j]) break;  // sweep_ only grows with j
     const int64_t right =
         At(j, b, m - SlotsOf(chain_.stages[j - 1].output_bytes));
     const int64_t left = At(a, j - 1, m);
@@ -118,7 +118,7 @@ std::vector<RotorStep> Rotor::Steps(int64_t bytes) const {
   using Kind = RotorStep::Kind;
   std::vector<RotorStep> steps;
   if (chain_.stages.empty()) return steps;
-  // A part of the chain to solve, or a backward that waits for one.
+  // A part of the chain to be solved, or a backward that must follow it.
   struct Task {
     int a, b, m;
     int32_t option = -1;  // >= 0: backward of a
@@ -182,9 +182,8 @@ std::vector<RotorStep> RevolveSteps(int length, int slots) {
     }
     int64_t j = part.length - 1;
     if (part.slots > 1) {
-      // Any j with beta(s, r-2) <= j <= beta(s, r-1) and beta(s-1, r-1) <= l -
-      // j
-      // <= beta(s-1, r) is optimal, beta(s, r) = C(s + r, s).
+      // Any j is optimal with beta(s, r-2) <= j <= beta(s, r-1) and
+      // beta(s-1, r-1) <= l - j <= beta(s-1, r); beta(s, r) = C(s + r, s).
       const int64_t s = part.slots;
       const int64_t most = int64_t{1} << 40;
       int64_t r = 0;

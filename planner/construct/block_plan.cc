@@ -10,16 +10,16 @@ namespace reprise::planner {
 namespace {
 
 constexpr int kMostRounds = 12;
-// Instances between two that are saved by all means.
+// Instances between two whose ends are always saved.
 constexpr int kLongestSegment = 16;
-// Of an improvement: how often stretches are halved, and its temperatures as
+// For an improvement: how often stretches are halved, and temperatures as
 // powers of two of the base time.
 constexpr int kRefinements = 3;
 constexpr int32_t kMostStretches = 16;
-// At the beginning there are one to four.
+// At first there are one to four stretches.
 constexpr int32_t kFewestInStretch = 32;
 constexpr int kHot = 8;
-constexpr int kWarm = 10;  // from a schedule that fits
+constexpr int kWarm = 10;  // starting from a schedule that fits
 constexpr int kCold = 18;
 
 }  // namespace
@@ -38,8 +38,8 @@ void BlockPlan::AddRun(const BlockRun& run) {
   const Versions& versions = problem_.versions;
   const int32_t count = std::min(run.count, (at_ - run.begin) / run.period);
   if (count < 2) return;
-  // By place: the class of the op, joined with those that make versions of the
-  // same storage in the same instance.
+  // By position: the class of the op, merged with those of ops that make
+  // versions of the same storage in the same instance.
   std::vector<int32_t> class_at(run.period, -1);
   for (int32_t place = 0; place < run.period; ++place) {
     const OpId o = run.begin + place;
@@ -82,7 +82,7 @@ void BlockPlan::TakeCounts(const WindowResult& cuts) {
   const KeepSet& small = cuts.keep_set;
   std::vector<int32_t> low(classes_.size(), 0), high(classes_.size(), 0);
   const auto count = [&](const KeepSet& cut, std::vector<int32_t>& counts) {
-    // Of ops that are decided together the last one counts.
+    // For ops that are decided together, the last one counts.
     for (const OpId o : cut.recomputed) {
       if (class_of_[o] < 0) continue;
       const BlockClass& c = classes_[class_of_[o]];
@@ -90,7 +90,7 @@ void BlockPlan::TakeCounts(const WindowResult& cuts) {
     }
   };
   count(small, high);
-  double part = 1;  // of the way from the rich cut to the small one
+  double part = 1;  // way from the rich cut to the small one
   if (cuts.has_rich_set && cuts.rich_set.saved_bytes > small.saved_bytes) {
     count(cuts.rich_set, low);
     part = static_cast<double>(cuts.rich_set.saved_bytes - cuts.room_bytes) /
@@ -111,7 +111,7 @@ void BlockPlan::TakeCounts(const WindowResult& cuts) {
           std::min(c.again[s], c.StretchBegin(s + 1) - c.StretchBegin(s));
     }
   }
-  // Ops that stand alone do as the smaller cut says.
+  // Ops in no class follow the smaller cut.
   single_flags_ = BaseFlags(problem_);
   KeepSet alone{.at = at_};
   for (const OpId o : small.recomputed) {
@@ -169,7 +169,7 @@ std::vector<ValueId> BlockPlan::SegmentEnds(int length) const {
     for (int32_t s = 0; s < c.stretches(); ++s) {
       const int32_t begin = c.StretchBegin(s);
       const int32_t size = c.StretchBegin(s + 1) - begin;
-      // Those that would be run again last.
+      // The instances that would be run again last.
       const int32_t rank_from = size - (size + length - 1) / length;
       for (int32_t i = 0; i < size; ++i) {
         if (ranks_.at(size)[i] < rank_from) continue;
@@ -233,12 +233,12 @@ void BlockPlan::FitSaving(const std::vector<ValueId>& saved, const Score& score,
                           Certificate& certificate, Generator& generator,
                           Archive& archive, Effort& effort, Best& best) {
   const int64_t budget = score.budget_bytes;
-  // The most room that is known to fit, and the least that is not.
+  // The most room known to fit, and the least known not to.
   int64_t fits = 0, exceeds = budget + 1, room = budget;
   for (int round = 0; round < kMostRounds && !effort.Over(); ++round) {
     const WindowResult cuts = certificate.KeepSetSaving(at_, room, saved);
     if (!cuts.has_keep_set) {
-      // Less than this nobody can save.
+      // It is impossible to save less than this.
       if (fits > 0 || room == budget) return;
       fits = room;
       room = fits + (exceeds - fits) / 2;
@@ -337,7 +337,7 @@ void BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
       change(random.Below(class_count), direction);
       if (random.Percent(50)) change(random.Below(class_count), -direction);
     } else if (kind < 85) {
-      // One stretch hands some of its re-runs to another of the same op.
+      // Moves some of a stretch's re-runs to another stretch of the same op.
       const int which = random.Below(class_count);
       BlockClass& c = classes_[which];
       undo.emplace_back(which, c);
@@ -357,7 +357,7 @@ void BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
       classes_[which].keeps_for_all = !classes_[which].keeps_for_all;
       SetFlags(classes_[which], flags);
     }
-    // From 2^-hot to 2^-cold of the base time.
+    // Temperature from 2^-hot to 2^-cold of the base time.
     const int64_t spent = generator.ticks() - begin;
     const int shift =
         hot + static_cast<int>((kCold - hot) * spent / (ticks + 1));

@@ -10,7 +10,7 @@
 namespace reprise::planner {
 namespace {
 
-// Single ops that repeat are a run from this many on.
+// A run of single ops needs at least this many.
 constexpr int kFewestSingles = 4;
 
 uint64_t Mixed(uint64_t x) {
@@ -41,8 +41,8 @@ class Finder {
   }
 
  private:
-  // Ops [begin, end) of which each but the first `period` repeats the one a
-  // period before.
+  // Ops [begin, end) of which each, except for the first `period`, repeats the
+  // one a period before.
   struct Stretch {
     OpId begin, end;
     int32_t period;
@@ -57,7 +57,7 @@ class Finder {
     return period == 1 ? ops >= kFewestSingles : ops >= 2 * int64_t{period};
   }
 
-  // hash_[i] is the hash of the ops before i: windows are differences.
+  // hash_[i] is the hash of the ops before i, so windows are differences.
   void HashOps() {
     hash_.assign(1, 0);
     for (OpId o = 0; o < problem_.op_count; ++o) {
@@ -76,7 +76,7 @@ class Finder {
     }
   }
 
-  // All but what the op reads.
+  // Compares everything but what the ops read.
   bool IsSameOp(OpId a, OpId b) const {
     const Op& x = graph_.ops[a];
     const Op& y = graph_.ops[b];
@@ -102,9 +102,9 @@ class Finder {
            same(x.reads, y.reads) && Need(a).size() == Need(b).size();
   }
 
-  // Whether `o` reads what the op a period before reads, one block later, in a
-  // stretch that begins at `begin`. Opposite order is looked at again once runs
-  // are known.
+  // Returns whether `o` reads what the op one period earlier reads, one block
+  // later, in a stretch that begins at `begin`. Reads in opposite order are
+  // checked later, once the runs are known.
   bool ReadsTheSame(OpId o, int32_t period, OpId begin) const {
     const auto now = Need(o), before = Need(o - period);
     for (size_t i = 0; i < now.size(); ++i) {
@@ -118,8 +118,8 @@ class Finder {
     return true;
   }
 
-  // Adds the stretches around ops whose window was last seen the same distance
-  // before. False: every window is there once.
+  // Adds the stretches around ops whose window last occurred at the same
+  // distance. Returns false if every window occurs only once.
   bool FindStretches(int window) {
     uint64_t power = 1;
     for (int i = 0; i < window; ++i) power *= kBase;
@@ -141,7 +141,7 @@ class Finder {
   void AddStretch(OpId o, int32_t period) {
     const auto [known, fresh] = seen_until_.try_emplace(period, 0);
     if (!fresh && o < known->second) return;
-    // Of a long period a short match is not worth its comparison.
+    // With a long period, a short match is not worth comparing.
     OpId first = o, end = o;
     while (end < problem_.op_count && IsSameOp(end, end - period)) ++end;
     while (first > period && first > known->second && first <= end &&
@@ -160,7 +160,7 @@ class Finder {
     }
   }
 
-  // The stretches that cover most, each where no larger one is.
+  // Selects the stretches that cover the most ops, without overlaps.
   void Select() {
     std::sort(stretches_.begin(), stretches_.end(),
               [](const Stretch& a, const Stretch& b) {
@@ -196,8 +196,9 @@ class Finder {
                 static_cast<int32_t>(r));
   }
 
-  // What is read in opposite order comes from neighbouring instances of another
-  // run. Keeps the most instances in a row for which that is so.
+  // Checks that what is read in opposite order comes from neighbouring
+  // instances of one other run. Keeps the longest row of instances for which
+  // that holds.
   void Verify(size_t r) {
     BlockRun& run = blocks_.runs[r];
     int32_t best_first = 0, best_count = 0, first = 0;
@@ -226,7 +227,7 @@ class Finder {
     Claim(r);
   }
 
-  // Moves the beginning of the blocks to where least crosses it.
+  // Moves the beginning of the blocks to where the fewest bytes cross it.
   void Rotate(size_t r) {
     BlockRun& run = blocks_.runs[r];
     if (run.count == 0 || run.period == 1) return;
@@ -258,7 +259,7 @@ class Finder {
            ReadsTheSame(o, run.period, run.begin);
   }
 
-  // What is made before an op and used from there on.
+  // What is made before an op and used at it or later.
   struct Crossing {
     int chains = 0;  // storages that are changed
     int64_t bytes = 0;
@@ -268,9 +269,9 @@ class Finder {
     }
   };
 
-  // By place: of what crosses from the first instance or the second's ops
-  // before it, up to the end of the second. Later readers are the same
-  // everywhere.
+  // By position: what crosses it from the first instance, or from ops of the
+  // second instance before it, until the end of the second. Later readers are
+  // the same at every position.
   std::vector<Crossing> CrossingBytes(const BlockRun& run) const {
     const Versions& versions = problem_.versions;
     std::vector<Crossing> result(run.period);
@@ -307,7 +308,8 @@ class Finder {
         if (of < 0 || of != blocks_.run_of[previous] ||
             blocks_.PlaceOf(maker) != blocks_.PlaceOf(previous) ||
             blocks_.InstanceOf(maker) + 1 != blocks_.InstanceOf(previous)) {
-          // The first instance may read what is in no run, and so may the last.
+          // The first instance may read values from outside any run, and so may
+          // the last.
           if (instance == first + 1 && blocks_.run_of[previous] < 0) continue;
           if (instance == run.count - 1 && of < 0) continue;
           return false;
@@ -339,7 +341,7 @@ class Finder {
   const Problem& problem_;
   const StepGraph& graph_;
   std::vector<uint64_t> hash_;
-  // By period: where the last stretch that was looked at ended.
+  // By period: where the last visited stretch ended.
   std::unordered_map<int32_t, OpId> seen_until_;
   std::vector<Stretch> stretches_;
   Blocks blocks_;

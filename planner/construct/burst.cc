@@ -30,7 +30,8 @@ bool BurstSearch::AllPresent(const ValueSet& set) const {
                      [&](ValueId v) { return present_->Has(v); });
 }
 
-// Time of the makers of what is missing: each has to run at least once.
+// Returns the time of the makers of what is missing: each must run at least
+// once.
 int64_t BurstSearch::MissingTime(const ValueSet& set) {
   makers_.clear();
   for (const ValueId v : set) {
@@ -43,7 +44,7 @@ int64_t BurstSearch::MissingTime(const ValueSet& set) {
   return time;
 }
 
-// Bytes while m runs and `before` and its outputs are present.
+// Returns the bytes while m runs, with `before` and its outputs present.
 int64_t BurstSearch::BytesWhile(OpId m, const ValueSet& before,
                                 const ValueSet& after) {
   int64_t bytes = retained_bytes_ + problem_.workspace[m];
@@ -62,7 +63,8 @@ int64_t BurstSearch::BytesWhile(OpId m, const ValueSet& before,
   return bytes;
 }
 
-// The set before m runs, or false where versions contradict each other.
+// Computes the set before m runs. Returns false if versions contradict each
+// other.
 bool BurstSearch::Undo(OpId m, const ValueSet& after, ValueSet& before) const {
   const Versions& versions = problem_.versions;
   const auto make = versions.Make(m);
@@ -102,7 +104,7 @@ bool BurstSearch::MayUndo(OpId m, const ValueSet& after) const {
         problem_.rules.may_remake[v] == 0) {
       return false;
     }
-    // A retained storage at another version cannot make way.
+    // A retained storage with another version cannot be freed.
     const StorageId s = problem_.versions.storage[v];
     if (retained_[s] != 0 && present_->At(s) != v) return false;
   }
@@ -128,7 +130,7 @@ std::optional<Burst> BurstSearch::AllAtOnce(const ValueSet& wanted,
   Burst burst;
   burst.ops.assign(known.begin(), known.end());
   burst.survives.resize(burst.ops.size());
-  // What later ops of the burst need, from the back.
+  // What later ops of the burst need, from back to front.
   std::set<ValueId> needed(wanted.begin(), wanted.end());
   needed.insert(keep.begin(), keep.end());
   for (size_t i = burst.ops.size(); i-- > 0;) {

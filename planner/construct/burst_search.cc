@@ -10,7 +10,7 @@
 namespace reprise::planner {
 namespace {
 
-// Sets looked at per step of a beam, and steps per op of the graph.
+// Sets explored per step of a beam, and steps per op of the graph.
 constexpr size_t kBeamWidth = 40;
 constexpr size_t kBeamSteps = 20;
 
@@ -32,7 +32,7 @@ void SortAndDropTwins(std::vector<OpId>& ops) {
 
 }  // namespace
 
-// The burst that leads from a set that is present to the wanted one.
+// Returns the burst that leads from a present set to the wanted one.
 Burst BurstSearch::Path(const std::vector<Node>& nodes, int32_t index) {
   Burst burst;
   for (; nodes[index].parent >= 0; index = nodes[index].parent) {
@@ -101,8 +101,8 @@ void BurstSearch::FindAncestors() {
   effort_.Spend(static_cast<int64_t>(words) * problem_.op_count);
 }
 
-// An exec that something else in the set descends from will be repeated, and
-// its bytes count once more.
+// An exec from which another member of the set derives will be repeated, so its
+// bytes count once more.
 std::optional<Burst> BurstSearch::Smallest(const ValueSet& wanted,
                                            bool keep_present) {
   if (problem_.op_count > kMostBeamOps) return std::nullopt;

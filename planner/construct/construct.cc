@@ -33,7 +33,7 @@ Flags FromCuts(const Problem& problem, const ConstructOptions& options,
   Flags flags = BaseFlags(problem);
   Flags best = flags;
   int64_t best_score = Score::kWorst;
-  // Room taken away from each window, and how often it was asked.
+  // The room subtracted from each window, and how often it was solved.
   std::map<OpId, int64_t> less;
   for (int round = 0; round < options.rounds && !effort.Over(); ++round) {
     const int64_t before = generator.ticks();
@@ -53,7 +53,7 @@ Flags FromCuts(const Problem& problem, const ConstructOptions& options,
     const WindowResult cut = certificate.KeepSetFor(
         generated.peak_at, options.budget_bytes - window->second);
     if (!cut.has_keep_set) {
-      // No room is left to take away: drop what spans the peak one by one.
+      // No room is left to subtract: discard what spans the peak one by one.
       break;
     }
     ApplyKeepSet(problem, cut.keep_set, options.tail, flags);
@@ -102,7 +102,7 @@ std::vector<OpId> HoldMore(const Problem& problem, int64_t budget_bytes,
                            Effort& effort) {
   struct Candidate {
     double worth;
-    int32_t from, to;  // of the absence
+    int32_t from, to;  // begin and end of the absence
     bool operator<(const Candidate& other) const {
       if (worth != other.worth) return worth > other.worth;
       return to < other.to;
@@ -115,7 +115,7 @@ std::vector<OpId> HoldMore(const Problem& problem, int64_t budget_bytes,
     if (effort.Over() || effort.ticks() - begin > ticks) break;
     changed = false;
     const int32_t count = static_cast<int32_t>(execs.size());
-    // By storage: when its life began and when it was read last.
+    // By storage: when its life began, and when it was last read.
     std::vector<int32_t> born(problem.bytes.size(), -1);
     std::vector<int32_t> read(problem.bytes.size(), -1);
     std::vector<uint8_t> gone(count, 0);
@@ -176,7 +176,7 @@ std::vector<OpId> HoldMore(const Problem& problem, int64_t budget_bytes,
     for (int32_t at = 0; at < count; ++at) {
       if (gone[at] == 0) kept.push_back(execs[at]);
     }
-    // Re-runs that nobody reads, from the back.
+    // Remove re-runs that are not read, from back to front.
     std::vector<uint8_t> wanted(problem.bytes.size(), 0);
     for (size_t s = 0; s < wanted.size(); ++s) wanted[s] = problem.required[s];
     std::vector<int32_t> runs(problem.op_count, 0);

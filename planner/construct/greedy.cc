@@ -12,11 +12,11 @@
 namespace reprise::planner {
 namespace {
 
-// Ops looked at to price one eviction.
+// Ops visited to estimate the cost of one eviction.
 constexpr size_t kMostCosted = 40;
-// Nested re-creations; the call stack holds them.
+// Nesting depth of recomputation, which uses the call stack.
 constexpr int kMostDepth = 300;
-// Execs per op of the graph that one burst may take before it is given up.
+// A burst gives up at this many execs per op of the graph.
 constexpr size_t kMostBurst = 20;
 
 class Greedy {
@@ -62,7 +62,7 @@ class Greedy {
     return set;
   }
 
-  // All ways to make what is missing of a set, the cheapest first.
+  // Recomputes what is missing of a set, trying the cheapest way first.
   bool Recreate(const ValueSet& wanted) {
     burst_execs_ = std::min(
         most_execs_,
@@ -72,7 +72,7 @@ class Greedy {
       const size_t execs = execs_.size();
       search_.StandAt(present_, at_);
       if (make()) return true;
-      // What a failed attempt did was for nothing.
+      // Undo the failed attempt.
       present_ = present;
       for (; execs_.size() > execs; execs_.pop_back()) --runs_[execs_.back()];
       return false;
@@ -99,7 +99,7 @@ class Greedy {
     effort_.Spend(10);
   }
 
-  // Evicts until `op` fits. Keeps the values of `keep`.
+  // Evicts values until `op` fits, except those of `keep`.
   bool MakeRoom(OpId op, const ValueSet& keep) {
     const Versions& versions = problem_.versions;
     int64_t extra = problem_.workspace[op];
@@ -108,7 +108,7 @@ class Greedy {
       if (present == kNoValue) {
         extra += problem_.bytes[s];
       } else if (present != versions.first_value[s]) {
-        // An older version is made again: the newer one goes.
+        // An older version is recomputed, so the newer one must go.
         if (Holds(keep, present) || !present_.MayDrop(s, at_)) return false;
         present_.Drop(s);
         extra += problem_.bytes[s];
@@ -152,8 +152,8 @@ class Greedy {
     return cost / (bytes * distance);
   }
 
-  // Time of making a present value again were it gone: its maker and the makers
-  // of what is absent above it, up to a limit.
+  // Returns the time to recompute a present value if it were gone: its maker
+  // and the makers of its absent ancestors, up to a limit.
   int64_t RecomputeTime(ValueId v) {
     const Versions& versions = problem_.versions;
     std::vector<OpId>& ops = makers_;
@@ -189,9 +189,9 @@ class Greedy {
     return true;
   }
 
-  // Re-creates what is missing of a set, whatever it takes: all at once where
-  // that fits, else one value after the other, the hungriest first; those made
-  // are kept. `keep` may not be evicted.
+  // Recomputes what is missing of a set at any cost: all at once if that fits,
+  // otherwise one value after the other, those that need the most memory first,
+  // and keeps what is made. Values in `keep` may not be evicted.
   bool Make(const ValueSet& wanted, std::set<ValueId>& keep, int depth) {
     if (depth > kMostDepth || Over() || execs_.size() > burst_execs_) {
       return false;
@@ -203,7 +203,7 @@ class Greedy {
     std::vector<std::pair<int64_t, ValueId>> order;
     for (const ValueId v : wanted) {
       if (keep.count(v) != 0) continue;
-      // Where v cannot be made, all of `wanted` could not be.
+      // If v could not be made, `wanted` could not have been made either.
       const std::optional<Burst> alone = search_.AllAtOnce({v}, {});
       order.emplace_back(problem_.BytesOf(v) - alone->peak_bytes, v);
     }

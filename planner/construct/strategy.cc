@@ -18,7 +18,8 @@ constexpr std::array<std::string_view, 6> kNames = {
 
 using Keep = std::function<bool(ValueId)>;
 
-// Drops over the boundary what is not kept, to be made again once.
+// Returns flags that discard everything but `keep` over the boundary, to be
+// recomputed once.
 Flags FlagsKeeping(const Problem& problem, const Keep& keep, bool in_place) {
   Flags flags = BaseFlags(problem);
   for (int32_t f = 0; f < problem.flag_count(); ++f) {
@@ -38,7 +39,7 @@ Flags FlagsKeeping(const Problem& problem, const Keep& keep, bool in_place) {
   return flags;
 }
 
-// Adds the plan that keeps these values, as good as the executor allows.
+// Adds the plan that keeps these values, as far as the executor allows.
 void AddKeeping(const Problem& problem, Strategy strategy, const Keep& keep,
                 Generator& generator, std::vector<Candidate>& candidates) {
   for (const bool in_place : {true, false}) {
@@ -62,7 +63,7 @@ bool IsProduct(const std::string& name) {
   });
 }
 
-// "encoder.layers.3.attn" -> "encoder.layers.3"; "" where no part is a number.
+// "encoder.layers.3.attn" -> "encoder.layers.3"; "" if no part is a number.
 std::string BlockOf(const std::string& module) {
   size_t begin = 0;
   while (begin <= module.size()) {
@@ -77,7 +78,7 @@ std::string BlockOf(const std::string& module) {
   return "";
 }
 
-// By forward op: its block, -1: none. Empty where no block repeats.
+// By forward op: its block, or -1. Empty if no block repeats.
 std::vector<int32_t> Blocks(const Problem& problem, const Chain& chain) {
   std::vector<int32_t> block_of(chain.boundary, -1);
   std::string last;
@@ -114,7 +115,7 @@ void AddPerBlock(const Problem& problem, const Chain& chain,
   AddKeeping(problem, Strategy::kPerBlock, keep, generator, candidates);
 }
 
-// Keeps what crosses a cut, and the last segment.
+// Adds the plan that keeps what crosses a cut, and the last segment.
 void AddSegments(const Problem& problem, const Chain& chain,
                  const std::vector<OpId>& cuts, Generator& generator,
                  std::vector<Candidate>& candidates) {
@@ -161,7 +162,7 @@ void AddSquareRoots(const Problem& problem, const Chain& chain,
     }
     add(std::move(cuts));
   }
-  // By number of stages, as the paper has it.
+  // By number of stages, as in the paper.
   const int root = std::max(
       1, static_cast<int>(std::lround(std::sqrt(chain.stage_count()))));
   std::vector<OpId> cuts;

@@ -8,9 +8,9 @@
 namespace reprise::planner {
 namespace {
 
-// Levels of values: in the set; of a reduction under way; of a reduction inside
-// it, where the budget is in the way of that. Nested ones are looked at only
-// where no other leads anywhere.
+// Levels of values: in the set; in a current reduction; in a reduction inside
+// that one, if the budget is in its way. Nested levels are tried only if no
+// others succeed.
 constexpr uint8_t kInSet = 1;
 constexpr uint8_t kReduced = 2;
 constexpr uint8_t kMostLevel = 4;
@@ -43,12 +43,12 @@ class Walk {
       const Op& op = problem.graph->ops[o];
       if (op.kind == OpKind::kSeeded) state_[o] = op.state_bytes;
       for (const ValueId v : problem.versions.Make(o)) {
-        // A pinned life goes on where its storage is written again.
+        // A pinned life must continue where its storage is written again.
         if (problem.graph->storages[StorageOf(v)].pinned) may_rerun_[o] = 0;
       }
     }
-    // Cheap ops are not free: every exec costs memory traffic and a place in
-    // the schedule.
+    // Cheap ops are not free: every exec costs memory traffic and adds to the
+    // schedule.
     exec_ns_ = 1 + sum / (8 * std::max(1, problem.op_count));
   }
 
@@ -71,13 +71,13 @@ class Walk {
            static_cast<int64_t>(dynamic * options.mark_percent / 100);
   }
 
-  // A point of the walk to go back to.
+  // A point of the walk to which it can return.
   struct Point {
     size_t change = 0, exec = 0;
   };
   struct Change {
     StorageId storage;
-    uint8_t level;  // and value, before
+    uint8_t level;  // and value: what it had before
     ValueId value;
   };
   struct Reduction {
@@ -118,7 +118,7 @@ class Walk {
     place_[set_.back()] = place_[s];
     set_.pop_back();
   }
-  // In the order of the values, whatever led here.
+  // In order of value, regardless of how the set was reached.
   std::vector<ValueId> Members() const {
     std::vector<ValueId> members;
     members.reserve(set_.size());
@@ -146,7 +146,8 @@ class Walk {
     return o < at_ && may_rerun_[o] != 0 && problem_.rules.may_remake[v] != 0 &&
            is_held_[StorageOf(v)] == 0 && (most == 0 || reruns_[o] + 1 < most);
   }
-  // Memory while an op runs whose outputs are in the set afterwards, or dead.
+  // Returns memory while an op runs whose outputs are in the set afterwards, or
+  // dead.
   int64_t BytesOf(OpId o) {
     int64_t bytes = live_ + problem_.workspace[o];
     if (o != at_ && reruns_[o] == 0) bytes += state_[o];
@@ -160,7 +161,7 @@ class Walk {
     ticks_ += 1 + static_cast<int64_t>(needs.size());
     return bytes;
   }
-  // The re-run before the set. What enters is appended to `entered`.
+  // Puts a re-run before the set. Appends what enters the set to `entered`.
   void Undo(OpId o, uint8_t level, std::vector<ValueId>* entered) {
     Replace(o, level, entered);
     execs_.push_back(o);
@@ -176,8 +177,8 @@ class Walk {
       if (entered != nullptr) entered->push_back(v);
     }
   }
-  // The first run before the set, and no more re-runs of its op. What the
-  // program holds until then stays before it.
+  // Puts the first run of an op before the set; then its op has no more
+  // re-runs. What the program holds until then remains before it.
   void UndoFirst() {
     for (const StorageId s : Released()) {
       if (level_[s] == 0) Set(BaseValue(s), kInSet);
@@ -189,21 +190,21 @@ class Walk {
     execs_.push_back(at_);
     changes_.clear();
   }
-  // Storages whose first life does not end before at_ has run.
+  // Returns storages whose first life does not end before at_ has run.
   std::span<const StorageId> Released() const {
     return {problem_.released.data() + problem_.released_begin[at_],
             problem_.released.data() + problem_.released_begin[at_ + 1]};
   }
-  // What a storage holds once at_ has run for the first time.
+  // Returns what a storage holds just after the first run of at_.
   ValueId BaseValue(StorageId s) const {
     ValueId v = problem_.versions.Last(s);
     while (MakerOf(v) > at_) --v;
     return v;
   }
 
-  // Whether this re-run can stand before the set: no storage would have to hold
-  // two versions. One that does is made from an older version or from nothing
-  // first; false, and anything may have changed, where that cannot be.
+  // Makes room for this re-run before the set, so that no storage holds two
+  // versions: a version in the way is recomputed from an older version or from
+  // nothing. Returns false if that is impossible; the state is then undefined.
   bool Clear(OpId o, uint8_t level, std::vector<ValueId>* entered) {
     for (const ValueId v : problem_.versions.Make(o)) {
       if (!ClearFor(v, level, entered)) return false;
@@ -217,7 +218,7 @@ class Walk {
   bool IsClear(OpId o) const {
     for (const ValueId v : problem_.versions.Make(o)) {
       if (!IsClearFor(v)) return false;
-      // What may not be made again would be.
+      // A value that may not be recomputed would have to be.
       if (Has(v) && o != at_ && !MayRerun(v)) return false;
     }
     for (const ValueId v : problem_.versions.Need(o)) {
@@ -231,7 +232,7 @@ class Walk {
   bool MadeBy(OpId o, ValueId v) const {
     return v != kNoValue && MakerOf(v) == o;
   }
-  // The set holds this version of its storage or none.
+  // Ensures that the set holds this version of its storage, or none.
   bool ClearFor(ValueId v, uint8_t level, std::vector<ValueId>* entered) {
     const StorageId s = StorageOf(v);
     while (!IsClearFor(v)) {
@@ -250,7 +251,8 @@ class Walk {
     return !effort_.Over() && effort_.ticks() < last_tick_;
   }
 
-  // Re-runs until the first run of at_ finds the versions it reads and leaves.
+  // Adds re-runs until the first run of at_ finds the versions it reads and
+  // leaves.
   bool MakeWay() {
     if (IsWayClear()) return true;
     if (problem_.rules.may_trigger[at_ + 1] == 0) return false;
@@ -266,7 +268,8 @@ class Walk {
            std::all_of(released.begin(), released.end(),
                        [&](StorageId s) { return IsClearFor(BaseValue(s)); });
   }
-  // Of what the program holds until at_ has run, and is not there anyway.
+  // Returns the bytes that the program holds until at_ has run and that are not
+  // present otherwise.
   int64_t HeldBytes() const {
     int64_t bytes = 0;
     for (const StorageId s : Released()) {
@@ -282,7 +285,7 @@ class Walk {
     return bytes;
   }
 
-  // Re-runs until the first run of at_ fits.
+  // Adds re-runs until the first run of at_ fits.
   bool MakeRoom() {
     for (;;) {
       if (!Spend() || execs_.size() > most_execs_) return false;
@@ -295,7 +298,8 @@ class Walk {
     }
   }
 
-  // What one byte of a value is worth where it leaves the set.
+  // Returns the weight of one byte of a value when choosing what leaves the
+  // set.
   double WeightOf(ValueId v) const {
     if (!options_.by_distance) return 1;
     const auto readers = problem_.Uses(v);
@@ -304,7 +308,8 @@ class Walk {
     return static_cast<double>(std::max(1, at_ - op));
   }
 
-  // One value leaves, or is replaced by smaller ones. False where none can.
+  // Removes one value, or replaces it by smaller ones. Returns false if
+  // impossible.
   bool ReduceBest() {
     for (most_level_ = kReduced; most_level_ <= kMostLevel; ++most_level_) {
       if (ReduceBestNow()) return true;
@@ -333,7 +338,8 @@ class Walk {
     return true;
   }
 
-  // What changed since and is at a level goes to the level below.
+  // Lowers the level of whatever has changed since `begin` and is at level
+  // `from`.
   void Settle(size_t begin, uint8_t from, uint8_t to,
               std::vector<ValueId>* settled) {
     for (size_t i = begin, end = changes_.size(); i < end; ++i) {
@@ -344,8 +350,9 @@ class Walk {
     }
   }
 
-  // Re-runs what makes a value, latest first, with the rest of the set held;
-  // ends where most bytes per time are gained, or where it began.
+  // Re-runs the makers of a value, latest first, with the rest of the set held.
+  // Stops where the most bytes per time are gained, or returns to its
+  // beginning.
   Reduction Reduce(ValueId value, uint8_t level) {
     const int64_t before = live_;
     const size_t begin = execs_.size();
@@ -361,7 +368,8 @@ class Walk {
           static_cast<double>(before - live_) / static_cast<double>(time_ns);
       if (worth > best.worth) best = {.worth = worth, .end = Now()};
     };
-    // By maker, so that the latest is last; may list what has left.
+    // Ordered by maker, so that the latest is last; may list values that have
+    // left.
     std::vector<ValueId> open = {value};
     std::vector<ValueId> entered;
     const auto earlier = [this](ValueId a, ValueId b) {
@@ -377,7 +385,7 @@ class Walk {
     while (!open.empty() && execs_.size() - begin < kMostExecs) {
       const ValueId last = open.back();
       if (!IsAt(last, level) || !MayRerun(last)) {
-        open.pop_back();  // has left, or has to stay
+        open.pop_back();  // has left, or must stay
         continue;
       }
       if (!IsClear(MakerOf(last))) {
@@ -404,8 +412,7 @@ class Walk {
     return best;
   }
 
-  // Of the values of a reduction under way, but for the last, the best one is
-  // reduced itself.
+  // Reduces the best value of a current reduction, other than its last.
   bool ReduceIn(const std::vector<ValueId>& open, uint8_t level,
                 std::vector<ValueId>& entered) {
     double most = 0;
@@ -427,7 +434,7 @@ class Walk {
     return true;
   }
 
-  // One re-run that makes the set larger, and all reductions after it.
+  // Makes one re-run that enlarges the set, and then all possible reductions.
   bool StepAside() {
     int64_t least = std::numeric_limits<int64_t>::max();
     ValueId best = kNoValue;
@@ -465,15 +472,15 @@ class Walk {
   int64_t exec_ns_ = 1;
 
   std::vector<uint8_t> may_rerun_;  // by op
-  std::vector<int64_t> state_;      // by op: generator state, if it runs again
-  OpId at_ = 0;                     // the next first run, from the back
+  std::vector<int64_t> state_;      // by op: generator state, if re-run
+  OpId at_ = 0;                     // the next first run, from the end
   std::vector<uint8_t> level_;      // by storage; 0: not in the set
   std::vector<ValueId> value_;      // by storage: the version in the set
-  std::vector<uint8_t> is_held_;  // by storage: its first life, by the program
+  std::vector<uint8_t> is_held_;    // by storage: its first life is held
   std::vector<StorageId> set_;
   std::vector<int32_t> place_;   // by storage: in set_
   std::vector<int32_t> reruns_;  // by op
-  std::vector<OpId> execs_;      // from the back
+  std::vector<OpId> execs_;      // from the end
   std::vector<Change> changes_;  // since the last first run
   int64_t live_;
   uint8_t most_level_ = kReduced;

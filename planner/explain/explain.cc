@@ -15,11 +15,11 @@
 namespace reprise::planner {
 namespace {
 
-// Ticks for the price; and execs walked for all counterfactuals together.
+// Ticks for the price, and execs for all counterfactuals together.
 constexpr int64_t kPriceTicks = 40'000'000;
 constexpr int64_t kWhatIfExecs = 20'000'000;
 
-// By storage: present while the entry at this position runs.
+// Returns which storages are present while the entry at this position runs.
 std::vector<uint8_t> AliveAt(const StepGraph& graph,
                              std::span<const Entry> schedule, int32_t entry) {
   std::vector<uint8_t> alive(graph.storage_count(), 0);
@@ -31,10 +31,10 @@ std::vector<uint8_t> AliveAt(const StepGraph& graph,
 
 // ---- Price -----------------------------------------------------------------
 
-// The slope of the strongest window's bound: nanoseconds per byte.
+// Returns the slope of the strongest window's bound: nanoseconds per byte.
 double Price(const Problem& problem, int64_t budget_bytes) {
   if (problem.base.peak_bytes <= budget_bytes) return 0;
-  const std::function<bool()> never;  // the effort refers to it
+  const std::function<bool()> never;  // the effort keeps a reference to it
   Effort effort(kPriceTicks, never);
   Certificate certificate(problem, budget_bytes, effort);
   for (const OpId at :
@@ -60,7 +60,7 @@ double Price(const Problem& problem, int64_t budget_bytes) {
 
 // ---- Why -------------------------------------------------------------------
 
-// Some version of it could not be made again by anybody, or not by this
+// Returns whether a version of it cannot be recomputed only because of this
 // executor.
 bool OnlyExecutorForbids(const Problem& problem, StorageId s) {
   const Versions& versions = problem.versions;
@@ -94,7 +94,7 @@ bool MayRemake(const Problem& problem, StorageId s) {
 struct Facts {
   double price_ns_per_byte = 0;
   int64_t peak_bytes = 0;
-  // By storage: most readers of one of its later lives.
+  // By storage: the most readers of one of its later lives.
   std::vector<int32_t> readers_of_second_life;
 };
 
@@ -121,7 +121,7 @@ std::string Why(const Problem& problem, const Facts& facts,
 
 // ---- Storages --------------------------------------------------------------
 
-// What one walk over the schedule finds.
+// The result of one walk over the schedule.
 struct Walk {
   std::vector<Decision> decisions;
   std::vector<std::vector<StorageLife>> lives;
@@ -156,7 +156,7 @@ Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
     for (const StorageId s : op.reads) {
       ++readers[s];
       if (lives[s] < 2) continue;
-      // A second life that nobody reads is a by-product of its op.
+      // A second life without readers is a by-product of its op.
       walk.decisions[s] = Decision::kRecompute;
       walk.readers_of_second_life[s] =
           std::max(walk.readers_of_second_life[s], readers[s]);
@@ -255,7 +255,7 @@ bool Contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// Most bytes of the set could be made again if this executor were able to.
+// Returns whether another executor could recompute most bytes of the set.
 bool MostlyExecutorForbids(const Problem& problem, const WorkingSet& set) {
   int64_t forbidden = 0, all = 0;
   for (const StorageId s : set.storages) {
@@ -308,7 +308,8 @@ WorkingSet ExplainWorkingSet(const Problem& problem, const Plan& plan) {
                      ? plan.infeasible.storages
                      : StoragesOf(problem, set.op);
   if (!set.by_window) {
-    // The parts add up: static memory, workspace and these are the bytes.
+    // The parts add up to its bytes: static memory, workspace and these
+    // storages.
     for (const StorageId s : HeldBesides(problem, set.op)) {
       set.storages.push_back(s);
     }
@@ -330,7 +331,7 @@ Explanation Explain(const StepGraph& graph, const Plan& plan,
   Explanation result;
   result.working_set = ExplainWorkingSet(problem, plan);
   if (!plan.feasible) {
-    // What there is to say is about the step without a plan.
+    // Explain the step without a plan.
     Plan unplanned;
     unplanned.schedule = BaseSchedule(graph, problem.capabilities.free_policy);
     unplanned.evaluation = problem.base;

@@ -16,11 +16,12 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Stands for a number; in no path that people write.
+// Stands for a number in a pattern; never occurs in a real path.
 constexpr char kNumber = '\0';
 
-// A path as text and numbers in turn: "layers.3.mlp" -> "layers.#.mlp", {3}.
-// Digits inside a word ("conv2d") and numbers of more than 9 digits are text.
+// A path, separated into text and numbers: "layers.3.mlp" -> "layers.#.mlp",
+// {3}. Digits within a word ("conv2d") and numbers of more than 9 digits are
+// text.
 struct Pattern {
   std::string text;
   std::vector<int> numbers;
@@ -48,7 +49,7 @@ Pattern PatternOf(const std::string& path) {
   return pattern;
 }
 
-// {0, 1, 2, 5} -> "0-2,5"; the middle is left out where there are many ranges.
+// {0, 1, 2, 5} -> "0-2,5"; if there are many ranges, the middle is omitted.
 std::string Ranges(const std::set<int>& numbers) {
   constexpr int kMostRanges = 6;
   std::vector<std::string> ranges;
@@ -72,8 +73,8 @@ std::string Ranges(const std::set<int>& numbers) {
   return text;
 }
 
-// How many ops of the same name its module ran before: tells the first norm of
-// a block from the second.
+// Returns how many ops of the same name its module ran before each op: this
+// distinguishes the first norm of a block from the second.
 std::vector<int> Occurrences(const StepGraph& graph) {
   std::vector<int> result(graph.op_count(), 0);
   std::map<std::pair<std::string, std::string>, int> seen;
@@ -88,7 +89,7 @@ std::vector<int> Occurrences(const StepGraph& graph) {
 
 std::string JoinPaths(const std::vector<std::string>& paths) {
   constexpr size_t kMostPatterns = 3;
-  // In the order in which they come.
+  // In order of first occurrence.
   std::vector<Pattern> patterns;
   std::vector<std::vector<std::set<int>>> numbers;
   for (const std::string& path : paths) {
@@ -138,7 +139,7 @@ std::vector<StorageGroup> GroupStorages(
     const Op& op = graph.ops[explained.made_by];
     const auto place =
         std::find(op.writes.begin(), op.writes.end(), s) - op.writes.begin();
-    // The op that it stands for, of the first block.
+    // The corresponding op of the first block.
     OpId first = explained.made_by;
     if (blocks.Has(first)) {
       first = blocks.runs[blocks.run_of[first]].begin + blocks.PlaceOf(first);

@@ -7,11 +7,11 @@
 namespace reprise::planner {
 namespace {
 
-// Ops that one counterfactual may add: longer chains are not worth showing.
+// Ops that a counterfactual may add: longer ones are not worth showing.
 constexpr size_t kMostRemade = 200;
 
-// Takes out every re-run that nobody reads, from the last exec to the first, so
-// that what only it read goes too.
+// Returns the execs without re-runs that are not read, from last to first, so
+// that what only fed them goes too.
 std::vector<OpId> WithoutUnread(const Problem& problem,
                                 const std::vector<OpId>& execs) {
   const StepGraph& graph = *problem.graph;
@@ -104,14 +104,14 @@ std::optional<WhatIf> Counterfactual::IfKept(StorageId storage) const {
 bool Counterfactual::Make(ValueId value, int32_t exec,
                           std::vector<uint8_t>& made,
                           std::vector<OpId>& ops) const {
-  // Depth first with an explicit stack: chains may be long.
+  // Depth first with an explicit stack, because chains may be long.
   struct Frame {
     OpId op;
     bool inputs_done;
   };
   const Versions& versions = problem_.versions;
   const auto push_value = [&](ValueId v, std::vector<Frame>& stack) {
-    // The last maker on top: an earlier version is made first.
+    // Earlier versions on top, because they are made first.
     const ValueId first = versions.first_value[versions.storage[v]];
     for (ValueId u = v; u >= first; --u) {
       stack.push_back({versions.maker[u], false});
@@ -147,7 +147,7 @@ std::optional<WhatIf> Counterfactual::IfRecomputed(StorageId storage) const {
   const Versions& versions = problem_.versions;
   const ValueId value = versions.Last(storage);
   if (problem_.rules.may_remake[value] == 0) return std::nullopt;
-  // The first use behind the peak, in the life that spans it.
+  // The first use after the peak, in the life that spans the peak.
   int32_t reader = -1;
   int32_t end = std::numeric_limits<int32_t>::max();
   for (int32_t i = life_begin_[storage]; i < life_begin_[storage + 1]; ++i) {

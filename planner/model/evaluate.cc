@@ -45,13 +45,14 @@ class Evaluator {
     return StrCat("schedule[", entry_, "]: op ", op,
                   name.empty() ? "" : " (" + name.substr(0, 80) + ")");
   }
-  // The version present of a storage, for messages; 0 when absent.
+  // Returns the version of a storage that is present, for messages; 0 if
+  // absent.
   int32_t PresentNumber(StorageId s) const {
     return present_[s] == kNoValue ? 0 : versions_.Number(present_[s]);
   }
 
-  // Ids in range; also finds the last run of every op, up to which the
-  // generator state of a recomputed seeded op is stored.
+  // Checks that ids are in range. Also finds the last run of every op, until
+  // which the generator state of a recomputed seeded op is stored.
   Status CheckIds(std::span<const Entry> schedule) {
     for (size_t i = 0; i < schedule.size(); ++i) {
       const bool exec = schedule[i].kind == Entry::Kind::kExec;
@@ -207,8 +208,8 @@ class Evaluator {
   std::vector<int32_t> runs_;      // by op
   std::vector<int32_t> last_run_;  // by op: entry
   int32_t entry_ = 0;
-  OpId next_ = 0;     // the next op to run for the first time
-  int64_t live_ = 0;  // bytes of present storages and stored generator states
+  OpId next_ = 0;     // next op to run for the first time
+  int64_t live_ = 0;  // bytes of storages and generator states
   Evaluation result_{.peak_bytes = 0};
 };
 

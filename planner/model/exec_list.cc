@@ -60,7 +60,7 @@ void ExecList::AddTouches() {
       }
     }
     for (size_t i = begin; i < touches_.size(); ++i) {
-      // The release is this op's own event.
+      // The release is an event of this op.
       Event& hold = holds_[touches_[i].storage];
       if (hold.node == o) hold.node = -1;
     }
@@ -84,8 +84,8 @@ ExecList::Event ExecList::EventOf(const Touch& touch, Node node) const {
   if (!touch.writes) return event;
   const StorageId s = touch.storage;
   const OpId held = problem_.rules.held_until[s];
-  // Re-made while its first life is held or pinned: it must be there as it
-  // was made, and nothing begins.
+  // Recomputed while its first life is held or pinned: it must be present in
+  // the version that was made, and no life begins.
   const bool stays = IsRerun(node) && (problem_.graph->storages[s].pinned ||
                                        (held != kNoOp && IsBefore(node, held)));
   event.starts = !stays;
@@ -158,7 +158,7 @@ void ExecList::Fill(std::span<const Node> order) {
   }
 }
 
-// Events, lives and memory of a list from scratch.
+// Computes events, lives and memory of the list from scratch.
 void ExecList::AccountAll() {
   std::vector<std::vector<StorageId>> held_at(problem_.op_count);
   for (StorageId s = 0; s < state_begin_; ++s) {
@@ -253,7 +253,7 @@ void ExecList::UndoTo(size_t mark) {
     if (change.inserted) {
       DoErase(change.node);
     } else {
-      // Numbers are handed out last in, first out: it gets its own again.
+      // Numbers are reused last in, first out, so it gets its old number.
       DoInsert(change.next, change.op);
     }
   }
@@ -350,7 +350,7 @@ void ExecList::AddEvent(const Touch& touch, Node node) {
     AddAt(node, bytes);
     nodes_[node].ending_bytes += bytes;
     if (IsState(touch.storage) && events.size() == 1) {
-      AddAt(previous, bytes);  // one run alone keeps no state
+      AddAt(previous, bytes);  // a single run keeps no state
     } else {
       nodes_[previous].ending_bytes -= bytes;
     }

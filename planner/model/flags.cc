@@ -18,8 +18,8 @@ Flags BaseFlags(const Problem& problem) {
 Flags FlagsOfExecs(const Problem& problem, const std::vector<OpId>& execs) {
   const Versions& versions = problem.versions;
   Flags flags = BaseFlags(problem);
-  // By value: the flag of its current gap, and how often it was made since
-  // the gap began and how often it was wanted by re-runs since then.
+  // By value: the flag of its current gap, how often it was made since the gap
+  // began, and how often re-runs needed it since then.
   std::vector<int32_t> gap(versions.value_count(), 0);
   std::vector<int32_t> made(versions.value_count(), 0);
   std::vector<int32_t> wanted_after(versions.value_count(), 0);
@@ -46,7 +46,7 @@ Flags FlagsOfExecs(const Problem& problem, const std::vector<OpId>& execs) {
     if (again) {
       for (const ValueId v : versions.Need(o)) {
         ++wanted_after[v];
-        // Read by a re-run without having been made again: it was kept.
+        // A re-run read it although it was not recomputed: it was kept.
         if (made[v] == 0 && problem.IsTail(gap[v])) {
           flags[gap[v]] = Retention::kSave;
         }
@@ -92,8 +92,8 @@ std::span<const ValueId> Generator::NeedOf(OpId op) const {
                                  : problem_.versions.Need(op);
 }
 
-// The program still holds the first life, or it is pinned: its storage cannot
-// be freed and re-created.
+// Returns whether the program still holds the first life, or the storage is
+// pinned, so that it cannot be freed and recomputed.
 bool Generator::IsHeld(StorageId s) const {
   if (life_[s] < 0 || !lives_[life_[s]].first) return false;
   if (problem_.graph->storages[s].pinned) return true;
@@ -129,8 +129,8 @@ Generated Generator::Generate(const Flags& flags, int64_t most_ns) {
   return result;
 }
 
-// Re-creates what the op at the bottom needs. False: impossible with these
-// flags, or too slow.
+// Recomputes what the op at the bottom needs. Returns false if that is
+// impossible with these flags, or too slow.
 bool Generator::Burst(OpId at) {
   if (problem_.rules.may_trigger[at] == 0) return false;
   const size_t most_execs = 20 * static_cast<size_t>(problem_.op_count) + 100;
@@ -151,7 +151,7 @@ bool Generator::Burst(OpId at) {
       ++ticks_;
     }
     if (absent == kNoValue) {
-      // What came first may have been destroyed for what came later.
+      // Values recomputed earlier may have been destroyed for later ones.
       for (const ValueId v : need) {
         if (present_[problem_.versions.storage[v]] != v) absent = v;
       }
@@ -188,12 +188,12 @@ bool Generator::MayRun(OpId op, ValueId asked) {
   if (problem_.rules.may_remake[asked] == 0) return false;
   const int most = problem_.capabilities.max_runs;
   if (most > 0 && runs_[op] >= most) return false;
-  // Deeper than the step is long: a clash of versions runs in circles.
+  // A burst deeper than the step is long: clashing versions cause a loop.
   return frames_.size() <= static_cast<size_t>(problem_.op_count);
 }
 
-// Executes an op whose needs are present. False: an output clashes with what
-// is present and cannot go.
+// Runs an op whose inputs are present. Returns false if an output clashes with
+// a present value that cannot be discarded.
 bool Generator::Run(OpId op, bool again) {
   const Versions& versions = problem_.versions;
   const int32_t position = static_cast<int32_t>(execs_.size());
@@ -205,7 +205,7 @@ bool Generator::Run(OpId op, bool again) {
   int64_t duplicates = 0;
   for (const StorageId s : problem_.Writes(op)) {
     if (again && IsHeld(s)) {
-      // It is present, whether the flags wanted it or not.
+      // It is present, whether the flags keep it or not.
       if (present_[s] != versions.first_value[s]) return false;
       duplicates += problem_.bytes[s];
       lives_[life_[s]].last = std::max(lives_[life_[s]].last, position);
@@ -236,7 +236,7 @@ bool Generator::Run(OpId op, bool again) {
   return true;
 }
 
-// Outputs that nobody asked for stay where their gap is saved or shared.
+// Outputs that were not requested stay if their gap is saved or shared.
 void Generator::AfterRerun(OpId op, ValueId asked) {
   const std::span<const ValueId> make = problem_.versions.Make(op);
   for (size_t i = 0; i < make.size(); ++i) {
@@ -252,7 +252,7 @@ void Generator::EnterGap(ValueId v, int32_t flag, OpId at) {
   gap_[v] = flag;
   const StorageId s = problem_.versions.storage[v];
   if ((*flags_)[flag] == Retention::kSave || present_[s] != v) return;
-  // A held first life is dropped when it is released.
+  // A held first life is discarded when it is released.
   const OpId held = problem_.rules.held_until[s];
   if (held >= at && lives_[life_[s]].first) return;
   present_[s] = kNoValue;
@@ -286,7 +286,7 @@ void Generator::Account(Generated& result) {
       if (held != kNoOp) life.last = std::max(life.last, first_exec_[held]);
     }
     const bool last_life =
-        &life == &lives_[life_[life.storage]];  // of a required storage: stays
+        &life == &lives_[life_[life.storage]];  // a required storage stays
     if (last_life && problem_.required[life.storage] != 0) {
       life.last = count - 1;
     }
@@ -296,7 +296,7 @@ void Generator::Account(Generated& result) {
   // Generator state is stored from the first run to the last.
   for (size_t i = seeded_.size(); i-- > 0;) {
     const auto [op, position] = seeded_[i];
-    if (runs_[op] == 0) continue;  // a later re-run was counted
+    if (runs_[op] == 0) continue;  // a later re-run was counted already
     runs_[op] = 0;
     bytes_at_[first_exec_[op]] += problem_.graph->ops[op].state_bytes;
     bytes_at_[position + 1] -= problem_.graph->ops[op].state_bytes;
@@ -313,7 +313,7 @@ void Generator::Account(Generated& result) {
   }
   bytes_at_.resize(count);
   ticks_ += static_cast<int64_t>(lives_.size()) + count;
-  // The burst that an exec belongs to leads to the next first run.
+  // The burst of an exec leads to the next first run.
   for (int32_t at = result.peak_exec; at >= 0 && at < count; ++at) {
     if (first_exec_[execs_[at]] == at) {
       result.peak_at = execs_[at];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where the frees of a schedule go, and the lives that they cut out.
+// Places the frees of a schedule, which determine the lives of storages.
 #include <algorithm>
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace reprise::planner {
 namespace {
 
 // The lives of all storages under a free policy, found in one walk over the
-// execs. Positions count execs.
+// execs. Positions are indices of execs.
 class LifeEnds {
  public:
   LifeEnds(const StepGraph& graph, std::span<const OpId> execs,
@@ -35,7 +35,7 @@ class LifeEnds {
     std::sort(ends_.begin(), ends_.end());
   }
 
-  // (position of the exec after which it is freed, storage), sorted.
+  // Returns (position of the exec after which it is freed, storage), sorted.
   const std::vector<std::pair<int32_t, StorageId>>& ends() const {
     return ends_;
   }
@@ -43,7 +43,8 @@ class LifeEnds {
  private:
   static constexpr int32_t kNone = -1;
 
-  // The program holds the first life: its release op has not run.
+  // Returns whether the program holds the first life: its release op has not
+  // run.
   bool IsHeld(StorageId s) const {
     const OpId release = graph_.storages[s].release_op;
     return program_ && first_life_[s] != 0 && release != kNoOp &&
@@ -60,7 +61,7 @@ class LifeEnds {
   }
 
   void Close(StorageId s) {
-    if (IsHeld(s)) return;  // the release op never runs: not a whole step
+    if (IsHeld(s)) return;  // release op never runs: an incomplete step
     int32_t end = last_touch_[s];
     const OpId release = graph_.storages[s].release_op;
     if (program_ && first_life_[s] != 0 && release != kNoOp) {

@@ -39,7 +39,8 @@ void AddFlags(Problem& problem) {
       problem.flag_value.push_back(v);
       problem.flag_from.push_back(from);
       problem.flag_to.push_back(use);
-      // A gap may be dropped only if what closes it may trigger re-runs.
+      // A gap may be discarded only if re-runs may come before the op that
+      // closes it.
       problem.flag_fixed.push_back(!problem.rules.may_remake[v] ||
                                    !problem.rules.may_trigger[use]);
       from = use;

@@ -10,14 +10,14 @@ namespace {
 
 constexpr int64_t kMaxSum = int64_t{1} << 62;
 
-// "op 17 (aten.bmm.default)": how errors name an op.
+// Names an op for errors: "op 17 (aten.bmm.default)".
 std::string NameOf(const StepGraph& graph, OpId op) {
   const std::string& name = graph.ops[op].name;
   return name.empty() ? StrCat("ops[", op, "]")
                       : StrCat("ops[", op, "] (", name.substr(0, 80), ")");
 }
 
-// A sum that stays below 2^62 or says so.
+// A sum that must stay below 2^62.
 class Total {
  public:
   bool Add(int64_t value) {
@@ -74,8 +74,8 @@ Status CheckTimes(const StepGraph& graph) {
   return OkStatus();
 }
 
-// Ids of one list of an op: in range and no two equal. `seen[s]` holds the
-// number of the last list that named s.
+// Checks the ids of one list of an op: in range and without duplicates.
+// `seen[s]` is the number of the last list that contained s.
 Status CheckIds(const StepGraph& graph, const std::string& what,
                 const std::vector<StorageId>& ids, std::vector<int64_t>& seen,
                 int64_t list) {
@@ -105,7 +105,7 @@ Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
                                     " is not written by an earlier op"));
     }
   }
-  // Every mutated storage carries this op's mark of `reads`, exactly once.
+  // Every mutated storage must have this op's mark from `reads`, exactly once.
   for (const StorageId s : op.mutates) {
     const bool known = s >= 0 && s < graph.storage_count();
     if (known && seen[s] == list + 1) {

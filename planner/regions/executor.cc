@@ -15,7 +15,7 @@
 namespace reprise::planner {
 namespace {
 
-// A level below every home: saved by nobody.
+// A level deeper than every home: nothing saves the storage.
 constexpr int32_t kDropped = std::numeric_limits<int32_t>::max();
 
 constexpr size_t kMostStarts = 4;
@@ -24,7 +24,7 @@ bool IsNested(const Problem& problem) {
   return problem.capabilities.execution == Execution::kNested;
 }
 
-// How deep regions may nest.
+// Returns how deep regions may nest.
 int MostDepth(const Problem& problem) {
   const int most_runs = problem.capabilities.max_runs;
   return most_runs > 0 ? most_runs - 1 : std::numeric_limits<int>::max();
@@ -40,7 +40,7 @@ std::vector<int32_t> LevelsOf(const SavedSet& saved) {
   return levels;
 }
 
-// With no level deeper than its home.
+// Returns the plan with no level deeper than its home.
 RegionPlan Trimmed(const Problem& problem, RegionPlan plan) {
   const std::vector<int32_t> home = HomeDepths(problem, plan.regions);
   for (size_t s = 0; s < home.size(); ++s) {
@@ -54,7 +54,7 @@ std::string SolverName(const Problem& problem, const RegionPlan& plan) {
   return DepthOf(plan) > 1 ? "nested-regions" : "regions";
 }
 
-// Annealing: the search of one kind of executor.
+// Annealing: the search for one kind of executor.
 class Annealing {
  public:
   Annealing(const Problem& problem, int64_t budget_bytes, int64_t good_ns,
@@ -71,7 +71,7 @@ class Annealing {
                .base_peak_bytes = problem.base.peak_bytes} {
     for (StorageId s = 0; s < static_cast<StorageId>(problem.bytes.size());
          ++s) {
-      // Made in the forward, and its last version can be made again.
+      // Made in the forward, and its last version can be recomputed.
       const Versions& versions = problem.versions;
       if (versions.maker[versions.first_value[s]] < problem.first_backward &&
           problem.rules.may_remake[versions.Last(s)] != 0 &&
@@ -86,7 +86,7 @@ class Annealing {
     return effort_.Over() || (best != nullptr && best->time_ns <= good_ns_);
   }
 
-  // The score of a plan, which goes to the archive.
+  // Returns the score of a plan and adds the plan to the archive.
   int64_t Try(const RegionPlan& plan) {
     const std::vector<OpId> execs = RegionExecs(problem_, plan);
     effort_.Spend(static_cast<int64_t>(problem_.op_count) * 4 +
@@ -102,7 +102,7 @@ class Annealing {
     const int64_t score = score_.Of(figures);
     const Archive::Point* best = archive_.Best(figures.peak_bytes);
     if (best == nullptr || best->time_ns > figures.time_ns) {
-      // The evaluator has the last word.
+      // The evaluator must confirm the plan.
       if (!AddRegions(problem_, plan, SolverName(problem_, plan), archive_)) {
         return Score::kWorst;
       }
@@ -115,7 +115,7 @@ class Annealing {
     int64_t now = Try(plan);
     const int64_t begin = effort_.ticks();
     while (!Done() && effort_.ticks() - begin < ticks) {
-      // From 2^-8 to 2^-18 of the base time.
+      // Temperature from 2^-8 to 2^-18 of the base time.
       const int64_t spent = effort_.ticks() - begin;
       const int shift = 8 + static_cast<int>(10 * spent / (ticks + 1));
       RegionPlan next = plan;
@@ -142,7 +142,8 @@ class Annealing {
     const StorageId s =
         decisions_[random_.Below(static_cast<int64_t>(decisions_.size()))];
     int32_t& level = plan.levels[s];
-    // In between only where regions nest: most storages have no home so deep.
+    // Levels in between only make sense if regions nest: most homes are not
+    // that deep.
     if (most_depth_ > 1 && plan.regions.size() > 1 && random_.Percent(30)) {
       level = 1 + random_.Below(3);
     } else {
@@ -150,7 +151,7 @@ class Annealing {
     }
   }
 
-  // Short more often than long.
+  // Returns a random length, more often short than long.
   OpId Length() {
     int64_t length = 1;
     while (length < problem_.first_backward && random_.Percent(75)) {
@@ -202,8 +203,8 @@ std::vector<Region> RegionsOfStages(const Chain& chain) {
   return regions;
 }
 
-// Regions that do not nest: the stages of the chain, joined to fewer and fewer;
-// one region for everything where the graph is no chain.
+// Returns regions that do not nest: the stages of the chain, joined to fewer
+// and fewer; a single region if the graph is not a chain.
 std::vector<std::vector<Region>> FlatRegions(const Problem& problem) {
   std::vector<std::vector<Region>> all;
   const Chain chain = FindChain(problem);
@@ -215,7 +216,7 @@ std::vector<std::vector<Region>> FlatRegions(const Problem& problem) {
   return all;
 }
 
-// Parts of parts, `parts` each, down to single stages.
+// Adds recursive divisions into `parts` parts, down to single stages.
 void AddParts(const std::vector<Region>& stages, size_t begin, size_t end,
               size_t parts, std::vector<Region>& regions) {
   if (end - begin < 2) return;
@@ -240,7 +241,7 @@ std::vector<std::vector<Region>> NestedRegions(const Problem& problem) {
   return all;
 }
 
-// Sets of saved storages to begin with.
+// Returns sets of saved storages to start from.
 std::vector<SavedSet> SavedSets(const Problem& problem, int64_t budget_bytes,
                                 const Archive& any, Generator& generator,
                                 Effort& effort) {
@@ -252,7 +253,7 @@ std::vector<SavedSet> SavedSets(const Problem& problem, int64_t budget_bytes,
        StrategyCandidates(problem, Strategy::kAuto, generator)) {
     sets.push_back(SavedBy(problem, candidate.execs));
   }
-  // Cuts at the boundary: for this budget and for less.
+  // Cuts at the boundary, for this budget and for smaller ones.
   WindowBound window(problem, problem.first_backward);
   for (const int percent : {100, 90, 80, 65, 50}) {
     const int64_t room = (budget_bytes - problem.static_bytes) / 100 * percent;
@@ -270,12 +271,12 @@ std::vector<SavedSet> SavedSets(const Problem& problem, int64_t budget_bytes,
     sets.push_back(std::move(saved));
   }
   effort.Spend(window.ticks());
-  // Nothing but what nobody may make again.
+  // Only what may not be recomputed.
   sets.push_back(SavedSet(problem.bytes.size(), 0));
   return sets;
 }
 
-// Starts: plans to begin with, and how good they are.
+// Plans to start from, with their scores.
 class Starts {
  public:
   explicit Starts(Annealing& search) : search_(search) {}
@@ -358,7 +359,7 @@ void SearchRegions(const Problem& problem, int64_t budget_bytes,
   Starts flat(search);
   std::vector<std::vector<Region>> regions = {OneRegion(problem)};
   if (IsNested(problem)) regions = FlatRegions(problem);
-  // In long steps they must leave time for those that nest.
+  // In long steps, leave time for nested regions.
   const bool nests = IsNested(problem) && MostDepth(problem) > 1;
   const int64_t most_flat =
       effort.ticks() + (effort.most_ticks() - effort.ticks()) / (nests ? 4 : 1);

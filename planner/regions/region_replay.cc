@@ -10,7 +10,7 @@
 namespace reprise::planner {
 namespace {
 
-// Replay: the walk over the step that runs regions again as they are needed.
+// Walks over the step and runs regions again as they are needed.
 class Replay {
  public:
   Replay(const Problem& problem, const RegionPlan& plan)
@@ -67,7 +67,7 @@ class Replay {
     const StorageId s = problem_.versions.storage[v];
     if (problem_.versions.maker[v] >= problem_.first_backward) return false;
     if (home_[s] < 0) return false;
-    // One that another version took the place of is made again at home.
+    // A value that was replaced by another version is recomputed at its home.
     const int32_t level = Level(s) > 0 ? Level(s) : tree_.depth[home_[s]];
     std::vector<int32_t> around;
     for (int32_t r = home_[s]; r >= 0; r = tree_.parent[r]) around.push_back(r);
@@ -143,7 +143,7 @@ class Replay {
   const RegionPlan& plan_;
   const RegionTree tree_;
   const std::vector<int32_t> home_;      // by storage
-  std::vector<ValueId> present_, last_;  // by storage; last_: of the forward
+  std::vector<ValueId> present_, last_;  // last_: version the forward leaves
   std::vector<uint8_t> wanted_;          // by op: scratch of RunAgain
   std::vector<uint8_t> replayed_;        // by region
   std::vector<std::vector<StorageId>> at_home_;  // by region

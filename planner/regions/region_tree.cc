@@ -4,7 +4,8 @@
 namespace reprise::planner {
 namespace {
 
-// Whether the executor may drop what the forward leaves of a storage.
+// Returns whether the executor may discard what the forward leaves of a
+// storage.
 bool MayDrop(const Problem& problem, StorageId s) {
   const Versions& versions = problem.versions;
   ValueId left = kNoValue;
@@ -36,7 +37,7 @@ RegionTree MakeTree(std::span<const Region> regions, OpId forward_ops) {
     tree.subtree_end.push_back(index + 1);
   }
   while (!open.empty()) close();
-  // One walk with the regions that are open at each op.
+  // One walk, with the stack of regions that contain each op.
   size_t next = 0;
   for (OpId o = 0; o < forward_ops; ++o) {
     while (!open.empty() && regions[open.back()].end <= o) open.pop_back();
@@ -59,7 +60,7 @@ std::vector<int32_t> Homes(const Problem& problem, const RegionTree& tree) {
       now = region;
       return;
     }
-    // The innermost around both.
+    // The innermost region around both.
     while (now != region) {
       if (now == -1 || region == -1) {
         now = -1;

@@ -65,7 +65,7 @@ int DepthOf(const RegionPlan& plan) {
 }
 
 std::vector<Region> Nested(std::vector<Region> regions, int most_depth) {
-  // Cutting one changes its place: until all are in order.
+  // Cutting a region changes its position, so repeat until all are in order.
   for (bool changed = true; changed;) {
     changed = false;
     std::sort(regions.begin(), regions.end(), OuterFirst);
@@ -105,11 +105,11 @@ RegionPlan RegionsOfExecs(const Problem& problem,
   RegionPlan plan;
   const Versions& versions = problem.versions;
   std::vector<uint8_t> ran(problem.op_count, 0);
-  // By storage: the stretch that made it last, or -1.
+  // By storage: the stretch that last made it, or -1.
   std::vector<int32_t> made_by(problem.bytes.size(), -1);
   std::vector<Region> stretches;
   std::vector<OpId> reach;  // by stretch: last forward reader of what it makes
-  OpId last = kNoOp;        // of the stretch that is open
+  OpId last = kNoOp;        // of the open stretch
   for (const OpId o : execs) {
     if (ran[o] == 0 || o >= problem.first_backward) {
       ran[o] = 1;
@@ -132,8 +132,8 @@ RegionPlan RegionsOfExecs(const Problem& problem,
       made_by[versions.storage[v]] = static_cast<int32_t>(stretches.size()) - 1;
     }
   }
-  // The last ops of a region need not run again where their outputs are there,
-  // but it is they who read what the others make.
+  // The last ops of a region need not run again if their outputs are present,
+  // but they read what the others make.
   std::vector<OpId> begins;
   for (const Region& stretch : stretches) begins.push_back(stretch.begin);
   std::sort(begins.begin(), begins.end());
@@ -145,8 +145,8 @@ RegionPlan RegionsOfExecs(const Problem& problem,
   }
   plan.regions = Nested(stretches, most_depth);
 
-  // What is read after the forward without being made again is kept. The
-  // forward comes first, whole.
+  // What is read after the forward without being recomputed is kept. The
+  // complete forward comes first.
   std::vector<uint8_t> read(problem.bytes.size(), 0);
   for (const ValueId v : problem.end_need) read[versions.storage[v]] = 1;
   for (size_t i = execs.size(); i-- > size_t(problem.first_backward);) {

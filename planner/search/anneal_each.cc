@@ -9,7 +9,7 @@
 namespace reprise::planner {
 namespace {
 
-// A search that waits for others asks so often whether it should stop.
+// How often a search that waits for others checks whether it should stop.
 constexpr std::chrono::milliseconds kPatience{5};
 
 }  // namespace
@@ -23,7 +23,7 @@ void Search::AnnealEach(size_t count, const std::function<bool()>& is_over,
     }
     return;
   }
-  std::mutex mutex;  // guards what follows, and this search
+  std::mutex mutex;  // guards the following, and this search
   std::condition_variable ended;
   size_t next = 0;
   int running = 0;
@@ -51,7 +51,7 @@ void Search::AnnealEach(size_t count, const std::function<bool()>& is_over,
       ended.notify_all();
     }
   };
-  // Of this search, on its own thread.
+  // For this search, on its own thread.
   const std::function<bool()> stop_mine = [&] {
     if (!over && effort_.should_stop() && effort_.should_stop()()) over = true;
     return over.load();

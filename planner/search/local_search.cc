@@ -11,18 +11,18 @@ namespace {
 using Node = ExecList::Node;
 using Event = ExecList::Event;
 
-// Re-runs that one step may put in, and that one in twenty may.
+// Re-runs that one step may insert, and that one step in twenty may.
 constexpr int kMostInserted = 8;
 constexpr int kMostInsertedRarely = 50;
-// Tries to find a value alive at a node, per value wanted.
+// Attempts to find a value alive at a node, per wanted value.
 constexpr int kTries = 16;
-// Execs looked at for the re-runs of a ruin.
+// Execs visited to find the re-runs of a ruin.
 constexpr int kRuinSpan = 200;
-// Changes since the best list after which that list is written down.
+// Changes since the best list after which that list is stored.
 constexpr size_t kMostLogged = size_t{1} << 20;
-// The price of one base peak of bytes above the budget, in base times, at the
-// beginning and from 70 % of the run on. The first is about what bytes are
-// worth, so that the search walks through lists that do not fit.
+// The price of one base peak of bytes above the budget, in base times: at the
+// beginning, and from 70 % of the run on. The first is about the value of
+// memory, so that the search also passes through lists that do not fit.
 constexpr double kFirstPrice = 2.5;
 constexpr double kLastPrice = 20;
 
@@ -62,7 +62,8 @@ class Annealing {
     while (spent < options_.ticks && !effort_.Over()) {
       Step(Temperature(spent));
       ++steps;
-      // At least one tick each, so that a step without a change ends too.
+      // At least one tick each, so that steps without a change also end the
+      // loop.
       const int64_t ticks = list_.ticks() - before + 4;
       before = list_.ticks();
       spent += ticks;
@@ -92,13 +93,14 @@ class Annealing {
                          static_cast<double>(list_.time_ns()) + 1;
     return score < 4e18 ? static_cast<int64_t>(score) : Score::kWorst / 2;
   }
-  // Smaller is better: what fits by time, what does not by peak.
+  // Smaller is better: lists that fit are ranked by time, others by peak.
   int64_t WorthNow() const {
     if (last_peak_ <= options_.budget_bytes) return list_.time_ns();
     return Score::kWorst / 2 + last_peak_ / 2;
   }
 
-  // Geometric: the exponent falls linearly in ticks; 8 steps per power of two.
+  // Geometric: the exponent falls linearly in ticks, with 8 steps per power of
+  // two.
   int64_t Temperature(int64_t spent) const {
     const int64_t steps = 8 * (options_.cold - options_.hot);
     const int64_t step = std::min<int64_t>(
@@ -121,7 +123,7 @@ class Annealing {
     price_step_ = step;
     double factor = kFirstPrice;
     const double ratio = kLastPrice / kFirstPrice;
-    // Powers by multiplication: the same bits on every machine.
+    // Powers by multiplication, which gives the same bits on every machine.
     static constexpr int kRise = 45;
     const double root = 1.0473;  // ratio^(1/45)
     for (int i = 0; i < std::min<int64_t>(step, kRise); ++i) factor *= root;
@@ -143,7 +145,7 @@ class Annealing {
     list_.Commit();
   }
 
-  // The log since the best list is long: keep that list itself.
+  // The log since the best list has become long: store that list itself.
   void WriteDownBest() {
     const std::vector<OpId> now = list_.Execs();
     if (best_execs_.empty()) {
@@ -182,7 +184,7 @@ class Annealing {
     if (WorthNow() < best_) TakeAsBest();
   }
 
-  // False: what was begun cannot be finished.
+  // Returns false if a change that was begun cannot be completed.
   bool Propose() {
     const int kind = random_.Below(100);
     const std::vector<Node>& reruns = list_.reruns();
@@ -202,7 +204,7 @@ class Annealing {
     return DropAt(random_.Below(problem_.op_count + 1));
   }
 
-  // Deletes several re-runs that stand near each other.
+  // Deletes several re-runs that are close together.
   int Ruin(Node first) {
     const int count = 1 + random_.Below(6);
     doomed_near_.clear();
@@ -218,7 +220,7 @@ class Annealing {
     return count;
   }
 
-  // Drops something else wherever the list does not fit now.
+  // Discards something else wherever the list does not fit now.
   bool Eject(int drops) {
     while (drops-- > 0 && list_.PeakBytes() > options_.budget_bytes) {
       if (!DropAt(list_.PeakNode())) return false;
@@ -226,10 +228,10 @@ class Annealing {
     return true;
   }
 
-  // Re-makes a value that is alive at a node, but not touched by it, before
-  // its next reader: any one, or the cheapest per byte of three.
+  // Recomputes a value that is alive at a node but not used by it, before its
+  // next reader: a random one, or the cheapest per byte of three.
   bool DropAt(Node node) {
-    if (!list_.Has(node)) return true;  // gone with the step's first move
+    if (!list_.Has(node)) return true;  // removed by the step's first move
     int wanted = random_.Percent(50) ? 3 : 1;
     ValueId best = kNoValue;
     Node before = node;
@@ -256,7 +258,7 @@ class Annealing {
       --wanted;
     }
     if (best == kNoValue) return true;
-    // Where re-runs may not stand just before the reader: as late as they may.
+    // If re-runs may not come just before the reader: as late as allowed.
     const OpId trigger = last_trigger_[list_.LeadsTo(before)];
     if (trigger != list_.LeadsTo(before)) {
       if (trigger == kNoOp || !list_.IsBefore(node, trigger)) return true;
@@ -265,7 +267,7 @@ class Annealing {
     return Remake(best, before);
   }
 
-  // Puts in the maker of a value before a node, and what that needs.
+  // Inserts the maker of a value before a node, and what that needs.
   bool Remake(ValueId v, Node next) {
     const OpId op = problem_.versions.maker[v];
     if (++inserted_ > most_inserted_ || problem_.rules.may_remake[v] == 0 ||
@@ -274,7 +276,7 @@ class Annealing {
     }
     const Node node = list_.InsertBefore(next, op);
     for (const ValueId u : problem_.versions.Need(op)) {
-      // It may have gone with what was put in for another input.
+      // It may have been removed by what was inserted for another input.
       if (!list_.Has(node) || list_.OpOf(node) != op) return false;
       const StorageId s = problem_.versions.storage[u];
       const std::vector<Event>& events = list_.Events(s);
@@ -301,8 +303,8 @@ class Annealing {
     return true;
   }
 
-  // An older version made again destroys the newer one: who reads that later
-  // needs it made again in turn.
+  // Recomputing an older version destroys the newer one, so ops that read the
+  // newer one later need it recomputed, too.
   bool RemakeNewer(Node node) {
     const Versions& versions = problem_.versions;
     for (const ValueId v : versions.Make(list_.OpOf(node))) {
@@ -323,7 +325,7 @@ class Annealing {
     return true;
   }
 
-  // The next re-run of the same op: its readers may as well take from `node`.
+  // Deletes the next re-run of the same op: its readers can use `node` instead.
   // A step that does so throughout moves a whole burst forward.
   void DeleteNextAfter(Node node) {
     constexpr size_t kFar = 4;
@@ -338,7 +340,7 @@ class Annealing {
     }
   }
 
-  // A re-run whose readers are now served by `node` was for nothing.
+  // Deletes a re-run all of whose readers are now served by `node`.
   void DeleteUnreadBefore(Node node) {
     for (const StorageId s : problem_.Writes(list_.OpOf(node))) {
       const int32_t at = list_.FirstEventFrom(s, node);
@@ -351,13 +353,13 @@ class Annealing {
     }
   }
 
-  // Takes a re-run out, and those that were there for it alone.
+  // Removes a re-run and those that only fed it.
   void Delete(Node rerun) {
     doomed_.assign(1, rerun);
     while (!doomed_.empty()) {
       const Node node = doomed_.back();
       doomed_.pop_back();
-      // One may have gone with another.
+      // It may have been removed together with another one.
       if (!list_.Has(node) || (node != rerun && !list_.IsUnread(node))) {
         continue;
       }
@@ -405,8 +407,8 @@ class Annealing {
   Random random_;
   ExecList list_;
 
-  std::vector<StorageId> storages_;  // that may be made again
-  std::vector<OpId> last_trigger_;   // by op: the last one up to it
+  std::vector<StorageId> storages_;  // that may be recomputed
+  std::vector<OpId> last_trigger_;   // by op: the last trigger up to it
   Node peak_ = 0;
   int inserted_ = 0;  // by the current step
   int most_inserted_ = kMostInserted;
@@ -416,7 +418,7 @@ class Annealing {
   int64_t current_ = Score::kWorst;
   int64_t best_ = Score::kWorst;
   int64_t best_peak_ = Score::kWorst;
-  std::vector<OpId> best_execs_;  // empty: the list at the log's beginning
+  std::vector<OpId> best_execs_;  // empty: the list at the beginning of the log
   double price_ = 0;              // per byte
   int64_t price_step_ = -1;
 };

@@ -69,8 +69,8 @@ StatusOr<Plan> PlanFrom(const Problem& problem, int64_t budget_bytes,
       if (present[s] == 0) ++lives[s];
       present[s] = 1;
     }
-    // A second life that somebody reads: recomputed. One that nobody reads is
-    // a by-product of its op.
+    // A second life that is read means recomputed; one that is not read is a
+    // by-product of its op.
     for (const StorageId s : graph.ops[o].reads) {
       if (lives[s] > 1) plan.decisions[s] = Decision::kRecompute;
     }

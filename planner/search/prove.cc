@@ -6,12 +6,12 @@
 namespace reprise::planner {
 namespace {
 
-// Smaller steps can afford windows that prove no more: exact windows and runs
-// of windows begin from them.
+// Smaller steps can afford windows that prove nothing more: exact windows and
+// runs of windows start from them.
 constexpr int kManyOps = 1500;
 
-// In large steps a window is worth its flows where it may raise the bound by
-// this part of the base time, a tenth of the gap that plans aim at.
+// In large steps, a window is worth its flows if it may raise the bound by this
+// fraction of the base time: a tenth of the target gap.
 constexpr int64_t kLeastRise = 10'000;
 
 }  // namespace
@@ -42,8 +42,8 @@ void CertifyBase(const Problem& problem, int64_t budget_bytes, int64_t ticks,
 
 Infeasible ProveMore(const Problem& problem, Infeasible infeasible,
                      int64_t ticks, Effort& effort) {
-  // What rules out one budget more bytes than it has often rules out the next
-  // one as well: ask again at the smallest that is left.
+  // What rules out a budget often rules out the next larger one as well, so
+  // repeat with the smallest that is left.
   constexpr int kMostRounds = 8;
   const int64_t begin = effort.ticks();
   for (int round = 0; round < kMostRounds; ++round) {

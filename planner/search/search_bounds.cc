@@ -21,7 +21,7 @@ void Search::Combine(int64_t ticks) {
         if (Best() != nullptr) incumbent_ns = BestAdded();
         return peaks;
       },
-      // Another search makes the time worth more elsewhere.
+      // With another search, the time is better spent elsewhere.
       /*neighbours=*/request_.part != Part::kProve || round_ > 0);
 }
 
@@ -49,7 +49,7 @@ std::vector<OpId> Search::StartFrom(const std::vector<KeepSet>& keep_sets,
     if (!generated.valid) continue;
     archive_.Add(generated.peak_bytes, generated.time_ns, generator_.execs(),
                  solver);
-    // What windows say comes first: it is often a few moves from optimal.
+    // Starts from windows come first: they are often a few moves from optimal.
     starts_.insert(starts_.begin(), generator_.execs());
     if (std::ssize(starts_) > kMostStarts) starts_.pop_back();
     if (generated.peak_bytes <= request_.budget_bytes) return {};

@@ -10,9 +10,9 @@
 namespace reprise::planner {
 namespace {
 
-// Of the windows of the base order, whatever the size of the step.
+// For windows of the base order, regardless of the size of the step.
 constexpr int64_t kMostBaseTicks = 25'000'000;
-// In smaller ones the search over lists of execs sees all there is.
+// In smaller steps, the search over lists of execs finds everything.
 constexpr int kFewestBlockOps = 400;
 
 }  // namespace
@@ -25,8 +25,8 @@ void Search::AddStart(const Flags& flags) {
 }
 
 void Search::CertifyBaseOrder(int64_t ticks) {
-  // Whoever looks for plans begins with the highest peaks; another one looks at
-  // the rest.
+  // A search for plans starts at the highest peaks only; another one does the
+  // rest.
   const int64_t most = request_.part == Part::kImprove ? 0 : kMostBaseTicks;
   CertifyBase(problem_, request_.budget_bytes, std::min(ticks, most),
               certificate_, effort_);
@@ -68,7 +68,7 @@ void Search::Construct(int64_t ticks) {
     }
     AddStart(flags);
   }
-  // What fits in less fits too, and is sometimes better.
+  // What fits in less also fits here, and is sometimes better.
   for (const int percent : {90, 80, 70}) {
     if (Done() || Best() == nullptr) break;
     const int64_t before = BestAdded();

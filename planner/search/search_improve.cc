@@ -9,7 +9,7 @@ namespace reprise::planner {
 namespace {
 
 constexpr int kMostTwiceOps = 128;
-// First temperature of a search from what windows say, as kHot.
+// First temperature of a search from keep-sets of windows; compare kHot.
 constexpr int kCool = 12;
 
 }  // namespace
@@ -35,13 +35,13 @@ void Search::Anneal(int64_t ticks) {
 }
 
 void Search::AnnealFirst(int64_t ticks) {
-  // Whoever proves needs a plan like this one, and may have it from another.
+  // A search that proves needs such a plan, but may get it from another search.
   if (request_.part == Part::kProve && !HasNone() &&
       Best()->solver == LocalSearchOptions{}.name) {
     return;
   }
-  // Of the smallest steps two short ones find more than one. Side by side two
-  // shorter ones find enough for a cutoff, and sooner.
+  // For the smallest steps, two short annealings find more than one. In
+  // parallel, two shorter ones find a good enough cutoff, and sooner.
   const bool twice = problem_.op_count <= kMostTwiceOps;
   const size_t runs = twice || IsShared() ? 2 : 1;
   if (IsShared() && !twice) ticks /= 2;
@@ -58,10 +58,10 @@ void Search::AnnealFirst(int64_t ticks) {
 }
 
 void Search::AnnealStarts(int64_t ticks) {
-  // Asked again it draws other numbers.
+  // A later call uses other random numbers.
   const auto runs = static_cast<uint64_t>(log_.Runs("near-windows"));
   const uint64_t seed = request_.seed + 1 + 64 * runs;
-  // The latest comes first: most of the effort is for that one.
+  // The latest start comes first and gets most of the effort.
   constexpr int kHots[] = {kCool, kCool + 2, kCool + 1};
   constexpr size_t kOfLatest = std::size(kHots);
   AnnealEach(

@@ -14,32 +14,32 @@
 namespace reprise::planner {
 namespace {
 
-// More effort where the first schedule was hard to find.
+// More effort if the first schedule was hard to find.
 constexpr int64_t kTightScales = 2;
-// Larger steps end with the effort that they begin with.
+// Larger steps get no effort beyond the initial one.
 constexpr int kMostFarOps = 10'000;
-// In larger steps the last hundredths of a percent cost too much.
+// In larger steps, the last hundredths of a percent cost too much.
 constexpr int kMostSmallOps = 1500;
-// The optimum of some windows is a place to start from where it is below the
-// best plan's added time by at most this part of it.
+// The optimum of some windows is worth starting from if it is below the best
+// plan's added time by at most this part of it.
 constexpr int64_t kNearPart = 8;
 
 }  // namespace
 
 // ---- The list: name, share in 1/64, when, what ----
 
-// Once, with what the request allows.
+// Run once, with the ticks of the request.
 const Search::Pass Search::kFirst[] = {
     {"base-windows", 8, &Search::IsOpen, &Search::CertifyBaseOrder},
     {"by-name", 0, nullptr, &Search::AddStrategies, Part::kImprove},
     {"min-cut", 4, &Search::IsOpen, &Search::Construct},
     {"blocks", 16, &Search::IsOpen, &Search::ConstructBlocks},
-    // Of graphs without versions a schedule found from its end comes at once
-    // or late.
+    // For graphs without versions, a schedule from the end is found at once or
+    // late.
     {"unwind", 1, &Search::HasNonePlain, &Search::UnwindFromMarks},
     {"looking-back", 4, &Search::HasNone, &Search::LookBack, Part::kProve},
-    // Of graphs with versions the main search finds tighter schedules than of
-    // others, sooner.
+    // For graphs with versions, the main search finds tighter schedules, and
+    // sooner, than for others.
     {"any", 4, &Search::HasNoneWithVersions, &Search::FindAny, Part::kImprove},
     {"unwind", 48, &Search::HasNone, &Search::UnwindFromMarks, Part::kImprove},
     {"any", 4, &Search::HasNonePlain, &Search::FindAny, Part::kImprove},
@@ -55,7 +55,7 @@ const Search::Pass Search::kFirst[] = {
     {"next-use", 16, &Search::IsTightAndSmall, &Search::Squeeze},
 };
 
-// In each round, with the ticks of that round.
+// Run in each round, with the ticks of that round.
 const Search::Pass Search::kRound[] = {
     {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
@@ -66,13 +66,14 @@ const Search::Pass Search::kRound[] = {
     {"many-windows", 32, &Search::IsOddRound, &Search::Combine, Part::kProve},
 };
 
-// Where the search ended far from its bound: a schedule found another way now
-// and then is a better start.
+// Run if the search ended far from its bound: a schedule found another way is
+// sometimes a better start.
 const Search::Pass Search::kFar[] = {
     {"unwind", 32, &Search::IsLoose, &Search::UnwindFromMarks},
 };
 
-// The target gap is reached; a little more often closes it.
+// Run when the target gap is reached: a little more effort often closes the
+// gap.
 const Search::Pass Search::kLast[] = {
     {"exact-windows", 4, &Search::IsAlmostDone, &Search::Sharpen},
     {"many-windows", 4, &Search::IsAlmostDone, &Search::Combine},
@@ -150,8 +151,8 @@ bool Search::IsAlmostDone() const {
   return !HasNone() && !Proven() && problem_.op_count <= kMostSmallOps;
 }
 
-// Where CBC solves several windows, single ones solved exactly raise a bound a
-// little at last and no more (bench/results).
+// If CBC solves several windows, exact single windows raise a bound only
+// slightly and at the end (bench/results).
 bool Search::IsOpenAlone() const { return IsOpen() && !MipAvailable(); }
 
 bool Search::IsOddRoundAlone() const { return IsOddRound() && !MipAvailable(); }
@@ -194,7 +195,7 @@ void Search::Improve() {
   for (round_ = 0;; ++round_) {
     if (request_.until_stopped) effort_.AllowAtLeast(5 * ticks + 5 * scale_);
     if (Done() || certificate_.impossible()) return;
-    effort_.Spend(1000);  // a round without a single candidate ends too
+    effort_.Spend(1000);  // so that a round without candidates ends
     log_.Add("rounds", Now());
     RunAll(kRound, ticks);
     if (round_ % 2 == 1) ticks = ticks * 3 / 2;
@@ -233,7 +234,8 @@ Solution Search::Run() {
     Improve();
   }
   if (Best() == nullptr && request_.max_ticks == 0) {
-    // Nobody limited the effort: a plan late is worth more than none.
+    // The effort was not limited by the request: a late plan is better than
+    // none.
     effort_.AllowAtLeast(kTightScales * scale_);
     Improve();
   }
@@ -275,7 +277,7 @@ Solution Solve(const Problem& problem, const Request& request, Known& known,
     return Search(problem, request, known, effort).Run();
   }
   // Any schedule under the same rules: its bound holds for the executor, and
-  // its plans are where the executor's own begin.
+  // its plans are where the executor's own search starts.
   Known any(problem);
   const int64_t half = effort.most_ticks() / 2;
   Effort first(half, effort.should_stop());
@@ -284,7 +286,7 @@ Solution Solve(const Problem& problem, const Request& request, Known& known,
   if (!solution.impossible) {
     SearchRegions(problem, request.budget_bytes, solution.added_ns, request,
                   any.archive, known.generator, known.archive, effort);
-    // The schedules found before are not what the executor runs.
+    // The executor cannot run the schedules found before.
     for (PassLine& line : solution.passes) {
       line.first_added_ns = -1;
       line.plan_gain_ns = 0;

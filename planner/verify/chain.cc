@@ -14,13 +14,13 @@ constexpr size_t kMostSets = 25'000;
 
 using Present = std::set<Value>;  // without values of 0 bytes
 
-// What was present when m began, if its exec was the last to make something of
-// `now`; false where two versions of a storage would have been.
+// Computes what was present when m began, if its exec was the last to make
+// something in `now`. Returns false if a storage would have had two versions.
 bool Undo(const Facts& facts, OpId m, const Present& now, Present& before,
           int64_t& bytes) {
   before = now;
   for (const Value v : facts.makes[m]) before.erase(v);
-  // While m ran, all of `before` was present, and what m reads and makes.
+  // While m ran, all of `before` was present, plus what m reads and makes.
   std::set<StorageId> storages;
   for (const Value v : before) storages.insert(facts.storage[v]);
   const auto excludes = [&](Value v) {

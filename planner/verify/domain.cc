@@ -77,7 +77,7 @@ void Domain::Propagate() {
 }
 
 void Domain::Look(int32_t row) {
-  // By how much the row can exceed what it must reach.
+  // How much the row can exceed its lower bound.
   __int128 spare = -static_cast<__int128>(program_.Least(row));
   for (const Program::Entry& entry : program_.Row(row)) {
     const bool one =

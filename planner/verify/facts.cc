@@ -14,7 +14,7 @@ using planner::OpKind;
 using planner::Phase;
 using planner::StepGraph;
 
-// All bytes and all times together stay below this, so that sums fit.
+// Limit for all bytes and for all times together, so that sums fit.
 constexpr __int128 kMostSum = __int128{1} << 62;
 
 bool KindMayRerun(OpKind kind, const Executor& executor) {
@@ -73,7 +73,7 @@ StatusOr<Facts> ReadFacts(const StepGraph& graph, const Executor& executor) {
     return s >= 0 && static_cast<size_t>(s) < storages;
   };
 
-  // How many versions each storage has: one, and one per mutation.
+  // The number of versions of each storage: one, plus one per mutation.
   std::vector<int32_t> versions(storages, 1);
   for (const Op& op : graph.ops) {
     for (const StorageId s : op.mutates) {
@@ -90,7 +90,7 @@ StatusOr<Facts> ReadFacts(const StepGraph& graph, const Executor& executor) {
   facts.value_count = facts.first_value.back();
   facts.maker.assign(facts.value_count, planner::kNoOp);
 
-  // Base order, once: the latest version of each storage so far.
+  // One walk in base order: the latest version of each storage so far.
   std::vector<Value> latest(storages, -1);
   std::vector<OpId> seen(storages, planner::kNoOp);
   std::vector<std::vector<int32_t>> uses(facts.value_count);
@@ -128,7 +128,8 @@ StatusOr<Facts> ReadFacts(const StepGraph& graph, const Executor& executor) {
     facts.may_rerun.push_back(again);
     facts.may_trigger.push_back(!executor.recompute_in_backward_only ||
                                 op.phase == Phase::kBackward);
-    // Limits as in planner/model/rules.h: a sum of two such numbers fits.
+    // Within the limits, a sum of two such numbers fits
+    // (planner/model/rules.h).
     const __int128 launch_ns =
         static_cast<__int128>(std::max<int64_t>(0, executor.ns_per_op)) *
         op.launches;

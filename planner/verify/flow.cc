@@ -29,7 +29,7 @@ void Flow::Index() {
   }
 }
 
-// How many arcs with room each node is away from the sink.
+// Computes how many arcs with remaining capacity each node is from the sink.
 bool Flow::FindLevels(int source, int sink) {
   level_.assign(nodes_, -1);
   queue_.clear();
@@ -57,8 +57,8 @@ bool Flow::Send(int source, int sink) {
     if (node == sink) {
       Wide least = kInfinite;
       for (const int32_t end : path) least = std::min(least, Left(end));
-      // Capacities of kInfinite never run out: half of one is left after all
-      // finite flows.
+      // Arcs of kInfinite never run out: after all finite flows, half of the
+      // capacity remains.
       if (least > kInfinite / 2) return true;
       size_t cut = path.size();
       for (size_t i = path.size(); i-- > 0;) {
@@ -81,7 +81,7 @@ bool Flow::Send(int source, int sink) {
       continue;
     }
     if (node == source) return false;
-    level_[node] = -1;  // nothing more gets through
+    level_[node] = -1;  // nothing more passes through it
     node = Head(path.back() ^ 1);
     path.pop_back();
   }

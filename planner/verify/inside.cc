@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows (inside): what is in memory between two windows.
+// The (inside) rows: memory between two windows.
 #include "planner/verify/program.h"
 
 namespace reprise::verify {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bound of a vector of multipliers: 128-bit integers, every operation
-// checked.
+// The bound that a vector of multipliers proves: 128-bit integers, with every
+// operation checked.
 #include "planner/verify/program.h"
 
 namespace reprise::verify {
@@ -62,7 +62,7 @@ StatusOr<int64_t> Program::AddedNs(const Node& leaf,
   ASSIGN_OR_RETURN(const Wide proven, LeastOf(sums, low, high));
   if (proven <= 0) return 0;
   if (leaf.impossible) return kNothing;
-  // Times are whole, so what is proven is rounded up.
+  // Times are integers, so what is proven is rounded up.
   const Wide added = ((proven - 1) >> sums.unit) + 1;
   return added >= kNothing ? kNothing : static_cast<int64_t>(added);
 }
@@ -72,8 +72,9 @@ StatusOr<std::vector<Program::Fixed>> Program::Narrow(
     std::span<const uint8_t> high) const {
   ASSIGN_OR_RETURN(const Reduced sums, Reduce(node));
   ASSIGN_OR_RETURN(const Wide proven, LeastOf(sums, low, high));
-  // What is missing: a column whose other value costs more than that does not
-  // have it. Times are whole: above claimed - 1 is at least claimed.
+  // The amount missing to the claim: a column whose other value costs more than
+  // that cannot have it. Times are integers: above claimed - 1 is at least
+  // claimed.
   Wide missing = -proven;
   if (!node.impossible) {
     Wide claimed = 0;

@@ -18,8 +18,7 @@ StatusOr<Program> Program::Build(const Facts& facts, int64_t budget_bytes,
     Segment& segment = program.windows_[k];
     segment.at = at[k];
     segment.next = k + 1 < at.size() ? at[k + 1] : facts.op_count;
-    // A re-run of the segment comes before a first run of (at, next], or
-    // before the end.
+    // A re-run in the segment precedes a first run of (at, next], or the end.
     for (OpId o = segment.at + 1; o <= segment.next; ++o) {
       segment.may_rerun = segment.may_rerun || facts.may_trigger[o] != 0;
     }
@@ -31,7 +30,7 @@ StatusOr<Program> Program::Build(const Facts& facts, int64_t budget_bytes,
     program.FindSure(segment);
     if (segment.room < 0) program.impossible_ = true;
   }
-  // From the last: what a window carries, the one before has a column for.
+  // From the last, because each window needs columns for what the next carries.
   for (size_t k = at.size(); k-- > 0;) program.AddColumns(static_cast<int>(k));
   for (size_t k = 0; k < at.size(); ++k) program.AddRows(static_cast<int>(k));
   program.AddRunRows();
@@ -99,8 +98,9 @@ void Program::AddColumns(int k) {
     const auto uses = facts.uses[v];
     if (!uses.empty() && uses.back() >= segment.at) add(v);
   }
-  // Values whose makers may have to run again although they are surely present
-  // while `at` runs: with memory inside segments they may go and come back.
+  // Values whose makers may have to run again although they are present while
+  // `at` runs: with memory inside segments, they may be discarded and
+  // recomputed.
   std::vector<Value> also;
   if (next != nullptr) {
     for (const Value v : next->values) add(v);
@@ -120,7 +120,8 @@ void Program::AddColumns(int k) {
       if (maker < segment.at && segment.sure[v] != 0) also.push_back(v);
     }
   }
-  // `values` grows on the way: what a maker reads may have to be made too.
+  // `values` grows during this loop: what a maker reads may have to be made
+  // too.
   const auto add_maker = [&](Value v) {
     const OpId maker = facts.maker[v];
     if (facts.may_remake[v] == 0 || segment.later[maker] >= 0) return;
@@ -145,7 +146,7 @@ int32_t Program::Kept(const Segment& segment, Value v) const {
 int32_t Program::Remade(const Segment& segment, bool later, Value v) const {
   if (facts_->may_remake[v] == 0) return kZero;
   const OpId maker = facts_->maker[v];
-  // Later ones may be possible where this segment allows none.
+  // Later segments may allow re-runs even if this one does not.
   const bool last = segment.next == facts_->op_count;
   if (!segment.may_rerun && (!later || last)) return kZero;
   const int32_t column = later ? segment.later[maker] : segment.again[maker];

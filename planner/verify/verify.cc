@@ -14,9 +14,9 @@ namespace reprise::verify {
 namespace {
 
 // Walks a tree in preorder: `branch` fixes what an inner node names (-1: frees
-// it again), `narrow` what a narrowing one proves, `leaf` checks a leaf under
-// what is fixed then. Every inner node has both of its children, so the leaves
-// cover all there is.
+// it again), `narrow` what a narrowing node proves, and `leaf` checks a leaf
+// under the current fixes. Every inner node has both children, so the leaves
+// cover all cases.
 Status WalkTree(const std::vector<Node>& tree,
                 const std::function<Status(int32_t, int)>& branch,
                 const std::function<Status(const Node&)>& narrow,
@@ -92,7 +92,8 @@ Status CheckWindow(const Facts& facts, const Certificate& claim) {
 }
 
 Status CheckProgram(const Facts& facts, const Certificate& claim) {
-  // What nothing fits in: one byte less than the claim.
+  // For a refusal, the budget in which nothing fits: one byte less than the
+  // claim.
   const int64_t budget =
       claim.refuses ? claim.least_bytes - 1 : claim.budget_bytes;
   ASSIGN_OR_RETURN(
@@ -100,7 +101,7 @@ Status CheckProgram(const Facts& facts, const Certificate& claim) {
       Program::Build(facts, budget, claim.at, claim.inside, claim.inside_rows));
   const int64_t claimed = claim.refuses ? Program::kNothing : claim.added_ns;
   Domain domain(program);
-  std::vector<size_t> before;  // what was fixed at each inner node of the path
+  std::vector<size_t> before;  // fixes at each inner node of the path
   return WalkTree(
       claim.tree,
       [&](int32_t column, int value) {

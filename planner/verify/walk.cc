@@ -12,7 +12,7 @@ namespace {
 constexpr Value kAbsent = -1;
 
 struct Held {
-  Value value = kAbsent;  // which version is present
+  Value value = kAbsent;  // the version that is present
   int32_t lives = 0;      // begun so far
 };
 
@@ -22,8 +22,8 @@ StatusOr<Walked> Walk(const Facts& facts, Entries schedule) {
   const planner::StepGraph& graph = *facts.graph;
   std::vector<Held> held(graph.storages.size());
   std::vector<int32_t> runs(facts.op_count, 0);
-  // Generator states of ops that run more than once stay from the first to the
-  // last of their runs.
+  // Generator states of ops that run more than once are stored from the first
+  // to the last of their runs.
   std::vector<int64_t> last(facts.op_count, -1);
   for (size_t i = 0; i < schedule.size(); ++i) {
     const int64_t entry = schedule[i];
@@ -36,7 +36,7 @@ StatusOr<Walked> Walk(const Facts& facts, Entries schedule) {
 
   Walked walked{.peak_bytes = graph.static_bytes};
   __int128 present = graph.static_bytes, time = 0;
-  OpId next = 0;  // of base order
+  OpId next = 0;  // in base order
   for (size_t i = 0; i < schedule.size(); ++i) {
     const auto wrong = [&](const auto&... what) {
       return InvalidArgument(StrCat("schedule[", i, "]: ", what...));

@@ -28,8 +28,8 @@ void Window::FindSurelyPresent() {
     for (const OpId use : facts_.uses[v]) {
       if (use < at_) continue;
       wanted_[v] = 1;
-      // t reads it, or it is read before a re-run may happen, or nothing may
-      // make it again.
+      // t reads it, or it is read before re-runs are possible, or it may not be
+      // recomputed.
       if (use == at_ || use < trigger || facts_.may_remake[v] == 0) {
         sure_[v] = 1;
       }
@@ -54,8 +54,8 @@ void Window::FindSurelyPresent() {
 }
 
 void Window::Build() {
-  // Values in the network, and an own maker for those that may not be made
-  // again although their op may run again.
+  // Values in the network, and a separate maker for those that may not be
+  // recomputed although their op may run again.
   std::vector<Value> values;
   std::vector<int32_t> maker_node(facts_.op_count, -1);
   std::vector<OpId> makers;
@@ -139,7 +139,7 @@ StatusOr<int64_t> Window::AddedNs(const Node& leaf, int64_t budget_bytes) {
   const Wide flow = flow_.Solve(kSource, kSink);
   const int64_t taken = RoomTaken();
   if (flow >= Flow::kInfinite || taken > budget_bytes) return kNothing;
-  // Times are whole, so what is proven is rounded up.
+  // Times are integers, so what is proven is rounded up.
   const Wide priced = flow - Wide{budget_bytes - taken} * leaf.price;
   if (priced <= 0) return 0;
   const Wide added = (priced + (Wide{1} << shift) - 1) >> shift;
