@@ -5,7 +5,6 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -79,18 +78,17 @@ class NewFile {
 
 class BackupCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override {
-    CLI::App* sub = app.add_subcommand(
-        "backup", "Copy the server's database into a new file");
-    sub->add_option("FILE", path_, "A file that does not exist yet")
-        ->required();
-    sub->footer(
+  void Define(CommandLine& line) override {
+    Verb& verb =
+        line.AddVerb("backup", "Copy the server's database into a new file");
+    verb.Add("FILE", path_, "A file that does not exist yet",
+             {.required = true});
+    verb.Footer(
         "The server keeps running. To restore the copy: stop the server, put "
         "the "
         "file into its\ndata folder as reprise.db, remove reprise.db-wal and "
         "reprise.db-shm, start it.\n\nExample:\n  reprise backup "
         "reprise-monday.db");
-    return sub;
   }
 
   int Run(const Globals& globals, Console& console) override {

@@ -4,12 +4,12 @@
 // its own; main.cc collects them.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "clients/cli/console.h"
+#include "clients/cli/options.h"
 
 namespace reprise::cli {
 
@@ -19,7 +19,7 @@ class Command {
 
   // Adds the subcommand with its options, help and example. Called once; the
   // options write into members of this object.
-  virtual CLI::App* Define(CLI::App& app) = 0;
+  virtual void Define(CommandLine& line) = 0;
 
   // Returns the exit code.
   virtual int Run(const Globals& globals, Console& console) = 0;
@@ -27,8 +27,8 @@ class Command {
 
 std::unique_ptr<Command> MakePlanCommand();
 std::unique_ptr<Command> MakeSweepCommand();
-// `job` is what follows "--". CLI11 does not see it, so a flag of the job
-// cannot be mistaken for one of ours.
+// `job` is what follows "--". It is never parsed, so a flag of the job cannot
+// be mistaken for one of ours.
 std::unique_ptr<Command> MakeRunCommand(std::vector<std::string> job);
 std::unique_ptr<Command> MakeShowCommand();
 std::unique_ptr<Command> MakeServeCommand();

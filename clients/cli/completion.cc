@@ -8,117 +8,225 @@
 namespace reprise::cli {
 namespace {
 
-struct Verb {
-  std::string name;
-  std::string description;
-  std::vector<std::string> options;  // "--budget"
-};
+std::string Join(const std::vector<std::string>& words,
+                 const std::string& between = " ") {
+  std::string text;
+  for (const std::string& word : words) {
+    text += StrCat(text.empty() ? "" : between, word);
+  }
+  return text;
+}
 
-std::vector<std::string> LongOptions(const CLI::App& app) {
+// Returns the options of a verb, then those of all verbs.
+std::vector<OptionFacts> AllOptions(const CommandLine& line, const Verb& verb) {
+  std::vector<OptionFacts> all = verb.options();
+  const std::vector<OptionFacts>& more = line.everywhere().options();
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// Returns the long names of options; `--help` once.
+std::vector<std::string> LongNames(const std::vector<OptionFacts>& options) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      names.push_back("--" + name);
+  for (const OptionFacts& option : options) {
+    for (const std::string& name : option.names) {
+      if (name.rfind("--", 0) == 0) names.push_back(name);
     }
   }
   return names;
 }
 
-std::vector<Verb> Verbs(const CLI::App& app) {
-  std::vector<Verb> verbs;
-  const std::vector<std::string> everywhere = LongOptions(app);
-  for (const CLI::App* sub : app.get_subcommands({})) {
-    Verb verb{.name = sub->get_name(),
-              .description = sub->get_description(),
-              .options = LongOptions(*sub)};
-    verb.options.insert(verb.options.end(), everywhere.begin(),
-                        everywhere.end());
-    verbs.push_back(std::move(verb));
+std::vector<std::string> Values(const OptionFacts& option) {
+  return option.rule.one_of.empty() ? option.rule.offers : option.rule.one_of;
+}
+
+// Returns the first argument of a verb that is no option; null: it has none.
+const OptionFacts* Argument(const Verb& verb) {
+  for (const OptionFacts& option : verb.options()) {
+    if (option.names.empty()) return &option;
   }
-  return verbs;
+  return nullptr;
 }
 
-std::string Join(const std::vector<std::string>& words) {
-  std::string text;
-  for (const std::string& word : words) {
-    text += StrCat(text.empty() ? "" : " ", word);
+// Returns `text` for a string in single quotes.
+std::string Quotable(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c != '\'') out += c;
   }
-  return text;
+  return out;
 }
 
-std::string Names(const std::vector<Verb>& verbs) {
-  std::vector<std::string> names;
-  for (const Verb& verb : verbs) names.push_back(verb.name);
-  return Join(names);
+// What a shell completes a value from, in its own words.
+struct Completers {
+  std::string files, runs, nothing;
+  std::string (*values)(const std::string& words);
+};
+
+std::string Completer(const OptionFacts& option, const Completers& shell) {
+  const std::vector<std::string> values = Values(option);
+  if (!values.empty()) return shell.values(Join(values));
+  switch (option.rule.completes) {
+    case Completes::kFiles:
+      return shell.files;
+    case Completes::kRuns:
+      return shell.runs;
+    case Completes::kNothing:
+      return shell.nothing;
+  }
+  return shell.nothing;
 }
 
-std::string Bash(const CLI::App& app) {
-  const std::vector<Verb> verbs = Verbs(app);
-  std::string text =
+std::string Bash(const CommandLine& line) {
+  const Completers shell = {
+      .files = "_reprise_files",
+      .runs =
+          "_reprise_words \"$(reprise --completion runs 2>/dev/null)\"; "
+          "_reprise_files",
+      .nothing = ":",
+      .values = [](const std::string& words) {
+        return StrCat("_reprise_words \"", words, "\"");
+      }};
+  std::string verbs, options, values, arguments;
+  for (const auto& verb : line.verbs()) {
+    verbs += StrCat(verbs.empty() ? "" : " ", verb->name());
+    const std::vector<OptionFacts> all = AllOptions(line, *verb);
+    options += StrCat("    ", verb->name(), ") words=\"", Join(LongNames(all)),
+                      "\" ;;\n");
+    for (const OptionFacts& option : all) {
+      if (!option.takes_value || option.names.empty()) continue;
+      std::vector<std::string> cases;
+      for (const std::string& name : option.names) {
+        cases.push_back(StrCat("\"", verb->name(), " ", name, "\""));
+      }
+      values += StrCat("      ", Join(cases, "|"), ") ",
+                       Completer(option, shell), "; return ;;\n");
+    }
+    if (const OptionFacts* argument = Argument(*verb)) {
+      arguments += StrCat("      ", verb->name(), ") ",
+                          Completer(*argument, shell), " ;;\n");
+    }
+  }
+  const std::string everywhere = Join(LongNames(line.everywhere().options()));
+  return StrCat(
       "# reprise: completion for bash.  source <(reprise --completion bash)\n"
+      "_reprise_words() { COMPREPLY+=($(compgen -W \"$1\" -- "
+      "\"$current\")); }\n"
+      "_reprise_files() { COMPREPLY+=($(compgen -f -- \"$current\")); }\n"
       "_reprise() {\n"
       "  local current=${COMP_WORDS[COMP_CWORD]} words\n"
-      "  case ${COMP_WORDS[1]} in\n";
-  for (const Verb& verb : verbs) {
-    text +=
-        StrCat("    ", verb.name, ") words=\"", Join(verb.options), "\" ;;\n");
-  }
-  text += StrCat("    *) words=\"", Names(verbs), " ", Join(LongOptions(app)),
-                 "\" ;;\n");
-  return text +
-         "  esac\n"
-         "  if [[ $COMP_CWORD -gt 1 && $current != -* ]]; then\n"
-         "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
-         "  else\n"
-         "    COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
-         "  fi\n"
-         "}\n"
-         "complete -o filenames -F _reprise reprise\n";
+      "  COMPREPLY=()\n"
+      "  case ${COMP_WORDS[1]} in\n",
+      options, "    *) words=\"", verbs, " ", everywhere,
+      "\" ;;\n"
+      "  esac\n"
+      "  if [[ $COMP_CWORD -gt 1 ]]; then\n"
+      "    case \"${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}\" in\n",
+      values,
+      "    esac\n"
+      "  fi\n"
+      "  if [[ $COMP_CWORD -gt 1 && $current != -* ]]; then\n"
+      "    case ${COMP_WORDS[1]} in\n",
+      arguments,
+      "      *) _reprise_files ;;\n"
+      "    esac\n"
+      "  else\n"
+      "    _reprise_words \"$words\"\n"
+      "  fi\n"
+      "}\n"
+      "complete -o filenames -F _reprise reprise\n");
 }
 
-std::string Zsh(const CLI::App& app) {
-  std::string text =
+std::string Zsh(const CommandLine& line) {
+  const Completers shell = {
+      .files = "_files",
+      .runs = "compadd -- $(reprise --completion runs 2>/dev/null); _files",
+      .nothing = ":",
+      .values = [](const std::string& words) {
+        return StrCat("compadd -- ", words);
+      }};
+  std::string verbs, options, values, arguments;
+  for (const auto& verb : line.verbs()) {
+    std::string description = Quotable(verb->description());
+    for (char& c : description) {
+      if (c == ':') c = ';';
+    }
+    verbs += StrCat("      '", verb->name(), ":", description, "'\n");
+    const std::vector<OptionFacts> all = AllOptions(line, *verb);
+    options += StrCat("    ", verb->name(), ") compadd -- ",
+                      Join(LongNames(all)), " ;;\n");
+    for (const OptionFacts& option : all) {
+      if (!option.takes_value || option.names.empty()) continue;
+      std::vector<std::string> cases;
+      for (const std::string& name : option.names) {
+        cases.push_back(StrCat("\"", verb->name(), " ", name, "\""));
+      }
+      values += StrCat("    ", Join(cases, "|"), ") ", Completer(option, shell),
+                       "; return ;;\n");
+    }
+    if (const OptionFacts* argument = Argument(*verb)) {
+      arguments += StrCat("      ", verb->name(), ") ",
+                          Completer(*argument, shell), " ;;\n");
+    }
+  }
+  return StrCat(
       "#compdef reprise\n"
       "# reprise: completion for zsh.  source <(reprise --completion zsh)\n"
       "_reprise() {\n"
       "  if (( CURRENT == 2 )); then\n"
-      "    local -a verbs=(\n";
-  std::string cases;
-  for (const Verb& verb : Verbs(app)) {
-    std::string description;
-    for (const char c : verb.description) {
-      description += c == ':' ? ";" : c == '\'' ? "" : std::string(1, c);
-    }
-    text += StrCat("      '", verb.name, ":", description, "'\n");
-    cases +=
-        StrCat("    ", verb.name, ") compadd -- ", Join(verb.options), " ;;\n");
-  }
-  return text +
-         "    )\n"
-         "    _describe 'command' verbs\n"
-         "    return\n"
-         "  fi\n"
-         "  if [[ $words[CURRENT] != -* ]]; then _files; return; fi\n"
-         "  case $words[2] in\n" +
-         cases +
-         "  esac\n"
-         "}\n"
-         "compdef _reprise reprise\n";
+      "    local -a verbs=(\n",
+      verbs,
+      "    )\n"
+      "    _describe 'command' verbs\n"
+      "    return\n"
+      "  fi\n"
+      "  case \"$words[2] $words[CURRENT-1]\" in\n",
+      values,
+      "  esac\n"
+      "  if [[ $words[CURRENT] != -* ]]; then\n"
+      "    case $words[2] in\n",
+      arguments,
+      "      *) _files ;;\n"
+      "    esac\n"
+      "    return\n"
+      "  fi\n"
+      "  case $words[2] in\n",
+      options,
+      "  esac\n"
+      "}\n"
+      "compdef _reprise reprise\n");
 }
 
-std::string Fish(const CLI::App& app) {
+std::string Fish(const CommandLine& line) {
+  const Completers shell = {
+      .files = " -rF",
+      .runs = " -rfa '(reprise --completion runs 2>/dev/null)'",
+      .nothing = " -x",
+      .values = [](const std::string& words) {
+        return StrCat(" -xa '", words, "'");
+      }};
   std::string text =
       "# reprise: completion for fish.  reprise --completion fish | source\n";
-  for (const Verb& verb : Verbs(app)) {
-    std::string description;
-    for (const char c : verb.description) {
-      if (c != '\'') description += c;
-    }
+  for (const auto& verb : line.verbs()) {
     text += StrCat("complete -c reprise -n __fish_use_subcommand -a ",
-                   verb.name, " -d '", description, "'\n");
-    for (const std::string& option : verb.options) {
-      text += StrCat("complete -c reprise -n '__fish_seen_subcommand_from ",
-                     verb.name, "' -l ", option.substr(2), "\n");
+                   verb->name(), " -d '", Quotable(verb->description()), "'\n");
+    const std::string seen =
+        StrCat("complete -c reprise -n '__fish_seen_subcommand_from ",
+               verb->name(), "'");
+    for (const OptionFacts& option : AllOptions(line, *verb)) {
+      if (option.names.empty()) continue;
+      for (const std::string& name : LongNames({option})) {
+        text +=
+            StrCat(seen, " -l ", name.substr(2),
+                   option.takes_value ? Completer(option, shell) : "", "\n");
+      }
+    }
+    const OptionFacts* argument = Argument(*verb);
+    if (argument == nullptr) continue;
+    if (argument->rule.completes == Completes::kRuns) {
+      text += seen + " -a '(reprise --completion runs 2>/dev/null)'\n";
+    } else if (!Values(*argument).empty()) {
+      text += StrCat(seen, " -fa '", Join(Values(*argument)), "'\n");
     }
   }
   return text;
@@ -126,11 +234,11 @@ std::string Fish(const CLI::App& app) {
 
 }  // namespace
 
-StatusOr<std::string> CompletionScript(const CLI::App& app,
+StatusOr<std::string> CompletionScript(const CommandLine& line,
                                        const std::string& shell) {
-  if (shell == "bash") return Bash(app);
-  if (shell == "zsh") return Zsh(app);
-  if (shell == "fish") return Fish(app);
+  if (shell == "bash") return Bash(line);
+  if (shell == "zsh") return Zsh(line);
+  if (shell == "fish") return Fish(line);
   return InvalidArgument(
       StrCat("--completion ", shell, ": must be bash, zsh or fish"));
 }

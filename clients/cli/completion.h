@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Shell completion scripts, generated from the commands and options that are
-// defined, so that they are always up to date.
+// defined, so that they are always up to date. They complete commands, options,
+// values of options that have a list of them, files, and run ids, which they
+// take from `reprise --completion runs`.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "base/status.h"
+#include "clients/cli/options.h"
 
 namespace reprise::cli {
 
-// INVALID_ARGUMENT for a shell other than bash, zsh and fish.
-StatusOr<std::string> CompletionScript(const CLI::App& app,
+// Returns the script for `shell`. INVALID_ARGUMENT for a shell other than bash,
+// zsh and fish.
+StatusOr<std::string> CompletionScript(const CommandLine& line,
                                        const std::string& shell);
 
 }  // namespace reprise::cli

@@ -4,7 +4,6 @@
 // line per check that says what to do.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -31,19 +30,19 @@ const char* WordOf(Health health) {
 
 class DoctorCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override {
-    CLI::App* sub = app.add_subcommand(
-        "doctor", "Say what works on this machine, and what to do");
-    sub->add_option("--python", python_,
-                    "The Python that trains (that of VIRTUAL_ENV, else the one "
-                    "that the package is installed in, else python3)");
-    sub->footer(
+  void Define(CommandLine& line) override {
+    Verb& verb = line.AddVerb("doctor",
+                              "Say what works on this machine, and what to do");
+    verb.Add("--python", python_,
+             "The Python that trains (that of VIRTUAL_ENV, else the one "
+             "that the package is installed in, else python3)",
+             {.completes = Completes::kFiles});
+    verb.Footer(
         "Sends some records and a small step graph through the daemon, or a "
         "private one, and leaves nothing behind. Exits with 1 when something "
         "is broken; what is only "
         "missing is a warning.\n\nExample:\n  reprise doctor\n"
         "  reprise doctor --python .venv/bin/python --json");
-    return sub;
   }
 
   int Run(const Globals& globals, Console& console) override {

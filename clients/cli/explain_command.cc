@@ -3,7 +3,6 @@
 // reprise explain: why a plan is as it is, or why there is none. Explains a
 // step graph with --budget (planned first), a plan file whose graph is found,
 // or a plan stored by the server.
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "base/budget.h"
@@ -27,7 +26,7 @@ namespace {
 
 class ExplainCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -44,23 +43,21 @@ class ExplainCommand : public Command {
   bool wrong_usage_ = false;
 };
 
-CLI::App* ExplainCommand::Define(CLI::App& app) {
-  CLI::App* sub = app.add_subcommand(
-      "explain", "Say why a plan is as it is, or why nothing fits");
-  sub->add_option("TARGET", target_,
-                  "A plan (file or id), or a step graph with --budget")
-      ->required();
-  sub->add_option("--budget,-b", budget_,
-                  "For a step graph: the budget to plan for, as in plan")
-      ->envname("REPRISE_BUDGET");
-  sub->add_option("--top", most_, "Lines of each table, 1 to 1000")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
-  flags_.Define(*sub, /*with_strategy=*/true);
-  sub->footer(
+void ExplainCommand::Define(CommandLine& line) {
+  Verb& verb = line.AddVerb("explain",
+                            "Say why a plan is as it is, or why nothing fits");
+  verb.Add("TARGET", target_,
+           "A plan (file or id), or a step graph with --budget",
+           {.required = true, .completes = Completes::kFiles});
+  verb.Add("--budget,-b", budget_,
+           "For a step graph: the budget to plan for, as in plan",
+           {.environment = "REPRISE_BUDGET"});
+  verb.Add("--top", most_, "Lines of each table, 1 to 1000",
+           {.shows_default = true, .range = {{1, 1000}}});
+  flags_.Define(verb, /*with_strategy=*/true);
+  verb.Footer(
       "Exits with 3 when it is proven that nothing fits.\n\n"
       "Example:\n  reprise explain resnet.graph.json --budget 0.5x");
-  return sub;
 }
 
 int ExplainCommand::Run(const Globals& globals, Console& console) {

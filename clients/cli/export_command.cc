@@ -2,7 +2,6 @@
 //
 // reprise export RUN|PLAN|GRAPH: writes a step in a format for common viewers.
 // Files are evaluated here; runs and plans come from the server.
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -38,7 +37,7 @@ using Timelines = std::vector<formats::ExportTimeline>;
 
 class ExportCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -67,29 +66,28 @@ class ExportCommand : public Command {
   std::string name_;
 };
 
-CLI::App* ExportCommand::Define(CLI::App& app) {
-  CLI::App* sub = app.add_subcommand(
+void ExportCommand::Define(CommandLine& line) {
+  Verb& verb = line.AddVerb(
       "export", "Write a step for Perfetto or PyTorch's memory viewer");
-  sub->add_option("WHAT", what_,
-                  "A run id (or its beginning, or \"latest\"), a plan id, or a "
-                  "file: step graph or plan")
-      ->required();
-  sub->add_option("--format,-f", format_,
-                  "chrome: JSON for Perfetto and chrome://tracing; "
-                  "memory-viewer: a snapshot for pytorch.org/memory_viz")
-      ->check(CLI::IsMember({"chrome", "memory-viewer"}))
-      ->capture_default_str();
-  sub->add_option("--of", of_,
-                  "Which step a snapshot shows: measured, measured-base, "
-                  "predicted or predicted-base (the first there is)")
-      ->check(CLI::IsMember(
-          {"measured", "measured-base", "predicted", "predicted-base"}));
-  sub->add_option("--out,-o", out_, "The file (named after WHAT)");
-  sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
-  sub->footer(
+  verb.Add("WHAT", what_,
+           "A run id (or its beginning, or \"latest\"), a plan id, or a "
+           "file: step graph or plan",
+           {.required = true, .completes = Completes::kRuns});
+  verb.Add("--format,-f", format_,
+           "chrome: JSON for Perfetto and chrome://tracing; "
+           "memory-viewer: a snapshot for pytorch.org/memory_viz",
+           {.shows_default = true, .one_of = {"chrome", "memory-viewer"}});
+  verb.Add(
+      "--of", of_,
+      "Which step a snapshot shows: measured, measured-base, "
+      "predicted or predicted-base (the first there is)",
+      {.one_of = {"measured", "measured-base", "predicted", "predicted-base"}});
+  verb.Add("--out,-o", out_, "The file (named after WHAT)",
+           {.completes = Completes::kFiles});
+  verb.Flag("--force,!--no-force", force_, "Replace an existing file");
+  verb.Footer(
       "Example:\n  reprise export latest --format chrome -o run.trace.json\n"
       "  reprise export resnet.plan.json --format memory-viewer");
-  return sub;
 }
 
 int ExportCommand::Run(const Globals& globals, Console& console) {

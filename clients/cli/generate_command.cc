@@ -2,7 +2,6 @@
 //
 // reprise generate KIND: writes the step graph of an invented training job, to
 // try the planner and to compare planners.
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "base/str_cat.h"
@@ -20,7 +19,7 @@ namespace {
 
 class GenerateCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -31,24 +30,26 @@ class GenerateCommand : public Command {
   bool force_ = false;
 };
 
-CLI::App* GenerateCommand::Define(CLI::App& app) {
-  CLI::App* sub = app.add_subcommand(
-      "generate", "Write the step graph of a made-up training job");
-  sub->add_option("KIND", kind_,
-                  "transformer, resnet, unet, moe, diffusion-unet or layered")
-      ->required();
-  sub->add_option("--ops", ops_,
-                  "Most ops it may have, 100 to 1000000; whole blocks are made")
-      ->capture_default_str();
-  sub->add_option("--seed", seed_,
-                  "Seed of the measurement noise and, for layered, of the ops")
-      ->capture_default_str();
-  sub->add_option("--out,-o", out_, "File for the graph (KIND-OPS.graph.json)");
-  sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
-  sub->footer(
+void GenerateCommand::Define(CommandLine& line) {
+  Verb& verb = line.AddVerb("generate",
+                            "Write the step graph of a made-up training job");
+  verb.Add("KIND", kind_,
+           "transformer, resnet, unet, moe, diffusion-unet or layered",
+           {.required = true,
+            .offers = {"transformer", "resnet", "unet", "moe", "diffusion-unet",
+                       "layered"}});
+  verb.Add("--ops", ops_,
+           "Most ops it may have, 100 to 1000000; whole blocks are made",
+           {.shows_default = true});
+  verb.Add("--seed", seed_,
+           "Seed of the measurement noise and, for layered, of the ops",
+           {.shows_default = true});
+  verb.Add("--out,-o", out_, "File for the graph (KIND-OPS.graph.json)",
+           {.completes = Completes::kFiles});
+  verb.Flag("--force,!--no-force", force_, "Replace an existing file");
+  verb.Footer(
       "With --json: the graph on stdout, and no file.\n\n"
       "Example:\n  reprise generate transformer --ops 10000");
-  return sub;
 }
 
 int GenerateCommand::Run(const Globals& globals, Console& console) {

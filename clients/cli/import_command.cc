@@ -2,7 +2,6 @@
 //
 // reprise import FILE: turns another tool's recording into a run on the server,
 // or into a step graph in a file. formats/import has the formats.
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -25,7 +24,7 @@ std::string FileName(const std::string& path) {
 
 class ImportCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -48,32 +47,32 @@ class ImportCommand : public Command {
   bool force_ = false;
 };
 
-CLI::App* ImportCommand::Define(CLI::App& app) {
-  CLI::App* sub = app.add_subcommand(
+void ImportCommand::Define(CommandLine& line) {
+  Verb& verb = line.AddVerb(
       "import",
       "Take in a memory snapshot or a profiler trace of PyTorch, or a step "
       "graph");
-  sub->add_option("FILE", path_,
-                  "A memory snapshot (torch.cuda.memory._dump_snapshot), a "
-                  "trace of torch.profiler (export_chrome_trace) or a step "
-                  "graph; .gz too")
-      ->required();
-  sub->add_option("--out,-o", out_,
-                  "Write the trace's step graph to this file and ask no "
-                  "server");
-  sub->add_option("--name", name_, "Name of the run (the file's)");
-  sub->add_option("--device", device_, "Number of the GPU whose memory is read")
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--step", step_,
-                  "Number of the ProfilerStep to read (the last complete one)")
-      ->check(CLI::NonNegativeNumber);
-  sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
-  sub->footer(
+  verb.Add("FILE", path_,
+           "A memory snapshot (torch.cuda.memory._dump_snapshot), a "
+           "trace of torch.profiler (export_chrome_trace) or a step "
+           "graph; .gz too",
+           {.required = true, .completes = Completes::kFiles});
+  verb.Add("--out,-o", out_,
+           "Write the trace's step graph to this file and ask no "
+           "server",
+           {.completes = Completes::kFiles});
+  verb.Add("--name", name_, "Name of the run (the file's)");
+  verb.Add("--device", device_, "Number of the GPU whose memory is read",
+           {.not_negative = true});
+  verb.Add("--step", step_,
+           "Number of the ProfilerStep to read (the last complete one)",
+           {.not_negative = true});
+  verb.Flag("--force,!--no-force", force_, "Replace an existing file");
+  verb.Footer(
       "The file is only read as data: nothing in it is ever run.\n\n"
       "Example:\n  reprise import snapshot.pickle\n"
       "  reprise import trace.json.gz -o step.graph.json\n"
       "  reprise plan step.graph.json --budget 0.7x");
-  return sub;
 }
 
 int ImportCommand::Run(const Globals& globals, Console& console) {

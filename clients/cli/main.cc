@@ -3,7 +3,6 @@
 // reprise: the command. Parses the arguments, finds the verb and runs it. Each
 // verb has a file of its own; docs/command.md describes what all verbs have in
 // common (streams, --json, exit codes).
-#include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "clients/cli/exit_code.h"
 #include "clients/cli/misspelt.h"
 #include "clients/cli/serve.h"
+#include "clients/cli/server_client.h"
 #include "clients/cli/store_commands.h"
 
 namespace reprise::cli {
@@ -48,16 +48,8 @@ Arguments Split(int argc, char** argv) {
   return out;
 }
 
-// Returns a message of CLI11 without its line end.
-std::string OneLine(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '.')) {
-    text.pop_back();
-  }
-  for (char& c : text) {
-    if (c == '\n') c = ' ';
-  }
-  return text;
-}
+// Run ids that completion offers: the newest ones.
+constexpr uint32_t kOfferedRuns = 50;
 
 class Main {
  public:
@@ -65,49 +57,48 @@ class Main {
   int Run();
 
  private:
-  // Returns the verb that was typed, for its help and its errors.
-  CLI::App* Typed();
-  int OnParseError(const CLI::ParseError& error, Console& console);
+  // Returns the verb that was typed, for its help and its errors; or null.
+  const Verb* Typed() const;
+  int OnWrongUsage(const std::string& why, Console& console) const;
+  int RunVerb(Console& console);
+  void PrintRuns(Console& console) const;
 
   Arguments arguments_;
   Globals globals_;
   std::string completion_;
-  CLI::App app_{
-      "Fit a training job into a memory budget with the least extra "
-      "time.",
-      "reprise"};
+  CommandLine line_{"reprise",
+                    "Fit a training job into a memory budget with the least "
+                    "extra time.",
+                    "reprise " REPRISE_VERSION};
   std::vector<std::unique_ptr<Command>> commands_;
-  std::vector<CLI::App*> verbs_;
 };
 
 Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
-  app_.set_version_flag("--version", "reprise " REPRISE_VERSION);
-  app_.add_option("--server", globals_.server,
-                  "HOST:PORT or https://HOST:PORT of the server "
-                  "(REPRISE_SERVER, else the one that "
-                  "runs here)");
-  app_.add_option("--token-file", globals_.token_file,
-                  "File of the server's token (REPRISE_TOKEN_FILE, else the "
-                  "one of the server that runs here)");
-  app_.add_option("--ca", globals_.ca,
-                  "CA of a server over https, in PEM (REPRISE_CA)");
-  app_.add_option("--cert", globals_.certificate,
-                  "Certificate of this client, for such a server that asks for "
-                  "one (REPRISE_CERT)");
-  app_.add_option("--key", globals_.key, "Key of --cert (REPRISE_KEY)");
-  app_.add_flag("--json,!--no-json", globals_.json,
-                "Print JSON instead of text");
-  app_.add_flag("--quiet,-q,!--no-quiet", globals_.quiet,
-                "No progress, no remarks, no colour");
-  app_.add_flag("--no-color", globals_.no_color, "No colour (NO_COLOR)");
-  app_.add_option("--completion", completion_,
-                  "Print the completion script for bash, zsh or fish");
-  app_.footer(
+  Verb& all = line_.everywhere();
+  all.Add("--server", globals_.server,
+          "HOST:PORT or https://HOST:PORT of the server "
+          "(REPRISE_SERVER, else the one that "
+          "runs here)");
+  all.Add("--token-file", globals_.token_file,
+          "File of the server's token (REPRISE_TOKEN_FILE, else the "
+          "one of the server that runs here)");
+  all.Add("--ca", globals_.ca,
+          "CA of a server over https, in PEM (REPRISE_CA)");
+  all.Add("--cert", globals_.certificate,
+          "Certificate of this client, for such a server that asks for "
+          "one (REPRISE_CERT)");
+  all.Add("--key", globals_.key, "Key of --cert (REPRISE_KEY)");
+  all.Flag("--json,!--no-json", globals_.json, "Print JSON instead of text");
+  all.Flag("--quiet,-q,!--no-quiet", globals_.quiet,
+           "No progress, no remarks, no colour");
+  all.Flag("--no-color", globals_.no_color, "No colour (NO_COLOR)");
+  all.Add("--completion", completion_,
+          "Print the completion script for bash, zsh or fish",
+          {.offers = {"bash", "zsh", "fish"}});
+  all.Footer(
       "Exit codes: 0 done, 1 failed, 2 usage, 3 no plan fits, 4 no server,\n"
       "5 timed out with nothing, 130 interrupted.\n\n"
       "Example:\n  reprise plan resnet.graph.json --budget 8GiB");
-  app_.require_subcommand(0, 1);
-  app_.fallthrough();  // --json may follow the verb
 
   commands_.push_back(MakePlanCommand());
   commands_.push_back(MakeSweepCommand());
@@ -125,65 +116,71 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeRmCommand());
   commands_.push_back(MakeBackupCommand());
   commands_.push_back(MakeVersionCommand());
-  for (const auto& command : commands_) {
-    verbs_.push_back(command->Define(app_));
-  }
+  for (const auto& command : commands_) command->Define(line_);
 }
 
-CLI::App* Main::Typed() {
-  for (CLI::App* verb : verbs_) {
+const Verb* Main::Typed() const {
+  for (const auto& verb : line_.verbs()) {
     for (const std::string& word : arguments_.own) {
-      if (word == verb->get_name()) return verb;
+      if (word == verb->name()) return verb.get();
     }
   }
-  return &app_;
+  return nullptr;
 }
 
-int Main::OnParseError(const CLI::ParseError& error, Console& console) {
-  if (error.get_name() == "CallForHelp") {
-    CLI::App* typed = Typed();
-    console.Raw(typed == &app_ ? app_.help() : typed->help("reprise"));
-    return kDone;
+int Main::OnWrongUsage(const std::string& why, Console& console) const {
+  const Verb* typed = Typed();
+  const std::string verb = typed == nullptr ? "" : " " + typed->name();
+  // The parser may complain of what is missing because of a misspelt flag.
+  const std::string unknown = FirstUnknown(line_, typed, arguments_.own);
+  return console.UsageError(StrCat(unknown.empty() ? why : unknown,
+                                   "; see `reprise", verb, " --help`"));
+}
+
+// Prints what completion scripts offer as a run. It prints "latest" alone if no
+// server answers, since a key press must not start one.
+void Main::PrintRuns(Console& console) const {
+  console.Line("latest");
+  const auto client = ServerClient::Connect(globals_);
+  if (!client.ok()) return;
+  const auto runs = client->ListRuns(kOfferedRuns);
+  if (!runs.ok()) return;
+  for (const v1::Run& run : runs->runs()) console.Line(run.run_id());
+}
+
+int Main::RunVerb(Console& console) {
+  if (!arguments_.job.empty() && line_.chosen()->name() != "run") {
+    return console.UsageError("`--` belongs to `reprise run`");
   }
-  if (error.get_name() == "CallForVersion") {
-    console.Line("reprise " REPRISE_VERSION);
-    return kDone;
+  for (size_t i = 0; i < commands_.size(); ++i) {
+    if (line_.verbs()[i].get() == line_.chosen()) {
+      return commands_[i]->Run(globals_, console);
+    }
   }
-  CLI::App* typed = Typed();
-  const std::string verb = typed == &app_ ? "" : " " + typed->get_name();
-  // CLI11 may report something missing because a flag is misspelt.
-  const std::string unknown = FirstUnknown(app_, *typed, arguments_.own);
-  return console.UsageError(
-      StrCat(unknown.empty() ? OneLine(error.what()) : unknown,
-             "; see `reprise", verb, " --help`"));
+  return kDone;
 }
 
 int Main::Run() {
-  // CLI11 expects the words in reverse order.
-  std::vector<std::string> reversed(arguments_.own.rbegin(),
-                                    arguments_.own.rend());
-  try {
-    app_.parse(reversed);
-  } catch (const CLI::ParseError& error) {
-    Console console(globals_);
-    return OnParseError(error, console);
-  }
+  const Parsed parsed = line_.Parse(arguments_.own);
   Console console(globals_);
   int exit_code = kDone;
-  if (!completion_.empty()) {
-    const auto script = CompletionScript(app_, completion_);
+  if (parsed.kind == Parsed::Kind::kHelp) {
+    console.Raw(line_.Help(Typed()));
+  } else if (parsed.kind == Parsed::Kind::kVersion) {
+    console.Line("reprise " REPRISE_VERSION);
+  } else if (parsed.kind == Parsed::Kind::kWrong) {
+    return OnWrongUsage(parsed.error, console);
+  } else if (completion_ == "runs") {
+    PrintRuns(console);
+  } else if (!completion_.empty()) {
+    const auto script = CompletionScript(line_, completion_);
     if (!script.ok()) return console.UsageError(script.status().message());
     console.Raw(*script);
-  } else if (app_.get_subcommands().empty()) {
-    console.Raw(app_.help());
+  } else if (parsed.kind == Parsed::Kind::kNoVerb) {
+    console.Raw(line_.Help(nullptr));
     return console.UsageError("no command; see the list above");
-  } else if (!arguments_.job.empty() && Typed()->get_name() != "run") {
-    return console.UsageError("`--` belongs to `reprise run`");
   } else {
-    for (size_t i = 0; i < verbs_.size(); ++i) {
-      if (!verbs_[i]->parsed()) continue;
-      exit_code = commands_[i]->Run(globals_, console);
-    }
+    exit_code = RunVerb(console);
   }
   if (!console.Flush()) {
     return console.Fail(kFailed,

@@ -33,16 +33,16 @@ bool LooksLikeFlag(const std::string& word) {
          std::isdigit(static_cast<unsigned char>(word[1])) == 0;
 }
 
-bool IsFlagOf(const CLI::App& app, const std::string& flag) {
-  return app.get_option_no_throw(flag) != nullptr;
-}
-
-void AddFlags(const CLI::App& app, std::vector<std::string>& to) {
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      to.push_back("--" + name);
+// Returns the long flags of a verb (null: none) and those of every verb.
+std::vector<std::string> LongFlags(const CommandLine& line, const Verb* verb) {
+  std::vector<std::string> flags;
+  for (const Verb* of : {verb, &line.everywhere()}) {
+    if (of == nullptr) continue;
+    for (std::string& name : of->OptionNames()) {
+      if (name.rfind("--", 0) == 0) flags.push_back(std::move(name));
     }
   }
+  return flags;
 }
 
 std::string Hint(std::string_view word, const std::vector<std::string>& known,
@@ -68,29 +68,24 @@ std::string Nearest(std::string_view word,
   return nearest;
 }
 
-std::string FirstUnknown(const CLI::App& app, const CLI::App& verb,
+std::string FirstUnknown(const CommandLine& line, const Verb* verb,
                          const std::vector<std::string>& words) {
-  const bool typed = &app != &verb;
+  const std::vector<std::string> flags = LongFlags(line, verb);
   for (const std::string& word : words) {
     if (LooksLikeFlag(word)) {
       const std::string flag = word.substr(0, word.find('='));
       // A word may combine several short flags, followed by a value.
-      if (flag[1] != '-' || flag == "--help" || IsFlagOf(app, flag) ||
-          IsFlagOf(verb, flag)) {
+      if (flag[1] != '-' ||
+          std::find(flags.begin(), flags.end(), flag) != flags.end()) {
         continue;
       }
-      std::vector<std::string> flags;
-      AddFlags(verb, flags);
-      if (typed) AddFlags(app, flags);
-      const std::string of = typed ? " " + verb.get_name() : "";
+      const std::string of = verb == nullptr ? "" : " " + verb->name();
       return StrCat(flag, ": `reprise", of, "` has no such flag",
                     Hint(flag, flags, ""));
     }
-    if (!typed) {
+    if (verb == nullptr) {
       std::vector<std::string> verbs;
-      for (const CLI::App* known : app.get_subcommands({})) {
-        verbs.push_back(known->get_name());
-      }
+      for (const auto& known : line.verbs()) verbs.push_back(known->name());
       return StrCat(word, ": no such command", Hint(word, verbs, "`"));
     }
   }

@@ -4,10 +4,11 @@
 #ifndef REPRISE_CLIENTS_CLI_MISSPELT_H_
 #define REPRISE_CLIENTS_CLI_MISSPELT_H_
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "clients/cli/options.h"
 
 namespace reprise::cli {
 
@@ -17,10 +18,10 @@ namespace reprise::cli {
 std::string Nearest(std::string_view word,
                     const std::vector<std::string>& known);
 
-// Returns one sentence about the first argument that is neither a verb nor a
-// flag of `verb` (of the application if there is no verb) or of `app`; empty if
-// there is none. Values of flags and file names are not checked.
-std::string FirstUnknown(const CLI::App& app, const CLI::App& verb,
+// Returns one sentence about the first word that is neither a verb nor a flag
+// of `verb` (null: none was typed) or of all verbs; empty if there is none.
+// Values of flags and file names are not checked.
+std::string FirstUnknown(const CommandLine& line, const Verb* verb,
                          const std::vector<std::string>& words);
 
 }  // namespace reprise::cli

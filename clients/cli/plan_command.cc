@@ -3,7 +3,6 @@
 // reprise plan GRAPH --budget B: makes a plan. A file is planned in this
 // process, without a server; for a graph id, the server that stores the graph
 // plans it.
-#include <CLI/CLI.hpp>
 #include <string>
 #include <utility>
 
@@ -28,7 +27,7 @@ constexpr int kShownLines = 20;
 
 class PlanCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -53,25 +52,24 @@ class PlanCommand : public Command {
   bool budget_refused_ = false;
 };
 
-CLI::App* PlanCommand::Define(CLI::App& app) {
-  CLI::App* sub = app.add_subcommand(
+void PlanCommand::Define(CommandLine& line) {
+  Verb& verb = line.AddVerb(
       "plan", "Make a plan: what to save and what to recompute in a budget");
-  sub->add_option("GRAPH", graph_, "A step graph file, or the id of a graph")
-      ->required();
-  sub->add_option("--budget,-b", budget_,
-                  "8GiB, 8GB, bytes, or 0.5x (static memory plus half of the "
-                  "dynamic memory)")
-      ->required()
-      ->envname("REPRISE_BUDGET");
-  flags_.Define(*sub, /*with_strategy=*/true);
-  sub->add_option("--out,-o", out_, "File for the plan (GRAPH.plan.json)");
-  sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
-  sub->add_flag("--explain,!--no-explain", explain_,
-                "Say why as well, as `reprise explain` does");
-  sub->footer(
+  verb.Add("GRAPH", graph_, "A step graph file, or the id of a graph",
+           {.required = true, .completes = Completes::kFiles});
+  verb.Add("--budget,-b", budget_,
+           "8GiB, 8GB, bytes, or 0.5x (static memory plus half of the "
+           "dynamic memory)",
+           {.required = true, .environment = "REPRISE_BUDGET"});
+  flags_.Define(verb, /*with_strategy=*/true);
+  verb.Add("--out,-o", out_, "File for the plan (GRAPH.plan.json)",
+           {.completes = Completes::kFiles});
+  verb.Flag("--force,!--no-force", force_, "Replace an existing file");
+  verb.Flag("--explain,!--no-explain", explain_,
+            "Say why as well, as `reprise explain` does");
+  verb.Footer(
       "Exits with 3 when it is proven that nothing fits.\n\n"
       "Example:\n  reprise plan resnet.graph.json --budget 0.5x");
-  return sub;
 }
 
 int PlanCommand::Run(const Globals& globals, Console& console) {

@@ -36,34 +36,35 @@ void PlanningOptions::Apply(v1::SweepRequest& request) const {
   request.set_threads(static_cast<uint32_t>(threads));
 }
 
-void PlanningFlags::Define(CLI::App& verb, bool with_strategy) {
-  verb.add_option("--executor", executor_,
-                  "Who will run it: free (any schedule; default for files), "
-                  "once (each op at most once more, in the backward), nested "
-                  "(regions run again), tape (PyTorch; default for ids). Keys "
-                  "refine it: free:seeded_ok=1 runs random ops again");
-  time_limit_option_ =
-      verb.add_option("--time-limit", time_limit_,
-                      "Search this long unless the gap is reached before. "
-                      "Without it: a fixed amount of work, and this at most")
-          ->capture_default_str();
+void PlanningFlags::Define(Verb& verb, bool with_strategy) {
+  verb_ = &verb;
+  verb.Add("--executor", executor_,
+           "Who will run it: free (any schedule; default for files), "
+           "once (each op at most once more, in the backward), nested "
+           "(regions run again), tape (PyTorch; default for ids). Keys "
+           "refine it: free:seeded_ok=1 runs random ops again",
+           {.offers = {"free", "once", "nested", "tape", "joint"}});
+  verb.Add("--time-limit", time_limit_,
+           "Search this long unless the gap is reached before. "
+           "Without it: a fixed amount of work, and this at most",
+           {.shows_default = true});
   if (with_strategy) {
-    verb.add_option("--strategy", strategy_,
-                    "auto, or a plan by name: memory (about sqrt(n) "
-                    "checkpoints), speed (keep convolutions and matrix "
-                    "products), collection (keep what is pinned), per-block "
-                    "(recompute each block), save-all")
-        ->capture_default_str();
+    verb.Add("--strategy", strategy_,
+             "auto, or a plan by name: memory (about sqrt(n) "
+             "checkpoints), speed (keep convolutions and matrix "
+             "products), collection (keep what is pinned), per-block "
+             "(recompute each block), save-all",
+             {.shows_default = true,
+              .offers = {"auto", "memory", "speed", "collection", "per-block",
+                         "save-all"}});
   }
-  verb.add_option("--gap", gap_,
-                  "Stop when the plan is at most this far above the bound, in "
-                  "% of the step time")
-      ->capture_default_str();
-  verb.add_option("--seed", seed_, "Seed of the search")->capture_default_str();
-  verb.add_option("--threads", threads_,
-                  "Searches side by side, with --time-limit")
-      ->check(CLI::Range(1, 256))
-      ->capture_default_str();
+  verb.Add("--gap", gap_,
+           "Stop when the plan is at most this far above the bound, in "
+           "% of the step time",
+           {.shows_default = true});
+  verb.Add("--seed", seed_, "Seed of the search", {.shows_default = true});
+  verb.Add("--threads", threads_, "Searches side by side, with --time-limit",
+           {.shows_default = true, .range = {{1, 256}}});
 }
 
 StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
@@ -81,8 +82,7 @@ StatusOr<PlanningOptions> PlanningFlags::Check(bool is_file) const {
       ExecutorCapabilities(executor_.empty() ? fallback : executor_));
   options.seed = seed_;
   options.threads = threads_;
-  options.has_time_limit =
-      time_limit_option_ != nullptr && time_limit_option_->count() > 0;
+  options.has_time_limit = verb_ != nullptr && verb_->Given("--time-limit");
   return options;
 }
 

@@ -5,12 +5,12 @@
 // the planner in this process or to the server.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <string>
 
 #include "base/status.h"
+#include "clients/cli/options.h"
 #include "planner/planner.h"
 #include "reprise/v1/planner.pb.h"
 
@@ -37,7 +37,7 @@ class PlanningFlags {
   explicit PlanningFlags(const char* time_limit) : time_limit_(time_limit) {}
 
   // Adds the flags to a verb; `sweep` has no strategy.
-  void Define(CLI::App& verb, bool with_strategy);
+  void Define(Verb& verb, bool with_strategy);
 
   // Checks the flags. INVALID_ARGUMENT names the flag. Unless the flag says
   // otherwise, a file is planned for `free` and a stored graph for `tape`.
@@ -48,7 +48,7 @@ class PlanningFlags {
  private:
   std::string executor_;
   std::string time_limit_;
-  CLI::Option* time_limit_option_ = nullptr;
+  const Verb* verb_ = nullptr;
   std::string gap_ = "0.1%";
   std::string strategy_ = "auto";
   uint64_t seed_ = 1;

@@ -4,10 +4,10 @@
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,27 +52,28 @@ std::string Count(int count) {
 
 class RmCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override {
-    CLI::App* sub = app.add_subcommand("rm", "Remove runs from the store");
-    sub->add_option("RUN", runs_, "Run ids, their beginnings, or \"latest\"");
-    sub->add_option("--older-than", older_than_,
-                    "Runs that ended longer ago: 30d, 12h, 45m");
-    keep_ = sub->add_option("--keep-last", keep_last_,
-                            "Remove all runs but the newest N")
-                ->check(CLI::Range(0, 1'000'000));
-    sub->add_flag("--yes,-y", yes_, "Do not ask");
-    sub->footer(
+  void Define(CommandLine& line) override {
+    Verb& verb = line.AddVerb("rm", "Remove runs from the store");
+    verb.Add("RUN", runs_, "Run ids, their beginnings, or \"latest\"",
+             {.completes = Completes::kRuns});
+    verb.Add("--older-than", older_than_,
+             "Runs that ended longer ago: 30d, 12h, 45m");
+    verb.Add("--keep-last", keep_last_, "Remove all runs but the newest N",
+             {.range = {{0, 1'000'000}}});
+    verb.Flag("--yes,-y", yes_, "Do not ask");
+    verb.Footer(
         "Runs that are still going on are kept. With both rules, only runs "
         "that "
         "match both are\nremoved.\n\nExample:\n  reprise rm --older-than 30d "
         "--keep-last 20");
-    return sub;
   }
 
   int Run(const Globals& globals, Console& console) override {
     v1::RemoveRunsRequest request;
     for (const std::string& run : runs_) request.add_run_id(run);
-    if (keep_->count() > 0) request.set_keep_newest(keep_last_);
+    if (keep_last_) {
+      request.set_keep_newest(static_cast<uint32_t>(*keep_last_));
+    }
     if (!older_than_.empty()) {
       const StatusOr<int64_t> seconds = ParseAge(older_than_);
       if (!seconds.ok()) return console.UsageError(seconds.status().message());
@@ -81,7 +82,7 @@ class RmCommand : public Command {
           std::chrono::duration_cast<std::chrono::nanoseconds>(now).count() -
           *seconds * 1'000'000'000);
     }
-    const bool rule = keep_->count() > 0 || !older_than_.empty();
+    const bool rule = keep_last_.has_value() || !older_than_.empty();
     if (runs_.empty() == !rule) {
       return console.UsageError(
           "rm: name runs, or say which by --older-than and --keep-last");
@@ -153,8 +154,7 @@ class RmCommand : public Command {
 
   std::vector<std::string> runs_;
   std::string older_than_;
-  uint32_t keep_last_ = 0;
-  CLI::Option* keep_ = nullptr;
+  std::optional<int> keep_last_;
   bool yes_ = false;
 };
 

@@ -5,7 +5,6 @@
 // stderr, because stdout belongs to the job. The exit code is the job's own. If
 // something is missing (a daemon, a server, the injection variable), one line
 // says so, and the job runs anyway.
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -139,22 +138,21 @@ class RunCommand : public Command {
  public:
   explicit RunCommand(std::vector<std::string> job) : job_(std::move(job)) {}
 
-  CLI::App* Define(CLI::App& app) override {
-    CLI::App* sub = app.add_subcommand(
+  void Define(CommandLine& line) override {
+    Verb& verb = line.AddVerb(
         "run", "Run a job with the agent attached; print the run id");
-    sub->add_option("--budget,-b", budget_,
-                    "8GiB, 8GB, bytes, 90%, fit or 0.5x; the job reads it as "
-                    "REPRISE_BUDGET")
-        ->envname("REPRISE_BUDGET");
-    sub->add_option("--name", name_, "Name of the run, for people");
-    sub->add_flag("--keep-injection", keep_injection_,
-                  "Leave CUDA_INJECTION64_PATH as it is");
-    sub->footer(
+    verb.Add("--budget,-b", budget_,
+             "8GiB, 8GB, bytes, 90%, fit or 0.5x; the job reads it as "
+             "REPRISE_BUDGET",
+             {.environment = "REPRISE_BUDGET"});
+    verb.Add("--name", name_, "Name of the run, for people");
+    verb.Flag("--keep-injection", keep_injection_,
+              "Leave CUDA_INJECTION64_PATH as it is");
+    verb.Footer(
         "A PyTorch program needs no change: its models are found when they "
         "are trained.\nOne that calls reprise.auto(model) itself decides "
         "itself. Exits with the job's own code.\n\n"
         "Example:\n  reprise run --budget 0.5x -- python train.py --epochs 3");
-    return sub;
   }
 
   int Run(const Globals& globals, Console& console) override;

@@ -14,12 +14,11 @@ namespace {
 
 class ServeCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override {
+  void Define(CommandLine& line) override {
     // Only listed here: main.cc passes everything after `serve` on.
-    CLI::App* sub = app.add_subcommand(
+    Verb& verb = line.AddVerb(
         "serve", "Run the server in the foreground (the flags of reprised)");
-    sub->footer("Example:\n  reprise serve --listen 127.0.0.1:7070");
-    return sub;
+    verb.Footer("Example:\n  reprise serve --listen 127.0.0.1:7070");
   }
   int Run(const Globals&, Console&) override { return Serve({}); }
 };

@@ -2,7 +2,6 @@
 //
 // reprise show RUN|PLAN|FILE: what is at the peak, and what a plan does about
 // it. Files are read here; runs and plans come from the server.
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "base/str_cat.h"
@@ -18,17 +17,16 @@ namespace {
 
 class ShowCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override {
-    CLI::App* sub = app.add_subcommand(
+  void Define(CommandLine& line) override {
+    Verb& verb = line.AddVerb(
         "show", "Show a run, a plan or a file: peak, storages, decisions");
-    sub->add_option("WHAT", what_,
-                    "A run id (or its beginning, or \"latest\"), a plan id, "
-                    "or a file: step graph or plan")
-        ->required();
-    sub->add_flag("--open,!--no-open", open_, "Open the page of the run");
-    sub->footer(
+    verb.Add("WHAT", what_,
+             "A run id (or its beginning, or \"latest\"), a plan id, "
+             "or a file: step graph or plan",
+             {.required = true, .completes = Completes::kRuns});
+    verb.Flag("--open,!--no-open", open_, "Open the page of the run");
+    verb.Footer(
         "Example:\n  reprise show latest\n  reprise show resnet.plan.json");
-    return sub;
   }
 
   int Run(const Globals& globals, Console& console) override {

@@ -28,13 +28,12 @@ std::string LocalTime(int64_t unix_ns) {
 
 class StatusCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override {
-    CLI::App* sub = app.add_subcommand(
-        "status", "Show the server, its agents, queue and store");
-    sub->footer(
+  void Define(CommandLine& line) override {
+    Verb& verb =
+        line.AddVerb("status", "Show the server, its agents, queue and store");
+    verb.Footer(
         "Exits with 4 when no server answers.\n\n"
         "Example:\n  reprise status --json");
-    return sub;
   }
 
   int Run(const Globals& globals, Console& console) override {

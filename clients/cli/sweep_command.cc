@@ -2,7 +2,6 @@
 //
 // reprise sweep GRAPH: what each budget costs, from the peak without a plan
 // down to the smallest budget in which anything fits.
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
 
@@ -50,7 +49,7 @@ v1::TradeoffPoint ToProto(const planner::CurvePoint& from,
 
 class SweepCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -69,21 +68,20 @@ class SweepCommand : public Command {
   std::vector<v1::TradeoffPoint> points_;
 };
 
-CLI::App* SweepCommand::Define(CLI::App& app) {
-  CLI::App* sub =
-      app.add_subcommand("sweep", "Show what each budget costs: the trade-off");
-  sub->add_option("GRAPH", graph_, "A step graph file, or the id of a graph")
-      ->required();
-  sub->add_option("--points", point_count_, "Number of budgets, 2 to 200")
-      ->capture_default_str()
-      ->check(CLI::Range(2, 200));
-  flags_.Define(*sub, /*with_strategy=*/false);
-  sub->add_option("--svg", svg_, "File for the curve as a picture");
-  sub->add_flag("--force,!--no-force", force_, "Replace an existing file");
-  sub->footer(
+void SweepCommand::Define(CommandLine& line) {
+  Verb& verb =
+      line.AddVerb("sweep", "Show what each budget costs: the trade-off");
+  verb.Add("GRAPH", graph_, "A step graph file, or the id of a graph",
+           {.required = true, .completes = Completes::kFiles});
+  verb.Add("--points", point_count_, "Number of budgets, 2 to 200",
+           {.shows_default = true, .range = {{2, 200}}});
+  flags_.Define(verb, /*with_strategy=*/false);
+  verb.Add("--svg", svg_, "File for the curve as a picture",
+           {.completes = Completes::kFiles});
+  verb.Flag("--force,!--no-force", force_, "Replace an existing file");
+  verb.Footer(
       "With --json: one line per budget, as it is found.\n\n"
       "Example:\n  reprise sweep resnet.graph.json --svg curve.svg");
-  return sub;
 }
 
 int SweepCommand::Run(const Globals& globals, Console& console) {

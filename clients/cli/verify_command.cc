@@ -3,7 +3,6 @@
 // reprise verify GRAPH PLAN: checks the claims of a plan with a program that
 // shares nothing with the search that made it. Takes two files, or a plan
 // stored by the server.
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "base/str_cat.h"
@@ -24,7 +23,7 @@ namespace {
 
 class VerifyCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -34,17 +33,16 @@ class VerifyCommand : public Command {
   std::string plan_;
 };
 
-CLI::App* VerifyCommand::Define(CLI::App& app) {
-  CLI::App* sub = app.add_subcommand(
+void VerifyCommand::Define(CommandLine& line) {
+  Verb& verb = line.AddVerb(
       "verify", "Check a plan, its bound or its refusal, independently");
-  sub->add_option("GRAPH", graph_,
-                  "A step graph file; or the id of a plan on the server")
-      ->required();
-  sub->add_option("PLAN", plan_, "The plan file");
-  sub->footer(
+  verb.Add("GRAPH", graph_,
+           "A step graph file; or the id of a plan on the server",
+           {.required = true, .completes = Completes::kFiles});
+  verb.Add("PLAN", plan_, "The plan file", {.completes = Completes::kFiles});
+  verb.Footer(
       "Exits with 1 where something that the plan says is not true.\n\n"
       "Example:\n  reprise verify resnet.graph.json resnet.plan.json");
-  return sub;
 }
 
 int VerifyCommand::Run(const Globals& globals, Console& console) {

@@ -12,10 +12,9 @@ namespace {
 
 class VersionCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override {
-    CLI::App* sub = app.add_subcommand("version", "Print the version");
-    sub->footer("Example:\n  reprise version --json");
-    return sub;
+  void Define(CommandLine& line) override {
+    Verb& verb = line.AddVerb("version", "Print the version");
+    verb.Footer("Example:\n  reprise version --json");
   }
   int Run(const Globals& globals, Console& console) override {
     if (globals.json) {

@@ -2,7 +2,6 @@
 //
 // reprise window RUN: asks a running job to record a few steps, and waits until
 // they are stored.
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -22,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 class WindowCommand : public Command {
  public:
-  CLI::App* Define(CLI::App& app) override;
+  void Define(CommandLine& line) override;
   int Run(const Globals& globals, Console& console) override;
 
  private:
@@ -38,25 +37,21 @@ class WindowCommand : public Command {
   bool wait_ = true;
 };
 
-CLI::App* WindowCommand::Define(CLI::App& app) {
-  CLI::App* sub =
-      app.add_subcommand("window", "Record a few steps of a running job, now");
-  sub->add_option("RUN", run_, "A run id, its beginning, or \"latest\"")
-      ->required();
-  sub->add_option("--steps,-n", steps_, "How many steps")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  sub->add_option("--at", at_, "Not before this step (the next one)");
-  sub->add_option("--wait", patience_s_,
-                  "Seconds to wait for the first of its steps")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  sub->add_flag("!--no-wait", wait_, "Ask, and do not wait");
-  sub->footer(
+void WindowCommand::Define(CommandLine& line) {
+  Verb& verb =
+      line.AddVerb("window", "Record a few steps of a running job, now");
+  verb.Add("RUN", run_, "A run id, its beginning, or \"latest\"",
+           {.required = true, .completes = Completes::kRuns});
+  verb.Add("--steps,-n", steps_, "How many steps",
+           {.shows_default = true, .range = {{1, 1000}}});
+  verb.Add("--at", at_, "Not before this step (the next one)");
+  verb.Add("--wait", patience_s_, "Seconds to wait for the first of its steps",
+           {.shows_default = true, .range = {{0.0, 86400.0}}});
+  verb.Flag("!--no-wait", wait_, "Ask, and do not wait");
+  verb.Footer(
       "Recording costs time while it lasts; the job goes on as before after "
       "it.\nExits with 5 when nothing was recorded in time.\n\n"
       "Example:\n  reprise window latest --steps 5");
-  return sub;
 }
 
 int WindowCommand::Run(const Globals& globals, Console& console) {

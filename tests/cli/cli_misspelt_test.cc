@@ -25,25 +25,25 @@ TEST(Misspelt, TheKnownWordWithTheFewestErrorsIsMeant) {
 }
 
 TEST(Misspelt, TheFirstUnknownFlagIsNamedAndValuesAreNot) {
-  CLI::App app("", "reprise");
+  CommandLine line("reprise", "", "reprise 1");
   bool json = false;
   std::string budget, out;
-  app.add_flag("--json,!--no-json", json);
-  CLI::App* plan = app.add_subcommand("plan");
-  plan->add_option("--budget", budget);
-  plan->add_option("--out,-o", out);
+  line.everywhere().Flag("--json,!--no-json", json, "");
+  Verb& plan = line.AddVerb("plan", "");
+  plan.Add("--budget", budget, "");
+  plan.Add("--out,-o", out, "");
 
-  EXPECT_EQ(FirstUnknown(app, *plan, {"plan", "a.json", "--budgt=1GiB"}),
+  EXPECT_EQ(FirstUnknown(line, &plan, {"plan", "a.json", "--budgt=1GiB"}),
             "--budgt: `reprise plan` has no such flag; did you mean "
             "--budget?");
-  EXPECT_EQ(FirstUnknown(app, *plan, {"plan", "--colour", "--budgt"}),
+  EXPECT_EQ(FirstUnknown(line, &plan, {"plan", "--colour", "--budgt"}),
             "--colour: `reprise plan` has no such flag");
-  EXPECT_EQ(FirstUnknown(app, app, {"--jsn"}),
+  EXPECT_EQ(FirstUnknown(line, nullptr, {"--jsn"}),
             "--jsn: `reprise` has no such flag; did you mean --json?");
-  EXPECT_EQ(FirstUnknown(app, app, {"--json", "plam"}),
+  EXPECT_EQ(FirstUnknown(line, nullptr, {"--json", "plam"}),
             "plam: no such command; did you mean `plan`?");
   EXPECT_EQ(
-      FirstUnknown(app, *plan,
+      FirstUnknown(line, &plan,
                    {"plan", "--no-json", "--budget", "-1", "-o", "--json"}),
       "");
 }

@@ -73,15 +73,37 @@ def test_completion_is_a_script_its_shell_accepts(reprise: Reprise, shell: str) 
         subprocess.run([shell, "-n"], input=result.out, text=True, check=True)
 
 
-def test_bash_completes_verbs_and_options(reprise: Reprise) -> None:
+def bash_completes(reprise: Reprise, *words: str) -> list[str]:
+    """What bash offers for the last of the words behind `reprise`."""
+    typed = " ".join(f"'{word}'" for word in words)
     script = reprise("--completion", "bash").out + (
-        '\nCOMP_WORDS=(reprise pl); COMP_CWORD=1; _reprise; echo "${COMPREPLY[@]}"'
-        '\nCOMP_WORDS=(reprise plan --bu); COMP_CWORD=2; _reprise; echo "${COMPREPLY[@]}"'
+        f"\nCOMP_WORDS=(reprise {typed}); COMP_CWORD={len(words)}; _reprise"
+        '\necho "${COMPREPLY[@]}"'
     )
+    path = f"{reprise.program.parent}:{os.environ['PATH']}"
+    environment = {**reprise.environment, "PATH": path}
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
+    return done.stdout.split()
 
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
 
-    assert done.stdout.split() == ["plan", "--budget"]
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("pl",), ["plan"]),
+        (("plan", "--bu"), ["--budget"]),
+        (("plan", "--strategy", "p"), ["per-block"]),
+        (("export", "latest", "--format", "m"), ["memory-viewer"]),
+        (("generate", "res"), ["resnet"]),
+        (("show", "lat"), ["latest"]),
+        (("plan", "graph.json", "--gap", ""), []),
+    ],
+)
+def test_bash_completes_verbs_options_and_values(
+    reprise: Reprise, words: tuple[str, ...], offered: list[str]
+) -> None:
+    assert bash_completes(reprise, *words) == offered
 
 
 def test_an_unknown_shell_is_wrong_usage(reprise: Reprise) -> None:
