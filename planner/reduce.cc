@@ -69,6 +69,7 @@ class Reducer {
     }
   }
 
+  // Applies the rules in rounds until nothing changes, then writes the result.
   void Run() {
     for (int round = 0; round < kMostRounds; ++round) {
       changed_ = false;
@@ -102,6 +103,7 @@ class Reducer {
 
   // -- storages ---------------------------------------------------------------
 
+  // Lists the readers of every storage, as the graph is now.
   void ListReaders() {
     std::fill(reader_begin_.begin(), reader_begin_.end(), 0);
     for (OpId o = 0; o < Count(); ++o) {
@@ -123,6 +125,7 @@ class Reducer {
             readers_.data() + reader_begin_[s + 1]};
   }
 
+  // Applies the rules `empty`, `unread` and `twins` to the outputs of an op.
   void LookAtOutputs(OpId o) {
     const std::vector<StorageId>& writes = ops_[o].writes;
     for (const StorageId s : writes) {
@@ -146,6 +149,7 @@ class Reducer {
       }
     }
   }
+  // Returns whether two outputs of one op satisfy the rule `twins`.
   bool AreTwins(StorageId a, StorageId b) const {
     const auto first = Readers(a);
     const auto second = Readers(b);
@@ -153,10 +157,12 @@ class Reducer {
            problem_.required[a] == problem_.required[b] &&
            std::equal(first.begin(), first.end(), second.begin(), second.end());
   }
+  // Marks a storage as removed.
   void TakeOut(StorageId s) {
     is_gone_[s] = 1;
     changed_ = true;
   }
+  // Removes the marked storages from the ops' lists.
   void DropStorages() {
     const auto is_gone = [&](StorageId s) { return is_gone_[s] != 0; };
     for (OpId o = 0; o < Count(); ++o) {
@@ -168,14 +174,17 @@ class Reducer {
 
   // -- ops --------------------------------------------------------------------
 
+  // Returns whether re-runs may precede an op; kNoOp stands for the end.
   bool MayTrigger(OpId o) const {
     return rules_.may_trigger[o == kNoOp ? Count() : o] != 0;
   }
+  // Returns whether an op has no outputs.
   bool IsSink(OpId o) const {
     return gone_into_[o] == kNoOp && ops_[o].writes.empty() &&
            ops_[o].mutates.empty();
   }
 
+  // Returns the ops of the original that an op stands for, in order.
   std::vector<Piece> PiecesOf(OpId o) const {
     std::vector<Piece> pieces(ahead_[o].rbegin(), ahead_[o].rend());
     pieces.push_back({.op = o});
@@ -201,6 +210,7 @@ class Reducer {
       next = o;
     }
   }
+  // Returns whether a sink can run just before `next` without raising memory.
   bool FitsBefore(OpId o, OpId next) const {
     int64_t room = ops_[next].workspace_bytes;
     for (const StorageId s : ops_[next].writes) room += bytes_[s];
@@ -231,12 +241,14 @@ class Reducer {
       before = o;
     }
   }
+  // Returns the next remaining op, or kNoOp.
   OpId NextOf(OpId o) const {
     do ++o;
     while (o < Count() && gone_into_[o] != kNoOp);
     return o < Count() ? o : kNoOp;
   }
 
+  // Returns whether two neighbours satisfy the rule `in place`.
   bool IsInPlace(OpId before, OpId o) const {
     const Op& first = ops_[before];
     const Op& second = ops_[o];
@@ -257,6 +269,7 @@ class Reducer {
            rules_.may_rerun[before] == rules_.may_rerun[o] &&
            IsSubset(second.reads, first.reads, first.writes);
   }
+  // Adds the costs of an in-place op to the op before it.
   void Join(OpId before, OpId o) {
     Op& op = ops_[before];
     if (op.kind == OpKind::kView) op.kind = OpKind::kPure;
@@ -266,6 +279,7 @@ class Reducer {
     --mutators_[op.writes[0]];
   }
 
+  // Makes an op run right after `before`: always, or only with its first run.
   void Append(OpId o, OpId before, bool first_only) {
     for (Piece piece : PiecesOf(o)) {
       piece.first_only |= first_only;
@@ -274,6 +288,7 @@ class Reducer {
     releases_[before] |= releases_[o];
     Goes(o, before);
   }
+  // Marks an op as merged into another.
   void Goes(OpId o, OpId into) {
     gone_into_[o] = into;
     changed_ = true;
@@ -281,6 +296,7 @@ class Reducer {
 
   // -- the smaller graph ------------------------------------------------------
 
+  // Writes the reduced graph, with new numbers, and the way back.
   void Write() {
     const StepGraph& graph = *problem_.graph;
     StepGraph& reduced = reduction_.graph_;
@@ -336,6 +352,7 @@ class Reducer {
     }
     reduction_.twin_of_ = std::move(twin_of_);
   }
+  // Ends the list of pieces of an op.
   void EndOp() {
     reduction_.piece_begin_.push_back(
         static_cast<int32_t>(reduction_.pieces_.size()));

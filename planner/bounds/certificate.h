@@ -82,19 +82,25 @@ class Certificate {
   int64_t added_ns() const { return added_ns_; }
   // The windows that prove it.
   const ProofSource& source() const { return source_; }
+  // True if the budget is proven impossible.
   bool impossible() const {
     return infeasible_.smallest_budget_bytes > budget_bytes_;
   }
   // The smallest budget not ruled out, and the op that rules out less.
   const Infeasible& infeasible() const { return infeasible_; }
+  // The result of every window tried so far, by op.
   const std::map<OpId, WindowResult>& tried() const { return tried_; }
 
  private:
   // The LP; the MIP; the MIP including memory inside segments.
   enum class How { kRelaxed, kWhole, kInside };
 
+  // Returns the window at an op, building it if it is not kept.
   WindowBound& At(OpId at);
+  // Returns the local peaks of the base order above the budget, highest first.
   std::vector<OpId> Candidates() const;
+  // Asks the refuter of these windows whether nothing adds less than
+  // `added_ns`, within `ticks`, and raises the proven bound by its answer.
   Refutation RefuteBy(const std::vector<OpId>& windows, int64_t added_ns,
                       bool to_optimum, int64_t ticks);
   // Returns the cheapest solution of these windows below the incumbent; none
@@ -102,11 +108,18 @@ class Certificate {
   // proven that there is none.
   Refutation OptimumOf(const std::vector<OpId>& windows, int64_t incumbent_ns,
                        int64_t low_ns, int64_t ticks);
+  // Solves as many of Combine's windows as one MIP as the ticks allow.
   void SolvePart(int64_t incumbent_ns, int64_t ticks, const PeaksOf& peaks_of);
+  // Solves these windows together, within `ticks`, and raises the proven bound
+  // by the result.
   ManyWindowsResult SolveTogether(const std::vector<OpId>& windows,
                                   int64_t incumbent_ns, int64_t ticks, How how);
+  // Solves runs of neighbouring windows, including the memory inside their
+  // segments: pairs first, then longer runs around the best pairs.
   void CombineNeighbours(int64_t incumbent_ns, int64_t ticks,
                          const PeaksOf& peaks_of);
+  // Notes that nothing fits in less than `least_bytes`, which `at` needs for
+  // these storages, if that is more than was proven before.
   void Prove(OpId at, int64_t least_bytes, std::vector<StorageId> storages);
   // Raises the proven bound.
   void Raise(int64_t added_ns, ProofSource source);

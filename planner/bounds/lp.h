@@ -33,10 +33,12 @@ class LpSeries {
 
   // Continues from the basis of another series of the same program.
   void BeginFrom(const std::vector<uint8_t>& basis);
+  // Changes the bounds of a column for the next Solve.
   void SetBounds(int32_t column, double lower, double upper);
   // Solves with at most this many simplex iterations. An LP that needs more is
   // kStopped, but `cost` is the value it reached, which helps branching.
   Answer Solve(int most_iterations);
+  // Simplex iterations so far.
   int64_t iterations() const;
   // Returns the current basis.
   std::vector<uint8_t> Basis() const;

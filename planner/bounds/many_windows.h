@@ -109,6 +109,8 @@ class ManyWindows {
   ManyWindows(const Problem& problem, std::vector<OpId> windows,
               int64_t budget_bytes, bool inside = false);
 
+  // Solves the program; with `inside`, adds the rows that solutions violate, in
+  // rounds.
   ManyWindowsResult Solve(const ManyWindowsLimits& limits);
   // Solves with integers relaxed: a smaller bound, sooner; no keep-sets.
   ManyWindowsResult Relax(const ManyWindowsLimits& limits);
@@ -147,14 +149,21 @@ class ManyWindows {
 
   // Returns the added time that a proven cost of the program stands for.
   int64_t AddedNs(double bound) const;
+  // Returns the cost of a solve in ticks.
   int64_t Ticks(const MipAnswer& answer) const;
+  // Finds the values that are present while `at` runs in every schedule.
   void FindForced(Window& window);
+  // Adds the columns of window k; those of window k + 1 must exist already.
   void AddColumns(int k);
+  // Adds the rows of window k, except (inside).
   void AddRows(int k);
   // Returns whether v, if window k+1 has it, stays through segment k unless its
   // maker runs again there.
   bool MayStay(int k, ValueId v) const;
+  // Adds the (inside) row of an op in segment k. Returns false if it exists, or
+  // if the op does not run there.
   bool AddInsideRow(int k, OpId o);
+  // Returns whether a solution violates the (inside) row of an op in segment k.
   bool Violates(int k, OpId o, const std::vector<double>& solution) const;
   // Marks the storages of N(o); returns their bytes plus the workspace.
   int64_t MarkStorages(OpId o, std::vector<uint8_t>& marked) const;

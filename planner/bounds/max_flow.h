@@ -19,11 +19,13 @@ class MaxFlow {
   // Larger than any finite cut: the caller keeps finite sums below 2^60.
   static constexpr int64_t kInfinite = int64_t{1} << 61;
 
+  // A network of `node_count` nodes and no arcs.
   explicit MaxFlow(int node_count);
 
   // Returns the arc's number, for SetCapacity. All arcs must be added before
   // Build.
   int AddArc(int from, int to, int64_t capacity);
+  // Indexes the arcs; call it once, after the last AddArc.
   void Build();
   void SetCapacity(int arc, int64_t capacity) { capacity_[arc] = capacity; }
 
@@ -45,7 +47,10 @@ class MaxFlow {
     int64_t residual;
   };
 
+  // Computes each node's distance from the source in the residual network.
+  // Returns whether the sink can be reached.
   bool Levels(int source, int sink);
+  // Sends one blocking flow along the levels; returns its value.
   int64_t Augment(int source, int sink);
 
   int node_count_;

@@ -40,6 +40,7 @@ struct MipProgram {
   int column_count() const { return static_cast<int>(cost.size()); }
   int row_count() const { return static_cast<int>(row_lower.size()); }
 
+  // Returns the number of the new column.
   int32_t AddColumn(double cost_of, double from, double to, bool whole);
   // Entries are added one by one; CloseRow ends the row.
   void AddEntry(int32_t column_of, double value_of);
@@ -89,6 +90,7 @@ struct MipAnswer {
   }
 };
 
+// Returns whether this build has a MIP solver.
 bool MipAvailable();
 
 // Returns a power of two that scales `largest` into [1/2, 1).

@@ -32,12 +32,14 @@ class Pruning {
         claimed_ns_(claimed_ns),
         domain_(program) {}
 
+  // Returns the pruned tree.
   std::vector<Node> Copy() {
     if (!tree_.empty()) CopyNext();
     return std::move(copy_);
   }
 
  private:
+  // Copies the next node and what is below it.
   void CopyNext() {
     const Node& node = tree_[next_];
     const size_t before = domain_.fixed().size();
@@ -64,6 +66,7 @@ class Pruning {
     }
   }
 
+  // Returns whether a node proves the claim without its children.
   bool Proves(const Node& node) const {
     const StatusOr<int64_t> proven =
         program_.AddedNs(node, domain_.low(), domain_.high());

@@ -45,16 +45,21 @@ class ProgramTree {
   const std::vector<verify::InsideRow>& inside_rows() const {
     return inside_rows_;
   }
+  // Returns the last tree, and gives it up.
   std::vector<verify::Node> TakeTree() { return std::move(tree_); }
 
  private:
+  // Grows one tree over the current rows. Returns whether it was completed.
   bool GrowTree(bool to_optimum, const CertifyLimits& limits);
+  // Rebuilds program and relaxation from the current rows. Returns false if
+  // that fails or the program is too large.
   bool Build();
   // Builds the program, with the rows inside segments that its relaxations
   // violate.
   bool MakeRows(const CertifyLimits& limits);
   // Adds the rows inside segments that a solution violates; returns how many.
   size_t AddViolated(const std::vector<double>& solution);
+  // Returns what growers need to know about the program.
   TreeProgram Tree(bool to_optimum) const;
   // Returns a tree whose claim was lowered while it grew, reduced to what it
   // now claims: a node that proves that much without its children becomes a

@@ -70,19 +70,25 @@ class TreeParts {
   // Returns a part that no grower has begun. Null: the tree is complete, or
   // cannot be completed.
   TreePart* Next(const std::function<bool()>& should_stop);
+  // Reports that a part was grown, or could not be.
   void Done(const TreePart& part, bool grown);
   // Returns whether a grower waits in Next and there is no part for it.
   bool IsSomebodyIdle() const { return idle_ > 0; }
+  // True once there is nothing left to grow.
   bool over() const { return over_; }
+  // True if the whole tree was grown.
   bool grown() const { return over_ && !failed_; }
 
   // Counts a node; returns false if the tree may not have more.
   bool CountNode() { return ++nodes_ <= limits_.most_leaves; }
+  // Counts the multipliers of a node; returns false if a certificate may not
+  // have more.
   bool CountMultipliers(size_t count);
   void CountSolve(int64_t iterations) {
     ++solves_;
     iterations_ += iterations;
   }
+  // Returns how many simplex iterations the limits still allow.
   int IterationsLeft() const;
   int64_t iterations() const { return iterations_; }
   int64_t solves() const { return solves_; }
@@ -97,6 +103,8 @@ class TreeParts {
   bool Lower(int64_t cost_ns, const std::vector<double>& solution);
   // Empty: none was found.
   const std::vector<double>& solution() const { return solution_; }
+  // Keeps what the root proves, its node, and the basis in which its relaxation
+  // ended.
   void KeepRoot(int64_t proven_ns, const verify::Node& root,
                 std::vector<uint8_t> basis);
   int64_t root_ns() const { return root_ns_; }
@@ -147,21 +155,34 @@ class TreeGrower {
     const TreePart* elsewhere = nullptr;
   };
 
+  // Grows the subtree under the current fixes. Returns false if the claim could
+  // not be proven within the limits.
   bool GrowFrom(int depth);
+  // Grows both sides of a branching, 1 and then 0, unless another grower has
+  // the second.
   bool Branch(int32_t column, int depth);
   // Passes the second side of the first open branching to another grower.
   void CutOff();
+  // Solves the relaxation under the current fixes, and counts the effort.
   LpSeries::Answer Solve(int most_iterations);
   // Rounds the multipliers of an answer to what a certificate can hold.
   verify::Node LeafOf(const LpSeries::Answer& answer, bool impossible,
                       int sign) const;
+  // Returns the time that the verifier finds a leaf to prove; 0 if it rejects
+  // the leaf.
   int64_t Proven(const verify::Node& leaf) const;
+  // Returns the added time of an integral solution.
   int64_t CostOf(const std::vector<double>& solution) const;
+  // Appends a node to the part. Returns false if a certificate may not have
+  // more multipliers.
   bool AddLeaf(const verify::Node& leaf);
+  // Fixes a column in the domain and in the relaxation.
   void Fix(int32_t column, uint8_t value);
   // Tells the linear programs which columns were fixed after the first
   // `before`.
   void PassOn(size_t before);
+  // Frees all but the first `before` fixed columns, in the domain and in the
+  // relaxation.
   void UndoTo(size_t before);
   // Chooses the fractional column whose two sides raise the cost most, among
   // the few most promising. Columns of S come first: if they are integral, the

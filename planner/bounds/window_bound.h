@@ -91,8 +91,10 @@ class WindowBound {
 
   // For each value: present while `at` runs (true), or recomputed (false).
   using Fixes = std::vector<std::pair<ValueId, bool>>;
+  // Returns what the cuts prove about a budget if these values are fixed.
   WindowLeaf Leaf(int64_t budget_bytes, const Fixes& fixes);
 
+  // Returns the bound for a budget, and the cuts around its room.
   WindowResult Solve(int64_t budget_bytes);
 
   // Like Solve, with these values always saved: for the cuts. Proves nothing
@@ -134,17 +136,29 @@ class WindowBound {
     Price price;          // the one that proved added_ns
   };
 
+  // Finds which values later ops need, and which of them are always present.
   void FindForced();
+  // Collects the makers from which needed values derive, and the values between
+  // them.
   void CollectNodes();
+  // Builds the network of the file comment; costs and prices are set later.
   MaxFlow BuildNetwork();
+  // Returns a lower bound of the bytes that must be saved, at any cost of time.
   int64_t LeastSavedBytes();
   // Solves at a price; raises best_added_ by its bound.
   Line Cut(Price price, int64_t room);
+  // Returns the price at which both lines are equal.
   Price PriceBetween(const Line& cheap, const Line& small) const;
+  // Returns the current cut as a keep-set.
   KeepSet ReadCut() const;
+  // Returns cost and saved bytes of the current cut.
   Line ReadLine() const;
+  // Returns whether the current cut saves this entry of values_.
   bool IsSavedByCut(size_t value) const;
+  // Returns the best bound under the current fixes, over all prices, and the
+  // cuts around the room.
   Relaxed Relax(int64_t budget_bytes);
+  // Solve, under the current fixes.
   WindowResult SolveFixed(int64_t budget_bytes);
 
   const Problem& problem_;

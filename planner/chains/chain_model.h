@@ -37,6 +37,7 @@ class ChainModel {
   std::vector<OpId> Execs(const std::vector<RotorStep>& steps) const;
 
  private:
+  // Returns the last op before `before` that reads a value, or its maker.
   OpId LastUse(ValueId v, OpId before) const;
 
   // Finds the bytes made by backward ops that are alive before the backward of
@@ -48,6 +49,7 @@ class ChainModel {
   // only the marked values outlive their last use there.
   int64_t ForwardPeak(int stage, const std::vector<uint8_t>& kept) const;
 
+  // Adds stage i with its options to the Rotor chain.
   void AddStage(int i);
 
   // Appends to `again`, in base order, the ops of this stage that make what the

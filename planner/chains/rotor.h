@@ -100,9 +100,13 @@ class Rotor {
   };
 
   int SlotsOf(int64_t bytes) const;  // rounded up
+  // Returns the position of (a, b) in the table.
   size_t Index(int a, int b) const;
+  // Returns T[a][b][m]; kImpossible for m < 0.
   int64_t At(int a, int b, int m) const;
+  // Returns the best choice for (a, b, m), by the recurrence.
   Choice Best(int a, int b, int m) const;
+  // Returns need(a, b, q) in slots.
   int Need(int a, int b, const RotorOption& option) const;
 
   const RotorChain& chain_;

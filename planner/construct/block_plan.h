@@ -59,6 +59,7 @@ struct BlockClass {
   bool keeps_tail = false;  // keep what only re-runs read, if it is saved
 
   int32_t stretches() const { return static_cast<int32_t>(again.size()); }
+  // Returns the first instance of a stretch.
   int32_t StretchBegin(int32_t i) const {
     return static_cast<int32_t>(int64_t{count} * i / stretches());
   }
@@ -69,6 +70,7 @@ class BlockPlan {
   // The classes are the repeated ops before `at`.
   BlockPlan(const Problem& problem, const Blocks& blocks, OpId at);
 
+  // True if nothing repeats.
   bool empty() const { return classes_.empty(); }
   const std::vector<BlockClass>& classes() const { return classes_; }
 
@@ -103,6 +105,7 @@ class BlockPlan {
                  Archive& archive, Effort& effort, Best& best);
   // Halves the stretches.
   void Refine();
+  // Anneals the counts by block moves, from 2^-hot of the base time on.
   void Anneal(const Score& score, Random& random, int64_t ticks, int hot,
               int64_t good_enough_ns, Generator& generator, Archive& archive,
               Effort& effort);
@@ -113,8 +116,11 @@ class BlockPlan {
   // Returns the values that are read after their run, such as the skips of a
   // U-Net.
   std::vector<ValueId> LongSkips() const;
+  // Computes the order of choice for runs of `count` instances.
   void AddRanks(int32_t count);
+  // Adds the classes of a run.
   void AddRun(const BlockRun& run);
+  // Sets the flags of a class's ops from its counts.
   void SetFlags(const BlockClass& c, Flags& flags) const;
 
   const Problem& problem_;

@@ -26,6 +26,8 @@ class Finder {
   explicit Finder(const Problem& problem)
       : problem_(problem), graph_(*problem.graph) {}
 
+  // Finds the runs: candidate stretches, a selection without overlaps, checks
+  // of reads in opposite order, and the best beginning of each block.
   Blocks Find() {
     HashOps();
     for (int window = 1; window < problem_.op_count; window *= 4) {
@@ -53,6 +55,7 @@ class Finder {
     return problem_.versions.Need(o);
   }
 
+  // Returns whether this many ops with this period make a run.
   static bool IsLongEnough(int64_t ops, int32_t period) {
     return period == 1 ? ops >= kFewestSingles : ops >= 2 * int64_t{period};
   }
@@ -138,6 +141,8 @@ class Finder {
     return any;
   }
 
+  // Adds the stretches with this period around an op, unless they were added
+  // before.
   void AddStretch(OpId o, int32_t period) {
     const auto [known, fresh] = seen_until_.try_emplace(period, 0);
     if (!fresh && o < known->second) return;
@@ -190,6 +195,7 @@ class Finder {
     for (size_t r = 0; r < blocks_.runs.size(); ++r) Claim(r);
   }
 
+  // Marks the ops of a run as belonging to it.
   void Claim(size_t r) {
     const BlockRun& run = blocks_.runs[r];
     std::fill_n(blocks_.run_of.begin() + run.begin, run.period * run.count,
@@ -253,6 +259,7 @@ class Finder {
     Claim(r);
   }
 
+  // Returns whether an op after the run continues its last instance.
   bool IsSpare(const BlockRun& run, OpId o) const {
     return o < problem_.op_count && blocks_.run_of[o] < 0 &&
            IsSameOp(o, o - run.period) &&
@@ -295,6 +302,8 @@ class Finder {
     return result;
   }
 
+  // Returns whether an instance reads, in opposite order, what neighbouring
+  // instances of one other run made; counts such reads by run in `mirrored`.
   bool InstanceMirrors(const BlockRun& run, int32_t instance, int32_t first,
                        std::unordered_map<int32_t, int>& mirrored) const {
     const OpId begin = run.begin + instance * run.period;
@@ -320,6 +329,7 @@ class Finder {
     return true;
   }
 
+  // Removes runs without instances and renumbers the others.
   void DropEmpty() {
     std::vector<int32_t> renamed;
     std::vector<BlockRun> kept;

@@ -55,6 +55,8 @@ class BurstSearch {
   // Returns nothing if an ancestor may not run again. May exceed the budget.
   std::optional<Burst> AllAtOnce(const ValueSet& wanted,
                                  const std::set<ValueId>& keep);
+  // Returns the burst of least time, as far as the weighted search goes;
+  // nothing if none fits the budget or the limits are reached.
   std::optional<Burst> Cheapest(const ValueSet& wanted, int most_states);
   // `keep_present`: values that are present now are not recomputed.
   std::optional<Burst> Smallest(const ValueSet& wanted, bool keep_present);
@@ -69,12 +71,22 @@ class BurstSearch {
   };
 
   bool Over() const { return effort_.Over() || effort_.ticks() > last_tick_; }
+  // Returns whether every value of the set is present now.
   bool AllPresent(const ValueSet& set) const;
+  // Returns whether m may be the last exec before a set: it may run again, and
+  // what it makes may be recomputed.
   bool MayUndo(OpId m, const ValueSet& after) const;
+  // Computes the set before m runs. Returns false if versions contradict each
+  // other.
   bool Undo(OpId m, const ValueSet& after, ValueSet& before) const;
+  // Returns the bytes while m runs, with `before` and its outputs present.
   int64_t BytesWhile(OpId m, const ValueSet& before, const ValueSet& after);
+  // Returns the time of the makers of what is missing: each must run at least
+  // once.
   int64_t MissingTime(const ValueSet& set);
+  // Computes the ancestors of every op.
   void FindAncestors();
+  // Returns the burst that leads from a present set to the wanted one.
   static Burst Path(const std::vector<Node>& nodes, int32_t index);
 
   const Problem& problem_;

@@ -32,6 +32,7 @@ class Greedy {
         runs_(problem.op_count, 0),
         search_(problem, runs_, options.budget_bytes, effort, last_tick_) {}
 
+  // Returns the execs of the schedule, or nothing if the greedy gets stuck.
   std::vector<OpId> Run() {
     most_execs_ = static_cast<size_t>(problem_.op_count) *
                   static_cast<size_t>(options_.most_execs_per_op);
@@ -52,6 +53,7 @@ class Greedy {
 
  private:
   bool Over() const { return effort_.Over() || effort_.ticks() > last_tick_; }
+  // Returns what an op needs; op_count stands for the end of the step.
   std::span<const ValueId> Need(OpId op) const {
     return op == problem_.op_count ? std::span<const ValueId>(problem_.end_need)
                                    : problem_.versions.Need(op);
@@ -177,6 +179,7 @@ class Greedy {
     return std::binary_search(set.begin(), set.end(), v);
   }
 
+  // Runs a burst. Returns false if there is none, or it does not fit after all.
   bool Run(const std::optional<Burst>& burst) {
     if (!burst) return false;
     for (size_t i = 0; i < burst->ops.size(); ++i) {

@@ -19,6 +19,7 @@ class Present {
   bool Has(ValueId v) const {
     return value_[problem_->versions.storage[v]] == v;
   }
+  // Returns the value that a storage holds; kNoValue if it is absent.
   ValueId At(StorageId s) const { return value_[s]; }
   int64_t bytes() const { return bytes_; }
   const std::vector<StorageId>& storages() const { return storages_; }

@@ -54,6 +54,7 @@ void AddKeeping(const Problem& problem, Strategy strategy, const Keep& keep,
   }
 }
 
+// Returns whether an op, by its name, is a convolution or a matrix product.
 bool IsProduct(const std::string& name) {
   static constexpr std::array<std::string_view, 10> kWords = {
       "conv", "mm",     "matmul",    "linear",   "dense",
@@ -100,6 +101,7 @@ std::vector<int32_t> Blocks(const Problem& problem, const Chain& chain) {
   return block_of;
 }
 
+// Adds the plan that recomputes every block and keeps what leaves it.
 void AddPerBlock(const Problem& problem, const Chain& chain,
                  Generator& generator, std::vector<Candidate>& candidates) {
   const std::vector<int32_t> block_of = Blocks(problem, chain);
@@ -131,6 +133,7 @@ void AddSegments(const Problem& problem, const Chain& chain,
   AddKeeping(problem, Strategy::kMemory, keep, generator, candidates);
 }
 
+// Adds the plans of kMemory: several segment sizes around the square roots.
 void AddSquareRoots(const Problem& problem, const Chain& chain,
                     Generator& generator, std::vector<Candidate>& candidates) {
   std::vector<int64_t> made(chain.stage_count(), 0);

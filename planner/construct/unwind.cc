@@ -65,6 +65,7 @@ class Walk {
   }
 
  private:
+  // Returns the mark in bytes, including static memory.
   static int64_t MarkOf(const Problem& problem, const UnwindOptions& options) {
     const __int128 dynamic = options.budget_bytes - problem.static_bytes;
     return problem.static_bytes +
@@ -85,22 +86,27 @@ class Walk {
     Point end;
   };
 
+  // Returns the current point of the walk.
   Point Now() const { return {changes_.size(), execs_.size()}; }
 
   StorageId StorageOf(ValueId v) const { return problem_.versions.storage[v]; }
   bool Has(ValueId v) const { return value_[StorageOf(v)] == v; }
+  // Returns whether the set holds a value at this level.
   bool IsAt(ValueId v, uint8_t level) const {
     return Has(v) && level_[StorageOf(v)] == level;
   }
+  // Puts a value into the set, and logs the change.
   void Set(ValueId v, uint8_t level) {
     const StorageId s = StorageOf(v);
     changes_.push_back({s, level_[s], value_[s]});
     Put(s, v, level);
   }
+  // Removes a storage from the set, and logs the change.
   void Drop(StorageId s) {
     changes_.push_back({s, level_[s], value_[s]});
     Put(s, kNoValue, 0);
   }
+  // Changes a storage's entry without logging; level 0 removes it.
   void Put(StorageId s, ValueId v, uint8_t level) {
     if (level_[s] == 0 && level != 0) Enter(s);
     if (level_[s] != 0 && level == 0) Leave(s);
@@ -126,6 +132,7 @@ class Walk {
     std::sort(members.begin(), members.end());
     return members;
   }
+  // Reverts everything since a point.
   void GoBack(const Point& point) {
     while (changes_.size() > point.change) {
       const Change& change = changes_.back();
@@ -140,6 +147,7 @@ class Walk {
   }
 
   OpId MakerOf(ValueId v) const { return problem_.versions.maker[v]; }
+  // Returns whether a value's maker may run again before the first run of at_.
   bool MayRerun(ValueId v) const {
     const OpId o = MakerOf(v);
     const int most = problem_.capabilities.max_runs;
@@ -167,6 +175,7 @@ class Walk {
     execs_.push_back(o);
     if (reruns_[o]++ == 0) live_ += state_[o];
   }
+  // Replaces an op's outputs in the set by its inputs.
   void Replace(OpId o, uint8_t level, std::vector<ValueId>* entered) {
     for (const ValueId v : problem_.versions.Make(o)) {
       if (Has(v)) Drop(StorageOf(v));
@@ -215,6 +224,8 @@ class Walk {
     }
     return IsClear(o);
   }
+  // Returns whether an op could run before the set without a conflict of
+  // versions.
   bool IsClear(OpId o) const {
     for (const ValueId v : problem_.versions.Make(o)) {
       if (!IsClearFor(v)) return false;
@@ -226,9 +237,11 @@ class Walk {
     }
     return true;
   }
+  // Returns whether the set holds this version of its storage, or none.
   bool IsClearFor(ValueId v) const {
     return level_[StorageOf(v)] == 0 || Has(v);
   }
+  // Returns whether an op makes a value.
   bool MadeBy(OpId o, ValueId v) const {
     return v != kNoValue && MakerOf(v) == o;
   }
@@ -245,6 +258,7 @@ class Walk {
     }
     return true;
   }
+  // Adds the ticks to the effort. Returns false if it is over.
   bool Spend() {
     effort_.Spend(ticks_);
     ticks_ = 0;
@@ -262,6 +276,8 @@ class Walk {
     }
     return true;
   }
+  // Returns whether the first run of at_ finds the versions it reads and
+  // leaves.
   bool IsWayClear() const {
     const auto released = Released();
     return IsClear(at_) &&
@@ -316,6 +332,7 @@ class Walk {
     }
     return false;
   }
+  // Reduces the value of highest worth; reductions nest up to most_level_.
   bool ReduceBestNow() {
     double most = 0;
     ValueId best = kNoValue;
@@ -456,6 +473,8 @@ class Walk {
     StepAsideBy(best);
     return true;
   }
+  // Re-runs a value's maker and then reduces until at_ fits, as far as
+  // possible.
   void StepAsideBy(ValueId v) {
     Undo(MakerOf(v), kInSet, nullptr);
     while (BytesOf(at_) + HeldBytes() > mark_ && execs_.size() <= most_execs_ &&

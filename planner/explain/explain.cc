@@ -83,6 +83,7 @@ bool OnlyExecutorForbids(const Problem& problem, StorageId s) {
   return false;
 }
 
+// Returns whether every version of a storage may be recomputed.
 bool MayRemake(const Problem& problem, StorageId s) {
   const Versions& versions = problem.versions;
   for (ValueId v = versions.first_value[s]; v <= versions.Last(s); ++v) {
@@ -98,6 +99,7 @@ struct Facts {
   std::vector<int32_t> readers_of_second_life;
 };
 
+// Returns the reason for a decision, one of those in explain.h.
 std::string Why(const Problem& problem, const Facts& facts,
                 const StorageExplanation& explained) {
   const StorageId s = explained.storage;
@@ -128,6 +130,7 @@ struct Walk {
   std::vector<int32_t> readers_of_second_life;
 };
 
+// Finds the lives of all storages, and which were recomputed.
 Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
   const StepGraph& graph = *problem.graph;
   Walk walk;
@@ -184,6 +187,7 @@ Walk WalkSchedule(const Problem& problem, const Schedule& schedule) {
   return walk;
 }
 
+// Explains what the plan does with every storage.
 std::vector<StorageExplanation> ExplainStorages(const Problem& problem,
                                                 const Plan& plan,
                                                 double price_ns_per_byte) {
@@ -227,6 +231,8 @@ std::vector<StorageExplanation> ExplainStorages(const Problem& problem,
 
 // ---- Counterfactuals -------------------------------------------------------
 
+// Adds counterfactuals to the largest storages that are recomputed or alive at
+// the peak.
 void AddWhatIfs(const Problem& problem, const Plan& plan, int most,
                 std::vector<StorageExplanation>& storages) {
   std::vector<StorageId> order;
@@ -265,6 +271,7 @@ bool MostlyExecutorForbids(const Problem& problem, const WorkingSet& set) {
   return forbidden > all / 2;
 }
 
+// Returns what to do about a working set that is too large.
 std::string Advice(const Problem& problem, const WorkingSet& set) {
   if (set.op == kNoOp) return "";
   const std::string& name = problem.graph->ops[set.op].name;
@@ -293,6 +300,7 @@ std::string Advice(const Problem& problem, const WorkingSet& set) {
   return "split this op into chunks, or use a smaller batch";
 }
 
+// Returns the set that prevents a smaller budget.
 WorkingSet ExplainWorkingSet(const Problem& problem, const Plan& plan) {
   WorkingSet set;
   const Infeasible largest = LargestWorkingSet(problem);

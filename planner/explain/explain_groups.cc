@@ -27,6 +27,7 @@ struct Pattern {
   std::vector<int> numbers;
 };
 
+// Splits a path into text and numbers.
 Pattern PatternOf(const std::string& path) {
   Pattern pattern;
   size_t i = 0;

@@ -34,6 +34,8 @@ class Counterfactual {
   std::optional<WhatIf> IfRecomputed(StorageId storage) const;
 
  private:
+  // Evaluates a changed list of execs and compares it with the plan; nothing if
+  // it is invalid.
   std::optional<WhatIf> Judge(const std::vector<OpId>& execs,
                               Decision decision) const;
   // Returns whether it is present while the exec at this position runs.

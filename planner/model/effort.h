@@ -18,6 +18,7 @@ class Effort {
   Effort(int64_t most_ticks, const std::function<bool()>& should_stop)
       : most_ticks_(most_ticks), should_stop_(should_stop) {}
 
+  // Adds to the ticks spent, and calls should_stop every 50,000 ticks.
   void Spend(int64_t ticks) {
     ticks_ += ticks;
     if (should_stop_ && ticks_ >= next_question_) {
@@ -31,6 +32,7 @@ class Effort {
     if (should_stop_ && !interrupted_) interrupted_ = should_stop_();
     return interrupted_;
   }
+  // True if the ticks are spent or the caller asked to stop.
   bool Over() const { return interrupted_ || ticks_ >= most_ticks_; }
   // Allows at least `ticks` more than are spent. To stay reproducible, the
   // caller must not decide this by time.

@@ -24,6 +24,7 @@ class Evaluator {
         runs_(graph.op_count(), 0),
         last_run_(graph.op_count(), -1) {}
 
+  // Evaluates a schedule; see Evaluate.
   StatusOr<Evaluation> Walk(std::span<const Entry> schedule,
                             std::vector<MemoryPoint>* profile) {
     RETURN_IF_ERROR(CheckIds(schedule));
@@ -40,6 +41,7 @@ class Evaluator {
   }
 
  private:
+  // Names the current entry and its op, for errors.
   std::string Where(OpId op) const {
     const std::string& name = graph_.ops[op].name;
     return StrCat("schedule[", entry_, "]: op ", op,
@@ -67,6 +69,7 @@ class Evaluator {
     return OkStatus();
   }
 
+  // Frees a storage. An error if it is absent, or the program still holds it.
   Status FreeStorage(StorageId s) {
     if (present_[s] == kNoValue) {
       return InvalidArgument(StrCat("schedule[", entry_, "]: storage ", s,
@@ -83,6 +86,7 @@ class Evaluator {
     return OkStatus();
   }
 
+  // Checks the order of first runs, and whether a further run is allowed.
   Status CheckMayRun(OpId o) {
     if (runs_[o] == 0) {
       if (o == next_) return OkStatus();
@@ -109,6 +113,7 @@ class Evaluator {
     return OkStatus();
   }
 
+  // Checks that every input is present at the version that the op needs.
   Status CheckNeeds(OpId o) {
     for (const ValueId v : versions_.Need(o)) {
       const StorageId s = versions_.storage[v];
@@ -128,6 +133,7 @@ class Evaluator {
     return OkStatus();
   }
 
+  // Runs an op: updates what is present, peak and time.
   Status ExecOp(OpId o, std::vector<MemoryPoint>* profile) {
     const Op& op = graph_.ops[o];
     RETURN_IF_ERROR(CheckMayRun(o));
@@ -178,6 +184,8 @@ class Evaluator {
     return OkStatus();
   }
 
+  // Checks that every op has run and required storages are at their last
+  // version.
   Status CheckEnd() {
     if (next_ < graph_.op_count()) {
       return InvalidArgument(StrCat("schedule: op ", next_, " never runs"));

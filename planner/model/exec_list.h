@@ -60,7 +60,9 @@ class ExecList {
   // Returns whether `op` may run again just before `next`, judged by its kind,
   // its number of runs, and what re-runs may precede; versions are not checked.
   bool MayInsert(OpId op, Node next) const;
+  // Inserts a re-run; returns its node. MayInsert must be true.
   Node InsertBefore(Node next, OpId op);
+  // Removes a re-run.
   void Erase(Node rerun);
 
   // Changes since the last Commit. UndoTo reverts all changes after the mark.
@@ -68,17 +70,20 @@ class ExecList {
   void UndoTo(size_t mark);
   void Commit() { log_.clear(); }
 
+  // True if every exec finds the versions it needs.
   bool valid() const { return clashes_ == 0; }
   int64_t time_ns() const { return time_ns_; }
   int64_t PeakBytes() const;
   // Returns the first exec that reaches the peak.
   Node PeakNode() const;
+  // Returns memory while an exec runs, including static memory.
   int64_t BytesAt(Node node) const;
   // Returns the largest memory strictly between two nodes; 0 if nothing is
   // between them.
   int64_t MostBetween(Node after, Node before) const;
 
   Node End() const { return problem_.op_count; }
+  // Returns whether a node is a re-run, not a first run or the end.
   bool IsRerun(Node node) const { return node > problem_.op_count; }
   // False for an erased re-run whose number has not been reused.
   bool Has(Node node) const { return nodes_[node].block >= 0; }
@@ -129,27 +134,39 @@ class ExecList {
     Node node, next;
   };
 
+  // Returns a key that orders nodes by their position in the list.
   int64_t Key(Node node) const {
     const NodeInfo& info = nodes_[node];
     return (static_cast<int64_t>(rank_[info.block]) << 32) + info.offset;
   }
   Node Previous(Node node) const;
+  // Returns the event that an op's touch of a storage causes at a node.
   Event EventOf(const Touch& touch, Node node) const;
+  // Returns whether an event does not find the version that it needs.
   bool IsBad(const std::vector<Event>& events, size_t index) const;
+  // Returns whether a storage is the state of a generator.
   bool IsState(StorageId s) const { return s >= state_begin_; }
 
+  // Lists which storages every op reads and makes.
   void AddTouches();
+  // Distributes the nodes over half-full blocks.
   void Fill(std::span<const Node> order);
   void AccountAll();
+  // Insert and erase without writing the log.
   Node DoInsert(Node next, OpId op);
   void DoErase(Node node);
+  // Add or remove an event, and adjust lives, memory and clashes.
   void AddEvent(const Touch& touch, Node node);
   void RemoveEvent(const Touch& touch, Node node);
   // Adds `bytes` to the memory of the nodes strictly between two.
   void AddBetween(Node after, Node before, int64_t bytes);
+  // Adds `bytes` to the memory of one node.
   void AddAt(Node node, int64_t bytes);
+  // Adds `bytes` to the nodes [begin, end) of one block.
   void AddInBlock(int32_t rank, int32_t begin, int32_t end, int64_t bytes);
+  // Recomputes the maximum of one block.
   void FindMost(int32_t rank);
+  // Splits a full block into two halves.
   void Split(int32_t rank);
 
   const Problem& problem_;

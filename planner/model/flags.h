@@ -88,15 +88,29 @@ class Generator {
     int32_t transient_begin;  // into transient_
   };
 
+  // Clears the state of the last Generate.
   void Reset();
+  // Returns what an op needs; op_count stands for the end of the step.
   std::span<const ValueId> NeedOf(OpId op) const;
+  // Recomputes what is absent before base op `at`. Returns false if that is
+  // impossible with these flags, or too slow.
   bool Burst(OpId at);
+  // Returns whether an op may run again to make this value.
   bool MayRun(OpId op, ValueId asked);
+  // Runs an op whose inputs are present. Returns false if an output clashes
+  // with a present value that cannot be discarded.
   bool Run(OpId op, bool again);
+  // Discards outputs of a re-run that were not requested, unless their gap
+  // keeps them.
   void AfterRerun(OpId op, ValueId asked);
+  // Inputs and outputs of a base op enter their next gap.
   void AfterFirstRun(OpId op);
+  // A value enters a gap after `at`: it is discarded unless the flag is `save`
+  // or the program holds it.
   void EnterGap(ValueId v, int32_t flag, OpId at);
+  // Returns whether the first life of a storage is still held, or pinned.
   bool IsHeld(StorageId s) const;
+  // Computes lives, memory and the peak of the execs.
   void Account(Generated& result);
 
   const Problem& problem_;

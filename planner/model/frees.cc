@@ -51,6 +51,8 @@ class LifeEnds {
            first_run_[release] == kNone;
   }
 
+  // An op writes a storage: ends its previous life, unless that is held or
+  // pinned.
   void Write(StorageId s, int32_t position) {
     const bool again = last_touch_[s] != kNone;
     if (again && !IsHeld(s) && !graph_.storages[s].pinned) {
@@ -60,6 +62,7 @@ class LifeEnds {
     last_touch_[s] = position;
   }
 
+  // Records the end of a storage's current life.
   void Close(StorageId s) {
     if (IsHeld(s)) return;  // release op never runs: an incomplete step
     int32_t end = last_touch_[s];

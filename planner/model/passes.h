@@ -47,7 +47,9 @@ class PassLog {
   void Begin(const State& now) { last_ = now; }
   // Adds everything that changed since the last call to the line of this pass.
   void Add(std::string_view name, const State& now);
+  // Returns how often a pass has run.
   int Runs(std::string_view name) const;
+  // Returns whether a pass found the first plan.
   bool FoundFirst(std::string_view name) const;
   // In the order of their first runs.
   const std::vector<PassLine>& lines() const { return lines_; }

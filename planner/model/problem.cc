@@ -7,6 +7,7 @@
 namespace reprise::planner {
 namespace {
 
+// Fills the uses of every value, and the flag ranges.
 void AddUses(Problem& problem) {
   const Versions& versions = problem.versions;
   const int value_count = versions.value_count();
@@ -32,6 +33,7 @@ void AddUses(Problem& problem) {
   }
 }
 
+// Fills the flags of every gap and tail.
 void AddFlags(Problem& problem) {
   for (ValueId v = 0; v < problem.versions.value_count(); ++v) {
     OpId from = problem.versions.maker[v];
@@ -52,6 +54,7 @@ void AddFlags(Problem& problem) {
   }
 }
 
+// Lists, per op, the storages that the program holds until it has run.
 void AddReleases(Problem& problem) {
   const int op_count = problem.op_count;
   problem.released_begin.assign(op_count + 1, 0);

@@ -65,6 +65,7 @@ struct Problem {
     return {writes.data() + write_begin[o], writes.data() + write_begin[o + 1]};
   }
   int64_t BytesOf(ValueId v) const { return bytes[versions.storage[v]]; }
+  // Returns whether a flag belongs to a tail, not to a gap.
   bool IsTail(int32_t flag) const { return flag_to[flag] > op_count; }
   // Returns the flag of the gap or tail of a value that spans a base position.
   int32_t FlagAt(ValueId v, OpId at) const;

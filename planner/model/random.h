@@ -13,6 +13,7 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
 
+  // Returns 64 random bits.
   uint64_t Next() {
     state_ += 0x9e3779b97f4a7c15;
     uint64_t z = state_;
@@ -28,6 +29,7 @@ class Random {
                                 64);
   }
 
+  // Returns true with a probability of `chance` percent.
   bool Percent(int chance) { return Below(100) < chance; }
 
   // Returns an exponential variable with mean 1, times 2^16, for annealing:

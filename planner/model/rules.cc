@@ -6,6 +6,7 @@
 namespace reprise::planner {
 namespace {
 
+// Returns whether an op's kind allows this executor to run it again.
 bool KindAllows(const Op& op, const Capabilities& capabilities) {
   switch (op.kind) {
     case OpKind::kPure:

@@ -29,6 +29,7 @@ struct Rules {
   std::vector<int64_t> rerun_ns;
 };
 
+// Builds the rules of a valid graph for these capabilities.
 Rules MakeRules(const StepGraph& graph, const Versions& versions,
                 const Capabilities& capabilities);
 

@@ -24,6 +24,7 @@ struct Score {
 
   static constexpr int64_t kWorst = std::numeric_limits<int64_t>::max();
 
+  // Returns the score of a generated schedule; kWorst if it is invalid.
   int64_t Of(const Generated& generated) const {
     if (!generated.valid) return kWorst;
     const int64_t over = generated.peak_bytes - budget_bytes;

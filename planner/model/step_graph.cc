@@ -20,6 +20,7 @@ std::string NameOf(const StepGraph& graph, OpId op) {
 // A sum that must stay below 2^62.
 class Total {
  public:
+  // Adds a value. Returns false if the sum would exceed the limit.
   bool Add(int64_t value) {
     if (value > kMaxSum - sum_) return false;
     sum_ += value;
@@ -35,6 +36,7 @@ Status CheckNotNegative(const std::string& what, int64_t value) {
   return InvalidArgument(StrCat(what, ": must not be negative, got ", value));
 }
 
+// Checks bytes: not negative, and sums within 2^62.
 Status CheckStorages(const StepGraph& graph) {
   RETURN_IF_ERROR(CheckNotNegative("static_bytes", graph.static_bytes));
   Total bytes;
@@ -60,6 +62,7 @@ Status CheckStorages(const StepGraph& graph) {
   return OkStatus();
 }
 
+// Checks times: not negative, and their sum within 2^62.
 Status CheckTimes(const StepGraph& graph) {
   Total time;
   for (OpId o = 0; o < graph.op_count(); ++o) {

@@ -40,7 +40,9 @@ struct Versions {
   int32_t Number(ValueId value) const {
     return value - first_value[storage[value]] + 1;
   }
+  // Returns the last version of a storage.
   ValueId Last(StorageId s) const { return first_value[s + 1] - 1; }
+  // Returns whether a value is the first version of its storage.
   bool IsFirst(ValueId value) const {
     return first_value[storage[value]] == value;
   }

@@ -30,10 +30,12 @@ int MostDepth(const Problem& problem) {
   return most_runs > 0 ? most_runs - 1 : std::numeric_limits<int>::max();
 }
 
+// Returns a single region around the whole forward.
 std::vector<Region> OneRegion(const Problem& problem) {
   return {{.begin = 0, .end = problem.first_backward}};
 }
 
+// Returns levels: 0 for saved storages, kDropped for others.
 std::vector<int32_t> LevelsOf(const SavedSet& saved) {
   std::vector<int32_t> levels;
   for (const uint8_t s : saved) levels.push_back(s != 0 ? 0 : kDropped);
@@ -49,6 +51,7 @@ RegionPlan Trimmed(const Problem& problem, RegionPlan plan) {
   return plan;
 }
 
+// Returns the name under which a plan goes to the archive.
 std::string SolverName(const Problem& problem, const RegionPlan& plan) {
   if (!IsNested(problem)) return "saved-set";
   return DepthOf(plan) > 1 ? "nested-regions" : "regions";
@@ -81,6 +84,7 @@ class Annealing {
     }
   }
 
+  // Returns whether the effort is over, or a plan is good enough.
   bool Done() const {
     const Archive::Point* best = archive_.Best(score_.budget_bytes);
     return effort_.Over() || (best != nullptr && best->time_ns <= good_ns_);
@@ -110,6 +114,7 @@ class Annealing {
     return score;
   }
 
+  // Anneals from a plan for at most this many ticks.
   void Run(RegionPlan plan, int64_t ticks) {
     if (decisions_.empty() || Done()) return;
     int64_t now = Try(plan);
@@ -138,6 +143,7 @@ class Annealing {
   }
 
  private:
+  // Changes the level of a random storage.
   void ChangeLevel(RegionPlan& plan) {
     const StorageId s =
         decisions_[random_.Below(static_cast<int64_t>(decisions_.size()))];
@@ -161,6 +167,7 @@ class Annealing {
         std::min<int64_t>(length, problem_.first_backward));
   }
 
+  // Adds, removes or resizes a random region.
   void ChangeRegions(RegionPlan& plan) {
     std::vector<Region>& regions = plan.regions;
     const int kind = random_.Below(4);
@@ -193,6 +200,7 @@ class Annealing {
   std::vector<StorageId> decisions_;
 };
 
+// Returns one region per stage of a chain.
 std::vector<Region> RegionsOfStages(const Chain& chain) {
   std::vector<Region> regions;
   OpId begin = 0;
@@ -229,6 +237,7 @@ void AddParts(const std::vector<Region>& stages, size_t begin, size_t end,
   }
 }
 
+// Returns nested regions: recursive divisions of the chain's stages.
 std::vector<std::vector<Region>> NestedRegions(const Problem& problem) {
   std::vector<std::vector<Region>> all;
   const std::vector<Region> stages = RegionsOfStages(FindChain(problem));
@@ -281,6 +290,7 @@ class Starts {
  public:
   explicit Starts(Annealing& search) : search_(search) {}
 
+  // Adds a plan if it is among the best few.
   void Add(const RegionPlan& plan) {
     if (search_.Done()) return;
     const int64_t score = search_.Try(plan);
@@ -292,6 +302,7 @@ class Starts {
     if (best_.size() > kMostStarts) best_.pop_back();
   }
 
+  // Anneals from each of the plans, with equal shares of the ticks.
   void Improve(int64_t ticks) {
     for (size_t i = 0; i < best_.size() && !search_.Done(); ++i) {
       search_.Run(best_[i].second, ticks / static_cast<int64_t>(best_.size()));

@@ -28,6 +28,7 @@ class Replay {
     }
   }
 
+  // Returns the execs of the step, or nothing if the plan cannot be run.
   std::vector<OpId> Run() {
     for (OpId o = 0; o < problem_.first_backward; ++o) Exec(o);
     last_ = present_;
@@ -48,10 +49,13 @@ class Replay {
   }
 
  private:
+  // Returns whether a storage does not hold this value.
   bool IsMissing(ValueId v) const {
     return present_[problem_.versions.storage[v]] != v;
   }
 
+  // Returns the effective level of a storage: at most the depth of its home,
+  // and 0 without one.
   int32_t Level(StorageId s) const {
     return home_[s] < 0 ? 0 : std::min(plan_.levels[s], tree_.depth[home_[s]]);
   }
@@ -63,6 +67,8 @@ class Replay {
     }
   }
 
+  // Runs the regions around a missing value again until it is present. Returns
+  // false if that is impossible.
   bool Restore(ValueId v, std::span<const ValueId> need) {
     const StorageId s = problem_.versions.storage[v];
     if (problem_.versions.maker[v] >= problem_.first_backward) return false;
@@ -80,6 +86,7 @@ class Replay {
     return !IsMissing(v);
   }
 
+  // Recomputes those of these values that the region makes.
   bool RunLazily(int32_t region, std::span<const ValueId> need) {
     std::vector<ValueId> restored;
     for (const ValueId v : need) {
@@ -90,6 +97,7 @@ class Replay {
     return RunAgain(region, restored);
   }
 
+  // Runs a region again for everything that it restores, once per step.
   bool RunWhole(int32_t region) {
     if (replayed_[region] != 0) return true;
     replayed_[region] = 1;

@@ -19,6 +19,7 @@ struct RegionTree {
   std::vector<int32_t> subtree_end;    // the regions inside r: [r, end)
   std::vector<int32_t> innermost;      // by forward op
 
+  // Returns whether no region is inside this one.
   bool IsLeaf(int32_t region) const {
     return subtree_end[region] == region + 1;
   }

@@ -51,6 +51,8 @@ class Annealing {
     }
   }
 
+  // Anneals until the ticks are spent or the schedule is good enough. Returns
+  // the number of steps.
   int64_t Run() {
     list_.Assign(execs_);
     if (!list_.valid() || storages_.empty()) return 0;
@@ -85,6 +87,7 @@ class Annealing {
  private:
   bool Fits() const { return best_peak_ <= options_.budget_bytes; }
 
+  // Returns the list's score at the current price, and notes its peak.
   int64_t ScoreNow() {
     last_peak_ = list_.PeakBytes();
     const int64_t over = last_peak_ - options_.budget_bytes;
@@ -138,6 +141,7 @@ class Annealing {
     current_ = ScoreNow();
   }
 
+  // Notes the current list as the best so far.
   void TakeAsBest() {
     best_ = WorthNow();
     best_peak_ = last_peak_;
@@ -157,6 +161,7 @@ class Annealing {
     list_.Commit();
   }
 
+  // Proposes a change and accepts it by the Metropolis rule.
   void Step(int64_t temperature) {
     const size_t mark = list_.Mark();
     inserted_ = 0;
@@ -375,6 +380,8 @@ class Annealing {
     }
   }
 
+  // Moves a re-run to just before its first reader, or by a few places. Returns
+  // false if it cannot be inserted there.
   bool Shift(Node rerun) {
     const OpId op = list_.OpOf(rerun);
     Node target = list_.End();

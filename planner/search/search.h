@@ -56,6 +56,8 @@ class Search {
         is_plain_(IsPlain(problem)),
         scale_(effort.most_ticks()) {}
 
+  // Runs the passes until the gap is closed, the effort is over or the budget
+  // is proven impossible. Call it once.
   Solution Run();
 
   static std::vector<PassRule> Rules();
@@ -78,7 +80,9 @@ class Search {
 
   // Runs the wanted passes in order, until the budget is proven impossible.
   void RunAll(std::span<const Pass> passes, int64_t ticks);
+  // Returns ticks, best added time and bound, for the log.
   PassLog::State Now() const;
+  // Returns whether the request skips a pass.
   bool IsLeftOut(std::string_view name) const;
   // Tells other searches what is new here, and takes what is better there.
   void Trade();
@@ -97,6 +101,7 @@ class Search {
   const Archive::Point* Best() const {
     return archive_.Best(request_.budget_bytes);
   }
+  // Returns the added time of the best plan; Score::kWorst if there is none.
   int64_t BestAdded() const {
     const Archive::Point* best = Best();
     return best == nullptr ? Score::kWorst
@@ -127,10 +132,12 @@ class Search {
   // Returns whether the best plan is more than 2 % of the step above the bound,
   // in a step small enough to search on.
   bool IsFar() const;
+  // Returns whether the target is reached, or the effort is over.
   bool Done() const {
     return effort_.Over() ||
            (Best() != nullptr && (Best()->time_ns <= GoodEnough() || Proven()));
   }
+  // Calls on_progress with the current overhead and bound.
   void Report(std::string_view pass) {
     if (!request_.on_progress) return;
     Progress progress{.pass = pass};
@@ -171,6 +178,7 @@ class Search {
   void AddStrategies(int64_t ticks);
   // Adds exact solutions of the chain that the step resembles.
   void AddChains(int64_t ticks);
+  // Constructs schedules from minimum cuts.
   void Construct(int64_t ticks);
   // Constructs schedules that treat equal blocks alike: as many as the budget
   // requires, evenly spread, are recomputed.
@@ -180,6 +188,7 @@ class Search {
   void FindAny(int64_t ticks);
   // Looks for further proofs that the budget is impossible.
   void LookBack(int64_t ticks);
+  // Adds the schedule of these flags to the starting points of annealing.
   void AddStart(const Flags& flags);
 
   // ---- Tight budgets
@@ -196,6 +205,7 @@ class Search {
   bool AddAndHold(const std::vector<OpId>& execs, const char* solver);
   // Adds execs. Returns false if the evaluator rejects them.
   bool AddExecs(const std::vector<OpId>& execs, const char* solver);
+  // Evaluates execs with the frees of the policy.
   StatusOr<Evaluation> EvaluateExecs(const std::vector<OpId>& execs) const;
 
   // ---- Bounds

@@ -37,8 +37,13 @@ class Domain {
   const std::vector<uint8_t>& high() const { return high_; }
 
  private:
+  // Fixes a column, without propagation. The domain becomes empty if the column
+  // already has the other value.
   void Set(int32_t column, uint8_t value);
+  // Examines rows until no column can be fixed any more.
   void Propagate();
+  // Fixes the columns that a row leaves no choice for; empties the domain if
+  // the row cannot hold.
   void Look(int32_t row);
 
   const Program& program_;

@@ -21,6 +21,7 @@ using Value = int32_t;
 class Lists {
  public:
   void Add(int32_t id) { ids_.push_back(id); }
+  // Ends the current list.
   void Close() { begin_.push_back(static_cast<int64_t>(ids_.size())); }
   std::span<const int32_t> operator[](size_t row) const {
     return {ids_.data() + begin_[row], ids_.data() + begin_[row + 1]};

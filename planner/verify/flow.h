@@ -31,15 +31,21 @@ class Flow {
   Wide Solve(int source, int sink);
 
  private:
+  // Indexes the arcs by node.
   void Index();
+  // Computes each node's distance to the sink along arcs with capacity left.
+  // Returns whether the source can reach it.
   bool FindLevels(int source, int sink);
   // Sends flow along one level graph; returns true if some of it is infinite.
   bool Send(int source, int sink);
+  // Checks every arc and node of the flow; returns its value, or -1.
   Wide Value(int source, int sink) const;
+  // Returns the capacity left on an arc, in the direction of `end`.
   Wide Left(int32_t end) const {
     const int32_t arc = end >> 1;
     return (end & 1) != 0 ? sent_[arc] : capacity_[arc] - sent_[arc];
   }
+  // Returns the node to which `end` leads.
   int Head(int32_t end) const {
     return (end & 1) != 0 ? from_[end >> 1] : to_[end >> 1];
   }

@@ -115,6 +115,8 @@ class Program {
     Wide constant = 0;
     std::vector<Wide> columns = {};
   };
+  // Applies a node's multipliers to the objective. INVALID_ARGUMENT if a number
+  // is out of range.
   StatusOr<Reduced> Reduce(const Node& node) const;
   // Returns the minimum over all values within [low, high].
   static StatusOr<Wide> LeastOf(const Reduced& sums,
@@ -138,11 +140,18 @@ class Program {
   Program(const Facts& facts, int64_t budget_bytes, bool inside)
       : facts_(&facts), budget_bytes_(budget_bytes), inside_(inside) {}
 
+  // Finds the values that are always present at the segment's window, and the
+  // room that they leave.
   void FindSure(Segment& segment) const;
+  // Adds the columns of window k; those of window k + 1 must exist already.
   void AddColumns(int k);
+  // Adds the rows of window k, except (runs) and (inside).
   void AddRows(int k);
+  // Adds the (runs) rows.
   void AddRunRows();
+  // Adds the (inside) row of an op in segment k.
   void AddInsideRow(int k, OpId o);
+  // Adds a column; `kept`: a column of S. Returns its number.
   int32_t NewColumn(int64_t cost_ns, bool kept);
   // S[k,v]: a column, kOne, or kUnknown.
   int32_t Kept(const Segment& segment, Value v) const;
@@ -154,6 +163,7 @@ class Program {
   void Add(int32_t column, int64_t value) {
     entries_.push_back({column, value});
   }
+  // Ends the current row.
   void Close(int64_t least, bool in_bytes);
   // Returns the bytes that o touches, including workspace, and marks its
   // storages.

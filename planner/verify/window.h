@@ -50,8 +50,12 @@ class Window {
   int64_t LeastBytes();
 
  private:
+  // Finds the values that are always present at the window, and their bytes.
   void FindSurelyPresent();
+  // Builds the network of the file comment.
   void Build();
+  // Returns the bytes taken by what is always present and by values fixed as
+  // present.
   int64_t RoomTaken() const;
 
   const Facts& facts_;
