@@ -126,6 +126,21 @@ def test_a_check_ignores_what_happens_to_gradients_later() -> None:
     assert session.measured.values_checked == sum(c["checked"] for c in agent.checks)
 
 
+def test_a_hook_of_the_program_on_the_models_output_is_part_of_the_step_that_is_compared() -> None:
+    model = made()
+    session = arm(model, verify="gradients", verify_every=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        y = model(torch.randn(6, WIDTH))
+        y.register_hook(lambda grad: grad * 2)
+        y.square().mean().backward()
+        optimizer.step()
+
+    assert session.stage is Stage.PLANNED, session.why
+    assert session.measured.checks
+
+
 def test_gradients_that_are_clipped_or_unscaled_are_compared_as_the_backward_left_them() -> None:
     scaled, clipped = made(), made()
     agents = [LocalAgent(), LocalAgent()]

@@ -49,6 +49,26 @@ def test_the_first_backward_runs_again_and_no_bit_changes(
     assert "the unplanned step does not fit (Tried to allocate 2.00 GiB)" in capsys.readouterr().err
 
 
+def test_what_a_hook_of_the_program_makes_of_an_outputs_gradient_is_what_runs_again() -> None:
+    def gradients(model: nn.Module) -> list[Tensor]:
+        torch.manual_seed(1)
+        loss, more = model(torch.randn(16, W))
+        more["out"].register_hook(lambda grad: grad * 3)
+        (loss + more["out"].sin().mean()).backward()
+        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    Hungry.times = 0
+    expected = gradients(made())
+    model = made()
+    arm(model, LocalAgent())
+    Hungry.times = 1
+
+    found = gradients(model)
+
+    assert Hungry.times == 0
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def hook(model: Model) -> None:
     model.first[0].weight.register_hook(lambda g: g * 1.0)
 

@@ -20,10 +20,8 @@ which needs none. A model whose forward cannot run once more unnoticed (repeatab
 parameters are moved or swapped within the step, have hooks of the program, or whose gradients are
 differentiated again, has nothing compared here: `checked` is 0.
 
-Gradients are known by digests, taken as soon as autograd has added them up: what the program does
-to them afterwards (unscaling, clipping, a step within the backward) is no business of a check. Left
-out: parameters that something other than the model's forward reads too, and those whose gradients
-were changed between two backward passes.
+Gradients are known by digests (gradients.py). Left out: parameters that something other than the
+model's forward reads too, and those whose gradients were changed between two backward passes.
 """
 
 from __future__ import annotations
@@ -36,15 +34,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reprise.torch.check.repeatable import Parameters, Remembered, hooked
+from reprise.torch.check.gradients import Gradients
 from reprise.torch.check.result import BUFFER, OUTPUT, CheckResult
-from reprise.torch.check.state import Autocast, Buffers, Generators
 from reprise.torch.check.written import buffers_of, digests_of
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.internals.outside import OutsideCopy, copied, restored
 from reprise.torch.internals.subclass import is_wrapper
+from reprise.torch.rerun.repeatable import Parameters, Remembered, hooked, observed
+from reprise.torch.rerun.restart import on_gradient, restarting
+from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
 
 __all__ = ["Check"]
 
@@ -57,9 +57,8 @@ class _Forward:
 
     arguments: tuple[Any, Any]  # args and kwargs with copies for tensors
     bytes: int
-    generators: Generators
     buffers: Buffers
-    autocast: Autocast
+    before: Snapshot
     # By backward pass (autograd's graph task), then by output.
     grads: dict[int, dict[int, OutsideCopy]] = field(default_factory=dict)
     # Digests of what it returned, and of what the reference returns.
@@ -79,14 +78,6 @@ class Check:
         }
         self._left_out = len(left_out & {n for n, _ in model.named_parameters()})
         self._forwards: list[_Forward] = []
-        self._before: dict[str, OutsideCopy | None] = {}
-        # Digests of gradients, as autograd has left them.
-        self._after: dict[str, bytes] = {}
-        # By parameter: the last backward pass, the first one that counts, and whether anybody
-        # changed the gradient in between.
-        self._tasks: dict[str, int] = {}
-        self._since: dict[str, int] = {}
-        self._touched: set[str] = set()
         # By name of a parameter whose gradient differs: the reference's.
         self.expected: dict[str, Tensor | None] = {}
         # Digests of buffers before the first forward, after the last one, and after that of the
@@ -99,39 +90,8 @@ class Check:
         self._now = Parameters(model)
         self._kept: Remembered | None = None
         # Nothing of the step may happen once more.
-        self._once = hooked(model) or any(map(_has_hooks, self._parameters.values()))
-        for name, parameter in self._parameters.items():
-            self._handles.append(
-                parameter.register_hook(guard.quiet(self._first_gradient(name, parameter)))
-            )
-            self._handles.append(
-                parameter.register_post_accumulate_grad_hook(guard.quiet(self._accumulated(name)))
-            )
-
-    def _first_gradient(self, name: str, parameter: nn.Parameter) -> Callable[[Tensor], None]:
-        def hook(_: Tensor) -> None:
-            task = torch._C._current_graph_task_id()
-            if self._tasks.get(name) == task:
-                return
-            self._tasks[name] = task
-            before, last = parameter.grad, self._after.get(name)
-            if last is not None and before is not None and digest(before, parameter) == last:
-                return
-            kept = before is not None and bool(before.any())
-            if last is not None and kept:
-                self._touched.add(name)
-            # None or zero: gradients of earlier passes were thrown away (zero_grad).
-            self._since[name] = task
-            self._before[name] = OutsideCopy(before) if kept and before is not None else None
-
-        return hook
-
-    def _accumulated(self, name: str) -> Callable[[Tensor], None]:
-        def hook(parameter: Tensor) -> None:
-            if parameter.grad is not None:
-                self._after[name] = digest(parameter.grad, parameter)
-
-        return hook
+        self._once = hooked(model) or any(map(observed, self._parameters.values()))
+        self._gradients = Gradients(self._parameters)
 
     def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Remembers the state before a forward of the root."""
@@ -143,15 +103,9 @@ class Check:
             self._entered = digests_of(self._model)
         copies: list[OutsideCopy] = []
         arguments = copied((args, kwargs), copies)
-        self._forwards.append(
-            _Forward(
-                arguments,
-                sum(c.nbytes for c in copies),
-                Generators(),
-                Buffers(self._model),
-                Autocast(),
-            )
-        )
+        buffers = Buffers(self._model)
+        kept = sum(c.nbytes for c in copies)
+        self._forwards.append(_Forward(arguments, kept, buffers, Snapshot(buffers)))
 
     def leave(self, outputs: Any) -> None:
         """Watches the outputs of a forward of the root for their gradients."""
@@ -165,9 +119,7 @@ class Check:
         forward.outputs = _digests_of_outputs(outputs_in(outputs))
         for position, output in enumerate(outputs_in(outputs)):
             if output.requires_grad:
-                self._handles.append(
-                    output.register_hook(guard.quiet(self._keep(forward, position)))
-                )
+                self._handles.append(on_gradient(output, self._keep(forward, position)))
 
     def _keep(self, forward: _Forward, position: int) -> Callable[[Tensor | None], None]:
         def hook(grad: Tensor | None) -> None:
@@ -178,9 +130,7 @@ class Check:
                 self._once = True  # of this backward another one follows
                 return
             of_task = forward.grads.setdefault(torch._C._current_graph_task_id(), {})
-            known = of_task.get(position)
-            total = grad if known is None else known.tensor() + grad
-            of_task[position] = OutsideCopy(total.detach())
+            of_task[position] = OutsideCopy(grad.detach())
 
         return hook
 
@@ -190,6 +140,7 @@ class Check:
 
     def stop(self) -> None:
         """Removes the hooks of this check."""
+        self._gradients.stop()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -199,9 +150,9 @@ class Check:
     def compare(self, call: Callable[..., Any]) -> CheckResult:
         """Runs the reference through `call` (the root's forward) and compares."""
         self.stop()
-        left_out = len(self._parameters.keys() - self._after.keys() | self._touched)
-        left_out += self._left_out
-        wanted = self._after.keys() - self._touched
+        after, touched = self._gradients.after, self._gradients.touched
+        left_out = len(self._parameters.keys() - after.keys() | touched) + self._left_out
+        wanted = after.keys() - touched
         # None has come to an output: what the model returns is of a kind that nobody looks into.
         unseen = not any(forward.grads for forward in self._forwards)
         if self._once or unseen or not wanted or self._now.differs(Parameters(self._model)):
@@ -210,9 +161,9 @@ class Check:
             g.nbytes for f in self._forwards for of in f.grads.values() for g in of.values()
         )
         extra += sum(f.buffers.bytes + f.bytes for f in self._forwards)
-        extra += sum(b.nbytes for b in self._before.values() if b is not None)
+        extra += sum(b.nbytes for b in self._gradients.before.values() if b is not None)
         expected = self._from_here(call)
-        differing = [n for n in self._after if n in wanted and self._differs(n, expected)]
+        differing = [n for n in after if n in wanted and self._differs(n, expected)]
         buffers = self._again_left
         others = [n for n, left in self._left.items() if buffers.get(n, left) != left]
         returned = [forward.outputs_again for forward in self._forwards]
@@ -226,7 +177,7 @@ class Check:
         for name in differing:
             grad = self._parameters[name].grad
             # One that was changed since cannot be put right.
-            if grad is not None and digest(grad, self._parameters[name]) == self._after[name]:
+            if grad is not None and digest(grad, self._parameters[name]) == after[name]:
                 self.expected[name] = expected.get(name)
         written = sum(left != self._entered.get(n) for n, left in self._left.items())
         names = (*differing, *(BUFFER + name for name in others), *outputs)
@@ -263,7 +214,7 @@ class Check:
 
     def _differs(self, name: str, expected: dict[str, Tensor]) -> bool:
         grad = expected.get(name)
-        return grad is None or digest(grad, self._parameters[name]) != self._after[name]
+        return grad is None or digest(grad, self._parameters[name]) != self._gradients.after[name]
 
     def _digests(self, grads: dict[str, Tensor]) -> dict[str, bytes]:
         return {name: digest(grad, self._parameters[name]) for name, grad in grads.items()}
@@ -279,7 +230,7 @@ class Check:
 
     def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:
         """Gradients without a plan, added up as autograd adds them."""
-        total = {n: b.tensor() for n, b in self._before.items() if b is not None}
+        total = {n: b.tensor() for n, b in self._gradients.before.items() if b is not None}
         # Forwards whose outputs met in one backward are one graph.
         todo = list(self._forwards)
         while todo:
@@ -297,27 +248,21 @@ class Check:
         names = list(self._parameters)
         tasks = sorted({task for forward in group for task in forward.grads})
         for task in tasks:
-            heads: list[Tensor] = []
-            grads: list[Tensor] = []
-            handles: list[Any] = []
-            for forward, produced in zip(group, outputs, strict=True):
-                for position, copy in forward.grads.get(task, {}).items():
-                    head = produced[position]
-                    heads.append(head)
-                    grads.append(copy.tensor())
-                    # Of an output that another one was made from, that is part of it already.
-                    handles.append(head.register_hook(lambda _, copy=copy: copy.tensor()))
-            found = torch.autograd.grad(
-                heads,
-                [self._parameters[n] for n in names],
-                grads,
-                retain_graph=task != tasks[-1],
-                allow_unused=True,
-            )
-            for handle in handles:
-                handle.remove()
+            pairs = [
+                (produced[position], copy)
+                for forward, produced in zip(group, outputs, strict=True)
+                for position, copy in forward.grads.get(task, {}).items()
+            ]
+            with restarting(pairs) as (heads, grads):
+                found = torch.autograd.grad(
+                    heads,
+                    [self._parameters[n] for n in names],
+                    grads,
+                    retain_graph=task != tasks[-1],
+                    allow_unused=True,
+                )
             for name, grad in zip(names, found, strict=True):
-                if grad is not None and task >= self._since.get(name, task):
+                if grad is not None and self._gradients.counts(name, task):
                     total[name] = total[name] + grad if name in total else grad
 
     def _again(
@@ -327,10 +272,10 @@ class Check:
         must not write what the graph of another one has saved."""
         if several:
             forward.buffers.stand_in()
+            forward.before.rewind_generators()
         else:
-            forward.buffers.restore()
-        forward.generators.restore()
-        with torch.enable_grad(), forward.autocast.as_it_was():
+            forward.before.rewind()
+        with forward.before.settings():
             args, kwargs = restored(forward.arguments)
             outputs = tuple(outputs_in(call(*args, **kwargs)))
         forward.outputs_again = _digests_of_outputs(outputs)
@@ -347,10 +292,3 @@ class Check:
 def _digests_of_outputs(outputs: Iterable[Tensor]) -> list[bytes]:
     """Returns a digest of each output of a forward whose bytes are its own."""
     return [digest(output) for output in outputs if not is_wrapper(output)]
-
-
-def _has_hooks(parameter: nn.Parameter) -> bool:
-    """Returns whether a parameter has hooks that observe or change its gradient."""
-    return bool(
-        parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
-    )

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from reprise.errors import RepriseError
-from reprise.torch.check.state import Generators
 from reprise.torch.oracle.calls import FORWARD, Traced
 from reprise.torch.oracle.observe import Observer
+from reprise.torch.rerun.snapshot import Generators
 
 __all__ = ["trace", "untouched"]
 

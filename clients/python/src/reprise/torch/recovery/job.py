@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What recovery from memory that runs out needs of the job around it, and nothing more.
 
-`Startup`, `PlainRetry`, `PlannedRetry` and `Forward.obstacle` are given a `Job`: what the ranks
-need of it (ladder/job.py), and the members below. The session of a model is one. Nothing here knows
-what a session is, so no import leads back up to it.
+`Startup`, `PlainRetry`, `PlannedRetry` and `PlannedForward.obstacle` are given a `Job`: what the
+ranks need of it (ladder/job.py), and the members below. The session of a model is one. Nothing here
+knows what a session is, so no import leads back up to it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Attempts(Protocol):
         call: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        autocast: Any,
+        before: Any,
         why: str,
     ) -> Any:
         """Runs the forward of a plain step again, and returns its output."""

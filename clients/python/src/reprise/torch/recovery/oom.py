@@ -27,8 +27,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from reprise.torch.check.state import Buffers, Generators
 from reprise.torch.internals.guard import is_oom
+from reprise.torch.rerun.snapshot import Buffers, Generators
 
 __all__ = ["TIGHTER", "Before", "Told", "is_oom", "make_room", "room", "several_ranks", "watch"]
 

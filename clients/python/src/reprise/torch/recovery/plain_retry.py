@@ -30,8 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprise.torch.check.repeatable import Parameters, Remembered, hooked
-from reprise.torch.check.state import Autocast, Buffers, Generators
 from reprise.torch.compiled import fast
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
@@ -42,8 +40,11 @@ from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.recovery.failed_graph import let_go
 from reprise.torch.recovery.job import Job
 from reprise.torch.recovery.oom import is_oom
+from reprise.torch.rerun.repeatable import Parameters, Remembered, hooked, observed
+from reprise.torch.rerun.restart import Entry, Outputs, is_ordinary
+from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
 
-__all__ = ["KeptTensor", "PlainRetry", "told"]
+__all__ = ["KeptTensor", "PlainRetry"]
 
 
 class KeptTensor:
@@ -70,10 +71,8 @@ class PlainRetry:
     def __init__(self, session: Job) -> None:
         self._session = session
         self._kept: list[weakref.ref[KeptTensor]] = []
-        self._outputs: list[Any] = []  # nodes of autograd
-        self._grads: dict[int, OutsideCopy | None] = {}
-        self._reached: list[int] = []
-        self._handles: list[Any] = []
+        self._outputs: Outputs | None = None
+        self._entry: Entry | None = None
         self._forwards = 0
         self._called: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None
         self._possible = True
@@ -100,7 +99,7 @@ class PlainRetry:
         self._forwards += 1
         before = Remembered(model)
         self._called = (call, args, kwargs)
-        self._generators, self._buffers, self._autocast = Generators(), Buffers(model), Autocast()
+        self._before = Snapshot(Buffers(model))
         self._session.step.times.leave_out(self._clock() - began)
         out = call(*args, **kwargs)
         began = self._clock()
@@ -112,28 +111,15 @@ class PlainRetry:
             and not before.differs(Remembered(model))
             and not any(t.requires_grad for t in tensors_in(args, kwargs))
             and all(p.is_leaf and p.grad is None for p in model.parameters())
-            and not any(told(p) for p in model.parameters())
+            and not any(observed(p) for p in model.parameters())
         )
-        for position, tensor in enumerate(tensors_in(out) if self._possible else ()):
-            self._outputs.append(tensor.grad_fn)
-            if tensor.requires_grad:
-                self._handles.append(tensor.register_hook(guard.quiet(self._arrived(position))))
+        self._outputs = Outputs(out) if self._possible else None
         self._session.step.times.leave_out(self._clock() - began)
         return out
 
     def _clock(self) -> int:
         """To leave out of a step what it does not do: on a GPU that hides behind the device."""
         return time.thread_time_ns() if self._session.device.type == "cpu" else 0
-
-    def _arrived(self, position: int) -> Callable[[Tensor | None], None]:
-        def hook(grad: Tensor | None) -> None:
-            if torch.is_grad_enabled() or position in self._grads:
-                self._possible = False  # another backward will follow, or has been
-            else:
-                # None: one of several outputs of a node, of which only another is in the loss.
-                self._grads[position] = None if grad is None else OutsideCopy(grad)
-
-        return hook
 
     # ---- The backward -----------------------------------------------------------------
 
@@ -146,9 +132,9 @@ class PlainRetry:
         """Stops watching and releases everything. Idempotent."""
         no_longer(self._run)
         self._open = self._possible = False
-        for handle in self._handles:
-            handle.remove()
-        self._handles, self._outputs, self._grads, self._kept = [], [], {}, []
+        if self._entry is not None:
+            self._entry.stop()
+        self._outputs, self._entry, self._kept = None, None, []
         self._called = None
 
     @property
@@ -160,7 +146,7 @@ class PlainRetry:
         if not self._open or self._running or not options.get("accumulate_grad"):
             return engine(heads, *rest, **options)
         self._running = True
-        self._reached = self._reach(heads, rest) if self._possible else []
+        self._enter(heads, rest)
         try:
             out = engine(heads, *rest, **options)
             self._possible = False  # gradients are there
@@ -180,75 +166,41 @@ class PlainRetry:
         self._take_again(heads, text)
         return ()
 
-    def _reach(self, heads: Any, rest: tuple[Any, ...]) -> list[int]:
-        """Positions of the outputs that this backward comes to from outside; none: it is not an
-        ordinary one, or passes by a parameter on its way."""
-        _, keep, create, inputs = (*rest, None, None, None, None)[:4]
-        if keep or create or inputs:
-            return []
-        ours: dict[Any, list[int]] = {}
-        for at, node in enumerate(self._outputs):
-            if node is not None:
-                ours.setdefault(node, []).append(at)
-        todo = [head.grad_fn for head in heads if isinstance(head, Tensor)]
-        seen, found = set(), []
-        while todo:
-            node = todo.pop()
-            if node is None or node in seen:
-                continue
-            seen.add(node)
-            if node in ours:
-                found += ours[node]
-            elif hasattr(node, "variable"):
-                return []
-            else:
-                todo.extend(following for following, _ in node.next_functions)
-        return sorted(found)
+    def _enter(self, heads: Any, rest: tuple[Any, ...]) -> None:
+        """Keeps the gradients that an ordinary backward brings to the outputs. Nothing runs again
+        where it passes by a parameter on its way there, or is the second one."""
+        if not self._possible or self._outputs is None or not is_ordinary(rest):
+            self._possible = False
+            return
+        self._entry = Entry(self._outputs, heads, lambda _, grad: OutsideCopy(grad))
+        self._possible = self._entry.concerned and self._entry.alone
+        if self._possible:
+            self._entry.watch()
 
     def _can(self) -> bool:
-        model = self._session.model
         return (
             self._possible
-            and bool(self._reached)
-            and all(position in self._grads for position in self._reached)
-            and not self._parameters.differs(Parameters(model))
+            and self._entry is not None
+            and self._entry.complete
+            and not self._parameters.differs(Parameters(self._session.model))
             and self._session.planning.coordinator is None
         )
 
     def _take_again(self, heads: Any, why: str) -> None:
-        session = self._session
-        model = session.model
+        """Runs the forward again in a way that needs less memory, and its backward."""
+        session, entry, called = self._session, self._entry, self._called
+        assert entry is not None
+        assert called is not None
         let_go(heads)
         for reference in self._kept:
             kept = reference()
             if kept is not None:
                 kept.alias = None
         with torch.no_grad():
-            for parameter in model.parameters():
+            for parameter in session.model.parameters():
                 parameter.grad = None
-        grads = {at: grad for at in self._reached if (grad := self._grads[at]) is not None}
-        assert self._called is not None
-        called, autocast = self._called, self._autocast
-        after, buffers, generators = Generators(), self._buffers, self._generators
+        after = Generators()
         self.close()
-        generators.restore()
-        buffers.restore()
-        out = session.attempts.forward_again(*called, autocast, why)
+        out = session.attempts.forward_again(*called, self._before, why)
         after.restore()
-        found = list(tensors_in(out))
-        del out
-        handles = [
-            # Of an output that another one was made from, that is part of it already.
-            found[at].register_hook(lambda _, copy=copy: copy.tensor())
-            for at, copy in grads.items()
-        ]
-        torch.autograd.backward([found[at] for at in grads], [c.tensor() for c in grads.values()])
-        for handle in handles:
-            handle.remove()
-
-
-def told(parameter: Tensor) -> bool:
-    """Returns whether a parameter has hooks that observe its gradients."""
-    return bool(parameter._backward_hooks) or bool(
-        getattr(parameter, "_post_accumulate_grad_hooks", None)
-    )
+        entry.restart(out)

@@ -36,23 +36,22 @@ announced time of a step. What goes wrong with that is not the job's: nothing is
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from reprise.torch.check.repeatable import Remembered
-from reprise.torch.check.state import Generators
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
-from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.room import room_on
-from reprise.torch.recovery.failed_graph import leaves, let_go, reach
-from reprise.torch.recovery.forward_state import Forward, Gradients, State, rehearsed
+from reprise.torch.recovery.failed_graph import leaves, let_go
 from reprise.torch.recovery.job import Job
 from reprise.torch.recovery.oom import is_oom
-from reprise.torch.recovery.output_gradients import Arrived
+from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed
+from reprise.torch.rerun.output_gradients import OutputGradients
+from reprise.torch.rerun.repeatable import Remembered
+from reprise.torch.rerun.restart import Entry, is_ordinary
+from reprise.torch.rerun.snapshot import Generators
+from reprise.torch.rerun.watched_state import Untouched, WatchedState
 
 if TYPE_CHECKING:
     from reprise.plan import Plan
@@ -77,60 +76,45 @@ class _Attempt:
         self.retry = retry
         self._heads = heads
         self._forward = retry.forward
-        self._grads: dict[int, Arrived] = {}
-        self._seeds: list[int] = []
-        self._untouched: Gradients | None = None
-        self._handles: list[Any] = []
+        self._entry: Entry | None = None
+        self._untouched: Untouched | None = None
         self.why = self._prepare(heads, rest)
 
     @property
     def concerned(self) -> bool:
         """True if the backward reaches outputs of the model."""
-        return bool(self._seeds)
+        return self._entry is not None and self._entry.concerned
 
     def _prepare(self, heads: Any, rest: tuple[Any, ...]) -> str:
         forward, session = self._forward, self.retry.session
-        _, keep, create, inputs = (*rest, None, None, None, None)[:4]
-        if keep or create or inputs:
+        if not is_ordinary(rest):
             return "its graph is retained, or it is not an ordinary backward"
-        if forward is None:
+        if forward is None or forward.outputs is None:
             return "its forward used little memory and was not recorded"
-        nodes, alone = reach(heads, forward.outputs)
-        self._seeds = sorted({position for _, _, position in nodes})
-        if not self._seeds:
+        entry = self._entry = Entry(forward.outputs, heads, self.retry.gradients.keep)
+        if not entry.concerned:
             return "it does not reach the outputs of the last forward"
-        if not alone:
+        if not entry.alone:
             return "something outside the model also has parameters"
         if self.retry.taking:
             return "it has already been run again"
         if forward.bytes > SMALL and not session.attempts.short_of_memory:
             return "the gradients of the model's outputs are kept only once memory has run out"
-        for node, number, position in nodes:
-            self._handles.append(
-                node.register_prehook(guard.quiet(self._arrives(number, position)))
-            )
+        entry.watch()
         self._untouched = forward.state.gradients()
         return ""
 
-    def _arrives(self, number: int, position: int) -> Callable[[tuple[Any, ...]], None]:
-        def hook(grads: tuple[Any, ...]) -> None:
-            if grads[number] is not None:
-                self._grads[position] = self.retry.arrived(position, grads[number])
-
-        return hook
-
     def over(self) -> None:
         """Removes the hooks after the backward has run or failed."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        if self._entry is not None:
+            self._entry.stop()
 
     def obstacle(self) -> str:
         """Returns why the backward cannot run again, or "" if it can."""
         forward, session = self._forward, self.retry.session
-        if self.why or forward is None:
+        if self.why or forward is None or self._entry is None:
             return self.why
-        if sorted(self._grads) != self._seeds:
+        if not self._entry.complete:
             return "memory ran out before it reached the model"
         own = {id(p) for p in session.model.parameters()}
         if any(id(leaf) not in own for leaf in leaves(self._heads)):
@@ -139,9 +123,10 @@ class _Attempt:
 
     def again(self, why: str) -> None:
         """Runs the forward and the backward again."""
-        session, forward = self.retry.session, self._forward
+        session, forward, entry = self.retry.session, self._forward, self._entry
         assert forward is not None
-        arguments = forward.arguments()
+        assert entry is not None
+        arguments = forward.inputs.again()
         assert arguments is not None
         left = self._left()
         let_go(self._heads)
@@ -152,23 +137,13 @@ class _Attempt:
                 forward, arguments, f"out of memory in a backward ({why})"
             )
             after.restore()
-            found = list(tensors_in(out))
-            del out
-            handles = [
-                # Of an output that another one was made from, that is part of it already.
-                found[at].register_hook(lambda _, copy=copy: copy.tensor())
-                for at, copy in self._grads.items()
-            ]
-            if left is None or left:
-                grads = [self._grads[at].tensor() for at in self._seeds]
-                torch.autograd.backward([found[at] for at in self._seeds], grads, inputs=left)
-            for handle in handles:
-                handle.remove()
+            entry.restart(out, left)
         finally:
             self.retry.taking = False
 
     def _left(self) -> list[Tensor] | None:
-        """The parameters that nothing has been added to; None: all, their gradients were new."""
+        """Returns the parameters to which the failed backward has added nothing; None for all, if
+        their gradients were new, and removes those."""
         assert self._forward is not None
         parameters = self._forward.state.parameters
         if self._untouched is None:
@@ -186,11 +161,11 @@ class PlannedRetry:
 
     def __init__(self, session: Job) -> None:
         self.session = session
-        self.forward: Forward | None = None  # the last one
+        self.forward: PlannedForward | None = None  # the last one
         self.taking = False  # something is being taken again
         self._state: Remembered | None = None
-        self._parts: State | None = None
-        self._arrived: dict[int, Arrived] = {}  # by output
+        self._parts: WatchedState | None = None
+        self.gradients = OutputGradients(SMALL)
         self._priced = False
         self._plan: Plan | None = None  # the one of which it is known
         self._wanted = False
@@ -218,9 +193,9 @@ class PlannedRetry:
             self.costs_ns = 0
             return
         if self._parts is None or not self._parts.same:
-            self._parts = State(self.session.model)
+            self._parts = WatchedState(self.session.model)
             self._priced = False
-        self.forward = Forward(self._parts, call, args, kwargs)
+        self.forward = PlannedForward(self._parts, call, args, kwargs)
         if rung.repeats is None:
             self._state = Remembered(self.session.model)
 
@@ -256,19 +231,9 @@ class PlannedRetry:
             rung.repeats = not self._state.differs(Remembered(self.session.model))
             self._state = None
 
-    def arrived(self, position: int, grad: Tensor) -> Arrived:
-        """The gradient of an output has come: what is kept of it until the next one."""
-        known = self._arrived.pop(position, None)
-        if known is None or not known.fits(grad):
-            known = Arrived(grad)
-        else:
-            known.take(grad)
-        if known.nbytes <= SMALL:
-            self._arrived[position] = known
-        return known
-
-    def failed(self) -> tuple[Forward, tuple[Any, Any]] | None:
-        """Memory ran out in the forward: what it takes to run it again, where it can."""
+    def failed(self) -> tuple[PlannedForward, tuple[Any, Any]] | None:
+        """Notes that memory ran out in the forward. Returns the forward and its arguments if it can
+        run again, otherwise None."""
         forward, self.forward = self.forward, None
         rung = self.session.planning.rung
         if forward is None or rung is None or self.taking:
@@ -276,7 +241,7 @@ class PlannedRetry:
         if self._state is not None:
             rung.repeats = not self._state.differs(Remembered(self.session.model))
             self._state = None
-        arguments = forward.arguments()
+        arguments = forward.inputs.again()
         return None if arguments is None or forward.obstacle(self.session) else (forward, arguments)
 
     def open(self) -> None:
@@ -290,7 +255,7 @@ class PlannedRetry:
         """Stops watching backwards. Idempotent."""
         self.forget()
         self._parts = None
-        self._arrived.clear()
+        self.gradients.clear()
         if self in _open:
             _open.remove(self)
             if not _open:

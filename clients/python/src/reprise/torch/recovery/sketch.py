@@ -20,13 +20,13 @@ from torch.utils._pytree import tree_map
 
 from reprise.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
-from reprise.torch.check.state import Generators
 from reprise.torch.estimation.assumed import with_rooflines
 from reprise.torch.estimation.fake import NoMeter, faked
 from reprise.torch.estimation.once import capture_step
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.meter.state import model_device
+from reprise.torch.rerun.snapshot import Generators
 
 __all__ = ["sketched"]
 

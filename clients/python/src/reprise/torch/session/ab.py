@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from reprise.errors import RepriseError
 from reprise.plan.received import InfeasibleBudget
-from reprise.torch.check.state import Generators
+from reprise.torch.rerun.snapshot import Generators
 
 if TYPE_CHECKING:
     from reprise.api import Report

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from reprise.torch.check.state import Autocast
 from reprise.torch.internals import guard
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import advice
 from reprise.torch.recovery import oom
-from reprise.torch.recovery.forward_state import Forward
+from reprise.torch.recovery.planned_forward import PlannedForward
+from reprise.torch.rerun.snapshot import Snapshot
 from reprise.torch.session.parts import Parts
 from reprise.units import format_bytes
 
@@ -77,18 +77,19 @@ class Attempts:
         call: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        autocast: Autocast,
+        before: Snapshot,
         why: str,
     ) -> Any:
         """The plain first forward, whose backward does not fit, in another way."""
         session = self._session
         session.step.abandon()
         session.startup.gave_up_late(why, args, kwargs)
+        before.rewind()
         session.step.begin(args, kwargs)
-        with torch.enable_grad(), autocast.as_it_was():
+        with before.settings():
             return session.step.forward(call, args, kwargs)
 
-    def retake(self, forward: Forward, arguments: tuple[Any, Any], why: str) -> Any:
+    def retake(self, forward: PlannedForward, arguments: tuple[Any, Any], why: str) -> Any:
         """A planned forward once more, under a tighter plan, from the state it ran from."""
         session, step = self._session, self._session.step
         session.say(
@@ -98,12 +99,11 @@ class Attempts:
         self._tighten()
         step.drop()
         oom.make_room()
-        forward.generators.restore()
-        forward.state.restore()
+        forward.before.rewind()
         step.begin(*arguments, again=True)
         step.out_of_memory = True
         try:
-            with torch.enable_grad(), forward.autocast.as_it_was():
+            with forward.before.settings():
                 return step.forward(forward.call, *arguments)
         except BaseException as error:
             if oom.is_oom(error):

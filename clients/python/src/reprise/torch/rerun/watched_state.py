@@ -1,53 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From where a planned forward ran, in case it has to run again (planned_retry.py).
+"""A snapshot that is cheap enough for every step.
 
-    state = State(model)                            # its parameters and buffers, once per model
-    forward = Forward(state, call, args, kwargs)    # just before one
-    forward.ended(out)
-    forward.arguments(), forward.obstacle(session)  # can it run again now?
-    rehearsed(model, forward, small)                # what this costs a step, ns
+Small buffers and inputs are copied. Of the others it is known whether they were written or freed.
 
-Linear in parameters and buffers, of which the large ones are not copied.
+    state = WatchedState(model)          # once per model
+    inputs = Inputs(args, kwargs); state.take()      # just before a forward
+    inputs.again(), state.differs(model)             # can it run again?
+    state.restore()
+
+Linear in parameters and buffers.
 """
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from reprise.torch.check.repeatable import hooked
-from reprise.torch.check.state import Autocast, Generators
 from reprise.torch.compiled import fast
 from reprise.torch.internals.host import host_bytes
-from reprise.torch.internals.ops import tensors_in
 from reprise.torch.internals.outside import OutsideCopy, replaced
-from reprise.torch.recovery.job import Job
-from reprise.torch.recovery.oom import several_ranks
-from reprise.torch.recovery.output_gradients import Arrived
-from reprise.torch.recovery.plain_retry import told
-from reprise.torch.tape.costs import STEP_BYTES
 
-__all__ = ["Forward", "Gradients", "State", "rehearsed"]
+__all__ = ["Inputs", "Untouched", "WatchedState"]
 
-# Of a buffer or an input that is copied before every forward: statistics and tokens are smaller,
-# masks and images larger.
+# Bytes of a buffer or an input that is copied before every forward: statistics and tokens take
+# less, masks and images more.
 STATISTICS = 1 << 16
-ROUNDS = 7
 
-# Which parameters still have the gradient that they had, as it was.
-Gradients = Callable[[], list[bool]]
+# Returns which parameters still have the gradient that they had, as it was.
+Untouched = Callable[[], list[bool]]
 
 
-class State:
-    """Parameters and buffers of a model, and what stood in the buffers. Asked for before every
-    forward, so found once and copied into the same place, outside the allocator."""
+class WatchedState:
+    """The parameters and buffers of a model, found once, and copies of its small buffers, which lie
+    in the same place outside the allocator in every step."""
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters: list[Tensor] = list(model.parameters())
@@ -64,7 +54,7 @@ class State:
         ]
         put_back = {id(b) for b in self._small} | {id(b) for *_, b in self._places if not b.numel()}
         self._watched = [*self.parameters, *(b for *_, b in self._places if id(b) not in put_back)]
-        # One of both ways for as long as this lives: the module may come to be built meanwhile.
+        # The same way for as long as this lives: the native module may be built meanwhile.
         self._module = fast.library()
         self._on_cpu = all(b.device.type == "cpu" for b in self._small)
         self._versions: Any = None
@@ -81,12 +71,12 @@ class State:
 
     @property
     def same(self) -> bool:
-        """True if the tensors are still those of the model."""
+        """Whether the buffers are still those of the model."""
         return all(found.get(name) is buffer for found, name, buffer in self._places)
 
     def differs(self, model: nn.Module) -> bool:
         """Returns whether anything changed since that cannot be restored."""
-        now = State(model)
+        now = WatchedState(model)
         return (
             [id(p) for p in now.parameters] != [id(p) for p in self.parameters]
             or [id(b) for *_, b in now._places] != [id(b) for *_, b in self._places]
@@ -98,7 +88,7 @@ class State:
             return self._module.versions(self._watched)
         return [t._version for t in self._watched]
 
-    def gradients(self) -> Gradients | None:
+    def gradients(self) -> Untouched | None:
         """Returns a check that accumulated gradients are untouched; None if there are none."""
         if self._module is not None:
             taken = self._module.gradients(self.parameters)
@@ -118,74 +108,23 @@ class State:
                 buffer.copy_(copy)
 
 
-class Forward:
-    """One planned forward, and what it takes to run it again."""
+class Inputs:
+    """The arguments of a forward."""
 
-    def __init__(self, state: State, call: Any, args: Any, kwargs: Any) -> None:
-        self.call = call
+    def __init__(self, args: Any, kwargs: Any) -> None:
         self._arguments = replaced((args, kwargs), Tensor, _Input)
-        self.generators, self.autocast = Generators(), Autocast()
-        self.state = state
-        state.take()
-        self.outputs: dict[tuple[int, str, int], int] = {}  # of autograd nodes -> position
-        self.bytes = 0  # of their gradients
 
-    def ended(self, out: Any) -> None:
-        """Notes the outputs of the forward and the bytes of their gradients."""
-        for position, tensor in enumerate(tensors_in(out)):
-            node = tensor.grad_fn
-            if node is not None:
-                key = (node._sequence_nr(), node.name(), tensor.output_nr)
-                self.outputs.setdefault(key, position)
-                self.bytes += tensor.nbytes
-
-    def arguments(self) -> tuple[Any, Any] | None:
-        """What it was called with, if all of it is still there and as it was."""
+    def again(self) -> tuple[Any, Any] | None:
+        """Returns the arguments; None if one was freed or written since."""
         try:
             args, kwargs = replaced(self._arguments, _Input, _Input.tensor)
         except ReferenceError:
             return None
         return args, kwargs
 
-    def obstacle(self, session: Job) -> str:
-        """Why it cannot run again now; empty: it can."""
-        rung = session.planning.rung
-        arguments = self.arguments()
-        session.step.stop_check()  # which listens to gradients, too
-        if several_ranks() or session.planning.coordinator is not None:
-            return "other ranks would not do the same"
-        if arguments is None:
-            return "its inputs were freed or modified since"
-        if any(not p.is_leaf or told(p) for p in session.model.parameters()):
-            return "a parameter has gradient hooks"
-        if rung is None or not rung.repeats or hooked(session.model):
-            return "a second forward would have side effects"
-        if self.state.differs(session.model):
-            return "parameters or large buffers were modified after its forward"
-        return ""
-
-
-def rehearsed(model: nn.Module, forward: Forward, small: int) -> int:
-    """What remembering takes in a step, whose data has thrown ours out of the caches; `small`: of
-    outputs whose gradients are kept."""
-    cpu, arguments = torch.device("cpu"), forward.arguments() or ((), {})
-    others = host_bytes(STEP_BYTES, cpu)
-    state = State(model)  # not that of the forward, which is there to be put back
-    grad = host_bytes(forward.bytes if 0 < forward.bytes <= small else 1, cpu)
-    arrived = Arrived(grad)
-    took = []
-    for _ in range(ROUNDS):
-        others.add_(1)
-        begin = time.thread_time_ns()
-        Forward(state, None, *arguments)
-        state.gradients()
-        arrived.take(grad)
-        took.append(time.thread_time_ns() - begin)
-    return int(median(took))
-
 
 def _gradient(parameter: Tensor) -> tuple[Any, int]:
-    """A gradient and its version, to know it by; -1: there is none."""
+    """Returns a reference to a gradient, and its version; version -1 if there is none."""
     grad = parameter.grad
     if grad is None:
         return None, -1
@@ -193,6 +132,7 @@ def _gradient(parameter: Tensor) -> tuple[Any, int]:
 
 
 def _untouched(parameters: list[Tensor], before: list[tuple[Any, int]]) -> list[bool]:
+    """Returns which parameters still have the gradient that they had, as it was."""
     now = [p.grad for p in parameters]
     return [
         version < 0 if grad is None else 0 <= version == grad._version and grad is seen()
@@ -201,8 +141,8 @@ def _untouched(parameters: list[Tensor], before: list[tuple[Any, int]]) -> list[
 
 
 class _Input:
-    """A tensor that a forward was called with. A small one is copied, out of the allocator's sight;
-    a large one lives no longer than without us."""
+    """A tensor that a forward was called with. A small one is copied outside the allocator; a large
+    one is not kept alive."""
 
     __slots__ = ("_copy", "_version", "_weak")
 

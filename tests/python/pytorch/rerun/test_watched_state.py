@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reprise.torch.recovery.forward_state import State
+from reprise.torch.rerun.watched_state import WatchedState
 
 pytestmark = pytest.mark.usefixtures("half")
 
@@ -52,7 +52,7 @@ def test_a_gradient_that_was_replaced_is_recognized(change: Callable[[Tensor], N
     model = Model()
     for parameter in (model.one.weight, model.two.weight):
         parameter.grad = torch.ones(3, 3)
-    untouched = State(model).gradients()
+    untouched = WatchedState(model).gradients()
     assert untouched is not None
     assert untouched() == [True] * 4
 
@@ -64,7 +64,7 @@ def test_a_gradient_that_was_replaced_is_recognized(change: Callable[[Tensor], N
 def test_a_gradient_where_there_was_none_counts_as_replaced() -> None:
     model = Model()
     model.one.weight.grad = torch.ones(3, 3)
-    untouched = State(model).gradients()
+    untouched = WatchedState(model).gradients()
     model.two.bias.grad = torch.ones(3)
 
     assert untouched is not None
@@ -74,7 +74,7 @@ def test_a_gradient_where_there_was_none_counts_as_replaced() -> None:
 def test_a_sparse_gradient_that_was_added_to_counts_as_replaced() -> None:
     model = nn.Embedding(4, 2, sparse=True)
     model(torch.tensor([1])).sum().backward()
-    untouched = State(model).gradients()
+    untouched = WatchedState(model).gradients()
     assert untouched is not None
     assert untouched() == [True]
 
@@ -87,7 +87,7 @@ def test_no_gradient_is_kept_alive() -> None:
     model = Model()
     model.one.weight.grad = torch.ones(3, 3)
     gone = torch.Tensor.untyped_storage(model.one.weight.grad)
-    untouched = State(model).gradients()
+    untouched = WatchedState(model).gradients()
     end = weakref.ref(gone)
     del gone
     model.one.weight.grad = None
@@ -97,14 +97,14 @@ def test_no_gradient_is_kept_alive() -> None:
 
 
 def test_without_gradients_none_are_recognized() -> None:
-    assert State(Model()).gradients() is None
+    assert WatchedState(Model()).gradients() is None
 
 
 def test_buffers_are_restored() -> None:
     model = Model()
     before = {name: b.clone() for name, b in model.named_buffers()}
     strides = {name: b.stride() for name, b in model.named_buffers()}
-    state = State(model)
+    state = WatchedState(model)
     state.take()
     for name, buffer in model.named_buffers():
         if name != "large":
@@ -137,7 +137,7 @@ def another_buffer(model: Any) -> None:
 @pytest.mark.parametrize("change", [written, large_written, another_parameter, another_buffer])
 def test_state_that_cannot_be_restored_is_detected(change: Callable[[Any], None]) -> None:
     model = Model()
-    state = State(model)
+    state = WatchedState(model)
     state.take()
     assert not state.differs(model)
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state that a forward starts from, so that the same forward can run again.
 
-    generators, buffers, autocast = Generators(), Buffers(model), Autocast()    # before it
-    generators.restore(); buffers.restore()
-    with autocast.as_it_was(): ...                                              # the second run
+    before = Snapshot(Buffers(model))        # just before a forward
+    before.rewind()                          # generators and buffers are as they were then
+    with before.settings(): ...              # the second run
 
-Checks (verify.py) and recovery from memory that runs out use it.
+Checks (check/verify.py) and recovery from memory that runs out (recovery/) use it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from reprise.torch.internals.outside import OutsideCopy
 
-__all__ = ["Autocast", "Buffers", "Generators"]
+__all__ = ["Buffers", "Generators", "Snapshot"]
 
 
 class Generators:
@@ -64,12 +65,43 @@ class Buffers:
                 module._buffers[name] = buffer
 
     def stand_in(self) -> None:
-        """Copies take their places: what a graph has saved of them is not written."""
+        """Puts copies of the remembered contents in the places of the buffers, so that a forward
+        writes nothing that an autograd graph has saved."""
         for module, name, _, content in self._saved:
             module._buffers[name] = content.tensor().clone()
 
 
-class Autocast:
+class Restorable(Protocol):
+    """Buffers that can be put back."""
+
+    def restore(self) -> None:
+        """Puts the buffers back."""
+
+
+class Snapshot:
+    """Generators, buffers and autocast settings just before a forward."""
+
+    def __init__(self, buffers: Restorable) -> None:
+        self._generators, self._autocast = Generators(), _Autocast()
+        self._buffers = buffers
+
+    def rewind(self) -> None:
+        """Puts generators and buffers back."""
+        self._generators.restore()
+        self._buffers.restore()
+
+    def rewind_generators(self) -> None:
+        """Puts the generators back, and leaves the buffers."""
+        self._generators.restore()
+
+    @contextmanager
+    def settings(self) -> Iterator[None]:
+        """Runs what is inside with gradients and under the remembered autocast settings."""
+        with torch.enable_grad(), self._autocast.as_it_was():
+            yield
+
+
+class _Autocast:
     """The autocast settings of the host and of a GPU."""
 
     def __init__(self) -> None:

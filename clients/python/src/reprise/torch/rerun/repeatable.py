@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a forward can run once more for a comparison, and nobody would notice.
+"""Whether a forward can run again without the program noticing.
 
     before = Remembered(model)           # before a forward
     before.differs(Remembered(model))    # after it: it left something behind in Python
+    hooked(model), any(map(observed, model.parameters()))    # hooks would be called once more
 
-A check of gradients (verify.py) runs the forward a second time. That is no business of a program
-whose forward counts its calls, carries a hidden state or a generator of its own from one step to
-the next, or is watched by hooks: there, what is made again is compared instead (Audit). Looked at
-are the attributes of every module, and what is in them, a few levels deep; variables elsewhere
-cannot be seen. O(attributes), in checked steps only.
+A forward that counts its calls, carries a hidden state or a generator of its own from one step to
+the next, or is observed by hooks, cannot run twice in a step. Looked at are the attributes of every
+module, and what is in them, a few levels deep; variables elsewhere cannot be seen. Linear in the
+attributes.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-__all__ = ["Parameters", "Remembered", "hooked"]
+__all__ = ["Parameters", "Remembered", "hooked", "observed"]
 
+# Levels of containers and objects below an attribute that are looked into.
 LEVELS = 4
-MOST = 20_000  # leaves
+# Values that are remembered of one model at most: what is looked at before and after a forward
+# must take less time than the forward.
+MOST = 20_000
 _TORCH = frozenset(nn.Module().__dict__)  # attributes every module has
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _GLOBAL = (
@@ -47,8 +50,15 @@ def hooked(model: nn.Module) -> bool:
     )
 
 
+def observed(parameter: Tensor) -> bool:
+    """Returns whether hooks observe or change the gradient of a parameter."""
+    return bool(
+        parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    )
+
+
 class _Object:
-    """This one and no other; of a tensor, its content too."""
+    """The identity of an object; of a tensor, its version too."""
 
     __slots__ = ("_id", "_version", "_weak")
 
@@ -62,7 +72,8 @@ class _Object:
             self._weak = weakref.ref(value)
 
     def same(self, other: _Object) -> bool:
-        """A new object may live where one has died."""
+        """Returns whether both are the same living object, at the same version."""
+        # A new object may have the address of one that has died.
         alive = self._weak is None or self._weak() is not None
         return alive and self._id == other._id and self._version == other._version
 
@@ -89,8 +100,8 @@ class Remembered:
 
 
 class Parameters:
-    """Which they are, and at which version: swapped (functional_call) or moved (SAM), the gradients
-    are those of others."""
+    """The identities and versions of a model's parameters: where they are swapped (functional_call)
+    or written (SAM) within a step, its gradients are those of others."""
 
     def __init__(self, model: nn.Module) -> None:
         self._found = [_Object(p) for p in model.parameters()]

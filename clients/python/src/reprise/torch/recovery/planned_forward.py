@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A planned forward that may have to run again (planned_retry.py).
+
+    forward = PlannedForward(state, call, args, kwargs)    # just before it runs
+    forward.ended(out)
+    forward.obstacle(session)       # why it cannot run again now
+    rehearsed(model, forward, small)
+
+Linear in parameters and buffers, of which the large ones are not copied.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from reprise.torch.internals.host import host_bytes
+from reprise.torch.recovery.job import Job
+from reprise.torch.recovery.oom import several_ranks
+from reprise.torch.rerun.output_gradients import Arrived
+from reprise.torch.rerun.repeatable import hooked, observed
+from reprise.torch.rerun.restart import Outputs
+from reprise.torch.rerun.snapshot import Snapshot
+from reprise.torch.rerun.watched_state import Inputs, WatchedState
+from reprise.torch.tape.costs import STEP_BYTES
+
+__all__ = ["PlannedForward", "rehearsed"]
+
+# Runs whose median is the cost of remembering a forward.
+ROUNDS = 7
+
+
+class PlannedForward:
+    """One planned forward, and what it takes to run it again."""
+
+    def __init__(self, state: WatchedState, call: Any, args: Any, kwargs: Any) -> None:
+        self.call = call
+        self.inputs = Inputs(args, kwargs)
+        self.before = Snapshot(state)
+        self.state = state
+        state.take()
+        self.outputs: Outputs | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the gradients of its outputs."""
+        return 0 if self.outputs is None else self.outputs.bytes
+
+    def ended(self, out: Any) -> None:
+        """Notes the outputs of the forward."""
+        self.outputs = Outputs(out)
+
+    def obstacle(self, session: Job) -> str:
+        """Returns why the forward cannot run again now, or "" if it can."""
+        rung = session.planning.rung
+        arguments = self.inputs.again()
+        session.step.stop_check()  # which listens to gradients, too
+        if several_ranks() or session.planning.coordinator is not None:
+            return "other ranks would not do the same"
+        if arguments is None:
+            return "its inputs were freed or modified since"
+        if any(not p.is_leaf or observed(p) for p in session.model.parameters()):
+            return "a parameter has gradient hooks"
+        if rung is None or not rung.repeats or hooked(session.model):
+            return "a second forward would have side effects"
+        if self.state.differs(session.model):
+            return "parameters or large buffers were modified after its forward"
+        return ""
+
+
+def rehearsed(model: nn.Module, forward: PlannedForward, small: int) -> int:
+    """Returns the nanoseconds that remembering a forward adds to a step, in which the step's own
+    data has evicted ours from the caches. `small`: the most bytes of outputs whose gradients are
+    kept."""
+    cpu, arguments = torch.device("cpu"), forward.inputs.again() or ((), {})
+    others = host_bytes(STEP_BYTES, cpu)
+    state = WatchedState(model)  # not that of the forward, which is there to be put back
+    grad = host_bytes(forward.bytes if 0 < forward.bytes <= small else 1, cpu)
+    arrived = Arrived(grad)
+    took = []
+    for _ in range(ROUNDS):
+        others.add_(1)
+        begin = time.thread_time_ns()
+        PlannedForward(state, None, *arguments)
+        state.gradients()
+        arrived.take(grad)
+        took.append(time.thread_time_ns() - begin)
+    return int(median(took))

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restarts a backward at the outputs of a forward that has run again.
+
+    outputs = Outputs(out)                           # after the first forward
+    entry = Entry(outputs, heads, keep)              # before its backward, from the loss
+    entry.watch(); ...the backward fails...; entry.stop()
+    entry.restart(out)                               # `out`: what the second forward returned
+
+A backward reaches the outputs of a model from outside, from the loss. The gradients that it brings
+there are kept, with what hooks of the program have made of them. So the loss is not computed again,
+and nothing that happens outside the model happens twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from reprise.torch.internals import guard
+from reprise.torch.internals.ops import tensors_in
+
+__all__ = ["Copy", "Entry", "Outputs", "is_ordinary", "on_gradient", "restarting"]
+
+
+class Copy(Protocol):
+    """A gradient that is kept in host memory."""
+
+    def tensor(self) -> Tensor:
+        """Returns the gradient on the device that it came from."""
+
+
+def is_ordinary(rest: Sequence[Any]) -> bool:
+    """Returns whether a call of autograd's engine neither keeps its graph nor is differentiated
+    again, and is for all leaves. `rest`: its positional arguments after the heads."""
+    _, keep, create, inputs = (*rest, None, None, None, None)[:4]
+    return not (keep or create or inputs)
+
+
+def on_gradient(output: Tensor, told: Callable[[Tensor | None], None]) -> Any:
+    """Calls `told` with the gradient of an output in every backward, after hooks of the program
+    have changed it. Returns a handle with `remove()`."""
+    node, number = output.grad_fn, output.output_nr
+    if node is None:
+        return output.register_hook(guard.quiet(told))
+    return node.register_prehook(guard.quiet(lambda grads: told(grads[number])))
+
+
+class Outputs:
+    """Where the outputs of one forward are in autograd's graph, which is not kept alive."""
+
+    def __init__(self, out: Any) -> None:
+        self.bytes = 0  # of their gradients
+        self._positions: dict[tuple[int, str, int], int] = {}
+        for position, tensor in enumerate(tensors_in(out)):
+            node = tensor.grad_fn
+            if node is not None:
+                key = (node._sequence_nr(), node.name(), tensor.output_nr)
+                self._positions.setdefault(key, position)
+                self.bytes += tensor.nbytes
+
+    def reached(self, heads: Any) -> tuple[list[tuple[Any, int, int]], bool]:
+        """Walks from `heads` to the outputs. Returns the nodes of the outputs that a backward
+        reaches from outside, each with the number of the output among those of its node and its
+        position; and whether neither a parameter nor another part of the model is on the way."""
+        known = {(nr, name) for nr, name, _ in self._positions}
+        todo = [(h.grad_fn, h.output_nr) for h in heads if isinstance(h, Tensor)]
+        found, seen, alone = [], set(), True
+        while todo:
+            node, number = todo.pop()
+            if node is None or (node, number) in seen:
+                continue
+            seen.add((node, number))
+            name = (node._sequence_nr(), node.name())
+            if name in known:
+                position = self._positions.get((*name, number))
+                if position is None:
+                    alone = False  # an output of the same call that the model did not return
+                else:
+                    found.append((node, number, position))
+            elif hasattr(node, "variable"):
+                alone = False
+            else:
+                todo.extend(node.next_functions)
+        return found, alone
+
+
+class Entry:
+    """The gradients that one backward brings to the outputs of a forward."""
+
+    def __init__(self, outputs: Outputs, heads: Any, keep: Callable[[int, Tensor], Copy]) -> None:
+        """`keep` makes a copy of the gradient of an output, given its position."""
+        self._nodes, self.alone = outputs.reached(heads)
+        self._positions = sorted({position for _, _, position in self._nodes})
+        self._keep = keep
+        self._grads: dict[int, Copy | None] = {}  # None: no gradient came
+        self._again = False  # a gradient has come a second time
+        self._handles: list[Any] = []
+
+    @property
+    def concerned(self) -> bool:
+        """Whether the backward reaches an output."""
+        return bool(self._positions)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the gradients of all outputs that it reaches have come, each once."""
+        return sorted(self._grads) == self._positions and not self._again
+
+    def watch(self) -> None:
+        """Keeps the gradients that come from now on."""
+        for node, number, position in self._nodes:
+            self._handles.append(node.register_prehook(guard.quiet(self._kept(number, position))))
+        self._nodes = []  # no graph is kept alive
+
+    def _kept(self, number: int, position: int) -> Callable[[tuple[Any, ...]], None]:
+        def hook(grads: tuple[Any, ...]) -> None:
+            grad = grads[number]
+            self._again |= position in self._grads
+            self._grads[position] = None if grad is None else self._keep(position, grad)
+
+        return hook
+
+    def stop(self) -> None:
+        """Removes the hooks. Calling it again does nothing."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def restart(self, out: Any, inputs: list[Tensor] | None = None) -> None:
+        """Runs the backward from the outputs `out` of a second forward. `inputs`: the parameters
+        that get gradients; None: all."""
+        found = list(tensors_in(out))
+        del out
+        if inputs is not None and not inputs:
+            return
+        kept = {at: grad for at in self._positions if (grad := self._grads[at]) is not None}
+        with restarting((found[at], grad) for at, grad in kept.items()) as (heads, grads):
+            torch.autograd.backward(heads, grads, inputs=inputs)
+
+
+@contextmanager
+def restarting(pairs: Iterable[tuple[Tensor, Copy]]) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """Yields outputs and their gradients, for a backward inside of the context in which each output
+    has just that gradient."""
+    heads: list[Tensor] = []
+    grads: list[Tensor] = []
+    handles: list[Any] = []
+    try:
+        for head, copy in pairs:
+            heads.append(head)
+            grads.append(copy.tensor())
+            # What comes from another output that was made from this one is part of it already.
+            handles.append(head.register_hook(lambda _, copy=copy: copy.tensor()))
+        yield heads, grads
+    finally:
+        for handle in handles:
+            handle.remove()
