@@ -25,6 +25,7 @@ import torch  # noqa: E402
 from arming import arm  # noqa: E402
 from local_agent import LocalAgent  # noqa: E402
 from nets import WIDTH, RandomNet  # noqa: E402
+from out_of_memory import Failing  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
@@ -255,34 +256,13 @@ def two_models(armed: bool) -> Job:
     return job
 
 
-class Hungry(torch.autograd.Function):
-    """Some passes through it find no memory."""
-
-    forwards = 0
-    backwards = 0
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        if Hungry.forwards:
-            Hungry.forwards -= 1
-            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        if Hungry.backwards:
-            Hungry.backwards -= 1
-            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
-        return grad
-
-
 class Starving(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.last = net(2), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = Hungry.apply(self.first(x)[0])  # type: ignore[no-untyped-call]
+        hidden = Failing.apply(self.first(x)[0])  # type: ignore[no-untyped-call]
         return self.last(hidden).sin().exp().tanh()  # type: ignore[no-any-return]
 
 
@@ -297,8 +277,8 @@ def starving(armed: bool, forwards: dict[int, int], backwards: dict[int, int], *
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
         losses = []
         for step in range(1, 10):
-            Hungry.forwards = forwards.get(step, 0) * armed
-            Hungry.backwards = backwards.get(step, 0) * armed
+            Failing.forwards = forwards.get(step, 0) * armed
+            Failing.backwards = backwards.get(step, 0) * armed
             state = torch.get_rng_state()
             buffers = {n: b.clone() for n, b in model.named_buffers()}
             for _ in range(3):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from arming import arm, remove_all
 from habits import W, deep
-from hungry import Hungry, Model, made, run, same
 from local_agent import LocalAgent
+from out_of_memory import Failing, Model, made, run, same
 from torch import Tensor, nn
 
 from reprise.torch.ladder.stage import Stage
@@ -33,15 +33,15 @@ def test_the_first_backward_runs_again_and_no_bit_changes(
     apart: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(startup, "room_on", lambda _: Room(1 << 30, "plenty", apart))
-    Hungry.times = 0
+    Failing.backwards = 0
     expected = run(made())
     agent, model = LocalAgent(), made()
     session = arm(model, agent)
-    Hungry.times = 1
+    Failing.backwards = 1
 
     found = run(model)
 
-    assert Hungry.times == 0
+    assert Failing.backwards == 0
     assert same(found, expected)
     assert session.stage is Stage.PLANNED
     assert session.measured.plain_steps == 0
@@ -100,15 +100,15 @@ def test_where_it_would_show_the_error_goes_on_and_the_next_step_is_taken_elsewh
         return model
 
     # The plain job loses the same step: its statistics have been updated all the same.
-    Hungry.times = 1
+    Failing.backwards = 1
     expected = run(model_of(prepare), change=change)
     agent, model = LocalAgent(), model_of(prepare)
     session = arm(model, agent)
-    Hungry.times = 1
+    Failing.backwards = 1
 
     found = run(model, change=change)
 
-    assert Hungry.times == 0
+    assert Failing.backwards == 0
     assert same(found, expected)
     assert session.stage is Stage.PLANNED
     assert session.measured.plain_steps == 0
@@ -119,7 +119,7 @@ def test_where_it_would_show_the_error_goes_on_and_the_next_step_is_taken_elsewh
 def test_a_backward_near_the_memory_limit_is_abandoned_before_it_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Hungry.times = 0
+    Failing.backwards = 0
     expected = run(made())
     model = made()
     session = arm(model)
@@ -149,7 +149,7 @@ def test_a_backward_near_the_memory_limit_is_abandoned_before_it_fails(
 def test_a_graph_that_a_retry_released_cannot_run_backward_again() -> None:
     model = made()
     arm(model)
-    Hungry.times = 1
+    Failing.backwards = 1
     loss, _ = model(torch.randn(16, W))
     loss.backward()
 
@@ -160,9 +160,9 @@ def test_a_graph_that_a_retry_released_cannot_run_backward_again() -> None:
 def test_existing_gradients_are_not_added_twice() -> None:
     model = made()
     arm(model)
-    Hungry.times = 0
+    Failing.backwards = 0
     model(torch.randn(16, W))[0].backward()
-    Hungry.times = 1
+    Failing.backwards = 1
 
     with pytest.raises(torch.OutOfMemoryError):
         model(torch.randn(16, W))[0].backward()
@@ -194,7 +194,7 @@ class Halves(nn.Module):
         self.first, self.last = deep(), deep()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        return self.last(Hungry.apply(self.first(x))).chunk(2, 1)  # type: ignore[no-untyped-call,no-any-return]
+        return self.last(Failing.apply(self.first(x))).chunk(2, 1)  # type: ignore[no-untyped-call,no-any-return]
 
 
 @pytest.mark.parametrize("used", [(0,), (1,), (0, 1)])
@@ -211,13 +211,13 @@ def test_only_outputs_of_a_node_that_reach_the_loss_count(used: tuple[int, ...])
     torch.manual_seed(0)
     plain, model = Halves(), Halves()
     model.load_state_dict(plain.state_dict())
-    Hungry.times = 0
+    Failing.backwards = 0
     expected = gradients(plain)
     arm(model, LocalAgent())
-    Hungry.times = 1
+    Failing.backwards = 1
 
     found = gradients(model)
 
-    assert Hungry.times == 0
+    assert Failing.backwards == 0
     assert len(found) == len(expected)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

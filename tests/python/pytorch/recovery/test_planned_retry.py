@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from arming import arm, remove_all, sessions
-from habits import W, deep, differing, evidence
+from habits import W, evidence
 from local_agent import LocalAgent
+from out_of_memory import Failing, Model, same
 from torch import Tensor, nn
 
 from reprise.torch.ladder.stage import Stage
@@ -21,47 +22,30 @@ from reprise.torch.recovery import planned_retry
 
 @pytest.fixture(autouse=True)
 def _removed(scarce: None) -> Iterator[None]:
-    Hungry.failing, Hungry.live, Hungry.due = {}, [], 0
+    failing.clear()
+    live.clear()
+    Failing.backwards = 0
     yield
     remove_all()
     assert torch.autograd._engine_run_backward is torch.autograd.graph._engine_run_backward
 
 
-class Hungry(torch.autograd.Function):
-    """Some backwards through it find no memory."""
-
-    failing: dict[tuple[int, int], int] = {}  # noqa: RUF012  # step and batch -> how often
-    due = 0
-    live: list[int] = []  # noqa: RUF012  # when the model's forward begins
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        if Hungry.due:
-            Hungry.due -= 1
-            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
-        return grad
+# By step and batch: how many backwards run out of memory.
+failing: dict[tuple[int, int], int] = {}
+# The live bytes at the beginning of every forward of the model.
+live: list[int] = []
 
 
-class Model(nn.Module):
-    def __init__(self, width: int = W) -> None:
-        super().__init__()
-        self.first, self.norm, self.last = deep(width), nn.BatchNorm1d(width), deep(width)
-
+class Measured(Model):
     def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         if sessions:
-            Hungry.live.append(sessions[0].meter.live())
-        hidden = Hungry.apply(self.norm(self.first(x)))  # type: ignore[no-untyped-call]
-        out = self.last(hidden)
-        return out.square().mean(), {"out": out, "hidden": hidden.detach()}
+            live.append(sessions[0].meter.live())
+        return super().forward(x)
 
 
-def made() -> Model:
+def made() -> Measured:
     torch.manual_seed(0)
-    return Model()
+    return Measured()
 
 
 Loss = Callable[[Model, Tensor], Tensor]
@@ -80,7 +64,7 @@ def run(
     loss_of: Loss = usual,
     backward: Callable[[Tensor], None] = Tensor.backward,
 ) -> list[dict[str, str]]:
-    """A loop that goes on after an error; the evidence of the steps that went well."""
+    """Runs a loop that goes on after an error; returns the evidence of the steps that succeeded."""
     torch.manual_seed(3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     found = []
@@ -90,7 +74,7 @@ def run(
         try:
             for batch in range(1, batches + 1):
                 loss = loss_of(model, torch.randn(16, W))
-                Hungry.due = Hungry.failing.get((step, batch), 0)
+                Failing.backwards = failing.get((step, batch), 0)
                 backward(loss)
         except torch.OutOfMemoryError:
             loss = None  # type: ignore[assignment]
@@ -98,10 +82,6 @@ def run(
         optimizer.step()
         found.append(evidence(([loss.detach()], [model])))
     return found
-
-
-def same(found: list[dict[str, str]], expected: list[dict[str, str]]) -> bool:
-    return all(differing(a, b) == [] for a, b in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize("batches", [1, 3])
@@ -113,7 +93,7 @@ def test_a_later_backward_runs_again_and_no_bit_changes(
     agent, model = LocalAgent(again=again), made()
     session = arm(model, agent, verify_every=4)
     # The last backward of a step, and one of a step that is checked.
-    Hungry.failing = {(6, batches): 1, (8, 1): 1}
+    failing.update({(6, batches): 1, (8, 1): 1})
 
     found = run(model, batches=batches)
 
@@ -135,16 +115,16 @@ def test_the_failed_graph_is_freed_before_the_forward_runs_again(
     if not fast:
         monkeypatch.setenv("REPRISE_FAST", "0")
     torch.manual_seed(0)
-    model = Model()
+    model = Measured()
     session = arm(model, LocalAgent(0.3), verify_every=0)
     if not session.meter.exact:
         pytest.skip("needs the exact meter")
-    Hungry.failing = {(7, 1): 1}
+    failing.update({(7, 1): 1})
 
     run(model)
 
-    *_, before, again = Hungry.live[:8]
-    assert len(Hungry.live) == 11
+    *_, before, again = live[:8]
+    assert len(live) == 11
     # Of the failed step only what the loss has made is still there.
     assert again - before < 4096
 
@@ -154,7 +134,7 @@ def test_a_released_graph_cannot_run_backward_again() -> None:
     arm(model, verify_every=0)
     run(model, 6)
     loss = usual(model, torch.randn(16, W))
-    Hungry.due = 1
+    Failing.backwards = 1
     loss.backward()
 
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
@@ -207,7 +187,7 @@ def test_where_it_would_show_the_error_goes_on_and_the_next_step_runs_under_a_ti
             prepare(model)
         return model
 
-    Hungry.failing = {(6, 1): 1}
+    failing.update({(6, 1): 1})
     expected = run(model_of(), loss_of=loss_of, backward=backward)
     agent, model = LocalAgent(), model_of()
     arm(model, agent, verify_every=0)
@@ -227,11 +207,11 @@ def test_large_gradients_of_outputs_are_kept_once_memory_has_run_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(planned_retry, "SMALL", 100)
-    Hungry.failing = {(6, 1): 1}
+    failing.update({(6, 1): 1})
     expected = run(made())
     model = made()
     arm(model, LocalAgent(), verify_every=0)
-    Hungry.failing = {(6, 1): 1, (8, 1): 1}  # the second one is taken again
+    failing.update({(6, 1): 1, (8, 1): 1})  # the second one is taken again
 
     found = run(model)
 
@@ -246,7 +226,7 @@ def test_a_step_that_runs_out_of_memory_twice_raises(
 ) -> None:
     model, agent = made(), LocalAgent()
     arm(model, agent, verify_every=0)
-    Hungry.failing = {(6, 1): 2}
+    failing.update({(6, 1): 2})
 
     found = run(model)
 
@@ -266,7 +246,7 @@ def test_the_state_of_a_small_step_is_kept_once_memory_has_run_out(
     run(model, 5)
     assert session.planned_retry.forward is None
     assert session.planned_retry.costs_ns == 0
-    Hungry.failing = {(1, 1): 1, (3, 1): 1}
+    failing.update({(1, 1): 1, (3, 1): 1})
 
     found = run(model, 5)
 
@@ -282,7 +262,7 @@ def test_a_backward_that_returns_gradients_is_not_retried() -> None:
     arm(model, agent, verify_every=0)
     run(model, 6)
     loss = usual(model, torch.randn(16, W))
-    Hungry.due = 1
+    Failing.backwards = 1
 
     with pytest.raises(torch.OutOfMemoryError):
         torch.autograd.grad(loss, list(model.parameters()))
@@ -303,7 +283,7 @@ def test_a_forward_that_changes_python_state_is_not_retried(
 
     model = Counts()
     arm(model, verify_every=0)
-    Hungry.failing = {(6, 1): 1}
+    failing.update({(6, 1): 1})
 
     run(model)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from arming import arm, remove_all
-from hungry import Hungry, made, run, same
 from local_agent import LocalAgent
+from out_of_memory import Failing, made, run, same
 from torch import nn
 
 from reprise.torch.ladder.stage import Stage
@@ -26,10 +26,10 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _removed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(startup, "room_on", lambda _: None)  # not known: any step may run out
-    Hungry.times = 0
+    Failing.backwards = 0
     yield
     remove_all()
-    Hungry.times = 0
+    Failing.backwards = 0
 
 
 def at_step(number: int, model: nn.Module, do: Any) -> Any:
@@ -45,7 +45,7 @@ def at_step(number: int, model: nn.Module, do: Any) -> Any:
 
 
 def runs_out() -> None:
-    Hungry.times = 1
+    Failing.backwards = 1
 
 
 @pytest.mark.parametrize("step", [2, 3])  # 3: in which optimizer and model are captured
@@ -79,7 +79,7 @@ def test_a_second_backward_runs_again_and_no_bit_changes() -> None:
 
     found = run(model, change=at_step(2, model, runs_out))
 
-    assert Hungry.times == 0
+    assert Failing.backwards == 0
     assert same(found, expected)
     assert session.stage is Stage.PLANNED
     assert session.measured.plain_steps == 1

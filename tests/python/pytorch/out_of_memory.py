@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose backward finds no memory as often as it is told, and a loop that goes on after the
-error.
+"""A model that runs out of memory on demand, and a loop that goes on after the error.
 
-    Hungry.times = 1; found = run(made()); same(found, run(made()))
+Failing.backwards = 1; found = run(made()); same(found, run(made()))
 """
 
 from __future__ import annotations
@@ -14,39 +13,46 @@ from habits import W, deep, differing, evidence
 from torch import Tensor, nn
 
 
-class Hungry(torch.autograd.Function):
-    """Its backward finds no memory, so many times."""
+class Failing(torch.autograd.Function):
+    """Returns a copy of its input, but its next `forwards` forwards and `backwards` backwards run
+    out of memory."""
 
-    times = 0
+    forwards = 0
+    backwards = 0
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
+        if Failing.forwards:
+            Failing.forwards -= 1
+            raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        if Hungry.times:
-            Hungry.times -= 1
+        if Failing.backwards:
+            Failing.backwards -= 1
             raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
         return grad
 
 
 class Model(nn.Module):
-    def __init__(self) -> None:
+    """Runs out of memory between its two halves; counts its calls if `counts` is set."""
+
+    def __init__(self, width: int = W) -> None:
         super().__init__()
-        self.first, self.norm, self.last = deep(), nn.BatchNorm1d(W), deep()
+        self.first, self.norm, self.last = deep(width), nn.BatchNorm1d(width), deep(width)
         self.calls = 0
         self.counts = False
 
     def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         self.calls += self.counts
-        hidden = Hungry.apply(self.norm(self.first(x)))  # type: ignore[no-untyped-call]
+        hidden = Failing.apply(self.norm(self.first(x)))  # type: ignore[no-untyped-call]
         out = self.last(hidden)
         return out.square().mean(), {"out": out, "hidden": hidden.detach()}
 
 
 def run(model: nn.Module, steps: int = 8, change: Any = None) -> list[dict[str, str]]:
-    """A loop that goes on after an error; the evidence of the steps that went well."""
+    """Runs a loop that goes on after an error; returns the evidence of the steps that succeeded."""
     torch.manual_seed(3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     found = []
