@@ -57,15 +57,15 @@ def test_what_a_hook_of_the_program_makes_of_an_outputs_gradient_is_what_runs_ag
         (loss + more["out"].sin().mean()).backward()
         return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
-    Hungry.times = 0
+    Failing.backwards = 0
     expected = gradients(made())
     model = made()
     arm(model, LocalAgent())
-    Hungry.times = 1
+    Failing.backwards = 1
 
     found = gradients(model)
 
-    assert Hungry.times == 0
+    assert Failing.backwards == 0
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
