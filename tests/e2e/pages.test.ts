@@ -370,13 +370,44 @@ describe('a validated run', () => {
   });
 
   test('says what the plan changes, by module', async () => {
-    const page = await open('/runs/whole');
+    const page = await open('/runs/whole/plan');
     const changes = page.getByLabel('What the plan changes');
 
     await changes.getByText(/\d+ saved .*, \d+ recomputed .* ops run again/).waitFor();
 
     await changes.getByRole('button', {name: 'Close layers'}).click();
     expect(await changes.getByRole('button', {name: 'Open layers'}).isVisible()).toBe(true);
+  });
+
+  test('the plan has a page: its sentence, every decision, and how to use it', async () => {
+    const page = await open('/runs/whole');
+    await page.getByRole('link', {name: 'Plan', exact: true}).click();
+    await expect
+      .poll(() => page.getByRole('status', {name: 'Plan', exact: true}).textContent())
+      .toBe(plan.sentence);
+
+    const decisions = page.getByRole('region', {name: 'Decisions'});
+    await decisions
+      .getByText(/(saved|recomputed): .* per step/)
+      .first()
+      .waitFor();
+    await decisions.getByRole('searchbox').fill('layers.9: activation');
+    await expect.poll(() => decisions.getByRole('row').count()).toBe(2);
+
+    const use = page.getByRole('region', {name: 'Use this plan'});
+    expect(
+      await use.getByText(`reprise run --budget ${plan.budget} -- python train.py`).isVisible(),
+    ).toBe(true);
+    const [file] = await Promise.all([
+      page.waitForEvent('download'),
+      use.getByRole('button', {name: 'Storages, CSV'}).click(),
+    ]);
+    expect(file.suggestedFilename()).toBe('whole_job.storages.csv');
+    await use.getByRole('button', {name: 'Check this plan'}).click();
+    const {sentence} = await clients(daemon).planner.verify({planId: plan.planId});
+    await expect
+      .poll(() => use.getByRole('status', {name: 'Verification'}).textContent())
+      .toBe(sentence);
   });
 
   test('has help behind a key', async () => {
@@ -425,8 +456,19 @@ describe('runs that did not go well', () => {
     // What is alive without a plan is known, and what stands in the way adds up.
     const alive = page.getByRole('region', {name: 'At the peak'});
     expect(await alive.getByRole('row').count()).toBeGreaterThan(2);
-    const inTheWay = page.getByRole('region', {name: 'Why'});
-    expect(await inTheWay.getByText('which the proof does not name').count()).toBe(0);
+    const why = page.getByRole('region', {name: 'Why nothing fits'});
+    await why.getByText('too much by').waitFor();
+    expect(await why.getByText('the proof does not name').count()).toBe(0);
+    const {workingSet} = await clients(daemon).planner.explain({planId: plan.planId});
+    const together = why.getByRole('row', {name: /^together/});
+    expect(await together.textContent()).toContain(formatBytes(Number(workingSet!.bytes)));
+    // The budget that does fit is one click away, and stands in the address.
+    const see = why.getByRole('button', {name: /^See the plan for/});
+    const [, budget] = /for ([\d.]+) MiB/.exec((await see.textContent())!)!;
+    expect(await why.getByText(`reprise run --budget ${budget}MiB`).isVisible()).toBe(true);
+    await see.click();
+    await expect.poll(() => page.getByLabel('What if').textContent()).toContain('It fits in ');
+    expect(page.url()).toBe(`${daemon.url}/runs/tight?budget=${budget}MiB`);
     job.bye();
   });
 

@@ -5,7 +5,7 @@ import {readState, writeState} from '../../web/src/url/state';
 
 test('paths name pages', () => {
   expect(routeOf('/')).toEqual({page: 'runs'});
-  expect(routeOf('/runs/a3f9')).toEqual({page: 'run', runId: 'a3f9'});
+  expect(routeOf('/runs/a3f9')).toEqual({page: 'run', runId: 'a3f9', view: 'overview'});
   expect(routeOf('/status/')).toEqual({page: 'status'});
   expect(routeOf('/graphs/1/plan')).toEqual({
     page: 'missing',
@@ -23,7 +23,9 @@ test('a comparison is a page and two runs', () => {
 
 test('a run id with odd characters survives the address', () => {
   const runId = 'night/run 7 %';
-  expect(routeOf(runPath(runId))).toEqual({page: 'run', runId});
+  expect(routeOf(runPath(runId))).toEqual({page: 'run', runId, view: 'overview'});
+  expect(routeOf(runPath(runId, 'plan'))).toEqual({page: 'run', runId, view: 'plan'});
+  expect(routeOf('/runs/a/nonsense')).toMatchObject({page: 'missing'});
   expect(routeOf('/runs/%zz')).toMatchObject({page: 'missing'});
 });
 

@@ -63,7 +63,7 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
       width: Math.max(200, element.clientWidth),
       height: HEIGHT,
       legend: {show: false},
-      padding: [14, 12, 0, 0],
+      padding: [14, 26, 0, 0],
       scales: {
         x: {time: false, range: () => xRange(data)},
         y: {range: () => [0, yTop(data)]},

@@ -19,6 +19,19 @@ export interface PeakRow {
   readonly timesRecomputed: number;
 }
 
+/**
+ * An op is known by the largest storage that it makes: names by op. Storages come
+ * largest first, and the last entry of a key stays.
+ */
+export function largestOf(storages: readonly StorageExplanation[]): ReadonlyMap<number, string> {
+  return new Map(
+    storages
+      .filter((storage) => storage.name !== '')
+      .map((storage) => [storage.madeBy, storage.name] as const)
+      .reverse(),
+  );
+}
+
 export type SortKey = 'bytes' | 'age' | 'cost' | 'name';
 
 /** With the plan, or at the peak of the step without one. */

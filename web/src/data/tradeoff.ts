@@ -84,11 +84,13 @@ export interface Domain {
  * The budgets worth showing: from somewhat below what is possible to what the
  * step takes without a plan. Undefined while the curve has no point yet. While
  * smaller budgets may still come (not `done`), none is said to be impossible.
+ * `marks` are budgets that are shown whatever the curve says; 0: none.
  */
 export function domainOf(
   curve: Tradeoff,
   basePeakBytes: number,
   done: boolean,
+  marks: readonly number[] = [],
 ): Domain | undefined {
   const least = curve.points[0]?.budgetBytes;
   const most = curve.points[curve.points.length - 1]?.budgetBytes;
@@ -97,8 +99,9 @@ export function domainOf(
   if (from === undefined) return undefined;
   const high = Math.max(basePeakBytes, most ?? 0, from);
   const margin = Math.max(high - from, high * 0.05) * 0.15;
-  const low = Math.max(0, from - margin);
-  return {low, high, possible: known ?? low};
+  // What is marked on the axis is on it, also while the curve is still coming.
+  const low = Math.max(0, Math.min(from - margin, ...marks.filter((mark) => mark > 0)));
+  return {low, high: Math.max(high, ...marks), possible: known ?? low};
 }
 
 /** "op 17 aten.bmm.default (layers.3.attn)", as the server's sentences say it. */

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
+/** The pages of one run. */
+export const RUN_PAGES = ['overview', 'plan', 'graph', 'memory'] as const;
+export type RunPage = (typeof RUN_PAGES)[number];
+
 /** Which page a path names. */
 export type Route =
   | {readonly page: 'runs'}
-  | {readonly page: 'run'; readonly runId: string}
+  | {readonly page: 'run'; readonly runId: string; readonly view: RunPage}
   | {readonly page: 'status'}
   | {readonly page: 'compare'}
   | {readonly page: 'missing'; readonly path: string};
@@ -14,15 +18,16 @@ export function routeOf(path: string): Route {
   if (parts.length === 1 && parts[0] === 'runs') return {page: 'runs'};
   if (parts.length === 1 && parts[0] === 'status') return {page: 'status'};
   if (parts.length === 1 && parts[0] === 'compare') return {page: 'compare'};
-  if (parts.length === 2 && parts[0] === 'runs') {
+  if ((parts.length === 2 || parts.length === 3) && parts[0] === 'runs') {
     const runId = decoded(parts[1]!);
-    if (runId !== undefined) return {page: 'run', runId};
+    const view = RUN_PAGES.find((page) => page === (parts[2] ?? 'overview'));
+    if (runId !== undefined && view !== undefined) return {page: 'run', runId, view};
   }
   return {page: 'missing', path};
 }
 
-export function runPath(runId: string): string {
-  return `/runs/${encodeURIComponent(runId)}`;
+export function runPath(runId: string, page: RunPage = 'overview'): string {
+  return `/runs/${encodeURIComponent(runId)}${page === 'overview' ? '' : `/${page}`}`;
 }
 
 /** Two runs beside each other. */

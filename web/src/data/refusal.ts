@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** Why nothing fits, byte by byte, and the smallest budget that does. */
+import type {WorkingSet} from '../gen/reprise/v1/planner_pb';
+import {num} from './number';
+import type {Tradeoff} from './tradeoff';
+
+export interface NeedRow {
+  readonly name: string;
+  readonly module: string;
+  readonly bytes: number;
+}
+
+/** What the blocking op has in memory at once; the rows add up to `bytes`. */
+export function needRows(need: WorkingSet): NeedRow[] {
+  const rows: NeedRow[] = [
+    {
+      name: 'resident during the whole step (parameters, optimizer state)',
+      module: '',
+      bytes: num(need.staticBytes),
+    },
+    {name: 'workspace of the op', module: '', bytes: num(need.workspaceBytes)},
+    ...need.storages.map((storage) => ({
+      name: storage.name || `storage ${storage.storage}`,
+      module: storage.module,
+      bytes: num(storage.bytes),
+    })),
+  ].filter((row) => row.bytes > 0);
+  // A bound over several ops names some of what it counts.
+  const rest = num(need.bytes) - rows.reduce((sum, row) => sum + row.bytes, 0);
+  if (rest > 0) {
+    rows.push({
+      name: 'other storages that must stay; the proof does not name them',
+      module: '',
+      bytes: rest,
+    });
+  }
+  return rows;
+}
+
+export interface SmallestFit {
+  readonly bytes: number;
+  /** Extra time as a fraction; undefined: there is a plan, and its time is not on the curve. */
+  readonly overhead: number | undefined;
+}
+
+/** The smallest budget for which a plan is known, from the curve; undefined: none is. */
+export function smallestFit({points, limit}: Tradeoff): SmallestFit | undefined {
+  const first = points[0];
+  const known = limit?.knownBytes ?? 0;
+  if (known > 0 && (first === undefined || known < first.budgetBytes)) {
+    return {bytes: known, overhead: undefined};
+  }
+  return first && {bytes: first.budgetBytes, overhead: first.overhead};
+}
+
+/** The point that takes least time of those that fit in `bytes`; undefined: none does. */
+export function quickestWithin({points}: Tradeoff, bytes: number): SmallestFit | undefined {
+  let best: SmallestFit | undefined;
+  for (const point of points) {
+    if (point.peakBytes > bytes) continue;
+    if (best === undefined || point.overhead < best.overhead! - 1e-12) {
+      best = {bytes: point.budgetBytes, overhead: point.overhead};
+    }
+  }
+  return best;
+}

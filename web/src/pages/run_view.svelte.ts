@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * What the pages of one run share: its session, the what-if that stands in the
+ * address, and what they draw of both. Made inside of a component, once a run.
+ */
+import {untrack} from 'svelte';
+import {num} from '../data/number';
+import {largestOf} from '../data/peak';
+import {domainOf, type Domain, type Limit, type Tradeoff} from '../data/tradeoff';
+import type {TradeoffData} from '../charts/tradeoff_chart';
+import type {OpsSource} from '../data/memory_view';
+import type {Plan} from '../gen/reprise/v1/plan_pb';
+import type {Explanation} from '../gen/reprise/v1/planner_pb';
+import {place} from '../url/location.svelte';
+import {RunSession} from './run_session.svelte';
+import {WhatIf} from './what_if.svelte';
+
+// What is derived below needs it to be there first.
+class WithSession {
+  readonly session: RunSession;
+
+  constructor(runId: string) {
+    this.session = new RunSession(runId);
+  }
+}
+
+export class RunView extends WithSession {
+  readonly whatIf = new WhatIf();
+
+  #moving = false;
+  #firstBudget = '';
+
+  constructor(runId: string) {
+    super(runId);
+    $effect(() => this.session.start());
+    $effect(() => this.#follow(place.state.budget ?? ''));
+  }
+
+  // ---- the curve ----
+
+  readonly limit: Limit | undefined = $derived.by(() => {
+    const {curve, plan} = this.session;
+    const own = plan?.infeasible;
+    if (curve.limit || !own || own.smallestBudgetBytes === 0n) return curve.limit;
+    return {
+      smallestBytes: num(own.smallestBudgetBytes),
+      knownBytes: num(own.smallestKnownBytes),
+      opId: own.blockingOp,
+      opName: own.blockingOpName,
+      module: own.blockingModule,
+    };
+  });
+  readonly curve: Tradeoff = $derived({...this.session.curve, limit: this.limit});
+  readonly domain: Domain | undefined = $derived(
+    domainOf(this.curve, num(this.session.plan?.basePeakBytes), this.session.curveDone, [
+      num(this.session.plan?.budgetBytes),
+      num(this.whatIf.plan?.budgetBytes),
+    ]),
+  );
+
+  // ---- the what-if ----
+
+  readonly other: Plan | undefined = $derived(
+    this.whatIf.budget === '' ? undefined : this.whatIf.plan,
+  );
+  /** The what-if, else the plan of the run: what the pages speak of. */
+  readonly explained: Explanation | undefined = $derived(
+    this.other?.feasible && this.whatIf.explanation
+      ? this.whatIf.explanation
+      : this.session.explanation,
+  );
+  readonly explainedIsOther: boolean = $derived(
+    this.explained !== undefined && this.explained === this.whatIf.explanation,
+  );
+
+  // ---- what is drawn ----
+
+  readonly tradeoffData: TradeoffData = $derived.by(() => {
+    const {plan, run} = this.session;
+    const verdict = run?.verdict;
+    const measured =
+      verdict &&
+      verdict.measuredPeakBytes > 0n &&
+      verdict.measuredStepNs > 0n &&
+      verdict.baseStepNs > 0n;
+    return {
+      curve: this.curve,
+      domain: this.domain,
+      budgetBytes: num(plan?.budgetBytes),
+      running: plan?.feasible ? {bytes: num(plan.budgetBytes), overhead: plan.overhead} : undefined,
+      measured: measured
+        ? {
+            bytes: num(verdict.measuredPeakBytes),
+            overhead: num(verdict.measuredStepNs) / num(verdict.baseStepNs) - 1,
+          }
+        : undefined,
+      chosen: this.other?.feasible
+        ? {bytes: num(this.other.budgetBytes), overhead: this.other.overhead}
+        : undefined,
+    };
+  });
+
+  readonly ops: OpsSource | undefined = $derived(
+    this.session.steps.graph && {
+      graph: this.session.steps.graph,
+      plan: this.session.plan,
+      explanation: this.session.explanation,
+      whatIf: this.other,
+      whatIfExplanation: this.other ? this.whatIf.explanation : undefined,
+      measured: this.session.steps.planned,
+      measuredBase: this.session.steps.base,
+    },
+  );
+
+  readonly #opNames: ReadonlyMap<number, string> = $derived(
+    largestOf((this.session.explanation ?? this.session.unplanned)?.storages ?? []),
+  );
+
+  opName(op: number): string {
+    const name = this.session.steps.graph?.ops[op]?.name ?? this.#opNames.get(op);
+    return name === undefined ? `op ${op}` : `op ${op}: ${name}`;
+  }
+
+  /** Asks for another budget; "" ends the what-if. `moving`: more is to come. */
+  choose(text: string, moving: boolean): void {
+    const {plan, capabilities} = this.session;
+    this.#moving = moving;
+    if (plan === undefined) this.#firstBudget = text;
+    // Asked again in the same words: a person expects a new answer.
+    if (text !== '' && text === this.whatIf.budget && plan && capabilities) {
+      this.whatIf.ask(text, plan.graphId, capabilities, 0);
+    }
+    place.update({budget: text === '' ? undefined : text});
+  }
+
+  #follow(wanted: string): void {
+    const {plan, explanation, explanationWhy} = this.session;
+    // What the plan was made for comes with its explanation.
+    if (plan === undefined || (explanation === undefined && explanationWhy === '')) return;
+    // Chosen before there was a plan: the plan has it.
+    if (wanted !== '' && this.#firstBudget === wanted) {
+      this.#firstBudget = '';
+      untrack(() => place.update({budget: undefined}));
+      return;
+    }
+    untrack(() => {
+      if (wanted === '') this.whatIf.clear();
+      else if (wanted !== this.whatIf.budget) {
+        this.whatIf.ask(wanted, plan.graphId, this.session.capabilities!, this.#moving ? 180 : 0);
+      }
+    });
+  }
+}
