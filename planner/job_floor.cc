@@ -15,8 +15,8 @@ bool MayAnybodyRepeat(const Op& op) {
   return op.phase == Phase::kForward && !op.reads.empty();
 }
 
-// Returns the graph for the floor: every forward op that reads something may run
-// again, and its outputs are neither pinned nor held.
+// Returns the graph for the floor: every forward op that reads something may
+// run again, and its outputs are neither pinned nor held.
 StepGraph Relaxed(StepGraph graph, const std::vector<uint8_t>& may_rerun) {
   for (OpId o = 0; o < graph.op_count(); ++o) {
     Op& op = graph.ops[o];
