@@ -38,7 +38,7 @@ TEST_F(Files, AreNeverReplacedUnasked) {
   EXPECT_EQ(*ReadFile(In("a"), 100), "one");
   EXPECT_TRUE(WriteFile(In("a"), "two", /*force=*/true).ok());
   EXPECT_EQ(*ReadFile(In("a"), 100), "two");
-  // Nothing is left beside it.
+  // The temporary file is gone.
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The graph of these tests: two layers forward, a loss, two layers back.
+// The graph that the command's tests plan: two layers forward, a loss, two
+// layers back.
 //
 //   op 0 f1   forward             makes 0 (100 bytes)   10 ns
 //   op 1 f2   forward   reads 0   makes 1 (100)         20 ns

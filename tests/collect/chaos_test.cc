@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs with the real agent library, a collector in a process of its own, and
-// signals at bad moments. Every test ends with a comparison of whole row sets.
+// Jobs with the real agent library and a collector in a separate process, with
+// signals sent at bad moments. Every test ends by comparing complete sets of
+// rows.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -51,7 +52,7 @@ class ChaosTest : public testing::Test {
     return job;
   }
 
-  // The one session there is.
+  // The records of the only session.
   Received Session() {
     const std::vector<std::string> ids = peer_.Sessions();
     return ids.empty() ? Received() : peer_.Of(ids[0]);
@@ -79,14 +80,15 @@ TEST_F(ChaosTest, AJobKilledAfterPushingKeepsEveryRecord) {
   EXPECT_EQ(Session().byes[0].torn(), 0u);
 }
 
-// Fifty times, wherever it is just then.
+// Kills fifty jobs, each at a random point of its work.
 TEST_F(ChaosTest, WhatAKilledJobHadPushedIsThereOnceAndInOrder) {
   std::set<std::string> known;
   for (int kill = 0; kill < 50; ++kill) {
     SCOPED_TRACE("kill " + std::to_string(kill));
     Child job = StartJob("65536");
     job.Tell("push 0 60000 " + std::to_string(1 + kill % 7 * 200));
-    // Somewhere between its first record and its last.
+    // Waits until the session exists, so that the kill lands between its first
+    // record and its last.
     std::string id;
     Eventually([&] {
       for (const std::string& session : peer_.Sessions()) {
@@ -104,8 +106,8 @@ TEST_F(ChaosTest, WhatAKilledJobHadPushedIsThereOnceAndInOrder) {
     EXPECT_EQ(got.addresses, Numbers(0, got.addresses.size()));
     EXPECT_TRUE(got.byes[0].killed());
     EXPECT_EQ(got.byes[0].dropped(), 0u);
-    EXPECT_LE(got.byes[0].torn(), 1u);  // it had one thread
-    // Everything that was published, of every kind.
+    EXPECT_LE(got.byes[0].torn(), 1u);  // it had one thread only
+    // Every published record arrived, of every kind.
     uint64_t records = 0;
     for (const auto& [kind, count] : got.kinds) records += count;
     EXPECT_EQ(records + got.byes[0].torn(), got.byes[0].pushed());
@@ -125,12 +127,12 @@ TEST_F(ChaosTest, AJobThatStopsIsNotKilled) {
 
 TEST_F(ChaosTest, AKilledDaemonLosesAndDoublesNothing) {
   Child job = StartJob("262144");
-  constexpr uint64_t kRecords = 150'000;  // fit into the ring as a whole
+  constexpr uint64_t kRecords = 150'000;  // all fit in the ring
   job.Tell("push 0 " + std::to_string(kRecords) + " 30");
 
   for (int kills = 0; kills < 20; ++kills) {
     const uint64_t before = Session().addresses.size();
-    // Somewhere in the middle of work, wherever that is this time.
+    // Waits for progress, so that the kill lands in the middle of the work.
     Eventually([&] { return Session().addresses.size() > before; }, 3);
     daemon_.Signal(SIGKILL);
     daemon_.Wait();
@@ -164,8 +166,8 @@ TEST_F(ChaosTest, AKilledServerAndAKilledDaemonTogetherLoseNothing) {
   EXPECT_EQ(job.ReadLine(), "ok");
   job.Tell("stop");
   EXPECT_EQ(job.Wait(), 0);
-  // The job may have gone without BYE when no daemon was connected just then;
-  // what it had pushed until it was last connected is there all the same.
+  // The job may have ended without BYE if no daemon was connected just then;
+  // whatever it pushed before it lost the connection must arrive all the same.
   ASSERT_TRUE(EventuallyEnded());
   const auto got = Session().addresses;
   EXPECT_EQ(got, Numbers(0, got.size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A process of the test's own, spoken to in lines.
+// A child process that a test talks to in lines of text.
 #pragma once
 
 #include <sys/types.h>
@@ -14,17 +14,18 @@ class Child {
  public:
   Child() = default;
   explicit Child(const std::vector<std::string>& command);
-  ~Child();  // SIGKILL, unless it was waited for
+  ~Child();  // sends SIGKILL unless Wait was called
   Child(Child&& other) noexcept;
   Child& operator=(Child&& other) noexcept;
 
-  // Writes a line and reads the answer; empty when the child is gone.
+  // Writes a line and reads the answer; empty if the child has ended.
   std::string Ask(const std::string& line);
   void Tell(const std::string& line);
   std::string ReadLine();
 
   void Signal(int signal);
-  // The exit code, or minus the signal that ended it.
+  // Waits for the end; returns the exit code, or minus the signal that ended
+  // it.
   int Wait();
   pid_t pid() const { return pid_; }
 

@@ -71,8 +71,8 @@ TEST(BuildChunksTest, PutsARecordIntoColumnsAndLeavesZeroColumnsOut) {
   EXPECT_EQ(columns.name_size(), 0);
 }
 
-// Random records of every kind with values of every length, in chunks that are
-// full and one that is not: what is written by hand is what protobuf writes.
+// Random records of every kind with values of every length, in full chunks and
+// a partial one: the hand-written encoder writes the same bytes as protobuf.
 TEST(BuildChunksTest, WritesByteByByteWhatProtobufWrites) {
   std::mt19937_64 random(7);
   std::vector<reprise_slot> records;
@@ -108,7 +108,7 @@ TEST(BuildChunksTest, CutsAfter4096Records) {
 }
 
 TEST(BuildChunksTest, NeverMakesAChunkAboveOneMebibyte) {
-  // The longest a report can get: a name of 512 bytes.
+  // The longest report possible: its name has 512 bytes.
   NameTable names{{5, std::string(4096, 'x')}};
   const std::vector records(4096, Verify(5));
 
@@ -216,9 +216,9 @@ TEST(BuildChunksTest, LeavesOutAndCountsWhatCannotBe) {
   records.back().body.alloc.device = 5000;
   records.push_back(AllocRecord(1, INT64_MIN));
   records.push_back(Record(REPRISE_RECORD_PLAN_STATE));  // state 0
-  records.push_back(StepMem(99));                        // no first half
+  records.push_back(StepMem(99));  // without its first half
   records.push_back(Verify(0));
-  records.back().body.verify.differing = 11;  // of 10
+  records.back().body.verify.differing = 11;  // more than the 10 checked
 
   const Built built = Build(records);
 

@@ -4,11 +4,12 @@
 //
 //   collect_daemon SOCKET SPOOL SERVER [TMPFS_KIB]
 //
-// With TMPFS_KIB the folder of SPOOL becomes a file system of that size, seen
-// by this process alone. Prints "ready", or why not; then obeys:
+// With TMPFS_KIB the folder of SPOOL becomes a file system of that size,
+// visible to this process only. Prints "ready", or the error; then obeys these
+// commands:
 //     degraded        prints Collector::degraded()
-//     fill | free     takes all room of that file system, gives it back
-//     drain           Drain of 30 s: "ok" or why not
+//     fill | free     fills that file system, empties it again
+//     drain           Drain of 30 s: "ok" or the error
 #include <fcntl.h>
 #include <grpcpp/grpcpp.h>
 #include <sched.h>
@@ -31,7 +32,8 @@ void WriteText(const char* path, const std::string& text) {
   std::ofstream(path) << text;
 }
 
-// Before any thread exists: a user namespace takes single-threaded processes.
+// Must run before any thread starts: only a single-threaded process can enter a
+// new user namespace.
 bool MountSmall(const std::string& folder, const std::string& kib) {
   const auto uid = std::to_string(geteuid()), gid = std::to_string(getegid());
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A job for the tests: the real agent library in a process of its own, told
-// line by line what to do, so that tests can kill it where they like.
+// A job for the tests: the real agent library in a separate process that obeys
+// commands line by line, so that tests can kill it at any point.
 //
 //   collect_job AGENT.so SOCKET SLOTS
-//     push FIRST COUNT PER_MS   allocs with these addresses, so many a ms
+//     push FIRST COUNT PER_MS   pushes COUNT allocs, PER_MS per millisecond;
+//                               addresses count up from FIRST
 //     step N                    one step mark: reconnects, reports losses
 //     work                      step marks until the agent is connected
 //     fork N                    N children that use the inert agent and exit
-//     clone_push FIRST COUNT    pushes while N = 50 children come and go
-//     graph JSON                submits it; answers "OK <plan id>" or why not
+//     clone_push FIRST COUNT    pushes while 50 children start and exit
+//     graph JSON                submits it; answers "OK <plan id>" or the error
 //     stop | kill
-//   Every line is answered with "ok" or a word.
+//   Every line is answered with "ok" or another word.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -59,7 +60,7 @@ void Fork(int children) {
   for (int i = 0; i < children; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      // As a DataLoader worker: its agent is inert and must stay so.
+      // Like a DataLoader worker: its agent is inert and must stay so.
       AGENT(reprise_alloc)(666'666'666, 64, 0, 0, REPRISE_ALLOC, 0);
       AGENT(reprise_step)(1);
       _exit(0);
@@ -90,7 +91,8 @@ std::string SubmitGraph(const std::string& json) {
   return id;
 }
 
-// Sets `answer`; false: the job is over.
+// Runs one command and sets `answer`. Returns false for the command that ends
+// the job.
 bool Obey(const std::string& line, std::string& answer) {
   std::istringstream words(line);
   std::string word;

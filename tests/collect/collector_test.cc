@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The collector between a peer that speaks the agent's protocol and one that
-// speaks the server's.
+// The collector between a test peer that speaks the agent's protocol and one
+// that speaks the server's.
 #include "server/collect/collector.h"
 
 #include <gmock/gmock.h>
@@ -54,7 +54,8 @@ class CollectorTest : public testing::Test {
   }
   std::string socket() const { return folder_ / "agent.sock"; }
 
-  // The peer has exactly these allocs, each once, in order.
+  // Waits until the server has received exactly these allocs, each once and in
+  // order.
   void ExpectAllocs(const RawAgent& agent, uint64_t count) {
     EXPECT_TRUE(Eventually([&] {
       return peer_.Of(agent.hello.session_id).addresses.size() >= count;
@@ -152,7 +153,7 @@ TEST_F(CollectorTest, ReportsStepsChecksAndPlanStatesWithTheirNames) {
 }
 
 TEST_F(CollectorTest, CountsAndDatesWhatDidNotFitIntoTheRing) {
-  peer_.deaf = true;  // nothing to do with it: only the ring matters
+  peer_.deaf = true;  // the server may ignore everything: only the ring matters
   RawAgent agent;
   uint64_t dropped = 0;
   for (int i = 0; i < 5000; ++i) dropped += agent.PushAlloc(0) ? 0 : 1;
@@ -194,13 +195,13 @@ TEST_F(CollectorTest, TakesAGoodbyeAsTheEnd) {
   EXPECT_TRUE(collector_->EverHadAgent());
 }
 
-// Pushes and dies in a process of its own, as the out-of-memory killer would
-// have it.
+// A separate process pushes records and is killed, as by the out-of-memory
+// killer.
 TEST_F(CollectorTest, KeepsEverythingAKilledProcessHadPushed) {
   RawAgent agent;  // the parent's mapping keeps its header visible
   const pid_t child = fork();
   if (child == 0) {
-    // Only what is safe in a forked child: no gRPC, no allocation of locks.
+    // Nothing but calls that are safe after fork: no gRPC, no locks.
     if (!agent.Connect(socket())) _exit(1);
     agent.PushAllocs(0, 30'000);
     agent.Tear();
@@ -277,7 +278,7 @@ TEST_F(CollectorTest, BringsWhatFilledTheMemoryToTheServer) {
   };
 
   send("no json");
-  send(R"({"reason": 1, "step": "5"})");  // nobody says of itself: killed
+  send(R"({"reason": 1, "step": "5"})");  // an agent never reports its own kill
   send(R"({"reason": 2, "storages": [{"bytes": -1}]})");
   send(R"({"reason": 2, "step": "5", "live_bytes": 48, "unknown": [],
            "storages": [{"bytes": "32", "made_by": "aten.mm.default"}]})");
@@ -290,7 +291,7 @@ TEST_F(CollectorTest, BringsWhatFilledTheMemoryToTheServer) {
   EXPECT_EQ(got.moments[0].live_bytes(), 48);
   ASSERT_EQ(got.moments[0].storages_size(), 1);
   EXPECT_EQ(got.moments[0].storages(0).made_by(), "aten.mm.default");
-  // The session is none the worse for what was wrong.
+  // The invalid moments did not harm the session.
   agent.PushAllocs(0, 10);
   ExpectAllocs(agent, 10);
 }
@@ -367,7 +368,8 @@ TEST_F(CollectorTest, SendsAgainWhatWasTakenAndNotAcknowledged) {
       Eventually([&] { return collector_->stats().records == 20'000; }));
   peer_.deaf = false;  // the next chunk finds a hole and asks for the rest
   agent.PushAllocs(20'000, 1000);
-  // With max_inflight chunks out nothing more is sent: break the stream.
+  // With max_inflight chunks unacknowledged nothing more is sent: break the
+  // stream.
   peer_.Suspend();
   peer_.Resume();
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A server with the contract of ingest.proto and planner.proto that keeps what
-// it was sent where a test can look at it. It is strict where the real one is:
-// a hole is answered with Resend, a repeated seq is ignored, everything is
-// checked against its crc. Not for streams of one session at the same time.
+// A test server for ingest.proto and planner.proto that keeps everything it
+// receives for the test to inspect. It is as strict as the real server: it
+// answers a missing seq with Resend, ignores a repeated one and checks every
+// checksum. It does not support two streams of one session at the same time.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,7 +23,7 @@
 
 namespace reprise::server {
 
-// All that came of one session, over all its epochs.
+// Everything received from one session, over all its epochs.
 struct Received {
   v1::SessionInfo info;
   std::string run_id;
@@ -36,7 +36,7 @@ struct Received {
   std::vector<v1::PlanState> states;
   std::vector<v1::Moment> moments;
   std::map<uint32_t, std::string> names;
-  uint64_t unnamed = 0;  // rows whose name was not known when they came
+  uint64_t unnamed = 0;  // rows that arrived before the name they refer to
   uint64_t dropped_before = 0;
   std::vector<v1::Lost> lost;
   std::vector<v1::Bye> byes;
@@ -53,8 +53,8 @@ class IngestPeer : public v1::Ingest::Service, public v1::Planner::Service {
   std::string address() const { return address_; }
   std::shared_ptr<grpc::Channel> Channel();
 
-  // Ends all streams and stops listening; Resume listens again at the same
-  // address with everything it had.
+  // Ends all streams and stops listening. Resume listens on the same address
+  // again and keeps what was received.
   void Suspend();
   void Resume();
 
@@ -63,22 +63,22 @@ class IngestPeer : public v1::Ingest::Service, public v1::Planner::Service {
     return Of(std::string(session_id));
   }
   std::vector<std::string> Sessions() const;
-  void Forget();  // as a server that lost its database
+  void Forget();  // forgets everything, like a server that lost its database
 
-  // Acknowledge nothing while set: chunks are taken and thrown away.
+  // While set, takes chunks, discards them and does not acknowledge them.
   std::atomic<bool> deaf{false};
-  // Refuse chunks that hold this address, as INVALID_ARGUMENT.
+  // Refuses chunks that contain this address with INVALID_ARGUMENT.
   std::atomic<uint64_t> poison{0};
   std::atomic<uint32_t> max_inflight{64};
-  // Check chunks, count them, and do not keep their addresses.
+  // Checks and counts chunks without keeping their addresses.
   std::atomic<bool> forgetful{false};
 
-  // What Plan answers; PutGraph's graph is the argument.
+  // Answers Plan; the graph is the one that PutGraph received.
   std::function<grpc::Status(const v1::PlanRequest&, const v1::StepGraph&,
                              v1::Plan*)>
       planner;
   std::atomic<int> plans_asked{0};
-  // Sends a plan down the session's stream.
+  // Sends a plan to the agent over the session's stream.
   bool PushPlan(const std::string& session_id, const v1::PlanRef& plan);
 
   grpc::Status Stream(
@@ -105,7 +105,7 @@ class IngestPeer : public v1::Ingest::Service, public v1::Planner::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// Polls until `condition` holds; false after `seconds`.
+// Polls until `condition` holds. Returns false after `seconds`.
 template <typename Condition>
 bool Eventually(Condition&& condition, int seconds = 60) {
   const auto until =

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Clients that lie. Each spoils its own session at most: an honest agent next
-// to it must get every record through (HonestAgentIsServed in TearDown).
+// Clients that break the protocol. Each may spoil its own session at most:
+// every record of an honest agent beside it must still arrive
+// (HonestAgentIsServed in TearDown).
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +56,8 @@ class MaliciousTest : public testing::Test {
     }));
   }
 
-  // The collector answers with this sentence and hangs up.
+  // Expects that the collector answers with this sentence and closes the
+  // connection.
   static void ExpectRefused(RawAgent& agent, const std::string& sentence) {
     const auto reply = agent.ReceiveType(REPRISE_MSG_REFUSED);
     ASSERT_TRUE(reply);
@@ -271,7 +273,8 @@ TEST_F(MaliciousTest, AnAgentThatAsksAndNeverReadsIsDropped) {
   RawAgent agent;
   ASSERT_TRUE(agent.Connect(socket_));
   const uint64_t refused = collector_->stats().refused;
-  // "{" is no JSON of a graph: every one is answered, twice.
+  // "{" is not valid JSON, so the collector sends two answers to each, which
+  // the agent never reads.
   EXPECT_TRUE(Eventually([&] {
     agent.SendGraph("{", "1", "tape");
     return collector_->stats().refused > refused;
@@ -319,7 +322,8 @@ TEST_F(MaliciousTest, ScribblingWhileReadSpoilsOnlyItsOwnSession) {
           agent.slot(random() % REPRISE_RING_MIN_SLOTS));
       const uint64_t value = uint64_t{random()} << (random() % 32);
       __atomic_store_n(&words[random() % 8], value, __ATOMIC_RELAXED);
-      // Sometimes a valid sequence, so that garbage bodies are read.
+      // Sometimes a valid sequence number, so that the reader also parses
+      // garbage bodies.
       const uint64_t p = agent.header()->tail % (1u << 30) + random() % 8;
       __atomic_store_n(&agent.slot(p)->sequence, p + 1, __ATOMIC_RELAXED);
       __atomic_store_n(&agent.header()->head, p + random() % 64,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels to ops and ops to a step graph, on records made by hand.
+// Tests of OpJoin on hand-made records: it assigns kernels to ops and ops to a
+// step graph.
 #include "server/collect/op_join.h"
 
 #include <gmock/gmock.h>
@@ -102,7 +103,7 @@ TEST(OpJoinTest, TheOrderOfRecordsDoesNotMatter) {
 
 TEST(OpJoinTest, WithoutLinksTheLaunchsThreadAndTimeDecide) {
   OpJoin join;
-  // 1 surrounds 2 on thread 1; 3 runs on autograd's thread meanwhile.
+  // Op 1 encloses op 2 on thread 1; op 3 runs on autograd's thread meanwhile.
   for (const auto& slot :
        {Begin(1, 100), Begin(2, 110), End(2, 120), End(1, 150), Begin(3, 90, 2),
         End(3, 160, 2), Api(10, 115, 1), Api(11, 130, 1), Api(12, 130, 2),
@@ -110,7 +111,7 @@ TEST(OpJoinTest, WithoutLinksTheLaunchsThreadAndTimeDecide) {
         Kernel(12, 700, 4), Kernel(13, 800, 8)}) {
     join.Take(slot);
   }
-  EXPECT_EQ(Of(join, 2).kernel_ns, 1u);  // the innermost
+  EXPECT_EQ(Of(join, 2).kernel_ns, 1u);  // the innermost op
   EXPECT_EQ(Of(join, 1).kernel_ns, 2u);
   EXPECT_EQ(Of(join, 3).kernel_ns, 4u);
 }
@@ -130,13 +131,13 @@ TEST(OpJoinTest, KernelsOfACudaGraphBelongToTheOpThatLaunchedIt) {
 
 TEST(OpJoinTest, WorkspaceIsWhatAnOpHeldAboveWhatItLeaves) {
   OpJoin join;
-  // Takes 100 for itself and 8 for its output; frees an input of 50.
+  // Allocates 100 bytes for itself and 8 for its output; frees an input of 50.
   for (const auto& slot :
        {Begin(1, 10), Alloc(0xa, 100, 1), Alloc(0xb, 8, 1), Alloc(0xc, -50, 1),
         Alloc(0xa, -100, 1), End(1, 20)}) {
     join.Take(slot);
   }
-  // Most held 108, left behind 8.
+  // It held 108 at most and left 8 behind.
   EXPECT_EQ(Of(join, 1).workspace_bytes, 100);
 }
 
@@ -178,8 +179,8 @@ TEST(OpJoinTest, ForgetsWhatIsOldAndStaysBounded) {
     join.Take(Kernel(i, i, 1));
     join.Take(Alloc(i, 1, i, i % 500));
     join.Take(End(i, i + 1, i % 500));
-    join.Take(Begin(i, i, i));  // more threads than are followed
-    join.Take(Begin(i, i, 3));  // deeper than is followed
+    join.Take(Begin(i, i, i));  // more threads than OpJoin follows
+    join.Take(Begin(i, i, 3));  // more nested ops than OpJoin follows
   }
   const auto measured = join.Measure();
   EXPECT_EQ(measured->ops.size(), OpJoin::kOps);
@@ -205,7 +206,7 @@ TEST(OpJoinTest, RowsOfKernelsSayTheirOpAndTheirGraph) {
   EXPECT_THAT(columns.graph(), ::testing::ElementsAre(0, 3, 0));
 }
 
-// Three ops of a step of 1,000 ns; the middle one was fused from two.
+// Three ops of a step of 1,000 ns; the middle one is fused from two.
 v1::StepGraph ThreeOps() {
   v1::StepGraph graph;
   graph.set_measured_step_ns(1000);
@@ -239,15 +240,15 @@ TEST(GraphMeasurementTest, TimesAndWorkspaceOfTheDeviceReplaceTheHosts) {
   EXPECT_EQ(graph.ops(1).time_ns(), 200);
   EXPECT_EQ(graph.ops(1).workspace_bytes(), 500);
   EXPECT_EQ(graph.ops(2).time_ns(), 160);
-  EXPECT_EQ(graph.ops(2).workspace_bytes(), 3);  // took nothing
+  EXPECT_EQ(graph.ops(2).workspace_bytes(), 3);  // allocated nothing itself
   EXPECT_EQ(graph.ops(3).time_ns(), 0);
   // Kernels run in [100, 300) and [350, 500): 50 of 400 ns idle.
   EXPECT_EQ(graph.launch_gap_ns(), 50);
-  // The rest of the step: 1000 - 200 - 160.
+  // Op 0 gets the rest of the step: 1000 - 200 - 160.
   EXPECT_EQ(graph.ops(0).time_ns(), 640);
 }
 
-// The ops of ThreeOps, from 10 ns to 50 ns.
+// Records the ops of ThreeOps, from 10 ns to 50 ns.
 void TakeThreeOps(OpJoin& join) {
   for (uint64_t op = 11; op <= 14; ++op) {
     join.Take(Begin(op, 10 * (op - 10)));
@@ -277,7 +278,7 @@ TEST(GraphMeasurementTest, TheHostsTimesStayWhereRecordsAreMissing) {
 
 TEST(GraphMeasurementTest, WhatWasLostBeforeTheStepBeganIsNotMissingFromIt) {
   OpJoin join;
-  join.Take(Begin(3, 5));  // of an earlier window
+  join.Take(Begin(3, 5));  // left from an earlier window
   TakeThreeOps(join);
   for (const auto& slot : {Link(1, 11), Kernel(1, 100, 200), LossUntil(9)}) {
     join.Take(slot);
@@ -289,7 +290,8 @@ TEST(GraphMeasurementTest, WhatWasLostBeforeTheStepBeganIsNotMissingFromIt) {
   EXPECT_EQ(graph.ops(1).time_ns(), 200);
 }
 
-// Some ops with the device's times and some with none would be a wrong graph.
+// A graph that mixes device times with missing ones would be wrong, so it keeps
+// the host's times.
 TEST(GraphMeasurementTest, TheHostsTimesStayWhereOneOpIsNotKnown) {
   OpJoin join;
   for (const auto& slot :
@@ -317,7 +319,7 @@ TEST(GraphMeasurementTest, WithoutKernelsOnlyTheWorkspaceIsTaken) {
 
   EXPECT_EQ(graph.ops(1).time_ns(), 1);
   EXPECT_EQ(graph.ops(1).workspace_bytes(), 9);
-  EXPECT_EQ(graph.ops(2).workspace_bytes(), 3);  // the job's own is more
+  EXPECT_EQ(graph.ops(2).workspace_bytes(), 3);  // the graph had more
   EXPECT_THAT(graph.timing(), HasSubstr("no kernel"));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Graphs up, plans down, through a whole collector.
+// Graphs from the agent to the server and plans back, through a complete
+// collector.
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
@@ -57,8 +58,9 @@ class PlanRelayTest : public testing::Test {
     ASSERT_TRUE(agent_.Connect(folder_ / "agent.sock"));
   }
 
-  // The first answer that says more than that the relay is at it: its status
-  // and text. A server may take longer to listen than the first attempt waits.
+  // Returns status and text of the first answer other than SOLVING and
+  // UNREACHABLE: a server may take longer to start than the first attempt
+  // waits.
   std::pair<uint32_t, std::string> Answer() {
     while (true) {
       const auto [status, text] = FirstAnswer();
@@ -66,7 +68,7 @@ class PlanRelayTest : public testing::Test {
     }
   }
 
-  // The first one that is not SOLVING.
+  // Returns status and text of the first answer other than SOLVING.
   std::pair<uint32_t, std::string> FirstAnswer() {
     while (true) {
       const auto reply = agent_.ReceiveType(REPRISE_MSG_PLAN_STATUS);
@@ -123,7 +125,7 @@ TEST_F(PlanRelayTest, CarriesAGraphUpAndAPlanDown) {
   EXPECT_TRUE(asked.capabilities().seeded_ok());
 }
 
-// The records of the captured step are in the ring when its graph comes.
+// The captured step's records are still in the ring when its graph arrives.
 TEST_F(PlanRelayTest, AGraphWaitsForTheRecordsOfItsStepAndTakesTheirTimes) {
   v1::StepGraph seen;
   peer_.planner = [&, plan = peer_.planner](const v1::PlanRequest& request,
@@ -161,7 +163,7 @@ TEST_F(PlanRelayTest, AGraphWaitsForTheRecordsOfItsStepAndTakesTheirTimes) {
   EXPECT_EQ(seen.ops(0).time_ns(), 12345);
 }
 
-// A slot that is reserved and not published holds back what is behind it.
+// A slot that is reserved but never published holds back all slots after it.
 TEST_F(PlanRelayTest, AStuckWriterDoesNotHoldAPlanForEver) {
   agent_.Tear();
   ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
@@ -276,7 +278,7 @@ TEST_F(PlanRelayTest, PassesOnAPlanNobodyAskedFor) {
   const auto reply = agent_.ReceiveType(REPRISE_MSG_PLAN);
   EXPECT_EQ(As<reprise_msg_plan>(reply->body).plan_id, 0x123u);
 
-  // And from now on it is the answer to the old question.
+  // The pushed plan also answers the old request from now on.
   ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
   EXPECT_EQ(
       As<reprise_msg_plan>(agent_.ReceiveType(REPRISE_MSG_PLAN)->body).plan_id,
@@ -318,11 +320,11 @@ TEST_F(PlanRelayTest, StoppingDoesNotWaitForASolver) {
   ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape"));
   ASSERT_TRUE(Eventually([&] { return peer_.plans_asked == 1; }));
 
-  collector_.reset();  // returns although the solver has not
+  collector_.reset();  // must return although the solver is still running
 
   EXPECT_FALSE(over);
   over = true;
-  peer_.Suspend();  // ends the solver before what it looks at goes
+  peer_.Suspend();  // ends the solver while its locals still exist
 }
 
 }  // namespace

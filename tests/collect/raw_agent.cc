@@ -303,7 +303,7 @@ void RawAgent::PushAllocs(uint64_t first, uint64_t count) {
 void RawAgent::PushPatiently(const reprise_slot& record) {
   while (Load(&slot(Load(&header()->head))->sequence) !=
          Load(&header()->head)) {
-    // Not spinning: the reader may need this core.
+    // Sleeps instead of spinning: the reader may need this core.
     usleep(50);
   }
   Push(record);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The agent's side of the wire, spoken by hand: everything honest agents do,
-// and all that they never would. Tests change any field before it is sent.
+// A hand-written agent side of the wire protocol: it can do everything that
+// honest agents do and everything that they never would. Tests may change any
+// field before it is sent.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@
 
 namespace reprise::server {
 
-// A memfd with this content and these seals; -1 on failure.
+// Creates a memfd with this content and these seals; returns -1 on failure.
 int TestMemfd(std::string_view content, int seals);
 inline constexpr int kAllSeals = 0x000f;  // SEAL | SHRINK | GROW | WRITE
 
-// A version 7 UUID of its own for every call.
+// Returns a new version 7 UUID.
 std::string NewUuid();
 
 class RawAgent {
@@ -28,7 +29,7 @@ class RawAgent {
   RawAgent(const RawAgent&) = delete;
   RawAgent& operator=(const RawAgent&) = delete;
 
-  // To be changed before Connect.
+  // May be changed before Connect.
   reprise_msg_hello hello{};
   std::string labels = "name=test\n";
 
@@ -36,9 +37,9 @@ class RawAgent {
   reprise_slot* slot(uint64_t position) const;
   int ring_fd() const { return ring_fd_; }
 
-  // Connects without a word.
+  // Connects without sending anything.
   bool Dial(const std::string& path);
-  // Dials, says HELLO and waits for the answer: true after WELCOME.
+  // Dials, sends HELLO and waits for the answer. Returns true after WELCOME.
   bool Connect(const std::string& path);
   void Hang();  // closes the socket
 
@@ -53,25 +54,27 @@ class RawAgent {
   struct Reply {
     uint16_t type = 0;  // 0: the connection is closed
     std::string body;
-    std::string file;  // what the memfd held
+    std::string file;  // content of the memfd that came with it
     int seals = 0;
   };
-  // The next message; nothing after `timeout_ms`.
+  // Returns the next message, or nothing after `timeout_ms`.
   std::optional<Reply> Receive(int timeout_ms = 20000);
-  // Skips others (SOLVING, say) until one of this type, or the end.
+  // Skips other messages (SOLVING, for example) until one of this type or the
+  // end.
   std::optional<Reply> ReceiveType(uint16_t type);
   std::string refusal() const { return refusal_; }
 
-  // Pushes as an agent does; false: the ring is full (and it is counted).
+  // Pushes as an agent does. Returns false, and counts a drop, if the ring is
+  // full.
   bool Push(reprise_slot record);
   bool PushAlloc(uint64_t address, int64_t bytes = 64);
   bool PushStepDone(uint64_t step, uint32_t thread = 1);
   bool PushStepMem(uint64_t step, uint32_t thread = 1);
   // Pushes allocs first..first+count-1, waiting while the ring is full.
   void PushAllocs(uint64_t first, uint64_t count);
-  // The same for any record, waiting while the ring is full.
+  // Pushes any record, waiting while the ring is full.
   void PushPatiently(const reprise_slot& record);
-  // Reserves a position and never publishes it.
+  // Reserves a slot and never publishes it.
   void Tear();
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The whole way with nothing replaced: a job with the real agent library,
-// reprised, its store. What the store holds in the end is compared record by
-// record with what the job pushed.
+// End to end with nothing replaced: a job with the real agent library, reprised
+// and its store. What the store finally holds is compared record by record with
+// what the job pushed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -46,7 +46,7 @@ class ReprisedTest : public testing::Test {
     return job;
   }
 
-  // One number from the store, -1 while there is none.
+  // Returns one number from the store, or -1 while there is none.
   int64_t Ask(const std::string& sql) {
     auto database = Database::Open(folder_ / "data/reprise.db");
     if (!database.ok()) return -1;
@@ -59,7 +59,7 @@ class ReprisedTest : public testing::Test {
     return Eventually([&] { return Ask("SELECT state FROM runs") == state; });
   }
 
-  // Addresses of all ALLOC records, in the order of their chunks.
+  // Returns the addresses of all ALLOC records, in the order of their chunks.
   std::vector<uint64_t> StoredAddresses() {
     std::vector<uint64_t> addresses;
     auto database = Database::Open(folder_ / "data/reprise.db");

@@ -81,8 +81,8 @@ TEST(RingReaderTest, WaitsAtAnUnpublishedSlotUntilItsWriterIsGone) {
 }
 
 TEST(RingReaderTest, GoesOnFromTheCommittedPositionAndRepairsTheSlots) {
-  // The daemon died after its commit and before it freed a slot; the next one
-  // must neither read them again nor leave them taken for ever.
+  // The daemon died after its commit and before it freed a slot. The next one
+  // must neither read these records again nor leave their slots taken for ever.
   RawAgent agent;
   for (uint64_t i = 0; i < 100; ++i) agent.PushAlloc(i);
 
@@ -97,7 +97,7 @@ TEST(RingReaderTest, GoesOnFromTheCommittedPositionAndRepairsTheSlots) {
 TEST(RingReaderTest, RepairsSlotsThatWereNotFreedAfterTheTailWasStored) {
   RawAgent agent;
   for (uint64_t i = 0; i < kSlots; ++i) agent.PushAlloc(i);
-  agent.header()->tail = 50;  // died here: no slot was freed
+  agent.header()->tail = 50;  // died here, before any slot was freed
 
   auto reader = Attach(agent, 50);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A folder that goes with the test, short enough for a socket path.
+// A folder that is removed when the test ends; its path is short enough for a
+// socket.
 #pragma once
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libcuda.so.1 of the fake: what torch asks of the driver itself, for
+// The fake's libcuda.so.1: the driver functions that torch calls itself, for
 // expandable segments.
 #include <cuda.h>
 #include <dlfcn.h>

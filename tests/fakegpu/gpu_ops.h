@@ -8,7 +8,8 @@
 
 namespace fakegpu {
 
-// What a kernel leaves as it found it. FAKEGPU_GARBAGE=1: not the same twice.
+// Fills a tensor that a real kernel would leave unwritten: with zeros, or with
+// random bytes if FAKEGPU_GARBAGE=1.
 inline void unwritten(const Tensor& t) {
   static const bool garbage = getenv("FAKEGPU_GARBAGE") != nullptr;
   static std::mt19937_64 random(std::random_device{}());
@@ -52,8 +53,8 @@ inline std::tuple<Tensor, Tensor, Tensor> cudnn_batch_norm_backward(
           c.device(gb, x.device())};
 }
 
-// With dropout, which the CPU's kernel has not: in the open. The mask comes
-// from `seed`.
+// Attention with dropout, which the CPU's kernel does not support, written out
+// in plain ops. The dropout mask is drawn from `seed`.
 struct Open {
   Tensor weights, mask;
 };
@@ -90,8 +91,8 @@ inline std::tuple<Tensor, Tensor, Tensor> forward(
   if (dropout == 0) {
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
         H(c, q), H(c, k), H(c, v), 0, causal, mask, scale);
-    Tensor seed = at::empty(
-        {}, at::kLong);  // torch leaves it as it is where nothing is dropped
+    Tensor seed =
+        at::empty({}, at::kLong);  // torch leaves it unwritten without dropout
     unwritten(seed);
     return {c.device(out, q.device()), c.device(lse, q.device()), seed};
   }
@@ -152,7 +153,7 @@ inline std::tuple<Tensor, Tensor, Tensor> flash_backward(
   const Alone alone;
   Call c;
   auto sum = c10::cuda::CUDACachingAllocator::get()->allocate(
-      q.numel() * 4);  // dq in single precision
+      q.numel() * 4);  // the real kernel sums dq in single precision
   auto [dq, dk, dv] = backward(c, go, q, k, v, std::nullopt, out, lse, dropout,
                                causal, scale, state.select(0, 0));
   if (listed("FAKEGPU_NONDET")
@@ -169,7 +170,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> efficient(
   Call c;
   auto [out, lse, seed] = forward(c, q, k, v, bias, dropout, causal, scale);
   return {out, lse, seed,
-          at::zeros({}, at::kLong)};  // numbers of the host, as torch has them
+          at::zeros({}, at::kLong)};  // kept on the host, as torch does
 }
 inline std::tuple<Tensor, Tensor, Tensor, Tensor> efficient_backward(
     const Tensor& go, const Tensor& q, const Tensor& k, const Tensor& v,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One call of a CUDA op, run by the CPU's kernel on the same bytes: device
-// memory of the fake is host memory. What the op would take from the allocator,
-// and the random numbers that it would draw.
+// One call of a CUDA op, run by the CPU's kernel on the same bytes: the fake's
+// device memory is host memory. It also makes the allocations and draws the
+// random numbers that the CUDA op would.
 #ifndef REPRISE_TESTS_FAKEGPU_HOST_CALL_H_
 #define REPRISE_TESTS_FAKEGPU_HOST_CALL_H_
 
@@ -68,16 +68,17 @@ inline const std::set<std::string>& listed(const char* name) {
   return known[name] = found;
 }
 
-// One call: the host's view of its tensors, and the way back.
+// Makes host tensors over a call's device tensors and turns the results back
+// into device tensors.
 struct Call {
   std::unordered_map<const c10::StorageImpl*, c10::Storage>
-      storages;  // of the device -> of the host
+      storages;  // device storage -> host storage
   std::unordered_map<const c10::StorageImpl*, Tensor>
-      originals;  // of the host -> a tensor
+      originals;  // host storage -> an original tensor
   std::unordered_map<const c10::TensorImpl*, Tensor>
-      same;  // host tensor -> the one it stands for
+      same;  // host tensor -> the original it stands for
   std::vector<std::pair<Tensor, Tensor>>
-      grown;  // out= of no size: device, host
+      grown;  // empty out= tensors: device, host
 
   Tensor host(const Tensor& t) {
     if (!t.defined() || !t.is_cuda()) return t;
@@ -176,7 +177,7 @@ inline void first_device(const IValue& v, std::optional<c10::Device>& found) {
     found = v.toDevice();
 }
 
-// ---- What a kernel takes from the allocator
+// ---- Allocations that a kernel makes
 inline void cublas_workspace() {
   static const size_t bytes = number("FAKEGPU_CUBLAS_WORKSPACE", 8519680);
   if (!bytes) return;
@@ -217,8 +218,8 @@ inline void perturb(const Tensor& t) {
     bytes[(random() % t.numel()) * t.element_size()] ^= 1;
 }
 
-// ---- Random numbers: the CPU's, from a seed that the CUDA generator says and
-// moves on
+// ---- Random numbers: drawn by the CPU, from the CUDA generator's seed and
+// offset, which then moves on
 struct Random {
   std::optional<at::Generator> own;
   Tensor before;

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Computes what CUDA kernels would: every kernel that torch has for CUDA is
-// replaced by one that runs the CPU's. Allocations, streams, autograd's device
-// threads, generators and all of torch above them are those of the CUDA build.
+// Computes what CUDA kernels would: every CUDA kernel of torch is replaced by
+// one that calls the CPU's. Allocations, streams, autograd's device threads,
+// generators and everything in torch above them are those of the CUDA build.
 //
-//   FAKEGPU_CUBLAS_WORKSPACE   bytes kept per thread and stream from the first
-//                              matrix product on (8519680, as below Hopper)
-//   FAKEGPU_CONV_WORKSPACE     bytes[,bytes of the first call of a shape] that
-//   a
-//                              convolution takes (1 MiB)
-//   FAKEGPU_NONDET             ops whose results differ in the last bit from
-//   run
-//                              to run, by name, with commas
-//   FAKEGPU_GARBAGE=1          what kernels leave unwritten is not the same
-//   twice
+//   FAKEGPU_CUBLAS_WORKSPACE  bytes kept per thread and stream from the first
+//                             matrix product on (8519680, as below Hopper)
+//   FAKEGPU_CONV_WORKSPACE    bytes[,bytes of the first call of a shape] that a
+//                             convolution allocates (1 MiB)
+//   FAKEGPU_NONDET            comma-separated ops whose results differ in the
+//                             last bit from run to run
+//   FAKEGPU_GARBAGE=1         memory that kernels leave unwritten holds random
+//                             bytes
 #include "gpu_ops.h"
 #include "host_call.h"
 
@@ -55,8 +53,8 @@ void kernel(const c10::OperatorHandle& op, DispatchKeySet, Stack* stack) {
     const Random random(op, args, where);
     op.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &args);
   }
-  // As torch's own kernels for lists do: all but these move the version
-  // counters themselves.
+  // Torch's own kernels for lists increment the version counters themselves,
+  // all except _foreach_zero_.
   if (name.rfind("aten::_foreach_", 0) == 0 && name != "aten::_foreach_zero_")
     for (size_t i = 0; i < count; ++i) {
       const auto* alias = schema.arguments()[i].alias_info();

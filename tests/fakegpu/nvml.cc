@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// libnvidia-ml.so.1 of the fake: as much as torch's expandable segments and its
-// message about memory that ran out ask for.
+// The fake's libnvidia-ml.so.1: the functions that torch calls for expandable
+// segments and for its out-of-memory message.
 #define API extern "C" __attribute__((visibility("default")))
 
 API int nvmlInit_v2(void) { return 0; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the parts of the fake CUDA runtime know together: what is allocated,
-// what was called how often, whether a stream captures a graph.
+// State that the parts of the fake CUDA runtime share: allocations, call counts
+// and whether a stream is capturing a graph.
 #ifndef REPRISE_TESTS_FAKEGPU_RUNTIME_H_
 #define REPRISE_TESTS_FAKEGPU_RUNTIME_H_
 
@@ -17,7 +17,7 @@ namespace fakegpu {
 // FAKEGPU_DEVICES and FAKEGPU_MEMORY (bytes of each).
 int Devices();
 size_t Memory();
-// The device of this thread, and the bytes in use of one.
+// The current device of this thread, and the bytes in use on a device.
 int& Current();
 size_t Used(int device);
 
@@ -25,7 +25,8 @@ void Count(const std::string& call);
 // The last error of this thread, as the runtime keeps it.
 cudaError_t& LastError();
 cudaError_t Say(cudaError_t error);
-// While a stream captures a graph, most of what waits is not allowed.
+// Returns an error while a stream captures a graph: CUDA forbids most calls
+// that wait then.
 cudaError_t NotInCapture();
 bool Captures(cudaStream_t stream);
 

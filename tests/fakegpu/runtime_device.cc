@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Devices and errors of the fake CUDA runtime, how often its calls were made,
-// and the driver's functions that torch asks it for.
+// Devices, errors and call counts of the fake CUDA runtime, and the driver
+// functions that torch looks up through it.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -48,7 +48,7 @@ cudaError_t Say(cudaError_t error) {
 
 }  // namespace fakegpu
 
-// "call=count" lines since the last reset.
+// Returns "call=count" lines since the last reset.
 FAKE_API const char* fakegpu_counts() {
   static std::string text;
   const std::lock_guard<std::mutex> guard(fakegpu::lock);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of the fake CUDA runtime: host memory with a limit, by device. An
-// allocation beyond it answers cudaErrorMemoryAllocation, as on a GPU; what is
-// taken is rounded to 2 MiB.
+// Memory of the fake CUDA runtime: host memory with a limit per device. An
+// allocation beyond the limit fails with cudaErrorMemoryAllocation, as on a
+// GPU. Sizes are rounded up to 2 MiB.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace fakegpu {
 namespace {
 
 constexpr size_t kPage = size_t{2} << 20;
-constexpr size_t kPoolUnit = 512;  // a stream-ordered pool cuts its pages up
+constexpr size_t kPoolUnit = 512;  // a stream-ordered pool divides its pages
 constexpr int kMostDevices = 16;
 
 enum class Kind { kDevice, kPool, kHost };
@@ -32,7 +32,7 @@ struct Block {
 std::mutex lock;
 std::map<char*, Block> blocks;
 size_t used[kMostDevices];
-// Of the stream-ordered pool of each device.
+// Bytes used by each device's stream-ordered pool, and the most so far.
 size_t pool_used[kMostDevices], pool_high[kMostDevices];
 
 bool TakeLocked(int device, size_t bytes) {
@@ -99,7 +99,8 @@ size_t Used(int device) {
 
 using fakegpu::Kind;
 
-// For the driver's half (expandable segments). 0: it is there.
+// Reserves device memory for driver.cc (expandable segments). Returns 0, or 2
+// if it does not fit.
 FAKE_API int fakegpu_take(int device, size_t bytes) {
   const std::lock_guard<std::mutex> guard(fakegpu::lock);
   return fakegpu::TakeLocked(device, bytes) ? 0 : 2;
@@ -128,7 +129,7 @@ FAKE_API cudaError_t cudaHostRegister(void*, size_t, unsigned) {
   return cudaSuccess;
 }
 FAKE_API cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
-// Bytes of pinned host memory that are held.
+// Returns the bytes of pinned host memory in use.
 FAKE_API size_t fakegpu_pinned() {
   const std::lock_guard<std::mutex> guard(fakegpu::lock);
   size_t sum = 0;
@@ -201,7 +202,7 @@ FAKE_API cudaError_t cudaGetSymbolAddress(void** to, const void*) {
   return cudaSuccess;
 }
 
-// The pool of each device: its number, as a handle.
+// Each device has one pool; its handle is the device number plus 1.
 FAKE_API cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* to,
                                                  int device) {
   *to = reinterpret_cast<cudaMemPool_t>(static_cast<size_t>(device) + 1);

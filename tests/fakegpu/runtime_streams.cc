@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams, events, launches and graphs of the fake CUDA runtime. All is
-// synchronous: a stream is a number, an event the time at which it was
-// recorded, a kernel nothing (kernels.cc computes in its place). A graph has
-// computed what it captured when it was captured, and computes nothing when it
-// is launched.
+// Streams, events, launches and graphs of the fake CUDA runtime. Everything is
+// synchronous: a stream is a number, an event is the time at which it was
+// recorded, and a kernel does nothing (kernels.cc computes in its place). A
+// graph computes while it is captured and does nothing when it is launched.
 #include <time.h>
 
 #include <atomic>

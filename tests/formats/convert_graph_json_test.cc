@@ -20,7 +20,7 @@ std::string Message(const std::string& text) {
   return ReadGraphText(text).status().message();
 }
 
-// The small graph's text with one place changed.
+// Returns the small graph's text with one place changed.
 std::string Changed(const std::string& from, const std::string& to) {
   std::string text = WriteGraphText(SmallGraph());
   const size_t at = text.find(from);
@@ -154,8 +154,8 @@ TEST(GraphJson, WhatTheGraphMeansIsCheckedToo) {
               HasSubstr("storages[2].id: given twice"));
 }
 
-// Cut anywhere, or with any byte changed: an answer, never a crash, and only
-// whole graphs are accepted.
+// Text that is cut anywhere or has any byte changed never crashes the reader,
+// and only whole graphs are accepted.
 TEST(GraphJson, NoByteOfDamageIsFatal) {
   const std::string good = WriteGraphText(SmallGraph());
   for (size_t n = 0; n + 2 < good.size(); ++n) {

@@ -16,7 +16,8 @@ using google::protobuf::util::MessageDifferencer;
 using testing::HasSubstr;
 using testing::Not;
 
-// The message after one change to a good graph; "" where it is accepted.
+// Returns the error message after one change to a good graph, or "" if the
+// graph is accepted.
 std::string After(const std::function<void(v1::StepGraph&)>& change) {
   v1::StepGraph graph = SmallGraph();
   change(graph);

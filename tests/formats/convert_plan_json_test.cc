@@ -56,7 +56,7 @@ TEST(PlanJson, HasEveryKeyOfTheFormat) {
 }
 
 TEST(PlanJson, SaysWhatThePassesOfTheSearchCostAndGained) {
-  // b2 does not read storage 0: it may be made again before b1.
+  // b2 does not read storage 0, so it can be recomputed before b1.
   v1::StepGraph graph = SmallGraph();
   graph.mutable_ops(3)->clear_reads();
   graph.mutable_ops(3)->add_reads(1);
@@ -107,7 +107,7 @@ TEST(PlanJson, WhatIsWrittenIsReadBack) {
     ASSERT_TRUE(read.ok()) << read.status().message();
     EXPECT_EQ(read->graph, "g.json");
     EXPECT_EQ(read->plan.sentence(), plan.sentence());
-    // Not in the file: they follow from the graph and the schedule.
+    // The file omits these: they follow from the graph and the schedule.
     plan.clear_decisions();
     plan.clear_predicted();
     plan.clear_peak_op();

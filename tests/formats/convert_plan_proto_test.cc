@@ -68,7 +68,7 @@ TEST(PlanProto, ThePlanSaysAllThatPeopleAndExecutorsNeed) {
   EXPECT_EQ(plan.solve_ms(), 1.5);
   EXPECT_EQ(plan.decisions_size(), 5);
   EXPECT_THAT(plan.sentence(), HasSubstr("It fits in 1.3 KiB."));
-  // One point per exec: what lives while it runs.
+  // One point per exec: the bytes in use while it runs.
   EXPECT_THAT(plan.predicted().start_ns(),
               testing::ElementsAre(0, 10, 30, 31, 71));
   EXPECT_THAT(plan.predicted().bytes(),

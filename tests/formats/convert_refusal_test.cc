@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Static memory 1000. The backward peaks at `wide`, which reads neither the
-// input nor what `mix` makes; `back` reads both of them later.
+// A step with 1000 bytes of static memory. The backward peaks at `wide`, which
+// reads neither the input nor what `mix` makes; `back` reads both later.
 class Step {
  public:
   Step() {
@@ -50,7 +50,7 @@ class Step {
 
   v1::StepGraph& graph() { return graph_; }
 
-  // As the tape would be told.
+  // Returns the sentence that the tape would receive.
   std::string Sentence(const std::string& budget, int max_runs = 0) const {
     v1::Capabilities tape;
     tape.set_max_runs(max_runs);
@@ -75,7 +75,8 @@ TEST(Refusal, OfWhatTheStepNeedsWhoeverRunsItIsSaidThatNothingFits) {
             "Nothing fits in 1.8 KiB: op 3 wide needs at least 1.9 KiB.");
 }
 
-// Such as one that rewrites the whole graph.
+// An executor that may run backward ops again, for example by rewriting the
+// whole graph.
 TEST(Refusal, AnExecutorThatRunsTheBackwardAgainIsNotToldOfAFloorAboveItsOwn) {
   Step step;
   // `kept` is made before `wider` and read after it.
@@ -130,8 +131,8 @@ TEST(Refusal, WhatTheProgramHoldsIsNamed) {
                               "100 B until then, the largest hidden.")));
 }
 
-// Two wide ops in the backward, and `mix` is read after each: who may run it
-// once more only has it beside one of them.
+// Two wide ops in the backward, and `mix` is read after each: an executor that
+// may re-run it only once has to hold it beside one of them.
 TEST(Refusal, WhatIsTooSmallToBeTheCauseIsNotNamedButTheLimitOfTheExecutor) {
   Step step;
   step.Add("wide again", v1::PHASE_BACKWARD, 50, {2, 4})
@@ -172,7 +173,7 @@ TEST(Refusal, AnInputIsNobodysToMakeAgain) {
   step.graph().mutable_ops(0)->set_kind(v1::OP_KIND_ONCE);
   step.graph().mutable_storages(0)->set_bytes(500);
 
-  // 1000 + 8 + 50 + 800, and the 500 that nobody can load again.
+  // 1000 + 8 + 50 + 800, and the input's 500, which nothing can recompute.
   EXPECT_THAT(step.Sentence("2300"),
               StartsWith("Nothing fits in 2.2 KiB: op 3 wide needs at least "));
 }

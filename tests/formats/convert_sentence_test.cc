@@ -37,7 +37,7 @@ TEST(Sentence, SaysHowFarFromOptimalAtMost) {
   EXPECT_TRUE(PlanSentence(plan).ends_with("at most 0.8 % above optimal"));
   plan.set_bound(0.1049);  // 0.81 %: "at most" rounds up
   EXPECT_TRUE(PlanSentence(plan).ends_with("at most 0.9 % above optimal"));
-  plan.set_bound(0.113);  // no proof, so it is not claimed
+  plan.set_bound(0.113);  // not proven, so not claimed
   EXPECT_TRUE(PlanSentence(plan).ends_with("at most 0.1 % above optimal"));
 }
 
@@ -106,7 +106,7 @@ TEST(Sentence, AnOpenEndIsNotCalledAProof) {
             "plan is known for 3.2 GiB.");
 }
 
-// Of a run: tests/server/verdict_test.cc.
+// Tests of a run's sentence: tests/server/verdict_test.cc.
 
 }  // namespace
 }  // namespace reprise::formats

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the verifier says of plans as they are written to files, and of plans in
-// which one thing was changed.
+// Tests of the verifier's results for plan files, intact and with one change.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,8 +15,8 @@
 namespace reprise::formats {
 namespace {
 
-// As SmallGraph, but b2 does not read storage 0: it may be made again before
-// b1, which costs 10 ns and 24 bytes less.
+// SmallGraph, but b2 does not read storage 0, so it can be recomputed before
+// b1; that costs 10 ns and saves 24 bytes.
 v1::StepGraph Graph() {
   v1::StepGraph graph = SmallGraph();
   graph.mutable_ops(3)->clear_reads();
@@ -26,7 +25,7 @@ v1::StepGraph Graph() {
   return graph;
 }
 
-// Through the file format and back.
+// Makes a plan, writes it to the file format and reads it back.
 v1::Plan PlanFor(const std::string& budget) {
   auto task =
       MakeTask(Graph(), "00000000000000ab", budget, *ParseCapabilities("free"));

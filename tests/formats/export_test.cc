@@ -29,7 +29,7 @@ planner::StepGraph Graph() {
   return graph;
 }
 
-// Drops x after a and makes it again before c.
+// Drops x after a and recomputes it before c.
 planner::Schedule Again() {
   using planner::Exec;
   using planner::Free;

@@ -25,7 +25,7 @@ std::string Bytes(std::initializer_list<int> codes) {
   return bytes;
 }
 
-// PROTO 2, then the rest.
+// Prefixes `rest` with PROTO 2.
 std::string Two(const std::string& rest) { return Bytes({0x80, 2}) + rest; }
 
 TEST(PickleReaderTest, ReadsIntegersOfEveryWidth) {
@@ -80,7 +80,7 @@ TEST(PickleReaderTest, ReadsWhatPythonWritesOfADict) {
 }
 
 TEST(PickleReaderTest, RefusesToRunAnythingAndNamesTheByte) {
-  // pickle.dumps(os.system) and its ways to be called.
+  // pickle.dumps(os.system), and the opcodes that would call it.
   for (const auto& [code, name] :
        {std::pair{"cos\nsystem\n(S'true'\ntR.", "GLOBAL"},
         {"\x8c\x02os\x8c\x06system\x93.", "STACK_GLOBAL"},
@@ -121,7 +121,7 @@ TEST(PickleReaderTest, EveryPrefixOfAPickleEndsTooEarly) {
 }
 
 TEST(PickleReaderTest, AClaimedLengthCostsNothing) {
-  // A text of 2^31 bytes, of which none is there.
+  // Claims a text of 2^31 bytes without any of them.
   const auto value = Read(Two(Bytes({'X', 0, 0, 0, 0x80, '.'})));
   EXPECT_EQ(value.status().code(), Code::kResourceExhausted);
 
@@ -145,7 +145,7 @@ TEST(PickleReaderTest, LimitsDepthAndMemory) {
       Two(std::string(100, ']') + std::string(99, 'a') + ".");
   EXPECT_EQ(Read(deep).status().code(), Code::kResourceExhausted);
 
-  // [[], [], ...]: a pickle of 100 KB that needs some 20 MB.
+  // [[], [], ...]: a pickle of 100 KB that would need about 20 MB.
   std::string wide = Two("](");
   for (int i = 0; i < 100'000; ++i) wide += ']';
   wide += "e.";
@@ -193,7 +193,8 @@ TEST(PickleReaderTest, TakenItemsAreForgottenButForWhatTheyShare) {
   EXPECT_TRUE(value->Find("trace")->items().empty());
 }
 
-// {"t": [{"frames": [frame]}, {"frames": the same list} ...]}, one by one.
+// Returns {"t": [{"frames": [frame]}, {"frames": the same list} ...]}; the
+// items are read one by one.
 std::string SharedStacks(int items) {
   std::string pickle = Two(Bytes({'}', 'X', 1, 0, 0, 0, 't'}) + "](");
   const std::string key = Bytes({'X', 6, 0, 0, 0}) + "frames";
@@ -225,7 +226,7 @@ TEST(PickleReaderTest, AStackThatDoesNotFitIsForgottenAndTheRestIsRead) {
   std::string bytes = SharedStacks(3);
   ByteSource source = ByteSource::Over(bytes);
   PickleLimits limits;
-  limits.held_bytes = 2200;  // half of it is taken by the first item
+  limits.held_bytes = 2200;  // the first item takes half of it
   const auto value = ReadPickle(
       source,
       [&](const PickleSpot& spot, const PickleValue& item) -> StatusOr<bool> {

@@ -29,7 +29,7 @@ std::string Event(const std::string& action, int address, int size, int us) {
   return "}(" + Text("action") + Text(action) + Text("addr") + Int(address) +
          Text("size") + Int(size) + Text("time_us") + Int(us) + "u";
 }
-// A snapshot of one segment, of which `live` bytes are in use at the end.
+// Returns a snapshot of one segment with `live` bytes in use at the end.
 std::string Pickle(int live, const std::vector<std::string>& events) {
   std::string out = std::string("\x80\x02", 2) + "}(" + Text("segments") + "](";
   if (live > 0) {
@@ -49,7 +49,7 @@ StatusOr<Snapshot> Open(const std::string& bytes,
       device);
 }
 
-// A pickle in which all events have one stack, with one long text.
+// Returns a pickle in which all events share one stack with one long text.
 std::string SharedText(size_t bytes, int events) {
   std::string size;
   for (int i = 0; i < 4; ++i) size += static_cast<char>(bytes >> (8 * i));
@@ -88,7 +88,7 @@ TEST(SnapshotTest, ATextOfMegabytesThatAllEventsShareIsLookedAtInItsBeginning) {
 }
 
 TEST(SnapshotTest, WhatWasThereBeforeIsTheEndMinusTheEvents) {
-  // +100 +50 -100, and 130 at the end: 80 were there before, 230 at most.
+  // +100 +50 -100 with 130 at the end: 80 existed before, and the peak is 230.
   const std::string bytes =
       Pickle(130, {Event("alloc", 1, 100, 10), Event("alloc", 2, 50, 20),
                    Event("free_requested", 1, 100, 25),
@@ -138,7 +138,7 @@ TEST(SnapshotTest, NamesWhatIsMissing) {
       HasSubstr("a trace entry without its action"));
 }
 
-// The messages of a run, as the server would get them.
+// Collects the messages of a run, as the server would receive them.
 struct Sent {
   std::vector<v1::Up> messages;
   RunWriter Writer(const MemorySummary& summary, const RecordingNames& names) {
@@ -189,7 +189,7 @@ TEST(RunWriterTest, WritesAStepThatBeginsWithItsBaseline) {
 }
 
 TEST(RunWriterTest, FoldingKeepsEveryGroupsExtremes) {
-  // 6 million events: a saw of +3 -2 with one needle of 1000.
+  // 6 million events: a sawtooth of +3 -2 with a single spike of 1000.
   constexpr uint64_t kEvents = 6'000'000;
   MemorySummary summary{.name = "s", .events = kEvents, .duration_ns = kEvents};
   RecordingNames names;

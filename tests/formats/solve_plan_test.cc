@@ -16,7 +16,8 @@ using planner::Plan;
 using planner::Request;
 using planner::StepGraph;
 
-// A random layered graph at 60 % of what it needs: never optimal at once.
+// A random layered graph at 60 % of its memory, for which no search finds the
+// optimum at once.
 struct Job {
   StepGraph graph;
   Request request;
@@ -82,8 +83,8 @@ TEST(SolvePlanTest, EndsEverySearchWhenAskedTo) {
   EXPECT_GT(plan->ticks, job.request.max_ticks);
 }
 
-// One search ends the others where plan and bound meet: what it proved is still
-// certified.
+// A search stops the others once plan and bound meet; its proof must still be
+// checked by the verifier.
 TEST(SolvePlanTest, AnOptimumThatThreadsFindTogetherIsCheckedToo) {
   Job job = LayeredJob();
   job.request.until_stopped = true;

@@ -51,8 +51,9 @@ StatusOr<Trace> Open(const std::string& text,
       step, std::nullopt);
 }
 
-// 100 bytes are there. f makes x (400) from them, g reads x and makes y (800)
-// with 60 bytes inside, the backward of g reads x and gives it back, then y.
+// 100 bytes exist at the start. f makes x (400) from them; g reads x and makes
+// y (800), using 60 bytes meanwhile; the backward of g reads x and makes 800
+// bytes, then x and y are freed.
 std::string Training() {
   return File(Step(7, 0, 1000) +
               Op("aten::linear", 10, 100, R"("Sequence number":1)") +
@@ -107,12 +108,12 @@ TEST(TraceTest, OpsStandAroundTheMemoryEventsThatHappenInThem) {
       });
 
   ASSERT_TRUE(replayed.ok());
-  EXPECT_EQ(trace->summary().ops, 2U);  // one of no length is inside another
+  EXPECT_EQ(trace->summary().ops, 2U);  // the third, of length 0, is inside b
   EXPECT_THAT(order,
               ElementsAre("a::a", "5", "/a::a", "a::b", "7", "/a::b", "-5"));
 }
 
-// A trace of two processes: what one of them does is no part of the other.
+// Of two processes in a trace, only the one whose memory is shown counts.
 TEST(TraceTest, OnlyTheProcessWhoseMemoryIsShownCounts) {
   const auto other = [](std::string text) {
     text.replace(text.find(R"("pid":1)"), 7, R"("pid":2)");
@@ -144,7 +145,7 @@ TEST(TraceTest, TheGraphsMemoryIsTheTracedMemory) {
   std::vector<int64_t> bytes;
   for (const auto& point : points) bytes.push_back(point.bytes);
   EXPECT_THAT(bytes, ElementsAre(100, 500, 1360, 2100));
-  // What no op accounts for is the first one's: 1000 us - 3 * 100 us.
+  // The first op gets the time that no op accounts for: 1000 us - 3 * 100 us.
   EXPECT_EQ(graph->ops[0].time_ns, 700'000);
   EXPECT_EQ(walked->time_ns, 1'000'000);
 }
@@ -154,8 +155,8 @@ TEST(TraceTest, ReadsAreTheOnesOfTheirSizeAndWhatIsGivenBack) {
   const auto made = GraphOfTrace(*trace);
 
   ASSERT_TRUE(made.ok());
-  // gelu's input of 10 x 10 floats is x; the backward reads x again, after it
-  // x is given back, and y is given back after it too.
+  // gelu's input of 10 x 10 floats is x. The backward reads x and y: both are
+  // freed after it.
   EXPECT_THAT(made->graph.ops(2).reads(), ElementsAre(0));
   EXPECT_THAT(made->graph.ops(3).reads(), ElementsAre(0, 1));
   EXPECT_EQ(made->graph.storages(0).category(), v1::CATEGORY_ACTIVATION);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a collector may send a server: a Hello, Defs, a Lost, a Chunk. The
-// body's checksum is set right in half of the inputs, so that the columns
-// behind it are reached.
+// Messages that a collector may send to a server: a Hello, Defs, a Lost, a
+// Chunk. In half of the inputs the body's checksum is corrected, so that the
+// code that reads the columns is reached.
 #include <string_view>
 
 #include "base/crc32c.h"

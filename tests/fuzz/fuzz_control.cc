@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an agent may say: a HELLO, then messages, each {u16 type, u16 size,
-// bytes}. Whatever comes, the session stays within its bounds and keeps
-// answering for itself.
+// Messages that an agent may send: a HELLO, then others, each {u16 type, u16
+// size, bytes}. Whatever arrives, the session must stay within its bounds and
+// keep answering.
 #include <chrono>
 #include <cstring>
 

@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace reprise::formats;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto graph = ReadGraphText(text);
-  // Binary protos come from sockets: the same bytes as one.
+  // Graphs from sockets are binary protos: read the same bytes as one.
   (void)ReadGraphBytes(text);
   if (!graph.ok()) {
     REPRISE_FUZZ_CHECK(!graph.status().message().empty());

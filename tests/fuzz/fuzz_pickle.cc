@@ -7,7 +7,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace reprise::formats;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  // Small, so that a bomb is one within the fuzzer's own memory.
+  // Small limits, so that a pickle bomb exceeds them within the fuzzer's own
+  // memory.
   const PickleLimits limits{.held_bytes = 4 << 20, .text_bytes = 1 << 20};
   const int64_t held = PickleNode::held_bytes;
   {
@@ -34,7 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       peak = std::max(peak, live);
       return reprise::OkStatus();
     });
-    // What the first reading promised is what the second one brings.
+    // The second reading must bring what the first one counted.
     REPRISE_FUZZ_CHECK(status.ok());
     REPRISE_FUZZ_CHECK(events == summary.events);
     REPRISE_FUZZ_CHECK(peak == summary.peak_bytes);

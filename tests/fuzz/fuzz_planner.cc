@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Bytes become a step graph of at most 64 ops (mostly valid, now and then not)
-// and a question. Checked: the planner ends within its ticks, its plan passes
-// the evaluator within the budget, bound <= overhead, a refusal names more than
-// the budget, and the explanation and a short sweep agree with both.
+// Makes a step graph of at most 64 ops (usually valid) and a request from the
+// input. Checks that the planner ends within its ticks, that its plan passes
+// the evaluator within the budget, that bound <= overhead, that a refusal names
+// more than the budget, and that the explanation and a short sweep agree with
+// both.
 #include <algorithm>
 #include <cstdint>
 #include <vector>
@@ -24,7 +25,7 @@ class Bytes {
   bool Empty() const { return at_ >= size_; }
   int Next() { return Empty() ? 0 : data_[at_++]; }
   int Below(int count) { return Next() % count; }
-  // From now on numbers may be huge or negative and ids out of range.
+  // Lets numbers be huge or negative and ids out of range from now on.
   void GoWild() { wild_ = true; }
   bool wild() const { return wild_; }
   int64_t Number() {
@@ -55,7 +56,7 @@ StepGraph ReadGraph(Bytes& in) {
     if (shape & 16) op.workspace_bytes = in.Number();
     const int written = graph.storage_count();
     for (int reads = in.Below(4); reads > 0 && written > 0; --reads) {
-      // A recent one or any one.
+      // Reads a recent storage or any earlier one.
       const int which = in.Next();
       const StorageId s = which < 128
                               ? written - 1 - which % std::min(written, 12)
@@ -157,10 +158,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto base =
       Evaluate(graph, BaseSchedule(graph, request.capabilities.free_policy),
                request.capabilities);
-  if (!base.ok()) return 0;  // times beyond 2^63
+  if (!base.ok()) return 0;  // times above 2^63
   request.budget_bytes =
       base->peak_bytes / 100 * share + base->peak_bytes % 100 * share / 100;
-  // Ends by itself; the watchdog is for what does not look at the ticks.
+  // The ticks end it; the watchdog catches code that does not count them.
   const auto plan = MakePlan(graph, request);
   if (!plan.ok()) {
     REPRISE_FUZZ_CHECK(plan.status().code() == reprise::Code::kInvalidArgument);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A ring as a hostile agent may write it: its header, then slots. What the
-// reader takes from it must fit what it says, and whatever is in the slots must
-// become sound chunks.
+// A ring written by a hostile agent: its header, then slots. The chunks made
+// from it must be valid, whatever the slots hold, and match the reader's
+// counts.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -25,8 +25,8 @@ constexpr uint32_t kSlots = REPRISE_RING_MIN_SLOTS;
 constexpr size_t kBytes =
     REPRISE_RING_HEADER_BYTES + size_t{kSlots} * REPRISE_SLOT_BYTES;
 
-// The header's 256 bytes, then slots from the first on; what is not told is as
-// a new ring has it.
+// Makes a ring: the input overwrites the header's 256 bytes, then the slots
+// from the first on; the rest is as in a new ring.
 Fd MakeRing(const uint8_t* data, size_t size) {
   Fd file(memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   REPRISE_FUZZ_CHECK(file.valid());
@@ -60,7 +60,7 @@ void CheckChunks(const Built& built) {
     chunk.set_body(made.body);
     chunk.set_crc32c(made.crc32c);
     chunk.set_dropped_before(made.dropped_before);
-    // The server takes whatever the collector makes of it.
+    // The server must accept every chunk that the collector makes.
     REPRISE_FUZZ_CHECK(CheckChunk(chunk).ok());
   }
 }

@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto made = GraphOfTrace(*trace);
   if (!made.ok()) return 0;
   const auto graph = ToPlanner(made->graph);
-  if (!graph.ok()) return 0;  // sums beyond 2^62
+  if (!graph.ok()) return 0;  // sums above 2^62
   const auto walked = reprise::planner::Evaluate(
       *graph,
       reprise::planner::BaseSchedule(*graph,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every harness defines and both of its mains call.
+// Declarations that every harness implements and both kinds of main call.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 
-// Must return 0 on every input; what should not be ends the process by
+// Must return 0 for every input; a violated property ends the process by
 // REPRISE_FUZZ_CHECK.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
-// Unlike assert also in release builds.
+// Like assert, but also in release builds.
 #define REPRISE_FUZZ_CHECK(condition)                                   \
   do {                                                                  \
     if (!(condition)) {                                                 \

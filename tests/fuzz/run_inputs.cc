@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a harness over files and folders, and over mutations of them: the seed
-// corpus as an ordinary test, with any compiler.
+// Runs a harness over files and folders and over mutations of them, so that the
+// seed corpus is an ordinary test with any compiler.
 //
 //   run [--mutations N] PATH...
 //
-// A mutation flips, inserts, removes, copies or splices bytes, drawn from
-// SplitMix64: the same inputs each time. An input that ends the process is left
-// in crash-input in the current folder.
+// A mutation flips, inserts, removes, copies or splices bytes, chosen by
+// SplitMix64, so that every run has the same inputs. An input that crashes the
+// process is saved as crash-input in the current folder.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ Input Read(const fs::path& path) {
   return Input(std::istreambuf_iterator<char>(in), {});
 }
 
-// What runs now, for the handler of a crash.
+// The input that is running, for the crash handler.
 const Input* g_running = nullptr;
 
 void KeepInput(int signal) {
@@ -83,7 +83,7 @@ Input Mutated(Random& random, const std::vector<Input>& seeds) {
       case 3:
         input.resize(at);
         break;
-      case 4: {  // a piece of itself once more
+      case 4: {  // repeats a piece of itself
         const size_t length =
             std::min<size_t>(input.size() - at, 1 + random.Below(16));
         const Input piece(place, place + static_cast<std::ptrdiff_t>(length));
@@ -92,7 +92,7 @@ Input Mutated(Random& random, const std::vector<Input>& seeds) {
                      piece.begin(), piece.end());
         break;
       }
-      default: {  // the tail of another
+      default: {  // appends the tail of another input
         const Input& other = pick();
         const size_t from = Position(random, other);
         input.resize(at);

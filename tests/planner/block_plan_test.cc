@@ -20,7 +20,7 @@ int64_t PartOf(const Problem& problem, int percent) {
          (problem.base.peak_bytes - problem.static_bytes) / 100 * percent;
 }
 
-// The window whose bound is best.
+// Returns the window with the largest bound.
 OpId BestWindow(const Certificate& certificate) {
   OpId best = certificate.tried().begin()->first;
   for (const auto& [at, window] : certificate.tried()) {
@@ -29,7 +29,8 @@ OpId BestWindow(const Certificate& certificate) {
   return best;
 }
 
-// What a construction from blocks needs, at a part of the memory.
+// Inputs of a construction from blocks, with a budget of `percent` of the
+// dynamic peak.
 struct Construction {
   Construction(const StepGraph& graph, const Capabilities& capabilities,
                int percent)
@@ -89,7 +90,8 @@ TEST(BlockPlanTest, ItsPlansPassTheEvaluatorAndNeverBeatTheBound) {
 }
 
 TEST(BlockPlanTest, ManyBlocksLeaveLittleOfTheGapAtATightBudget) {
-  // Alone, a cut drops whole stages: one burst as large as the stage.
+  // At such a budget a cut drops whole stages and would need one burst as large
+  // as a stage.
   const StepGraph graph = *Generate({.kind = GraphKind::kResNet, .ops = 3000});
 
   const Construction built(graph, {}, 20);

@@ -18,7 +18,7 @@ StepGraph Generated(GraphKind kind, int ops) {
   return *Generate({.kind = kind, .ops = ops});
 }
 
-// How many modules "layers.N" it has.
+// Returns the number of modules "layers.N".
 int LayersOf(const StepGraph& graph) {
   int layers = 0;
   while (std::any_of(graph.ops.begin(), graph.ops.end(), [&](const Op& op) {
@@ -60,7 +60,8 @@ TEST(FindBlocksTest, EveryLayerOfATransformerIsAnInstanceForwardAndBackward) {
       EXPECT_EQ(blocks.runs[0].count, layers);
       EXPECT_LE(blocks.runs[0].end(), problem.first_backward);
       EXPECT_EQ(graph.ops[blocks.runs[0].begin].module, "layers.0");
-      // The first or the last layer's may differ: what sums its gradients.
+      // The backward of the first or the last layer may differ: in the ops that
+      // sum its gradients.
       EXPECT_EQ(blocks.runs[1].mirrors, 0);
       EXPECT_GE(blocks.runs[1].count, layers - 1);
       EXPECT_GE(blocks.runs[1].begin, problem.first_backward);
@@ -74,7 +75,8 @@ TEST(FindBlocksTest, EveryStageOfAResNetIsARunOfItsBottlenecksButTheFirst) {
   const Blocks blocks = FindBlocks(MakeProblem(graph, {}));
 
   for (int stage = 1; stage <= 4; ++stage) {
-    // The first has another input, and a convolution for it.
+    // The first bottleneck differs: it has another input and a convolution for
+    // it.
     const std::string path = "layer" + std::to_string(stage) + ".1";
     const auto op = std::find_if(graph.ops.begin(), graph.ops.end(),
                                  [&](const Op& o) { return o.module == path; });
@@ -93,7 +95,7 @@ TEST(FindBlocksTest, RandomLayersDoNotRepeat) {
 TEST(FindBlocksTest, WhatRepeatsInsideABlockDoesNotHideTheBlock) {
   const std::vector<BlockRun> runs = RunsOf(BlocksOfFour(5));
 
-  // Nothing is like the first op, which reads nothing.
+  // No op resembles the first one, which reads nothing.
   ASSERT_EQ(runs.size(), 1u);
   EXPECT_EQ(runs[0].begin, 1);
   EXPECT_EQ(runs[0].period, 4);
@@ -102,11 +104,11 @@ TEST(FindBlocksTest, WhatRepeatsInsideABlockDoesNotHideTheBlock) {
 
 TEST(FindBlocksTest, OneByteMoreInOneBlockEndsTheRun) {
   StepGraph graph = BlocksOfFour(9);
-  graph.storages[4 * 5 + 1].bytes += 1;  // of the sixth
+  graph.storages[4 * 5 + 1].bytes += 1;  // in the sixth block
 
   const std::vector<BlockRun> runs = RunsOf(graph);
 
-  // Blocks 0 to 4 but for the first op, and 6 to 8.
+  // Blocks 0 to 4 without the first op, and blocks 6 to 8.
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0].count, 5);
   EXPECT_LE(runs[0].end(), 21);
@@ -128,7 +130,7 @@ TEST(FindBlocksTest, AnOpTwiceAsSlowEndsTheRunAndMeasurementNoiseDoesNot) {
 
 TEST(FindBlocksTest, AnotherReaderOfTheSameBytesEndsTheRun) {
   StepGraph graph = BlocksOfFour(9);
-  // b reads b of the block before instead of a.
+  // b reads b of the previous block instead of a.
   graph.ops[4 * 5 + 1].reads = {4 * 4 + 1};
 
   for (const BlockRun& run : RunsOf(graph)) {
@@ -164,8 +166,8 @@ TEST(FindBlocksTest, AUniformChainIsOneRun) {
 
 TEST(FindBlocksTest, AnEmptyGraphHasNone) { EXPECT_TRUE(RunsOf({}).empty()); }
 
-// Whatever the graph: runs are disjoint, and ops that are said to stand for
-// each other do.
+// In any graph, runs are disjoint, and ops that are said to correspond are
+// equal.
 TEST(FindBlocksTest, InstancesOfAnyGraphAreEqualPlaceByPlace) {
   std::vector<StepGraph> graphs;
   for (uint64_t seed = 1; seed <= 300; ++seed) {

@@ -11,7 +11,7 @@
 namespace reprise::planner {
 namespace {
 
-// The words of one line, read from left to right.
+// Reads the words of one line from left to right.
 class Words {
  public:
   explicit Words(const std::string& line) : stream_(line) { Advance(); }

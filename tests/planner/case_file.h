@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Data tests of the planner: a step graph, a budget and the expected plan in
-// one text file that needs no C++. See cases/*.plan.
+// Test cases of the planner as data: a step graph, a budget and the expected
+// plan in one text file that needs no C++. See cases/*.plan.
 //
 //   executor tape                      the tape's capabilities; else reference
 //   static 5 bytes     budget 12 bytes
@@ -27,12 +27,12 @@ struct PlanCase {
   std::vector<std::string> recompute;  // names of storages
   int64_t peak_bytes = 0;              // or what an impossible case needs
   int64_t step_ns = 0;
-  int64_t bound_ns = -1;  // added time proven; -1: not said
+  int64_t bound_ns = -1;  // proven lower bound; -1: not given
   std::string at;         // the op that makes it impossible
   std::map<std::string, StorageId> storages;
 };
 
-// INVALID_ARGUMENT with the line that cannot be read.
+// Returns INVALID_ARGUMENT with the line that cannot be read.
 StatusOr<PlanCase> ReadCase(const std::string& path);
 
 }  // namespace reprise::planner

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The step that tests of the planner begin with, and a plan that must come.
+// The chains that most tests of the planner use, and MustPlan, which expects a
+// plan.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -56,7 +57,7 @@ inline StepGraph UniformChain(int layers) {
   return graph;
 }
 
-// Revolve's schedule of UniformChain.
+// Returns Revolve's schedule for UniformChain.
 inline std::vector<OpId> RevolveExecs(int layers, int slots) {
   std::vector<OpId> execs;
   for (const RotorStep& step : RevolveSteps(layers, slots)) {

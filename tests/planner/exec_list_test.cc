@@ -12,7 +12,7 @@ namespace {
 
 using Node = ExecList::Node;
 
-// One random change; says whether there was one to make.
+// Makes one random change. Returns false if it picked one that is not allowed.
 bool Change(ExecList& list, const Problem& problem, Random& random) {
   const std::vector<Node>& reruns = list.reruns();
   if (!reruns.empty() && random.Percent(40)) {
@@ -32,7 +32,7 @@ TEST_P(ExecListTest, AgreesWithTheEvaluatorAfterAnyChanges) {
   Random random(11);
   int valid = 0;
   for (int i = 0; i < 300; ++i) {
-    const bool large = i % 10 == 0;  // several blocks
+    const bool large = i % 10 == 0;  // large lists have several blocks
     const StepGraph graph = RandomGraph(random, large ? 300 : 14);
     const Capabilities capabilities = GetParam() == 0 ? Capabilities{}
                                       : GetParam() == 1

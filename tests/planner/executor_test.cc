@@ -56,9 +56,10 @@ TEST(ExecutorTest, PlansOfBothKindsObeyTheirRulesAndTheBound) {
         free_overhead = plan->bound;
         continue;
       }
-      // Nobody does better than a schedule without restrictions may.
+      // No executor beats a schedule without restrictions.
       EXPECT_GE(plan->overhead, free_overhead);
-      // The plan is what the executor makes of its regions.
+      // The plan's schedule is the one that the executor derives from its
+      // regions.
       EXPECT_TRUE(EvaluateRegions(problem, plan->schedule, plan->regions).ok());
       EXPECT_EQ(ExecsOf(*graph, problem.capabilities, plan->regions),
                 ExecsIn(plan->schedule));
@@ -116,7 +117,7 @@ TEST(ExecutorTest, NestedRegionsOfAUniformChainReachRevolve) {
           WithFrees(graph, RevolveExecs(length, slots), FreePolicy::kEager),
           {});
       ASSERT_TRUE(revolve.ok());
-      // One value more: the output of a region is saved.
+      // One value more than Revolve: the output of a region is saved.
       const int64_t budget = revolve->peak_bytes + 10;
 
       const Plan plan =
@@ -142,13 +143,14 @@ TEST(ExecutorTest, NestedRegionsAreNeverWorseThanFlatOnes) {
 
       const Plan flat =
           PlanFor(*graph, Execution::kNested, 2, budget, 4'000'000);
-      // They are among more; half of the effort is for those that nest.
+      // Flat plans are a subset of the nested ones, which get only half of the
+      // effort.
       const Plan nested =
           PlanFor(*graph, Execution::kNested, 0, budget, 8'000'000);
 
       if (!flat.feasible) continue;
       ASSERT_TRUE(nested.feasible);
-      // A search ends as soon as it is that near to its bound.
+      // A search ends as soon as it is this close to its bound.
       EXPECT_LE(nested.overhead,
                 std::max(flat.overhead, nested.bound + Request().target_gap))
           << static_cast<int>(kind) << " at " << percent << " %";

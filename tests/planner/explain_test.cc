@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A chain whose ops are named as those of equal blocks.
+// A chain whose ops are named like those of equal blocks.
 StepGraph Layers(int layers) {
   StepGraph graph = Chain(layers);
   for (int i = 0; i < layers; ++i) {
@@ -168,7 +168,8 @@ TEST(ExplainTest, EveryStorageIsInOneGroup) {
 }
 
 TEST(ExplainTest, SaysWhoForbidsToRecompute) {
-  // a: once; b: seeded; c: changed in place by a once op; d: pinned.
+  // Each op has another reason: a is `once`, b is seeded, c is changed in place
+  // by a `once` op, d is pinned.
   StepGraph graph;
   for (int i = 0; i < 4; ++i) graph.storages.push_back({.bytes = 10});
   graph.storages[3].pinned = true;
@@ -269,7 +270,7 @@ TEST(ExplainTest, EqualBlocksAreGroupedWithoutModuleNames) {
 
   const Explanation explained = Explain(graph, plan, 400, {});
 
-  // All but the first, which reads nothing.
+  // All except the first one, which reads nothing.
   ASSERT_GE(explained.groups.size(), 2u);
   EXPECT_LE(explained.groups.size(), 6u);
   EXPECT_EQ(explained.groups[0].name, "forward");

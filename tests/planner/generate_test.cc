@@ -53,7 +53,7 @@ TEST_P(GeneratedGraphs, AreValidAndAsLargeAsAsked) {
 
     EXPECT_TRUE(Validate(graph).ok()) << Validate(graph).message();
     EXPECT_LE(graph.op_count(), ops);
-    // A unit more would be too many; no unit has more than 150 ops.
+    // One more unit would be too many; no unit has more than 150 ops.
     EXPECT_GT(graph.op_count(), ops < 300 ? ops / 3 : ops - 150);
   }
 }

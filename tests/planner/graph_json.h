@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A test-only reader of `reprise.graph/1`, without the checks of the product's
-// importer: the files it reads are our own.
+// Reads `reprise.graph/1` for tests, without the checks of the product's
+// importer: the files are our own.
 #pragma once
 
 #include <fstream>
@@ -27,7 +27,7 @@ inline OpKind KindOf(const std::string& text) {
   return OpKind::kPure;
 }
 
-// Nothing where the file is absent.
+// Returns nothing if the file does not exist.
 inline std::optional<StepGraph> ReadGraphFile(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::nullopt;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Public step graphs at the budgets of the papers, never worse than this.
-// Needs the files: REPRISE_GRAPHS names their folder; skipped without it.
+// Plans public step graphs at the budgets of the papers; overhead and bound may
+// not become worse than recorded here. Skipped unless REPRISE_GRAPHS names the
+// folder of the graphs.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,10 +17,10 @@ namespace {
 struct Cell {
   const char* graph;
   double fraction;
-  // Percent of the base time; negative: proven impossible.
+  // In percent of the base time; negative: proven impossible.
   double overhead;
   double bound;
-  // Where the build has CBC: the verifier accepts that the plan is optimal.
+  // With CBC, the verifier accepts that the plan is optimal.
   bool optimal = false;
 };
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// However a search is cut short, what it says is true: on small random graphs,
-// stopped after each of its questions in turn, against brute force. No clock:
-// should_stop counts how often it was asked.
+// Small random graphs are searched, stopped after each question of should_stop
+// in turn, and compared with brute force: whenever a search is interrupted, its
+// statements must be true. No clock is involved: should_stop counts how often
+// it is asked.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,10 +20,10 @@
 namespace reprise::planner {
 namespace {
 
-// Runs that are cut short, per graph and entry point, at most.
+// Interrupted runs per graph and entry point, at most.
 constexpr int kMostRuns = 60;
 
-// A graph, a budget that hurts, and the best there is.
+// A graph, a budget that makes planning hard, and the best schedule.
 struct Case {
   StepGraph graph;
   Capabilities capabilities;
@@ -37,7 +38,7 @@ struct Case {
             .max_ticks = 1'000'000,
             .should_stop = should_stop};
   }
-  // Of the time without a plan.
+  // Least overhead, as a part of the time without a plan.
   double Optimum() const {
     return static_cast<double>(best->time_ns - base_time_ns) /
            static_cast<double>(std::max<int64_t>(1, base_time_ns));
@@ -61,8 +62,9 @@ Case MakeCase(int set, int number) {
   return made;
 }
 
-// Calls `run` with a should_stop that never says yes, then with ones that say
-// it after the first, second, ... question; at most kMostRuns of them, evenly.
+// Calls `run` with a should_stop that never returns true, then with ones that
+// return true after the first, second, ... question: at most kMostRuns, evenly
+// spread.
 template <typename Run>
 void CutShortEverywhere(const Run& run) {
   int questions = 0;
@@ -153,8 +155,8 @@ TEST_P(InterruptTest, ACurveThatIsCutShortSaysNothingFalse) {
   }
 }
 
-// One set of this graph is 500 values with up to 500 needs each: a quarter of a
-// million values to look at before the next set.
+// One set of this graph has 500 values with up to 500 needs each: a quarter of
+// a million values to look at before the next set.
 TEST(PebbleTest, IsAskedToStopWithinOneSetOfManyValues) {
   constexpr int kOps = 500;
   StepGraph graph;
@@ -176,7 +178,7 @@ TEST(PebbleTest, IsAskedToStopWithinOneSetOfManyValues) {
 
   EXPECT_EQ(asked, 2);
   EXPECT_LT(cut.ticks, whole.ticks / 2);
-  // The op itself holds all that came before: known before the first question.
+  // Known before the first question: the op itself reads all values before it.
   EXPECT_EQ(cut.least_bytes, kOps);
 }
 

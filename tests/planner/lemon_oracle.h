@@ -14,7 +14,7 @@ struct LemonArc {
   int64_t capacity;
 };
 
-// From node 0 to node 1.
+// Returns the maximum flow from node 0 to node 1.
 int64_t LemonMaxFlow(int nodes, const std::vector<LemonArc>& arcs);
 
 }  // namespace reprise::planner

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The bound of several windows against brute force. S, R and A are read off
-// optimal schedules, and every row of the program must hold for them: that
-// finds a wrong row sooner than bounds do, and needs no solver.
-// oracle_graphs.h asks for more graphs.
+// The bound of several windows against brute force. The values of S, R and A
+// are read off optimal schedules, and every row of the program must hold for
+// them: this finds a wrong row sooner than comparing bounds, and needs no
+// solver. See oracle_graphs.h to test more graphs.
 #include "planner/bounds/many_windows.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ int64_t TightBudget(const Problem& problem, Random& random) {
   return std::max<int64_t>(0, least + random.Below(most - least));
 }
 
-// One to four windows.
+// Returns one to four windows.
 std::vector<OpId> RandomWindows(const Problem& problem, Random& random) {
   std::vector<OpId> windows = {
       static_cast<OpId>(random.Below(problem.op_count))};
@@ -53,7 +53,7 @@ std::vector<OpId> RandomWindows(const Problem& problem, Random& random) {
   return windows;
 }
 
-// The values of the program's columns in a schedule.
+// Returns the values that the program's columns have in a schedule.
 std::vector<double> ReadOff(const Problem& problem, const ManyWindows& program,
                             const std::vector<OpId>& windows,
                             const Schedule& schedule) {
@@ -101,7 +101,7 @@ std::vector<double> ReadOff(const Problem& problem, const ManyWindows& program,
     for (ValueId v = 0; v < versions.value_count(); ++v) {
       const int32_t stays = program.ColumnOfP(k, v);
       if (stays < 0) continue;
-      // Forced at the next window where it has no column there.
+      // A value without a column at the next window is always kept there.
       const int32_t next = program.ColumnOfS(k + 1, v);
       const int32_t again = program.ColumnOfR(k, versions.maker[v]);
       x[stays] = (next < 0 || x[next] == 1) && x[again] == 0 ? 1 : 0;
@@ -122,8 +122,8 @@ void ExpectEveryRowHolds(const MipProgram& program,
   }
 }
 
-// The optimum found by the oracle obeys every row, so the optimum of the
-// program is a bound.
+// The oracle's optimum obeys every row, so the optimum of the program is a
+// lower bound.
 TEST(ManyWindowsTest, EveryRowHoldsForOptimalSchedules) {
   Random random(21);
   int checked = 0, inside = 0;
@@ -181,7 +181,7 @@ TEST(ManyWindowsTest, TheBoundIsNeverAboveTheOptimum) {
     EXPECT_LE(whole.added_ns, optimum);
     EXPECT_GE(whole.added_ns, relaxed.added_ns);
     positive += whole.added_ns > 0;
-    // Told of the optimum, it must not claim more either.
+    // Given the optimum as the best plan so far, it must not claim more either.
     const ManyWindowsResult cut =
         program.Solve({.most_nodes = 50, .incumbent_ns = optimum});
     ASSERT_TRUE(cut.solved);
@@ -215,7 +215,8 @@ TEST(ManyWindowsTest, ATreeUnderAGuessFindsTheSolversOptimum) {
     const Refutation above = under(2 * whole.added_ns + 3);
     const Refutation at = under(whole.added_ns);
 
-    // Above the optimum there is a solution, at it there is none.
+    // A guess above the optimum has a solution; the optimum itself has none
+    // below it.
     EXPECT_EQ(above.outcome, Refutation::Outcome::kProven);
     EXPECT_EQ(above.added_ns, whole.added_ns);
     if (whole.added_ns > 0) {
@@ -230,7 +231,7 @@ TEST(ManyWindowsTest, ATreeUnderAGuessFindsTheSolversOptimum) {
   EXPECT_GT(refuted, GraphCount(4) / 20);
 }
 
-// Two threads come by for every piece of work that is split.
+// Lets two threads join every piece of work that is split.
 class TwoHelpers : public Exchange {
  public:
   void Offer(const Found&) override {}
@@ -279,7 +280,7 @@ TEST(ManyWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
       EXPECT_EQ(above.outcome, Refutation::Outcome::kCheaper);
       ++optima;
     }
-    // A tree whose claim fell on the way, too, is a certificate.
+    // A tree whose claim was lowered during the search is a certificate, too.
     for (const Refutation* found : {&alone, &together, &at}) {
       const verify::Certificate certificate{.method = verify::Method::kWindows,
                                             .budget_bytes = budget,
@@ -297,9 +298,9 @@ TEST(ManyWindowsTest, ATreeThatThreadsGrowProvesWhatOneThreadProves) {
 
 TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
   if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
-  // Two places where one of x, y (10 bytes each, 5 and 7 ns to make again) has
-  // no room: x and y are needed after each. One window sees one re-run, two
-  // windows see one in each segment.
+  // At two places there is no room for one of x and y (10 bytes each, 5 and 7
+  // ns to recompute), and both are needed after each. One window proves one
+  // re-run, two windows prove one in each segment.
   StepGraph graph;
   graph.storages = {{.bytes = 10}, {.bytes = 10}, {.bytes = 20},
                     {.bytes = 1},  {.bytes = 20}, {.bytes = 1}};
@@ -321,10 +322,10 @@ TEST(ManyWindowsTest, SeveralWindowsProveMoreThanEachOfThem) {
 
 TEST(ManyWindowsTest, WhatStaysThroughASegmentIsThereWhileItsReRunsAre) {
   if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
-  // i (4 bytes) makes a (16) and b (8); p (8) makes q (1); r (1) needs a, b, q.
-  // At p no 32 bytes are there for a, b and p. Both windows have room for what
-  // is left, and so has r: 16 + 8 + 1 + 1 = 26. But before r, while a is made
-  // again, i, a, b and q are there: 4 + 16 + 8 + 1 = 29.
+  // i (4 bytes) makes a (16) and b (8); p (8) makes q (1); r (1) needs a, b and
+  // q. At p there is no room for the 32 bytes of a, b and p. Both windows have
+  // room for the rest, and so has r: 16 + 8 + 1 + 1 = 26. But while a is
+  // recomputed before r, the step holds i, a, b and q: 4 + 16 + 8 + 1 = 29.
   StepGraph graph;
   graph.storages = {{.bytes = 4}, {.bytes = 16}, {.bytes = 8},
                     {.bytes = 8}, {.bytes = 1},  {.bytes = 1}};

@@ -11,7 +11,7 @@
 namespace reprise::planner {
 namespace {
 
-// Up to 12 binaries, costs of both signs, up to 4 rows.
+// Up to 12 binary columns, costs of both signs, up to 4 rows.
 MipProgram RandomProgram(Random& random) {
   MipProgram program;
   const int columns = 3 + random.Below(10);
@@ -31,7 +31,8 @@ MipProgram RandomProgram(Random& random) {
   return program;
 }
 
-// Least cost of all 2^n choices; infinite where none obeys the rows.
+// Returns the least cost of all 2^n choices, or infinity if none obeys the
+// rows.
 double BruteForce(const MipProgram& program) {
   double best = kMipInfinity;
   for (int bits = 0; bits < 1 << program.column_count(); ++bits) {
@@ -78,8 +79,8 @@ TEST(MipTest, AgreesWithBruteForce) {
     ASSERT_TRUE(whole.has_solution);
     EXPECT_NEAR(whole.cost, optimum, 1e-4);
 
-    // Told of a plan that costs as much, it finds nothing cheaper, and never
-    // calls that impossible; told of a worse one, it finds the optimum.
+    // Given a solution of the same cost, it finds nothing cheaper and never
+    // reports infeasibility; given a worse one, it finds the optimum.
     const MipAnswer same = SolveMip(program, {.cutoff = optimum});
     EXPECT_FALSE(same.infeasible());
     EXPECT_LE(same.bound, optimum + 1e-6);
@@ -90,7 +91,7 @@ TEST(MipTest, AgreesWithBruteForce) {
   EXPECT_GT(infeasible, 5);
 }
 
-// Rows of both signs over more columns than a root settles.
+// Rows of both signs over more columns than the root node can settle.
 MipProgram LargerProgram(Random& random) {
   MipProgram program;
   for (int j = 0; j < 14; ++j) {

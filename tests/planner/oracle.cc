@@ -17,8 +17,8 @@ struct State {
   std::array<uint8_t, kMostStorages> version{};  // 0: absent; at most 15
   std::array<uint8_t, kMostStorages> later{};    // not in its first life; only
                                                  // where that matters
-  std::array<uint8_t, kMostOps> runs{};          // where they are limited
-  std::array<uint8_t, kMostOps> stored{};        // generator state is kept
+  std::array<uint8_t, kMostOps> runs{};          // only if runs are limited
+  std::array<uint8_t, kMostOps> stored{};  // 1: its generator state is stored
 };
 
 // 4 + 12 * (4 + 1) + 12 * (3 + 1) = 112 bits.
@@ -107,7 +107,8 @@ class Oracle {
         });
   }
 
-  // Whether it is a first life decides what may be freed or read.
+  // Returns whether freeing or reading the storage depends on its being in its
+  // first life.
   bool LivesMatter(StorageId s) const {
     return graph_.storages[s].pinned ||
            (caps_.free_policy == FreePolicy::kProgram &&
@@ -198,7 +199,7 @@ class Oracle {
     return answer;
   }
 
-  // Time with that of the first runs to come, index of the state.
+  // Time plus that of the first runs still to come, and the index of the state.
   using Arrival = std::pair<int64_t, int>;
 
   const StepGraph& graph_;
@@ -206,7 +207,7 @@ class Oracle {
   const int64_t budget_;
   std::vector<std::vector<int>> need_, mutated_;  // versions, by op
   std::array<uint8_t, kMostStorages> last_{};
-  std::array<int64_t, kMostOps + 1> rest_{};  // of first runs from an op on
+  std::array<int64_t, kMostOps + 1> rest_{};  // first runs from an op on
   std::vector<State> states_;
   std::vector<std::pair<int, std::optional<Entry>>> from_;
   std::unordered_map<Key, int64_t, KeyHash> best_;

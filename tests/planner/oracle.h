@@ -22,7 +22,7 @@ struct OracleAnswer {
   Schedule schedule;
 };
 
-// Nothing: no schedule stays within the budget.
+// Returns nothing if no schedule stays within the budget.
 std::optional<OracleAnswer> BestSchedule(const StepGraph& graph,
                                          const Capabilities& capabilities,
                                          int64_t budget_bytes);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which random graphs a test with an oracle looks at, and what it found.
+// Selects the random graphs that a test with an oracle checks, and counts what
+// it found.
 //
-//   REPRISE_ORACLE_GRAPHS=10000      so many instead of the sample
-//   REPRISE_ORACLE_FIRST=2500        the first of them, to work in pieces
-//   REPRISE_ORACLE_SHOW=1            names the graphs that are not optimal
+//   REPRISE_ORACLE_GRAPHS=10000   checks this many instead of the sample
+//   REPRISE_ORACLE_FIRST=2500     the first of them, to split the work
+//   REPRISE_ORACLE_SHOW=1         names the graphs that are not optimal
 //
-// Every graph has random numbers of its own, so that pieces see the same ones.
+// Every graph has its own random numbers, so splitting the work does not change
+// them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,8 +29,8 @@ inline int OracleNumber(const char* name, int otherwise) {
   return text == nullptr ? otherwise : std::max(0, std::atoi(text));
 }
 
-// The numbers of the graphs to look at: `sample` of them where nobody asks for
-// more.
+// Returns the numbers of the graphs to check: `sample` of them unless the
+// environment asks for more.
 inline std::vector<int> OracleGraphs(int sample) {
   const int count = std::max(1, OracleNumber("REPRISE_ORACLE_GRAPHS", sample));
   std::vector<int> graphs(static_cast<size_t>(count));
@@ -41,7 +43,8 @@ inline Random OracleRandom(uint64_t test, int graph) {
   return Random(test << 32 | static_cast<uint64_t>(graph));
 }
 
-// Of the graphs for which a plan exists, how many have one, and the best one.
+// Of the graphs for which a plan exists: how many got one, and how many the
+// best one.
 struct OracleShares {
   int feasible = 0, found = 0, optimal = 0;
 
@@ -51,8 +54,8 @@ struct OracleShares {
                 static_cast<long long>(budget));
   }
 
-  // One in a hundred is left at most on graphs this small. A piece may have a
-  // few more: whoever asks for pieces judges their sum.
+  // At most one in a hundred may miss the optimum on graphs this small. A part
+  // of the graphs may miss a few more: whoever splits the work judges the sum.
   void Expect99Percent() const {
     testing::Test::RecordProperty("feasible", feasible);
     testing::Test::RecordProperty("found", found);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Everything the planner says, against brute force on small random graphs.
-// Each test takes 800 graphs per set of capabilities, half or twice as many
-// where it says so; oracle_graphs.h says how to ask for more.
+// All claims of the planner against brute force on small random graphs. Each
+// test checks 800 graphs per set of capabilities unless it says otherwise; see
+// oracle_graphs.h to check more.
 #include "tests/planner/oracle.h"
 
 #include <gtest/gtest.h>
@@ -27,8 +27,8 @@ Capabilities CapabilitiesOf(int set, Random& random) {
   return set == 1 ? TapeCapabilities() : RandomCapabilities(random);
 }
 
-// A budget that hurts: between just below the largest working set and the
-// base peak.
+// A budget that makes planning hard: from just below the largest working set to
+// the base peak.
 int64_t TightBudget(const Problem& problem, Random& random) {
   const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
   const int64_t most = std::max(problem.base.peak_bytes, least + 1);

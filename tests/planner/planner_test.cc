@@ -192,7 +192,7 @@ TEST(MakePlanTest, EveryPassSaysWhenItIsWorthATry) {
   }
 }
 
-// Remembers what it is told.
+// Stores the best plan and bound that it is offered.
 class Notes : public Exchange {
  public:
   void Offer(const Found& found) override {
@@ -232,7 +232,7 @@ TEST(ExchangeTest, ASearchTellsWhatItFoundAndAnotherTakesItWithoutEffort) {
   const Plan second = MustPlan(*graph, request);
   ASSERT_TRUE(second.feasible);
   EXPECT_EQ(second.evaluation.time_ns, first.evaluation.time_ns);
-  // Another's bound ends a search; its proof is the other's to show.
+  // The other search's bound ends this one, but its proof stays with the other.
   EXPECT_LE(second.bound_ns, first.bound_ns);
 }
 
@@ -262,7 +262,7 @@ TEST(ExchangeTest, SearchesThatShareTheWorkDoTheirPartsOfIt) {
   EXPECT_THAT(passes(Part::kImprove), Contains("by-name"));
   EXPECT_THAT(passes(Part::kProve), Contains("many-windows"));
   EXPECT_THAT(passes(Part::kProve), Not(Contains("by-name")));
-  // Whoever proves needs a plan of which to prove it.
+  // A search that proves needs a plan first.
   EXPECT_THAT(passes(Part::kProve), Contains("first-annealing"));
 }
 
@@ -314,7 +314,7 @@ TEST(LowerBoundTest, FallsAsTheBudgetGrows) {
 }
 
 TEST(SweepTest, PeakAndTimeAreMonotoneAndNoBoundIsAboveItsOverhead) {
-  std::vector<CurvePoint> streamed;  // the last of each budget
+  std::vector<CurvePoint> streamed;  // the latest point of each budget
   const auto curve = Sweep(
       Chain(20), {.max_ticks = 3'000'000}, 12, [&](const CurvePoint& point) {
         const auto known = std::find_if(
@@ -367,13 +367,13 @@ TEST(SweepTest, PointsComeWhileTheCurveIsBeingMade) {
 
   ASSERT_TRUE(curve.ok());
   ASSERT_GE(asked_at.size(), 6u);
-  // Work goes on between the points.
+  // Work continues between the points.
   EXPECT_LT(asked_at[1], asked_at[3]);
   EXPECT_LT(asked_at[3], asked_at.back());
 }
 
-// How often it is asked whether to stop is a measure of work that is the same
-// on every machine.
+// Counts how often should_stop is asked: a measure of work that is the same on
+// every machine.
 TEST(SweepTest, TwentyOneBudgetsCostAtMostThreeTimesTheCostliest) {
   const auto graph = Generate({.kind = GraphKind::kTransformer, .ops = 400});
   ASSERT_TRUE(graph.ok());

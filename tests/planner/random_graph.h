@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Small random step graphs with every feature: several outputs, in-place
-// versions, workspace, zero times, zero bytes, every kind, releases, pins,
-// generator states, required storages, a forward and a backward.
+// versions, workspace, zero times, zero bytes, every op kind, releases, pinned
+// and required storages, generator states, a forward and a backward.
 #pragma once
 
 #include "planner/model/evaluate.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The reduced graph has the optimum of the original, by brute force: each rule
-// alone and all together.
+// Checks by brute force that the reduced graph has the optimum of the original,
+// for each rule alone and for all together.
 #include "planner/reduce.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ constexpr ReduceOptions kNone = {.empty = false,
                                  .sinks = false,
                                  .in_place = false};
 
-// All rules, then each alone.
+// Returns all rules together, then each alone.
 std::vector<ReduceOptions> Rules() {
   std::vector<ReduceOptions> rules(6, kNone);
   rules[0] = {};
@@ -41,8 +41,8 @@ std::vector<ReduceOptions> Rules() {
   return rules;
 }
 
-// A random graph with what the rules look for: behind some ops another one
-// that only reads, or that changes what they wrote; outputs in pairs.
+// A random graph that the rules apply to: some ops are followed by one that
+// only reads, or that changes what they wrote; some outputs come in pairs.
 StepGraph ReducibleGraph(Random& random) {
   const StepGraph plain = RandomGraph(random, 5);
   StepGraph graph = plain;
@@ -159,7 +159,7 @@ TEST_P(ReduceTest, KeepsTheOptimumAndTheWayBack) {
       const auto alone =
           Evaluate(smaller, WithFrees(smaller, execs, capabilities.free_policy),
                    capabilities);
-      // A pinned storage that is written again stays where it need not.
+      // A pinned storage that is rewritten can stay longer than it has to.
       if (!alone.ok() || alone->peak_bytes > budget) continue;
       ++expanded;
       const auto evaluation = Evaluate(
@@ -183,8 +183,8 @@ std::string NameOfSet(const testing::TestParamInfo<int>& info) {
 INSTANTIATE_TEST_SUITE_P(Executors, ReduceTest, testing::Values(0, 1, 2),
                          NameOfSet);
 
-// a makes x 4 and, in place, b changes it; v looks at it; c makes y 8, y2 2 and
-// z 0 of x; d reads y and y2 and leaves 3 that nobody reads.
+// a makes x 4 and, in place, b changes it; v reads x and makes nothing; c makes
+// y 8, y2 2 and z 0 from x; d reads y and y2 and makes 3, which nothing reads.
 StepGraph Reducible() {
   StepGraph graph;
   graph.storages = {{.bytes = 4}, {.bytes = 8}, {.bytes = 2},
@@ -204,7 +204,8 @@ TEST(ReduceTest, TakesOutWhatNeedsNoDecision) {
 
   const Reduction reduction(problem);
 
-  // a and b; c; d with 3 bytes of workspace; the time of v.
+  // The reduced ops: a and b; c; d with 3 bytes of workspace; one with v's
+  // time.
   const StepGraph& smaller = reduction.graph();
   ASSERT_EQ(smaller.op_count(), 4);
   EXPECT_EQ(smaller.ops[0].time_ns, 3);

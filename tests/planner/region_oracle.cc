@@ -18,7 +18,7 @@ bool Holds(const Region& outer, const Region& inner) {
   return outer.begin <= inner.begin && inner.end <= outer.end;
 }
 
-// Reading: one graph, read by the rules.
+// Executes region plans on one graph by the rules of regions.h.
 class Reading {
  public:
   Reading(const StepGraph& graph, const Capabilities& capabilities)
@@ -43,7 +43,7 @@ class Reading {
     return op.kind != OpKind::kOnce;
   }
 
-  // Forward ops that touch a storage.
+  // Returns the forward ops that read or write a storage.
   std::vector<OpId> Touches(StorageId s) const {
     std::vector<OpId> ops;
     for (OpId o = 0; o < forward_; ++o) {
@@ -57,7 +57,8 @@ class Reading {
     return ops;
   }
 
-  // The regions that hold all that touches a storage, the outermost first.
+  // Returns the regions that contain every op that touches a storage, the
+  // outermost first.
   std::vector<Region> Around(StorageId s,
                              const std::vector<Region>& regions) const {
     const std::vector<OpId> ops = Touches(s);
@@ -82,7 +83,7 @@ class Reading {
         storage.release_op != kNoOp && storage.release_op >= forward_) {
       return false;
     }
-    OpId maker = kNoOp;  // of what the forward leaves
+    OpId maker = kNoOp;  // of the version that the forward leaves
     for (const OpId o : Touches(s)) {
       for (const Value& v : makes_[o]) {
         if (v.first == s) maker = o;
@@ -162,7 +163,7 @@ class Reading {
     return IsThere(v);
   }
 
-  // Only values made in the region are its business.
+  // Recomputes `wanted` as far as their makers are inside the region.
   bool RunAgain(const Region& region, const std::vector<Value>& wanted) {
     std::set<OpId> ops;
     std::vector<Value> open;
@@ -192,7 +193,8 @@ class Reading {
     return kNoOp;
   }
 
-  // One re-run that nobody reads.
+  // Removes one re-run whose outputs nobody reads. Returns false if there is
+  // none.
   bool TakeOutOne() {
     for (size_t i = execs_.size(); i-- > 0;) {
       const OpId o = execs_[i];
@@ -225,7 +227,7 @@ class Reading {
   const OpId forward_;
   std::vector<std::vector<Value>> needs_, makes_;  // by op
   std::map<StorageId, int> last_;
-  std::map<StorageId, int> present_, left_;  // left_: by the forward
+  std::map<StorageId, int> present_, left_;  // left_: after the forward
   std::set<std::pair<OpId, OpId>> done_;     // regions that ran again
   std::vector<OpId> execs_;
 };
@@ -291,7 +293,7 @@ std::optional<RegionAnswer> BestRegions(const StepGraph& graph,
     for (StorageId s = 0; s < graph.storage_count(); ++s) {
       most.push_back(static_cast<int>(reading.Around(s, regions).size()));
     }
-    // All levels, as the digits of a number.
+    // Tries all levels, counting up like the digits of a number.
     for (bool more = true; more;) {
       const auto execs = reading.Run(plan);
       if (execs.has_value() && seen.insert(*execs).second) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of executors with regions: every family of nested regions of a
-// small forward and every level of every storage, by brute force. It has its
-// own reading of planner/regions/regions.h; the evaluator says what the execs
-// cost. Practical to 5 forward ops.
+// Brute force for executors with regions: every family of nested regions of a
+// small forward with every level of every storage. It implements
+// planner/regions/regions.h independently; the evaluator computes what the
+// execs cost. Practical to 5 forward ops.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,18 @@
 
 namespace reprise::planner {
 
-// What the executor runs, by this reading; nothing where it cannot.
+// Returns what the executor runs under a plan, or nothing if it cannot run the
+// plan.
 std::optional<std::vector<OpId>> ExecsOf(const StepGraph& graph,
                                          const Capabilities& capabilities,
                                          const RegionPlan& plan);
 
-// All families of regions that nest no deeper than the capabilities allow.
+// Returns all families of regions that nest no deeper than the capabilities
+// allow.
 std::vector<std::vector<Region>> AllRegions(int forward_ops,
                                             const Capabilities& capabilities);
 
-// Ops before the first one of the backward.
+// Returns the number of ops before the first backward op.
 int ForwardOps(const StepGraph& graph);
 
 struct RegionAnswer {
@@ -31,7 +33,7 @@ struct RegionAnswer {
   RegionPlan plan;
 };
 
-// Nothing: no plan stays within the budget.
+// Returns nothing if no plan stays within the budget.
 std::optional<RegionAnswer> BestRegions(const StepGraph& graph,
                                         const Capabilities& capabilities,
                                         int64_t budget_bytes);

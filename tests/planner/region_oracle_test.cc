@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans of executors with regions against brute force over every plan they can
-// run. Each test takes 60 graphs of at most 4 forward ops per kind of executor;
-// REPRISE_ORACLE_GRAPHS=10000 asks for more, and oracle_graphs.h for pieces.
+// Plans of executors with regions against brute force over every plan that they
+// can run. Each test checks 60 graphs of at most 4 forward ops per kind of
+// executor; REPRISE_ORACLE_GRAPHS=10000 checks more, and oracle_graphs.h
+// explains how to split the work.
 #include "tests/planner/region_oracle.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ struct Kind {
   bool lazy;
 };
 
-// A graph with something to decide: 2 to 4 forward ops, and a backward.
+// A graph with something to decide: 2 to 4 forward ops and a backward.
 StepGraph RandomStep(Random& random) {
   for (;;) {
     StepGraph graph = RandomGraph(random, 9);

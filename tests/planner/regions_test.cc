@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Below every home.
+// A level below that of every region: never kept.
 constexpr int32_t kDropped = 99;
 
 RegionPlan NothingSaved(const StepGraph& graph, std::vector<Region> regions) {
@@ -35,7 +35,7 @@ class RegionsTest : public testing::Test {
 TEST_F(RegionsTest, AWholeRegionRunsAgainAtItsFirstNeed) {
   const StepGraph graph = UniformChain(6);
 
-  // x2 crosses and is saved.
+  // x2 crosses the border between the regions and is saved.
   EXPECT_THAT(RegionExecs(Nested(graph), NothingSaved(graph, {{0, 3}, {3, 6}})),
               ElementsAre(0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8, 9, 0, 1, 10, 11));
 }
@@ -44,8 +44,9 @@ TEST_F(RegionsTest, WhatTheInnerRegionMakesIsGoneWhenTheOuterOneHasRun) {
   const StepGraph graph = UniformChain(4);
   const RegionPlan plan = NothingSaved(graph, {{0, 4}, {0, 2}, {2, 4}});
 
-  // The forward keeps nothing. [0, 4) keeps x1, which crosses; [2, 4) makes x2
-  // and x3 again, and for op 7 [0, 2) makes x0, x1 being there.
+  // The forward keeps nothing. [0, 4) keeps x1, which crosses; [2, 4)
+  // recomputes x2 and x3; for op 7 [0, 2) recomputes x0 only, since x1 is
+  // present.
   EXPECT_THAT(RegionExecs(Nested(graph), plan),
               ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 0, 7));
 }
@@ -55,8 +56,8 @@ TEST_F(RegionsTest, ALevelInBetweenIsKeptByTheRegionOfThatDepth) {
   RegionPlan plan = NothingSaved(graph, {{0, 4}, {0, 2}, {2, 4}});
   plan.levels[3] = 1;
 
-  // x3 stays from the re-run of [0, 4), in which [2, 4) also runs; x2, dropped
-  // then, is made again for op 5.
+  // x3 stays after the re-run of [0, 4), in which [2, 4) also runs; x2 is
+  // dropped after it and recomputed for op 5.
   EXPECT_THAT(RegionExecs(Nested(graph), plan),
               ElementsAre(0, 1, 2, 3, 0, 1, 2, 3, 4, 2, 5, 6, 0, 7));
 }
@@ -67,7 +68,7 @@ TEST_F(RegionsTest, ALazyRegionMakesOnlyWhatIsNeeded) {
   RegionPlan plan = NothingSaved(graph, {{0, 4}});
   plan.levels[3] = plan.levels[0] = 0;
 
-  // x2 is read by op 5 and needs x1, which then stays for op 6.
+  // Op 5 reads x2, whose recomputation needs x1; x1 then stays for op 6.
   EXPECT_THAT(RegionExecs(problem, plan),
               ElementsAre(0, 1, 2, 3, 4, 1, 2, 5, 6, 7));
 }
@@ -138,7 +139,7 @@ TEST_F(RegionsTest, TakesRevolvesSchedulesOver) {
           plan);
       ASSERT_TRUE(evaluation.ok()) << evaluation.status().message();
       EXPECT_LE(evaluation->time_ns, revolve->time_ns);
-      // The output of a region is there until it is read.
+      // The output of a region stays until it is read.
       EXPECT_LE(evaluation->peak_bytes, revolve->peak_bytes + 10);
     }
   }
@@ -155,7 +156,7 @@ TEST_F(RegionsTest, TheRefereeNamesTheFirstDifference) {
   };
   EXPECT_TRUE(evaluate().ok());
 
-  // All saved: valid as a schedule, but not what these regions do.
+  // Everything is saved: a valid schedule, but not what these regions do.
   execs = {0, 1, 2, 3, 4, 5, 6, 7};
   EXPECT_THAT(std::string(evaluate().status().message()),
               HasSubstr("op 4 runs where the regions run op 2"));

@@ -35,7 +35,7 @@ RotorChain RandomChain(Random& random, int most_stages) {
   return chain;
 }
 
-// The recurrence as it is written, in bytes, stages from 1.
+// The recurrence as the paper states it, in bytes, with stages counted from 1.
 class Plain {
  public:
   explicit Plain(const RotorChain& chain) : chain_(chain) {}
@@ -110,12 +110,13 @@ TEST(RotorTest, StepsTakeTheTimeTheyPromiseAndStayWithinTheMemory) {
     if (rotor.TimeNs(m) == Rotor::kImpossible) continue;
     ++checked;
 
-    // Replays them: what is kept by stage, -1: nothing, -2: the output only.
+    // Replays the steps. Kept per stage: an option, -1: nothing, -2: the output
+    // only.
     int64_t time = 0, most = 0;
     const int length = static_cast<int>(chain.stages.size());
     std::vector<int> kept(length, -1);
     int next_backward = length - 1;
-    int running = -1;  // the stage whose output was made last
+    int running = -1;  // the stage that made the latest output
     for (const RotorStep& step : rotor.Steps(m)) {
       const RotorStage& stage = chain.stages[step.stage];
       const RotorOption& option = stage.options[step.option];
@@ -130,8 +131,8 @@ TEST(RotorTest, StepsTakeTheTimeTheyPromiseAndStayWithinTheMemory) {
       } else {
         ASSERT_TRUE(step.stage == 0 || kept[step.stage - 1] != -1);
         const bool keeping = step.kind == Kind::kForwardKeeping;
-        // The output before is dropped unless it is a checkpoint, that is,
-        // unless something starts from it again.
+        // The previous output is dropped unless it is a checkpoint, that is,
+        // unless a later step starts from it again.
         time += keeping ? option.forward_ns : stage.forward_ns;
         bytes += keeping ? option.forward_temporary_bytes
                          : stage.forward_temporary_bytes;
@@ -152,8 +153,8 @@ TEST(RotorTest, StepsTakeTheTimeTheyPromiseAndStayWithinTheMemory) {
   EXPECT_GT(checked, 100);
 }
 
-// Stage i: forward F_i reads x_(i-1), makes x_i and what else it keeps; B_i
-// reads these and g_i, makes g_(i-1).
+// Stage i: its forward F_i reads x_(i-1) and makes x_i and the other values it
+// keeps; B_i reads them and g_i and makes g_(i-1).
 StepGraph GraphOf(const RotorChain& chain, int64_t input_bytes) {
   StepGraph graph;
   const int length = static_cast<int>(chain.stages.size());
@@ -201,7 +202,7 @@ TEST(RotorTest, IsNeverBelowTheOptimumOfTheSameChain) {
     for (RotorStage& stage : chain.stages) {
       stage.options.resize(1);
       stage.options[0].forward_ns = stage.forward_ns;
-      // One op has one workspace, and makes all it keeps also when only its
+      // An op has one workspace, and makes all that it keeps even if only its
       // output stays.
       RotorOption& option = stage.options[0];
       stage.forward_temporary_bytes = option.forward_temporary_bytes +

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Our solvers and CBC against others of the distribution: GLPK for LPs and
-// MIPs, LEMON for flows. Built where these are installed (scripts/setup
-// --tests); skipped, and said so, where not.
+// Our solvers and CBC against other solvers: GLPK for LPs and MIPs, LEMON for
+// flows. Built if these are installed (scripts/setup --tests); otherwise the
+// tests are skipped with a message.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@ TEST(LemonTest, FlowsOfRandomNetworksAreEqual) {
     std::vector<LemonArc> arcs;
     MaxFlow flow(nodes);
     for (int a = random.Below(6 * nodes); a > 0; --a) {
-      // Up to 2^40, and often nothing.
+      // Up to 2^40, and often 0.
       const int64_t capacity =
           random.Percent(10) ? 0 : random.Next() >> (24 + random.Below(40));
       const LemonArc arc{random.Below(nodes), random.Below(nodes), capacity};
@@ -55,7 +55,7 @@ TEST(LemonTest, FlowsOfRandomNetworksAreEqual) {
 #endif
 
 #ifdef REPRISE_GLPK
-// Glpk: a program in GLPK, freed with it.
+// A program in GLPK; the destructor frees it.
 class Glpk {
  public:
   explicit Glpk(const MipProgram& program) : problem_(glp_create_prob()) {
@@ -70,7 +70,7 @@ class Glpk {
     for (int i = 0; i < program.row_count(); ++i) {
       SetBounds(glp_set_row_bnds, i, program.row_lower[i],
                 program.row_upper[i]);
-      // From 1 on; a column comes once per row.
+      // GLPK counts from 1, and a row may name each column only once.
       std::vector<int> columns = {0};
       std::vector<double> values = {0};
       for (int e = program.row_begin[i]; e < program.row_begin[i + 1]; ++e) {
@@ -85,7 +85,7 @@ class Glpk {
   Glpk(const Glpk&) = delete;
   Glpk& operator=(const Glpk&) = delete;
 
-  // Infinite where nothing obeys the rows.
+  // Returns the LP optimum, or infinity if nothing obeys the rows.
   double Relaxed() {
     EXPECT_EQ(glp_simplex(problem_, nullptr), 0);
     return glp_get_status(problem_) == GLP_OPT ? glp_get_obj_val(problem_)
@@ -112,8 +112,8 @@ class Glpk {
   glp_prob* problem_;
 };
 
-// A layered step of 100 ops or more, whose ops are pure and write in place
-// nowhere, so that a window is what window_bound.h says and no more.
+// A layered step of 100 ops or more, all pure and without in-place writes, for
+// which window_bound.h and the program describe the same problem.
 StepGraph Layered(uint64_t seed) {
   const auto graph =
       Generate({.kind = GraphKind::kLayered, .ops = 120, .seed = seed});
@@ -144,8 +144,7 @@ TEST(GlpkTest, TheMinimumCutOfAWindowIsItsLp) {
         EXPECT_TRUE(std::isinf(lp)) << seed << " at " << percent << " %";
         continue;
       }
-      // The cost of the program is scaled by a power of two; whatever CLP makes
-      // of it scales alike.
+      // The program's cost is scaled by a power of two, and so is its optimum.
       const double scale = window.CostScale();
       EXPECT_NEAR(static_cast<double>(bound.added_ns), lp / scale,
                   1 + 1e-9 * lp / scale)

@@ -28,7 +28,7 @@ TEST(ChainTest, EveryOpOfAChainEndsAStage) {
   EXPECT_TRUE(chain.articulated);
   EXPECT_THAT(chain.ends, ElementsAre(0, 1, 2, 3, 4, 5));
   // The backward of layer i reads x_(i-1), the input of stage i; that of layer
-  // 0 reads its gradient only and stays where it is.
+  // 0 reads its gradient only and joins the stage of the op before it.
   EXPECT_THAT(StagesOfOps(problem, chain),
               ElementsAre(0, 1, 2, 3, 4, 5, 5, 4, 3, 2, 1, 1));
   EXPECT_THAT(JoinStages(problem, chain, 3).ends, ElementsAre(1, 3, 5));
@@ -65,12 +65,12 @@ TEST(StrategyTest, MemoryIsAtLeastAsGoodAsTheSquareRootOnChains) {
         StrategyCandidates(problem, Strategy::kMemory, generator);
 
     ASSERT_FALSE(candidates.empty());
-    // Segments of r = ceil(sqrt n): n/r boundaries and one segment of r at
-    // most, with the two gradients of a backward op.
+    // Segments of r = ceil(sqrt n) layers: at most n/r boundaries and one
+    // segment, with the two gradients of a backward op.
     const int root = static_cast<int>(std::ceil(std::sqrt(layers)));
     const int64_t chen = 10 * ((layers + root - 1) / root + root + 2);
     EXPECT_LE(candidates.front().peak_bytes, chen) << layers << " layers";
-    // Never more than one more forward.
+    // Never more than one additional forward.
     EXPECT_LE(candidates.front().time_ns - problem.base.time_ns,
               int64_t{100} * layers);
   }
@@ -87,7 +87,7 @@ TEST(StrategyTest, SpeedKeepsProductsAndRecomputesTheRest) {
 
   ASSERT_TRUE(plan.feasible);
   EXPECT_EQ(plan.solver, "speed");
-  // relu 7 is the loss here: it is read once, at once.
+  // relu 7 is the loss here: its output is read once, by the next op.
   EXPECT_THAT(plan.recomputed_ops, testing::UnorderedElementsAre(1, 3, 5, 7));
 }
 
@@ -114,7 +114,7 @@ TEST(StrategyTest, PerBlockKeepsWhatLeavesABlock) {
       graph, {.budget_bytes = 1'000'000, .strategy = Strategy::kPerBlock});
 
   ASSERT_TRUE(plan.feasible);
-  // x_2 and x_5 leave their blocks.
+  // x_2 and x_5 leave their blocks and are kept.
   EXPECT_THAT(plan.recomputed_ops,
               testing::UnorderedElementsAre(0, 1, 3, 4, 6, 7, 8));
 }
@@ -174,8 +174,8 @@ TEST(StrategyTest, ThePortfolioIsNeverWorseThanANamedPlan) {
   }
 }
 
-// Revolve's chain: the start x_0 stays (a `once` op makes it), step i makes x_i
-// from x_(i-1) in 1 ns, its reversal reads x_(i-1) and a gradient.
+// Revolve's chain: the start x_0 stays (a `once` op makes it); step i makes x_i
+// from x_(i-1) in 1 ns; its reversal reads x_(i-1) and a gradient.
 StepGraph RevolveChain(int steps) {
   StepGraph graph;
   graph.storages.push_back({.bytes = 10});
@@ -199,7 +199,7 @@ StepGraph RevolveChain(int steps) {
 }
 
 // s slots, the running value, and two gradients of the reversal. The sweep to
-// the last step runs in any case: 1 ns each but for the reversal's own.
+// the last step is not recomputation: it runs in any case.
 TEST(ChainPlanTest, EqualsRevolveOnUniformChains) {
   for (const auto& [steps, slots] :
        std::vector<std::pair<int, int>>{{16, 3},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random step graphs that are hard to fit: values are read near and far.
+// Random step graphs that are hard to fit: their ops read recent and distant
+// values.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 
 namespace reprise::planner {
 
-// Ops that read from near and far, with several outputs, workspaces, empty
-// storages, some that run only once and some outputs that have to stay.
+// Ops that read recent and distant values, with several outputs, workspaces and
+// empty storages; some are `once`, and some outputs are required.
 inline StepGraph Tangle(Random& random, int ops) {
   StepGraph graph;
   graph.static_bytes = random.Below(50);
@@ -37,8 +38,8 @@ inline StepGraph Tangle(Random& random, int ops) {
   return graph;
 }
 
-// All of it may run again: values that run only once may have to be held all
-// the time.
+// Like Tangle, but every op may run again: otherwise the outputs of `once` ops
+// might have to stay for the whole step.
 inline StepGraph PureTangle(Random& random, int ops) {
   StepGraph graph = Tangle(random, ops);
   for (Op& op : graph.ops) op.kind = OpKind::kPure;

@@ -27,7 +27,8 @@ StatusOr<Evaluation> Replay(const Problem& problem,
       problem.capabilities);
 }
 
-// a makes x 4, b reads x makes y 8, c reads y makes z 1, d reads x and z.
+// a makes x 4, b reads x and makes y 8, c reads y and makes z 1, d reads x and
+// z.
 StepGraph Four() {
   StepGraph graph;
   graph.storages = {{.bytes = 4}, {.bytes = 8}, {.bytes = 1}, {.bytes = 1}};
@@ -40,7 +41,7 @@ StepGraph Four() {
 }
 
 TEST(UnwindTest, MakesAValueAgainWhereItsMemoryIsNeeded) {
-  // While c runs x waits for d: 4 + 8 + 1 = 13. Without it c needs 9, b 12.
+  // While c runs, x waits for d: 4 + 8 + 1 = 13. Without it c needs 9 and b 12.
   const StepGraph graph = Four();
   const Problem problem = MakeProblem(graph, {});
   Effort effort(1'000'000, kNever);
@@ -130,8 +131,8 @@ TEST(UnwindTest, FollowsTheRulesOfExecutors) {
   EXPECT_GE(found, 20);
 }
 
-// a makes x 4, b changes x and makes z 8, c reads z makes u 1, d reads x and u.
-// While c runs x waits for d: 4 + 8 + 1 = 13.
+// a makes x 4, b changes x and makes z 8, c reads z and makes u 1, d reads x
+// and u. While c runs, x waits for d: 4 + 8 + 1 = 13.
 TEST(UnwindTest, MakesAVersionAgainFromItsWriterOn) {
   StepGraph graph;
   graph.storages = {{.bytes = 4}, {.bytes = 8}, {.bytes = 1}, {.bytes = 1}};
@@ -157,11 +158,12 @@ TEST(UnwindTest, HoldsWhatTheProgramHoldsAndGeneratorStates) {
       MakeProblem(graph, {.free_policy = FreePolicy::kProgram});
   Effort effort(1'000'000, kNever);
 
-  // x is there while c runs, whatever the plan says.
+  // The program holds x while c runs, whatever the plan does.
   EXPECT_TRUE(
       Unwind(held, {.budget_bytes = 12, .mark_percent = 100}, effort).empty());
 
-  // Without x, b needs 12 and c 9, and the state of a as long as it runs again.
+  // Without x, b needs 12 and c 9, each plus the generator state of a until a
+  // has run again.
   graph = Four();
   graph.ops[0].kind = OpKind::kSeeded;
   graph.ops[0].state_bytes = 1;
@@ -217,7 +219,7 @@ TEST(UnwindTest, EndsWithItsTicks) {
 
   Unwind(problem, {.budget_bytes = budget, .most_ticks = 100'000}, effort);
 
-  // One reduction more at most.
+  // It may overrun its ticks by one reduction.
   EXPECT_LT(effort.ticks(), 1'000'000);
 }
 

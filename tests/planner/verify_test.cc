@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The verifier (planner/verify): it accepts what searches prove, nothing that
-// brute force refutes, and no certificate or schedule that was changed.
+// The verifier (planner/verify) accepts what searches prove. It accepts nothing
+// that brute force refutes, and no changed certificate or schedule.
 #include "planner/verify/verify.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,8 @@ std::vector<int64_t> EntriesOf(const Schedule& schedule) {
   return entries;
 }
 
-// A random graph, an executor and a budget that hurts, read by both sides.
+// A random graph, an executor and a tight budget, as both the planner and the
+// verifier read them.
 struct Case {
   explicit Case(int set, int number, int most_ops = 9)
       : random(OracleRandom(81, number)),
@@ -61,7 +62,8 @@ struct Case {
   int64_t budget = 0;
 };
 
-// True where the certificate claims no more than brute force allows.
+// Expects that a certificate which the verifier accepts claims no more than
+// brute force allows.
 void ExpectTrue(const Case& on, const verify::Certificate& claim) {
   if (!verify::CheckCertificate(on.facts, claim).ok()) return;
   if (claim.refuses) {
@@ -104,10 +106,10 @@ TEST_P(VerifyTest, WhatThePlannerSaysIsCheckedAndTrue) {
     bounds += checked && !plan->certificate.refuses;
     refusals += checked && plan->certificate.refuses;
   }
-  // The tape runs again in the backward only: of most of these steps it keeps
-  // all or is refused, and few bounds are above 0.
+  // The tape re-runs ops in the backward only: it keeps everything or is
+  // refused for most of these steps, so few bounds are above 0.
   EXPECT_GT(bounds, GetParam() == 1 ? 25 : 50);
-  // Windows of a reduced graph sometimes prove a little less in the original.
+  // Windows of a reduced graph sometimes prove slightly less in the original.
   EXPECT_LE(by_word, bounds / 10);
   EXPECT_GT(refusals, 5);
 }
@@ -151,8 +153,8 @@ TEST_P(VerifyTest, WalksAsTheEvaluatorDoesWhateverTheSchedule) {
   EXPECT_GT(wrong, 300);
 }
 
-// The best tree of some windows, claiming one nanosecond more than is true: the
-// solver may propose what it likes, the verifier accepts none of it.
+// Builds the best tree of some windows for a claim one nanosecond too high:
+// whatever the solver proposes, the verifier must not accept it.
 TEST_P(VerifyTest, NoTreeProvesMoreThanIsTrue) {
   if (!MipAvailable()) GTEST_SKIP() << "built without CBC";
   int tight = 0, narrowing = 0;
@@ -175,8 +177,9 @@ TEST_P(VerifyTest, NoTreeProvesMoreThanIsTrue) {
       for (size_t i = 0; i < claim.tree.size(); ++i) {
         if (claim.tree[i].branch >= 0) continue;
         narrowing += claim.tree[i].narrows;
-        // A leaf that narrows lacks the node it narrows, and a node that ceases
-        // to is a leaf with another one behind it.
+        // A leaf that is wrongly marked as narrowing lacks the node that it
+        // narrows; one that is wrongly unmarked is a leaf followed by another
+        // node.
         verify::Certificate mutant = claim;
         mutant.tree[i].narrows = !claim.tree[i].narrows;
         EXPECT_FALSE(verify::CheckCertificate(on.facts, mutant).ok());
@@ -191,8 +194,9 @@ TEST_P(VerifyTest, NoTreeProvesMoreThanIsTrue) {
   EXPECT_GT(narrowing, 0);
 }
 
-// Every number of a certificate in turn: what is still accepted is still true,
-// and a claim that its numbers only just prove is rejected.
+// Changes every number of a certificate in turn: if it is still accepted, it
+// must still be true. Claims far above the proof and trees without one of their
+// nodes must be rejected.
 TEST_P(VerifyTest, AChangedCertificateIsRejectedOrStillTrue) {
   int changed = 0, rejected = 0, trees = 0;
   for (const int number : OracleGraphs(250)) {
@@ -266,7 +270,8 @@ TEST_P(VerifyTest, RefusalsBySetsAreTrue) {
       for (const verify::Method method :
            {verify::Method::kWorkingSet, verify::Method::kChain,
             verify::Method::kWindow}) {
-        // The most that the method accepts, and nothing beyond it is.
+        // Claims that the step needs one byte more than the budget: if that is
+        // accepted, no schedule may fit.
         verify::Certificate claim{.method = method,
                                   .refuses = true,
                                   .least_bytes = on.budget + 1,

@@ -10,13 +10,14 @@
 namespace reprise::planner {
 namespace {
 
-// Budgets between the largest working set and the base peak, roughly.
+// Returns a budget roughly between the largest working set and the base peak.
 int64_t SomeBudget(const Problem& problem, Random& random) {
   const int64_t dynamic = problem.base.peak_bytes - problem.static_bytes;
   return problem.static_bytes + dynamic * (40 + random.Below(60)) / 100;
 }
 
-// The cut of any window against every other window, solved exactly.
+// Lowers the ceiling by the cuts of all windows, then solves every window
+// exactly.
 TEST(WindowCeilingTest, NoWindowProvesMoreThanItsCeiling) {
   int known = 0;
   for (uint64_t seed = 1; seed <= 600; ++seed) {

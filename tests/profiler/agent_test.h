@@ -1,5 +1,5 @@
-// A folder of its own, a socket path in it, and an agent that is stopped when
-// the test ends. Nothing of the user's environment leaks in.
+// A fixture with a temporary folder, a socket path in it and an agent that is
+// stopped when the test ends. The user's environment has no effect.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -34,8 +34,9 @@ class AgentTest : public ::testing::Test {
     std::filesystem::remove_all(folder_, ignored);
   }
 
-  // Again while a collector is there but had no time yet: on a machine with
-  // more work than cores its answer may take more than the second it has.
+  // Starts the agent, again if a collector exists but did not answer in time:
+  // on an overloaded machine its answer can take longer than the second that
+  // the agent waits.
   static reprise_status Start(uint32_t slots = 4096) {
     reprise_config config = {};
     config.struct_size = sizeof config;

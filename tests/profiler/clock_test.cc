@@ -1,5 +1,5 @@
-// The clock of the machine is set while a job runs: records stay on the
-// monotonic clock, and the clock records tell what happened.
+// The machine's clock is set while a job runs: records must stay on the
+// monotonic clock, and clock records must show the change.
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -12,8 +12,8 @@ namespace {
 std::atomic<int64_t> g_set_by_seconds{0};
 }
 
-// In front of libc's, for the agent too: setting the real one needs root and
-// would harm everybody else.
+// Replaces libc's function, also for the agent: setting the real clock needs
+// root and would affect every process of the machine.
 extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const int result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
   if (clock == CLOCK_REALTIME) time->tv_sec += g_set_by_seconds;
@@ -27,7 +27,8 @@ class ClockTest : public CuptiTest {
  protected:
   ~ClockTest() override { g_set_by_seconds = 0; }
 
-  // Steps until so many clock records are there: one a second.
+  // Runs steps until the session has `count` clock records: one is made each
+  // second.
   static std::vector<reprise_slot> Clocks(Collector& collector, size_t count) {
     std::vector<reprise_slot> found;
     const auto until =
@@ -72,7 +73,7 @@ TEST_F(ClockTest, KernelsStayWhereTheyWereWhenCuptiKeepsItsOwnClock) {
     cupti.no_clock = true;
     Collector collector(socket_, shelf_);
     Start();
-    g_set_by_seconds = 3600;  // since the session began
+    g_set_by_seconds = 3600;  // since the start of the session
     const uint64_t before = Monotonic();
     reprise_window_begin(REPRISE_KIND_KERNELS);
     cupti.Launch("kernel", 1000, false);
@@ -82,7 +83,7 @@ TEST_F(ClockTest, KernelsStayWhereTheyWereWhenCuptiKeepsItsOwnClock) {
     const auto kernels = Of(collector.OnlySession(), REPRISE_RECORD_KERNEL);
     ASSERT_EQ(kernels.size(), 1u);
     EXPECT_EQ(kernels[0].clock_id, REPRISE_CLOCK_MONOTONIC);
-    // The two clocks are read one after the other.
+    // Between reading the two clocks some time passes.
     EXPECT_GE(kernels[0].ts_ns + 1'000'000, before);
     EXPECT_LE(kernels[0].ts_ns, Monotonic() + 1'000'000);
   });

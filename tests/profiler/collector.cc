@@ -142,15 +142,15 @@ void Collector::Serve() {
       Accept();
       for (size_t i = 0; i < peers_.size();) {
         Peer* peer = peers_[i].get();
-        // Socket before ring, and of the ring only what was there before: so
-        // the names of every record have been received.
+        // The socket is read before the ring, and the ring only up to the head
+        // of before: so the name of every drained record has arrived.
         const uint64_t mark =
             peer->header == nullptr
                 ? 0
                 : __atomic_load_n(&peer->header->head, __ATOMIC_ACQUIRE);
         const bool open = (peer->greeted && !receive_) || ReceiveFrom(peer);
         if (drain_) Drain(peer, mark);
-        // What a dead trainer left is drained first.
+        // A dead trainer's ring is drained before its session ends.
         if (open || !drain_ || !IsEmpty(*peer)) {
           ++i;
           continue;
@@ -312,7 +312,8 @@ void Collector::Drain(Peer* peer, uint64_t mark) {
   if (peer->header == nullptr) return;
   std::lock_guard lock(shelf_->mutex);
   Session& session = shelf_->sessions[peer->session_id];
-  // A turn at a time: one busy ring must not keep the others waiting.
+  // At most this many records a turn: one busy ring must not hold up the
+  // others.
   for (int i = 0; i < kRecordsPerTurn && peer->tail < mark; ++i) {
     reprise_slot* slot = &peer->slots[peer->tail % peer->slot_count];
     if (__atomic_load_n(&slot->sequence, __ATOMIC_ACQUIRE) != peer->tail + 1)

@@ -1,9 +1,9 @@
-// The other end of the agent, for tests: a collector that speaks the protocol
-// of reprise_wire.h over a real SEQPACKET socket and reads the real ring.
+// The collector's side of the agent's protocol, for tests: it speaks
+// reprise_wire.h over a real SEQPACKET socket and reads the real ring.
 //
-// It serves on a thread of its own. What it was told lies in `Session`s, one
-// per session id, which outlive connections and collectors of the same Shelf:
-// a second collector on the same path is a restarted daemon.
+// It serves on its own thread. What it receives is kept as one `Session` per
+// session id; sessions outlive connections and the collectors of one Shelf, so
+// that a second collector on the same path acts as a restarted daemon.
 #pragma once
 
 #include <atomic>
@@ -36,10 +36,10 @@ struct Session {
   std::vector<reprise_msg_bye> byes;
   std::vector<reprise_slot> records;
   int closed = 0;                // connections that ended
-  bool names_came_first = true;  // no record used an id unknown at its drain
+  bool names_came_first = true;  // every name arrived before its first record
 
   uint64_t Count(uint16_t kind) const;
-  uint64_t Lost() const;  // sum of the LOSS counts
+  uint64_t Lost() const;  // sum of the counts of LOSS records
 };
 
 // Sessions by id, shared by the collectors of one test.
@@ -59,22 +59,22 @@ class Collector {
     std::string garbage = "";  // answer HELLO with these bytes
   };
 
-  // `path` of the socket; a stale one is replaced.
+  // Listens at the socket `path`; replaces a stale socket.
   Collector(std::string path, std::shared_ptr<Shelf> shelf);
   Collector(std::string path, std::shared_ptr<Shelf> shelf, Options options);
-  ~Collector();  // closes everything at once, like a killed daemon
+  ~Collector();  // closes everything at once, as if the daemon were killed
 
   void SetDrain(bool drain) { drain_ = drain; }
   void SetReceive(bool receive) { receive_ = receive; }
 
-  // To every connected agent. `fds` stay the caller's.
+  // Sends to every connected agent. The caller keeps ownership of `fds`.
   void Send(uint16_t type, const std::string& body, std::vector<int> fds = {});
   void SendPacket(const std::string& bytes);
   void CloseConnections();
 
-  // Polls until `done` says yes over the sessions; false after 30 s.
+  // Polls the sessions until `done` returns true. Returns false after 30 s.
   bool WaitFor(const std::function<bool(const Shelf&)>& done);
-  // The same for the only session there is.
+  // The same for the only session.
   bool WaitForSession(const std::function<bool(const Session&)>& done);
 
   Session OnlySession();
@@ -83,7 +83,7 @@ class Collector {
   struct Peer;
   void Serve();
   void Accept();
-  bool ReceiveFrom(Peer* peer);  // false: closed
+  bool ReceiveFrom(Peer* peer);  // false: connection closed
   void Handle(Peer* peer, uint16_t type, const std::string& body, int fd);
   void Drain(Peer* peer, uint64_t mark);
   static bool IsEmpty(const Peer& peer);
@@ -106,7 +106,7 @@ std::string PlanStatusBody(uint64_t graph_id, uint32_t status,
 std::string CommandBody(uint32_t command, uint32_t kinds = 0,
                         uint64_t steps = 0);
 
-// A memfd with `text` and these seals.
+// Returns a memfd with this text and these seals.
 int MemfdOf(const std::string& text, int seals);
 constexpr int kAllSeals = 0xf;  // SEAL, SHRINK, GROW, WRITE
 

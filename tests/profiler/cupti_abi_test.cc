@@ -1,10 +1,11 @@
-// profiler/cupti_abi.h against NVIDIA's own headers, from CUDA 11.8 on, and our
-// decoder behind the real library's iterator, which walks any memory without a
-// driver. Built only where the toolkit is; elsewhere it is a skipped test.
+// Compares profiler/cupti_abi.h with NVIDIA's own headers, from CUDA 11.8 on,
+// and runs our decoder behind the real library's iterator, which walks any
+// memory without a driver. Built only if the toolkit is installed; otherwise
+// the test is skipped.
 //
-// A header names the structs of its library and of those before; CMake defines
-// REPRISE_CUPTI_HAS_x for each struct x that it finds. A library fills, and
-// walks, the newest of each.
+// A header declares the structs of its library's version and of older ones;
+// CMake defines REPRISE_CUPTI_HAS_x for each struct x that it finds. A library
+// fills, and walks, the newest of each.
 #include "profiler/cupti_abi.h"
 
 #include <cupti.h>
@@ -36,7 +37,7 @@ namespace {
   SAME(cupti::kKernelLayout, graph_node, type, graphNodeId);    \
   SAME(cupti::kKernelLayout, graph, type, graphId)
 
-// Of 11.8, 12.0 and 13.0.
+// The records of 11.8, 12.0 and 13.0.
 SAME_KERNEL(CUpti_ActivityKernel8);
 static_assert(sizeof(CUpti_ActivityKernel8) == 200);
 #ifdef REPRISE_CUPTI_HAS_Kernel9
@@ -168,7 +169,7 @@ VALUE(cupti::kDeviceBufferPoolLimit,
 VALUE(cupti::kZeroedOutBuffer, CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER);
 VALUE(cupti::kPreAllocate,
       CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_PRE_ALLOCATE_VALUE);
-#if CUDA_VERSION >= 12080  // 12.1 does not have it
+#if CUDA_VERSION >= 12080  // CUDA 12.1 does not have it
 VALUE(cupti::kPerThreadBuffer, CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER);
 #endif
 VALUE(cupti::kThreadIdSystem, CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM);
@@ -191,7 +192,7 @@ VALUE(cupti::memory::kRelease, CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_RELEASE);
 VALUE(cupti::pool::kDestroyed,
       CUPTI_ACTIVITY_MEMORY_POOL_OPERATION_TYPE_DESTROYED);
 
-// The numbers of calls, by name.
+// Returns whether a table of calls contains a call's number.
 constexpr bool Contains(const auto& calls, uint32_t call) {
   for (const uint16_t known : calls)
     if (known == call) return true;
@@ -358,8 +359,8 @@ TEST_F(CuptiAbiTest, TheRealIteratorAndOurDecoderAgreeOnEveryField) {
     if (slot.kind == REPRISE_RECORD_ALLOC) allocs.push_back(&slot);
   }
   ASSERT_EQ(kernels.size(), 1000u);
-  EXPECT_EQ(links.size(), 750u);  // another tool's ids are none of ours
-  EXPECT_EQ(calls.size(), 500u);  // nor calls that launch nothing
+  EXPECT_EQ(links.size(), 750u);  // ids pushed by another tool are ignored
+  EXPECT_EQ(calls.size(), 500u);  // without calls that launch nothing
   ASSERT_EQ(copies.size(), 1001u);
   for (uint32_t i = 0; i < 1000; ++i) {
     const reprise_body_kernel& body = kernels[i]->body.kernel;

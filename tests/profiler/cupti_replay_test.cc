@@ -1,6 +1,6 @@
-// Recorded buffers: what REPRISE_RECORD_CUPTI writes is read again, pointers
-// and all. Recordings made on a machine with a GPU lie in
-// tests/fixtures/cupti; each is decoded here with the library at hand.
+// Reads back the buffers that REPRISE_RECORD_CUPTI writes, pointers included.
+// Recordings made on a machine with a GPU are in tests/fixtures/cupti; each is
+// decoded here with the installed library.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
@@ -49,7 +49,7 @@ Recording ReadRecording(const std::filesystem::path& path) {
 
 using Next = int (*)(uint8_t*, size_t, uint8_t**);
 
-// Kernel names and durations, in order; the pointers are patched first.
+// Returns kernel names and durations, in order; patches the pointers first.
 std::vector<std::pair<std::string, uint64_t>> Kernels(Recording& recording,
                                                       Next next) {
   std::vector<std::pair<std::string, uint64_t>> kernels;
@@ -89,7 +89,7 @@ TEST_F(CuptiReplayTest, ARecordedBufferIsReadAgainElsewhere) {
       EXPECT_EQ(reprise_flush(10000), REPRISE_OK);
     });
 
-    // In this process nothing of that one is left.
+    // This process has none of the memory that the recorded pointers refer to.
     void* library = dlopen(FakeCuptiPath(layout).c_str(), RTLD_NOW);
     ASSERT_NE(library, nullptr);
     const auto next =
@@ -107,7 +107,8 @@ TEST_F(CuptiReplayTest, ARecordedBufferIsReadAgainElsewhere) {
   }
 }
 
-// The library that filled a buffer must walk it: 13's fills 216 bytes a kernel.
+// The library that filled a buffer must walk it: CUDA 13's writes 216 bytes per
+// kernel.
 TEST_F(CuptiReplayTest, RecordingsOfAGpuAreStillUnderstood) {
   const std::filesystem::path folder =
       REPRISE_SOURCE_DIR "/tests/fixtures/cupti";

@@ -1,4 +1,4 @@
-// Windows, records and op links of the device's tracer, in every layout.
+// Windows, records and op links of the device tracer, in every layout.
 #include "tests/profiler/cupti_test.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ TEST_F(CuptiTest, EveryFieldIsTheSameInEveryLayout) {
       EXPECT_EQ(kernel.body.kernel.stream, 7u);
       EXPECT_EQ(kernel.body.kernel.graph_id, 0u);
       EXPECT_EQ(kernel.body.kernel.flags, 0u);
-      // Our clock, not CUPTI's default.
+      // The agent's clock, not CUPTI's default.
       EXPECT_EQ(kernel.clock_id, REPRISE_CLOCK_MONOTONIC);
       EXPECT_GE(kernel.ts_ns, before);
       EXPECT_LE(kernel.ts_ns, Monotonic());
@@ -147,7 +147,7 @@ TEST_F(CuptiTest, AWindowPutsEverythingBack) {
       EXPECT_EQ(std::vector<uint64_t>(cupti.attribute, cupti.attribute + 16),
                 before);
       EXPECT_EQ(Capabilities().cupti_device_bytes, 0u);
-      // A later client without a clock of its own gets CUPTI's default.
+      // A later client that sets no clock gets CUPTI's default again.
       timespec real;
       clock_gettime(CLOCK_REALTIME, &real);
       EXPECT_NEAR(static_cast<double>(cupti.clock()) / 1e9,
@@ -163,7 +163,7 @@ TEST_F(CuptiTest, OpsOfSeveralThreadsKeepTheirKernels) {
     Collector collector(socket_, shelf_);
     Start(1u << 16);
     ASSERT_EQ(reprise_window_begin(0), REPRISE_OK);
-    // A forward thread and two of autograd's, ops inside ops.
+    // A forward thread and two of autograd's threads, with nested ops.
     const auto work = [&cupti](uint64_t first) {
       for (uint64_t op = first; op < first + 200; op += 2) {
         reprise_op_begin(op, 0, 0, 0, 0, 0);
@@ -192,7 +192,7 @@ TEST_F(CuptiTest, OpsOfSeveralThreadsKeepTheirKernels) {
     for (const reprise_slot& kernel : kernels) {
       const auto found = op_of.find(kernel.body.kernel.correlation);
       const uint64_t op = found == op_of.end() ? 9 : found->second;
-      // Its duration says whose it is.
+      // Each kernel's duration identifies its op.
       EXPECT_EQ(op, kernel.body.kernel.dur);
     }
     EXPECT_EQ(cupti.pops_of_nothing, 0u);
@@ -203,20 +203,20 @@ TEST_F(CuptiTest, IdsAreBalancedWhateverEndsFirst) {
   In(Layout::k130, [&](FakeCupti& cupti) {
     Collector collector(socket_, shelf_);
     Start();
-    // Begins outside, ends inside.
+    // Begins outside the window, ends inside.
     reprise_op_begin(1, 0, 0, 0, 0, 0);
     reprise_window_begin(0);
     reprise_op_end(1);
-    // Begins inside, ends outside.
+    // Begins inside the window, ends outside.
     reprise_op_begin(2, 0, 0, 0, 0, 0);
-    // Never ends: an exception.
+    // Never ends, as after an exception.
     reprise_op_begin(3, 0, 0, 0, 0, 0);
     reprise_window_end();
     reprise_op_end(2);
     reprise_window_begin(0);
     reprise_op_begin(4, 0, 0, 0, 0, 0);
     reprise_step(1);
-    // Deeper than the agent follows: the outermost ones win.
+    // More nested ops than the agent follows: it keeps the outermost ones.
     for (uint64_t op = 100; op < 140; ++op) reprise_op_begin(op, 0, 0, 0, 0, 0);
     for (uint64_t op = 140; op-- > 100;) reprise_op_end(op);
     cupti.Launch("of no op", 5, false);
@@ -236,7 +236,8 @@ TEST_F(CuptiTest, KernelsThatRunAtTheEndOfAWindowStillBringTheirTimes) {
     cupti.Launch("done", 5, false);
     cupti.Launch("running", 0, true);
     reprise_window_end();
-    // The slot stays ours: our buffer must not come back to somebody else.
+    // The agent stays subscribed: its buffer must not be delivered to another
+    // client.
     EXPECT_EQ(cupti.unsubscribes, 0u);
     EXPECT_EQ(cupti.enabled_kinds, 0u);
 
@@ -301,7 +302,7 @@ TEST_F(CuptiTest, ACommandOpensAWindowForSoManySteps) {
 
 TEST_F(CuptiTest, FullBuffersOfItsOwnThreadLoseNothing) {
   In(Layout::k130, [&](FakeCupti& cupti) {
-    constexpr uint32_t kKernels = 60000;  // some 16 buffers
+    constexpr uint32_t kKernels = 60000;  // about 16 buffers
     Collector collector(socket_, shelf_);
     Start(1u << 18);
     cupti.own_thread = true;

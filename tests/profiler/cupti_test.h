@@ -1,8 +1,9 @@
-// Tests of the device's tracer against a fake libcupti, loaded by the agent
-// through its normal path.
+// Tests of the device tracer with a fake libcupti that the agent loads as it
+// would load the real one.
 //
-// A process loads one libcupti and keeps it, so every test runs in a child of
-// its own: In(layout, body) forks, loads that fake there, and runs the body.
+// A process loads one libcupti and keeps it, so every test runs in a child
+// process: In(layout, body) forks, loads the fake of that layout and runs the
+// body.
 #pragma once
 
 #include <dlfcn.h>
@@ -26,8 +27,9 @@ inline std::string FakeCuptiPath(Layout layout) {
          ".so";
 }
 
-// NVIDIA's own library: the one that the environment names (REPRISE_REAL_CUPTI,
-// to try several versions), else the one that CMake `found`; empty: none.
+// Returns the path of NVIDIA's own library: REPRISE_REAL_CUPTI of the
+// environment (to try several versions), or else the one that CMake `found`.
+// Empty: none.
 inline std::string RealCupti(const char* found) {
   const char* named = getenv("REPRISE_REAL_CUPTI");
   return named != nullptr && *named != 0 ? named : found;
@@ -35,7 +37,7 @@ inline std::string RealCupti(const char* found) {
 
 class CuptiTest : public AgentTest {
  protected:
-  // Runs `body` in a child; its failures are the test's.
+  // Runs `body` in a child process and reports its failures as the test's.
   static void Apart(const std::function<void()>& body) {
     const pid_t child = fork();
     if (child == 0) {
@@ -51,7 +53,8 @@ class CuptiTest : public AgentTest {
         << (WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
   }
 
-  // The same with a driver and a libcupti to be found.
+  // Runs `body` in a child process that can find a driver and the fake
+  // libcupti.
   void In(Layout layout, const std::function<void(FakeCupti&)>& body) {
     Apart([&] {
       LoadDriver();
@@ -77,9 +80,9 @@ class CuptiTest : public AgentTest {
 
   static std::string Why() { return Capabilities().why; }
 
-  // The records of one kind, in order.
-  // Names of kernels go over the socket and their records through the ring:
-  // which of the two a collector has read is not known together.
+  // Returns whether the names of all kernel records have arrived: names come
+  // over the socket and records through the ring, so a collector may have read
+  // only one of them.
   static bool KnowsItsKernels(const Session& session) {
     for (const reprise_slot& kernel : Of(session, REPRISE_RECORD_KERNEL)) {
       if (session.names.count(kernel.body.kernel.name) == 0) return false;

@@ -1,5 +1,5 @@
-// What must happen when the device's tracer cannot, or can only partly: one
-// test per row of the failure table that concerns it. The job goes on in all.
+// The device tracer fails completely or in part: one test per row of the
+// failure table that concerns it. The job continues in all of them.
 #include <gmock/gmock.h>
 #include <sys/mman.h>
 
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 class CuptiTroubleTest : public CuptiTest {
  protected:
-  // Allocator events and ops go on whatever CUPTI does.
+  // Allocator events and ops work whatever CUPTI does.
   static void ExpectTheRestWorks(Collector& collector) {
     reprise_op_begin(1, Intern("op"), 0, 0, 0, 0);
     reprise_alloc(1, 64, 0, 0, REPRISE_ALLOC, 0);
@@ -53,7 +53,8 @@ TEST_F(CuptiTroubleTest, ADriverThatDoesNotWorkMakesItInertForGood) {
         reprise_step(static_cast<uint64_t>(window));
         reprise_window_end();
       }
-      // Each failing call would look for a driver again.
+      // The agent stops trying, as each failing call would look for a driver
+      // again.
       EXPECT_LE(cupti.calls, 2u);
       EXPECT_THAT(Why(), HasSubstr("answers " + std::to_string(answer)));
       EXPECT_EQ(Capabilities().cupti, 1u);
@@ -62,7 +63,7 @@ TEST_F(CuptiTroubleTest, ADriverThatDoesNotWorkMakesItInertForGood) {
   }
 }
 
-// NVIDIA's own library, where it is, behind a driver that has no device.
+// NVIDIA's own library, if installed, with a driver that has no device.
 TEST_F(CuptiTroubleTest, TheRealLibraryWithoutADeviceLeavesTheJobAlone) {
   const std::string real = RealCupti(REPRISE_REAL_CUPTI);
   if (real.empty())
@@ -92,7 +93,7 @@ TEST_F(CuptiTroubleTest, ALibraryThatIsNoneIsNamed) {
     EXPECT_THAT(Why(), HasSubstr("/nowhere/libcupti.so"));
     ExpectTheRestWorks(collector);
   });
-  // A library, but not this one.
+  // The file is a library, but not libcupti.
   Apart([&] {
     LoadDriver();
     setenv("REPRISE_CUPTI_PATH", REPRISE_FAKE_CUDA, 1);
@@ -122,7 +123,7 @@ TEST_F(CuptiTroubleTest, TheHolderOfTheSlotIsNamedAndTheNextWindowTriesAgain) {
       Start();
       strcpy(cupti.holder, "CUPTI for Kineto");
       EXPECT_EQ(reprise_window_begin(0), REPRISE_DEGRADED);
-      const bool names = layout == Layout::k130;  // the older call cannot tell
+      const bool names = layout == Layout::k130;  // older calls do not name it
       EXPECT_THAT(Why(), HasSubstr(names ? "held by CUPTI for Kineto"
                                          : "held by another tool"));
       EXPECT_THAT(Why(), HasSubstr("`reprise import` reads"));
@@ -157,7 +158,7 @@ TEST_F(CuptiTroubleTest, AnOpenWindowTakesTheSlotWhenItBecomesFree) {
       usleep(1000);
     }
     EXPECT_NE(cupti.enabled_kinds, 0u);
-    EXPECT_GT(step, 1u);              // not at every step
+    EXPECT_GT(step, 1u);              // not in every step
     EXPECT_LE(cupti.subscribes, 5u);  // at most once a second
   });
 }
@@ -171,7 +172,7 @@ TEST_F(CuptiTroubleTest, PauseGivesTheSlotToAnotherProfilerAtOnce) {
     ASSERT_EQ(reprise_pause(), REPRISE_OK);
 
     EXPECT_EQ(cupti.unsubscribes, 1u);
-    EXPECT_EQ(cupti.buffers_out, 0u);  // none that could reach its callback
+    EXPECT_EQ(cupti.buffers_out, 0u);  // none can still reach our callback
     EXPECT_EQ(cupti.attribute[5], 0u);
     EXPECT_EQ(cupti.thread_id_type, 0u);
     for (uint64_t step = 0; step < 10; ++step) reprise_step(step);
@@ -214,7 +215,7 @@ TEST_F(CuptiTroubleTest, ExhaustedHostBuffersAreLossesAndNoCrash) {
       Collector collector(socket_, shelf_);
       Start(1u << 18);
       reprise_window_begin(REPRISE_KIND_KERNELS);
-      // Kernels that do not end keep every buffer out.
+      // Kernels that do not end keep every buffer in CUPTI's hands.
       for (int i = 0; i < 220000; ++i) cupti.Launch("running", 0, true);
       EXPECT_GE(cupti.buffers_out, 32u);
       EXPECT_EQ(cupti.buffers_refused > 0, layout == Layout::k130);
@@ -224,7 +225,7 @@ TEST_F(CuptiTroubleTest, ExhaustedHostBuffersAreLossesAndNoCrash) {
 
       EXPECT_GT(Capabilities().cupti_dropped, 0u);
       EXPECT_GT(collector.OnlySession().Count(REPRISE_RECORD_LOSS), 0u);
-      // And the next window works.
+      // The next window works.
       reprise_window_begin(REPRISE_KIND_KERNELS);
       cupti.Launch("fine", 7, false);
       reprise_window_end();
@@ -232,7 +233,8 @@ TEST_F(CuptiTroubleTest, ExhaustedHostBuffersAreLossesAndNoCrash) {
       const auto kernels = Of(collector.OnlySession(), REPRISE_RECORD_KERNEL);
       ASSERT_FALSE(kernels.empty());
       EXPECT_EQ(kernels.back().body.kernel.dur, 7u);
-      // What an older library gets instead of a refusal is thrown away.
+      // An older library cannot be refused a buffer: it gets one whose records
+      // are discarded.
       if (layout == Layout::k130) {
         EXPECT_EQ(cupti.dirty_buffers, 0u);
       }
@@ -276,7 +278,7 @@ TEST_F(CuptiTroubleTest, AKindThatIsRefusedLeavesTheOthers) {
     reprise_flush(10000);
     const Session session = collector.OnlySession();
     EXPECT_EQ(session.Count(REPRISE_RECORD_KERNEL), 1u);
-    EXPECT_GE(session.Count(REPRISE_RECORD_API), 1u);  // ops by time
+    EXPECT_GE(session.Count(REPRISE_RECORD_API), 1u);  // links ops by time
   });
 }
 
@@ -320,7 +322,8 @@ TEST_F(CuptiTroubleTest, AForkInsideAWindowIsInertAndMayStillFlush) {
         reprise_op_begin(2, 0, 0, 0, 0, 0);
         cupti.Launch("of the child", 2, false);
         for (uint64_t step = 0; step < 5; ++step) reprise_step(step);
-        // What CUPTI's own exit handler does: buffers come back to us.
+        // Flushes as CUPTI's own exit handler does: buffers come back to the
+        // agent.
         using Flush = int (*)(uint32_t);
         void* library = dlopen(FakeCuptiPath(Layout::k130).c_str(), RTLD_NOW);
         reinterpret_cast<Flush>(dlsym(library, "cuptiActivityFlushAll"))(1);
@@ -353,7 +356,7 @@ TEST_F(CuptiTroubleTest, StoppingInAWindowBringsEverythingAndLeavesNothing) {
     ASSERT_TRUE(collector.WaitForSession(
         [](const Session& session) { return !session.byes.empty(); }));
     EXPECT_EQ(collector.OnlySession().Count(REPRISE_RECORD_KERNEL), 100u);
-    // A late buffer of CUPTI's finds no session.
+    // A buffer that CUPTI delivers late finds no session.
     cupti.ReturnForeignBuffer();
   });
 }

@@ -1,4 +1,4 @@
-// The executor hook: a graph up, a plan down.
+// The executor hook: submits graphs and waits for plans.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -100,7 +100,7 @@ TEST_F(PlanTest, AGraphGoesUpAndAPlanComesDown) {
   EXPECT_EQ(Text(plan), kPlan);
   reprise_plan_release(&plan);
   EXPECT_EQ(plan.json, nullptr);
-  reprise_plan_release(&plan);  // again: nothing
+  reprise_plan_release(&plan);  // a second release does nothing
 }
 
 TEST_F(PlanTest, WhatIsFreeOnTheDeviceIsSentWhereTheCallerKnowsOfIt) {
@@ -111,7 +111,7 @@ TEST_F(PlanTest, WhatIsFreeOnTheDeviceIsSentWhereTheCallerKnowsOfIt) {
 
   Submit(kGraph, want);
   want.struct_size = offsetof(reprise_want, device_free_bytes);
-  Submit("{\"other\":1}", want);  // of before there was such a field
+  Submit("{\"other\":1}", want);  // a caller from before this field existed
 
   ASSERT_TRUE(GraphsArrived(&collector, 2));
   EXPECT_EQ(collector.OnlySession().graphs[0].device_free_bytes, 33u);
@@ -275,7 +275,7 @@ TEST_F(PlanTest, AfterNotPlannedTheSameGraphIsSentAgain) {
   EXPECT_EQ(Wait(graph, 0, 0, &plan), REPRISE_PENDING);
 }
 
-// A plan that does not keep its word is not mapped, and says so.
+// A plan that breaks the protocol is not mapped; Wait returns the reason.
 struct BadPlan {
   const char* name;
   int seals;
@@ -306,7 +306,7 @@ TEST_P(BadPlanTest, IsNotUsed) {
   EXPECT_THAT(plan.why, HasSubstr(bad.why));
   EXPECT_EQ(plan.json, nullptr);
 
-  SendPlan(&collector, graph, 9);  // a good one afterwards is welcome
+  SendPlan(&collector, graph, 9);  // a valid plan afterwards is used
   while (Wait(graph, 0, 1000, &plan) == REPRISE_EREFUSED) {
   }
   EXPECT_EQ(plan.plan_id, 9u);
@@ -360,8 +360,8 @@ TEST_F(PlanTest, SurplusDescriptorsAreClosed) {
 
   const int fd = MemfdOf(kPlan, kAllSeals);
   const uint64_t bytes = strlen(kPlan);
-  // Four, twenty (more than the agent makes room for), one on a message that
-  // takes none, and one for a graph that nobody submitted.
+  // Four descriptors, twenty (more than the agent has room for), one on a
+  // message that takes none, and one for a graph that was never submitted.
   collector.Send(REPRISE_MSG_PLAN, PlanBody(graph, 2, bytes),
                  std::vector<int>(4, fd));
   collector.Send(REPRISE_MSG_PLAN, PlanBody(graph, 3, bytes),
@@ -389,7 +389,7 @@ TEST_F(PlanTest, ARestartedDaemonGetsTheNewestGraphAgain) {
   reprise_plan plan;
   EXPECT_EQ(Wait(graph, 0, 10, &plan), REPRISE_PENDING);  // it may come back
   collector = std::make_unique<Collector>(socket_, shelf_);
-  // Waiting reconnects: no step is needed.
+  // Waiting reconnects without a step.
   std::thread answer([&] {
     EXPECT_TRUE(GraphsArrived(collector.get(), 3));
     SendPlan(collector.get(), graph, 7);
@@ -473,7 +473,8 @@ TEST_F(PlanTest, ALargeGraphAndManyOfThemPass) {
 
   std::string large(3 << 20, 'g');
   Submit(large);
-  // More than the agent remembers: the oldest are forgotten, all were sent.
+  // More graphs than the agent remembers: all are sent, the oldest are
+  // forgotten.
   uint64_t first = 0, last = 0;
   for (int i = 0; i < 40; ++i) {
     last = Submit("{\"graph\":" + std::to_string(i) + "}");

@@ -1,4 +1,4 @@
-// The ring as its reader sees it.
+// The ring, from its reader's side.
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -16,7 +16,7 @@ namespace {
 
 class RingTest : public AgentTest {};
 
-// The first page of this process's ring, as a collector maps it.
+// Maps the first page of this process's ring, as a collector does.
 const reprise_ring_header* MapOwnHeader() {
   for (int fd = 0; fd < 1024; ++fd) {
     char link[256] = {};
@@ -193,7 +193,7 @@ TEST_F(RingTest, AReportOfAnOlderCallerIsReadOnlyAsFarAsItGoes) {
   report.step_ns = 7;
   report.peak_bytes = 8;
   reprise_step_done(&report);
-  report.struct_size = 0;  // no struct at all
+  report.struct_size = 0;  // does not cover any field
   reprise_step_done(&report);
   reprise_step_done(nullptr);
   ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
@@ -224,7 +224,7 @@ TEST_F(RingTest, AnAllocationBelongsToTheInnermostOpOfItsThread) {
   alloc(5);  // outside again: 0
   for (uint64_t op = 20; op < 40; ++op) reprise_op_begin(op, 0, 0, 0, 0, 0);
   reprise_step(1);
-  alloc(6);  // a step starts outside of every op: 0
+  alloc(6);  // a step ends every open op: 0
   ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
 
   std::map<uint64_t, uint64_t> op_of;
@@ -236,8 +236,8 @@ TEST_F(RingTest, AnAllocationBelongsToTheInnermostOpOfItsThread) {
   EXPECT_EQ(op_of, expected);
 }
 
-// The smallest ring goes round many times; the pushers wait for nobody, so
-// what did not fit is dropped and must add up.
+// The smallest ring wraps around many times. Writers do not wait, so records
+// that do not fit are dropped, and the counts must add up.
 class WritersTest : public RingTest,
                     public ::testing::WithParamInterface<int> {};
 
@@ -258,7 +258,7 @@ TEST_P(WritersTest, WhatWasPushedArrivesOrIsCountedAsLost) {
   ASSERT_EQ(reprise_flush(20000), REPRISE_OK);
 
   const Session session = collector.OnlySession();
-  // Per writer in order, none twice, none torn.
+  // In order per writer, none twice, none torn.
   std::map<uint64_t, int64_t> last;
   for (size_t i = 0; i < session.records.size(); ++i) {
     const reprise_slot& record = session.records[i];
@@ -273,7 +273,7 @@ TEST_P(WritersTest, WhatWasPushedArrivesOrIsCountedAsLost) {
   const uint64_t offered = kEach * static_cast<uint64_t>(GetParam());
   const uint64_t counted = session.Count(REPRISE_RECORD_ALLOC) + session.Lost();
   EXPECT_GE(counted, offered);
-  // The agent's own CLOCK record, one a second, may find the ring full as well.
+  // The agent's own CLOCK record, one a second, may also find the ring full.
   const auto took = std::chrono::duration_cast<std::chrono::seconds>(
       std::chrono::steady_clock::now() - begin);
   EXPECT_LE(counted, offered + static_cast<uint64_t>(took.count()) + 1);
@@ -309,7 +309,7 @@ TEST_F(RingTest, AFullRingDropsAndOneRecordSaysHowManyAndWhen) {
   Start(4096);
   ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
   collector.SetDrain(false);
-  // The reader may be in the middle of its last turn.
+  // The reader may still be draining what was pushed before.
   const uint64_t before = Capabilities().pushed;
 
   for (uint64_t i = 1; i <= 5000; ++i)
@@ -329,7 +329,7 @@ TEST_F(RingTest, AFullRingDropsAndOneRecordSaysHowManyAndWhen) {
   for (const reprise_slot& record : session.records) {
     if (record.kind != REPRISE_RECORD_LOSS) continue;
     EXPECT_EQ(record.body.loss.count, full.dropped);
-    EXPECT_EQ(record.ts_ns, 5000 - full.dropped + 1);  // the first one lost
+    EXPECT_EQ(record.ts_ns, 5000 - full.dropped + 1);  // of the first lost
     EXPECT_EQ(record.body.loss.last_ts, 5000u);
     EXPECT_EQ(record.body.loss.why,
               static_cast<uint32_t>(REPRISE_LOSS_RING_FULL));
@@ -366,7 +366,7 @@ TEST_F(RingTest, AllNewNamesGoAheadOfTheRecordsThatUseThem) {
     const uint32_t name = Intern("op " + std::to_string(i));
     reprise_op_begin(static_cast<uint64_t>(i), name, 0, 0, 0, 0);
     reprise_op_end(static_cast<uint64_t>(i));
-    // What the shallow queue did not take follows with the next step.
+    // Names that did not fit into the short queue follow with the next step.
     if (i % 100 == 0) reprise_step(static_cast<uint64_t>(i));
   }
   ASSERT_EQ(reprise_flush(20000), REPRISE_OK);

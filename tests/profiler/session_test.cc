@@ -1,4 +1,4 @@
-// A session from HELLO to BYE, and everything that can go wrong on the way.
+// A session from HELLO to BYE, with everything that can go wrong.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -20,7 +20,8 @@ using ::testing::StartsWith;
 
 class SessionTest : public AgentTest {
  protected:
-  // A step is when the agent reads and reconnects.
+  // Runs steps until `condition` holds: the agent reads and reconnects in
+  // steps.
   template <typename Condition>
   static bool Stepping(const Condition& condition) {
     const auto deadline =
@@ -175,7 +176,7 @@ TEST_F(SessionTest, ACollectorThatComesLaterGetsWhatTheRingKept) {
   reprise_op_end(1);
   Collector collector(socket_, shelf_);
 
-  EXPECT_EQ(Start(), REPRISE_DEGRADED);  // looks again at once
+  EXPECT_EQ(Start(), REPRISE_DEGRADED);  // tries to connect again at once
   ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
 
   const Session session = collector.OnlySession();
@@ -266,12 +267,12 @@ TEST_F(SessionTest, ADaemonRestartLosesNothing) {
 
   push();
   ASSERT_EQ(reprise_flush(10000), REPRISE_OK);
-  collector.reset();  // with all its connections, at once
+  collector.reset();  // closes all its connections at once
   push();
   reprise_step(1);  // notices
   push();
   EXPECT_EQ(Capabilities().dropped, 0u);
-  // Everything the new daemon knows it was told after its start.
+  // The new daemon knows only what it is sent after its start.
   shelf_->sessions.begin()->second.names.clear();
   collector = std::make_unique<Collector>(socket_, shelf_);
   ASSERT_TRUE(Stepping([&] { return collector->OnlySession().hellos == 2; }));
@@ -309,7 +310,7 @@ TEST_F(SessionTest, NoStepBlocksOnADaemonThatHangs) {
   collector.SetReceive(false);
   collector.SetDrain(false);
 
-  // More names than the queue takes, more records than the ring holds.
+  // More names than the queue holds, more records than the ring holds.
   uint64_t slowest_ns = 0;
   for (uint64_t i = 0; i < 3000; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -377,7 +378,7 @@ TEST_F(SessionTest, UnknownMessagesAndLongerBodiesOfANewerCollectorAreFine) {
   EXPECT_EQ(collector.OnlySession().hellos, 1);
 }
 
-// Each breaks the protocol in its own way.
+// Each packet breaks the protocol in a different way.
 struct BadPacket {
   const char* name;
   std::string bytes;

@@ -1,4 +1,4 @@
-// What the built library may need, export and weigh. It is loaded into other
+// Dependencies, exports and size of the built library. It is loaded into other
 // people's processes, so these are promises.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ std::string Output(const std::string& command) {
   return output;
 }
 
-// The lines that a shell pipeline prints, sorted and once each.
+// Returns the distinct lines that a shell pipeline prints.
 std::set<std::string> Lines(const std::string& command) {
   std::istringstream output(Output(command));
   std::set<std::string> lines;
@@ -50,7 +50,7 @@ TEST(SharedObjectTest, NeedsLibcAlone) {
 TEST(SharedObjectTest, ExportsItsAbiAndNothingElse) {
   const std::set<std::string> exported =
       Lines("nm -D --defined-only " + kLibrary + " | awk '{print $3}'");
-  // Functions are what the header names in front of a parenthesis.
+  // The header's functions are the names before a parenthesis.
   const std::set<std::string> declared =
       Lines("sed 's:/\\*.*::' " REPRISE_SOURCE_DIR
             "/profiler/include/reprise_agent.h | grep -v '^ \\*' | "

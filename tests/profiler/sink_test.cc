@@ -1,4 +1,4 @@
-// The file sink: what is in the file decodes to what was pushed.
+// The file sink: the file decodes to exactly what was pushed.
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A reader written from reprise_sink.h alone.
+// Reads sink files; written from reprise_sink.h alone.
 struct SinkFile {
   reprise_msg_hello hello = {};
   std::string labels, capabilities;
@@ -80,7 +80,7 @@ struct SinkFile {
         }
         break;
       case REPRISE_SINK_GRAPH: {
-        // Nobody here says how much of the device is free.
+        // The shortest form of the message, without the device's free memory.
         reprise_msg_graph graph = {};
         memcpy(&graph, body.data(), REPRISE_MSG_GRAPH_LEAST);
         graphs.emplace_back(graph, body.substr(REPRISE_MSG_GRAPH_LEAST));
@@ -121,7 +121,7 @@ class SinkTest : public AgentTest {
 };
 
 TEST_F(SinkTest, AFileHoldsTheWholeSession) {
-  EXPECT_EQ(StartSink(), REPRISE_DEGRADED);  // works, but nobody plans
+  EXPECT_EQ(StartSink(), REPRISE_DEGRADED);  // works, but without plans
 
   for (uint64_t step = 0; step < 100; ++step) {
     reprise_step(step);
@@ -258,7 +258,8 @@ TEST_F(SinkTest, WhatWasFlushedSurvivesAKill) {
 TEST_F(SinkTest, AWriteThatFailsLeavesACompleteFileAndCountsTheRest) {
   const pid_t child = fork();
   if (child == 0) {
-    // A full disk, as a limit on the size of a file; beyond it, EFBIG.
+    // Acts like a full disk: a limit on the file size; writes beyond it fail
+    // with EFBIG.
     signal(SIGXFSZ, SIG_IGN);
     StartSink(4096);
     const rlimit limit = {100000, 100000};

@@ -1,4 +1,5 @@
-// Where agent, daemon and command of one machine meet, by environment.
+// The socket at which agent, daemon and command of one machine meet, chosen by
+// environment.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ class SocketsTest : public ::testing::Test {
     ASSERT_NE(mkdtemp(folder), nullptr);
     home_ = folder;
     ASSERT_EQ(mkdir((home_ + "/run").c_str(), 0700), 0);
-    // Somebody else's; only root can make it so.
+    // A folder of another user; only root can create it.
     const std::string theirs = home_ + "/theirs";
     ASSERT_EQ(mkdir(theirs.c_str(), 0500), 0);
     if (geteuid() == 0) {

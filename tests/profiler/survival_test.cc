@@ -1,4 +1,4 @@
-// Death and forks: what the agent's shape was chosen for.
+// Kills and forks, which determined the agent's design.
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -14,14 +14,15 @@ namespace {
 
 class SurvivalTest : public AgentTest {
  protected:
-  // Exit code of a child, or -signal.
+  // Returns the exit code of a child, or minus its signal.
   static int Join(pid_t child) {
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }
 
-  // What must hold in a child that did not ask for a session.
+  // Returns whether the agent is inert, as in a child that did not start a
+  // session.
   static bool IsInert() {
     reprise_step(1);
     reprise_op_begin(1, 1, 0, 0, 0, 0);
@@ -41,7 +42,7 @@ class SurvivalTest : public AgentTest {
            reprise_stop() == REPRISE_INERT;
   }
 
-  // A session of the child's own, `n` records, clean end.
+  // Runs a session of `n` records in the child. Returns its exit code.
   static int OwnSession(uint64_t n) {
     if (Start(4096) != REPRISE_DEGRADED) return 1;
     const uint32_t name = Intern("of a child");
@@ -102,7 +103,7 @@ TEST_F(SurvivalTest, ForksUnderLoadLoseNothingAndHangNobody) {
       while (!stop) {
         for (int i = 0; i < 50; ++i, ++pushed)
           reprise_op_begin(1, Intern("load " + std::to_string(i)), 0, 0, 0, 0);
-        // Load, but no more than one collector thread can read.
+        // Limits the load to what one collector thread can read.
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
       }
     });
@@ -113,7 +114,7 @@ TEST_F(SurvivalTest, ForksUnderLoadLoseNothingAndHangNobody) {
     }
   });
 
-  // Every second child starts a session of its own.
+  // Every second child starts its own session.
   for (int i = 0; i < kForks; ++i) {
     const pid_t child = fork();
     if (child == 0)
@@ -136,7 +137,7 @@ TEST_F(SurvivalTest, ForksUnderLoadLoseNothingAndHangNobody) {
   for (const auto& [id, session] : shelf_->sessions) {
     EXPECT_EQ(session.hellos, 1);
     if (run.empty()) run = session.hello.run_id;
-    EXPECT_EQ(session.hello.run_id, run);  // a family stays in one run
+    EXPECT_EQ(session.hello.run_id, run);  // parent and children share one run
     const uint64_t begun = session.Count(REPRISE_RECORD_OP_BEGIN);
     if (session.hello.pid == static_cast<uint32_t>(getpid())) {
       EXPECT_EQ(begun, pushed.load());
@@ -196,7 +197,8 @@ TEST_F(SurvivalTest, AChildOfARawCloneIsInertToo) {
   Collector collector(socket_, shelf_);
   Start();
 
-  // No fork handler runs here; only the wiped page protects the child.
+  // No fork handler runs here: only the page that the kernel wipes protects the
+  // child.
   const pid_t child = static_cast<pid_t>(
       syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr));
   if (child == 0) {

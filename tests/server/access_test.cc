@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is let in: callers over TCP that know the token, and nobody else.
+// Access: callers over TCP need the token; everyone else is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ std::string Call(const TestServer& server, const std::string& headers) {
              "Content-Type: application/json\r\n" + headers, "{}");
 }
 
-// "name=value" of the cookie that an answer sets.
+// Returns "name=value" of the cookie that an answer sets.
 std::string CookieOf(const std::string& response) {
   const size_t at = response.find("Set-Cookie: ");
   if (at == std::string::npos) return "";
@@ -93,7 +93,7 @@ TEST(AccessTest, HealthIsForEverybodyAndReasonsAreNot) {
   TestServer server;
   EXPECT_THAT(Ask(server, "GET /healthz", ""), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(Ask(server, "GET /readyz", ""), StartsWith("HTTP/1.1 200"));
-  // Only looked at: what is no health check needs the token as ever.
+  // A POST is not a health check, so it needs the token.
   EXPECT_THAT(Ask(server, "POST /healthz", ""), StartsWith("HTTP/1.1 401"));
 }
 

@@ -32,7 +32,7 @@ std::string BodyOf(const std::string& response) {
   return response.substr(response.find("\r\n\r\n") + 4);
 }
 
-// The bytes of a chunked body.
+// Returns the bytes of a chunked body.
 std::string Unchunked(const std::string& body) {
   std::string bytes;
   size_t at = 0;
@@ -108,8 +108,8 @@ TEST(HttpTest, ServesThePageUnderEveryPathThatIsNoFile) {
 }
 
 TEST(HttpTest, LetsHashedFilesBeKeptForEver) {
-  // What was embedded depends on whether the dashboard was built; routing does
-  // not, so it is asked directly.
+  // Calls the router directly: which files are embedded depends on whether the
+  // dashboard was built, routing does not.
   class Recorder : public HttpReply {
    public:
     void Respond(HttpResponse given) override { response = std::move(given); }
@@ -156,7 +156,7 @@ TEST(HttpTest, AnswersToLoopbackNamesOnly) {
   EXPECT_THAT(Get(server, "/healthz",
                   "Host: localhost:7070\r\nOrigin: http://localhost:7070\r\n"),
               StartsWith("HTTP/1.1 200"));
-  // Who listens on another port of this machine may be somebody else.
+  // Another port of this machine may belong to another user.
   EXPECT_THAT(Get(server, "/healthz",
                   "Host: localhost:7070\r\nOrigin: http://localhost:5173\r\n"),
               StartsWith("HTTP/1.1 403"));
@@ -325,7 +325,7 @@ TEST(ListenerTest, IsNotHeldUpBySilentClients) {
   for (int i = 0; i < 100; ++i) {
     silent.push_back(ConnectTo(server.daemon().http_address()));
   }
-  // Three bytes of the preface tell nothing yet.
+  // Three bytes of the preface do not show the protocol yet.
   ASSERT_EQ(::send(silent[0], "PRI", 3, 0), 3);
 
   EXPECT_THAT(Get(server, "/healthz"), StartsWith("HTTP/1.1 200"));
@@ -334,7 +334,8 @@ TEST(ListenerTest, IsNotHeldUpBySilentClients) {
   for (const int fd : silent) ::close(fd);
 }
 
-// Both ends of every connection are in this process.
+// Both ends of every connection are in this process, so it needs many
+// descriptors.
 void AllowFiles(rlim_t count) {
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
@@ -358,7 +359,8 @@ TEST(ListenerTest, MoreSilentClientsThanMayWaitHoldNobodyUp) {
 
   EXPECT_THAT(Get(server, "/healthz"), StartsWith("HTTP/1.1 200"));
 
-  // It was not answered because their time was up: the newest still wait.
+  // It was answered before the silent clients timed out: the newest are still
+  // open.
   EXPECT_GE(std::count_if(silent.begin(), silent.end(), IsOpen), 500);
   for (const int fd : silent) ::close(fd);
 }
@@ -379,7 +381,7 @@ TEST(HttpTest, BodiesThatAreBeingSentHaveALimitTogether) {
     ASSERT_GT(::send(sending.back(), request.data(), request.size(), 0), 0);
   }
 
-  // As many are refused as there is no room for, each before its body came.
+  // Those that do not fit are refused before their body arrives.
   EXPECT_TRUE(Eventually([&] {
     return std::count_if(sending.begin(), sending.end(), [](int fd) {
              char bytes[12];

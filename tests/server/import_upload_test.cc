@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files dropped on the page: POST /import.
+// Files uploaded from the page: POST /import.
 #include "server/net/import_upload.h"
 
 #include <gmock/gmock.h>
@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Of `server`, for sockets that are written to by hand; TestServer::Http adds
-// the token itself.
+// Adds the server's token to a request that a test writes to a socket itself;
+// TestServer::Http adds it on its own.
 std::string WithToken(const TestServer& server, std::string head) {
   return head.insert(head.find("\r\n") + 2, server.authorization());
 }
@@ -47,7 +47,7 @@ std::string Send(const TestServer& server, const std::string& name,
   return server.Http(Head(name, Length(body.size())) + body);
 }
 
-// The last line of the answer.
+// Parses the last line of the answer.
 nlohmann::json Outcome(const std::string& response) {
   const size_t error = response.rfind("{\"error\":");
   const size_t run = response.rfind("{\"run\":");
@@ -69,7 +69,8 @@ std::string RunOf(const std::string& response) {
   return said.contains("run") ? said["run"]["runId"].get<std::string>() : "";
 }
 
-// 3000 bytes are there, 1000 come, 2000 come: 6000 at the peak.
+// 3000 bytes exist at the start, then 1000 and 2000 are allocated: 6000 at the
+// peak.
 std::string SnapshotFile() {
   formats::ExportTimeline timeline;
   timeline.title = "x";
@@ -83,7 +84,7 @@ std::string SnapshotFile() {
   return formats::WriteMemorySnapshot(timeline);
 }
 
-// As torch.profiler writes it; `space` makes it as large as one likes.
+// A trace as torch.profiler writes it; `space` pads it to any size.
 std::string TraceFile(size_t space = 0) {
   const auto op = [](const char* name, int at, int length) {
     return StrCat(R"({"ph":"X","cat":"cpu_op","name":")", name,
@@ -108,7 +109,7 @@ int64_t Runs(const TestServer& server) {
   return server.CountRows("SELECT count(*) FROM runs");
 }
 
-// Files of uploads, which have no name but are open.
+// Counts the open files of uploads, which are unlinked.
 int64_t OpenFiles() {
   int64_t count = 0;
   for (const auto& one : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -134,7 +135,7 @@ std::string ReadAll(int fd) {
   return text;
 }
 
-// Its first part is there, the rest never comes.
+// An upload whose first part arrives and whose rest never does.
 std::string Slow() {
   return Head("slow", Length(1 << 20)) + std::string(300'000, ' ');
 }
@@ -153,7 +154,7 @@ TEST(ImportUploadTest, ASnapshotBecomesARun) {
   EXPECT_EQ(run.state(), v1::RUN_STATE_FINISHED);
   EXPECT_EQ(run.graph_id(), "");
   EXPECT_EQ(Outcome(response)["run"]["format"], "memory snapshot");
-  // The answer may be read before its sender has closed the file.
+  // The answer may be read before the server has closed the file.
   EXPECT_TRUE(Eventually([] { return OpenFiles() == 0; }));
 }
 
@@ -164,7 +165,7 @@ TEST(ImportUploadTest, ATraceBecomesARunThatCanBePlanned) {
 
   const v1::Run run = server.GetRun(RunOf(response));
   ASSERT_NE(run.graph_id(), "");
-  EXPECT_EQ(Outcome(response)["run"]["ops"], 3);  // and the step's begin
+  EXPECT_EQ(Outcome(response)["run"]["ops"], 3);  // plus the start of the step
   v1::PlanRequest request = RequestFor(run.graph_id(), "1x");
   request.set_run_id(run.run_id());
   EXPECT_TRUE(server.Plan(request).feasible());
@@ -193,7 +194,7 @@ TEST(ImportUploadTest, AFileOfManyPartsArrivesWhole) {
 
   EXPECT_NE(RunOf(Send(server, "large.json", file)), "");
 
-  // The same in chunks, without a length, and with a question first.
+  // The same in chunks, without a length, and with "Expect: 100-continue".
   std::string chunked;
   for (size_t at = 0; at < file.size(); at += 700'000) {
     const std::string chunk = file.substr(at, 700'000);
@@ -264,7 +265,7 @@ TEST(ImportUploadTest, AnUploadThatIsCutOffLeavesNothing) {
       WithToken(server, Head("cut.json", Length(2 << 20))) +
       TraceFile(/*space=*/1 << 20).substr(0, 1 << 20);
 
-  // More often than there are places.
+  // More often than there are import slots.
   for (int i = 0; i < 3 * kMaxImports; ++i) {
     const int fd = ConnectTo(server.daemon().http_address());
     SendAll(fd, half);
@@ -364,7 +365,7 @@ TEST(ImportUploadTest, OtherSitesCannotSendAFile) {
   EXPECT_THAT(post("localhost", type + "Origin: null\r\n"),
               StartsWith("HTTP/1.1 403"));
   EXPECT_THAT(post("evil.example", type), StartsWith("HTTP/1.1 403"));
-  // What a form of another page could send without asking.
+  // A content type that another page's form can send without asking.
   EXPECT_THAT(post("localhost", "Content-Type: text/plain\r\n"),
               StartsWith("HTTP/1.1 415"));
   EXPECT_THAT(

@@ -60,7 +60,7 @@ TEST(IngestTest, AsksOnceForWhatAHoleSwallowed) {
   EXPECT_EQ(down->resend().expected(), 2u);
   EXPECT_EQ(server.CountRows(kCountChunks), 1);
 
-  // The next answer is an Ack: 4 and 5 did not ask again.
+  // The next answer is an Ack: 4 and 5 caused no further Resend.
   for (const uint64_t seq : {2, 3, 4, 5}) sender.SendChunk(OpChunk(seq));
   const std::optional<v1::Down> next = sender.Read();
   ASSERT_TRUE(next && next->has_ack());
@@ -120,7 +120,8 @@ TEST(IngestTest, GivesASessionToItsNewestStream) {
   EXPECT_TRUE(fresh.AwaitAck(1));
 }
 
-// Whatever order, however often, over however many streams: every chunk once.
+// In any order, with repetitions and over any number of streams, every chunk is
+// stored once.
 TEST(IngestTest, SurvivesDuplicatesHolesAndReconnectsInAnyOrder) {
   constexpr uint64_t kChunks = 400;
   TestServer server;
@@ -134,8 +135,8 @@ TEST(IngestTest, SurvivesDuplicatesHolesAndReconnectsInAnyOrder) {
     ASSERT_TRUE(resume);
     ASSERT_GE(*resume, committed);
     committed = *resume;
-    // A burst that jumps back and forth around what is due, then goes away,
-    // sometimes without reading its answers.
+    // Sends a burst that jumps back and forth around the expected seq, then
+    // disconnects, sometimes without reading the answers.
     uint64_t seq = committed + 1;
     for (int i = 0; i < 30 && seq <= kChunks; ++i) {
       sender.SendChunk(OpChunk(seq));
@@ -297,7 +298,8 @@ TEST(IngestTest, ReportsAFullDiskAndKeepsWhatItAcknowledged) {
   EXPECT_GT(acknowledged, 0u);
   EXPECT_LT(acknowledged, 60u);
 
-  // Reading goes on, health says why, and nothing acknowledged is gone.
+  // Reading still works, health gives the reason, and nothing acknowledged is
+  // lost.
   grpc::ClientContext context;
   v1::ServerStatus status;
   ASSERT_TRUE(

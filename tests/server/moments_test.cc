@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run was doing, and what it held, when it was killed or ran out of
-// memory.
+// What a run was doing, and what memory it held, when it was killed or ran out
+// of memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::vector<std::string> Held(const v1::ShownMoment& shown) {
   return names;
 }
 
-// A run of SmallGraph under the plan that makes x again.
+// A run of SmallGraph under the plan that recomputes x.
 class MomentsTest : public ::testing::Test {
  protected:
   MomentsTest() : sender_(server_.ingest(), "s1", "run-1") {
@@ -97,7 +97,7 @@ TEST_F(MomentsTest, ShowsTheOpsAndStoragesOfTheOpUnderThePlan) {
   const v1::ShownMoment shown = Shown(KilledAt(2, v1::PHASE_FORWARD));
 
   EXPECT_THAT(Ops(shown), ElementsAre("aten.op0", "aten.op1", "aten.op2 now"));
-  // x was given up after op 1: 8 + 8 + 1 KiB.
+  // x was dropped after op 1: 8 + 8 + 1 KiB.
   EXPECT_THAT(Held(shown),
               ElementsAre("y", "z", "parameters, buffers and optimizer state"));
   EXPECT_EQ(shown.moment().storages(0).made_by(), "aten.op1");
@@ -134,7 +134,7 @@ TEST_F(MomentsTest, AnOptimizerThatHasBegunIsBehindEveryBackwardOp) {
 TEST_F(MomentsTest, WithoutAnOpItIsTheFullestPointOfThePhaseAndSaysSo) {
   const v1::ShownMoment shown = Shown(Killed(v1::PHASE_BACKWARD));
 
-  // In base order, at op 3: x 4 + z 8 + g 4, and 1 that is always there.
+  // At op 3 in base order: x 4 + z 8 + g 4, and 1 of static memory.
   EXPECT_EQ(shown.moment().live_bytes(), 1024 + 4096 + 8192 + 4096);
   EXPECT_EQ(shown.sentence(),
             "Killed in step 7, in the backward: 17.0 KiB alive.");
@@ -152,8 +152,8 @@ TEST_F(MomentsTest, BetweenTwoStepsNothingIsUnderWay) {
   EXPECT_EQ(Ops(shown).back(), "aten.op4");
 }
 
-// STEP 7, a baseline, op 70 that ends and op 71 that does not, each with an
-// allocation; the first is freed.
+// STEP 7, a baseline, op 70, which ends, and op 71, which does not; each op has
+// an allocation, and the first one is freed.
 v1::Columns TracedHalfStep() {
   v1::Columns columns;
   const auto add = [&](uint64_t at, v1::RecordKind kind, uint64_t op,

@@ -17,8 +17,9 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Peaks of SmallGraph, static memory 1024 included: x, y and z are alive at op
-// 2 without a plan, y and z alone when x is made again for 1 of 10 us.
+// Peaks of SmallGraph with its 1024 bytes of static memory: without a plan x, y
+// and z are alive at op 2; y and z alone if x is recomputed, which costs 1 of
+// 10 us.
 constexpr int64_t kBasePeak = 1024 + 4096 + 8192 + 8192;
 constexpr int64_t kSmallestPeak = 1024 + 8192 + 8192;
 
@@ -83,7 +84,7 @@ TEST(PutGraphTest, RefusesAPartAboveOneMebibyte) {
             grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
-// 63 MiB each, of which nobody has said that it is all.
+// Five uploads of 63 MiB each, none of them complete.
 TEST(PutGraphTest, GraphsThatAreBeingSentHaveALimitTogether) {
   TestServer server;
   struct Sending {
@@ -105,7 +106,7 @@ TEST(PutGraphTest, GraphsThatAreBeingSentHaveALimitTogether) {
     ended.push_back(one.writer->Finish().error_code());
   }
 
-  // 5 * 63 MiB are more than 256 MiB; what had room is no graph.
+  // 5 * 63 MiB exceed 256 MiB; the uploads that fit are not valid graphs.
   EXPECT_EQ(std::count(ended.begin(), ended.end(),
                        grpc::StatusCode::RESOURCE_EXHAUSTED),
             1);
@@ -125,7 +126,7 @@ TEST(PlanTest, RecomputesWhatTheBudgetHasNoRoomFor) {
   EXPECT_TRUE(plan.feasible()) << plan.sentence();
   EXPECT_EQ(plan.peak_bytes(), kSmallestPeak);
   EXPECT_EQ(plan.base_peak_bytes(), kBasePeak);
-  EXPECT_DOUBLE_EQ(plan.overhead(), 0.1);  // op 0 again: 1 of 10 us
+  EXPECT_DOUBLE_EQ(plan.overhead(), 0.1);  // op 0 runs again: 1 of 10 us
   EXPECT_EQ(plan.decisions(0), v1::DECISION_RECOMPUTE);
   EXPECT_THAT(plan.sentence(), StartsWith("It fits in 17.0 KiB."));
 
@@ -157,7 +158,8 @@ TEST(PlanTest, HoldsBackWhatTheJobMeasuredAboveTheModel) {
   graph.set_measured_step_ns(50'000);
   const std::string graph_id = server.PutGraph(graph, "");
 
-  // The model's best is kSmallestPeak; 1000 more are real but not in it.
+  // The model's least peak is kSmallestPeak; the measured one is 1000 bytes
+  // above the model's.
   const v1::Plan fits =
       server.Plan(RequestFor(graph_id, std::to_string(kSmallestPeak + 1000)));
   const v1::Plan does_not =
@@ -202,11 +204,11 @@ TEST(PlanTest, EndsSoonWhenTheClientLeaves) {
                    "Connection: close\r\n\r\n")
                .find("reprise_plan_queue_length 0") != std::string::npos;
   }));
-  // And the server still plans.
+  // The server still plans.
   EXPECT_TRUE(server.Plan(RequestFor(graph_id, "1.0x")).feasible());
 }
 
-// A graph that nobody solves within a test.
+// A graph that cannot be solved within a test.
 std::string PutHardGraph(TestServer& server) {
   const auto graph =
       planner::Generate({.kind = planner::GraphKind::kLayered, .ops = 2'000});
@@ -252,7 +254,7 @@ TEST(PlanTest, AJobsPlanIsMadeWhileOthersSearchForMinutes) {
   v1::PlanEvent event;
   for (grpc::ClientContext& context : contexts) {
     searching.push_back(server.planner().Plan(&context, patient));
-    // As many search as may, one after the other; the last two wait.
+    // Starts as many searches as may run at once; the last two wait.
     if (searching.size() <= 2) {
       ASSERT_TRUE(searching.back()->Read(&event));
     }
@@ -379,7 +381,7 @@ TEST(ExplainTest, KnowsNoPlanThatWasNotMade) {
       grpc::StatusCode::NOT_FOUND);
 }
 
-// A serialized message whose field `number` is this text.
+// Returns a serialized message with this text in field `number`.
 std::string TextField(int number, const std::string& text) {
   return std::string(1, static_cast<char>(number << 3 | 2)) +
          std::string(1, static_cast<char>(text.size())) + text;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program itself: what it prints, how it exits, and what a kill leaves.
+// The program: its output, its exit codes, and what remains after a kill.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ class Reprised {
             folder + "/data", "--agent-socket", folder + "/run/agent.sock"};
   }
 
-  // The address in its server.json, once it is there and of this process.
+  // Returns the address in server.json once this process has written it.
   std::string Address() const {
     std::string address;
     EXPECT_TRUE(Eventually([&] {
@@ -81,7 +81,7 @@ class Reprised {
 
   void Signal(int signal) const { ::kill(pid_, signal); }
 
-  // Its exit code, or minus the signal.
+  // Waits for the end; returns the exit code, or minus the signal.
   int Wait() {
     int status = 0;
     ::waitpid(pid_, &status, 0);
@@ -97,7 +97,7 @@ class Reprised {
   pid_t pid_ = -1;
 };
 
-// Ends by itself with this code and one sentence.
+// Expects that reprised exits by itself with this code and one sentence.
 void ExpectRefusal(const std::string& folder,
                    const std::vector<std::string>& flags, int code,
                    const std::string& sentence) {
@@ -130,7 +130,7 @@ TEST(ReprisedTest, RefusesToBeTheSecondInAFolder) {
 
   ExpectRefusal(other.path(), Reprised::Flags(folder.path()), 1,
                 "another reprised (pid ");
-  // The runtime folder alone is enough.
+  // Sharing only the runtime folder is refused, too.
   std::vector<std::string> flags = Reprised::Flags(folder.path());
   flags[3] = other.path() + "/data";
   ExpectRefusal(other.path(), flags, 1, "another reprised (pid ");
@@ -150,7 +150,7 @@ TEST(ReprisedTest, RefusesAPortInUse) {
 TEST(ReprisedTest, RefusesAFolderItCannotWriteTo) {
   const TemporaryFolder folder;
   std::vector<std::string> flags = Reprised::Flags(folder.path());
-  flags[3] = "/proc/self/reprise";  // not even root can write here
+  flags[3] = "/proc/self/reprise";  // even root cannot write here
 
   ExpectRefusal(folder.path(), flags, 1, "/proc/self/reprise");
 }
@@ -196,7 +196,7 @@ TEST(ReprisedTest, LosesNothingAcknowledgedWhenItIsKilled) {
     Sender sender(*stub, "s1", "r1");
     const std::optional<uint64_t> resume = sender.Greet();
     ASSERT_TRUE(resume);
-    ASSERT_GE(*resume, acknowledged);  // what was acknowledged is there
+    ASSERT_GE(*resume, acknowledged);  // nothing acknowledged is lost
     acknowledged = *resume;
     const uint64_t until =
         lives > kKills ? kChunks : acknowledged + kChunks / (kKills + 2);
@@ -209,7 +209,7 @@ TEST(ReprisedTest, LosesNothingAcknowledgedWhenItIsKilled) {
       ASSERT_TRUE(down);
       if (down->has_ack()) acknowledged = down->ack().committed();
     }
-    reprised.Signal(SIGKILL);  // in the middle of the next chunks
+    reprised.Signal(SIGKILL);  // while the next chunks arrive
     EXPECT_EQ(reprised.Wait(), -SIGKILL);
   }
   EXPECT_GT(lives, kKills);
@@ -234,7 +234,7 @@ TEST(ReprisedTest, LosesNothingAcknowledgedWhenItIsKilled) {
 TEST(ReprisedTest, EndsASessionWhoseProcessIsGone) {
   const TemporaryFolder folder;
   Reprised reprised(folder.path());
-  const std::string address = reprised.Address();  // it is up then
+  const std::string address = reprised.Address();  // returns once it is up
   const auto channel = ChannelTo(address, reprised.Token());
   const auto ingest = v1::Ingest::NewStub(channel);
   const auto query = v1::Query::NewStub(channel);

@@ -37,7 +37,7 @@ v1::VerifyReport EqualGradients(uint64_t step) {
   return report;
 }
 
-// A run with a plan that just fits.
+// A run with a plan that just fits its budget.
 class PlannedRun : public ::testing::Test {
  protected:
   PlannedRun() : sender_(server_.ingest(), "s1", "run-1") {
@@ -76,7 +76,7 @@ TEST_F(PlannedRun, IsValidatedWhenEveryStepHeld) {
   Send(PlannedStep(2, plan_, kSmallestPeak));
   v1::StepReport traced = PlannedStep(3, plan_, kSmallestPeak);
   traced.set_window(true);
-  traced.set_step_ns(99'000'000);  // slow, so it does not count
+  traced.set_step_ns(99'000'000);  // slowed by the trace, not counted
   Send(traced);
   Send(EqualGradients(2));
 
@@ -89,7 +89,7 @@ TEST_F(PlannedRun, IsValidatedWhenEveryStepHeld) {
   EXPECT_EQ(verdict.predicted_peak_bytes(), kSmallestPeak);
   EXPECT_EQ(verdict.base_peak_bytes(), kBasePeak);
   EXPECT_EQ(verdict.base_step_ns(), 10'000);
-  EXPECT_EQ(verdict.predicted_step_ns(), 11'000);  // op 0 once more
+  EXPECT_EQ(verdict.predicted_step_ns(), 11'000);  // op 0 runs twice
   EXPECT_EQ(verdict.measured_step_ns(), 11'001);   // median of 11001, 11002
   EXPECT_EQ(verdict.planned_steps(), 3u);
   EXPECT_TRUE(verdict.gradients_equal());
@@ -225,7 +225,7 @@ TEST_F(PlannedRun, SaysWhenTheBudgetWasImpossible) {
 // ---- Re-planning ----
 
 TEST_F(PlannedRun, IsPlannedAgainWhenAStepPeakedAboveItsBudget) {
-  // A looser budget, so that there is room to hold something back.
+  // A looser budget, so that part of it can be held back.
   v1::PlanRequest request =
       RequestFor(plan_.graph_id(), std::to_string(kBasePeak));
   request.set_run_id("run-1");
@@ -240,11 +240,12 @@ TEST_F(PlannedRun, IsPlannedAgainWhenAStepPeakedAboveItsBudget) {
   EXPECT_EQ(down->plan().graph_id(), plan_.graph_id());
   EXPECT_EQ(plan.replan(), 1u);
   EXPECT_EQ(plan.budget_bytes(), kBasePeak);
-  // The excess of 100 bytes is held back: what is left needs the recompute.
+  // The excess of 100 bytes is held back, and the rest requires the
+  // recomputation.
   EXPECT_EQ(plan.peak_bytes(), kSmallestPeak + 100);
   EXPECT_EQ(server_.GetRun("run-1").plan_id(), plan.plan_id());
 
-  // A late report of the old plan changes nothing.
+  // A late report about the old plan changes nothing.
   Send(PlannedStep(2, loose, kBasePeak + 5000));
   EXPECT_EQ(server_.GetRun("run-1").plan_id(), plan.plan_id());
 }
@@ -274,7 +275,7 @@ TEST_F(PlannedRun, IsGivenNoPlanAgainThatChangedGradients) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(status.error_message(),
               HasSubstr("is withdrawn: step 4 of run run-1 saw it change"));
-  // Who only looks at plans still sees it.
+  // A request without a run may still see it.
   request.clear_run_id();
   EXPECT_EQ(server_.Plan(request).plan_id(), plan_.plan_id());
 }
@@ -337,7 +338,7 @@ TEST_F(PlannedRun, IsWatchedFromItsFirstStepToItsEnd) {
   ASSERT_TRUE(reader->Read(&event));
   ASSERT_EQ(event.steps_size(), 1);
   EXPECT_EQ(event.steps(0).step(), 2u);
-  EXPECT_FALSE(event.has_plan());  // it did not change
+  EXPECT_FALSE(event.has_plan());  // the plan did not change
 
   sender_.Bye();
   while (reader->Read(&event)) {
@@ -384,7 +385,7 @@ TEST_F(PlannedRun, TimelinePredictsWithAndWithoutThePlan) {
   EXPECT_EQ(timeline.predicted_base().peak_bytes(), kBasePeak);
   EXPECT_EQ(timeline.predicted_base().peak_at_ns(), 3000);  // op 2 begins
   EXPECT_FALSE(timeline.has_measured());
-  // Static memory is the lowest band; all activations are the other.
+  // Static memory is the lowest band; the other has all activations.
   const auto& bands = timeline.predicted_base().bands();
   ASSERT_EQ(bands.size(), 2);
   EXPECT_EQ(bands[0].category(), v1::CATEGORY_PARAMETER);
@@ -395,8 +396,8 @@ TEST_F(PlannedRun, TimelinePredictsWithAndWithoutThePlan) {
             kBasePeak - 1024);
 }
 
-// A traced step from 1,000,000 to 2,000,000 ns: a baseline, allocations at
-// both ends and, in between, one of 50,000 bytes that lives for 3 ns.
+// A traced step from 1,000,000 to 2,000,000 ns: a baseline, allocations at both
+// ends and one of 50,000 bytes between them that lives for 3 ns.
 v1::Columns TracedStep(uint64_t step, bool planned) {
   v1::Columns columns;
   const auto record = [&](uint64_t at, v1::RecordKind kind, int64_t bytes,
@@ -424,7 +425,7 @@ v1::Columns TracedStep(uint64_t step, bool planned) {
 TEST_F(PlannedRun, TimelineShowsAMeasuredPeakOfThreeNanoseconds) {
   Send(TracedStep(7, /*planned=*/false), 6);
 
-  // 100 columns of 10 us: the peak fills 0.03 % of one.
+  // 100 columns of 10 us: the peak covers 0.03 % of one.
   const v1::Timeline timeline = Timeline(server_, 100);
 
   const v1::Curve& curve = timeline.measured_base();
@@ -466,7 +467,7 @@ TEST_F(PlannedRun, TimelineReadsChunksWhoseEmptyColumnsStandForZeros) {
   begin.add_bytes(1024);
   begin.add_extra(REPRISE_BASELINE);
   Send(begin, 1);
-  v1::Columns only_alloc;  // "what" is 0, so there is no column of it
+  v1::Columns only_alloc;  // `what` is 0, so that column is absent
   only_alloc.add_start_ns(1'500'000);
   only_alloc.add_kind(v1::RECORD_KIND_ALLOC);
   only_alloc.add_bytes(500);

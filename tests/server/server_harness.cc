@@ -202,7 +202,7 @@ std::string TestServer::PutGraph(const v1::StepGraph& graph,
   grpc::ClientContext context;
   v1::GraphRef ref;
   const auto writer = planner().PutGraph(&context, &ref);
-  // In two parts, as a large one would come.
+  // Sends the graph in two parts, like a large one.
   const std::string bytes = graph.SerializeAsString();
   v1::GraphPart part;
   part.set_run_id(run_id);

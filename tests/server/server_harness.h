@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A real daemon in this process, on a free port and in a folder of its own,
-// and the clients that tests talk to it with: gRPC stubs over TCP, an Ingest
-// sender that does one thing at a time, and HTTP by hand.
+// A real daemon in this process, with a free port and a temporary folder, and
+// the clients that tests use: gRPC stubs over TCP, an Ingest sender that works
+// step by step, and hand-written HTTP.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -21,7 +21,7 @@
 
 namespace reprise::server {
 
-// Removed with everything in it.
+// A folder that is removed with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -32,12 +32,12 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// Polls until `condition` holds; false after a generous while.
+// Polls until `condition` holds. Returns false after a generous time limit.
 bool Eventually(const std::function<bool()>& condition);
 
 class TestServer {
  public:
-  // `options`: folders and addresses that are empty are filled in.
+  // Fills in the folders and addresses that `options` leaves empty.
   explicit TestServer(DaemonOptions options = DefaultOptions());
   ~TestServer();
 
@@ -54,18 +54,19 @@ class TestServer {
   v1::Query::Stub& query() { return *query_; }
   v1::Ingest::Stub& ingest() { return *ingest_; }
 
-  // Sends the bytes to the HTTP port and reads until the server closes; behind
-  // every "Host: localhost" with the token, without it nothing is let in.
+  // Sends the bytes to the HTTP port and returns what the server sends until it
+  // closes. Adds the token after every "Host: localhost"; without a token the
+  // server refuses almost everything.
   std::string Http(const std::string& bytes) const;
   std::string HttpWithoutToken(const std::string& bytes) const;
-  // What the server asks for, and the header that says it.
+  // The server's token, and the request header that carries it.
   std::string token() const;
   std::string authorization() const;
-  // The same for one POST; returns status line, headers and body.
+  // Sends one POST the same way; returns status line, headers and body.
   std::string Post(const std::string& path, const std::string& content_type,
                    const std::string& body) const;
 
-  // The stored rows, read beside the running daemon.
+  // Returns a count of stored rows, read while the daemon runs.
   int64_t CountRows(const std::string& sql) const;
 
   // Shortcuts that expect success.
@@ -83,24 +84,24 @@ class TestServer {
   std::unique_ptr<v1::Ingest::Stub> ingest_;
 };
 
-// A channel whose calls carry the token; an empty one: none.
+// Returns a channel whose calls carry the token; an empty token is not sent.
 std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address,
                                          const std::string& token);
 
-// One Ingest stream, used step by step.
+// One Ingest stream, driven step by step.
 class Sender {
  public:
   Sender(v1::Ingest::Stub& stub, const std::string& session_id,
          const std::string& run_id, uint64_t epoch = 1);
   ~Sender();
 
-  // Writes Hello and returns the Welcome's resume_after; nothing when the
+  // Sends Hello and returns the Welcome's resume_after, or nothing if the
   // stream ended instead.
   std::optional<uint64_t> Greet();
   bool Write(const v1::Up& up);
   bool SendChunk(const v1::Chunk& chunk);
   bool Bye(bool killed = false);
-  // The next message; nothing when the stream ended.
+  // Returns the next message, or nothing if the stream ended.
   std::optional<v1::Down> Read();
   // Reads until everything up to `seq` is acknowledged.
   bool AwaitAck(uint64_t seq);
@@ -114,23 +115,23 @@ class Sender {
   bool finished_ = false;
 };
 
-// A connected TCP socket.
+// Returns a connected TCP socket.
 int ConnectTo(const std::string& address);
 
-// One call of a method whose protos are not installed: serialized request in,
-// serialized first answer out; empty when the call failed.
+// Calls a method whose protos are not installed: takes the serialized request
+// and returns the first serialized answer, or "" if the call failed.
 std::string RawCall(const std::shared_ptr<grpc::Channel>& channel,
                     const std::string& method, const std::string& request);
 
-// A chunk of `columns` with a right checksum.
+// Returns a chunk of `columns` with a valid checksum.
 v1::Chunk MakeChunk(uint64_t seq, const v1::Columns& columns, uint32_t count);
 // A chunk of `count` OP_BEGIN records at time `seq`.
 v1::Chunk OpChunk(uint64_t seq, uint32_t count = 3);
-// A chunk that holds step reports only.
+// Returns a chunk with step reports only.
 v1::Chunk StepChunk(uint64_t seq, const std::vector<v1::StepReport>& steps);
 
-// Forward a -> b -> c, then backward: x is needed at both ends, so dropping it
-// in between saves memory and costs op 0 again.
+// A forward a -> b -> c, then a backward: x is needed at both ends, so dropping
+// it in between saves memory and costs a re-run of op 0.
 //
 //   op  0  1  2  3  4      storages x 4 KiB, y 8 KiB, z 8 KiB, g 4 KiB
 //   makes x  y  z  g  -

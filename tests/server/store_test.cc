@@ -130,8 +130,8 @@ void Overwrite(const std::string& path, std::streamoff at, int bytes) {
   file << std::string(static_cast<size_t>(bytes), 'x');
 }
 
-// The first page is that of the schema; a page in the middle is nobody's until
-// it is read.
+// Damage to the first page is seen at once: it holds the schema. A page in the
+// middle is not checked until it is read.
 TEST(StoreTest, ADamagedFileIsKeptAndADaemonStartsAllTheSame) {
   TestServer server;
   const std::string data = server.folder() + "/data";
@@ -196,7 +196,7 @@ TEST(StoreTest, AReaderOpensWhileSomebodyWrites) {
   ASSERT_TRUE(opened.ok()) << opened.status().message();
   Store& store = **opened;
 
-  // The first reader is opened in here, where the write lock is held.
+  // The read opens the first reader while the write lock is held.
   const Status status = store.Write([&](Database& db) -> Status {
     RETURN_IF_ERROR(EnsureRun(db, "abc", 1));
     return store.Read([](Database& reader) -> Status {
@@ -219,7 +219,7 @@ TEST(StoreTest, FindsARunByItsBeginningButNotByAnAmbiguousOne) {
     RETURN_IF_ERROR(EnsureRun(db, "abc", 3));
     RETURN_IF_ERROR(EnsureRun(db, "x%", 4));
     EXPECT_EQ(*ResolveRunId(db, "abc-1"), "abc-1");
-    EXPECT_EQ(*ResolveRunId(db, "abc"), "abc");  // exact beats prefix
+    EXPECT_EQ(*ResolveRunId(db, "abc"), "abc");  // exact match wins over prefix
     EXPECT_EQ(*ResolveRunId(db, "x"), "x%");
     EXPECT_EQ(*ResolveRunId(db, "latest"), "x%");
     EXPECT_EQ(ResolveRunId(db, "ab").status().code(), Code::kInvalidArgument);
@@ -279,7 +279,8 @@ TEST(AddressTest, RefusesHostsThatAreNotLoopback) {
 // ---- Fold ----
 
 TEST(FoldTest, KeepsAPeakThatLastsNoTime) {
-  // 5 bytes all along, but for one sample of 100 at 777,777 of a million ns.
+  // 5 bytes throughout, except for one sample of 100 at 777,777 of a million
+  // ns.
   const BytesAt points[] = {{0, 5}, {777'777, 100}, {777'777, 5}};
 
   const v1::Curve curve = Fold(points, 1'000'000, {.columns = 10});
@@ -296,7 +297,7 @@ TEST(FoldTest, KeepsAPeakThatLastsNoTime) {
 TEST(FoldTest, CarriesTheLastValueIntoColumnsWithoutPoints) {
   const BytesAt points[] = {{0, 1}, {20, 9}, {30, 3}};
 
-  // Columns of 10 ns; the point at the very end has its own.
+  // Columns of 10 ns; the point at the very end gets its own.
   const v1::Curve curve = Fold(points, 39, {.columns = 4});
 
   EXPECT_EQ(curve.column_ns(), 10);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The same cases hold the Python package (tests/python/test_verdict.py).
+// tests/python/test_verdict.py checks the same cases for the Python package.
 #include "server/service/verdict.h"
 
 #include <google/protobuf/util/json_util.h>
@@ -79,7 +79,7 @@ TEST(Verdict, IsAboutThePlanOfTheNewestPlannedStep) {
   step.set_planned(true);
   step.set_plan_id("0000000000000001");
   builder.Add(step, 0);
-  step.clear_plan_id();  // of another size than the plan's
+  step.clear_plan_id();  // a step of another shape than the plan's
   builder.Add(step, 0);
 
   EXPECT_EQ(builder.plan_id(), "0000000000000001");

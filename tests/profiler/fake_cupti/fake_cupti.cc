@@ -1,5 +1,5 @@
-// See fake_cupti.h. REPRISE_FAKE_LAYOUT is 118, 120 or 130: the sizes of the
-// records of CUDA 11.8, 12 and 13.
+// Implements fake_cupti.h. REPRISE_FAKE_LAYOUT is 118, 120 or 130 and selects
+// the record sizes of CUDA 11.8, 12 or 13.
 #include "tests/profiler/fake_cupti/fake_cupti.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ uint64_t DefaultClock() {
 struct Buffer {
   uint8_t *bytes = nullptr;
   size_t size = 0, used = 0;
-  std::vector<uint8_t *> running;  // kernels without an end
+  std::vector<uint8_t *> running;  // kernels that have not ended
 };
 
 using Requested = void (*)(uint8_t **, size_t *, size_t *);
@@ -91,7 +91,7 @@ bool g_subscribed;
 std::thread g_thread;
 bool g_stop;
 
-// Per thread and kind, as the real one.
+// Stacks are per thread and kind, as in the real library.
 std::map<uint32_t, std::vector<uint64_t>> &Stack() {
   thread_local std::map<uint32_t, std::vector<uint64_t>> stack;
   return stack;
@@ -106,7 +106,8 @@ void Deliver(Buffer buffer) {
   g_completed(nullptr, 0, buffer.bytes, buffer.size, buffer.used);
 }
 
-// Outside of the lock, as the real one: callbacks may call back.
+// Delivers buffers without holding the lock, as the real library does:
+// callbacks may call CUPTI.
 void DeliverWithout(std::unique_lock<std::recursive_mutex> &lock,
                     std::vector<Buffer> ready) {
   g_fake.buffers_out -= static_cast<uint32_t>(ready.size());
@@ -181,7 +182,7 @@ uint8_t *Record(uint32_t kind, std::unique_lock<std::recursive_mutex> &lock) {
 uint64_t Now() { return g_fake.clock(); }
 
 uint32_t ThreadIdOf() {
-  // SYSTEM: what gettid says; else the start of pthread_self.
+  // SYSTEM ids are gettid's; others are the low bits of pthread_self.
   if (g_fake.thread_id_type == 1) return static_cast<uint32_t>(gettid());
   return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pthread_self()));
 }
@@ -190,7 +191,7 @@ bool CallIsOn(uint32_t kind, uint32_t cbid) {
   return g_kinds.count(kind) != 0 || g_calls[kind].count(cbid) != 0;
 }
 
-// The API record of a call, and with it the external ids.
+// Records an API call and, with it, the external ids.
 void ApiCall(uint32_t cbid, uint32_t correlation,
              std::unique_lock<std::recursive_mutex> &lock) {
   if (!CallIsOn(5, cbid)) return;
@@ -232,7 +233,7 @@ void Kernel(const char *name, uint64_t dur_ns, bool running,
   Put(record, 104, name);
   Put(record, 144, node);
   Put(record, 156, graph);
-  // What lies behind the prefix differs from layout to layout.
+  // The bytes after the common prefix differ between layouts.
   memset(record + 168, 0xee, kKernelBytes - 168);
   if (running) g_buffers.back().running.push_back(record);
 }
@@ -409,7 +410,7 @@ FakeCupti *FakeCuptiHandle() {
   return &g_fake;
 }
 
-// For callers that have no C++.
+// For callers that cannot use the C++ interface.
 uint32_t FakeCuptiLaunch(const char *name, uint64_t dur_ns) {
   return Launch(name, dur_ns, /*running=*/false);
 }
@@ -554,7 +555,7 @@ int cuptiActivityRegisterTimestampCallback(uint64_t (*clock)()) {
   return 0;
 }
 
-// From CUDA 12.5 on.
+// Exists from CUDA 12.5 on.
 #if REPRISE_FAKE_LAYOUT == 130
 int cuptiActivityEnableRuntimeApi(uint32_t cbid, uint8_t enable) {
   std::unique_lock lock(g_mutex);
