@@ -1,6 +1,7 @@
-// What the agent costs the thread that calls it: nanoseconds per call, median
-// over batches. A collector of the tests drains the ring meanwhile, so these
-// are the costs of a job that is being watched. Prints; asserts nothing.
+// Measures what the agent costs the calling thread: nanoseconds per call,
+// median over batches. A test collector drains the ring meanwhile, so these are
+// the costs of a job that is being watched. Prints the figures and checks
+// nothing.
 //
 //   agent_bench [--json]
 #include <algorithm>
@@ -31,7 +32,8 @@ struct Figure {
   double median_ns = 0, p95_ns = 0;
 };
 
-// Between batches the reader catches up: a full ring would measure drops.
+// Returns the time per call. The reader catches up between batches: a full ring
+// would measure drops.
 template <typename Call>
 Figure Measure(const Call& call) {
   std::vector<double> per_call;

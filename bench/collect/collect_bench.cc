@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How many records a second the collector takes from rings into its spool, and
-// through to a server's acknowledgement.
+// Measures how many records per second the collector takes from rings into its
+// spool, and on to a server's acknowledgement.
 //
 //   collect_bench [RECORDS] [AGENTS] [KIND]     default 10,000,000, 1, window
 //
-// KIND is what the agents push: `window`, a traced step on a GPU (each op: its
-// begin, an allocation, the launch, its link, the kernel, a free, its end), or
-// `alloc`, allocator events alone. The agents are threads that push as fast as
-// the ring takes it; the server is the strict in-memory peer of the tests, in
-// this process too, so that all of them share the processor.
+// KIND is what the agents push: `window`, a traced step on a GPU (for each op:
+// its begin, an allocation, the launch, its link, the kernel, a free, its end),
+// or `alloc`, allocator events only. The agents are threads that push as fast
+// as the ring accepts records. The server is the strict in-memory peer of the
+// tests. All of them run in this process and share the processor.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -53,7 +53,8 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Processor time of the threads of this name, from the kernel's scheduler.
+// Returns the processor time of the threads with this name, from the kernel's
+// scheduler.
 double ThreadSeconds(const std::string& name) {
   double seconds = 0;
   for (const auto& task :
@@ -70,7 +71,7 @@ double ThreadSeconds(const std::string& name) {
 double ResidentMebibytes() {
   uint64_t pages = 0, resident = 0, shared = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident >> shared;
-  // The rings are shared memory, and the agents'.
+  // The rings are shared memory and belong to the agents.
   return static_cast<double>((resident - shared) * 4096) / (1 << 20);
 }
 
@@ -188,8 +189,8 @@ int main(int argc, char** argv) {
       "processor               %.2f s of %.2f s, agents and server "
       "included\n",
       CpuSeconds(), total_seconds);
-  // What the collector could do with a core for each of its threads, whatever
-  // else this machine does meanwhile.
+  // The rate the collector could reach with one core for each of its threads,
+  // independent of the machine's load.
   double collector_seconds = 0;
   for (const char* thread : {"reprise-drain", "reprise-forward"}) {
     const double seconds = ThreadSeconds(thread);

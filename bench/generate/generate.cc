@@ -52,7 +52,8 @@ StatusOr<StepGraph> Generate(const GenerateOptions& options) {
       .seed = options.seed,
       .noise_permille = options.noise_permille};
   const Model model = kModels[kind];
-  // Ops grow almost linearly with units; sixteen are a period of every kind.
+  // The number of ops grows almost linearly with the units, and the pattern of
+  // every kind repeats after sixteen of them.
   constexpr int kPeriod = 16;
   const int a_period = model(network, kPeriod).op_count();
   const int per_period = model(network, 2 * kPeriod).op_count() - a_period;

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kBytesPerElement = 2;
 constexpr int64_t kWords = 32'768;
 
-// What both networks have around their layers.
+// Dimensions that both networks share, and the parts around their layers.
 struct Decoder {
   int64_t batch = 4;
   int64_t tokens = 1024;
@@ -99,7 +99,7 @@ Tensor Experts(Network& net, const Decoder& d, Tensor x) {
   gate =
       net.Map(gate, {.name = "aten._softmax.default", .keep = Keep::kOutput});
   gate = net.End(gate);
-  // Two copies of every token travel to the experts.
+  // Two copies of every token are sent to the experts.
   Tensor routed = net.Map(x, {.name = "aten.index_select.default",
                               .out_bytes = 2 * net.Bytes(x),
                               .keep = Keep::kNothing,
@@ -109,7 +109,7 @@ Tensor Experts(Network& net, const Decoder& d, Tensor x) {
   std::vector<Tensor> results;
   for (int e = 0; e < kLocalExperts; ++e) {
     net.Begin("experts." + std::to_string(e));
-    // An expert's share of the rows: half of them, two copies over four.
+    // An expert receives half of the rows: two copies spread over four experts.
     Network::Weighted up = d.Matrix(d.width, 4 * d.width);
     up.out_bytes /= 2;
     up.flops /= 2;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kBytesPerElement = 2;
 
-// A stack of images and how many channels each has.
+// Size of a batch of images and their number of channels.
 struct Images {
   int64_t batch = 1;
   int64_t side = 1;
@@ -28,7 +28,7 @@ Tensor Convolution(Network& net, Tensor x, const Images& from, const Images& to,
           .out_bytes = to.bytes(),
           .flops = 2 * to.pixels() * weights,
           .parameter_bytes = weights * kBytesPerElement,
-          // What unfolding an eighth of the input takes.
+          // Memory to unfold an eighth of the input.
           .workspace_bytes = kernel > 1 ? from.bytes() * kernel / 8 : 0});
 }
 
@@ -81,7 +81,8 @@ Tensor Bottleneck(Network& net, Tensor x, const Images& from,
   return Relu(net, net.AddInPlace(h, skip));
 }
 
-// Units of a stage in the proportions 3:4:6:3, the first stages first.
+// Returns the units per stage in the proportions 3:4:6:3, filling the first
+// stages first.
 std::array<int, 4> Stages(int units) {
   constexpr std::array<int, 16> kOrder = {0, 1, 2, 3, 2, 1, 0, 2,
                                           1, 3, 2, 0, 1, 2, 3, 2};
@@ -139,8 +140,8 @@ Tensor SpatialAttention(Network& net, Tensor x, const Images& shape) {
   return net.End(net.Add(x, h));
 }
 
-// How many blocks each of four levels has on the way down (and up): levels
-// first, then deeper in turn.
+// Returns the number of blocks of each of the four levels on the way down (and
+// up): first one per level, then further ones in turn.
 std::array<int, 4> Levels(int units) {
   std::array<int, 4> levels = {};
   for (int unit = 0; unit < units; ++unit) ++levels[unit % 4];

@@ -8,7 +8,7 @@
 namespace reprise::planner {
 namespace {
 
-// Between 1 and 1024 units, each factor of two as likely as the next.
+// Returns between 1 and 1024 units; each factor of two is equally likely.
 int64_t Spread(Random& random) {
   const int64_t scale = int64_t{1} << random.Below(10);
   return scale + random.Below(scale);
@@ -24,8 +24,8 @@ StepGraph LayeredGraph(const Network::Options& options, int units) {
   for (int unit = 0; unit < units; ++unit) {
     net.Begin("layers." + std::to_string(unit));
     const int width = 6 + random.Below(9);
-    // Every output of the layer before has a reader; further inputs are drawn
-    // from it, one in four from further back.
+    // Every output of the previous layer gets a reader. Further inputs are
+    // drawn from that layer, one in four from earlier ones.
     std::vector<std::vector<Tensor>> inputs(width);
     for (const Tensor t : before) inputs[random.Below(width)].push_back(t);
     std::vector<Tensor> made;

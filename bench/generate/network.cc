@@ -11,9 +11,10 @@ namespace {
 constexpr int64_t kLaunchNs = 2'000;
 constexpr int64_t kFlopsPerNs = 150'000;
 constexpr int64_t kBytesPerNs = 1'500;
-constexpr int64_t kAllocationBytes = 512;  // what allocators round up to
+constexpr int64_t kAllocationBytes = 512;  // allocators round up to this
 constexpr int64_t kGeneratorStateBytes = 16;
-// Weights, and per two bytes of weight four of master copy and eight of Adam.
+// Per two bytes of weight: the weight itself, four bytes of master copy and
+// eight of Adam's moments.
 constexpr int64_t kStaticPerParameterByte = 1 + 6;
 
 int64_t Rounded(int64_t bytes) {
@@ -230,7 +231,7 @@ Tensor Network::Attention(Tensor q, Tensor k, Tensor v, int64_t flops) {
     if (g == kNone) return;
     std::vector<StorageId> made;
     for (const Tensor t : {q, k, v}) made.push_back(MakeGradient(t));
-    // Recomputes the scores: five products where the forward has two.
+    // Recomputes the scores: five products instead of the forward's two.
     AddOp("aten._scaled_dot_product_flash_attention_backward.default",
           {g, in[0], in[1], in[2], s, sums}, made, flops * 5 / 2)
         .workspace_bytes = Rounded(tensors_[q].bytes / 8);
@@ -291,7 +292,7 @@ Tensor Network::MapInPlace(const char* name, Tensor x, Keep keep) {
 Tensor Network::Dropout(Tensor x) {
   const int64_t bytes = tensors_[x].bytes;
   const StorageId s = NewStorage(bytes, Category::kActivation, "dropout");
-  // One byte of mask for every element of two.
+  // One byte of mask per two-byte element.
   const StorageId mask = NewStorage(bytes / 2, Category::kActivation, "mask");
   Op& op =
       AddOp("aten.native_dropout.default", {tensors_[x].storage}, {s, mask}, 0);

@@ -11,17 +11,18 @@
 //   net.Loss(h, ...);
 //   StepGraph graph = net.Finish();
 //
-// Every forward op leaves what its backward needs; Finish runs these in
-// reverse. A gradient that has two sources is summed: in place where nobody
-// else holds it, else into a new storage. Residual additions and views pass
-// gradients on without an op, as frameworks do, so storages are shared. A
-// module's own storages are let go of when it returns, its result when the
-// next module does (`release_op`): what the program's variables do.
+// Every forward op keeps the tensors that its backward needs; Finish adds the
+// backward ops in reverse order. A gradient with two sources is summed: in
+// place if nothing else holds it, otherwise into a new storage. Residual
+// additions and views pass gradients on without an op, as in frameworks, so
+// storages are shared. The program drops a module's own storages when the
+// module returns, and its result when the next module returns (`release_op`),
+// like a program's variables.
 //
-// Time of an op: 2 us, or its arithmetic at 150 TFLOP/s, or its traffic at
-// 1.5 TB/s, whichever is longest. Parameters take 2 bytes each in weights, 12
-// in the optimizer (static) and 2 in gradients, which are born in the
-// backward and die in the optimizer.
+// An op takes 2 us, its arithmetic at 150 TFLOP/s or its memory traffic at 1.5
+// TB/s, whichever is longest. A parameter takes 2 bytes as a weight, 12 in the
+// optimizer (both static) and 2 as a gradient, which is made in the backward
+// and freed in the optimizer.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +54,7 @@ class Network {
 
   // Enters a module; paths nest: "layers.3" then "mlp" is "layers.3.mlp".
   void Begin(const std::string& module);
-  // Leaves it with its result.
+  // Leaves the module with its result.
   Tensor End(Tensor result);
 
   // ---- Ops ----
@@ -68,48 +69,49 @@ class Network {
     int64_t parameter_bytes = 0;
     int64_t workspace_bytes = 0;
   };
-  // Linear layer or convolution: backward is one op for the input's gradient
-  // and one for the weights', which reads the input.
+  // Linear layer or convolution. Its backward is one op for the input's
+  // gradient and one for the weights', which reads the input.
   Tensor Linear(Tensor x, const Weighted& op);
-  // Product of two activations; both are kept.
+  // Product of two activations; both are kept for the backward.
   Tensor Product(const char* name, Tensor a, Tensor b, int64_t out_bytes,
                  int64_t flops);
-  // Fused attention: one op that keeps its inputs, its output and row sums.
+  // Fused attention: one op that keeps its inputs, its output and the row sums.
   Tensor Attention(Tensor q, Tensor k, Tensor v, int64_t flops);
 
   struct Elementwise {
     const char* name = "aten.gelu.default";
-    int64_t out_bytes = 0;  // 0: as the input
+    int64_t out_bytes = 0;  // 0: the input's
     Keep keep = Keep::kInput;
-    int64_t statistics_bytes = 0;  // a second output, kept
+    int64_t statistics_bytes = 0;  // of a second output, which is kept
     int64_t parameter_bytes = 0;
   };
   // Activation, normalisation, pooling, softmax.
   Tensor Map(Tensor x, const Elementwise& op);
-  // The same onto the storage of x, which nobody may have kept.
+  // The same in place on the storage of x, which no backward may need.
   Tensor MapInPlace(const char* name, Tensor x, Keep keep);
-  // Keeps a mask; runs again only from stored generator state.
+  // Keeps a mask; can run again only from a stored generator state.
   Tensor Dropout(Tensor x);
   Tensor Add(Tensor a, Tensor b);
-  // Onto the storage of a.
+  // Adds b to a in place.
   Tensor AddInPlace(Tensor a, Tensor b);
   Tensor Concat(Tensor a, Tensor b);
-  // Equal parts, without memory of their own.
+  // Returns equal parts, which are views.
   std::vector<Tensor> Split(Tensor x, int parts);
   Tensor Reshape(Tensor x);
-  // A collective: as many bytes arrive as leave.
+  // A collective that receives as many bytes as it sends.
   Tensor Exchange(Tensor x);
-  // Any op: reads `inputs`, keeps some of them, costs `time_ns` forward.
+  // Any op: reads `inputs`, keeps the tensors `kept` and takes `time_ns` in the
+  // forward.
   Tensor Custom(const std::vector<Tensor>& inputs, int64_t out_bytes,
                 const std::vector<Tensor>& kept, bool keeps_output,
                 int64_t time_ns, int64_t workspace_bytes);
 
   int64_t Bytes(Tensor t) const { return tensors_[t].bytes; }
 
-  // The end of the forward: a `once` op that starts the backward.
+  // Ends the forward with a `once` op that starts the backward.
   void Loss(Tensor logits);
 
-  // Adds backward and optimizer. Call once, after Loss.
+  // Adds the backward and the optimizer. Call once, after Loss.
   StepGraph Finish() &&;
 
  private:
@@ -125,7 +127,7 @@ class Network {
   struct Scope {
     std::string path;
     std::vector<StorageId> made;
-    StorageId returned = kNone;  // result of the module before
+    StorageId returned = kNone;  // result of the previous module
   };
   struct Parameters {
     std::string module;
@@ -143,11 +145,11 @@ class Network {
 
   // Registers the backward of the op just recorded.
   void OnBackward(std::function<void()> backward);
-  // The gradient of t, or kNone where nothing asked for one.
+  // Returns the gradient of t, or kNone if it has none.
   StorageId Gradient(Tensor t) const { return tensors_[t].gradient; }
-  // Hands a gradient to t, summing where there is one.
+  // Gives a gradient to t, adding it to the one that t has.
   void Give(Tensor t, StorageId gradient, bool shared);
-  // A new storage for the gradient of t, or kNone where none is wanted.
+  // Returns a new storage for the gradient of t, or kNone if none is needed.
   StorageId MakeGradient(Tensor t);
   void Optimize();
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ops of a network that only join, cut and move tensors, any op at all,
-// and what follows the forward: loss, backward, optimizer.
+// The network's ops that only join, split and move tensors, the custom op, and
+// everything after the forward: loss, backward, optimizer.
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -95,7 +95,7 @@ Tensor Network::Reshape(Tensor x) {
 
 Tensor Network::Exchange(Tensor x) {
   const int64_t bytes = tensors_[x].bytes;
-  // A link gives a tenth of the memory's bandwidth.
+  // A link has a tenth of the memory's bandwidth.
   const auto exchange = [this](StorageId from, StorageId to) {
     Op& op = AddOp("c10d.alltoall_base_.default", {from}, {to}, 0);
     op.kind = OpKind::kCollective;
@@ -163,7 +163,7 @@ void Network::Loss(Tensor logits) {
     Give(log, g, false);
   });
   End(log);
-  // The function that ran the forward returns: its variables die.
+  // The function that ran the forward returns and drops its variables.
   const OpId now = graph_.op_count() - 1;
   for (const StorageId made : scopes_.back().made) {
     graph_.storages[made].release_op = now;
@@ -182,7 +182,7 @@ void Network::Optimize() {
     }
     Op& op = AddOp("optimizer.adamw", group.gradients, {}, 0);
     op.kind = OpKind::kOnce;
-    // Weights, master copy and both moments are read and written.
+    // Reads and writes the weights, the master copy and both moments.
     op.time_ns = Time(0, group.bytes * 15);
     op.workspace_bytes = 2 * largest;  // one 32-bit temporary
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cells of the tables: step graphs by name, budgets as fractions.
+// Cells of the benchmark tables: step graphs by name, budgets as fractions.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace reprise::planner {
 
-// A file of reprise.graph/1, or a made-up step as KIND:OPS.
+// Reads a file of reprise.graph/1, or generates a step named KIND:OPS.
 inline std::optional<StepGraph> ReadGraph(const std::string& name) {
   const size_t colon = name.find(':');
   if (colon == std::string::npos) return ReadGraphFile(name);
@@ -29,13 +29,14 @@ inline std::optional<StepGraph> ReadGraph(const std::string& name) {
   return std::move(*graph);
 }
 
-// Without its folder.
+// Returns the name without its folder.
 inline std::string ShortName(const std::string& name) {
   const size_t slash = name.rfind('/');
   return name.substr(slash == std::string::npos ? 0 : slash + 1);
 }
 
-// This fraction of what the base order needs above static memory.
+// Returns the static memory plus this fraction of the base order's dynamic
+// peak.
 inline int64_t BudgetAt(const StepGraph& graph,
                         const Capabilities& capabilities, double fraction) {
   const Problem problem = MakeProblem(graph, capabilities);
@@ -44,7 +45,7 @@ inline int64_t BudgetAt(const StepGraph& graph,
          static_cast<int64_t>(fraction * static_cast<double>(dynamic));
 }
 
-// At its commas.
+// Splits the text at its commas.
 inline std::vector<std::string> Split(const std::string& text) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -57,7 +58,7 @@ inline std::vector<std::string> Split(const std::string& text) {
   return parts;
 }
 
-// Its parts as numbers.
+// Splits the text at its commas and parses the parts as numbers.
 inline std::vector<double> Numbers(const std::string& text) {
   std::vector<double> numbers;
   for (const std::string& part : Split(text)) {
@@ -74,7 +75,7 @@ struct CellFlags {
   std::vector<double> budgets = {};
   std::vector<std::string> graphs = {};
 
-  // Reads the argument at `i`, and its value behind it; what is no flag is a
+  // Reads the flag at `i` with its value; an argument that is not a flag is a
   // graph.
   void Read(int argc, char** argv, int& i) {
     const std::string flag = argv[i];

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each pass of the search is worth: every cell is planned with all of them
-// and again without each one that ran.
+// Measures what each pass of the search contributes: every cell is planned with
+// all passes, and again without each pass that ran.
 //
 //   planner_ablation [--ticks N] [--gap PERCENT] [--budgets F,F,...]
-//                    [--seed S] [--executor free|once|flat|nested] [--only
-//                    PASS,...]
-//                    [--cells] GRAPH...
+//                    [--seed S] [--executor free|once|flat|nested]
+//                    [--only PASS,...] [--cells] GRAPH...
 //
-// GRAPH is a file of reprise.graph/1 or a made-up step as KIND:OPS. Effort is
+// GRAPH is a file of reprise.graph/1 or a generated step, KIND:OPS. Effort is
 // counted in ticks, never in seconds: the same call prints the same table on
 // any machine under any load. Without --ticks a search has its default effort.
-// A pass that does not run in a cell changes nothing there and is not left out
-// of it. --cells prints every cell in which leaving a pass out changes a plan
-// or a bound.
+// A pass that does not run in a cell is not left out there, as that would
+// change nothing. --cells prints every cell in which leaving a pass out changes
+// a plan or a bound.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -35,18 +34,18 @@ struct Options {
   CellFlags cells = {.budgets = {0.8, 0.6, 0.4, 0.3}};
 };
 
-// What leaving a pass out changed, over all cells in which it ran.
+// Effect of leaving a pass out, over all cells in which it ran.
 struct Total {
   int cells = 0;
-  int plans_lost = 0, plans_won = 0;  // none without it; none with it
-  int worse = 0, better = 0;          // plans without it
+  int plans_lost = 0, plans_won = 0;  // found with it only; without it only
+  int worse = 0, better = 0;          // plans without the pass
   int less_proven = 0, more_proven = 0;
-  int proofs_lost = 0, proofs_won = 0;  // within the gap with it; without
+  int proofs_lost = 0, proofs_won = 0;  // gap reached with / without it
   double worse_pp = 0, better_pp = 0, less_proven_pp = 0, more_proven_pp = 0;
-  int64_t ticks_with = 0, ticks_without = 0;  // where both reach the gap
+  int64_t ticks_with = 0, ticks_without = 0;  // if both reach the gap
 };
 
-// Differences below this are of rounding: one in a million of the step, in %.
+// Smaller differences are rounding errors: one in a million of the step, in %.
 constexpr double kEqual = 1e-4;
 
 Plan PlanOf(const Options& options, const StepGraph& graph, double fraction,
@@ -80,7 +79,7 @@ std::string TextOf(const Plan& plan) {
   return text;
 }
 
-// True where a plan or a bound differs.
+// Adds a cell to the totals. Returns whether a plan or a bound differs.
 bool Compare(const Options& options, const Plan& with, const Plan& without,
              Total& total) {
   ++total.cells;
@@ -101,7 +100,7 @@ bool Compare(const Options& options, const Plan& with, const Plan& without,
     return with.feasible != without.feasible ||
            with.undecided != without.undecided;
   }
-  // Plans within the gap are all that was asked for.
+  // Plans within the gap count as equal: a search stops there.
   const double plans = ended_with && ended_without
                            ? 0
                            : 100 * (without.overhead - with.overhead);

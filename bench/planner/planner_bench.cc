@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The planner's two hot loops on a generated transformer step, one core:
+// Rates of the planner's inner loops on a generated transformer step, on one
+// core:
 //
 //   evaluator   schedule entries replayed per second, frees included
-//   moves       re-runs put in or taken out per second, with the peak after
-//               each and half of them undone
+//   moves       re-runs inserted or removed per second, with the peak after
+//               each; half of them are undone
 //   steps       steps of the local search per second, rejected ones included
 //
 //   planner_bench [ops] [seconds per figure]

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The portfolio explained: what each pass of the search costs and gains, over
-// step graphs and budgets.
+// Prints what each pass of the search costs and gains, over step graphs and
+// budgets.
 //
 //   planner_passes [--seconds S] [--gap PERCENT] [--trace] [--budgets F,F,...]
 //                  GRAPH...
 //   planner_passes --list
 //
-// GRAPH is a file of reprise.graph/1 or a made-up step as KIND:OPS. Seconds are
-// of the processor; without them the search has its default ticks and a
-// repeated run prints the same table.
+// GRAPH is a file of reprise.graph/1 or a generated step, KIND:OPS. Seconds are
+// processor time; without them the search has its default ticks, and a repeated
+// run prints the same table.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

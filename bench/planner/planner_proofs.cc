@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether what the planner says under a time limit is true, over graphs,
-// budgets, limits and threads: no bound may be above the best plan that any run
-// of the same graph and budget found, nothing that a run fits may be refused by
-// another, and the verifier walks every plan and checks every certificate.
+// Checks that the planner's statements under a time limit are true, over
+// graphs, budgets, limits and threads: no bound may exceed the best plan that
+// any run found for the same graph and budget, no run may refuse what another
+// one fits, and the verifier must accept every plan and every certificate.
 //
 //   planner_proofs [--limits MS,...] [--threads N,...] [--budgets PERCENT,...]
 //                  [--certify ITERATIONS] GRAPH.json | KIND:OPS ...
 //
 // KIND:OPS is a generated step (generate.h).
 //
-// One line per run, then how many of them were false; exits with 1 where any
-// was. Runs depend on the clock: what holds must hold in all of them.
+// Prints one line per run, then the number of false statements; exits with 1 if
+// there is one. Runs depend on the clock, so the statements must hold in any
+// run.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -48,7 +49,7 @@ std::vector<int> Numbers(const char* text) {
   return numbers;
 }
 
-// A file, or a generated step.
+// Reads a file or generates a step.
 std::optional<StepGraph> GraphOf(const std::string& name) {
   const size_t colon = name.find(':');
   if (colon == std::string::npos) return ReadGraphFile(name);
@@ -75,8 +76,8 @@ struct Tally {
   double slowest_ms = 0;
 };
 
-// Walks the plan and checks the certificate with the verifier alone; false
-// where either does not hold.
+// Checks the plan and its certificate with the verifier only. Returns false if
+// it rejects either.
 bool Verified(const StepGraph& graph, const Capabilities& capabilities,
               int64_t budget, const Plan& plan, double& ms) {
   const double begin = CpuMs();
@@ -100,7 +101,7 @@ bool Verified(const StepGraph& graph, const Capabilities& capabilities,
   return good;
 }
 
-// All runs of one graph at one budget.
+// Runs one graph at one budget with all limits and numbers of threads.
 void RunCell(const StepGraph& graph, const Problem& problem, int percent,
              const Options& options, Tally& tally) {
   const int64_t budget =

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How bound and plan grow with the step: generated steps of 1,000 to 100,000
-// ops at a part of their dynamic memory, one core. Seconds of the clock and of
-// the processor (which a loaded machine does not change), most memory of the
-// process so far, and the exponent of time against ops, by least squares.
+// Shows how bound and plan scale with the step: generated steps of 1,000 to
+// 100,000 ops at a part of their dynamic memory, on one core. Prints wall time,
+// processor time (independent of the machine's load), the process's peak memory
+// so far, and the exponent of time against ops, fitted by least squares.
 //
 //   planner_scale [KIND] [PERCENT] [OPS...]
 #include <sys/resource.h>
@@ -23,7 +23,7 @@
 namespace reprise::planner {
 namespace {
 
-// Seconds of the clock and of the processor since it was made.
+// Measures wall and processor time, in seconds since construction.
 class Stopwatch {
  public:
   double Seconds() const {
@@ -46,7 +46,7 @@ double PeakMebibytes() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-// Slope of log seconds over log ops.
+// Returns the slope of log seconds over log ops.
 double Exponent(const std::vector<double>& ops,
                 const std::vector<double>& seconds) {
   double mean_x = 0, mean_y = 0, over = 0, under = 0;

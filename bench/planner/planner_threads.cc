@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What threads are worth: the time on the wall until a plan is proven optimal.
+// Measures what threads gain: wall time until a plan is proven optimal.
 //
 //   planner_threads [--threads N,...] [--repeat N] [--limit MS] [--seeds N,...]
 //                   [--budgets F,F,...] [--trace] GRAPH...
 //
-// GRAPH is a file of reprise.graph/1 or a made-up step as KIND:OPS. The runs of
-// a cell are interleaved, one of each number of threads at a time, so that what
-// else the machine does meets all of them; the least of each counts. A run that
-// ends at the limit without a checked proof has none, and a cell without any
-// prints a dash.
+// GRAPH is a file of reprise.graph/1 or a generated step, KIND:OPS. The runs of
+// a cell are interleaved, one per number of threads at a time, so that other
+// load on the machine affects all of them; the shortest time counts. A run that
+// reaches the limit without a checked proof does not count, and a cell without
+// a proof prints a dash.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A network of layers in plain C++ under a budget: h[l] = tanh(h[l-1] * w[l]),
-// cell by cell, gradients of the weights by hand.
+// Runs a training step in plain C++ within a budget. The network has layers
+// h[l] = tanh(h[l-1] * w[l]), cell by cell, and hand-written gradients of the
+// weights.
 //
 //   g++ -std=c++20 -O2 -I profiler/include -I clients/cpp
 //     clients/cpp/example.cc clients/cpp/plan.cc -o example
@@ -9,7 +10,7 @@
 //   reprise run -- ./example 0.5x
 //
 // Prints predicted and measured bytes, and how many gradients differ from those
-// of the plain step.
+// of a step without a plan.
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -25,7 +26,7 @@ constexpr int kLayers = 12;
 constexpr size_t kCells = 1 << 16;
 using Array = std::vector<float>;
 
-// Ops as code, beside their descriptions in the graph.
+// The step's graph, and the code of every op.
 struct Program {
   reprise::Graph graph{"layers in C++", kLayers* int64_t{sizeof(float)}};
   std::vector<std::function<void()>> code;
@@ -51,7 +52,7 @@ struct Program {
     alive -= static_cast<int64_t>(cells[storage] * sizeof(float));
   }
 
-  // Returns the gradients; `peak` is the step's then.
+  // Runs a schedule and returns the gradients; `peak` is then the step's.
   std::vector<Array> Run(const std::vector<int>& schedule) {
     for (auto& array : memory) array.reset();
     alive = peak = graph.static_bytes();
@@ -87,7 +88,7 @@ void Build(Program& p, const std::vector<float>& weights) {
             p.Get(y)[i] = tanhf(p.Get(x)[i] * w);
         });
   }
-  int above = h[kLayers];  // the loss is half of the sum of squares
+  int above = h[kLayers];  // the loss is half the sum of squares
   for (int l = kLayers - 1; l >= 0; --l) {
     const int dw = p.Storage(1, "weight gradient");
     const int dx = p.Storage(kCells, "gradient");
@@ -112,7 +113,8 @@ void Build(Program& p, const std::vector<float>& weights) {
   }
 }
 
-// Every op once, each storage freed after the last op that reads it.
+// Returns the schedule without a plan: every op once, each storage freed after
+// the last op that uses it.
 std::vector<int> PlainSchedule(const reprise::Graph& graph,
                                const std::vector<int>& kept) {
   std::vector<int> last(graph.storage_count(), -1), schedule;

@@ -42,7 +42,7 @@ std::string List(const std::vector<int>& ids) {
   return out + "]";
 }
 
-// The first thing that is wrong with a list of storages; empty: nothing.
+// Returns the first error in a list of storages, or "" if there is none.
 std::string CheckIds(const std::string& where, const std::vector<int>& ids,
                      int count) {
   for (size_t i = 0; i < ids.size(); ++i) {

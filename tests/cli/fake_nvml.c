@@ -1,5 +1,5 @@
-/* A libnvidia-ml.so.1 with one GPU, as far as `reprise doctor` asks. What is
- * special about the GPU, and the process on it, come from the environment. */
+/* A libnvidia-ml.so.1 with one GPU and the functions that `reprise doctor`
+ * calls. The environment sets the GPU's peculiarities and the process on it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The header is C99 and the library links into a C program. */
+/* Compiles only if the header is C99 and the library links into a C program. */
 #include <stdio.h>
 #include <string.h>
 
