@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Python tests share: the source tree, the built agent and daemon, a private folder."""
+"""What the Python tests share: the source tree, the built agent and daemon, separate folders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ if str(SOURCE) not in sys.path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c() -> Iterator[None]:
-    """Whoever is started in the background of a script ignores Ctrl-C, and so do its children."""
+    """Enables Ctrl-C: a process started in the background of a script ignores it, and so do its
+    children."""
     before = signal.getsignal(signal.SIGINT)
     if before == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,7 +52,7 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def python() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs Python code or a script in a process of its own, with this tree's package."""
+    """Runs Python code or a script in a separate process, with this tree's package."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -92,10 +93,8 @@ def daemon_binary() -> Path:
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A machine of its own: runtime and state folders that hold nothing yet.
-
-    Not tmp_path: the path of a Unix socket has room for 107 characters only.
-    """
+    """Makes empty runtime and state folders for a test. They are not in tmp_path, because the path
+    of a Unix socket is limited to 107 characters."""
     folder = Path(subprocess.check_output(["mktemp", "-d", "/tmp/rpXXXXXX"], text=True).strip())
     (folder / "run").mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder / "run"))
@@ -135,7 +134,7 @@ _ALLOC, _OP = struct.Struct("<QqQQiI"), struct.Struct("<QQqQII")
 
 @dataclass
 class Sink:
-    """What a session wrote, as far as these tests ask."""
+    """What a session wrote into the file sink, as far as these tests need it."""
 
     sequences: list[int] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
@@ -271,14 +270,14 @@ def collector(home: Path) -> Callable[..., ScriptedCollector]:
 
 @dataclass(frozen=True)
 class Reprised:
-    """A running daemon of the test's own."""
+    """A running daemon that belongs to the test."""
 
     socket: Path
     url: str
     token: str
 
     def query(self, method: str, request: dict[str, Any]) -> dict[str, Any]:
-        """An RPC of reprise.v1.Query, as a browser calls it."""
+        """Calls an RPC of reprise.v1.Query, as a browser does."""
         call = urllib.request.Request(
             f"{self.url}/reprise.v1.Query/{method}",
             data=json.dumps(request).encode(),

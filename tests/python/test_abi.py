@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ctypes copy of the C ABI against the header itself."""
+"""The ctypes copy of the C ABI matches the header."""
 
 import ctypes
 import re

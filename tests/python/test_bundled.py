@@ -1,4 +1,4 @@
-"""Programs that come with the package: found, or missed with a sentence."""
+"""Programs that come with the package: they are found, or a sentence says that they are missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def installation(folder: Path, *programs: str) -> Path:
 
 
 def script(package: Path, function: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A console script of that installation, as pip writes it."""
+    """Returns a console script of that installation, as pip writes it."""
     code = f"import sys; from reprise.bundled import {function}; sys.exit({function}())"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("REPRISE_")}
     return subprocess.run(

@@ -1,4 +1,5 @@
-"""The CUDA meter on counters that a test sets: what it makes of them, not what a GPU counts."""
+"""The CUDA meter on counters that a test sets: what it computes from them, not what a GPU
+counts."""
 
 from __future__ import annotations
 
@@ -120,7 +121,7 @@ def test_an_allocator_without_counters_is_refused(counters, monkeypatch):
 
 
 class Storage:
-    """What a tensor on a GPU looks like, without one."""
+    """A storage that looks like one on a GPU."""
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)

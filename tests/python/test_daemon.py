@@ -19,7 +19,7 @@ from reprise.errors import RepriseError
 
 @pytest.fixture(autouse=True)
 def no_system_daemon(home, monkeypatch):
-    """Every test has a machine of its own, without a daemon of the system's."""
+    """Hides the system's daemon from every test."""
     monkeypatch.setattr(daemon, "SYSTEM_SOCKET", home / "system.sock")
     monkeypatch.setenv("REPRISE_DAEMON", "/nowhere/reprised")
 
@@ -164,7 +164,7 @@ def test_a_daemon_that_never_listens_is_stopped_after_the_time_limit(home, monke
 
 
 def test_a_daemon_that_is_about_to_end_is_waited_for(home, monkeypatch, daemon_binary):
-    """It has closed its socket and still holds the folder."""
+    """It has closed its socket but still holds the folder."""
     monkeypatch.setenv("REPRISE_DAEMON", str(daemon_binary))
     leaving = os.open(daemon.runtime_dir() / "reprised.lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(leaving, fcntl.LOCK_EX)

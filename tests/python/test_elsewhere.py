@@ -13,7 +13,7 @@ from reprise.plan import StepGraph
 
 
 def made_by(module: str, name: str) -> Any:
-    """An object as that framework's, without the framework."""
+    """Returns an object that seems to come from a framework, without the framework."""
     return type(name, (type("Base", (), {"__module__": module}),), {"__module__": "__main__"})()
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parametrize("script", SMALL)
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """These layers gain nothing from two threads, and lose much on a busy machine."""
+    """Limits the examples to one thread: two gain nothing here, and lose much on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `import reprise` does, and above all what it does not."""
+"""What `import reprise` does, and what it must not do."""
 
 import reprise
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that one launcher starts are one run; whoever is no rank of one is a run of its own."""
+"""Ranks that one launcher starts are one run; any other process is a run of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANK = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_R
 
 
 def run_ids(root: Path, *ranks: dict[str, str]) -> list[str]:
-    """Of children of one process."""
+    """Returns the run ids of several children of one process."""
     program = "from reprise.launched import shared_run_id; print(shared_run_id())"
     base = {k: v for k, v in os.environ.items() if k not in RANK}
     base["PYTHONPATH"] = str(root / "clients/python/src")

@@ -24,7 +24,8 @@ FLOATS = 1000  # 4,000 bytes
 
 @pytest.fixture(autouse=True)
 def _no_garbage() -> Iterator[None]:
-    """What tests before this one left in cycles would go in the middle of it, and be counted."""
+    """Collects garbage of earlier tests, which would otherwise be freed and counted in the middle
+    of a test."""
     gc.collect()
     yield
     for left in list(ProbeMeter._all):  # where a test failed before it stopped its meter

@@ -1,4 +1,4 @@
-"""What `reprise doctor` says of the parts that are compiled at their first use."""
+"""What `reprise doctor` says about the parts that are compiled at their first use."""
 
 from __future__ import annotations
 

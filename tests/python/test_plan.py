@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a plan: what a server sends, and what a hostile one might."""
+"""Reading a plan: what a server sends, and what a hostile one might send."""
 
 import contextlib
 import dataclasses
@@ -60,7 +60,7 @@ class OneSentence(Exception):
 
 
 def read_or_sentence(text):
-    """Anything but a plan or one sentence of ours escapes."""
+    """Fails if reading gives anything but a plan or one sentence."""
     try:
         return Plan.from_json(text)
     except RepriseError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line that nobody can read is lost, and nothing else."""
+"""A line that nobody can read is lost, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ print("trained")
 
 
 def run(before: str = "", stderr: Any = subprocess.PIPE, **more: Any) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of the program without an agent."""
+    """Runs a program without an agent; returns exit code, standard output and standard error."""
     environment = {
         **os.environ,
         "REPRISE_AGENT": "/nowhere/agent.so",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random step graphs that use every field, and schedules of them, valid ones and almost valid."""
+"""Random step graphs that use every field, and valid or almost valid schedules for them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def random_graph(pick: random.Random, ops: int = 12) -> StepGraph:
 
 
 def random_schedule(pick: random.Random, graph: StepGraph, policy: FreePolicy) -> list[int]:
-    """The base order with some ops again, frees by the policy, and now and then a mistake."""
+    """Returns the base order with some ops repeated and frees by the policy, and sometimes a
+    mistake."""
     order: list[int] = []
     for o in range(len(graph.ops)):
         if o >= len(graph.ops) // 2 and pick.random() < 0.4:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans asked for over HTTP, without a framework: what comes back, and what may go wrong."""
+"""Plans requested over HTTP, without a framework: the answers, and what may go wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from random_graphs import random_graph
 
 
 def layers(count: int = 6) -> StepGraph:
-    """A chain of layers and its backward, which needs every layer's input."""
+    """Returns a chain of layers and its backward, which needs every layer's input."""
     graph = StepGraph("layers", static_bytes=1000)
     kept = [graph.storage(100, "input")]
     graph.op("input", writes=kept, time_ns=1, kind="once")
@@ -45,7 +45,7 @@ def layers(count: int = 6) -> StepGraph:
 
 @pytest.fixture(scope="module")
 def server(daemon_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One daemon for the questions of this file."""
+    """One daemon for all requests of this file."""
     import json
     import subprocess
     import time
@@ -178,7 +178,7 @@ def test_a_graph_is_sent_once(server: Server, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def beside(reprised: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A daemon of the test's own, found by whoever looks for one."""
+    """A daemon of the test, which every client finds."""
     daemon = reprised()
     monkeypatch.setenv("REPRISE_SOCKET", str(daemon.socket))
     return daemon
@@ -189,7 +189,7 @@ def beside(reprised: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def no_session() -> Iterator[None]:
-    """Reports of a test end with it."""
+    """Ends the reporting session that a test has opened."""
     reporting._agent, reporting._applied = None, 0
     yield
     if reporting._agent is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""clients/cpp: compiled as a program would, against the real daemon."""
+"""clients/cpp, compiled as a program would compile it, against the real daemon."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The referee in Python is the one of the planner."""
+"""The evaluator in Python gives the results of the planner's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ Judge = Callable[[StepGraph, list[int], str], str]
 
 @pytest.fixture
 def planner(daemon_binary: Path, tmp_path: Path) -> Judge:
-    """What the planner's evaluator says of a schedule: its peak, or why it is not valid."""
+    """Returns what the planner's evaluator says about a schedule: its peak, or why it is not
+    valid."""
 
     def judge(graph: StepGraph, schedule: list[int], executor: str) -> str:
         (tmp_path / "g.json").write_text(graph.to_json())
@@ -95,7 +96,7 @@ def test_the_peak_and_the_refusal_of_any_schedule_are_those_of_the_planner(plann
 
 
 def chain() -> StepGraph:
-    """x -> a -> b, and a backward op that needs both; then one that needs a."""
+    """Returns a graph: x -> a -> b, a backward op that needs both, then one that needs a."""
     graph = StepGraph("chain", static_bytes=7)
     x, a, b, g, h = (graph.storage(size) for size in (100, 10, 20, 5, 6))
     graph.op("x", writes=[x], time_ns=1, kind="once")

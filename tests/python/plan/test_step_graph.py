@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step graph is refused before it is sent, by the path of the field that is wrong."""
+"""An invalid step graph is refused before it is sent, and the error names the field."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random schedules for an executor that can do everything: storages go at any time and are made
-again when they are read, in the forward and in the backward, by whatever made them, any number of
-times."""
+"""Random schedules for an executor that can do everything: storages are freed at any time and
+recomputed when they are read, in the forward and in the backward, by whatever made them, any number
+of times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _AGAIN = ("OP_KIND_PURE", "OP_KIND_SEEDED")
 
 
 def plan(graph: Graph, seed: int, policy: str, rate: float = 0.12) -> list[int]:
-    """A valid schedule; after every op each storage that is read later goes with this chance."""
+    """Returns a valid schedule. After every op, each storage that is read later is freed with this
+    probability."""
     rng = random.Random(seed)
     ops = graph["ops"]
     needed = referee.versions_needed(graph)
@@ -50,18 +51,18 @@ def plan(graph: Graph, seed: int, policy: str, rate: float = 0.12) -> list[int]:
 
 
 def _policy(graph: Graph, policy: str) -> Graph:
-    """`with_frees` holds first lives to their release: eagerly, that is at once."""
+    """Frees eagerly: `with_frees` otherwise holds first lives to their release."""
     if policy == "program":
         return graph
     return {**graph, "storages": [{**s, "release_op": 0} for s in graph["storages"]]}
 
 
 def most_runs(schedule: list[int]) -> int:
-    """How often the op runs that runs most often."""
+    """Returns how often the op runs that runs most often."""
     return max(Counter(e for e in schedule if e >= 0).values())
 
 
 def runs_backward_again(graph: Graph, schedule: list[int]) -> bool:
-    """Does an op of the backward run twice?"""
+    """Returns whether an op of the backward runs twice."""
     runs = Counter(e for e in schedule if e >= 0)
     return any(n > 1 and graph["ops"][o]["phase"] == "PHASE_BACKWARD" for o, n in runs.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of tests: armed in the test's own process, taken out again when it ends."""
+"""Arms models in the test's own process, and removes the sessions when the test ends."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Se
 
 
 def remove_all() -> None:
-    """Every session that a test has armed."""
+    """Removes every session that a test has armed."""
     while sessions:
         sessions.pop().remove()

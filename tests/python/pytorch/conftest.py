@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One thread and a fresh seed for every test: they compare bits and count bytes, not time."""
+"""Runs every test on one thread with a new seed: tests compare bits and count bytes, not time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_tape() -> None:
-    """Jobs do not wait for it; tests do."""
+    """Waits for the native engine to be built; jobs do not wait for it."""
     from reprise.torch.compiled.fast import FAST
 
     folder = FAST.cache_folder()
@@ -34,7 +34,7 @@ def _compiled_tape() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_stays_alive() -> Iterator[None]:
-    """What torch.compile has in its caches counts as memory of the tests that come after."""
+    """Clears the caches of torch.compile, whose content would count as memory of later tests."""
     yield
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
@@ -43,7 +43,7 @@ def _nothing_stays_alive() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a session keeps between runs is kept apart."""
+    """Separates the files that a session keeps between runs."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
@@ -58,13 +58,15 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _faults_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line that says what a fault is comes once in a process, and a test is one to itself."""
+    """Forgets internal errors: the line that describes one is printed once per process, but each
+    test needs it."""
     monkeypatch.setattr(saying, "_faults", {})
 
 
 @pytest.fixture(autouse=True)
 def _no_op_is_found_unsteady_for_good() -> Iterator[None]:
-    """An op that one test saw make other bits would never run again in those after it."""
+    """Forgets which ops were seen to give different bits, because later tests would never replay
+    them."""
     from reprise.torch.internals import ops
 
     known = set(ops._unsteady)
@@ -74,8 +76,8 @@ def _no_op_is_found_unsteady_for_good() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_on() -> Iterator[None]:
-    """A dispatch mode that a test leaves behind would change what all later ones see. One that
-    watches a graph that is kept is meant to stay."""
+    """Fails if a test leaves a dispatch mode behind, which would change what all later tests see. A
+    mode that watches a graph that is kept is meant to stay."""
     from reprise.torch.internals.watch import close_watches
 
     yield
@@ -88,7 +90,7 @@ def _nothing_is_left_on() -> Iterator[None]:
 def compiles_afresh(
     home: Path, agent_library: Path, daemon_binary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Nothing that was compiled before is known, and a private daemon can be started."""
+    """Forgets everything that was compiled before, and lets a private daemon start."""
     monkeypatch.setenv("REPRISE_AGENT", str(agent_library))
     monkeypatch.setenv("REPRISE_DAEMON", str(daemon_binary))
     torch._dynamo.reset()
@@ -98,7 +100,7 @@ def compiles_afresh(
 
 @pytest.fixture
 def removed() -> Iterator[None]:
-    """What a test arms is taken off again."""
+    """Removes what a test has armed."""
     from arming import remove_all
 
     yield
@@ -107,7 +109,7 @@ def removed() -> Iterator[None]:
 
 @pytest.fixture
 def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small a step is, memory may run out in it."""
+    """Assumes that memory may run out, however small a step is."""
     from reprise.torch.recovery import planned_retry
 
     monkeypatch.setattr(planned_retry, "LITTLE", 0.0)
@@ -115,5 +117,5 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["compiled", "python"])
 def half(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With and without the compiled half of the tape."""
+    """Runs the test with and without the native engine."""
     monkeypatch.setenv("REPRISE_FAST", str(int(request.param == "compiled")))

@@ -24,7 +24,7 @@ from reprise.torch.ladder.ladder import Ladder
 
 
 class Odd(nn.Module):
-    """Another program on rank 1."""
+    """A different program, for rank 1."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ def _runs_out(*_: object) -> None:
 
 
 def rows_of(mode: str, step: int, rank: int) -> int:
-    """In "shapes" each rank has its own: only from the eighth step on a large one, and later also
-    some that are larger than any before."""
+    """Returns the batch size of a step. In mode "shapes" every rank has its own: large ones from
+    the eighth step on, and later some that are larger than any before."""
     if mode != "shapes" or step < 7:
         return 8
     return (20, 12, 24, 16)[(step + rank) % 4] if step > 32 else 8 + 8 * ((step + rank) % 2)

@@ -60,7 +60,7 @@ def kind(make: Callable[[bool], Job]) -> Callable[[bool], Job]:
 
 
 def digest(losses: list[float], modules: Iterable[nn.Module], optimizers: Iterable[Any]) -> str:
-    """Of all that a training leaves."""
+    """Returns a digest of everything that a training leaves."""
     found = hashlib.sha256(repr([loss.hex() for loss in losses]).encode())
     for module in modules:
         for name, tensor in module.state_dict().items():
@@ -82,7 +82,7 @@ def train(
     loss_of: Callable[[Any, Tensor], Tensor] | None = None,
     backward: Callable[[Tensor], Any] = Tensor.backward,
 ) -> str:
-    """An ordinary loop, its optimizer's state with moments."""
+    """Trains in an ordinary loop with an optimizer that has momentum."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     losses = []
     for step in range(steps):
@@ -105,21 +105,21 @@ def net(seed: int = 2) -> RandomNet:
 
 
 def local(model: nn.Module, armed: bool, fast: bool = True, again: float = 0.3, **how: Any) -> None:
-    """Arms it with a planner in this process."""
+    """Arms a model with a planner in this process."""
     os.environ["REPRISE_FAST"] = str(int(fast))
     if armed:
         otherwise(lambda *_, **__: None)(arm)(model, LocalAgent(again=again), **how)  # as auto is
 
 
 def finished(model: nn.Module) -> None:
-    """The program asks at its end."""
+    """Asks for the report, as a program does at its end."""
     if reprise.api._sessions.get(model) is not None:
         str(reprise.report(model))
 
 
 @kind
 def watched(armed: bool) -> Job:
-    """Without a budget, and nothing captured."""
+    """Trains without a budget; nothing is captured."""
     model = net()
 
     def job() -> str:
@@ -132,7 +132,7 @@ def watched(armed: bool) -> Job:
 
 @kind
 def python_half(armed: bool) -> Job:
-    """Captured, planned, checked, traced; the tape in Python."""
+    """Captured, planned, checked and traced steps, with the tape in Python."""
     model = net()
     return lambda: (local(model, armed, fast=False), train(model), finished(model))[1]
 
@@ -146,7 +146,7 @@ def compiled_half(armed: bool) -> Job:
 
 @kind
 def hidden_states(armed: bool) -> Job:
-    """More than its outputs goes into the loss: values are compared instead of gradients."""
+    """The loss uses more than the outputs, so values are compared instead of gradients."""
 
     class Shows(nn.Module):
         def __init__(self) -> None:
@@ -173,7 +173,7 @@ def hidden_states(armed: bool) -> Job:
 
 @kind
 def several_batches(armed: bool) -> Job:
-    """Two forwards and backwards a step, inputs of three sizes."""
+    """Two forwards and backwards per step, with inputs of three sizes."""
     model = net(4)
 
     def job() -> str:
@@ -233,7 +233,7 @@ def _changing(armed: bool, fast: bool) -> Job:
 
 @kind
 def changing(armed: bool) -> Job:
-    """Goes other ways from step to step, and leaves its plans; the tape in Python."""
+    """Takes other paths from step to step, and leaves its plans; the tape is in Python."""
     return _changing(armed, fast=False)
 
 
@@ -245,7 +245,7 @@ def changing_compiled(armed: bool) -> Job:
 
 @kind
 def two_models(armed: bool) -> Job:
-    """Two armed models, two optimizers, one step after the other."""
+    """Two armed models with two optimizers, one step after the other."""
     one, other = net(8), net(9)
 
     def job() -> str:
@@ -267,8 +267,8 @@ class Starving(nn.Module):
 
 
 def starving(armed: bool, forwards: dict[int, int], backwards: dict[int, int], **how: Any) -> Job:
-    """Memory runs out in these steps, so often. Where the program gets the error it takes the step
-    once more, as a careful loop does; without Reprise it never sees one."""
+    """Runs out of memory in these steps, as often as given. If the program gets the error, it
+    repeats the step, as a careful loop does; without Reprise it never gets one."""
     model = Starving()
     planned_retry.LITTLE = 0.0
 
@@ -347,7 +347,7 @@ def first_from_shapes(armed: bool) -> Job:
 
 @kind
 def scaled(armed: bool) -> Job:
-    """Losses scaled by a GradScaler, a generator of the program's own, gradients compared."""
+    """Losses scaled by a GradScaler, a generator of the program, and compared gradients."""
 
     model = net(3)
     chance = torch.Generator().manual_seed(3)
@@ -390,8 +390,8 @@ def written_twice(armed: bool) -> Job:
 
 
 def prepare() -> None:
-    """What every job of a process would do once: imports, and what is set up at a first step. Then
-    forks are cheap, and what is alive here is nothing they have to look through."""
+    """Does what every job of a process would do once: imports, and the set-up of a first step. Then
+    forks are cheap, and what is alive here does not slow them down."""
     import torch._dynamo  # an optimizer's first step imports it
 
     FAST.build(FAST.cache_folder())  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """`between`: called from one block to the next."""
+    """Blocks, with `between` called from one block to the next."""
 
     def __init__(self, between: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Net(nn.Module):
 
 
 def planned(called: Any, armed: bool, budget: str = "0.9x", **how: Any) -> Job:
-    """`called`: what the program calls, armed with a daemon of its own."""
+    """Arms a model with a daemon of its own and trains it; the program calls `called`."""
 
     def job() -> str:
         if armed:
@@ -86,7 +86,7 @@ def compiled_with_breaks(armed: bool) -> Job:
 
 @kind
 def compiled_parts(armed: bool) -> Job:
-    """Blocks that are compiled one by one: not planned, and told so."""
+    """Blocks that are compiled one by one: they are not planned, and the log says so."""
     model = Net()
     for block in model.blocks:
         block.compile(backend="aot_eager")
@@ -95,7 +95,7 @@ def compiled_parts(armed: bool) -> Job:
 
 @kind
 def compiled_late(armed: bool) -> Job:
-    """Armed first, and compiled then: what was compiled is planned."""
+    """Armed first and compiled afterwards: the compiled code is planned."""
     model = Net()
 
     def job() -> str:

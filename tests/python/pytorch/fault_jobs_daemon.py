@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 
 def with_budget(budget: str | int | None, armed: bool, steps: int = 9) -> Job:
-    """`reprise.auto` and all that it starts."""
+    """Trains with `reprise.auto` and everything that it starts."""
     model = net(2)
 
     def job() -> str:
@@ -41,7 +41,7 @@ def with_a_daemon(armed: bool) -> Job:
 
 @kind
 def half(armed: bool) -> Job:
-    """The same with a share that nothing fits in: 0.5x."""
+    """The same with a budget that is too small for any plan: 0.5x."""
     return with_budget("0.5x", armed, steps=6)
 
 
@@ -53,13 +53,13 @@ def in_bytes(armed: bool) -> Job:
 
 @kind
 def of_the_device(armed: bool) -> Job:
-    """The same with a share of what the device has: 90%."""
+    """The same with a percentage of the device's memory: 90%."""
     return with_budget("90%", armed)
 
 
 @kind
 def that_fits(armed: bool) -> Job:
-    """The same with what fits: fit."""
+    """The same with the free memory as its budget: fit."""
     return with_budget("fit", armed)
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small training jobs of two ranks (gloo, DistributedDataParallel), for faults.py. The fault is in
-one of them; the other one must neither wait for ever nor train other numbers.
-
-Importing this adds them to `fault_jobs.KINDS`.
+one of them; the other one must neither wait forever nor train with other numbers. Importing this
+adds them to `fault_jobs.KINDS`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LONG = timedelta(seconds=600)
 
 
 def trained(rank: int, meets: Path, armed: bool) -> str:
-    """One rank, in a process of its own."""
+    """Runs one rank in a separate process."""
     ranks.TIMEOUT = LONG
     distributed.init_process_group(
         "gloo", init_method=meets.as_uri(), rank=rank, world_size=2, timeout=LONG
@@ -53,7 +52,8 @@ def trained(rank: int, meets: Path, armed: bool) -> str:
 
 
 def two(rank: int, armed: bool) -> Job:
-    """The digest of both ranks. The other rank is forked now, before anything fails here."""
+    """Returns the digest of both ranks. The other rank is forked now, before anything fails
+    here."""
     folder = Path(tempfile.mkdtemp())
     reader, writer = os.pipe()
     other = os.fork()
@@ -73,7 +73,7 @@ def two(rank: int, armed: bool) -> Job:
 
 
 def _alone(writer: int, do: Callable[[], str]) -> None:
-    """Never returns. What it says is on the standard error of both."""
+    """Runs the other rank and never returns. Both ranks share standard error."""
     found = ""
     try:
         found = do()
@@ -86,11 +86,11 @@ def _alone(writer: int, do: Callable[[], str]) -> None:
 
 @kind
 def first_rank(armed: bool) -> Job:
-    """Two ranks, the fault in the first one, which asks for the plan."""
+    """Two ranks with the fault in the first one, which requests the plan."""
     return two(0, armed)
 
 
 @kind
 def second_rank(armed: bool) -> Job:
-    """Two ranks, the fault in the second one."""
+    """Two ranks with the fault in the second one."""
     return two(1, armed)

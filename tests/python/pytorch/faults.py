@@ -89,7 +89,7 @@ PACKAGE = str(SOURCE / "reprise") + os.sep
 
 
 class Injected(Exception):
-    """An error that is only raised on purpose, by `Fault`."""
+    """An error that only `Fault` raises."""
 
 
 ERRORS: tuple[type[Exception], ...] = (
@@ -106,7 +106,8 @@ Where = tuple[str, str]
 
 @dataclass(frozen=True)
 class Fault:
-    """An exception to be raised in one function, at one call of it or at all from there on."""
+    """An exception that is raised in one function: at one call of it, or at all calls from there
+    on."""
 
     kind: str
     where: Where
@@ -132,7 +133,8 @@ class Ended:
 
 
 def where_of(code: CodeType) -> Where | None:
-    """None: it is not a function of the package that may fail here."""
+    """Returns the name of a function; None if it is not a function of the package that may fail
+    here."""
     if not code.co_filename.startswith(PACKAGE) or code.co_name.startswith("<"):
         return None if code.co_name != "<lambda>" or not _inside(code) else _named(code)
     return None if _named(code)[0] in CAUGHT_BY else _named(code)
@@ -147,7 +149,7 @@ def _named(code: CodeType) -> Where:
 
 
 def count(reached: Counter[Where]) -> Callable[[FrameType, str, Any], None]:
-    """A trace function that counts calls."""
+    """Returns a trace function that counts calls."""
 
     def trace(frame: FrameType, event: str, _: Any) -> None:
         where = where_of(frame.f_code)
@@ -158,7 +160,7 @@ def count(reached: Counter[Where]) -> Callable[[FrameType, str, Any], None]:
 
 
 def fail(fault: Fault, fired: list[bool]) -> None:
-    """Raises, from here on in this thread."""
+    """Makes a fault happen from now on in this thread."""
     file, name = PACKAGE + fault.where[0], fault.where[1]
     error = next(e for e in ERRORS if e.__name__ == fault.error)
     short, left = name.rpartition(".")[2], fault.call
@@ -190,7 +192,7 @@ RESTORES = ("close", "aside")
 
 
 def use_native() -> None:
-    """The build in which something can fail is the one of this process."""
+    """Makes this process use the build in which errors can be injected."""
     from reprise.torch.compiled import fast
 
     flags = ("-DREPRISE_INJECT", "-Wl,-Bsymbolic")
@@ -201,14 +203,14 @@ def use_native() -> None:
 
 
 def native() -> Any:
-    """Its module; None: it is the ordinary build."""
+    """Returns the module of that build; None for the ordinary build."""
     from reprise.torch.compiled import fast
 
     return fast._module if hasattr(fast._module, "inject") else None
 
 
 def fail_natively(fault: Fault | None) -> None:
-    """Counts begin anew; `fault`: what fails."""
+    """Resets the counts of the native engine and sets the fault."""
     if native() is None:
         return
     if fault is None:
@@ -220,7 +222,7 @@ def fail_natively(fault: Fault | None) -> None:
 
 
 def run(kind: str, fault: Fault | None = None, armed: bool = True, counts: bool = False) -> Ended:
-    """A job in a process of its own."""
+    """Runs a job in a separate process."""
     sys.stdout.flush()
     reader, writer = os.pipe()
     # No TemporaryDirectory: the child has its finalizer, too, while its daemon still writes there.
@@ -242,7 +244,7 @@ def run(kind: str, fault: Fault | None = None, armed: bool = True, counts: bool 
 
 
 def _child(writer: int, kind: str, fault: Fault | None, armed: bool, counts: bool) -> None:
-    """Never returns."""
+    """Runs the job in the child process; never returns."""
     reached: Counter[Where] = Counter()
     fired: list[bool] = []
     code, result = 0, Ended("ended")
@@ -282,7 +284,7 @@ def _child(writer: int, kind: str, fault: Fault | None, armed: bool, counts: boo
 
 
 def _outcome(pid: int, reader: int) -> Ended:
-    """Waits for the child, as long as it may take."""
+    """Waits for the child, up to its time limit, and returns how it ended."""
     deadline = time.monotonic() + LIMIT_WALL_S
     data = b""
     while time.monotonic() < deadline and _worked(pid) < LIMIT_S:
@@ -307,7 +309,7 @@ def _outcome(pid: int, reader: int) -> Ended:
 
 
 def _worked(pid: int) -> float:
-    """Seconds of processor time of a process."""
+    """Returns the seconds of processor time of a process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -325,9 +327,9 @@ def chosen(
     lasting: float = 0.0,
     known: Collection[Fault] = (),
 ) -> list[Fault]:
-    """Of every kind the first call of every function it reaches, then others; a sample of them
-    where there are more than so many, the same for the same seed. `lasting`: this share stays;
-    `known`: those that were drawn before."""
+    """Returns the faults to inject: of every kind the first call of every function it reaches, then
+    others; a sample if there are more, always the same for a seed. `lasting` is the share that
+    stays; `known` are those that were drawn before."""
     rng = random.Random(seed)
     own = {k: {w: n for w, n in of.items() if w[0] != COMPILED} for k, of in reached.items()}
     had = {(f.kind, f.where, f.call) for f in known}
@@ -356,7 +358,8 @@ def chosen_native(
     seed: int,
     known: Collection[Fault] = (),
 ) -> list[Fault]:
-    """Of the compiled half: every entry of every kind, once and for good, then allocations."""
+    """Returns the faults in the native engine: every entry of every kind, once and permanently,
+    then allocations."""
     rng = random.Random(seed)
     found, allocates = [], []
     for kind, of in reached.items():
@@ -379,7 +382,7 @@ def chosen_native(
 
 
 def only_way_back(where: Where) -> bool:
-    """Is a tensor that was given up lost where this function fails at every call?"""
+    """Returns whether a discarded tensor is lost if this function fails at every call."""
     return where[0] in ONLY_WAY_BACK or where in ONLY_WAY_BACK_CALLS
 
 
@@ -388,7 +391,7 @@ SAME, NEVER = "same", "not reached"
 
 @dataclass
 class Judged:
-    """What became of one fault."""
+    """The result of one fault."""
 
     fault: Fault
     verdict: str  # "same", or what is wrong
@@ -397,12 +400,12 @@ class Judged:
 
     @property
     def happened(self) -> bool:
-        """The job came to it."""
+        """Whether the job reached the fault."""
         return self.verdict != NEVER
 
     @property
     def wrong(self) -> bool:
-        """It has hurt the job."""
+        """Whether the fault has hurt the job."""
         return self.happened and self.verdict != SAME
 
 
@@ -441,9 +444,9 @@ def campaign(
     minutes: float = 0.0,
     where: str = "",
 ) -> tuple[dict[str, dict[Where, int]], list[Judged]]:
-    """What each kind reaches, and every fault judged; `number`: of those that happened; `compiled`:
-    so many in the compiled half; `minutes`: what is not judged by then is left; `where`: only in
-    files with this in their name."""
+    """Runs every kind and judges every fault. `number`: how many of those that happen; `compiled`:
+    how many in the native engine; `minutes`: what is not judged by then is skipped; `where`: only
+    in files with this in their name."""
     deadline = time.monotonic() + (minutes * 60 if minutes else float("inf"))
     prepare()
     if compiled:
@@ -487,7 +490,7 @@ def campaign(
 
 
 def functions() -> set[Where]:
-    """Every function in the sources of the package."""
+    """Returns every function in the sources of the package."""
 
     def inner(code: CodeType) -> Iterator[CodeType]:
         for constant in code.co_consts:
@@ -505,7 +508,7 @@ def functions() -> set[Where]:
 
 
 def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -> str:
-    """For people."""
+    """Returns the results as a table."""
     drawn, found = len(found), [j for j in found if j.happened]
     verdicts = Counter(j.verdict for j in found)
     lines = Counter(j.lines for j in found)

@@ -42,13 +42,13 @@ HABITS: dict[str, Habit] = {}
 
 
 def habit(make: Habit) -> Habit:
-    """Another one."""
+    """Registers a habit."""
     HABITS[make.__name__] = make
     return make
 
 
 def deep(width: int = W, depth: int = 3, dropout: float = 0.2) -> nn.Sequential:
-    """Saves some tensors more than it needs."""
+    """Returns layers that save more tensors than they need."""
     layers: list[nn.Module] = []
     for _ in range(depth):
         layers += [nn.Linear(width, width), nn.Tanh(), nn.Dropout(dropout), nn.GELU()]
@@ -56,12 +56,12 @@ def deep(width: int = W, depth: int = 3, dropout: float = 0.2) -> nn.Sequential:
 
 
 def some(*shape: int) -> Tensor:
-    """A batch."""
+    """Returns a batch."""
     return torch.randn(*shape)
 
 
 def sgd(model: nn.Module, lr: float = 0.05) -> torch.optim.Optimizer:
-    """With momentum, so that a step depends on those before."""
+    """Returns an optimizer with momentum, so that a step depends on earlier ones."""
     return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
 
 
@@ -71,7 +71,7 @@ def train(
     steps: int = STEPS,
     lr: float = 0.05,
 ) -> Iterator[Shown]:
-    """The loop of every tutorial."""
+    """Trains as every tutorial does."""
     optimizer = torch.optim.SGD(
         [p for p in model.parameters() if p.requires_grad], lr=lr, momentum=0.9
     )
@@ -84,7 +84,7 @@ def train(
 
 
 def evidence(shown: Shown) -> dict[str, str]:
-    """Everything that may not change by a bit, by name."""
+    """Returns everything that must not change by a bit, by name."""
     said, modules = shown
     found = {f"number {n}": _bits(value) for n, value in enumerate(said)}
     for at, module in enumerate(modules):
@@ -99,7 +99,7 @@ def evidence(shown: Shown) -> dict[str, str]:
 
 
 def differing(left: dict[str, str], right: dict[str, str]) -> list[str]:
-    """Names, in order."""
+    """Returns the names of what differs, in order."""
     return [n for n in {**left, **right} if left.get(n) != right.get(n)]
 
 

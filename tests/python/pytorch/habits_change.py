@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are changed between steps, and steps that fail half way."""
+"""Models that are changed between steps, and steps that fail halfway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @habit
 def another_type(arm: Arm) -> Iterator[Shown]:
-    """To double and back, with a new optimizer each time."""
+    """Changes the model to double and back, with a new optimizer each time."""
     model = arm(deep())
     for dtype, steps in ((torch.float32, 8), (torch.float64, 7), (torch.bfloat16, 5)):
         model.to(dtype)
@@ -43,7 +43,8 @@ def frozen_and_thawed(arm: Arm) -> Iterator[Shown]:
 
 @habit
 def checkpoint_restored(arm: Arm) -> Iterator[Shown]:
-    """A learning-rate finder: steps, then everything is put back, by copy and by assignment."""
+    """A learning-rate finder: a few steps, then everything is restored, by copy and by
+    assignment."""
     model = arm(nn.Sequential(deep(), nn.BatchNorm1d(W)))
     optimizer = sgd(model)
 
@@ -126,7 +127,8 @@ class FailingSGD(torch.optim.SGD):
 
 @habit
 def steps_that_fail(arm: Arm) -> Iterator[Shown]:
-    """In the forward, the backward and the optimizer, in every stage of the job; caught."""
+    """Steps that fail in the forward, the backward and the optimizer, in every stage of the job;
+    the program catches the errors."""
     model = arm(Fails())
     optimizer = FailingSGD(model.parameters(), lr=0.05, momentum=0.9)
     fails = {2: "forward", 3: "backward", 5: "optimizer", 9: "backward", 10: "forward",
@@ -166,7 +168,7 @@ def compiled_after_arming(arm: Arm) -> Iterator[Shown]:
 
 @habit
 def moved_through_a_file(arm: Arm) -> Iterator[Shown]:
-    """Saved and loaded as a whole in the middle; what is loaded trains on, unarmed."""
+    """The model is saved and loaded as a whole in the middle; the loaded one trains on, unarmed."""
     import io
 
     model = arm(deep())

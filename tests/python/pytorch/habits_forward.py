@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do inside a forward, and in the loss."""
+"""What programs do inside a forward, and in the loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 @habit
 def activation_statistics(arm: Arm) -> Iterator[Shown]:
-    """Forward hooks that log, keep and change what passes."""
+    """Forward hooks that log, keep and change activations."""
     model = deep()
     kept: list[Tensor] = []
     seen: list[float] = []
@@ -203,7 +203,7 @@ def truncated_backward_through_time(arm: Arm) -> Iterator[Shown]:
 
 
 class Deep(nn.Module):
-    """Layers are left out by chance: two generators, branches on tensors."""
+    """Leaves layers out at random: two generators, branches on tensors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ def branches_on_values(arm: Arm) -> Iterator[Shown]:
 
 
 class Through(torch.autograd.Function):
-    """Leaves torch and comes back; writes to its input; has an output without a gradient."""
+    """Leaves torch and returns; writes to its input; has an output without a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -423,7 +423,7 @@ class Nested(nn.Module):
 
 @habit
 def checkpoints_in_checkpoints(arm: Arm) -> Iterator[Shown]:
-    """And the program's own saved-tensor hooks, and a layer that is used twice."""
+    """Nested checkpoints, the program's own saved-tensor hooks, and a layer that is used twice."""
     model = arm(Nested())
     return train(model, lambda _: model(some(16, W)).square().mean())
 

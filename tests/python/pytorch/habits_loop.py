@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people do in the loop around a model: several models, several passes, other optimizers."""
+"""What programs do in the loop around a model: several models, several passes, other optimizers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def gradient_penalty(arm: Arm) -> Iterator[Shown]:
 
 @habit
 def moving_average(arm: Arm) -> Iterator[Shown]:
-    """A copy of the armed model that follows it, is evaluated in every step, and torch's own."""
+    """A copy that follows the armed model and is evaluated in every step, and torch's own averaged
+    model."""
     model = arm(nn.Sequential(deep(), nn.BatchNorm1d(W)))
     follower = copy.deepcopy(model).eval().requires_grad_(False)
     averaged = torch.optim.swa_utils.AveragedModel(model)
@@ -100,7 +101,7 @@ def functional_gradients(arm: Arm) -> Iterator[Shown]:
 
 @habit
 def inner_loop(arm: Arm) -> Iterator[Shown]:
-    """MAML: a step inside the step, differentiated through."""
+    """MAML: a step inside the step, with gradients through it."""
     model = arm(deep(depth=2, dropout=0.0))
 
     def loss(_: int) -> Tensor:
@@ -347,7 +348,7 @@ def policy_gradient(arm: Arm) -> Iterator[Shown]:
 
 @habit
 def updates_by_hand(arm: Arm) -> Iterator[Shown]:
-    """No optimizer of torch at all."""
+    """Updates parameters without an optimizer of torch."""
     model = arm(deep())
     for _ in range(STEPS):
         loss = model(some(16, W)).square().mean()
@@ -402,7 +403,7 @@ def another_thread(arm: Arm) -> Iterator[Shown]:
 
 @habit
 def anomaly_mode_and_profiler(arm: Arm) -> Iterator[Shown]:
-    """People look for a bug in the middle of a run."""
+    """Anomaly mode and profiler in the middle of a run, as when somebody looks for a bug."""
     model = arm(deep())
     optimizer = sgd(model)
     for step in range(STEPS):

@@ -25,7 +25,7 @@ WIDTH, BATCH, LAYERS, STEPS = 64, 8192, 6, 8
 
 
 def counted() -> Any:
-    """What heap_counter.c knows."""
+    """Returns the counts of heap_counter.c."""
     heap: Any = ctypes.CDLL(None)
     for name in ("heap_live", "heap_peak"):
         getattr(heap, name).restype = ctypes.c_int64
@@ -40,7 +40,7 @@ def network() -> nn.Sequential:
 
 
 def compiled() -> None:
-    """Under torch.compile."""
+    """Trains under torch.compile."""
     heap, model = counted(), network()
     told: list[int] = []
     unplanned: list[bool] = []

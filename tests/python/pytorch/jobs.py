@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small training jobs, captured and run under plans without daemon, hooks or session."""
+"""Small training jobs that are captured and run under plans without a daemon, hooks or a
+session."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ class Job:
         self.optimizer.zero_grad()
 
     def state(self) -> dict[str, Tensor]:
-        """Gradients and buffers."""
+        """Returns gradients and buffers."""
         found = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
         found.update({n: b.clone() for n, b in self.model.named_buffers()})
         return found

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent whose planner is `referee.random_plan`: sessions run in one process, without a daemon.
-
-Same calls as `reprise.agent.Agent`; keeps what was reported.
-"""
+"""An agent whose planner is `referee.random_plan`, so that sessions run in one process without a
+daemon. It has the calls of `reprise.agent.Agent`, and keeps what was reported."""
 
 from __future__ import annotations
 

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from arming import arm
+from local_agent import LocalAgent
 from nets import WIDTH
 from torch import Tensor, nn
 
-__all__ = ["curves", "deep", "sgd", "train"]
+__all__ = ["compared", "curves", "deep", "gradients", "sgd", "train"]
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -18,13 +20,45 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def curves(make: Callable[[bool], list[str]]) -> list[str]:
-    """The loop without Reprise and with it; they must print the same losses."""
+    """Runs the loop without Reprise and with it; both must return the same losses."""
     torch.manual_seed(5)
     plain = make(False)
     torch.manual_seed(5)
     armed = make(True)
     assert armed == plain
     return armed
+
+
+def compared(
+    make: Callable[[], nn.Module],
+    one: Callable[[Any, int], Iterable[Tensor]],
+    steps: int = 9,
+    agent: LocalAgent | None = None,
+    **how: Any,
+) -> list[str]:
+    """Trains what `make` returns without Reprise and with it, and compares. `one(model, step)` runs
+    the forward and the backward of a step, and returns the tensors to compare when it is over."""
+
+    def loop(armed: bool) -> list[str]:
+        model = make()
+        if armed:
+            arm(model, agent, **how)
+        optimizer = sgd(model)
+        seen = []
+        for step in range(steps):
+            optimizer.zero_grad()
+            found = one(model, step)
+            optimizer.step()
+            seen += [tensor.detach().sum().item().hex() for tensor in found]
+            del found
+        return seen
+
+    return curves(loop)
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    """Returns the gradients of a model's parameters."""
+    return [p.grad for p in model.parameters() if p.grad is not None]
 
 
 def deep(width: int = WIDTH) -> nn.Sequential:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks to test with: random ones, and one for each thing that is easy to get wrong."""
+"""Networks for tests: random ones, and one for each trait that is easy to get wrong."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ConvNet(nn.Module):
 
 
 class Leaky(nn.Module):
-    """Keeps a value that a recomputed op reads and autograd does not save."""
+    """Keeps a value that a recomputed op reads but autograd does not save."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Leaky(nn.Module):
 
 
 class Chain(nn.Module):
-    """One sine after the other."""
+    """A chain of sines."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class Chain(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """The program checkpoints a part of itself."""
+    """A model that checkpoints a part of itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,14 +168,14 @@ class Custom(nn.Module):
 
 
 def job(model: nn.Module, *shape: int, loss: Any = sum_of) -> Job:
-    """A job on random input, with momentum so that there is optimizer state."""
+    """Returns a job on random input, with momentum so that there is optimizer state."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     return Job(model, (torch.randn(*shape or (6, WIDTH)),), loss, optimizer)
 
 
 class TwoFaced(nn.Module):
-    """A step that changes for good."""
+    """A model whose step changes for good."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class Chain(nn.Module):
 
 
 def cpu_ns(job: Job, tape: Tape | None, rounds: int = 30) -> tuple[float, float]:
-    """Best forward and backward."""
+    """Returns the fastest forward and backward."""
     forward, backward = [], []
     for _ in range(rounds):
         job.optimizer.zero_grad()
@@ -48,8 +48,8 @@ def cpu_ns(job: Job, tape: Tape | None, rounds: int = 30) -> tuple[float, float]
 
 
 def share_of_large_ops(size: int = 1 << 17, length: int = 40, rounds: int = 30) -> None:
-    """Armed and plain steps in turns, ops of some 100 us: nothing given up, and one tensor, so that
-    the tape looks at every op and every saved tensor."""
+    """Runs armed and plain steps in turns, with ops of about 100 us: once nothing is discarded, and
+    once one tensor, so that the tape checks every op and every saved tensor."""
     model = Chain(length)
     job = Job(model, (torch.ones(size),), sum_of, torch.optim.SGD(model.parameters(), lr=0.0))
     graph = captured(job, start_meter())

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second, small implementation of the planner's evaluator, and plans to test executors with.
-
-Independent of the C++ one on purpose: what these tests predict and what the executor does must
-agree without anybody's help.
-"""
+"""A second, small implementation of the planner's evaluator, and plans to test executors with. It
+is independent of the C++ one on purpose: what these tests predict and what the executor does must
+agree on their own."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ def _needs(op: dict[str, Any]) -> list[int]:
 
 
 def versions_needed(graph: Graph) -> list[dict[int, int]]:
-    """By op: the version of every storage it reads, walking the base order."""
+    """Returns by op the version of every storage that it reads, in base order."""
     current: dict[int, int] = {}
     needed = []
     for op in graph["ops"]:
@@ -36,7 +34,7 @@ def versions_needed(graph: Graph) -> list[dict[int, int]]:
 
 
 def evaluate(graph: Graph, schedule: list[int]) -> tuple[int, int, list[int]]:
-    """Peak, time and bytes at every exec; `Invalid` at the first error."""
+    """Returns peak, time and bytes at every exec; raises `Invalid` at the first error."""
     needed = versions_needed(graph)
     storages, ops = graph["storages"], graph["ops"]
     present: dict[int, int] = {}
@@ -102,11 +100,8 @@ def evaluate(graph: Graph, schedule: list[int]) -> tuple[int, int, list[int]]:
 
 
 def with_frees(graph: Graph, execs: list[int], drop: set[int] | None = None) -> list[int]:
-    """Completes execs with frees: the policy `program`.
-
-    A storage goes after the last reader before it is written again (or for ever), a first life
-    also not before its release op.
-    """
+    """Completes execs with frees by the policy `program`. A storage is freed after the last reader
+    before it is written again (or ever), a first life also not before its release op."""
     ops, storages = graph["ops"], graph["storages"]
     required = set(graph["required"])
     uses: dict[int, list[tuple[int, bool]]] = defaultdict(list)  # (position, writes?)
@@ -214,7 +209,7 @@ def restore(
     present: dict[int, int],
     execs: list[int],
 ) -> None:
-    """Runs what op o misses, deepest first."""
+    """Runs what op o needs and does not find, deepest first."""
     ops = graph["ops"]
     todo: list[tuple[int, int]] = []
     while True:

@@ -35,7 +35,7 @@ class ZooJob:
     autocast: bool = False
 
     def step(self, number: int) -> Tensor:
-        """A training step; the sum of the losses of its micro-batches."""
+        """Runs a training step; returns the sum of the losses of its micro-batches."""
         self.optimizer.zero_grad()
         total = torch.zeros(())
         for micro in range(self.micro_batches):
@@ -80,7 +80,7 @@ def _classifier(model: nn.Module, *shape: int, classes: int = 10, **options: Any
 
 
 class Bottleneck(nn.Module):
-    """Of ResNet-50: 1x1, 3x3, 1x1 with batch norm, in-place ReLU, in-place addition."""
+    """The block of ResNet-50: 1x1, 3x3, 1x1 with batch norm, in-place ReLU, in-place addition."""
 
     def __init__(self, inputs: int, inner: int, stride: int) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ class DoubleConv(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Long skips: what the first block made is read by the last."""
+    """Has long skip connections: the last block reads what the first one made."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class DenseLayer(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Every layer reads all before it: quadratic memory, famously."""
+    """Every layer reads all layers before it, so memory is quadratic."""
 
     def __init__(self, growth: int = 6, layers: tuple[int, ...] = (4, 4)) -> None:
         super().__init__()
@@ -457,7 +457,7 @@ def _diffusion() -> ZooJob:
 
 
 class Swish(torch.autograd.Function):
-    """Saves one tensor properly and computes the rest again, as memory-saving kernels do."""
+    """Saves one tensor and recomputes the rest, as memory-saving kernels do."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -472,7 +472,7 @@ class Swish(torch.autograd.Function):
 
 
 class Careless(torch.autograd.Function):
-    """Keeps its tensor in Python, past every hook."""
+    """Keeps its tensor in Python, unseen by any hook."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

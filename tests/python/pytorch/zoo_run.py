@@ -33,14 +33,14 @@ BUDGETS = ("0.8x", "0.6x", "0.4x", "0.3x")
 
 
 def curve(job: ZooJob, steps: int) -> list[str]:
-    """Trains; losses to the last bit."""
+    """Trains; returns the losses to the last bit."""
     torch.manual_seed(1)
     return [job.step(number).item().hex() for number in range(steps)]
 
 
 def in_turns(*jobs: ZooJob, steps: int = 16) -> list[list[int]]:
-    """CPU times of each job's steps. In turns, or a machine that gets busier in between makes one
-    of them look slow."""
+    """Returns the CPU times of each job's steps. The jobs take turns, because otherwise a machine
+    that gets busier makes one of them look slow."""
     times: list[list[int]] = [[] for _ in jobs]
     for number in range(-1, steps):
         for job, own in zip(jobs, times, strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that a step writes before it is over: what reads them may run again until then."""
+"""Parameters that a step writes before it is over: their readers may be replayed until then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Forward = Callable[[], Tensor]
 
 
 class Deep(nn.Module):
-    """Ops between the layers that are worth running again."""
+    """A model with ops between the layers that are worth recomputing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,8 @@ class Deep(nn.Module):
 
 
 class Sharp:
-    """Two forwards and backwards a step; between them the parameters are moved, and back after."""
+    """Two forwards and backwards per step; between them the parameters are moved, and moved back
+    afterwards."""
 
     def __init__(self) -> None:
         torch.manual_seed(3)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cuDNN tries its algorithms in the first step of a shape: that step is not the one to plan for."""
+"""cuDNN tries its algorithms in the first step of a shape, so that step is not the one to plan
+for."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def _removed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 class Tries(nn.Module):
-    """Takes memory at the first call of a shape, as cuDNN does on a GPU."""
+    """Takes memory at the first call with a shape, as cuDNN does on a GPU."""
 
     def __init__(self) -> None:
         super().__init__()

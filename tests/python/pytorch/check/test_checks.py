@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of planned steps: what they compare, when a plan is to blame, and when it is not."""
+"""Checks of planned steps: what they compare, when a plan is at fault, and when it is not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ STEPS = 7  # two plain, a captured one, a checked one, and what follows
 def train(
     model: nn.Module, steps: int = STEPS, after: Callable[[], Any] = lambda: None, **options: Any
 ) -> list[Tensor]:
-    """Gradients of the last step. `after` runs between backward and optimizer."""
+    """Trains and returns the gradients of the last step. `after` runs between backward and
+    optimizer."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     torch.manual_seed(5)
     for _ in range(steps):
@@ -60,7 +61,7 @@ def made() -> nn.Module:
 
 @pytest.fixture(params=["compiled", "hashlib"])
 def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With and without the compiled half."""
+    """Runs the test with digests of the native engine and of hashlib."""
     monkeypatch.setenv("REPRISE_FAST", str(int(request.param == "compiled")))
 
 
@@ -112,7 +113,7 @@ def test_equal_gradients_have_equal_digests_in_any_memory_layout() -> None:
 
 @pytest.mark.usefixtures("half")
 def test_a_check_ignores_what_happens_to_gradients_later() -> None:
-    """Clipped, unscaled, thrown away: values are compared, whatever it is."""
+    """Gradients may be clipped, unscaled or dropped: values are compared in any case."""
     model, agent = made(), LocalAgent()
     session = arm(model, agent, verify_every=1)
 
@@ -272,7 +273,7 @@ def test_buffers_that_a_step_writes_are_compared_and_counted() -> None:
 
 
 class Counts(nn.Module):
-    """Calls an operator that writes a buffer, and whose schema does not say so."""
+    """Calls an operator that writes a buffer although its schema does not say so."""
 
     calls: Tensor
 
@@ -297,7 +298,7 @@ def _unseen(calls: Tensor) -> None:
 # The compiled half refuses to replay what reads a tensor with another version.
 @pytest.fixture(params=[(_by_a_kernel, "0"), (_unseen, "0"), (_unseen, "1")])
 def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Such an operator, taken for one of PyTorch's."""
+    """Registers such an operator as one of PyTorch's own."""
     library = torch.library.Library("reprise_counts", "FRAGMENT")
     write, fast = request.param
     monkeypatch.setenv("REPRISE_FAST", fast)
@@ -489,7 +490,7 @@ def test_a_checked_step_of_a_compiled_job_reports_its_true_peak_and_later_steps_
 
 
 class _Noisy(torch.autograd.Function):
-    """As if its backward added with atomics: the last bit is chance."""
+    """Has random last bits in its backward, as if it added with atomics."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -511,7 +512,7 @@ class NoisyNet(nn.Module):
 
 
 class Forgetful(nn.Module):
-    """Counts its calls where nobody can see it: not the same function twice."""
+    """Counts its calls where nothing can observe it, so that it is not the same function twice."""
 
     calls = 0
 
@@ -550,7 +551,7 @@ def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def steady() -> Iterator[None]:
-    """What a test has found out about ops is forgotten."""
+    """Forgets what a test has found out about ops."""
     known = set(ops._unsteady)
     yield
     ops._unsteady.clear()
@@ -558,7 +559,7 @@ def steady() -> Iterator[None]:
 
 
 def disturbed(monkeypatch: pytest.MonkeyPatch, func: Any, change: Callable[[Tensor], None]) -> None:
-    """What an op makes when it runs again is changed."""
+    """Changes what an op makes when it runs again."""
     call = replay.call
 
     def disturbing(node: Any, args: Any, kwargs: Any) -> Any:
@@ -627,7 +628,7 @@ def test_gradients_are_those_of_a_plain_step_while_a_difference_is_investigated(
 
 
 class _First(torch.autograd.Function):
-    """Saves a buffer of which it reads the first half."""
+    """Saves a buffer of which it reads only the first half."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, buffer: Tensor) -> Tensor:

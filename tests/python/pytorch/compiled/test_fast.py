@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled half of the tape does what the Python one does, and nothing else."""
+"""The native engine of the tape does exactly what the Python engine does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GATE = torch._C._parse_dispatch_key("Fake")
 
 
 class Net(nn.Module):
-    """Linear layers with something of the test's in the middle. Calls save inputs, no outputs."""
+    """Linear layers with code of the test in the middle. The calls save inputs, no outputs."""
 
     def __init__(self, middle: Any = None) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def tape_of(graph: CapturedGraph, share: float = 1.0, seed: int = 0) -> Tape:
 
 
 def nothing_left() -> bool:
-    """This thread is as before."""
+    """Returns whether this thread has no modes, hooks or gate left."""
     torch.autograd.graph.disable_saved_tensors_hooks("refused while some are set").__enter__()
     torch._C._autograd._saved_tensors_hooks_enable()
     included = torch._C._dispatch_tls_is_dispatch_key_included
@@ -146,14 +146,14 @@ class Counting(TorchDispatchMode):
 
 
 class Silent(TorchDispatchMode):
-    """Looks on and changes nothing."""
+    """A mode that observes and changes nothing."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 class Doubled(Tensor):
-    """A subclass that takes its call apart."""
+    """A tensor subclass that handles its own calls."""
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Any:
@@ -171,7 +171,7 @@ class Doubled(Tensor):
 
 
 class Through(torch.autograd.Function):
-    """Computes on a subclass, inside."""
+    """Computes on a tensor subclass inside."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
@@ -251,7 +251,7 @@ def test_forwards_of_every_kind_run_in_the_native_engine_as_in_python(
 
 
 class OutOfStep(nn.Module):
-    """Inputs that records hold, written by the program; ways that the capture did not take."""
+    """Writes inputs that records hold, and takes paths that the capture did not take."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -368,7 +368,7 @@ def test_a_call_that_the_native_engine_cannot_record_is_kept_and_the_step_goes_o
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Strange:
-        """An op whose arguments cannot be had the first time."""
+        """An op whose arguments cannot be read the first time."""
 
         def __init__(self, op: Any) -> None:
             self.op, self.asked = op, 0
@@ -490,7 +490,7 @@ def test_every_torch_version_has_its_own_build(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def unbuilt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A cache folder of the test's own with nothing in it, in a process that has loaded nothing."""
+    """Gives the test an empty cache folder, in a process that has loaded no native engine."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name, value in {"_module": None, "_builder": None, "_failed": False, "_why": ""}.items():
         monkeypatch.setattr(fast, name, value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is made again in less than its time has the same bits, and what it costs is known."""
+"""Shortcuts compute the same bits in less time, and their cost is known."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_invalid_arguments_of_shortcuts_are_refused() -> None:
 
 
 class Net(nn.Module):
-    """Both, twice."""
+    """Batch norm and dropout, twice."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be asked before a long run: estimate, check, saved, keep, and the pytest mark."""
+"""Questions before a long run: estimate, check, saved, keep, and the pytest mark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def real_peak(model: nn.Module, batch: tuple[Tensor, ...], step: Any) -> int:
-    """Of the third step."""
+    """Returns the peak of the third step."""
     meter = start_meter()
     before = meter.live()
     optimizer = torch.optim.AdamW(model.parameters())

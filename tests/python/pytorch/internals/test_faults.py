@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever of ours fails, training ends as without Reprise, and the run says so once. A sample;
-`scripts/test faults` injects a thousand."""
+"""Whatever part of Reprise fails, training ends as without it, and the run says so once. This is a
+sample; `scripts/test faults` injects a thousand faults."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_the_loop_prints_the_same_where_the_log_is_broken(monkeypatch: pytest.Mo
 
 
 class Kept:
-    """What was packed of a tensor that is still there; how it is had fails."""
+    """A packed tensor that still exists but cannot be returned plainly."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.alias, self.version = tensor, tensor._version

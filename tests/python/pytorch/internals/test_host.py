@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved tensors on the host: less is alive on the device, the same is captured, no bit changes."""
+"""Saved tensors on the host: less is alive on the device, the captured step is the same, no bit
+changes."""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def test_saved_tensors_move_from_the_device_to_the_host() -> None:
 
 
 class Writes(nn.Module):
-    """Writes a tensor that is saved: past the version counter, or not."""
+    """Writes a saved tensor, with or without moving its version counter."""
 
     def __init__(self, past: bool) -> None:
         super().__init__()

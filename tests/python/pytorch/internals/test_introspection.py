@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program does to its model works as before when it is armed: files, copies, workers,
-export, scripts, whatever looks at its forward."""
+"""What a program does to its model works as before when the model is armed: files, copies, workers,
+export, scripts, anything that inspects its forward."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Net(nn.Module):
 
 
 def pair() -> tuple[Net, Net]:
-    """One as it is, and the same one armed and trained."""
+    """Returns a plain model, and the same one armed and trained."""
     torch.manual_seed(0)
     plain = Net()
     armed = copy.deepcopy(plain)

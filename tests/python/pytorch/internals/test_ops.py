@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of single operators: what they write without saying so, which are not the same
-twice."""
+"""Facts about single operators: what they write without declaring it, and which are
+nondeterministic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Tensors that say they are on a device, without one."""
+    """Makes tensors fake, so that they can claim to be on a device."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield request.param
 

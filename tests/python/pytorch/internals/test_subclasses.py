@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that stand for others go through every saved-tensor hook as what they are."""
+"""Tensors that wrap others go through every saved-tensor hook unchanged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reprise.torch.recovery.plain_retry import KeptTensor as KeptInPlace
 
 
 class Wrapper(Tensor):
-    """Bytes elsewhere, and does not say how it is put together."""
+    """Has its bytes elsewhere, and does not say how it is put together."""
 
     _inner: Tensor
 
@@ -45,7 +45,7 @@ class Wrapper(Tensor):
 
 
 class Owner(Tensor):
-    """Has bytes, and looks at its calls."""
+    """Has its own bytes, and handles its own calls."""
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -172,7 +172,7 @@ def test_bytes_are_counted_where_they_are() -> None:
 
 
 class Net(nn.Module):
-    """Its middle computes on tensors of another class."""
+    """A model whose middle computes on a tensor subclass."""
 
     def __init__(self, made: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

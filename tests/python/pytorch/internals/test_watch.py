@@ -20,14 +20,14 @@ from reprise.torch.tape.tape import Run
 
 
 def tape_of(made: Job) -> Tape:
-    """Under a plan that gives up whatever it may."""
+    """Returns a tape under a plan that discards as much as it may."""
     plain_step(made, 0)
     graph = captured(made, start_meter())
     return Tape(compile_plan(graph, referee.random_plan(graph.message(), 0, 1.0, 0.3)))
 
 
 def in_a_function(write: Callable[[], Any], loss: Tensor) -> Tensor:
-    """The write is made by a custom function's backward."""
+    """Writes in the backward of a custom function."""
 
     class Writing(torch.autograd.Function):
         @staticmethod
@@ -48,7 +48,7 @@ def in_a_hook(write: Callable[[], Any], loss: Tensor) -> Tensor:
 
 
 def in_a_second_backward(write: Callable[[], Any], loss: Tensor) -> Tensor:
-    """A backward that is nested in another."""
+    """Writes in a backward that is nested in another."""
 
     def hook(_: Tensor) -> None:
         with torch.enable_grad():
@@ -75,7 +75,7 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
 
 
 def same_as_plain(made: Job, tape: Tape, loss_of: Callable[[Any], Tensor]) -> Run:
-    """A planned step has the gradients of a plain one, and leaves nothing behind."""
+    """Checks that a planned step has the gradients of a plain one, and leaves nothing behind."""
     torch.manual_seed(1)
     made.begin(1)
     loss_of(made.model(*made.inputs)).backward()

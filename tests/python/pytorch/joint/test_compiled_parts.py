@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model with parts that torch.compile compiles by themselves trains as without Reprise."""
+"""A model with parts that torch.compile compiles on their own trains as without Reprise."""
 
 from __future__ import annotations
 

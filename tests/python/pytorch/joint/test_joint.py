@@ -39,7 +39,7 @@ def mlp() -> nn.Module:
 
 
 def gradients(model: nn.Module, backend: str, x: torch.Tensor) -> tuple[dict[str, Any], int]:
-    """And the bytes that autograd keeps of what the forward made."""
+    """Returns the gradients, and the bytes that autograd keeps of what the forward made."""
     saved: dict[int, int] = {}
     static = {p.untyped_storage()._cdata for p in (*model.parameters(), x)}
 
@@ -76,8 +76,8 @@ def test_a_compiled_model_saves_less_and_its_gradients_are_equal(backend: str) -
 
 
 class Cubic(nn.Module):
-    """A GELU written out, as several public models have it: the derivatives of its power and its
-    tanh have factors that need no gradient."""
+    """A GELU written out, as in several public models: the derivatives of its power and its tanh
+    have factors that need no gradient."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.04 * torch.pow(x, 3.0))))
@@ -241,7 +241,7 @@ def test_an_existing_compiler_pass_runs_first_and_is_restored() -> None:
 
 
 def parts(model: nn.Module, x: torch.Tensor, partition: Any, joint: JointPass) -> tuple[Any, Any]:
-    """Forward and backward graph as the partitioner makes them."""
+    """Returns the forward and the backward graph that the partitioner makes."""
     got: dict[str, Any] = {}
 
     def keep(name: str) -> Any:
@@ -372,7 +372,7 @@ def test_ops_are_measured_with_the_shapes_and_strides_of_the_graph() -> None:
 
 
 def test_any_graph_survives_a_round_trip() -> None:
-    """Looking at sizes must not fix them: one graph for all batches, planned once."""
+    """Looking at sizes must not fix them: there is one graph for all batches, planned once."""
     model = mlp()
     plain = [gradients(copy.deepcopy(model), "aot_eager", torch.ones(n, 64))[0] for n in (96, 160)]
     torch._dynamo.reset()

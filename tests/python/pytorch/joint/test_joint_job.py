@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled job keeps its budget and the bits of its gradients, or it gives up its plan."""
+"""A compiled job keeps its budget and the bits of its gradients, or removes its plan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def train(
     layers: int = 2,
     between: Callable[[int, CompiledJob], None] | None = None,
 ) -> tuple[list[float], dict[str, Tensor], CompiledJob | None]:
-    """Losses, parameters after the last step."""
+    """Trains; returns losses and the parameters after the last step."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = GPT(layers).train(), torch.randint(0, 64, (8, 64))
@@ -243,7 +243,7 @@ def test_a_loss_that_keeps_more_than_assumed_gets_another_plan_or_none(
 
 
 def test_bytes_are_for_the_whole_process(capsys: pytest.CaptureFixture[str]) -> None:
-    """A tensor that no graph reads is alive all the same."""
+    """A tensor that no graph reads is still alive."""
     beside = torch.ones(1 << 20)
 
     _, _, job = train(squares, budget="4MiB", steps=1)
@@ -466,7 +466,7 @@ def test_everything_that_was_armed_is_removed() -> None:
 
 
 class Broken(nn.Module):
-    """Graph breaks in its forward; the last part is the first one's weights once more."""
+    """Has graph breaks in its forward; the last part has the weights of the first one."""
 
     def __init__(self, breaks: int, tied: bool = False) -> None:
         super().__init__()
@@ -491,7 +491,8 @@ class Broken(nn.Module):
 def in_pieces(
     breaks: int, tied: bool, budget: str | None, steps: int = 8, every: int = 0
 ) -> tuple[list[float], list[tuple[int, int]], CompiledJob | None]:
-    """Losses; what is alive when each step begins, and its peak, by a meter of the test's own."""
+    """Trains; returns losses, and for each step what is alive at its beginning and its peak,
+    measured by a meter of the test."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model, x = Broken(breaks, tied), torch.randn(256, 64)
@@ -706,7 +707,7 @@ class Both:
 
 
 class Returns(nn.Module):
-    """As nanoGPT: logits that nobody uses in training, and the loss."""
+    """Returns logits that training does not use, and the loss, as nanoGPT does."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -783,7 +784,7 @@ def test_a_model_that_cannot_be_watched_trains_on_and_its_report_says_why() -> N
 
 
 class Trained(nn.Module):
-    """Its own forward is never called, as that of a LightningModule is not."""
+    """A module whose own forward is never called, like that of a LightningModule."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of inputs that nobody has seen, from those of two that were captured."""
+"""Graphs of inputs that were never captured, made from those of two that were."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that do not come to a forward together train on, all of them, and are told why."""
+"""Ranks that do not reach a forward together all train on, and log why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reprise.torch.ladder.ranks import Missing, Ranks
 
 
 def process(rank: int, store: Any) -> Any:
-    """One of two, as torch.distributed shows it."""
+    """Pretends to be one of two ranks of torch.distributed."""
     return SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that are not all the same program settle on plans, or are no longer captured."""
+"""Steps that run different programs settle on plans, or are no longer captured."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def _loop(
     together: bool = False,
     rows: int = 6,
 ) -> tuple[list[str], nn.Module]:
-    """Gradients added up over so many forwards of `rows` samples; `together`: in one backward."""
+    """Accumulates gradients over several forwards of `rows` samples; with `together`, in one
+    backward."""
     torch.manual_seed(4)
     model = deep()
     if agent is not None:
@@ -107,7 +108,7 @@ def test_a_program_that_has_settled_is_captured_soon_when_it_changes_again() -> 
     ladder = Ladder([rung])
 
     def captured_after(most: int) -> int:
-        """Steps that are another program until one is captured."""
+        """Returns after how many steps with different programs one is captured."""
         for step in range(1, most):
             if ladder.wants(key):
                 ladder._mismatches = ladder._in_a_row = 0

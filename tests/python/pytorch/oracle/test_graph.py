@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The oracle: a traced step executed exactly as a schedule says has, after every exec and every
-free, the bytes alive that the planner's evaluator says, and the gradients of the plain step."""
+"""The oracle: a traced step that is executed exactly as a schedule says has the live bytes that the
+planner's evaluator predicts after every exec and every free, and the gradients of the plain
+step."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def meter() -> Meter:
 
 
 class Planner:
-    """The planner and its evaluator, as the command has them."""
+    """The planner and its evaluator, called through the command."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._program, self._folder = str(program), folder
@@ -101,7 +102,7 @@ class Planner:
         return "a.graph.json"
 
     def curve(self, message: dict[str, Any], schedule: list[int], policy: str) -> list[int]:
-        """What the evaluator says is alive while every exec runs."""
+        """Returns the live bytes while every exec runs, according to the evaluator."""
         graph = self._graph(message)
         entries = [["exec", e] if e >= 0 else ["free", -e - 1] for e in schedule]
         plan = {
@@ -115,7 +116,7 @@ class Planner:
         return list(self._command("show", "a.plan.json")["memory"])
 
     def plan(self, message: dict[str, Any], budget: str, policy: str, seed: int = 0) -> list[int]:
-        """The planner's own schedule; empty: none."""
+        """Returns the planner's own schedule; empty if there is none."""
         executor = f"graph:free_policy={policy}"
         found = self._command(
             "plan", self._graph(message), "--budget", budget, "--executor", executor,
@@ -237,7 +238,7 @@ def moved(schedule: list[int], at: int, to: int) -> list[int]:
 def test_an_evaluator_that_frees_too_late_or_too_early_is_detected(
     late: bool, meter: Meter
 ) -> None:
-    """Two schedules that differ in the place of one free: executed is one, evaluated the other."""
+    """Executes one schedule and evaluates another that differs in the position of one free."""
     rng = random.Random(0)
     for number in range(4):
         case = random_case(number)
@@ -256,7 +257,7 @@ def test_an_evaluator_that_frees_too_late_or_too_early_is_detected(
 
 
 def _may_wait(message: dict[str, Any], schedule: list[int], at: int) -> bool:
-    """Is this the free of a storage that the exec right after it does not make?"""
+    """Returns whether an entry frees a storage that the exec right after it does not make."""
     if schedule[at] >= 0 or at + 1 == len(schedule) or schedule[at + 1] < 0:
         return False
     storage = -schedule[at] - 1
@@ -276,7 +277,7 @@ def test_a_free_before_the_last_reader_is_refused(meter: Meter) -> None:
 
 
 def test_versions_that_are_not_counted_are_detected(meter: Meter) -> None:
-    """Schedules that are valid for a graph in which in-place ops leave no new version."""
+    """Executes schedules that are valid for a graph in which in-place ops leave no new version."""
     refused = 0
     for number in range(8, 16):
         case = random_case(number)

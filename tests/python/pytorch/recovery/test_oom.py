@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is told when memory runs out, and what is found in it then."""
+"""Who is told when memory runs out, and what is found in the memory then."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that do not fit before they are planned: other first steps, the same bits."""
+"""Jobs that do not fit before they are planned: their first steps run differently, with the same
+bits."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def _removed() -> Iterator[None]:
 
 
 class Wide(nn.Module):
-    """Saves much, computes little; draws random numbers and keeps statistics."""
+    """Saves much and computes little; draws random numbers and has statistics."""
 
     def __init__(self, depth: int = 6) -> None:
         super().__init__()
@@ -190,7 +191,7 @@ def test_a_first_step_that_fits_is_plain(
 
 
 class Chooses(nn.Module):
-    """Its shapes alone do not tell what it does."""
+    """A model whose shapes alone do not determine what it does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +243,7 @@ def test_an_internal_error_in_the_plan_from_shapes_is_not_blamed_on_the_model(
 
 
 class Unlike(Wide):
-    """Takes another way on real tensors than on those without values."""
+    """Takes another path on real tensors than on fake ones."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = super().forward(x)
@@ -346,7 +347,7 @@ def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
 
 
 def gone() -> int:
-    """The number of a process that is no more."""
+    """Returns the id of a process that has ended."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     return child.pid
@@ -354,7 +355,7 @@ def gone() -> int:
 
 @pytest.fixture
 def kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the kernel says of the processes that it has killed for their memory."""
+    """Sets what the kernel says about processes that it has killed for their memory."""
     file = tmp_path / "vmstat"
     file.write_text("pgfault 12\noom_kill 3\n")
     monkeypatch.setattr(notes_of, "KILLS", file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backwards in their many forms: twice, of gradients, through checkpoints and hooks, broken off."""
+"""Backwards of many kinds: twice, of gradients, through checkpoints and hooks, interrupted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from arming import arm, sessions
 from local_agent import LocalAgent
-from loops import curves, deep, sgd, train
+from loops import compared, curves, deep, gradients, train
 from nets import WIDTH, RandomNet
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -22,51 +22,34 @@ pytestmark = pytest.mark.usefixtures("removed")
 def test_several_backwards_through_one_graph_give_equal_gradients_and_are_logged_once() -> None:
     agent = LocalAgent()
 
-    def loop(armed: bool) -> list[str]:
-        model = RandomNet(5)
-        if armed:
-            arm(model, agent)
-        optimizer = sgd(model)
-        losses = []
-        for _ in range(9):
-            optimizer.zero_grad()
-            first, second = model(torch.randn(6, WIDTH))
-            first.square().mean().backward(retain_graph=True)
-            second.square().mean().backward()
-            optimizer.step()
-            losses.append(model.linears[0].weight.grad.sum().item().hex())  # type: ignore[union-attr]
-        return losses
+    def one(model: nn.Module, step: int) -> list[Tensor]:
+        first, second = model(torch.randn(6, WIDTH))
+        first.square().mean().backward(retain_graph=True)
+        second.square().mean().backward()
+        return gradients(model)
 
-    curves(loop)
+    compared(lambda: RandomNet(5), one, agent=agent)
 
     assert all(c["differing"] == 0 for c in agent.checks)
 
 
 def test_gradients_of_gradients_are_equal() -> None:
-    def loop(armed: bool) -> list[str]:
-        model = nn.Sequential(
-            nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1), nn.Softplus()
-        )
-        if armed:
-            arm(model, verify_every=0)
-        optimizer = sgd(model)
-        losses = []
-        for _ in range(9):
-            x = torch.randn(6, WIDTH, requires_grad=True)
-            optimizer.zero_grad()
-            out = model(x)
-            (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-            loss = out.mean() + (grad.norm(dim=1) - 1).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item().hex())
-        return losses
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1), nn.Softplus())
 
-    curves(loop)
+    def one(model: nn.Module, step: int) -> list[Tensor]:
+        x = torch.randn(6, WIDTH, requires_grad=True)
+        out = model(x)
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        loss = out.mean() + (grad.norm(dim=1) - 1).square().mean()
+        loss.backward()
+        return [loss]
+
+    compared(net, one, verify_every=0)
 
 
 class Checkpoints(nn.Module):
-    """The program recomputes a part by itself, its own way."""
+    """A program that recomputes a part by itself, in its own way."""
 
     def __init__(self, reentrant: bool) -> None:
         super().__init__()

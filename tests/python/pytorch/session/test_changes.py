@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that change, that keep what they compute, that others take apart: they train on."""
+"""Models that change, that keep what they compute, or that others take apart: they train on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from arming import arm, sessions
 from local_agent import LocalAgent
-from loops import curves, deep, sgd, train
+from loops import compared, curves, deep, sgd, train
 from nets import WIDTH
 from torch import Tensor, nn
 
@@ -73,22 +73,13 @@ def test_hidden_states_that_the_program_keeps_are_correct() -> None:
 
     agent = LocalAgent()
 
-    def loop(armed: bool) -> list[str]:
-        model = Keeping()
-        if armed:
-            arm(model, agent)
-        optimizer = sgd(model)
-        losses = []
-        for _ in range(9):
-            optimizer.zero_grad()
-            out = model(torch.randn(6, WIDTH))
-            loss = out.mean() + sum(h.square().mean() for h in model.hidden)
-            loss.backward()
-            optimizer.step()
-            losses += [loss.item().hex(), *(h.sum().item().hex() for h in model.hidden)]
-        return losses
+    def one(model: Keeping, step: int) -> list[Tensor]:
+        out = model(torch.randn(6, WIDTH))
+        loss = out.mean() + sum(h.square().mean() for h in model.hidden)
+        loss.backward()
+        return [loss, *model.hidden]
 
-    curves(loop)
+    compared(Keeping, one, agent=agent)
 
     assert sessions[0].stage is Stage.PLANNED
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0

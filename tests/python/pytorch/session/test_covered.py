@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan's peak is that of the step it was made for: what a step of another kind or size runs
-under, what happens when one peaks above the budget, and what is never given up."""
+under, what happens if one exceeds the budget, and what is never discarded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from arming import arm, sessions
 from local_agent import LocalAgent
-from loops import curves, deep, sgd, train
+from loops import compared, curves, deep, gradients, sgd, train
 from nets import WIDTH, RandomNet
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("removed")
 
 
 class Unhurried(LocalAgent):
-    """A plan is there for who waits for it, not for who asks in passing."""
+    """An agent whose plan arrives only if the job waits for it."""
 
     def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
         return PlanReply("pending")
@@ -148,24 +148,15 @@ def test_other_live_tensors_reduce_a_budget_in_bytes_but_not_a_share(
 def test_a_step_whose_loss_has_grown_is_captured_again_once() -> None:
     agent = Unhurried()
 
-    def loop(armed: bool) -> list[str]:
-        model = RandomNet(3)
-        if armed:
-            arm(model, agent, verify_every=0)
-        optimizer = sgd(model)
-        losses = []
-        for step in range(14):
-            optimizer.zero_grad()
-            first, second = model(torch.randn(6, WIDTH))
-            loss = first.square().mean() + second.square().mean()
-            if step > 6:
-                loss = loss + (torch.ones(1 << 15) * loss).exp().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item().hex())
-        return losses
+    def one(model: nn.Module, step: int) -> list[Tensor]:
+        first, second = model(torch.randn(6, WIDTH))
+        loss = first.square().mean() + second.square().mean()
+        if step > 6:
+            loss = loss + (torch.ones(1 << 15) * loss).exp().mean()
+        loss.backward()
+        return [loss]
 
-    curves(loop)
+    compared(lambda: RandomNet(3), one, 14, agent, verify_every=0)
 
     if not sessions[0].meter.exact:
         pytest.skip("needs the exact meter")
@@ -204,22 +195,13 @@ def test_tensors_that_two_backwards_of_one_graph_need_are_recomputed_for_each(la
     agent = LocalAgent(again=1.0, late=late)
     made = nn.Sequential(deep(128), deep(128))
 
-    def loop(armed: bool) -> list[str]:
-        model = copy.deepcopy(made)
-        if armed:
-            arm(model, agent)
-        optimizer = sgd(model)
-        losses = []
-        for _ in range(9):
-            optimizer.zero_grad()
-            out = model(torch.randn(256, 128))
-            out.cos().mean().backward(retain_graph=True)
-            out.square().mean().backward()
-            optimizer.step()
-            losses.append(sum(p.grad.sum() for p in model.parameters()).item().hex())  # type: ignore[union-attr, misc]
-        return losses
+    def one(model: nn.Module, step: int) -> list[Tensor]:
+        out = model(torch.randn(256, 128))
+        out.cos().mean().backward(retain_graph=True)
+        out.square().mean().backward()
+        return gradients(model)
 
-    curves(loop)
+    compared(lambda: copy.deepcopy(made), one, agent=agent)
 
     graph = agent.graphs[0]
     forward = {s for op in graph["ops"] if op["phase"] == "PHASE_FORWARD" for s in op["writes"]}
@@ -244,23 +226,14 @@ def test_more_or_fewer_backwards_than_captured_give_equal_gradients_and_are_coun
 ) -> None:
     agent = LocalAgent(again=1.0, late=late)
 
-    def loop(armed: bool) -> list[str]:
-        model = nn.Sequential(deep(), deep())
-        if armed:
-            arm(model, agent)
-        optimizer = sgd(model)
-        losses = []
-        for step in range(10):
-            optimizer.zero_grad()
-            loss = model(torch.randn(6, WIDTH)).square().mean()
-            passes = {6: 3, 8: 1}.get(step, 2)
-            for number in range(passes):
-                loss.backward(retain_graph=number + 1 < passes)
-            optimizer.step()
-            losses.append(sum(p.grad.sum() for p in model.parameters()).item().hex())  # type: ignore[union-attr, misc]
-        return losses
+    def one(model: nn.Module, step: int) -> list[Tensor]:
+        loss = model(torch.randn(6, WIDTH)).square().mean()
+        passes = {6: 3, 8: 1}.get(step, 2)
+        for number in range(passes):
+            loss.backward(retain_graph=number + 1 < passes)
+        return gradients(model)
 
-    curves(loop)
+    compared(lambda: nn.Sequential(deep(), deep()), one, 10, agent)
 
     left = [step["step"] for step in agent.steps if step.get("mismatches", 0)]
     assert left == [7]
@@ -270,23 +243,14 @@ def test_more_or_fewer_backwards_than_captured_give_equal_gradients_and_are_coun
 def test_tensors_that_a_double_backward_holds_are_never_recomputed() -> None:
     agent = LocalAgent(again=1.0)
 
-    def loop(armed: bool) -> list[str]:
-        model = nn.Sequential(deep(64), deep(64))
-        if armed:
-            arm(model, agent)
-        optimizer = sgd(model)
-        losses = []
-        for _ in range(9):
-            optimizer.zero_grad()
-            x = torch.randn(128, 64, requires_grad=True)
-            out = model(x)
-            (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-            (out.mean() + grad.square().mean()).backward()
-            optimizer.step()
-            losses.append(grad.sum().item().hex())
-        return losses
+    def one(model: nn.Module, step: int) -> list[Tensor]:
+        x = torch.randn(128, 64, requires_grad=True)
+        out = model(x)
+        (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        (out.mean() + grad.square().mean()).backward()
+        return [grad]
 
-    curves(loop)
+    compared(lambda: nn.Sequential(deep(64), deep(64)), one, agent=agent)
 
     assert sum(s.get("mismatches", 0) for s in agent.steps) == 0
     assert all(c["differing"] == 0 for c in agent.checks)
@@ -298,7 +262,7 @@ def test_an_input_too_large_to_be_captured_runs_under_the_largest_plan_there_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     class Tight(nn.Module):
-        """With a large input it fits only under a plan."""
+        """A model that fits only under a plan if its input is large."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -326,7 +290,7 @@ def test_an_input_too_large_to_be_captured_runs_under_the_largest_plan_there_is(
 
 
 class OnTheSide(nn.Module):
-    """A branch on a stream of its own. On the CPU it has no queue."""
+    """A branch on a side stream. On the CPU it has no queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -370,6 +334,6 @@ def test_tensors_of_a_side_stream_are_kept_and_the_rest_is_planned() -> None:
 
 
 def op_of(graph: dict[str, Any], storage: int) -> str:
-    """The phase in which a storage is made."""
+    """Returns the phase in which a storage is made."""
     made = next(op for op in graph["ops"] if storage in op["writes"])
     return "forward" if made["phase"] == "PHASE_FORWARD" and made["id"] else "elsewhere"

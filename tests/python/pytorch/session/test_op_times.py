@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ops are timed where they are, in one plain step of the warm-up, and nothing else changes."""
+"""Ops are timed in one plain step of the warm-up, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _removed() -> Iterator[None]:
 
 
 def train(model: nn.Module, steps: int, rows: int = 4) -> list[str]:
-    """Losses to the last bit."""
+    """Trains; returns the losses to the last bit."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(5)
     losses = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The budget that the planner is asked for, on a GPU that has less."""
+"""The budget that the planner gets on a GPU that has less memory."""
 
 from __future__ import annotations
 

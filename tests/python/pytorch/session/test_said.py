@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job without a plan is told why, and a job over its budget that it is."""
+"""A job without a plan logs why, and a job above its budget logs that."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("removed")
 
 
 class Part(nn.Module):
-    """Large inside when it is thawed."""
+    """A module that is large inside when it is not frozen."""
 
     def __init__(self) -> None:
         super().__init__()

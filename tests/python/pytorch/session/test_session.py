@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the first step to the planned ones, and out again."""
+"""From the first step to the planned ones, and removal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _removed() -> Iterator[None]:
 
 
 def train(model: nn.Module, steps: int, shape: tuple[int, ...] = ()) -> list[str]:
-    """Losses to the last bit."""
+    """Trains; returns the losses to the last bit."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     model.train()
     losses = []
@@ -52,7 +52,7 @@ def made(seed: int = 0) -> RandomNet:
 
 
 class Halves(nn.Module):
-    """Its outputs are those of one node of autograd."""
+    """A module whose outputs come from one node of autograd."""
 
     def __init__(self) -> None:
         super().__init__()

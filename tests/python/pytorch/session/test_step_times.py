@@ -1,4 +1,4 @@
-"""How long steps take: at once on a host, and on a GPU without waiting for it."""
+"""How long steps take: known at once on a host, and on a GPU without waiting for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reprise.torch.session.measure import Measured
 
 
 class Device:
-    """A GPU that has done what `ran` says, as far as events can tell."""
+    """A fake GPU that has passed its first `ran` events."""
 
     def __init__(self) -> None:
         self.ran = 0  # events that it has passed

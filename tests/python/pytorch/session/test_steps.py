@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training loops as people write them: whatever a step does, the job is the one without Reprise."""
+"""Training loops of many kinds: whatever a step does, the job trains as without Reprise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_several_optimizers_of_one_model_are_one_step() -> None:
 
 def test_a_second_fit_with_an_optimizer_of_its_own_keeps_to_the_plan_in_every_step() -> None:
     class Fit:
-        """Refers to itself, as trainers do: only the garbage collector lets go of it."""
+        """Refers to itself, as trainers do, so that only the garbage collector frees it."""
 
         def __init__(self, model: nn.Module) -> None:
             self.optimizer = torch.optim.AdamW(model.parameters())
@@ -239,7 +239,7 @@ def test_two_paths_through_a_model_have_a_plan_each() -> None:
 
 
 class ManyFaced(nn.Module):
-    """Takes the way it is told."""
+    """Takes the path that it is told to take."""
 
     def __init__(self) -> None:
         super().__init__()

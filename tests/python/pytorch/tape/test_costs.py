@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tape costs is measured on the machine it runs on, with the tape itself."""
+"""The cost of the tape is measured on the machine it runs on, with the tape itself."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_an_op_that_writes_in_place_costs_more_than_any_op() -> None:
 def test_a_busy_machine_does_not_make_the_measurement_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its rounds are counted and not timed: a clock a thousand times as fast changes nothing."""
+    """The rounds are counted, not timed: a clock a thousand times as fast changes nothing."""
     forwards: list[int] = []
     real = costs._Saves.forward
     clock = costs.time.thread_time_ns

@@ -16,7 +16,7 @@ MEASURED = Launches(call_ns=6_000, awaited_ns=10_000)
 
 
 def step(kernel_ns: int, ops: int = 100) -> CapturedStep:
-    """Of ops that a capture waited for one by one."""
+    """Returns a step whose ops were captured while the host waited for each of them."""
     made: list[Any] = [CapturedOp(None, "reprise.step_begin", FORWARD, OpKind.ONCE, False)]
     for _ in range(ops):
         op = CapturedOp(torch.ops.aten.neg.default, "neg", FORWARD, OpKind.PURE, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program does something else than the captured step did: the gradients are still its own."""
+"""The program differs from the captured step: the gradients are still its own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("half")  # with and without the compiled ha
 
 
 class Switching(nn.Module):
-    """Takes another way when told to."""
+    """Takes another path when told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ def test_a_backward_in_another_order_gives_equal_gradients() -> None:
 
 
 class Counting(TorchDispatchMode):
-    """A mode of the program's own around its loss."""
+    """A dispatch mode of the program around its loss."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))

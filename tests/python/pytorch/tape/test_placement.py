@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replays stand where the tape gets a word in, and the peak that is announced is the one there."""
+"""Replays run where the tape can run them, and the announced peak is the one there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EARLY, ANYWHERE = 1, 1 << 60
 
 
 def pulled_forward(graph: CapturedGraph, schedule: list[int], seed: int) -> list[int]:
-    """The schedule with bursts of replays some ops earlier, as a planner may put them."""
+    """Returns the schedule with bursts of replays some ops earlier, as a planner may place them."""
     message = graph.message()
     execs = [e for e in schedule if e >= 0]
     rng = random.Random(seed)
@@ -60,7 +60,7 @@ def _with_one_burst_earlier(
 
 
 def _bursts(execs: list[int]) -> Iterator[tuple[int, int]]:
-    """First and one-past-last position of every run of replays."""
+    """Returns the first and one-past-last position of every group of replays."""
     seen: set[int] = set()
     begin = None
     for position, op in enumerate(execs):
@@ -100,7 +100,7 @@ def test_only_replays_between_two_unpacks_are_moved(seed: int) -> None:
 
 
 class Branches(nn.Module):
-    """One value read by many: its gradient is added up between the unpacks."""
+    """One value that is read by many, so that its gradient is added up between the unpacks."""
 
     def __init__(self, width: int = 64, depth: int = 6) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_ops_above_the_limit_run_early_if_that_lowers_the_peak() -> None:
 
 
 class Choosing(nn.Module):
-    """Works on the rows that the data chooses."""
+    """Works on rows that the data selects."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans the tape cannot run are refused before anything is changed."""
+"""Plans that the tape cannot run are refused before anything is changed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def base(graph: CapturedGraph) -> list[int]:
 
 
 def at_backward(graph: CapturedGraph, schedule: list[int]) -> int:
-    """Position of the first op of the backward."""
+    """Returns the position of the first op of the backward."""
     ops = graph.message()["ops"]
     return next(i for i, e in enumerate(schedule) if e >= 0 and ops[e]["phase"] == "PHASE_BACKWARD")
 

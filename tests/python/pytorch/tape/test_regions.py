@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of regions of the forward that run again as a whole, and regions inside them: what
-checkpointed functions that call checkpointed functions do. The tape replays their schedules."""
+"""Plans in which regions of the forward run again as a whole, with regions inside them: what
+checkpointed functions do that call checkpointed functions. The tape replays their schedules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOBS: dict[str, Any] = {
 def plan_of(
     message: dict[str, Any], executor: str, budgets: tuple[str, ...], program: Path, folder: Path
 ) -> dict[str, Any]:
-    """The first of these budgets for which there is a plan."""
+    """Returns a plan for the first of these budgets that has one."""
     path = folder / "step.graph.json"
     path.write_text(json.dumps(message))
     for budget in budgets:
@@ -73,8 +73,8 @@ def test_the_tape_runs_plans_of_regions(
 
 
 def regions_in_regions(message: dict[str, Any], outer: int = 16, inner: int = 4) -> list[int]:
-    """Of a chain: what a region makes of the regions inside it goes when it ends, and is made once
-    more by these."""
+    """Returns a schedule of nested regions for a chain: what a region makes of the regions inside
+    it is freed when it ends, and these make it once more."""
     ops = message["ops"]
     again = ("OP_KIND_PURE", "OP_KIND_SEEDED")
     forward = [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is needed once more is there or is made: under any valid plan as planned, and when the
-plan's counts are wrong, or the backward comes in another order, on demand."""
+"""Whatever is needed again is present or is recomputed: as planned under any valid plan, and on
+demand if the plan's counts are wrong or the backward comes in another order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Case:
         return schedule
 
     def run(self, program: Program, before: Callable[[Tensor], None] | None = None) -> Counts:
-        """A step; the gradients must be the plain ones."""
+        """Runs a step; its gradients must be the plain ones."""
         made = self.job
         run = Tape(program)
         counts = run.begin().counts
@@ -187,7 +187,7 @@ def test_wrong_counts_are_refused_and_would_not_stop_a_step(
 
 
 def asks_for_saved_tensors(loss: Tensor, rng: random.Random) -> None:
-    """Hooks that look at what other nodes saved, in the middle of the backward."""
+    """Hooks that read what other nodes saved, in the middle of the backward."""
     nodes: list[Any] = []
     todo: list[Any] = [loss.grad_fn]
     while todo:
@@ -222,7 +222,7 @@ def test_a_backward_in_another_order_from_any_point_gives_equal_gradients(case: 
 
 
 class Twice(torch.autograd.Function):
-    """Looks at what it saved once more than usual, when told to."""
+    """Reads what it saved once more than usual, when told to."""
 
     more = False
 
@@ -265,7 +265,7 @@ def test_a_node_that_unpacks_twice_gets_the_same_tensor(monkeypatch: pytest.Monk
 
 
 class Halves(nn.Module):
-    """Writes two halves of one storage; in between it may do something else."""
+    """Writes two halves of one storage, with other code in between."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with one private daemon for all tests of a file."""
+"""Private folders with one daemon for all tests of a file."""
 
 from __future__ import annotations
 

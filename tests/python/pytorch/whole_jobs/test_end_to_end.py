@@ -47,7 +47,7 @@ print(json.dumps({**dataclasses.asdict(report), "losses": losses, "equal": repor
 def train(
     python: Callable[..., Any], home: Path, root: Path, agent_library: Path, daemon_binary: Path
 ) -> Callable[..., tuple[dict[str, Any], str]]:
-    """Trains in a process of its own; the private daemon is started by the client."""
+    """Trains in a separate process; the client starts the private daemon."""
 
     built = {"REPRISE_AGENT": str(agent_library), "REPRISE_DAEMON": str(daemon_binary)}
 

@@ -136,7 +136,7 @@ def loss_of_its_own(model: nn.Module, x: Tensor) -> Iterator[Tensor]:
 
 
 def _run(style: Style, budget: str | None, by_hand: bool) -> tuple[list[str], int, str]:
-    """Losses, the highest heap of the later steps, what is said."""
+    """Trains; returns losses, the highest heap of the later steps, and what the log says."""
     gc.collect()
     torch.manual_seed(0)
     model, x, meter = Net(by_hand), torch.randn(ROWS, WIDTH), start_meter()

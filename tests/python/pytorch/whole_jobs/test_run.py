@@ -135,7 +135,7 @@ for entry in trainer.state.log_history:
 def job(
     home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
 ) -> Callable[..., tuple[list[str], str]]:
-    """Losses and standard error of a script, plain or under `reprise run`."""
+    """Runs a script, plainly or under `reprise run`; returns its losses and standard error."""
     command = daemon_binary.with_name("reprise")
     if not command.is_file():
         pytest.fail(f"{command}: not built; run scripts/build", pytrace=False)

@@ -46,7 +46,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command went."""
+    """The result of a command."""
 
     losses: list[list[str]]  # by rank
     said: list[str]  # on standard output besides

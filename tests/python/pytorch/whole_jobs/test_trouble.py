@@ -40,8 +40,8 @@ if sys.argv[2] == "SIGSTOP":
 def job(
     python: Callable[..., Any], home: Path, agent_library: Path, daemon_binary: Path
 ) -> Callable[..., tuple[list[str], list[str], int]]:
-    """Losses, what was said, and planned steps; none of them was wrong, and what the report says of
-    the end is so."""
+    """Runs a job; returns its losses, log lines and planned steps. Asserts that no planned step was
+    wrong, and that the report describes the end correctly."""
 
     def run(
         killed_at: int = -1, by: str = "SIGKILL", **environment: str
