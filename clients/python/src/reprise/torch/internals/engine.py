@@ -47,8 +47,8 @@ def around(wrapper: Wrapper) -> bool:
 
 
 def no_longer(wrapper: Wrapper) -> None:
-    """Removes the wrapper. After the last one torch is restored, unless somebody else has replaced
-    the call since: then our part of it just calls on."""
+    """Removes the wrapper. After the last one torch is restored. If another library has replaced
+    the call since, our replacement stays and only calls on."""
     if wrapper in _wrappers:
         _wrappers.remove(wrapper)
         if not _wrappers and getattr(torch.autograd, _NAME, None) is _run:

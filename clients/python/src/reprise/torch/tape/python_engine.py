@@ -155,7 +155,8 @@ class PythonEngine:
         self._before_write(tensors)
 
     def _before_write(self, tensors: Sequence[Tensor]) -> list[Cell]:
-        """Does what `before_write` says; returns the cells of the tensors."""
+        """Copies these tensors for the records that need their present content; returns the cells
+        of the tensors."""
         targets = []
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
@@ -219,7 +220,7 @@ class PythonEngine:
         return not burst or self.replayer.run(burst)
 
     def take(self, ref: Ref) -> Tensor:
-        """Returns the tensor that a `Ref` stands for."""
+        """Returns the tensor of a `Ref`."""
         with torch._C.DisableTorchFunction():
             return self._take(ref)
 
