@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A training loop in plain CUDA C++ that fits itself under a memory budget: no
-// framework, only the C ABI of libreprise_agent.so.
+// A training loop in plain CUDA C++ that keeps within a memory budget, using no
+// framework but only the C ABI of libreprise_agent.so.
 //
 //   nvcc -O2 -std=c++20 --extended-lambda -I profiler/include
 //     examples/train_mlp.cu -o train_mlp -L build/lib -lreprise_agent
 //   reprise run -- ./train_mlp --budget 0.5x
 //
-// The network is a chain: x[l] = tanh(x[l-1] W[l]), squared error at the end,
-// gradients by hand, plain SGD. What matters here is the shape of the loop:
+// The network is a chain, x[l] = tanh(x[l-1] W[l]), with a squared error at the
+// end, hand-written gradients and plain SGD. The point is the shape of the
+// loop:
 //
 //   1. ops are a list, each with the storages it reads and writes;
-//   2. a few steps run in the order of the list, one of them inside a window;
-//   3. the list goes to the planner as a step graph;
+//   2. a few steps run in list order, one of them inside a window;
+//   3. the list is sent to the planner as a step graph;
 //   4. from then on the loop runs the plan's schedule: entries e >= 0 run op e,
 //      e < 0 free storage -e-1;
-//   5. one step is run both ways, and the gradients must be equal bit for bit.
+//   5. one step runs both ways, and the gradients must be equal bit for bit.
 //
-// The same file compiles as C++ (g++ -x c++), where the kernels are loops: that
-// is how it is tested where there is no GPU. Not run on a GPU yet.
+// The same file compiles as C++ (g++ -x c++) with loops as kernels, which is
+// how it is tested without a GPU. It has not run on a GPU yet.
 #include <reprise_agent.h>
 
 #include <chrono>
@@ -139,7 +140,7 @@ struct Storage {
   std::string name;
   int64_t bytes = 0;
   const char* category = "CATEGORY_ACTIVATION";
-  float* memory = nullptr;  // while it is alive
+  float* memory = nullptr;  // null: freed
 };
 
 struct Op {
@@ -151,8 +152,8 @@ struct Op {
   uint32_t interned = 0;
 };
 
-// Keeps freed blocks by size, as every training loop's allocator does, and
-// tells the agent what is alive.
+// Keeps freed blocks by size, as training allocators do, and reports every
+// allocation and free to the agent.
 class Allocator {
  public:
   float* Get(int64_t bytes) {
@@ -202,7 +203,8 @@ class Network {
     BuildOps(activation, weight);
   }
 
-  // Runs a schedule; with `report` every op is told to the agent.
+  // Runs a schedule. With `report`, records every op with the agent and its
+  // time.
   void Run(const std::vector<int>& schedule, uint64_t step, bool report) {
     for (const int entry : schedule) {
       if (entry < 0) {
@@ -223,7 +225,7 @@ class Network {
       const int64_t begin = NowNs();
       op.run();
       if (report) {
-        Synchronize();  // for the host's clock, where there is no CUPTI
+        Synchronize();  // for the host's clock, if there is no CUPTI
         op.time_ns = NowNs() - begin;
         reprise_op_end(id);
       }
@@ -231,7 +233,8 @@ class Network {
     Synchronize();
   }
 
-  // The order of the list; every storage is freed after its last reader.
+  // Returns the schedule without a plan: list order, with every storage freed
+  // after its last reader.
   std::vector<int> PlainSchedule() const {
     std::vector<int> last(storages.size(), -1), schedule;
     for (size_t i = 0; i < ops.size(); ++i) {
@@ -261,7 +264,7 @@ class Network {
       ToDevice(weights_[l], all.data() + l * each, each * 4);
   }
 
-  // One execution of one op, as the agent knows it.
+  // Returns the agent's id for one execution of an op.
   static uint64_t AgentOp(uint64_t step, int op) {
     return (step + 1) << 32 | static_cast<uint64_t>(op);
   }
@@ -297,7 +300,7 @@ class Network {
     storages.push_back({std::move(name), bytes, category, nullptr});
     return static_cast<int>(storages.size()) - 1;
   }
-  // Looked up when it runs: a storage moves when it is made again.
+  // Called when an op runs, because a recomputed storage has a new address.
   float* At(int storage) const {
     return storage < 0 ? input_ : storages[static_cast<size_t>(storage)].memory;
   }
@@ -365,7 +368,7 @@ void Network::BuildOps(int64_t activation, int64_t weight) {
         [=, this] { MatMulTransposed(At(dz), w, At(next), cells, width); });
     g = next;
   }
-  // All at the end: a forward op that runs again must find its weights.
+  // Last in the step: a forward op that runs again needs the unchanged weights.
   for (int l = 1; l <= layers_; ++l) {
     float* w = weights_[size_t(l - 1)];
     const int dw = gradients[size_t(l)];
@@ -409,8 +412,8 @@ std::string Network::Json(uint64_t captured, int64_t peak,
   return json + "]}";
 }
 
-// The numbers of "schedule":[...] in a plan's JSON, where proto3 writes 64-bit
-// integers as strings.
+// Reads the numbers of "schedule":[...] from a plan's JSON; proto3 writes
+// 64-bit integers as strings.
 std::vector<int> ReadSchedule(const std::string& json) {
   std::vector<int> schedule;
   size_t at = json.find("\"schedule\":[");
@@ -427,7 +430,8 @@ std::vector<int> ReadSchedule(const std::string& json) {
   return schedule;
 }
 
-// A plan is run only if it names what there is.
+// Returns whether every entry of the schedule names an op or storage of the
+// network.
 bool IsRunnable(const Network& network, const std::vector<int>& schedule) {
   for (const int entry : schedule) {
     const size_t limit =
@@ -492,7 +496,7 @@ int main(int argc, char** argv) {
     if (!capture) continue;
 
     reprise_window_end();
-    reprise_flush(2000);  // the times of the last kernels
+    reprise_flush(2000);  // waits for the times of the last kernels
     const std::string json =
         network.Json(step, network.allocator.peak(), plain_ns);
     reprise_want want = {};
