@@ -29,7 +29,7 @@ std::string Tenths(uint64_t tenths) {
 // Three significant digits, trailing zeros of the fraction dropped:
 // 1500 / 1000 -> "1.5", 1234 / 1000 -> "1.23", 41200 / 1000 -> "41.2".
 std::string ThreeDigits(uint64_t value, uint64_t unit) {
-  uint64_t scale = 100;  // digits behind the point, as a power of ten
+  uint64_t scale = 100;  // digits after the point, as a power of ten
   if (value >= 10 * unit) scale = 10;
   if (value >= 100 * unit) scale = 1;
   const uint64_t step = unit / scale;

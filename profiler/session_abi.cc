@@ -96,7 +96,7 @@ REPRISE_EXPORT void reprise_step(uint64_t step) {
   if (agent == nullptr) return;
   Ring *ring = CurrentRing(agent);
   const uint64_t now = NowNs();
-  LeaveOpsFrom(agent, 0);  // a step is inside no op, whatever was thrown
+  LeaveOpsFrom(agent, 0);  // a step is inside no op, even after an exception
   if (ring != nullptr) PushStep(ring, step, now);
 
   // Another thread holds the lock and does the work of this turn.

@@ -25,7 +25,7 @@ std::vector<OptionFacts> AllOptions(const CommandLine& line, const Verb& verb) {
   return all;
 }
 
-// Returns the long names of options; `--help` once.
+// Returns the long names of options, `--help` only once.
 std::vector<std::string> LongNames(const std::vector<OptionFacts>& options) {
   std::vector<std::string> names;
   for (const OptionFacts& option : options) {
@@ -40,7 +40,7 @@ std::vector<std::string> Values(const OptionFacts& option) {
   return option.rule.one_of.empty() ? option.rule.offers : option.rule.one_of;
 }
 
-// Returns the first argument of a verb that is no option; null: it has none.
+// Returns a verb's first argument, or null if it has none.
 const OptionFacts* Argument(const Verb& verb) {
   for (const OptionFacts& option : verb.options()) {
     if (option.names.empty()) return &option;
@@ -48,7 +48,7 @@ const OptionFacts* Argument(const Verb& verb) {
   return nullptr;
 }
 
-// Returns `text` for a string in single quotes.
+// Escapes `text` for a string in single quotes.
 std::string Quotable(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -57,7 +57,7 @@ std::string Quotable(const std::string& text) {
   return out;
 }
 
-// What a shell completes a value from, in its own words.
+// What a shell completes a value with, in the shell's syntax.
 struct Completers {
   std::string files, runs, nothing;
   std::string (*values)(const std::string& words);

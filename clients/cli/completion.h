@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Shell completion scripts, generated from the commands and options that are
-// defined, so that they are always up to date. They complete commands, options,
-// values of options that have a list of them, files, and run ids, which they
-// take from `reprise --completion runs`.
+// Shell completion scripts, generated from the defined commands and options, so
+// that they are always up to date. They complete commands, options, option
+// values from a fixed list, files, and run ids, which they get from `reprise
+// --completion runs`.
 #pragma once
 
 #include <string>

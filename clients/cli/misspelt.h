@@ -13,8 +13,8 @@
 namespace reprise::cli {
 
 // Returns the known word with the fewest typing errors (letters added, missing,
-// wrong or swapped with their neighbour), if they are at most a third of the
-// word's letters; else an empty string. O(letters^2) per known word.
+// wrong or swapped with their neighbour), or an empty string if these exceed a
+// third of the word's letters. O(letters^2) per known word.
 std::string Nearest(std::string_view word,
                     const std::vector<std::string>& known);
 

@@ -7,7 +7,7 @@
 namespace reprise::cli {
 namespace {
 
-// CLI11's own sentences, in one line and without their full stop.
+// Returns a message of CLI11 in one line, without its full stop.
 std::string OneLine(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '.')) {
     text.pop_back();
@@ -18,7 +18,7 @@ std::string OneLine(std::string text) {
   return text;
 }
 
-// "--force,!--no-force,-f" without the "!".
+// Splits "--force,!--no-force,-f" into names, without the "!".
 std::vector<std::string> SplitNames(const std::string& names) {
   std::vector<std::string> split;
   std::istringstream in(names);
@@ -102,7 +102,7 @@ CommandLine::CommandLine(const std::string& name,
     : parser_(new Parser{CLI::App(description, name)}) {
   CLI::App& app = parser_->app;
   app.require_subcommand(0, 1);
-  app.fallthrough();  // --json may stand behind the verb
+  app.fallthrough();  // accepts --json after the verb, too
   everywhere_.reset(
       new Verb(std::unique_ptr<Verb::Parser>(new Verb::Parser{&app}), name,
                description));
@@ -124,7 +124,7 @@ Verb& CommandLine::AddVerb(const std::string& name,
 }
 
 Parsed CommandLine::Parse(const std::vector<std::string>& words) {
-  // CLI11 takes the words last first.
+  // CLI11 expects the words in reverse order.
   std::vector<std::string> reversed(words.rbegin(), words.rend());
   try {
     parser_->app.parse(reversed);

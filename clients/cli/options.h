@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The command line as data: the verbs, their options, and the variables that
-// the options write. CLI11 parses it, in options.cc alone: its header takes
-// more compiler time than a whole verb. Completion scripts and the sentence
-// about a misspelt word are made of the same data.
+// the options write. Only options.cc includes CLI11, whose header takes longer
+// to compile than a whole verb. Completion scripts and the sentence about a
+// misspelt word use the same data.
 //
 //   CommandLine line("reprise", "Fit a training job into a memory budget.");
 //   Verb& plan = line.AddVerb("plan", "Make a plan");
@@ -24,22 +24,23 @@
 
 namespace reprise::cli {
 
-// What a shell offers as the value of an option or argument.
+// What a shell suggests as the value of an option or argument.
 enum class Completes { kNothing, kFiles, kRuns };
 
-// What an option or argument may be.
+// Restricts an option or argument.
 struct Rule {
   bool required = false;
   // The help shows the variable's value when the option is added.
   bool shows_default = false;
-  // Read where the option is not given.
+  // Environment variable to read if the option is not given.
   std::string environment = {};
-  // Any other value is wrong usage.
+  // The allowed values; empty: any.
   std::vector<std::string> one_of = {};
   // For numbers; both ends are allowed.
   std::optional<std::pair<double, double>> range = {};
   bool not_negative = false;
-  // Values that completion offers beside `one_of`; others are allowed.
+  // Values that completion suggests in addition to `one_of`; others are
+  // allowed.
   std::vector<std::string> offers = {};
   Completes completes = Completes::kNothing;
 };
@@ -51,8 +52,8 @@ using Variable = std::variant<std::string*, std::vector<std::string>*, int*,
 
 // An option or argument, as completion scripts need it.
 struct OptionFacts {
-  // With their dashes, as they may be typed: "--force", "--no-force", "-f".
-  // Empty for an argument.
+  // As typed, with dashes: "--force", "--no-force", "-f". Empty for an
+  // argument.
   std::vector<std::string> names;
   bool takes_value = true;
   Rule rule;
@@ -65,8 +66,8 @@ class Verb {
  public:
   ~Verb();
 
-  // `names`: "--budget,-b", or a word in capitals for an argument. The variable
-  // must live until the arguments are parsed.
+  // Adds an option (`names` as "--budget,-b") or an argument (a word in
+  // capitals). `variable` must live until the arguments are parsed.
   void Add(const std::string& names, Variable variable, const std::string& help,
            Rule rule = {});
   template <typename T>
@@ -75,13 +76,14 @@ class Verb {
     Add(names, Variable(&variable), help, std::move(rule));
   }
 
-  // `names`: "--force,!--no-force": the names behind a "!" make it false.
+  // Adds a flag. In `names`, as in "--force,!--no-force", a name after "!" sets
+  // the variable to false.
   void Flag(const std::string& names, bool& variable, const std::string& help);
 
-  // The end of the help: exit codes and an example.
+  // Sets the end of the help: exit codes and an example.
   void Footer(const std::string& text);
 
-  // Returns whether the arguments that were parsed have this option ("--gap").
+  // Returns whether this option ("--gap") was among the parsed arguments.
   bool Given(const std::string& name) const;
 
   const std::string& name() const { return name_; }
@@ -102,11 +104,11 @@ class Verb {
   std::vector<OptionFacts> options_;
 };
 
-// What the arguments are.
+// Result of parsing the arguments.
 struct Parsed {
   enum class Kind { kVerb, kNoVerb, kHelp, kVersion, kWrong };
   Kind kind = Kind::kNoVerb;
-  // kWrong: what is wrong, one line.
+  // For kWrong: the error, in one line.
   std::string error = {};
 };
 
@@ -118,21 +120,22 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  // The options that every verb takes, before or behind it.
+  // The options that every verb accepts, before or after the verb.
   Verb& everywhere() { return *everywhere_; }
   const Verb& everywhere() const { return *everywhere_; }
 
-  // The reference stays valid. Options come after those of `everywhere`.
+  // Adds a verb; its options come after those of `everywhere`. The reference
+  // stays valid.
   Verb& AddVerb(const std::string& name, const std::string& description);
   const std::vector<std::unique_ptr<Verb>>& verbs() const { return verbs_; }
 
-  // Writes the variables of the options. Call it once.
+  // Parses the arguments and writes the variables of their options. Call once.
   Parsed Parse(const std::vector<std::string>& words);
 
-  // Returns the verb that was parsed; null where there is none.
+  // Returns the verb that was given, or null.
   const Verb* chosen() const;
 
-  // Returns the help of a verb; null: of the whole command.
+  // Returns the help of a verb, or of the whole command if null.
   std::string Help(const Verb* verb) const;
 
  private:

@@ -42,7 +42,7 @@ TEST(PickleReaderTest, ReadsIntegersOfEveryWidth) {
 }
 
 TEST(PickleReaderTest, ReadsAddressesAbove2To63) {
-  // Nine bytes: a sign byte of 0 behind 2^64 - 1.
+  // Nine bytes: 2^64 - 1 and a sign byte of 0.
   const auto value = Read(
       Two(Bytes({0x8a, 9, 255, 255, 255, 255, 255, 255, 255, 255, 0, '.'})));
 
