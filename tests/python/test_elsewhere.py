@@ -22,7 +22,7 @@ def made_by(module: str, name: str) -> Any:
     [
         (made_by("tensorflow.python.module.module", "Net"), "reprise.tensorflow.auto(train_step"),
         (made_by("keras.src.models.model", "Model"), "reprise.tensorflow.auto(train_step"),
-        (made_by("jaxlib._jax", "PjitFunction"), "reprise.plan.plan(graph"),
+        (made_by("jaxlib._jax", "PjitFunction"), "reprise.jax.auto(train_step"),
         (StepGraph("step"), "reprise.plan.plan(graph"),
     ],
     ids=["tensorflow", "keras", "jax", "step graph"],

@@ -31,7 +31,7 @@ def call_for(thing: Any) -> str | None:
         )
     if roots & {"jax", "jaxlib", "flax"}:
         return (
-            f"{name}: is JAX's, whose programs are not planned; reprise.plan.plan(graph, "
-            "budget=...) plans any step that is written down as a reprise.plan.StepGraph"
+            f"{name}: is JAX's; reprise.jax.auto(train_step, budget=...) plans a step that is a "
+            "function, reprise.jax.value_and_grad(loss, budget=...) its gradient alone"
         )
     return None

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What XLA says of a compiled program: its buffers, and the options under which a plan's order
+holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from reprise.errors import RepriseError
+
+__all__ = ["Memory", "compile_flat", "compiler_options", "memory_of"]
+
+# On the CPU, XLA takes optimization barriers out before it melts and orders instructions, and
+# merges what they held apart. Without this pass they stay until memory has been assigned.
+_KEEP_BARRIERS = {"cpu": {"xla_disable_hlo_passes": "cse_barrier_expander"}}
+
+
+def compiler_options(backend: str | None = None) -> dict[str, Any]:
+    """The `compiler_options` of `jax.jit` under which XLA keeps the order of a plan. Needed where
+    a planned function is a part of another one that is compiled as a whole."""
+    return dict(_KEEP_BARRIERS.get(backend or jax.default_backend(), {}))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of XLA's buffer assignment, per device."""
+
+    arguments: int
+    outputs: int
+    # Outputs that lie in donated arguments.
+    aliased: int
+    temporaries: int
+
+    @property
+    def static(self) -> int:
+        """Arguments and results."""
+        return self.arguments + self.outputs - self.aliased
+
+    @property
+    def total(self) -> int:
+        """Everything."""
+        return self.static + self.temporaries
+
+
+def memory_of(compiled: Any) -> Memory:
+    """The figures of a compiled program; `RepriseError` where its backend gives none."""
+    found = compiled.memory_analysis()
+    if found is None:
+        raise RepriseError(
+            f"{jax.default_backend()}: XLA says nothing of its memory here, so no plan can be held "
+            "to its budget"
+        )
+    return Memory(
+        int(found.argument_size_in_bytes),
+        int(found.output_size_in_bytes),
+        int(found.alias_size_in_bytes),
+        int(found.temp_size_in_bytes),
+    )
+
+
+def compile_flat(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    donated: Sequence[int] = (),
+    ordered: bool = True,
+) -> Any:
+    """Compiles a function of flat arguments, which may be shapes; `ordered`: a plan's."""
+    options = compiler_options() if ordered else {}
+    jitted = jax.jit(
+        function, donate_argnums=tuple(donated), compiler_options=options or None, keep_unused=True
+    )
+    return jitted.lower(*arguments).compile()

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of JAX under a budget: traced, planned, compiled and called as it was before.
+
+step = reprise.jax.auto(train_step, budget="0.5x", donate_argnums=(0, 1))
+for batch in data: params, state, loss = step(params, state, batch)
+print(step.found.sentence)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import Any
+
+import jax
+
+from reprise.errors import RepriseError
+from reprise.jax.planning import MOST_EQUATIONS, Found, find
+
+__all__ = ["PlannedFunction", "auto", "value_and_grad"]
+
+# Tracers of a program that is being written down, not of one that is being transformed.
+_WRITING = ("DynamicJaxprTracer", "ShardMapTracer")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A function at one set of shapes: what it is, and what it was called with."""
+
+    closed: Any
+    leaves: tuple[Any, ...]
+    result: Any
+    donated: tuple[int, ...]
+
+
+class PlannedFunction:
+    """A step that is called as it was before. Each new set of shapes is a plan of its own."""
+
+    def __init__(
+        self,
+        step: Callable[..., Any],
+        budget: str | int,
+        donate_argnums: int | Sequence[int] = (),
+        static_argnums: int | Sequence[int] = (),
+        time_limit_s: float | None = None,
+        most_equations: int = MOST_EQUATIONS,
+    ) -> None:
+        # Of the newest plan; None before the first call.
+        self.found: Found | None = None
+        self._step = step
+        self._donate = _numbers(donate_argnums)
+        self._static = _numbers(static_argnums)
+        self._budget = budget
+        self._how: dict[str, Any] = {
+            "time_limit_s": time_limit_s,
+            "most_equations": most_equations,
+            "name": getattr(step, "__name__", "JAX step"),
+        }
+        self._known: dict[Any, tuple[Found, Any]] = {}
+        update_wrapper(self, step, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a step; the first of each set of shapes is traced, planned and compiled before. In
+        a function that JAX traces, the planned program becomes a part of that one."""
+        leaves, key = self._flat(args, kwargs)
+        writing = _is_writing(leaves)
+        if key not in self._known:
+            made = self.trace(*args, **kwargs)
+            self._known[key] = (self._find(made, writing), jax.tree.structure(made.result))
+        self.found, tree = self._known[key]
+        run = self.found.function if writing else self.found.program
+        return jax.tree.unflatten(tree, run(*leaves))
+
+    def trace(self, *args: Any, **kwargs: Any) -> Traced:
+        """The function at these arguments, arrays or shapes, before anything is planned."""
+        leaves, _ = self._flat(args, kwargs)
+        made = jax.make_jaxpr(self._step, static_argnums=self._static, return_shape=True)
+        closed, result = made(*args, **kwargs)
+        donated = set(_donated_inside(closed))
+        at = 0
+        for number, arg in enumerate(args):
+            if number in self._static:
+                continue
+            count = len(jax.tree.leaves(arg))
+            if number in self._donate:
+                donated.update(range(at, at + count))
+            at += count
+        return Traced(closed, tuple(leaves), result, tuple(sorted(donated)))
+
+    def plan(self, *args: Any, **kwargs: Any) -> Found:
+        """Plans and compiles for these arguments, arrays or shapes, and runs nothing."""
+        made = self.trace(*args, **kwargs)
+        self.found = self._find(made, writing=False)
+        self._known[self._flat(args, kwargs)[1]] = (self.found, jax.tree.structure(made.result))
+        return self.found
+
+    def _find(self, made: Traced, writing: bool) -> Found:
+        leaves = made.leaves
+        if writing:
+            leaves = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
+        for leaf in leaves:
+            devices = getattr(getattr(leaf, "sharding", None), "device_set", ())
+            if len(devices) > 1:
+                raise RepriseError(
+                    f"auto: an argument of shape {leaf.shape} lies on {len(devices)} devices; plan "
+                    "what runs on each of them, inside jax.shard_map"
+                )
+        return find(made.closed, leaves, self._budget, donated=made.donated, **self._how)
+
+    def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+        """The leaves of all arguments, and what tells sets of shapes apart."""
+        fixed = tuple(arg for number, arg in enumerate(args) if number in self._static)
+        rest = [arg for number, arg in enumerate(args) if number not in self._static]
+        leaves, tree = jax.tree.flatten((rest, kwargs))
+        return leaves, (tree, fixed, tuple(map(_type_of, leaves)))
+
+
+def _type_of(leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return (leaf.shape, str(leaf.dtype), bool(leaf.weak_type))
+    aval = jax.typeof(leaf)
+    return (aval.shape, str(aval.dtype), bool(getattr(aval, "weak_type", False)))
+
+
+def _is_writing(leaves: Sequence[Any]) -> bool:
+    """True inside of a function that JAX traces. `RepriseError`: it is being transformed."""
+    tracers = {type(leaf).__name__ for leaf in leaves if isinstance(leaf, jax.core.Tracer)}
+    if tracers - set(_WRITING):
+        raise RepriseError(
+            "auto: the planned function is called inside jax.vmap or jax.grad; plan the function "
+            "that these make: reprise.jax.auto(jax.grad(f), budget=...)"
+        )
+    return bool(tracers)
+
+
+def _donated_inside(closed: Any) -> list[int]:
+    """The arguments that a function donates which `jax.jit` made."""
+    eqns = closed.jaxpr.eqns
+    if len(eqns) != 1 or list(eqns[0].invars) != list(closed.jaxpr.invars):
+        return []
+    return [i for i, given in enumerate(eqns[0].params.get("donated_invars", ())) if given]
+
+
+def _numbers(numbers: int | Sequence[int]) -> tuple[int, ...]:
+    return (numbers,) if isinstance(numbers, int) else tuple(numbers)
+
+
+def auto(
+    step: Callable[..., Any],
+    budget: str | int,
+    *,
+    donate_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] = (),
+    time_limit_s: float | None = None,
+    most_equations: int = MOST_EQUATIONS,
+) -> PlannedFunction:
+    """A function that does what `step` does, within `budget`: "0.5x", "2GiB", bytes of arguments,
+    results and temporaries on a device. `step` may be made by `jax.jit`, and calls `jax.grad`
+    itself; its update of the parameters may be a part of it.
+
+    A `scan` is planned through if the program has at most `most_equations` equations with all of
+    its iterations; a longer one is one op. The first call raises `InfeasibleBudget` where no plan
+    fits, with the bytes that XLA compiled, and `RepriseError` for what cannot be planned."""
+    if not callable(step):
+        raise RepriseError(f"auto: must be a function, got {step!r}"[:120])
+    return PlannedFunction(
+        step, budget, donate_argnums, static_argnums, time_limit_s, most_equations
+    )
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    budget: str | int,
+    *,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    time_limit_s: float | None = None,
+    most_equations: int = MOST_EQUATIONS,
+) -> PlannedFunction:
+    """`jax.value_and_grad` within `budget`, which counts what these two take and nothing of the
+    update. Raises as `auto`."""
+    return auto(
+        jax.value_and_grad(fun, argnums, has_aux),
+        budget,
+        time_limit_s=time_limit_s,
+        most_equations=most_equations,
+    )

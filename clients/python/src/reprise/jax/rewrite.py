@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program by a schedule: the function that XLA compiles.
+
+Every cluster waits for the one before it: its inputs go through an optimization barrier together
+with what that one made. Nothing that runs again is merged with its first run, nothing runs early,
+and nothing is melted into something else that the plan has at another place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from reprise.jax.captured import CapturedStep
+from reprise.jax.running import run_cluster, run_light
+
+__all__ = ["planned"]
+
+
+def planned(step: CapturedStep, schedule: Sequence[int]) -> Callable[..., list[Any]]:
+    """The program as a function of its flat arguments, in the order of a schedule."""
+    clusters = step.clusters
+    program = clusters.program
+    value_of = {storage: value for value, storage in step.storage_of.items()}
+
+    def run(*arguments: Any) -> list[Any]:
+        now: dict[int, Any] = dict(program.constants)
+        now.update(zip(program.inputs, arguments, strict=True))
+        before: list[Any] = []
+        for entry in schedule:
+            if entry < 0:
+                now.pop(value_of[-entry - 1], None)
+                continue
+            one = clusters.order[entry]
+            given = [now[v] for v in one.reads]
+            tied = jax.lax.optimization_barrier((given, before)) if before else (given, [])
+            made = run_cluster(clusters, one, dict(zip(one.reads, tied[0], strict=True)))
+            now.update(zip(one.writes, made, strict=True))
+            # What makes nothing, as a callback, leaves the next one waiting for what was before.
+            before = made or before
+        run_light(clusters, [v for v in program.outputs if isinstance(v, int)], now)
+        return [now[v] if isinstance(v, int) else v.val for v in program.outputs]
+
+    return run
