@@ -141,15 +141,18 @@ bool ProgramTree::GrowTree(bool to_optimum, const CertifyLimits& limits) {
   root->basis = basis_;
   root->gain = gain_;
   parts.Add(std::move(root));
-  const auto grow = [&](const std::function<bool()>& should_stop) {
+  // Another thread goes on with its own work until there is a part for it, and
+  // then stays.
+  const auto grow = [&](const std::function<bool()>& should_stop, bool waits) {
     TreeGrower grower(tree, parts, should_stop);
-    while (TreePart* part = parts.Next(should_stop)) {
+    while (TreePart* part = parts.Next(should_stop, waits)) {
       parts.Done(*part, grower.Grow(*part));
+      waits = true;
     }
   };
-  const auto mine = [&] { grow(limits.should_stop); };
+  const auto mine = [&] { grow(limits.should_stop, true); };
   if (limits.exchange != nullptr) {
-    limits.exchange->Together(mine, [&] { grow({}); });
+    limits.exchange->Together(mine, [&] { grow({}, false); });
   } else {
     mine();
   }

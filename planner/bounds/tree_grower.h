@@ -67,13 +67,14 @@ class TreeParts {
 
   // Adds a part; the first one is the root.
   TreePart& Add(std::unique_ptr<TreePart> part);
-  // Returns a part that no grower has begun. Null: the tree is complete, or
-  // cannot be completed.
-  TreePart* Next(const std::function<bool()>& should_stop);
+  // Returns a part that no grower has begun. Null: the tree is complete or cannot
+  // be completed, or no part is free and the caller does not wait for one.
+  TreePart* Next(const std::function<bool()>& should_stop, bool waits);
   // Reports that a part was grown, or could not be.
   void Done(const TreePart& part, bool grown);
-  // Returns whether a grower waits in Next and there is no part for it.
-  bool IsSomebodyIdle() const { return idle_ > 0; }
+  // Returns whether a grower waits in Next, or left it, and there is no part
+  // for it.
+  bool IsSomebodyIdle() const { return idle_ > 0 || came_by_; }
   // True once there is nothing left to grow.
   bool over() const { return over_; }
   // True if the whole tree was grown.
@@ -125,7 +126,8 @@ class TreeParts {
   std::vector<TreePart*> order_;  // by preorder of what is left to grow
   std::deque<TreePart*> waiting_;
   int growing_ = 0;
-  std::atomic<int> idle_ = 0;  // waiting threads less waiting parts
+  std::atomic<int> idle_ = 0;          // waiting threads less waiting parts
+  std::atomic<bool> came_by_ = false;  // a thread found no part, and left
   std::atomic<bool> over_ = false, failed_ = false;
   std::atomic<int64_t> added_ns_, iterations_, solves_ = 0, multipliers_ = 0;
   std::atomic<int> nodes_ = 0;

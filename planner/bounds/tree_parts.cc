@@ -25,12 +25,18 @@ TreePart& TreeParts::Add(std::unique_ptr<TreePart> part) {
   added.dropped = added.from != nullptr && added.from->dropped;
   waiting_.push_back(&added);
   --idle_;
+  came_by_ = false;
   changed_.notify_one();
   return added;
 }
 
-TreePart* TreeParts::Next(const std::function<bool()>& should_stop) {
+TreePart* TreeParts::Next(const std::function<bool()>& should_stop,
+                          bool waits) {
   std::unique_lock lock(mutex_);
+  if (!waits && waiting_.empty()) {
+    came_by_ = true;
+    return nullptr;
+  }
   ++idle_;
   while (!over_ && waiting_.empty()) {
     if (growing_ == 0) {

@@ -42,9 +42,9 @@ class Exchange {
   virtual int64_t BoundNs() = 0;
 
   // Splits a piece of work: calls `mine` on this thread and, until it has
-  // returned, `help` on threads of other searches that are free. `mine` must
-  // return when all of the work is done, `help` when there is nothing left to
-  // help with. Returns when all have returned.
+  // returned, `help` on threads of other searches, as often as they are free.
+  // `mine` must return when all of the work is done, `help` when there is
+  // nothing to help with at the moment. Returns when all have returned.
   virtual void Together(const std::function<void()>& mine,
                         const std::function<void()>& help) {
     static_cast<void>(help);

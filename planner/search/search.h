@@ -38,6 +38,9 @@ namespace reprise::planner {
 
 // First temperature of a search from the base order: 2^-8 of the base time.
 inline constexpr int kHot = 8;
+// Steps of at most this many ops are small: in larger ones, the last hundredths
+// of a percent cost too much.
+inline constexpr int kMostSmallOps = 1500;
 // Limit for the starting points of annealing that are kept.
 inline constexpr int kMostStarts = 6;
 
@@ -86,6 +89,11 @@ class Search {
   bool IsLeftOut(std::string_view name) const;
   // Tells other searches what is new here, and takes what is better there.
   void Trade();
+  // Returns whether plans of other searches count here. A search that proves
+  // goes the way of a single search at first, with plans of its own: a tree
+  // under a better plan may take longer, and the time until the proof should
+  // not depend on which thread finds what when.
+  bool TakesPlans() const;
   // Returns whether threads of other searches help this one.
   bool IsShared() const {
     return request_.exchange != nullptr && request_.part == Part::kProve;
@@ -159,6 +167,7 @@ class Search {
   bool IsTightAndSmall() const;
   bool IsLoose() const { return !IsTight(); }
   bool IsLateAndNone() const;
+  bool HasFewOps() const { return problem_.op_count <= kMostSmallOps; }
   bool IsSmall() const;
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
   bool HasBlocks() const;

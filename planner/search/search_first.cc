@@ -25,9 +25,12 @@ void Search::AddStart(const Flags& flags) {
 }
 
 void Search::CertifyBaseOrder(int64_t ticks) {
-  // A search for plans starts at the highest peaks only; another one does the
-  // rest.
-  const int64_t most = request_.part == Part::kImprove ? 0 : kMostBaseTicks;
+  // In small steps, a tree over few windows proves more than many windows do one
+  // by one: the highest peaks first, and only those. A search for plans needs no
+  // more than that.
+  const bool only_peaks = request_.part == Part::kImprove ||
+                          (HasFewOps() && log_.Runs("base-windows") == 0);
+  const int64_t most = only_peaks ? 0 : kMostBaseTicks;
   CertifyBase(problem_, request_.budget_bytes, std::min(ticks, most),
               certificate_, effort_);
 }

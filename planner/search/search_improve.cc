@@ -35,18 +35,9 @@ void Search::Anneal(int64_t ticks) {
 }
 
 void Search::AnnealFirst(int64_t ticks) {
-  // A search that proves needs such a plan, but may get it from another search.
-  if (request_.part == Part::kProve && !HasNone() &&
-      Best()->solver == LocalSearchOptions{}.name) {
-    return;
-  }
-  // For the smallest steps, two short annealings find more than one. In
-  // parallel, two shorter ones find a good enough cutoff, and sooner.
-  const bool twice = problem_.op_count <= kMostTwiceOps;
-  const size_t runs = twice || IsShared() ? 2 : 1;
-  if (IsShared() && !twice) ticks /= 2;
+  // For the smallest steps, two short annealings find more than one.
   AnnealEach(
-      runs, [this] { return Done(); },
+      problem_.op_count <= kMostTwiceOps ? 2 : 1, [this] { return Done(); },
       [&](size_t run) -> AnnealingRun {
         return {.execs = BaseExecs(),
                 .options = {.budget_bytes = request_.budget_bytes,

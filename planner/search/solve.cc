@@ -18,8 +18,6 @@ namespace {
 constexpr int64_t kTightScales = 2;
 // Larger steps get no effort beyond the initial one.
 constexpr int kMostFarOps = 10'000;
-// In larger steps, the last hundredths of a percent cost too much.
-constexpr int kMostSmallOps = 1500;
 // The optimum of some windows is worth starting from if it is below the best
 // plan's added time by at most this part of it.
 constexpr int64_t kNearPart = 8;
@@ -46,6 +44,8 @@ const Search::Pass Search::kFirst[] = {
     {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst},
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
     {"near-windows", 8, &Search::HasNearStarts, &Search::AnnealStarts},
+    {"base-windows", 8, &Search::IsSmall, &Search::CertifyBaseOrder,
+     Part::kProve},
     {"chains", 0, &Search::IsOpen, &Search::AddChains, Part::kImprove},
     {"many-windows", 16, &Search::IsOpen, &Search::Combine, Part::kProve},
     {"near-windows", 8, &Search::HasStarts, &Search::AnnealStarts},
@@ -133,9 +133,7 @@ bool Search::IsLateAndNone() const {
          (round_ >= 2 || effort_.ticks() > scale_ / 2);
 }
 
-bool Search::IsSmall() const {
-  return IsOpen() && problem_.op_count <= kMostSmallOps;
-}
+bool Search::IsSmall() const { return IsOpen() && HasFewOps(); }
 
 bool Search::HasNearStarts() const {
   return HasStarts() && certificate_.is_near() &&
@@ -143,12 +141,12 @@ bool Search::HasNearStarts() const {
 }
 
 bool Search::HasBlocks() const {
-  return IsOpen() && problem_.op_count > kMostSmallOps &&
-         block_plan_ != nullptr && !block_plan_->empty();
+  return IsOpen() && !HasFewOps() && block_plan_ != nullptr &&
+         !block_plan_->empty();
 }
 
 bool Search::IsAlmostDone() const {
-  return !HasNone() && !Proven() && problem_.op_count <= kMostSmallOps;
+  return !HasNone() && !Proven() && HasFewOps();
 }
 
 // If CBC solves several windows, exact single windows raise a bound only
@@ -202,17 +200,24 @@ void Search::Improve() {
   }
 }
 
+bool Search::TakesPlans() const {
+  if (request_.part != Part::kProve || !HasFewOps()) return true;
+  return log_.Runs("base-windows") > 1 ||
+         (HasNone() && log_.Runs("first-annealing") > 0);
+}
+
 void Search::Trade() {
   Exchange* exchange = request_.exchange;
   if (exchange == nullptr) return;
   exchange->OfferBound(certificate_.added_ns());
   shared_bound_ns_ = exchange->BoundNs();
   const int64_t time_ns = HasNone() ? Score::kWorst : Best()->time_ns;
-  if (const auto other = exchange->Faster(time_ns)) {
+  const auto other = exchange->Faster(time_ns);
+  if (other && TakesPlans()) {
     archive_.Add(other->peak_bytes, other->time_ns, other->execs,
                  other->solver);
     log_.Add("exchange", Now());
-  } else if (!HasNone()) {
+  } else if (!other && !HasNone()) {
     exchange->Offer({.peak_bytes = Best()->peak_bytes,
                      .time_ns = time_ns,
                      .execs = Best()->execs,

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -231,7 +232,7 @@ TEST(ManyWindowsTest, ATreeUnderAGuessFindsTheSolversOptimum) {
   EXPECT_GT(refuted, GraphCount(4) / 20);
 }
 
-// Lets two threads join every piece of work that is split.
+// Lets two threads join every piece of work that is split, until it is done.
 class TwoHelpers : public Exchange {
  public:
   void Offer(const Found&) override {}
@@ -240,8 +241,13 @@ class TwoHelpers : public Exchange {
   int64_t BoundNs() override { return 0; }
   void Together(const std::function<void()>& mine,
                 const std::function<void()>& help) override {
-    std::thread first(help), second(help);
+    std::atomic<bool> done = false;
+    const auto come_by = [&] {
+      while (!done) help();
+    };
+    std::thread first(come_by), second(come_by);
     mine();
+    done = true;
     first.join();
     second.join();
   }
