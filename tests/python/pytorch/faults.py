@@ -7,7 +7,7 @@ without Reprise.
 
 A fault is an exception at the n-th call of one function of the package, at its first instruction:
 one that no function of ours can catch but those that call it. A lasting one comes at every later
-call, too. In the compiled half (`--native`, in a build of its own: compiled/inject.h) it is a call
+call, too. In the native engine (`--native`, in a build of its own: compiled/inject.h) it is a call
 of one of its entries that fails, or an allocation within it that finds no memory.
 
 Every function that a kind of job (`fault_jobs.py`) reaches is taken at its first call, then others
@@ -16,10 +16,10 @@ counted apart, and another one is drawn in its place. Each fault has a process o
 with a limit of time: what ends it, or keeps it from ending, counts. Compared are losses,
 parameters, buffers, optimizer state and generator, and what was said.
 
-Left out are the files that catch (`CAUGHT_BY`), the hooks of the compiled half, which catch as
+Left out are the files that catch (`CAUGHT_BY`), the hooks of the native engine, which catch as
 well, and what the interpreter itself calls to find a name of the package (`reprise.__getattr__`).
 No fault lasts in what alone makes given-up tensors again (`ONLY_WAY_BACK`), or takes the gate of
-the compiled half out of the way (`RESTORES`).
+the native engine out of the way (`RESTORES`).
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def fail(fault: Fault, fired: list[bool]) -> None:
         sys.setprofile(again)
 
 
-# ---- The compiled half ---------------------------------------------------------------
+# ---- The native engine ---------------------------------------------------------------
 
 COMPILED, ALLOCATES = "compiled", "operator new"
 # They take the gate out of the way: each may fail once, and there is no other way to do so.
@@ -199,7 +199,7 @@ def use_native() -> None:
     fast.FAST = replace(fast.FAST, name="fast-inject", flags=flags)
     fast.FAST.build(fast.FAST.cache_folder())  # type: ignore[arg-type]
     if fast.library() is None:
-        raise SystemExit("the compiled half cannot be loaded")
+        raise SystemExit("the native engine cannot be loaded")
 
 
 def native() -> Any:
@@ -537,7 +537,7 @@ def table(reached: dict[str, dict[Where, int]], found: list[Judged], how: str) -
         "",
         *(
             [
-                f"{len(native)} of them in the compiled half: {len(native) - allocations} calls of "
+                f"{len(native)} of them in the native engine: {len(native) - allocations} calls of "
                 f"its {len(entries - {(COMPILED, ALLOCATES)})} entries that the jobs reach fail, "
                 f"{allocations} allocations within it find no memory.",
                 "",
@@ -579,7 +579,7 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--lasting", type=float, default=0.0, help="share of faults that stay")
-    parser.add_argument("--native", type=int, default=0, help="faults in the compiled half")
+    parser.add_argument("--native", type=int, default=0, help="faults in the native engine")
     parser.add_argument("--minutes", type=float, default=0.0, help="stop after so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", action="append", choices=sorted(KINDS))

@@ -295,7 +295,7 @@ def _unseen(calls: Tensor) -> None:
     calls.numpy()[...] += 1
 
 
-# The compiled half refuses to replay what reads a tensor with another version.
+# The native engine refuses to replay what reads a tensor with another version.
 @pytest.fixture(params=[(_by_a_kernel, "0"), (_unseen, "0"), (_unseen, "1")])
 def counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Registers such an operator as one of PyTorch's own."""

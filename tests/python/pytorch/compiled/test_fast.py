@@ -524,15 +524,15 @@ def test_a_compiler_that_fails_beside_the_job_is_logged_with_its_error(
 
     fast.prepare()
     assert (
-        fast.why_python() == "the compiled tape is being built, for the next plan of this process"
+        fast.why_python() == "the native engine is being built, for the next plan of this process"
     )
     assert fast._builder is not None
     fast._builder.wait()
     fast.settle()
     fast.settle()
 
-    assert fast.why_python() == "the compiled tape is not built: no room left"
-    assert capsys.readouterr().err.count("the compiled tape is not built: no room left") == 1
+    assert fast.why_python() == "the native engine is not built: no room left"
+    assert capsys.readouterr().err.count("the native engine is not built: no room left") == 1
 
 
 def test_an_op_that_the_native_engine_does_not_know_is_logged(
@@ -547,7 +547,7 @@ def test_an_op_that_the_native_engine_does_not_know_is_logged(
     made = Tape(program)
 
     assert made._compiled is None
-    assert "the compiled tape does not know an op of this step" in fast.why_python()
+    assert "the native engine does not know an op of this step" in fast.why_python()
     assert capsys.readouterr().err.count("Plans run in Python, with more overhead") == 1
 
 
@@ -569,7 +569,7 @@ def test_an_interpreter_without_a_path_costs_the_native_engine_but_no_plan(
         fast.prepare()
 
         said = capsys.readouterr().err
-        assert said.count("the compiled tape is not built") == 1
+        assert said.count("the native engine is not built") == 1
         assert repr(executable) in said
     model = deep()
     session = arm(model, LocalAgent(), verify_every=1)

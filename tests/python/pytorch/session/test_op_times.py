@@ -19,7 +19,7 @@ from reprise.torch.ladder.rung import Key
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.session import Session
-from reprise.torch.tape.tape import compiled_half
+from reprise.torch.tape.tape import native_engine
 
 FAKE = torch._C._parse_dispatch_key("Fake")
 
@@ -184,13 +184,13 @@ def test_a_failed_forward_leaves_no_clock_running() -> None:
     assert not session.op_times._now
     assert not session.op_times._known
     assert not torch._C._dispatch_tls_is_dispatch_key_included(FAKE)
-    half = compiled_half()
+    half = native_engine()
     assert half is not None
     assert half.clocked() == []
 
 
 def test_no_clock_runs_under_a_mode_of_the_program_or_twice() -> None:
-    half = compiled_half()
+    half = native_engine()
     assert half is not None
 
     class Mode(TorchDispatchMode):

@@ -55,7 +55,7 @@ def test_a_plan_that_discards_nothing_costs_nothing() -> None:
     idle = replace(armed, replays=0)
 
     # One forward of 4 pairs and what is between them, 4 * 2 * 4 + 1 = 33 ops; 12 saved tensors that
-    # the compiled tape, where it is there, may leave alone.
+    # the native engine, where it is there, may leave alone.
     tape = Tape(armed)
     assert Costs(3, 2, 9, 5, 7).armed_ns(tape) == 7 + 33 * 3 + tape.hooked * 2
     assert Costs(3, 2, 9, 5, 7).armed_ns(Tape(idle)) == 0

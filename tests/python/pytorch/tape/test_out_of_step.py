@@ -25,7 +25,7 @@ from tapes import plan, prepared, tape_for
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-pytestmark = pytest.mark.usefixtures("half")  # with and without the compiled half of the tape
+pytestmark = pytest.mark.usefixtures("half")  # with and without the native engine of the tape
 
 
 class Switching(nn.Module):

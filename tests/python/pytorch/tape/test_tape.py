@@ -28,7 +28,7 @@ from reprise.torch.tape import tape_run
 from reprise.torch.tape.records import Node
 from reprise.torch.tape.tape import unpack
 
-pytestmark = pytest.mark.usefixtures("half")  # with and without the compiled half of the tape
+pytestmark = pytest.mark.usefixtures("half")  # with and without the native engine of the tape
 
 # Random programs. REPRISE_PROGRAMS=10000 looks longer.
 PROGRAMS = int(os.environ.get("REPRISE_PROGRAMS", "504"))
@@ -239,7 +239,7 @@ def test_an_op_on_another_stream_than_in_the_capture_leaves_the_plan(
     made = job(Chain(6))
     graph = prepared(made)
     tape = Tape(compile_plan(graph, plan(graph, 0)))
-    # This torch has no CUDA streams that the compiled half could ask about.
+    # This torch has no CUDA streams that the native engine could ask about.
     tape._compiled, tape._device = None, torch.device("cuda:0")
     expected = plain_step(made, 3, step=False)
 

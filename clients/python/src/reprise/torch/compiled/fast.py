@@ -47,7 +47,7 @@ __all__ = [
 FAST = Native(
     "fast",
     SOURCES / "fast.cc",
-    "the compiled tape",
+    "the native engine",
     ("c10", "torch_cpu", "torch_python"),
     "to run plans with less overhead",
     python=True,
@@ -82,7 +82,7 @@ def why_python() -> str:
     if os.environ.get("REPRISE_FAST", "1") == "0":
         return "REPRISE_FAST=0"
     if not _why and _module is None and _builder is not None:
-        return "the compiled tape is being built, for the next plan of this process"
+        return "the native engine is being built, for the next plan of this process"
     return _why
 
 
@@ -99,7 +99,7 @@ def settle() -> None:
         lines = printed.read().decode("utf-8", "replace").strip().splitlines()
     _failed = True
     report_python_only(
-        f"the compiled tape is not built: {lines[-1] if lines else 'the compiler was ended'}"
+        f"the native engine is not built: {lines[-1] if lines else 'the compiler was ended'}"
     )
 
 
@@ -113,7 +113,7 @@ def prepare() -> None:
     if folder is None:
         _failed = True
         report_python_only(
-            "the compiled tape is not built: its folder reprise/fast in XDG_CACHE_HOME or ~/.cache "
+            "the native engine is not built: its folder reprise/fast in XDG_CACHE_HOME or ~/.cache "
             "cannot be written, or other users can write there"
         )
         return
@@ -134,7 +134,7 @@ def prepare() -> None:
         except (OSError, TypeError) as error:  # an embedded interpreter has no name
             _failed = True
             report_python_only(
-                f"the compiled tape is not built: {sys.executable!r} cannot be run "
+                f"the native engine is not built: {sys.executable!r} cannot be run "
                 f"({guard.described(error)})"
             )
 
@@ -153,7 +153,7 @@ def library() -> Any:
             _module = _open(path)
         except Exception as error:
             _failed = True
-            report_python_only(f"the compiled tape cannot be loaded ({guard.described(error)})")
+            report_python_only(f"the native engine cannot be loaded ({guard.described(error)})")
     return _module
 
 
@@ -179,7 +179,7 @@ def load(
     )
     if ready and _teach_higher_order_operators():
         return module
-    report_python_only(f"torch {torch.__version__} has no dispatch key for the compiled tape")
+    report_python_only(f"torch {torch.__version__} has no dispatch key for the native engine")
     return None
 
 

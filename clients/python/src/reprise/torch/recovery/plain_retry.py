@@ -93,7 +93,7 @@ class PlainRetry:
         kept: bool,
     ) -> Any:
         """Runs it, and remembers what a second one needs. `kept`: all that autograd saves of it is
-        handed to `keep`; what is not is let go by the compiled half of the tape, or not at all."""
+        handed to `keep`; what is not is let go by the native engine of the tape, or not at all."""
         began = self._clock()
         model = self._session.model
         self._forwards += 1

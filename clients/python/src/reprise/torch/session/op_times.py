@@ -16,7 +16,7 @@ Ops are told apart by name and order: the third convolution is the third convolu
 forwards differ in how often they call an op, and for shapes that were not timed, all ops of one
 name are scaled as those of that name were on the whole.
 
-Where the compiled half of the tape is missing, replays are called from Python, as the captured ops
+Where the native engine of the tape is missing, replays are called from Python, as the captured ops
 were, and their times are right. On a GPU they are those of the kernels.
 """
 
@@ -36,7 +36,7 @@ from reprise.torch.ladder.rung import Key
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
 from reprise.torch.session.job import Job
-from reprise.torch.tape.tape import compiled_half
+from reprise.torch.tape.tape import native_engine
 
 __all__ = ["OpTimes"]
 
@@ -55,7 +55,7 @@ class OpTimes:
     @contextmanager
     def around(self) -> Iterator[None]:
         """Times the ops of a plain forward."""
-        library = compiled_half() if self._wanted() else None
+        library = native_engine() if self._wanted() else None
         if library is None or not library.clock(_by_cpu()):
             yield
             return
@@ -130,7 +130,7 @@ def _by_cpu() -> bool:
 def _look_ns(by_cpu: bool) -> int:
     """What an op takes longer that is timed: the quickest of some rounds of the smallest there are,
     against the same without."""
-    library: Any = compiled_half()
+    library: Any = native_engine()
     tiny = torch.ones(1)
     clock = time.thread_time_ns if by_cpu else time.perf_counter_ns
     least = [1 << 62, 1 << 62]

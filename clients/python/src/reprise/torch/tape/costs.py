@@ -29,7 +29,7 @@ from torch import Tensor
 
 from reprise.torch.tape.costs_kept import KeptCosts
 from reprise.torch.tape.program import Program, Replay, Row
-from reprise.torch.tape.tape import Tape, compiled_half
+from reprise.torch.tape.tape import Tape, native_engine
 
 __all__ = ["Costs", "measured_costs"]
 
@@ -78,7 +78,7 @@ def _measured(touched_bytes: int) -> Costs:
     """Returns the costs kept on disk, or measures and keeps them."""
     if torch.is_inference_mode_enabled():
         return Costs(0, 0, 0)
-    kept = KeptCosts("Python" if compiled_half() is None else "compiled")
+    kept = KeptCosts("Python" if native_engine() is None else "compiled")
     known = kept.find(touched_bytes)
     if known is not None and set(known) == set(Costs.__slots__):
         return Costs(**known)
@@ -306,7 +306,7 @@ def _call_ns(job: _Job, cold: _ColdCaches) -> float:
     """Returns the time of the calls that are replayed, as the step graph would have it: measured by
     the native engine if it can, otherwise from Python (op_times.py)."""
     found = list(job.call_ns)
-    library = compiled_half()
+    library = native_engine()
     for _ in range(ROUNDS if library is not None and library.clock(True) else 0):
         job.forward(cold)
     if library is not None:

@@ -66,7 +66,7 @@ def sheet_of(module: Any, program: Program) -> Any:
     others = [row for row in program.rows if not isinstance(row.func, torch._ops.OpOverload)]
     if others:
         fast.report_python_only(
-            f"the compiled tape does not know op {others[0].op}, {others[0].func}"
+            f"the native engine does not know op {others[0].op}, {others[0].func}"
         )
         return None
     rows = [fast.name_of(row.func) for row in program.rows]
@@ -92,7 +92,7 @@ def sheet_of(module: Any, program: Program) -> Any:
             array("q", program.firsts),
         )
     except LookupError as error:
-        fast.report_python_only(f"the compiled tape does not know an op of this step ({error})")
+        fast.report_python_only(f"the native engine does not know an op of this step ({error})")
         return None
 
 
