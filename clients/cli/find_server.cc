@@ -115,7 +115,8 @@ StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   if (!tls && !IsLoopback(rest.substr(0, colon))) {
     return InvalidArgument(StrCat(
         "server \"", shown,
-        "\": without TLS only this machine is reached; write https:// where "
+        "\": without TLS only this machine can be reached; write https:// "
+        "where "
         "the server has a certificate, or forward the port with `ssh -L ",
         port, ":localhost:", port, "` and use 127.0.0.1:", port));
   }

@@ -27,7 +27,7 @@ class PickleMachine {
       const int opcode = source_.Next();
       if (opcode < 0) return Ended();
       if (at_ == 0 && opcode != 0x80) {
-        return Wrong("is no pickle of protocol 2 to 5");
+        return Wrong("is not a pickle of protocol 2 to 5");
       }
       if (opcode == '.') break;
       RETURN_IF_ERROR(Step(opcode));
@@ -41,7 +41,7 @@ class PickleMachine {
       }
     }
     if (stack_.size() != 1 || stack_[0].kind() == Kind::kMark) {
-      return Wrong("the pickle ends with values that belong nowhere");
+      return Wrong("the pickle ends with values that were not used");
     }
     return std::move(stack_[0]);
   }
@@ -188,7 +188,7 @@ class PickleMachine {
 
   Status Append(size_t list_at, size_t first) {
     if (list_at >= stack_.size() || !stack_[list_at].is_list()) {
-      return Wrong("an item is added to what is no list");
+      return Wrong("an item is added to something that is not a list");
     }
     const PickleValue list = stack_[list_at];
     PickleSpot spot;
@@ -312,7 +312,7 @@ class PickleMachine {
 
   Status SetItems(size_t dict_at, size_t first) {
     if (dict_at >= stack_.size() || !stack_[dict_at].is_dict()) {
-      return Wrong("an entry is added to what is no dict");
+      return Wrong("an entry is added to something that is not a dict");
     }
     if ((stack_.size() - first) % 2 != 0) {
       return Wrong("a dict gets a key without a value");
@@ -347,14 +347,14 @@ class PickleMachine {
 
   Status Memoize(uint64_t index) {
     if (stack_.empty() || stack_.back().kind() == Kind::kMark) {
-      return Wrong("there is nothing to remember");
+      return Wrong("an empty stack is memoized");
     }
     if (index >= PickleNode::kNotInMemo) return Wrong("a memo of that size");
     next_memo_ = std::max(next_memo_, index + 1);
     PickleValue& value = stack_.back();
     if (!value.is_node()) {
       // Python never memoizes numbers, only values that can be shared.
-      return Wrong("a number is remembered, which Python does not do");
+      return Wrong("a number is memoized, which Python does not do");
     }
     if (value.node().memo != PickleNode::kNotInMemo) {
       return Wrong("a value is remembered twice");

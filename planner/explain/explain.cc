@@ -289,7 +289,7 @@ std::string Advice(const Problem& problem, const WorkingSet& set) {
            "collective_ok), or use a smaller batch";
   }
   if (set.by_window) {
-    return "these stay because they cannot be made again and are needed later: "
+    return "these stay because they cannot be recomputed and are needed later: "
            "use a smaller batch";
   }
   for (const char* part : {"softmax", "nll_loss", "cross_entropy"}) {

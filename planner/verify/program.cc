@@ -38,7 +38,7 @@ StatusOr<Program> Program::Build(const Facts& facts, int64_t budget_bytes,
     if (!inside || row.segment < 0 ||
         row.segment + 1 >= static_cast<int32_t>(at.size()) || row.op < 0 ||
         row.op >= program.windows_[row.segment].next) {
-      return InvalidArgument("a row inside a segment is of no segment");
+      return InvalidArgument("a row inside a segment names no segment");
     }
     program.AddInsideRow(row.segment, row.op);
   }

@@ -139,7 +139,9 @@ class OnDemand {
         }
       }
     }
-    if (!own.defined()) throw std::runtime_error("a record makes no storage");
+    if (!own.defined())
+      throw std::runtime_error(
+          "a recorded call returned a tensor without storage");
     Keep(*target, version, own);
   }
 

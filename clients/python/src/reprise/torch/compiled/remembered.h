@@ -46,7 +46,8 @@ inline PyObject* CopyAll(PyObject*, PyObject* args) {
                         &sources))
     return nullptr;
   const Py_ssize_t count = PyList_GET_SIZE(targets);
-  TORCH_CHECK_VALUE(count == PyList_GET_SIZE(sources), "copy_all: lengths");
+  TORCH_CHECK_VALUE(count == PyList_GET_SIZE(sources),
+                    "copy_all: the lists differ in length");
   for (Py_ssize_t i = 0; i < count; ++i) {
     const auto& to = THPVariable_Unpack(PyList_GET_ITEM(targets, i));
     const auto& from = THPVariable_Unpack(PyList_GET_ITEM(sources, i));
@@ -110,7 +111,7 @@ inline PyObject* Untouched(PyObject*, PyObject* args) {
   if (before == nullptr) return nullptr;
   const Py_ssize_t count = PyList_GET_SIZE(parameters);
   TORCH_CHECK_VALUE(static_cast<std::size_t>(count) == before->all.size(),
-                    "untouched: other parameters");
+                    "untouched: the parameters are not those of `gradients`");
   PyObject* const result = PyList_New(count);
   for (Py_ssize_t i = 0; result != nullptr && i < count; ++i) {
     const auto& grad =

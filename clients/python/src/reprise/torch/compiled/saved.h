@@ -149,7 +149,8 @@ inline PyObject* PackAsPlanned(PyObject* self, PyObject* value) {
                 track->armed ? track->slot++ : (++track->slot, -1));
   PyObject* const run = track->Run();
   if (run == nullptr) {
-    PyErr_SetString(PyExc_RuntimeError, "a step that is over saves a tensor");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "a tensor was saved in a step that has ended");
     return nullptr;
   }
   if (gives_up && THPVariable_Check(value)) {

@@ -51,7 +51,8 @@ inline PyObject* PyNormalized(PyObject*, PyObject* args) {
   const auto w = TensorOf(weight), b = TensorOf(bias);
   if (!input || !m || !v || !Normalizes(*input, w, b) ||
       !AreStatistics(*input, *m) || !AreStatistics(*input, *v))
-    throw torch::TypeError("no batch norm that can be made from these");
+    throw torch::TypeError(
+        "these tensors do not define a batch norm that can be computed here");
   return THPVariable_Wrap(Normalized(*input, w, b, *m, *v, fused != 0));
   END_HANDLE_TH_ERRORS
 }
@@ -71,7 +72,8 @@ inline PyObject* PyBitsOf(PyObject*, PyObject* value) {
   const auto mask = TensorOf(value);
   at::Tensor bits;
   if (mask && IsMask(*mask)) bits = BitsOf(*mask);
-  if (!bits.defined()) throw torch::TypeError("not zeros and ones");
+  if (!bits.defined())
+    throw torch::TypeError("the mask holds values other than zeros and ones");
   return THPVariable_Wrap(std::move(bits));
   END_HANDLE_TH_ERRORS
 }
@@ -84,7 +86,7 @@ inline PyObject* PySpreadBits(PyObject*, PyObject* args) {
   const auto from = TensorOf(bits), mask = TensorOf(value);
   if (!from || !mask || !IsMask(*mask) || from->scalar_type() != at::kByte ||
       !from->is_contiguous() || from->numel() != (mask->numel() + 7) / 8)
-    throw torch::TypeError("these bits are not of this tensor");
+    throw torch::TypeError("the bits do not match the size of the tensor");
   SpreadBits(*from, *mask);
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS

@@ -85,7 +85,8 @@ inline PyObject* RunSeen(PyObject* self, PyObject* args) {
   PyObject* seen = nullptr;
   if (!PyArg_ParseTuple(args, "KO", &row, &seen)) return nullptr;
   if (row >= page.rows.size() || !page.specials[row])
-    throw torch::TypeError("no row that has something to do");
+    throw torch::TypeError(
+        "not a row that records, keeps or discards anything");
   const c10::OperatorHandle& op = *page.rows[row];
   THPObjectPtr given(PyObject_GetAttrString(seen, "args"));
   if (!given) throw python_error();
@@ -214,23 +215,24 @@ inline PyMemberDef track_members[] = {
     {nullptr, 0, 0, 0, nullptr}};
 
 inline PyMethodDef track_methods[] = {
-    {"pack", Pack, METH_O, "What autograd keeps instead of a saved tensor."},
+    {"pack", Pack, METH_O,
+     "Returns what autograd keeps instead of a saved tensor."},
     {"special", REPRISE_ENTRY("Track.special", RunSeen), METH_VARARGS,
      "Runs and records an op that a dispatch mode has seen."},
     {"before_write", REPRISE_ENTRY("Track.before_write", BeforeWrite), METH_O,
-     "Records that need the old content of these tensors get a copy."},
+     "Copies these tensors for records that need their old content."},
     {"written", REPRISE_ENTRY("Track.written", Written), METH_O,
-     "These were written by a call that is not recorded."},
+     "Notes that a call that is not recorded has written these."},
     {"burst", REPRISE_ENTRY("Track.burst", Burst), METH_O,
-     "Replays what stands before an event."},
+     "Runs the replays that are due before an event."},
     {"on", REPRISE_ENTRY("Track.on", On), METH_O,
-     "It begins on a GPU, on the stream of now."},
+     "Begins the step on the current stream of a GPU."},
     {"holds", REPRISE_ENTRY("Track.holds", Holds), METH_O,
-     "Does a record hold one of these storages?"},
+     "Returns whether a record holds one of these storages."},
     {"compared", REPRISE_ENTRY("Track.compared", Compared), METH_NOARGS,
-     "What comparing has found since."},
+     "Returns what comparisons have found since the last call."},
     {"waits", REPRISE_ENTRY("Track.waits", Waits), METH_NOARGS,
-     "May something still be replayed?"},
+     "Returns whether anything may still be replayed."},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace reprise_fast
