@@ -59,6 +59,7 @@ class Reducer {
                       .launches = op.launches,
                       .phase = op.phase,
                       .kind = op.kind,
+                      .replay_point = op.replay_point,
                       .reads = op.reads,
                       .writes = op.writes,
                       .mutates = op.mutates});

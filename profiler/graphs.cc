@@ -57,6 +57,10 @@ reprise_status DescribeWant(uint64_t id, size_t n, const reprise_want &want,
   message->static_bytes = want.static_bytes;
   message->device_bytes = want.device_bytes;
   message->device_free_bytes = want.device_free_bytes;
+  message->reserve_bytes = want.reserve_bytes;
+  message->request_id = want.request_id;
+  message->replaces = want.replaces;
+  message->more_bytes = want.more_bytes;
   message->budget_bytes = static_cast<uint32_t>(budget_bytes);
   message->capabilities_bytes = static_cast<uint32_t>(capabilities_bytes);
   memcpy(texts, budget, budget_bytes);
@@ -65,8 +69,15 @@ reprise_status DescribeWant(uint64_t id, size_t n, const reprise_want &want,
 }
 
 size_t MessageBytes(const reprise_msg_graph &message) {
-  return message.device_free_bytes == 0 ? size_t{REPRISE_MSG_GRAPH_LEAST}
-                                        : sizeof message;
+  const uint64_t last = message.reserve_bytes | message.request_id |
+                        message.replaces | message.more_bytes;
+  if (last != 0) return sizeof message;
+  return message.device_free_bytes == 0 ? REPRISE_MSG_GRAPH_LEAST
+                                        : REPRISE_MSG_GRAPH_DEVICE;
+}
+
+uint64_t AnswerIdOf(const reprise_msg_graph &message) {
+  return message.request_id != 0 ? message.request_id : message.graph_id;
 }
 
 bool IsAnswered(const Graph *graph, const reprise_msg_graph &message,
@@ -83,13 +94,13 @@ void RememberGraph(Graphs *graphs, const reprise_msg_graph &message,
       previous != nullptr && !previous->unsent)
     previous->json.Close();
 
-  Graph *graph = FindGraph(graphs, message.graph_id);
+  Graph *graph = FindGraph(graphs, AnswerIdOf(message));
   if (graph == nullptr) {
     graph = FreeEntry(graphs);
   } else if (!SameWant(*graph, message, texts)) {
     graph->plan.Close();  // made for another request
   }
-  graph->id = message.graph_id;
+  graph->id = AnswerIdOf(message);
   graph->used = ++graphs->uses;
   graph->json.Hold(json_fd);
   graph->message = message;
@@ -145,14 +156,14 @@ void HandlePlanStatus(Graphs *graphs, const reprise_msg_plan_status &status,
   CopySentence(text, text_bytes, graph->why, sizeof graph->why);
 }
 
-reprise_status LookUpPlan(Graphs *graphs, uint64_t graph_id,
-                          uint64_t have_plan_id, reprise_plan *plan) {
-  plan->graph_id = graph_id;
-  Graph *graph = FindGraph(graphs, graph_id);
+reprise_status LookUpPlan(Graphs *graphs, uint64_t id, uint64_t have_plan_id,
+                          reprise_plan *plan) {
+  Graph *graph = FindGraph(graphs, id);
+  plan->graph_id = graph != nullptr ? graph->message.graph_id : id;
   if (graph == nullptr) {
     snprintf(plan->why, sizeof plan->why,
-             "graph %016llx: was not submitted in this session",
-             static_cast<unsigned long long>(graph_id));
+             "request %016llx: was not submitted since the agent started",
+             static_cast<unsigned long long>(id));
     return REPRISE_EINVAL;
   }
   graph->used = ++graphs->uses;

@@ -22,6 +22,8 @@ namespace reprise::profiler {
 constexpr int kMaxGraphs = 16;
 constexpr size_t kWantTextBytes = 1024;
 
+// A graph and what is asked about it. `id` names the answer: the caller's
+// request_id, or the graph's id where the caller gave none.
 struct Graph {
   uint64_t id;  // 0: a free entry
   uint64_t used;
@@ -51,9 +53,12 @@ Graph *FindGraph(Graphs *graphs, uint64_t id);
 reprise_status DescribeWant(uint64_t id, size_t n, const reprise_want &want,
                             reprise_msg_graph *message, char *texts);
 
-// Returns how many bytes of the fixed part are sent; a zero last field is
-// omitted.
+// Returns how many bytes of the fixed part are sent: trailing fields that are
+// zero are omitted.
 size_t MessageBytes(const reprise_msg_graph &message);
+
+// Returns the id that the answer to this message carries.
+uint64_t AnswerIdOf(const reprise_msg_graph &message);
 
 // Returns whether this graph was already submitted with the same request, and
 // an answer exists or is on its way, so that no second message is needed.
@@ -75,10 +80,11 @@ void HandlePlan(Graphs *graphs, const reprise_msg_plan &plan, int fd);
 void HandlePlanStatus(Graphs *graphs, const reprise_msg_plan_status &status,
                       const uint8_t *text, size_t text_bytes);
 
-// Returns OK with a mapped plan other than `have_plan_id`, EREFUSED with the
-// reason, PENDING, or EINVAL if the graph is unknown.
-reprise_status LookUpPlan(Graphs *graphs, uint64_t graph_id,
-                          uint64_t have_plan_id, reprise_plan *plan);
+// `id` is that of the answer (AnswerIdOf). Returns OK with a mapped plan other
+// than `have_plan_id`, EREFUSED with the reason, PENDING, or EINVAL if there is
+// no such request.
+reprise_status LookUpPlan(Graphs *graphs, uint64_t id, uint64_t have_plan_id,
+                          reprise_plan *plan);
 
 void ForgetGraphs(Graphs *graphs);
 

@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kSlice = 50 * kMillisecond;
 
 // Checks once, under the lock. `*socket` is what to poll.
-reprise_status Look(Agent *agent, uint64_t graph_id, uint64_t have_plan_id,
+reprise_status Look(Agent *agent, uint64_t request_id, uint64_t have_plan_id,
                     reprise_plan *plan, int *socket) {
   Locked guard(&agent->control);
   TakeTurn(agent, NowNs());
@@ -32,7 +32,7 @@ reprise_status Look(Agent *agent, uint64_t graph_id, uint64_t have_plan_id,
     DescribeTrouble(agent, plan->why, sizeof plan->why);
     return REPRISE_INERT;
   }
-  return LookUpPlan(&agent->graphs, graph_id, have_plan_id, plan);
+  return LookUpPlan(&agent->graphs, request_id, have_plan_id, plan);
 }
 
 }  // namespace
@@ -68,7 +68,8 @@ REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
       return REPRISE_INERT;  // a file sink makes no plan
     }
     if (!HasCollector(agent)) return REPRISE_INERT;
-    if (IsAnswered(FindGraph(&agent->graphs, *graph_id), message, texts))
+    if (IsAnswered(FindGraph(&agent->graphs, AnswerIdOf(message)), message,
+                   texts))
       return REPRISE_PENDING;
   }
   // This takes milliseconds, so other threads must not wait for it.
@@ -86,7 +87,7 @@ REPRISE_EXPORT reprise_status reprise_graph_submit(const void *json, size_t n,
   return REPRISE_PENDING;
 }
 
-REPRISE_EXPORT reprise_status reprise_plan_wait(uint64_t graph_id,
+REPRISE_EXPORT reprise_status reprise_plan_wait(uint64_t request_id,
                                                 uint64_t have_plan_id,
                                                 uint32_t timeout_ms,
                                                 reprise_plan *plan) {
@@ -105,7 +106,7 @@ REPRISE_EXPORT reprise_status reprise_plan_wait(uint64_t graph_id,
       status = REPRISE_INERT;
       break;
     }
-    status = Look(agent, graph_id, have_plan_id, &found, &socket);
+    status = Look(agent, request_id, have_plan_id, &found, &socket);
     const uint64_t now = NowNs();
     if (status != REPRISE_PENDING || now >= deadline) break;
     const uint64_t left = deadline - now < kSlice ? deadline - now : kSlice;
@@ -121,10 +122,10 @@ REPRISE_EXPORT reprise_status reprise_plan_wait(uint64_t graph_id,
   return status;
 }
 
-REPRISE_EXPORT reprise_status reprise_plan_poll(uint64_t graph_id,
+REPRISE_EXPORT reprise_status reprise_plan_poll(uint64_t request_id,
                                                 uint64_t have_plan_id,
                                                 reprise_plan *plan) {
-  return reprise_plan_wait(graph_id, have_plan_id, 0, plan);
+  return reprise_plan_wait(request_id, have_plan_id, 0, plan);
 }
 
 REPRISE_EXPORT void reprise_plan_release(reprise_plan *plan) {

@@ -412,7 +412,7 @@ void Daemon::Impl::OnSteps(const std::string& run_id,
   const auto replan = [this, run_id, plan_id, peak_bytes] {
     const std::optional<v1::Plan> plan =
         planning_->Replan(run_id, plan_id, peak_bytes);
-    if (plan) ingest_->PushPlan(run_id, *plan);
+    if (plan) ingest_->PushPlan(run_id, *plan, plan_id);
   };
   (void)planners_->Post(replan, Lane::kJob);
 }

@@ -20,6 +20,7 @@
 #include "formats/convert/capabilities.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
+#include "formats/convert/refusal.h"
 #include "planner/planner.h"
 
 namespace reprise::cli {
@@ -35,14 +36,7 @@ v1::TradeoffPoint ToProto(const planner::CurvePoint& from,
   to.set_bound(from.bound);
   to.set_time_ns(from.time_ns);
   if (!from.feasible) {
-    v1::Infeasible& why = *to.mutable_infeasible();
-    why.set_smallest_budget_bytes(from.infeasible.smallest_budget_bytes);
-    if (from.infeasible.blocking_op != planner::kNoOp) {
-      const planner::Op& op = graph.ops[from.infeasible.blocking_op];
-      why.set_blocking_op(static_cast<uint32_t>(from.infeasible.blocking_op));
-      why.set_blocking_op_name(op.name);
-      why.set_blocking_module(op.module);
-    }
+    *to.mutable_infeasible() = formats::ToProto(from.infeasible, graph);
   }
   return to;
 }

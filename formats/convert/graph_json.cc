@@ -78,6 +78,8 @@ std::string OpText(const v1::Op& op) {
       MaybeNumber("call", op.call()), MaybeNumber("ordinal", op.ordinal()),
       MaybeNumber("again_ns", op.again_ns()),
       MaybeNumber("state_bytes", op.state_bytes()),
+      op.has_replay_point() && !op.replay_point() ? ",\"replay_point\":false"
+                                                  : "",
       MaybeText("source", op.source()), "}");
 }
 

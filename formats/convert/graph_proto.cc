@@ -113,6 +113,7 @@ StatusOr<planner::Op> ConvertOp(const v1::Op& from, int id, int storages) {
   to.workspace_bytes = from.workspace_bytes();
   to.again_ns = from.again_ns();
   to.state_bytes = from.state_bytes();
+  to.replay_point = !from.has_replay_point() || from.replay_point();
   to.name = from.name();
   to.module = from.module();
   ASSIGN_OR_RETURN(to.reads, CopyIds(from.reads(), storages, field("reads")));
@@ -200,6 +201,7 @@ v1::StepGraph ToProto(const planner::StepGraph& graph) {
     to.set_workspace_bytes(from.workspace_bytes);
     to.set_again_ns(from.again_ns);
     to.set_state_bytes(from.state_bytes);
+    if (!from.replay_point) to.set_replay_point(false);
     to.mutable_reads()->Assign(from.reads.begin(), from.reads.end());
     to.mutable_writes()->Assign(from.writes.begin(), from.writes.end());
     to.mutable_mutates()->Assign(from.mutates.begin(), from.mutates.end());

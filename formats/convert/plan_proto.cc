@@ -32,22 +32,6 @@ StatusOr<int64_t> BasePeak(const planner::StepGraph& graph,
   return base.peak_bytes;
 }
 
-v1::Infeasible Convert(const Task& task, const planner::Infeasible& from) {
-  v1::Infeasible to;
-  to.set_smallest_budget_bytes(from.smallest_budget_bytes + task.reserve_bytes);
-  if (from.smallest_known_bytes > 0) {
-    to.set_smallest_known_bytes(from.smallest_known_bytes + task.reserve_bytes);
-  }
-  if (from.blocking_op != planner::kNoOp) {
-    const planner::Op& op = task.graph.ops[from.blocking_op];
-    to.set_blocking_op(static_cast<uint32_t>(from.blocking_op));
-    to.set_blocking_op_name(op.name);
-    to.set_blocking_module(op.module);
-  }
-  to.mutable_storages()->Assign(from.storages.begin(), from.storages.end());
-  return to;
-}
-
 void AddSchedule(const Task& task, const planner::Plan& plan, v1::Plan& to) {
   for (const planner::Entry& entry : plan.schedule) {
     to.add_schedule(entry.kind == planner::Entry::Kind::kExec ? entry.id
@@ -120,10 +104,11 @@ StatusOr<Task> MakeTask(const v1::StepGraph& graph, std::string graph_id,
   task.base_peak_bytes = measured > 0 ? measured : reference_peak;
   ASSIGN_OR_RETURN(
       task.budget_bytes,
-      ResolveBudget(parsed, {.static_bytes = graph.static_bytes(),
-                             .base_peak_bytes = task.base_peak_bytes,
-                             .device_bytes = device_bytes,
-                             .device_free_bytes = device_free_bytes}));
+      ResolveBudget(parsed,
+                    {.static_bytes = graph.static_bytes() + extra_reserve,
+                     .base_peak_bytes = task.base_peak_bytes + extra_reserve,
+                     .device_bytes = device_bytes,
+                     .device_free_bytes = device_free_bytes}));
   task.reserve_bytes =
       extra_reserve +
       (measured > 0 ? std::max<int64_t>(0, measured - modelled_peak) : 0);
@@ -180,7 +165,8 @@ v1::Plan ToProto(const Task& task, const planner::Plan& plan, double solve_ms) {
     to.set_proven_optimal(plan.proven_optimal);
     AddSchedule(task, plan, to);
   } else {
-    *to.mutable_infeasible() = Convert(task, plan.infeasible);
+    *to.mutable_infeasible() =
+        ToProto(plan.infeasible, task.graph, task.reserve_bytes);
   }
   to.set_plan_id(PlanId(to, task.capabilities));
   const planner::Strategy strategy = task.request.strategy;

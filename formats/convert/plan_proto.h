@@ -42,7 +42,8 @@ struct Task {
   uint32_t replan = 0;
 };
 
-// Builds the task. `extra_reserve` is added to the measured difference.
+// Builds the task. `extra_reserve` is added to the measured difference; a
+// share, as "0.5x", counts it as static memory.
 //
 // INVALID_ARGUMENT: the graph or the capabilities are invalid, or the budget
 // cannot be parsed, is not positive, or needs an unknown device.

@@ -120,6 +120,26 @@ std::string OfTheOptimizer(const planner::StepGraph& graph,
 
 }  // namespace
 
+v1::Infeasible ToProto(const planner::Infeasible& refusal,
+                       const planner::StepGraph& graph, int64_t reserve_bytes) {
+  v1::Infeasible proto;
+  proto.set_smallest_budget_bytes(refusal.smallest_budget_bytes +
+                                  reserve_bytes);
+  if (refusal.smallest_known_bytes > 0) {
+    proto.set_smallest_known_bytes(refusal.smallest_known_bytes +
+                                   reserve_bytes);
+  }
+  if (refusal.blocking_op != planner::kNoOp) {
+    const planner::Op& op = graph.ops[static_cast<size_t>(refusal.blocking_op)];
+    proto.set_blocking_op(static_cast<uint32_t>(refusal.blocking_op));
+    proto.set_blocking_op_name(op.name);
+    proto.set_blocking_module(op.module);
+  }
+  proto.mutable_storages()->Assign(refusal.storages.begin(),
+                                   refusal.storages.end());
+  return proto;
+}
+
 std::string RefusalSentence(const Task& task, const v1::Plan& plan) {
   const v1::Infeasible& why = plan.infeasible();
   if (Undecided(plan) || why.blocking_op() >= task.graph.ops.size()) {

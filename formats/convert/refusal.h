@@ -30,6 +30,12 @@
 
 namespace reprise::formats {
 
+// Returns the refusal of a budget for `graph`. Its budgets are those of the
+// request, of which `reserve_bytes` were held back.
+v1::Infeasible ToProto(const planner::Infeasible& refusal,
+                       const planner::StepGraph& graph,
+                       int64_t reserve_bytes = 0);
+
 // Returns the sentence for an infeasible plan. Solves a few windows of the
 // planner if the executor's rules matter.
 std::string RefusalSentence(const Task& task, const v1::Plan& plan);

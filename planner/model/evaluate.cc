@@ -104,13 +104,20 @@ class Evaluator {
                                     " must not run again: its kind, "
                                     "its phase or the executor forbids it"));
     }
-    if (!rules_.may_trigger[next_]) {
-      return InvalidArgument(
-          StrCat(Where(o),
-                 " runs again, but the next op in base order is not "
-                 "a backward op"));
-    }
+    if (!rules_.may_trigger[next_]) return MisplacedRerun(o);
     return OkStatus();
+  }
+
+  // Returns why `o` must not run again right before the next op in base order.
+  Status MisplacedRerun(OpId o) const {
+    if (next_ < graph_.op_count() && !graph_.ops[next_].replay_point) {
+      return InvalidArgument(
+          StrCat(Where(o), " runs again right before op ", next_,
+                 ", where the executor cannot run anything again"));
+    }
+    return InvalidArgument(StrCat(Where(o),
+                                  " runs again, but the next op in base order "
+                                  "is not a backward op"));
   }
 
   // Checks that every input is present at the version that the op needs.

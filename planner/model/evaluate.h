@@ -7,7 +7,8 @@
 //
 //   free s   error if absent; live -= bytes(s)
 //   exec o   1. first run: every op before o in base order has run; further
-//               run: its kind and the capabilities must allow it
+//               run: its kind and the capabilities must allow it, and the op
+//               that runs next for the first time must be a replay point
 //            2. every storage it needs is present at the version it needs
 //            3. storages it writes come alive (already present at version 1:
 //               nothing is allocated; at another version: error)

@@ -44,7 +44,8 @@ Rules MakeRules(const StepGraph& graph, const Versions& versions,
     rules.may_rerun.push_back(KindAllows(op, capabilities) &&
                               capabilities.max_runs != 1 &&
                               !(backward_only && op.phase != Phase::kForward));
-    rules.may_trigger.push_back(!backward_only || op.phase == Phase::kBackward);
+    rules.may_trigger.push_back(
+        op.replay_point && (!backward_only || op.phase == Phase::kBackward));
     // Neither is above 2^62, so their sum fits.
     const __int128 launch_ns =
         static_cast<__int128>(std::max<int64_t>(0, capabilities.ns_per_op)) *

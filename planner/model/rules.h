@@ -19,8 +19,9 @@ struct Rules {
   // By value: it may be recomputed after it was lost. False for values of
   // pinned storages, even if their op may run again for another output.
   std::vector<uint8_t> may_remake;
-  // By op: re-runs may come just before it (with `recompute_in_backward_only`,
-  // only before backward ops). One more entry for the end of the step.
+  // By op: re-runs may come just before it. It has to be a replay point and,
+  // with `recompute_in_backward_only`, a backward op. One more entry for the
+  // end of the step.
   std::vector<uint8_t> may_trigger;
   // By storage: its first life may not end before this op has run; kNoOp if the
   // free policy does not say.

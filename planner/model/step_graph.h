@@ -70,6 +70,7 @@ struct Op {
   int32_t launches = 1;     // ns_per_op of the executor counts this often
   Phase phase = Phase::kForward;
   OpKind kind = OpKind::kPure;
+  bool replay_point = true;  // the executor can run ops again right before it
   std::vector<StorageId> reads = {};
   std::vector<StorageId> writes = {};
   std::vector<StorageId> mutates = {};

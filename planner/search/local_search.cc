@@ -399,6 +399,13 @@ class Annealing {
       if (random_.Percent(50)) places = -places;
       target = list_.Move(rerun, places);
     }
+    // What is no replay point is shifted to the last one before it.
+    const OpId leads_to = list_.LeadsTo(target);
+    if (leads_to < problem_.op_count &&
+        !problem_.graph->ops[leads_to].replay_point) {
+      target = last_trigger_[leads_to];
+      if (target == kNoOp) return false;
+    }
     if (target == rerun || list_.Move(rerun, 1) == target) return true;
     list_.Erase(rerun);
     if (!list_.MayInsert(op, target)) return false;

@@ -126,8 +126,9 @@ StatusOr<Facts> ReadFacts(const StepGraph& graph, const Executor& executor) {
         KindMayRerun(op.kind, executor) && executor.max_runs != 1 &&
         (!executor.recompute_in_backward_only || op.phase == Phase::kForward);
     facts.may_rerun.push_back(again);
-    facts.may_trigger.push_back(!executor.recompute_in_backward_only ||
-                                op.phase == Phase::kBackward);
+    facts.may_trigger.push_back(
+        op.replay_point &&
+        !(executor.recompute_in_backward_only && op.phase != Phase::kBackward));
     // Within the limits, a sum of two such numbers fits
     // (planner/model/rules.h).
     const __int128 launch_ns =

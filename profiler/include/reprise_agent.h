@@ -158,6 +158,14 @@ typedef struct {
   uint64_t static_bytes;
   uint64_t device_bytes;      /* total memory, for "90%" */
   uint64_t device_free_bytes; /* free plus what the job holds, for "fit" */
+  /* Held back inside the budget for what the graph does not show. */
+  uint64_t reserve_bytes;
+  /* Chosen by the caller: names the answer, so that several plans can be
+   * requested for one graph. 0: the graph's id names it. */
+  uint64_t request_id;
+  /* Id of a plan that turned out to need more_bytes more than it says: requests
+   * one in its place that leaves them free. 0: none. */
+  uint64_t replaces, more_bytes;
 } reprise_want;
 
 typedef struct {
@@ -201,18 +209,19 @@ typedef struct {
 
 /* Submits a step graph and asks for a plan. Copies n bytes, which may take
  * milliseconds. PENDING: sent or queued. INERT: no plan will come. ETOOBIG:
- * above 64 MiB. */
+ * above 64 MiB. A request with the request_id of an earlier one replaces it. */
 reprise_status reprise_graph_submit(const void *json, size_t n,
                                     const reprise_want *want,
                                     uint64_t *graph_id);
-/* Asks for the plan of a graph. OK: a plan other than have_plan_id is mapped.
- * PENDING: not yet. EREFUSED: none will come, for the reason in `why`; if the
- * budget is proven impossible, predicted_peak holds the smallest budget that is
- * not ruled out. INERT: no collector. */
-reprise_status reprise_plan_poll(uint64_t graph_id, uint64_t have_plan_id,
+/* Asks for the plan of a request: its request_id, or the id of its graph if
+ * that was 0. OK: a plan other than have_plan_id is mapped. PENDING: not yet.
+ * EREFUSED: none will come, for the reason in `why`; if the budget is proven
+ * impossible, predicted_peak holds the smallest budget that is not ruled out.
+ * INERT: no collector. */
+reprise_status reprise_plan_poll(uint64_t request_id, uint64_t have_plan_id,
                                  reprise_plan *plan);
 /* Like reprise_plan_poll, but blocks up to timeout_ms. PENDING on EINTR. */
-reprise_status reprise_plan_wait(uint64_t graph_id, uint64_t have_plan_id,
+reprise_status reprise_plan_wait(uint64_t request_id, uint64_t have_plan_id,
                                  uint32_t timeout_ms, reprise_plan *plan);
 void reprise_plan_release(reprise_plan *plan);
 

@@ -243,9 +243,13 @@ typedef struct {
 typedef struct {
   uint64_t graph_id, bytes, static_bytes, device_bytes;
   uint32_t budget_bytes, capabilities_bytes; /* including the final 0 */
-  uint64_t device_free_bytes;                /* omitted from a message if 0 */
+  uint64_t device_free_bytes; /* omitted if this and all that follow are 0 */
+  uint64_t reserve_bytes, request_id, replaces,
+      more_bytes; /* omitted if all four are 0 */
 } reprise_msg_graph;
-enum { REPRISE_MSG_GRAPH_LEAST = 40 }; /* bytes, without optional fields */
+/* Bytes of a reprise_msg_graph without optional fields, and of one with
+ * device_free_bytes alone. */
+enum { REPRISE_MSG_GRAPH_LEAST = 40, REPRISE_MSG_GRAPH_DEVICE = 48 };
 typedef struct {
   uint64_t bytes;
 } reprise_msg_bulk;
@@ -253,6 +257,8 @@ typedef struct {
   uint32_t ring_layout, pad;
   char version[32];
 } reprise_msg_welcome;
+/* `graph_id` of an answer: the request_id of the request, or the id of its
+ * graph where the request has none. */
 typedef struct {
   uint64_t graph_id, plan_id, bytes, predicted_peak, predicted_ns;
   uint32_t flags, pad;

@@ -137,8 +137,9 @@ class AgentSession {
   void Note(std::string line);
   void Join(std::span<const reprise_slot> records);
   void AddName(uint32_t id, std::string_view text);
-  void SendPlan(uint64_t graph_id, std::shared_ptr<const EncodedPlan> plan);
-  void SendPlanStatus(uint64_t graph_id, uint32_t status,
+  void DeliverReplan(const PlanAnswer& answer);
+  void SendPlan(uint64_t answer_id, std::shared_ptr<const EncodedPlan> plan);
+  void SendPlanStatus(uint64_t answer_id, uint32_t status,
                       uint64_t smallest_budget, std::string_view sentence);
   void FinishRow(SpooledSession& row) const;
 

@@ -135,13 +135,15 @@ Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
   const uint64_t text_bytes =
       uint64_t{raw.budget_bytes} + uint64_t{raw.capabilities_bytes};
   size_t fixed = REPRISE_MSG_GRAPH_LEAST;
-  if (body.size() == sizeof(raw) + text_bytes) {
-    fixed = sizeof(raw);
-    std::memcpy(&raw, body.data(), sizeof(raw));
+  for (const size_t longer : {size_t{REPRISE_MSG_GRAPH_DEVICE}, sizeof(raw)}) {
+    if (body.size() != longer + text_bytes) continue;
+    fixed = longer;
+    std::memcpy(&raw, body.data(), longer);
   }
   if (body.size() != fixed + text_bytes || raw.static_bytes > kLargestBytes ||
       raw.device_bytes > kLargestBytes ||
-      raw.device_free_bytes > kLargestBytes) {
+      raw.device_free_bytes > kLargestBytes ||
+      raw.reserve_bytes > kLargestBytes || raw.more_bytes > kLargestBytes) {
     return InvalidArgument("graph: its sizes disagree");
   }
   const std::string_view texts = body.substr(fixed);
@@ -152,7 +154,12 @@ Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
       .static_bytes = raw.static_bytes,
       .device_bytes = raw.device_bytes,
       .device_free_bytes = raw.device_free_bytes,
+      .reserve_bytes = raw.reserve_bytes,
+      .request_id = raw.request_id,
+      .replaces = raw.replaces,
+      .more_bytes = raw.more_bytes,
   };
+  const uint64_t answer_id = wish.AnswerId();
   const auto answered = std::find_if(
       answers_.begin(), answers_.end(),
       [&wish](const PlanAnswer& answer) { return answer.wish == wish; });
@@ -161,7 +168,7 @@ Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
     return OkStatus();
   }
   const auto not_planned = [&](std::string_view why) {
-    SendPlanStatus(raw.graph_id, REPRISE_PLAN_NOT_PLANNED, 0, why);
+    SendPlanStatus(answer_id, REPRISE_PLAN_NOT_PLANNED, 0, why);
     return OkStatus();
   };
   auto json = MapSealed(message.fds[0], raw.bytes, REPRISE_MAX_GRAPH_BYTES,
@@ -181,7 +188,7 @@ Status AgentSession::HandleGraph(Message& message, Clock::time_point now) {
                                .head = ring_ ? ring_->head() : 0,
                                .since = now});
   }
-  SendPlanStatus(raw.graph_id, REPRISE_PLAN_SOLVING, 0, "solving");
+  SendPlanStatus(answer_id, REPRISE_PLAN_SOLVING, 0, "solving");
   return OkStatus();
 }
 
@@ -235,35 +242,44 @@ void AgentSession::Deliver(const PlanAnswer& answer) {
   if (answer.status != REPRISE_PLAN_UNREACHABLE) {
     std::erase(asked_, answer.wish);
   }
+  if (answer.replan) return DeliverReplan(answer);
   const bool final =
       answer.plan != nullptr || answer.status == REPRISE_PLAN_INFEASIBLE;
   if (final) {
-    for (PlanAnswer& known : answers_) {
-      if (answer.replan && known.wish.graph_id == answer.wish.graph_id) {
-        known.status = answer.status;
-        known.plan = answer.plan;
-      }
-    }
-    if (!answer.replan) {
-      std::erase_if(answers_, [&answer](const PlanAnswer& known) {
-        return known.wish == answer.wish;
-      });
-      if (answers_.size() >= kMaxAnswers) answers_.erase(answers_.begin());
-      answers_.push_back(answer);
-    }
+    std::erase_if(answers_, [&answer](const PlanAnswer& known) {
+      return known.wish == answer.wish;
+    });
+    if (answers_.size() >= kMaxAnswers) answers_.erase(answers_.begin());
+    answers_.push_back(answer);
   }
   if (answer.plan) {
-    SendPlan(answer.wish.graph_id, answer.plan);
+    SendPlan(answer.wish.AnswerId(), answer.plan);
   } else {
-    SendPlanStatus(answer.wish.graph_id, answer.status, answer.smallest_budget,
-                   answer.sentence);
+    SendPlanStatus(answer.wish.AnswerId(), answer.status,
+                   answer.smallest_budget, answer.sentence);
   }
 }
 
-void AgentSession::SendPlan(uint64_t graph_id,
+// The plan becomes the answer to every request whose plan it replaces.
+void AgentSession::DeliverReplan(const PlanAnswer& answer) {
+  bool known_here = false;
+  for (PlanAnswer& known : answers_) {
+    if (known.wish.graph_id != answer.wish.graph_id) continue;
+    const uint64_t plan_id = known.plan ? known.plan->plan_id : 0;
+    if (answer.replaces != 0 && answer.replaces != plan_id) continue;
+    known.status = answer.status;
+    known.plan = answer.plan;
+    known_here = true;
+    SendPlan(known.wish.AnswerId(), answer.plan);
+  }
+  // A collector that was started again meanwhile knows no requests.
+  if (!known_here) SendPlan(answer.wish.AnswerId(), answer.plan);
+}
+
+void AgentSession::SendPlan(uint64_t answer_id,
                             std::shared_ptr<const EncodedPlan> plan) {
   reprise_msg_plan raw{};
-  raw.graph_id = graph_id;
+  raw.graph_id = answer_id;
   raw.plan_id = plan->plan_id;
   raw.bytes = plan->json.size();
   raw.predicted_peak = plan->peak_bytes;
@@ -273,12 +289,12 @@ void AgentSession::SendPlan(uint64_t graph_id,
                      .plan = std::move(plan)});
 }
 
-void AgentSession::SendPlanStatus(uint64_t graph_id, uint32_t status,
+void AgentSession::SendPlanStatus(uint64_t answer_id, uint32_t status,
                                   uint64_t smallest_budget,
                                   std::string_view sentence) {
   const std::string text = ValidUtf8(sentence, kMaxSentenceBytes);
   const reprise_msg_plan_status raw{
-      .graph_id = graph_id,
+      .graph_id = answer_id,
       .smallest_budget = smallest_budget,
       .status = status,
       .text_bytes = static_cast<uint32_t>(text.size())};

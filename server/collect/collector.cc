@@ -106,6 +106,9 @@ class Collector::Impl {
     answer.session = key;
     answer.replan = true;
     answer.wish.graph_id = *graph_id;
+    // Of a server of before: 0, and the graph says whose answer it is.
+    const auto replaces = formats::ParseHexId(reference.replaces());
+    answer.replaces = replaces.ok() ? *replaces : 0;
     answer.plan = std::make_shared<const EncodedPlan>(*std::move(encoded));
     loop_.Answered(std::move(answer));
   }

@@ -219,6 +219,11 @@ PlanAnswer PlanRelay::Ask(Job& job) {
   request.set_device_bytes(static_cast<int64_t>(job.wish.device_bytes));
   request.set_device_free_bytes(
       static_cast<int64_t>(job.wish.device_free_bytes));
+  request.set_reserve_bytes(static_cast<int64_t>(job.wish.reserve_bytes));
+  if (job.wish.replaces != 0) {
+    request.set_replaces(formats::HexId(job.wish.replaces));
+    request.set_more_bytes(static_cast<int64_t>(job.wish.more_bytes));
+  }
   auto plan = Plan(job, request);
   if (!plan.ok()) return failed(plan.status());
   if (!plan->feasible()) {

@@ -36,6 +36,14 @@ struct PlanWish {
   uint64_t static_bytes = 0;
   uint64_t device_bytes = 0;
   uint64_t device_free_bytes = 0;
+  uint64_t reserve_bytes = 0;
+  uint64_t request_id = 0;  // 0: the agent gave none
+  // The plan that needs so many bytes more than it says; 0: none.
+  uint64_t replaces = 0;
+  uint64_t more_bytes = 0;
+
+  // The id under which the agent looks for the answer.
+  uint64_t AnswerId() const { return request_id != 0 ? request_id : graph_id; }
   friend bool operator==(const PlanWish&, const PlanWish&) = default;
 };
 
@@ -54,8 +62,10 @@ StatusOr<EncodedPlan> EncodePlan(const v1::Plan& plan);
 struct PlanAnswer {
   int64_t session = 0;
   PlanWish wish;
-  // Unsolicited: the server now has a better plan for wish.graph_id.
+  // Unsolicited: the server now has another plan for wish.graph_id, which
+  // replaces the plan `replaces` (0: whichever the graph has).
   bool replan = false;
+  uint64_t replaces = 0;
   // 0: `plan` is set; otherwise a REPRISE_PLAN_* with a sentence.
   uint32_t status = 0;
   std::string sentence;

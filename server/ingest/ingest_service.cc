@@ -42,11 +42,13 @@ grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
   return IngestCall::Start(committer_, registry_, metrics_);
 }
 
-void IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan) {
+void IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,
+                             const std::string& replaces) {
   v1::Down down;
   v1::PlanRef& ref = *down.mutable_plan();
   ref.set_plan_id(plan.plan_id());
   ref.set_graph_id(plan.graph_id());
+  ref.set_replaces(replaces);
   *ref.mutable_plan() = plan;
   for (const std::shared_ptr<IngestCall>& call : registry_.All()) {
     if (call->run_id() == run_id) call->Send(down);

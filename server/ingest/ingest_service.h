@@ -52,7 +52,8 @@ class IngestService final : public v1::Ingest::CallbackService {
       grpc::CallbackServerContext* context) override;
 
   // Sends a plan to every session of a run.
-  void PushPlan(const std::string& run_id, const v1::Plan& plan);
+  void PushPlan(const std::string& run_id, const v1::Plan& plan,
+                const std::string& replaces);
 
   // Asks every session of a run to record a few steps; returns the number of
   // sessions.

@@ -17,7 +17,11 @@ void RunPlan(Services& services, const v1::PlanRequest& request, Call& call) {
             call.Send(event);
           },
   };
-  StatusOr<v1::Plan> plan = services.planning.Make(request, hooks);
+  StatusOr<v1::Plan> plan =
+      request.replaces().empty()
+          ? services.planning.Make(request, hooks)
+          : services.planning.Replace(request.run_id(), request.replaces(),
+                                      request.more_bytes(), hooks);
   if (plan.ok()) {
     v1::PlanEvent event;
     *event.mutable_plan() = std::move(*plan);

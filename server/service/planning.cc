@@ -159,58 +159,84 @@ StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& request,
   return plan;
 }
 
-std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
-                                         const std::string& plan_id,
-                                         int64_t measured_peak_bytes) {
+StatusOr<v1::Plan> Planning::Replace(const std::string& run_id,
+                                     const std::string& plan_id,
+                                     int64_t more_bytes,
+                                     const PlanningHooks& hooks) {
   PlanRow old;
-  bool newest = false;
-  const Status loaded = store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
-    newest = run.plan_id() == plan_id;
-    if (!newest) return OkStatus();
+  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
     ASSIGN_OR_RETURN(old, LoadPlan(db, plan_id));
     return OkStatus();
-  });
-  const int64_t excess = measured_peak_bytes - old.plan.budget_bytes();
-  if (!loaded.ok() || !newest || excess <= 0 ||
-      old.plan.replan() >= kMaxReplans) {
-    return std::nullopt;
+  }));
+  if (more_bytes <= 0) {
+    return InvalidArgument(
+        StrCat("more_bytes: must be positive, got ", more_bytes));
+  }
+  if (old.plan.replan() >= kMaxReplans) {
+    return FailedPrecondition(StrCat("plan ", plan_id, " was made after ",
+                                     kMaxReplans,
+                                     " others that needed more memory than "
+                                     "they said: no further one is made"));
   }
   v1::PlanRequest request = old.request;
   request.set_run_id(run_id);
-  request.set_reserve_bytes(request.reserve_bytes() + excess);
+  request.clear_request_id();
+  request.set_reserve_bytes(request.reserve_bytes() + more_bytes);
   // "0.5x" and the like refer to the first plan's figures, so use its bytes.
   request.set_budget(std::to_string(old.plan.budget_bytes()));
   const uint32_t attempt = old.plan.replan() + 1;
-  StatusOr<v1::Plan> plan = Solve(request, {}, attempt);
-  metrics_.CountPlan(Outcome(plan), 0);
-  if (!plan.ok()) {
-    LogWarning(StrCat("run ", run_id, ": re-plan ", attempt,
-                      " failed: ", plan.status().message()));
-    return std::nullopt;
+  const auto solve = [&] {
+    StatusOr<v1::Plan> plan = Solve(request, hooks, attempt);
+    metrics_.CountPlan(Outcome(plan), 0);
+    return plan;
+  };
+  ASSIGN_OR_RETURN(v1::Plan plan, solve());
+  if (plan.feasible() && plan.plan_id() == plan_id) {
+    return FailedPrecondition(StrCat("plan ", plan_id, " leaves ", more_bytes,
+                                     " bytes of its budget already"));
   }
-  if (!plan->feasible() || plan->plan_id() == plan_id) {
-    LogWarning(StrCat("run ", run_id, ": measured ", measured_peak_bytes,
-                      " bytes, ", excess,
-                      " above the budget, and no other "
-                      "plan fits: ",
-                      plan->sentence()));
-    return std::nullopt;
+  if (!plan.feasible()) {
+    const int64_t least = plan.infeasible().smallest_known_bytes();
+    if (least <= 0 || least >= old.plan.peak_bytes() + more_bytes) {
+      return FailedPrecondition(plan.sentence());
+    }
+    request.set_budget(std::to_string(least));
+    ASSIGN_OR_RETURN(plan, solve());
+    if (!plan.feasible() || plan.plan_id() == plan_id) {
+      return FailedPrecondition(plan.sentence());
+    }
   }
-  plan->set_budget(old.plan.budget());
-  Status kept = CheckTrusted(*plan);
-  if (kept.ok()) kept = Keep(request, *plan);
-  if (!kept.ok()) {
-    LogWarning(StrCat("run ", run_id, ": re-plan ", attempt,
-                      " not stored: ", kept.message()));
-    return std::nullopt;
+  if (plan.budget_bytes() == old.plan.budget_bytes()) {
+    plan.set_budget(old.plan.budget());
   }
+  RETURN_IF_ERROR(CheckTrusted(plan));
+  RETURN_IF_ERROR(Keep(request, plan));
   ++metrics_.replans;
-  LogInfo(StrCat("run ", run_id, ": measured ", measured_peak_bytes, " bytes, ",
-                 excess, " above the budget; re-plan ", attempt, ": ",
-                 plan->sentence()));
+  LogInfo(StrCat("run ", run_id, ": plan ", plan_id, " needs ", more_bytes,
+                 " bytes more than it says; re-plan ", attempt, ": ",
+                 plan.sentence()));
   hub_.Notify(run_id);
-  return *plan;
+  return plan;
+}
+
+std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
+                                         const std::string& plan_id,
+                                         int64_t measured_peak_bytes) {
+  int64_t excess = 0;
+  const Status loaded = store_.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
+    if (run.plan_id() != plan_id) return OkStatus();
+    ASSIGN_OR_RETURN(const PlanRow old, LoadPlan(db, plan_id));
+    excess = measured_peak_bytes - old.plan.budget_bytes();
+    return OkStatus();
+  });
+  if (!loaded.ok() || excess <= 0) return std::nullopt;
+  StatusOr<v1::Plan> plan = Replace(run_id, plan_id, excess, {});
+  if (plan.ok()) return *std::move(plan);
+  LogWarning(StrCat("run ", run_id, ": measured ", measured_peak_bytes,
+                    " bytes, ", excess, " above the budget of plan ", plan_id,
+                    ": ", plan.status().message()));
+  return std::nullopt;
 }
 
 }  // namespace reprise::server

@@ -51,10 +51,18 @@ class Planning {
   StatusOr<v1::Plan> Make(const v1::PlanRequest& request,
                           const PlanningHooks& hooks, uint32_t replan = 0);
 
-  // Plans again, with the excess reserved, after a step under `plan_id`
-  // measured a peak above the plan's budget. Returns nothing if the plan is no
-  // longer the run's newest, after kMaxReplans attempts, or if no other plan
-  // fits.
+  // Makes and stores a plan that replaces `plan_id`, which needs `more_bytes`
+  // more than it says: within the same budget, with so much more reserved. If
+  // nothing fits, the plan that needs least, if that is less than the old one
+  // needs. NOT_FOUND: no such plan. FAILED_PRECONDITION: kMaxReplans plans were
+  // replaced in a row, or no plan needs less.
+  StatusOr<v1::Plan> Replace(const std::string& run_id,
+                             const std::string& plan_id, int64_t more_bytes,
+                             const PlanningHooks& hooks);
+
+  // Replaces a plan after a step under it measured a peak above its budget,
+  // with the excess reserved. Returns nothing if the plan is no longer the
+  // run's newest, or if Replace finds none.
   std::optional<v1::Plan> Replan(const std::string& run_id,
                                  const std::string& plan_id,
                                  int64_t measured_peak_bytes);

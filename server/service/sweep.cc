@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "base/str_cat.h"
+#include "formats/convert/refusal.h"
 #include "formats/convert/search_options.h"
 #include "server/service/handlers.h"
 
@@ -26,19 +27,8 @@ v1::TradeoffPoint ToProto(const formats::Task& task,
     to.set_time_ns(from.time_ns);
     return to;
   }
-  v1::Infeasible& why = *to.mutable_infeasible();
-  why.set_smallest_budget_bytes(from.infeasible.smallest_budget_bytes +
-                                task.reserve_bytes);
-  if (from.infeasible.smallest_known_bytes > 0) {
-    why.set_smallest_known_bytes(from.infeasible.smallest_known_bytes +
-                                 task.reserve_bytes);
-  }
-  if (const planner::OpId op = from.infeasible.blocking_op;
-      op != planner::kNoOp) {
-    why.set_blocking_op(static_cast<uint32_t>(op));
-    why.set_blocking_op_name(task.graph.ops[static_cast<size_t>(op)].name);
-    why.set_blocking_module(task.graph.ops[static_cast<size_t>(op)].module);
-  }
+  *to.mutable_infeasible() =
+      formats::ToProto(from.infeasible, task.graph, task.reserve_bytes);
   return to;
 }
 

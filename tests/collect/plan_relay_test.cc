@@ -285,6 +285,42 @@ TEST_F(PlanRelayTest, PassesOnAPlanNobodyAskedFor) {
       0x123u);
 }
 
+TEST_F(PlanRelayTest, OneGraphMayBeAskedForInSeveralWays) {
+  peer_.planner = [](const v1::PlanRequest& request, const v1::StepGraph&,
+                     v1::Plan* answer) {
+    answer->set_plan_id(request.reserve_bytes() == 500 ? "0000000000000002"
+                                                       : "0000000000000001");
+    answer->set_feasible(true);
+    return grpc::Status::OK;
+  };
+  const auto next = [this] {
+    return As<reprise_msg_plan>(agent_.ReceiveType(REPRISE_MSG_PLAN)->body);
+  };
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape", /*request_id=*/71));
+  const auto plain = next();
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape", 72, /*reserve=*/500));
+  const auto roomy = next();
+  v1::PlanRef better;
+  better.set_graph_id(formats::HexId(formats::IdOf(kGraph)));
+  better.set_replaces("0000000000000002");
+  better.mutable_plan()->set_plan_id("0000000000000123");
+  better.mutable_plan()->set_feasible(true);
+  ASSERT_TRUE(Eventually(
+      [&] { return peer_.PushPlan(agent_.hello.session_id, better); }));
+  const auto replaced = next();
+  ASSERT_TRUE(agent_.SendGraph(kGraph, "0.5x", "tape", 71));
+  const auto again = next();
+
+  EXPECT_EQ(plain.graph_id, 71u);
+  EXPECT_EQ(plain.plan_id, 1u);
+  EXPECT_EQ(roomy.graph_id, 72u);
+  EXPECT_EQ(roomy.plan_id, 2u);
+  EXPECT_EQ(replaced.graph_id, 72u) << "the request whose plan it replaces";
+  EXPECT_EQ(replaced.plan_id, 0x123u);
+  EXPECT_EQ(again.graph_id, 71u);
+  EXPECT_EQ(again.plan_id, 1u) << "the other request keeps its plan";
+}
+
 TEST_F(PlanRelayTest, ASlowSolverDelaysNoRecord) {
   std::mutex mutex;
   std::condition_variable wake;

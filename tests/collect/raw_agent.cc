@@ -189,8 +189,11 @@ bool RawAgent::SendBye() {
 }
 
 bool RawAgent::SendGraph(std::string_view json, const std::string& budget,
-                         const std::string& capabilities) {
+                         const std::string& capabilities, uint64_t request_id,
+                         uint64_t reserve_bytes) {
   reprise_msg_graph raw{};
+  raw.request_id = request_id;
+  raw.reserve_bytes = reserve_bytes;
   raw.graph_id = formats::IdOf(json);
   raw.bytes = json.size();
   raw.budget_bytes = static_cast<uint32_t>(budget.size() + 1);

@@ -49,7 +49,8 @@ class RawAgent {
   bool SendName(uint32_t id, std::string_view text);
   bool SendBye();
   bool SendGraph(std::string_view json, const std::string& budget,
-                 const std::string& capabilities);
+                 const std::string& capabilities, uint64_t request_id = 0,
+                 uint64_t reserve_bytes = 0);
 
   struct Reply {
     uint16_t type = 0;  // 0: the connection is closed

@@ -42,6 +42,7 @@ TEST(GraphJson, WhatIsWrittenIsReadBackEqual) {
   graph.mutable_ops(1)->set_kind(v1::OP_KIND_SEEDED);
   graph.mutable_ops(1)->set_state_bytes(16);
   graph.mutable_ops(1)->set_again_ns(5);
+  graph.mutable_ops(1)->set_replay_point(false);
   graph.mutable_ops(1)->set_call(2);
   graph.mutable_ops(1)->set_ordinal(3);
   graph.mutable_ops(1)->set_source("model.py:212");

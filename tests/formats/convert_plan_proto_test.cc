@@ -86,6 +86,13 @@ TEST(PlanProto, FiguresForPeopleIncludeTheReserve) {
             1374);
 }
 
+TEST(PlanProto, AShareCountsTheReserveAsStaticMemory) {
+  const int64_t plain = TaskFor("0.5x", SmallGraph()).budget_bytes;
+
+  EXPECT_EQ(TaskFor("0.5x", SmallGraph(), /*reserve=*/50).budget_bytes,
+            plain + 50);
+}
+
 TEST(PlanProto, AnImpossibleBudgetNamesTheOp) {
   const v1::Plan plan = Make(TaskFor("1200", SmallGraph(), /*reserve=*/10));
 

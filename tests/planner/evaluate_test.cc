@@ -120,6 +120,20 @@ TEST(EvaluateTest, TheTapeRecomputesForwardOpsInTheBackwardOnly) {
               HasSubstr("must not run again"));
 }
 
+TEST(EvaluateTest, NothingRunsAgainWhereTheExecutorCannotRunIt) {
+  StepGraph graph = Small();
+  graph.ops[3].replay_point = false;
+  const Schedule before_2 = {Exec(0), Exec(1), Exec(0), Exec(2), Exec(3)};
+  const Schedule before_3 = {Exec(0), Exec(1), Exec(2), Exec(0), Exec(3)};
+  const Schedule at_the_end = {Exec(0), Exec(1), Exec(2), Exec(3), Exec(0)};
+
+  EXPECT_TRUE(Evaluate(graph, before_2, {}).ok());
+  EXPECT_TRUE(Evaluate(graph, at_the_end, {}).ok());
+  EXPECT_THAT(ErrorOf(graph, before_3),
+              HasSubstr("runs again right before op 3, where the executor "
+                        "cannot run anything again"));
+}
+
 TEST(EvaluateTest, TheMostRunsOfAnOpAreObeyed) {
   const Schedule thrice = {Exec(0), Free(0), Exec(0), Free(0),
                            Exec(0), Exec(1), Exec(2), Exec(3)};

@@ -131,6 +131,10 @@ class Oracle {
     }
     if (caps_.max_runs == 1) return false;
     if (caps_.max_runs > 1 && state.runs[o] >= caps_.max_runs) return false;
+    if (state.next < graph_.op_count() &&
+        !graph_.ops[state.next].replay_point) {
+      return false;
+    }
     if (!caps_.recompute_in_backward_only) return true;
     return op.phase == Phase::kForward && state.next < graph_.op_count() &&
            graph_.ops[state.next].phase == Phase::kBackward;

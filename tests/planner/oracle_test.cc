@@ -22,9 +22,20 @@ namespace {
 
 int GraphCount() { return OracleNumber("REPRISE_ORACLE_GRAPHS", 800); }
 
+// Sets of executors: the reference, the tape, any; and the last two with replay
+// points at some ops only.
+constexpr int kTapeAtPoints = 3, kAnyAtPoints = 4;
+
 Capabilities CapabilitiesOf(int set, Random& random) {
   if (set == 0) return {};
-  return set == 1 ? TapeCapabilities() : RandomCapabilities(random);
+  return set == 1 || set == kTapeAtPoints ? TapeCapabilities()
+                                          : RandomCapabilities(random);
+}
+
+StepGraph GraphFor(int set, Random& random, int most_ops) {
+  StepGraph graph = RandomGraph(random, most_ops);
+  if (set >= kTapeAtPoints) LimitReplayPoints(graph, random);
+  return graph;
 }
 
 // A budget that makes planning hard: from just below the largest working set to
@@ -40,7 +51,7 @@ class OracleTest : public testing::TestWithParam<int> {};
 TEST_P(OracleTest, TheEvaluatorAgreesWithTheBestSchedule) {
   Random random(1);
   for (int i = 0; i < GraphCount() / 2; ++i) {
-    const StepGraph graph = RandomGraph(random, 8);
+    const StepGraph graph = GraphFor(GetParam(), random, 8);
     const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
     ASSERT_EQ(Validate(graph), OkStatus()) << "graph " << i;
     const Problem problem = MakeProblem(graph, capabilities);
@@ -61,7 +72,7 @@ TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
   OracleShares shares;
   for (const int i : OracleGraphs(1600)) {
     Random random = OracleRandom(2, i);
-    const StepGraph graph = RandomGraph(random, 9);
+    const StepGraph graph = GraphFor(GetParam(), random, 9);
     const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
     const Problem problem = MakeProblem(graph, capabilities);
     const int64_t budget = TightBudget(problem, random);
@@ -108,7 +119,7 @@ TEST_P(OracleTest, TheBoundIsNeverAboveAndThePlanNeverBelowTheOptimum) {
 TEST_P(OracleTest, ImpossibleIsTrueBelowTheSmallestBudget) {
   Random random(3);
   for (int i = 0; i < GraphCount() / 2; ++i) {
-    const StepGraph graph = RandomGraph(random, 8);
+    const StepGraph graph = GraphFor(GetParam(), random, 8);
     const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
     const Problem problem = MakeProblem(graph, capabilities);
 
@@ -129,7 +140,7 @@ TEST_P(OracleTest, TheGeneratorAgreesWithTheEvaluator) {
   Random random(4);
   int valid = 0;
   for (int i = 0; i < GraphCount() * 2; ++i) {
-    const StepGraph graph = RandomGraph(random, 14);
+    const StepGraph graph = GraphFor(GetParam(), random, 14);
     const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
     const Problem problem = MakeProblem(graph, capabilities);
     Generator generator(problem);
@@ -159,7 +170,7 @@ TEST_P(OracleTest, TheGeneratorAgreesWithTheEvaluator) {
 TEST_P(OracleTest, BaseFlagsGenerateTheBaseOrder) {
   Random random(5);
   for (int i = 0; i < 500; ++i) {
-    const StepGraph graph = RandomGraph(random, 12);
+    const StepGraph graph = GraphFor(GetParam(), random, 12);
     const Capabilities capabilities = CapabilitiesOf(GetParam(), random);
     const Problem problem = MakeProblem(graph, capabilities);
     Generator generator(problem);
@@ -173,9 +184,12 @@ TEST_P(OracleTest, BaseFlagsGenerateTheBaseOrder) {
 }
 
 std::string NameOfSet(const testing::TestParamInfo<int>& info) {
-  return info.param == 0 ? "Reference" : info.param == 1 ? "Tape" : "Any";
+  static constexpr const char* kNames[] = {
+      "Reference", "Tape", "Any", "TapeAtReplayPoints", "AnyAtReplayPoints"};
+  return kNames[info.param];
 }
-INSTANTIATE_TEST_SUITE_P(Executors, OracleTest, testing::Values(0, 1, 2),
+INSTANTIATE_TEST_SUITE_P(Executors, OracleTest,
+                         testing::Values(0, 1, 2, kTapeAtPoints, kAnyAtPoints),
                          NameOfSet);
 
 }  // namespace

@@ -58,6 +58,11 @@ StepGraph RandomGraph(Random& random, int most_ops) {
   return graph;
 }
 
+void LimitReplayPoints(StepGraph& graph, Random& random) {
+  const int share = 20 + random.Below(60);
+  for (Op& op : graph.ops) op.replay_point = !random.Percent(share);
+}
+
 Capabilities TapeCapabilities() {
   return {.max_runs = 0,
           .recompute_in_backward_only = true,

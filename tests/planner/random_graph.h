@@ -13,6 +13,9 @@ namespace reprise::planner {
 // At most `most_ops` ops (at least 3) and 12 storages; always valid.
 StepGraph RandomGraph(Random& random, int most_ops);
 
+// Makes some ops, at random, no replay points.
+void LimitReplayPoints(StepGraph& graph, Random& random);
+
 // The reference capabilities, the tape's, and others.
 Capabilities RandomCapabilities(Random& random);
 Capabilities TapeCapabilities();

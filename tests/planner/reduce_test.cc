@@ -125,10 +125,11 @@ TEST_P(ReduceTest, KeepsTheOptimumAndTheWayBack) {
   int expanded = 0;
   for (const int i : OracleGraphs(700)) {
     Random random = OracleRandom(40 + static_cast<uint64_t>(GetParam()), i);
-    const StepGraph graph = ReducibleGraph(random);
+    StepGraph graph = ReducibleGraph(random);
+    if (GetParam() == 3) LimitReplayPoints(graph, random);
     ASSERT_TRUE(Validate(graph).ok()) << Validate(graph).message();
     const Capabilities capabilities = GetParam() == 0 ? Capabilities{}
-                                      : GetParam() == 1
+                                      : GetParam() % 2 == 1
                                           ? TapeCapabilities()
                                           : RandomCapabilities(random);
     const Problem problem = MakeProblem(graph, capabilities);
@@ -178,9 +179,11 @@ TEST_P(ReduceTest, KeepsTheOptimumAndTheWayBack) {
 }
 
 std::string NameOfSet(const testing::TestParamInfo<int>& info) {
-  return info.param == 0 ? "Reference" : info.param == 1 ? "Tape" : "Any";
+  static constexpr const char* kNames[] = {"Reference", "Tape", "Any",
+                                           "TapeAtReplayPoints"};
+  return kNames[info.param];
 }
-INSTANTIATE_TEST_SUITE_P(Executors, ReduceTest, testing::Values(0, 1, 2),
+INSTANTIATE_TEST_SUITE_P(Executors, ReduceTest, testing::Values(0, 1, 2, 3),
                          NameOfSet);
 
 // a makes x 4 and, in place, b changes it; v reads x and makes nothing; c makes

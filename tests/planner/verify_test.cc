@@ -31,15 +31,24 @@ std::vector<int64_t> EntriesOf(const Schedule& schedule) {
   return entries;
 }
 
+// The last set of executors is the tape with replay points at some ops only.
+constexpr int kTapeAtPoints = 3;
+
+StepGraph GraphFor(int set, Random& random, int most_ops) {
+  StepGraph graph = RandomGraph(random, most_ops);
+  if (set == kTapeAtPoints) LimitReplayPoints(graph, random);
+  return graph;
+}
+
 // A random graph, an executor and a tight budget, as both the planner and the
 // verifier read them.
 struct Case {
   explicit Case(int set, int number, int most_ops = 9)
       : random(OracleRandom(81, number)),
-        graph(RandomGraph(random, most_ops)),
-        capabilities(set == 0   ? Capabilities{}
-                     : set == 1 ? TapeCapabilities()
-                                : RandomCapabilities(random)),
+        graph(GraphFor(set, random, most_ops)),
+        capabilities(set == 0       ? Capabilities{}
+                     : set % 2 == 1 ? TapeCapabilities()
+                                    : RandomCapabilities(random)),
         problem(MakeProblem(graph, capabilities)),
         facts(*verify::ReadFacts(graph, ExecutorOf(problem.capabilities))) {
     const int64_t least = LargestWorkingSet(problem).smallest_budget_bytes;
@@ -107,8 +116,10 @@ TEST_P(VerifyTest, WhatThePlannerSaysIsCheckedAndTrue) {
     refusals += checked && plan->certificate.refuses;
   }
   // The tape re-runs ops in the backward only: it keeps everything or is
-  // refused for most of these steps, so few bounds are above 0.
-  EXPECT_GT(bounds, GetParam() == 1 ? 25 : 50);
+  // refused for most of these steps, so few bounds are above 0; fewer still
+  // where it has few replay points.
+  const bool few = GetParam() == kTapeAtPoints;
+  EXPECT_GT(bounds, few ? 10 : GetParam() == 1 ? 25 : 50);
   // Windows of a reduced graph sometimes prove slightly less in the original.
   EXPECT_LE(by_word, bounds / 10);
   EXPECT_GT(refusals, 5);
@@ -190,7 +201,8 @@ TEST_P(VerifyTest, NoTreeProvesMoreThanIsTrue) {
         CertifyImpossible(on.facts, on.budget + 1, source, limits);
     EXPECT_EQ(refusal.method, verify::Method::kNone);
   }
-  EXPECT_GT(tight, GetParam() == 1 ? 5 : 10);
+  const bool few = GetParam() == kTapeAtPoints;
+  EXPECT_GT(tight, few ? 2 : GetParam() == 1 ? 5 : 10);
   EXPECT_GT(narrowing, 0);
 }
 
@@ -287,10 +299,12 @@ TEST_P(VerifyTest, RefusalsBySetsAreTrue) {
 }
 
 std::string NameOfSet(const testing::TestParamInfo<int>& info) {
-  return info.param == 0 ? "Reference" : info.param == 1 ? "Tape" : "Any";
+  static constexpr const char* kNames[] = {"Reference", "Tape", "Any",
+                                           "TapeAtReplayPoints"};
+  return kNames[info.param];
 }
-INSTANTIATE_TEST_SUITE_P(Executors, VerifyTest, testing::Values(0, 1, 2),
-                         NameOfSet);
+INSTANTIATE_TEST_SUITE_P(Executors, VerifyTest,
+                         testing::Values(0, 1, 2, kTapeAtPoints), NameOfSet);
 
 }  // namespace
 }  // namespace reprise::planner

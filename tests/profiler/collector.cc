@@ -278,7 +278,8 @@ void Collector::Handle(Peer* peer, uint16_t type, const std::string& body,
       const size_t texts = graph.budget_bytes + graph.capabilities_bytes;
       ASSERT_LE(texts, body.size());
       const size_t fixed = body.size() - texts;
-      ASSERT_TRUE(fixed == REPRISE_MSG_GRAPH_LEAST || fixed == sizeof graph);
+      ASSERT_TRUE(fixed == REPRISE_MSG_GRAPH_LEAST ||
+                  fixed == REPRISE_MSG_GRAPH_DEVICE || fixed == sizeof graph);
       memcpy(&graph, body.data(), fixed);
       GraphMessage received;
       received.id = graph.graph_id;
@@ -288,6 +289,9 @@ void Collector::Handle(Peer* peer, uint16_t type, const std::string& body,
       received.static_bytes = graph.static_bytes;
       received.device_bytes = graph.device_bytes;
       received.device_free_bytes = graph.device_free_bytes;
+      received.reserve_bytes = graph.reserve_bytes;
+      received.request_id = graph.request_id;
+      received.fixed_bytes = fixed;
       session.graphs.push_back(received);
       break;
     }

@@ -23,6 +23,8 @@ struct GraphMessage {
   uint64_t id = 0;
   std::string json, budget, capabilities;
   uint64_t static_bytes = 0, device_bytes = 0, device_free_bytes = 0;
+  uint64_t reserve_bytes = 0, request_id = 0;
+  size_t fixed_bytes = 0;  // sent of the fixed part
 };
 
 struct Session {

@@ -119,6 +119,56 @@ TEST_F(PlanTest, WhatIsFreeOnTheDeviceIsSentWhereTheCallerKnowsOfIt) {
   EXPECT_EQ(collector.OnlySession().graphs[1].budget, "fit");
 }
 
+TEST_F(PlanTest, OneGraphIsAskedForInSeveralWaysAndEachHasItsOwnAnswer) {
+  Collector collector(socket_, shelf_);
+  Start();
+  reprise_want roomy = Want(), tight = Want();
+  roomy.request_id = 1;
+  tight.request_id = 2;
+  tight.reserve_bytes = 500;
+
+  const uint64_t graph = Submit(kGraph, roomy);
+  EXPECT_EQ(Submit(kGraph, tight), graph);
+  ASSERT_TRUE(GraphsArrived(&collector, 2));
+  SendPlan(&collector, 2, 8, "tight");
+  SendPlan(&collector, 1, 7, "roomy");
+  reprise_plan first, second;
+  ASSERT_EQ(Wait(1, 0, 10000, &first), REPRISE_OK);
+  ASSERT_EQ(Wait(2, 0, 10000, &second), REPRISE_OK);
+
+  const GraphMessage sent = collector.OnlySession().graphs[1];
+  EXPECT_EQ(sent.request_id, 2u);
+  EXPECT_EQ(sent.reserve_bytes, 500u);
+  EXPECT_EQ(Text(first), "roomy");
+  EXPECT_EQ(Text(second), "tight");
+  EXPECT_EQ(first.graph_id, graph);
+  EXPECT_EQ(second.graph_id, graph);
+  reprise_plan_release(&first);
+  reprise_plan_release(&second);
+}
+
+TEST_F(PlanTest, FieldsThatNobodyFillsAreLeftOutForCollectorsOfBefore) {
+  Collector collector(socket_, shelf_);
+  Start();
+  reprise_want want = Want();
+
+  Submit("{\"plain\":1}", want);
+  want.device_free_bytes = 33;
+  Submit("{\"device\":1}", want);
+  want.struct_size = offsetof(reprise_want, reserve_bytes);
+  want.reserve_bytes = want.request_id = 7;  // beyond what the caller knows
+  Submit("{\"before\":1}", want);
+  want.struct_size = sizeof want;
+  Submit("{\"all\":1}", want);
+
+  ASSERT_TRUE(GraphsArrived(&collector, 4));
+  const auto& graphs = collector.OnlySession().graphs;
+  EXPECT_EQ(graphs[0].fixed_bytes, size_t{REPRISE_MSG_GRAPH_LEAST});
+  EXPECT_EQ(graphs[1].fixed_bytes, size_t{REPRISE_MSG_GRAPH_DEVICE});
+  EXPECT_EQ(graphs[2].fixed_bytes, size_t{REPRISE_MSG_GRAPH_DEVICE});
+  EXPECT_EQ(graphs[3].fixed_bytes, sizeof(reprise_msg_graph));
+}
+
 TEST_F(PlanTest, TheGraphIdIsFnv1aOfTheBytes) {
   Collector collector(socket_, shelf_);
   Start();

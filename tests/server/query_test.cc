@@ -250,6 +250,43 @@ TEST_F(PlannedRun, IsPlannedAgainWhenAStepPeakedAboveItsBudget) {
   EXPECT_EQ(server_.GetRun("run-1").plan_id(), plan.plan_id());
 }
 
+// Only a client knows of some of what its plan needs beyond what it says.
+TEST_F(PlannedRun, IsGivenAPlanThatLeavesWhatTheJobSaysItNeedsBeyondItsPlan) {
+  v1::PlanRequest request =
+      RequestFor(plan_.graph_id(), std::to_string(kBasePeak));
+  request.set_run_id("run-1");
+  const v1::Plan loose = server_.Plan(request);
+  request.set_replaces(loose.plan_id());
+  request.set_more_bytes(100);
+
+  const v1::Plan roomy = server_.Plan(request);
+
+  EXPECT_TRUE(roomy.feasible());
+  EXPECT_EQ(roomy.budget_bytes(), kBasePeak);
+  EXPECT_EQ(roomy.peak_bytes(), kSmallestPeak + 100);
+  EXPECT_EQ(roomy.replan(), 1u);
+  EXPECT_EQ(server_.GetRun("run-1").plan_id(), roomy.plan_id());
+}
+
+TEST_F(PlannedRun, IsGivenThePlanThatNeedsLeastWhereNothingLeavesAsMuch) {
+  v1::PlanRequest request =
+      RequestFor(plan_.graph_id(), std::to_string(kBasePeak));
+  request.set_run_id("run-1");
+  const v1::Plan loose = server_.Plan(request);
+  request.set_replaces(loose.plan_id());
+  request.set_more_bytes(kBasePeak - kSmallestPeak + 1);
+
+  const v1::Plan least = server_.Plan(request);
+
+  EXPECT_TRUE(least.feasible());
+  EXPECT_EQ(least.peak_bytes(), kBasePeak + 1)
+      << "the smallest peak and what is held back";
+  request.set_replaces(least.plan_id());
+  EXPECT_EQ(server_.PlanError(request).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION)
+      << "nothing needs less than that";
+}
+
 // ---- Plans that were found wrong ----
 
 TEST_F(PlannedRun, IsGivenNoPlanAgainThatChangedGradients) {

@@ -230,6 +230,15 @@ v1::Plan TestServer::Plan(const v1::PlanRequest& request) {
   return plan;
 }
 
+grpc::Status TestServer::PlanError(const v1::PlanRequest& request) {
+  grpc::ClientContext context;
+  const auto reader = planner().Plan(&context, request);
+  v1::PlanEvent event;
+  while (reader->Read(&event)) {
+  }
+  return reader->Finish();
+}
+
 v1::Run TestServer::GetRun(const std::string& run_id) {
   grpc::ClientContext context;
   v1::GetRunRequest request;

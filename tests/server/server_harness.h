@@ -72,6 +72,8 @@ class TestServer {
   // Shortcuts that expect success.
   std::string PutGraph(const v1::StepGraph& graph, const std::string& run_id);
   v1::Plan Plan(const v1::PlanRequest& request);
+  // How a Plan call ends.
+  grpc::Status PlanError(const v1::PlanRequest& request);
   v1::Run GetRun(const std::string& run_id);
 
  private:

@@ -33,6 +33,7 @@ def random_graph(pick: random.Random, ops: int = 12) -> StepGraph:
             kind=pick.choice(["pure"] * 6 + ["seeded", "once", "collective", "view"]),
             again_ns=pick.choice([0, 0, pick.randrange(1, 50)]),
             state_bytes=pick.randrange(300),
+            replay_point=pick.random() < 0.7,
         )
     graph.require(*pick.sample(range(len(graph.storages)), 2))
     return graph

@@ -22,6 +22,7 @@ class LocalAgent:
         self.status, self.why, self.run_id = "ok", "", "local"
         self.graphs: list[dict[str, Any]] = []
         self.budgets: list[str] = []
+        self.reserves: list[int] = []  # by request: bytes that its plan leaves free
         self.steps: list[dict[str, Any]] = []
         self.checks: list[dict[str, Any]] = []
         self.states: list[tuple[int, int, str]] = []
@@ -65,9 +66,21 @@ class LocalAgent:
         return len(text)
 
     def submit_graph(
-        self, text: bytes, budget: str, capabilities: str, static_bytes: int, **device: int
+        self,
+        text: bytes,
+        budget: str,
+        capabilities: str,
+        static_bytes: int,
+        reserve_bytes: int = 0,
+        replaces: int = 0,
+        more_bytes: int = 0,
+        **device: int,
     ) -> int:
+        """Returns the id of the request, which is the number of its plan too."""
         self.device = device
+        self.reserves.append(
+            self.reserves[replaces - 1] + more_bytes if replaces else reserve_bytes
+        )
         self.graphs.append(json.loads(text))
         self.budgets.append(budget)
         self.capabilities = capabilities
@@ -86,6 +99,7 @@ class LocalAgent:
     def make(self, graph: dict[str, Any], number: int) -> Plan:
         schedule = referee.random_plan(graph, self.seed, self.share, self.again, self.late)
         peak, time, _ = referee.evaluate(graph, schedule)
+        peak += self.reserves[number - 1]
         base_peak, base_time, _ = referee.evaluate(graph, referee.base_schedule(graph))
         self.plan_peak = peak
         if self.break_plan:

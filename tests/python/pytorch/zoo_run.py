@@ -79,7 +79,7 @@ def run(
     if timed and session is not None and report.planned_steps:
         session.checks.every = 0
         for rung in session.ladder.rungs:
-            rung.graph_id = None  # the twin's memory is no reason for another plan
+            rung.request_id = None  # the twin's memory is no reason for another plan
         watched = ZOO[name]()
         reprise.auto(watched.model, budget=None, name=name)
         cpu = in_turns(ZOO[name](), watched, job)

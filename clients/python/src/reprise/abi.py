@@ -107,6 +107,10 @@ class Want(ctypes.Structure):
         ("static_bytes", c_uint64),
         ("device_bytes", c_uint64),
         ("device_free_bytes", c_uint64),
+        ("reserve_bytes", c_uint64),
+        ("request_id", c_uint64),
+        ("replaces", c_uint64),
+        ("more_bytes", c_uint64),
     ]
 
 

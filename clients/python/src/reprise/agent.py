@@ -14,6 +14,7 @@ says the reason). Safe to call from one thread at a time.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import secrets
 import time
@@ -276,12 +277,18 @@ class Agent:
         static_bytes: int,
         device_bytes: int = 0,
         device_free_bytes: int = 0,
+        reserve_bytes: int = 0,
+        replaces: int = 0,
+        more_bytes: int = 0,
     ) -> int | None:
-        """Sends a step graph (proto3 JSON) and asks for a plan. The graph's id, or None
-        when no collector is running. `RepriseError`: the agent refuses the graph.
+        """Sends a step graph (proto3 JSON) and asks for a plan. Returns the id of the request,
+        which `poll_plan` and `wait_plan` take, or None when no collector is running.
+        `RepriseError`: the agent refuses the graph.
 
-        For a budget of "90%" the whole of the device has to be given, for "fit" what the job may
-        have of it: what is free, and what it holds itself."""
+        A budget of "90%" needs `device_bytes`, the size of the device; "fit" needs
+        `device_free_bytes`, what is free of it and what the job holds. `reserve_bytes` are held
+        back inside the budget for what the graph does not show. `replaces` is the id of a plan
+        that turned out to need `more_bytes` more than it says: the answer stands in its place."""
         if self._library is None:
             return None
         want = abi.Want(
@@ -291,6 +298,10 @@ class Agent:
             static_bytes=static_bytes,
             device_bytes=device_bytes,
             device_free_bytes=device_free_bytes,
+            reserve_bytes=reserve_bytes,
+            request_id=next(_requests),
+            replaces=replaces,
+            more_bytes=more_bytes,
         )
         graph = ctypes.c_uint64(0)
         code = int(
@@ -302,17 +313,21 @@ class Agent:
             return None
         if code < 0:
             raise RepriseError(f"step graph of {len(json)} bytes: {_CODES.get(code, code)}")
-        return int(graph.value)
+        view = self._new_view()
+        known = self._library.quick.reprise_plan_poll(want.request_id, 0, ctypes.byref(view))
+        # An agent without request ids answers under the id of the graph.
+        return int(graph.value if known == abi.EINVAL else want.request_id)
 
-    def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
-        """A plan other than `have`, if one has come. Never waits."""
+    def poll_plan(self, request_id: int, have: int = 0) -> PlanReply:
+        """Returns what there is for a request: a plan other than `have`, a refusal, or "pending".
+        Never waits."""
         if self._library is None:
             return PlanReply("inert", why=self.why)
         view = self._new_view()
-        code = int(self._library.quick.reprise_plan_poll(graph_id, have, ctypes.byref(view)))
+        code = int(self._library.quick.reprise_plan_poll(request_id, have, ctypes.byref(view)))
         return self._reply(code, view)
 
-    def wait_plan(self, graph_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
+    def wait_plan(self, request_id: int, have: int = 0, timeout_s: float = 60.0) -> PlanReply:
         """Returns the plan as `poll_plan` does, after waiting up to `timeout_s`. Ctrl-C works."""
         if self._library is None:
             return PlanReply("inert", why=self.why)
@@ -324,7 +339,7 @@ class Agent:
             view = self._new_view()
             code = int(
                 self._library.blocking.reprise_plan_wait(
-                    graph_id, have, milliseconds, ctypes.byref(view)
+                    request_id, have, milliseconds, ctypes.byref(view)
                 )
             )
             reply = self._reply(code, view)
@@ -420,6 +435,9 @@ class Agent:
             return PlanReply("refused", why=why, smallest_budget=int(view.predicted_peak) or None)
         return PlanReply("refused", why=why or f"{_CODES.get(code, code)}")
 
+
+# Ids of requests, of this process.
+_requests = itertools.count(1)
 
 _STATUS: dict[int, Status] = {abi.OK: "ok", abi.DEGRADED: "degraded"}
 

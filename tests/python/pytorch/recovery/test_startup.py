@@ -292,7 +292,9 @@ class Strict(LocalAgent):
         self.smallest = smallest
         self.asked: list[str] = []
 
-    def submit_graph(self, text: bytes, budget: str, capabilities: str, static_bytes: int) -> int:
+    def submit_graph(
+        self, text: bytes, budget: str, capabilities: str, static_bytes: int, **_: int
+    ) -> int:
         self.asked.append(budget)
         return super().submit_graph(text, budget, capabilities, static_bytes)
 

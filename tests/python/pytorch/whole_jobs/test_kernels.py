@@ -58,7 +58,7 @@ class WindowAgent(LocalAgent):
         if self.calls[-1:] != ["ops"]:
             self.calls.append("ops")
 
-    def submit_graph(self, *arguments: Any) -> int:
+    def submit_graph(self, *arguments: Any, **options: int) -> int:
         self.calls.append("graph")
         return super().submit_graph(*arguments)
 

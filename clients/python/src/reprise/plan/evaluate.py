@@ -130,6 +130,11 @@ class _Walk:
                 "forbids it"
             )
         ops = self._graph.ops
+        if self._next < len(ops) and not ops[self._next].replay_point:
+            _refuse(
+                f"{self._where(o)} runs again right before op {self._next}, where the executor "
+                "cannot run anything again"
+            )
         if backward_only and (self._next == len(ops) or ops[self._next].phase != "backward"):
             _refuse(
                 f"{self._where(o)} runs again, but the next op in base order is not a backward op"

@@ -74,6 +74,8 @@ class Op:
     again_ns: int = 0
     # Generator state that is kept if a seeded op runs again.
     state_bytes: int = 0
+    # Whether the executor can run ops again right before this one.
+    replay_point: bool = True
 
 
 class StepGraph:
@@ -139,9 +141,11 @@ class StepGraph:
         module: str = "",
         again_ns: Whole = 0,
         state_bytes: Whole = 0,
+        replay_point: bool = True,
     ) -> int:
         """Adds the next op in base order and returns its id. What it mutates it reads too, also
-        where `reads` does not say so."""
+        where `reads` does not say so. `replay_point=False`: the executor cannot run ops again
+        right before it."""
         where = f"ops[{len(self.ops)}]"
         changed = _ids(mutates, f"{where}.mutates")
         read = _ids(reads, f"{where}.reads")
@@ -157,6 +161,7 @@ class StepGraph:
             module,
             _whole(again_ns, f"{where}.again_ns"),
             _whole(state_bytes, f"{where}.state_bytes"),
+            replay_point,
         )
         self.ops.append(made)
         return len(self.ops) - 1
@@ -224,6 +229,8 @@ class StepGraph:
             _check_text(op.module, f"{where}.module")
             _check_one_of(op.phase, PHASES, f"{where}.phase")
             _check_one_of(op.kind, KINDS, f"{where}.kind")
+            if not isinstance(op.replay_point, bool):
+                _refuse(f"{where}.replay_point", f"must be True or False, got {op.replay_point!r}")
             _check_size(op.time_ns, f"{where}.time_ns")
             _check_size(op.again_ns, f"{where}.again_ns")
             total += max(op.time_ns, op.again_ns)
@@ -305,6 +312,23 @@ class StepGraph:
         made.check()
         return made
 
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> StepGraph:
+        """Returns the graph of a proto3 JSON message of reprise.v1.StepGraph, its keys named as in
+        the proto. Names of storages and tensors are left out."""
+        made = cls(message.get("name", ""), static_bytes=message["static_bytes"])
+        for item in message["storages"]:
+            release, pinned = item.get("release_op"), item.get("pinned", False)
+            made.storage(item["bytes"], release_op=release, pinned=pinned)
+        for item in message["ops"]:
+            words = {
+                "phase": item["phase"].removeprefix("PHASE_").lower(),
+                "kind": item["kind"].removeprefix("OP_KIND_").lower(),
+            }
+            made.op(item["name"], **{**_some(item, _OP_KEYS, "ops", item["id"]), **words})
+        made.require(*message["required"])
+        return made
+
 
 _STORAGE_KEYS = ("name", "category", "saved_for_backward", "release_op", "pinned")
 _OP_KEYS = (
@@ -318,6 +342,7 @@ _OP_KEYS = (
     "module",
     "again_ns",
     "state_bytes",
+    "replay_point",
 )
 
 
@@ -368,6 +393,8 @@ def _op_json(o: int, made: Op) -> dict[str, Any]:
     for key in ("module", "again_ns", "state_bytes"):
         if getattr(made, key):
             item[key] = getattr(made, key)
+    if not made.replay_point:
+        item["replay_point"] = False
     return item
 
 

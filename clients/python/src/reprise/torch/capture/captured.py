@@ -3,7 +3,7 @@
 and when it read it.
 
 capture.py fills it in while the step runs; afterwards nothing changes it. Everything that reads a
-step (fuse.py, sizes.py, step_graph.py, placement.py, rehearsal.py) reads this.
+step (fuse.py, sizes.py, step_graph.py, rehearsal.py) reads this.
 """
 
 from __future__ import annotations

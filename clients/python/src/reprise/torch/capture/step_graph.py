@@ -14,16 +14,20 @@ written here must make it replay the measured live bytes op by op:
     alive before and after           part of static_bytes
     the same, but written in it      both of the above, `required` and by op 0 (changing.py)
 
-The ops of one autograd node are one op (fuse.py).
+The ops of one autograd node are one op (fuse.py). Ops before which autograd unpacks nothing are no
+replay points: the tape runs nothing again right before them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reprise.plan import FreePolicy, StepGraph, evaluate
+from reprise.plan.evaluate import base_schedule, with_frees
 from reprise.torch.capture.captured import (
     OPTIMIZER,
     CapturedOp,
@@ -34,7 +38,7 @@ from reprise.torch.capture.changing import follow_changes, written_elsewhere
 from reprise.torch.capture.fuse import fuse_nodes
 from reprise.torch.internals.ops import OpKind
 
-__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "settle", "state_bytes"]
+__all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "own_frees", "settle", "state_bytes"]
 
 # torch.get_rng_state() of the CPU generator.
 RNG_STATE_BYTES = 5056
@@ -60,6 +64,7 @@ class CapturedGraph:
 
     def message(self) -> dict[str, Any]:
         """The step graph as proto3 JSON, names as in the proto."""
+        stops = {unpack.op for unpack in self.step.unpacks}
         return {
             "name": self.name,
             "source": "torch, eager",
@@ -81,7 +86,7 @@ class CapturedGraph:
                 }
                 for storage in self.storages
             ],
-            "ops": [_op_message(i, op) for i, op in enumerate(self.step.ops)],
+            "ops": [_op_message(i, op, i in stops) for i, op in enumerate(self.step.ops)],
             "tensors": [
                 {
                     "storage": saved.storage.id,
@@ -111,6 +116,11 @@ class CapturedGraph:
         """The others are made again as they were made: another rank has no shortcut to them."""
         for number in self.shortcuts - numbers:
             self.step.ops[number].again_ns = 0
+
+    def base_peak_bytes(self) -> int:
+        """Returns the most bytes alive in the step when no plan is applied."""
+        graph = StepGraph.from_message(self.message())
+        return evaluate(graph, base_schedule(graph, FreePolicy.PROGRAM)).peak_bytes
 
     def to_json(self) -> bytes:
         """Returns the graph as JSON, as `Agent.submit_graph` takes it."""
@@ -156,6 +166,16 @@ def build(
     )
 
 
+def own_frees(graph: CapturedGraph, schedule: Sequence[int]) -> list[int]:
+    """Returns the runs of a schedule with the frees of this capture. The capture of another rank
+    has the same ops, by their structure; its storages have other numbers where something else was
+    alive before the step, or is let go in it. A schedule with unknown ops is returned as it is."""
+    if any(entry >= len(graph.step.ops) for entry in schedule):
+        return list(schedule)
+    runs = (entry for entry in schedule if entry >= 0)
+    return with_frees(StepGraph.from_message(graph.message()), runs, FreePolicy.PROGRAM)
+
+
 def settle(step: CapturedStep) -> None:
     """The first step of an optimizer makes its state, which all later ones find: so it is made
     static. Nothing else about such a step is special."""
@@ -176,7 +196,9 @@ def settle(step: CapturedStep) -> None:
     step.peak_bytes += state
 
 
-def _op_message(number: int, op: CapturedOp) -> dict[str, Any]:
+def _op_message(number: int, op: CapturedOp, stop: bool) -> dict[str, Any]:
+    """`stop`: autograd unpacks a saved tensor right before the op, which is where the tape can run
+    ops again."""
     message: dict[str, Any] = {
         "id": number,
         "name": op.name,
@@ -191,6 +213,8 @@ def _op_message(number: int, op: CapturedOp) -> dict[str, Any]:
         "call": op.call,
         "ordinal": op.ordinal,
     }
+    if not stop:
+        message["replay_point"] = False
     if op.again_ns:
         message["again_ns"] = op.again_ns
     if op.kind == OpKind.SEEDED:

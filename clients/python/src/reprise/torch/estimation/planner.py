@@ -34,7 +34,7 @@ def asked(
     try:
         if collector.socket is None:
             return None, collector.why, False
-        text = json.dumps({**message, "name": f"{message['name']}, {budget}"}).encode()
+        text = json.dumps(message).encode()
         graph = agent.submit_graph(text, budget, capabilities, message["static_bytes"])
         if graph is None:
             return None, agent.why, False

@@ -281,13 +281,13 @@ class RankCoordinator:
                 planning.take(rung, reply)
             if reply.kind != "pending":
                 self._awaited.discard(rung.number)
-        said = {number: _said(found) for number, found in made.items()}
+        said = {n: found if isinstance(found, str) else "" for n, found in made.items()}
         everywhere = self._ranks.gather(said) if said else []
         for rung in rungs:
             plan, found = replies[rung.number].plan, made.get(rung.number)
             if plan is None or found is None:
                 continue
-            whys = [(rank, said[rung.number][0]) for rank, said in enumerate(everywhere)]
+            whys = [(rank, said[rung.number]) for rank, said in enumerate(everywhere)]
             others = [f"rank {rank} cannot run it ({why})" for rank, why in whys if why]
             if others or isinstance(found, str):
                 planning.reject(plan, others[0])
@@ -295,7 +295,6 @@ class RankCoordinator:
                 self._asks.pop(rung.number)  # the same would come again
                 continue
             planning.apply(rung, *found)
-            self._tighten(rung, max(said[rung.number][1] for said in everywhere))
         if rungs and not (self._awaited or any(r.tape is not None for r in planning.ladder.rungs)):
             self._end(rungs[-1].refused)
 
@@ -307,10 +306,7 @@ class RankCoordinator:
             return
         self._asked(rung, self._asks[rung.number])
         if self._asks_for(rung):
-            self._planning.submit_tighter(rung, over, plan.budget_bytes)
-        else:
-            rung.tightened += 1
-            rung.extra_bytes += over
+            self._planning.needs_more(rung, over)
 
     def _hold(self, words: list[_Word]) -> None:
         """The budget on every rank. What the server sees, in the run of the rank that asked, it
@@ -322,10 +318,3 @@ class RankCoordinator:
             seen = [w.over.get(rung.number, 0) for w in words if w.run == words[owner].run]
             most = max(word.over.get(rung.number, 0) for word in words)
             self._tighten(rung, most - max(seen))
-
-
-def _said(found: tuple[Plan, Tape] | str) -> tuple[str, int]:
-    """Why not, and by how much it is above the budget here."""
-    if isinstance(found, str):
-        return found, 0
-    return "", found[0].peak_bytes - found[0].budget_bytes

@@ -59,8 +59,9 @@ class Planning(Protocol):
     def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
         """Asks for a plan of a graph that was computed for a size not seen yet."""
 
-    def submit_tighter(self, rung: Rung, bytes_over: int, budget_bytes: int) -> None:
-        """Asks again for a rung whose plan needs `bytes_over` more than its budget."""
+    def needs_more(self, rung: Rung, more_bytes: int) -> bool:
+        """Asks for a plan in the place of a rung's, which needs `more_bytes` more than it says;
+        returns whether the request was accepted."""
 
     def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
         """Returns the answer for a rung, after waiting for it at most `wait_s`."""

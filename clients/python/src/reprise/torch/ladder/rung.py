@@ -20,11 +20,7 @@ from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.tape.tape import Tape
 
-__all__ = ["TIGHTENED_AT_MOST", "Key", "Rung", "key_of"]
-
-# After this many plans in a row that peak above the budget on the tape, the next one is taken as it
-# is.
-TIGHTENED_AT_MOST = 3
+__all__ = ["Key", "Rung", "key_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,20 +98,16 @@ class Rung:
     shared: bool = False  # by several ranks, each with an input of its own
     fitted: bool = False
     sketch: bool = False  # from shapes alone; fitted too
-    graph_id: int | None = None
+    request_id: int | None = None  # of the request for its plan
+    answered: int = 0  # number of the plan that the request has brought; 0: none yet
     plan: Plan | None = None
     tape: Tape | None = None
     refused: str = ""
-    # Bytes its graph was made larger by, and how often, because a plan peaked higher on the tape.
-    extra_bytes: int = 0
-    tightened: int = 0
+    final: bool = False  # the server has refused to replace its plan by another
     # Bytes that the rank with the most static memory has more of it than this one.
     beside_bytes: int = 0
     least: int = 0  # plans asked for above the budget
-    # What was alive beside its steps when they peaked above the budget, and how often they did.
-    grown_bytes: int = 0
-    room_bytes: int = 0  # of these, what its present plan has room for
-    above: int = 0
+    above: int = 0  # steps that peaked above the budget
     recaptured: bool = False  # because of that
     given_up: bool = False  # no other plan is made because of it
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known
@@ -127,7 +119,7 @@ class Rung:
     @property
     def open(self) -> bool:
         """True if a plan was requested and may still arrive."""
-        return self.graph_id is not None and not self.refused
+        return self.request_id is not None and not self.refused
 
     def covers(self, key: Key) -> bool:
         """Returns whether the plan is good for a step with this input."""
@@ -137,5 +129,6 @@ class Rung:
 
     @property
     def may_tighten(self) -> bool:
-        """A plan that leaves more may be asked for. Not of a size that nobody has seen."""
-        return (self.sketch or not self.fitted) and self.tightened < TIGHTENED_AT_MOST
+        """Returns whether a plan that leaves more may be asked for. Not of a size that nobody has
+        seen."""
+        return (self.sketch or not self.fitted) and not self.final

@@ -80,9 +80,6 @@ class Planning(job.Planning, Protocol):
     def announce(self, rung: Rung) -> None:
         """Reports that a step ran under the plan of a rung."""
 
-    def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
-        """Sends a graph to the planner; returns whether it was accepted."""
-
     def tighten(self) -> None:
         """Asks for plans with less memory, because it ran out."""
 

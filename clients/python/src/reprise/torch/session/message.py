@@ -1,15 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said about a rung: to the planner, and to a job that no plan fits.
+"""What a job is told that no plan fits.
 
-message = enlarged(rung, rung.graph.message())
-graph_bytes(message, rung.number, budget)       # as it is sent
-on_the_host(rung, budget, smallest)             # what would fit
+on_the_host(rung, budget, smallest)     # what would fit
+unsupported(step)                       # what in the step cannot be planned yet
 """
 
 from __future__ import annotations
-
-import json
-from typing import Any
 
 from reprise.errors import RepriseError
 from reprise.torch.capture.captured import CapturedStep
@@ -17,16 +13,9 @@ from reprise.torch.internals.ops import OpKind
 from reprise.torch.ladder.rung import Rung
 from reprise.units import format_bytes, parse_bytes
 
-__all__ = ["ON_THE_HOST", "enlarged", "graph_bytes", "on_the_host", "touched_bytes", "unsupported"]
+__all__ = ["ON_THE_HOST", "on_the_host", "touched_bytes", "unsupported"]
 
 ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
-
-
-def enlarged(rung: Rung, message: dict[str, Any]) -> dict[str, Any]:
-    """By what the step needs beyond what this process saw of it."""
-    for figure in ("static_bytes", "measured_peak_bytes"):
-        message[figure] += rung.extra_bytes + rung.beside_bytes + rung.grown_bytes
-    return message
 
 
 def touched_bytes(step: CapturedStep) -> int:
@@ -34,14 +23,6 @@ def touched_bytes(step: CapturedStep) -> int:
     ops = [op for op in step.ops if op.in_region and op.kind != OpKind.VIEW]
     total = sum(s.bytes for op in ops for s in {*op.arguments, *op.writes})
     return total // max(1, len(ops))
-
-
-def graph_bytes(message: dict[str, Any], rung: int, budget: str) -> bytes:
-    """The message as it is sent. Its bytes are its identity: one per rung and budget."""
-    named = message if rung == 1 else {**message, "name": f"{message['name']} #{rung}"}
-    if budget.isdigit():
-        named = {**named, "name": f"{named['name']} within {budget}"}
-    return json.dumps(named, separators=(",", ":")).encode()
 
 
 def on_the_host(rung: Rung, budget: str, smallest: int) -> str:

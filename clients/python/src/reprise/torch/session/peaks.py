@@ -12,7 +12,6 @@ from __future__ import annotations
 from reprise.plan import Plan
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.session.job import Job
-from reprise.torch.session.message import enlarged
 from reprise.units import format_bytes
 
 __all__ = ["Peaks"]
@@ -64,10 +63,7 @@ class Peaks:
             session.ladder.stale(rung)
             return
         session.say(f"{text}; requesting a plan that leaves room for it")
-        rung.grown_bytes = rung.room_bytes + more
-        rung.awaited = session.planning.send(
-            rung, enlarged(rung, rung.graph.message()), str(plan.budget_bytes)
-        )
+        rung.awaited = session.planning.needs_more(rung, more)
 
     def explaining(self, peak: int, plan: Plan) -> None:
         """A step has made every call twice and peaked above the budget by that."""

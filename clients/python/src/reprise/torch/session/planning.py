@@ -10,7 +10,7 @@ No call to the server is made inside a step. What is refused is said once, and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +18,18 @@ from reprise.agent import PlanReply
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.capture.capture import FORWARD, CapturedStep
-from reprise.torch.capture.step_graph import CapturedGraph, build, settle
+from reprise.torch.capture.step_graph import CapturedGraph, build, own_frees, settle
 from reprise.torch.check import quarantine
 from reprise.torch.internals.ops import OpKind
 from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
-from reprise.torch.ladder.rung import TIGHTENED_AT_MOST, Rung
+from reprise.torch.ladder.rung import Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import room_on, share_of
 from reprise.torch.recovery import oom
 from reprise.torch.session.message import (
     ON_THE_HOST,
-    enlarged,
-    graph_bytes,
     on_the_host,
     touched_bytes,
     unsupported,
@@ -40,8 +38,6 @@ from reprise.torch.session.parts import Parts
 from reprise.torch.session.request import executor, within_device
 from reprise.torch.tape.compile_plan import compile_plan
 from reprise.torch.tape.costs import measured_costs
-from reprise.torch.tape.placement import own_frees, peak_of, place
-from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape import Tape
 from reprise.units import format_bytes, format_percent, scaled_budget
 
@@ -101,7 +97,7 @@ class Planning:
         )
         if on_host and not peak:
             # As if everything had stayed on the device.
-            peak = peak_of(graph, range(len(graph.step.ops)))
+            peak = graph.base_peak_bytes()
             graph = replace(graph, measured_peak_bytes=peak)
             session.measured.set_base(key, peak, plain_ns)
         outside = {
@@ -147,11 +143,11 @@ class Planning:
 
     def submit(self, rung: Rung) -> None:
         """Asks for a plan of a captured step."""
-        self.send(rung, enlarged(rung, rung.graph.message()), self._budget())
+        self.send(rung, rung.graph.message(), self._budget())
 
     def submit_fitted(self, rung: Rung, message: dict[str, Any]) -> None:
         """Asks for a plan of a step that nobody has seen."""
-        self.send(rung, enlarged(rung, message), self._budget())
+        self.send(rung, message, self._budget())
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
         """A step of which only the shapes are known, and that is about to run: its plan is waited
@@ -166,27 +162,45 @@ class Planning:
             self.ladder.rungs.remove(rung)
         return "" if rung.tape is not None else rung.refused or "no plan arrived in time"
 
-    def send(self, rung: Rung, message: dict[str, Any], budget: str) -> bool:
-        """Sends a graph to the planner; returns whether it was accepted."""
+    def send(
+        self, rung: Rung, message: dict[str, Any], budget: str, *, more_bytes: int = 0
+    ) -> bool:
+        """Asks for a plan of a graph within a budget; returns whether the request was accepted.
+        With `more_bytes`: for one in the place of the rung's plan, which needs so much more than
+        it says."""
         if self.coordinator is None:
             budget = within_device(self._session, message, budget)
-        text = graph_bytes(message, rung.number, budget)
         if self._session.costs is None:
             self._session.costs = measured_costs(touched_bytes(rung.graph.step))
+        replaces = rung.plan.plan_number if rung.plan is not None and more_bytes else 0
         try:
             device = share_of(budget, self._session.device, self._session.meter.live())
-            graph_id = self._session.agent.submit_graph(
-                text, budget, executor(self._session, rung), message["static_bytes"], **device
+            request_id = self._session.agent.submit_graph(
+                json.dumps(message, separators=(",", ":")).encode(),
+                budget,
+                executor(self._session, rung),
+                message["static_bytes"],
+                reserve_bytes=rung.beside_bytes,
+                replaces=replaces,
+                more_bytes=more_bytes,
+                **device,
             )
-            why = self._session.agent.why if graph_id is None else ""
+            why = self._session.agent.why if request_id is None else ""
         except RepriseError as error:
-            graph_id, why = None, str(error)
-        if graph_id is not None:
-            rung.graph_id, rung.refused = graph_id, ""
+            request_id, why = None, str(error)
+        if request_id is not None:
+            rung.request_id, rung.answered, rung.refused = request_id, 0, ""
         elif rung.tape is None:
             rung.refused = f"training without a plan: {why}"
             self._nothing_left()
-        return graph_id is not None
+        return request_id is not None
+
+    def needs_more(self, rung: Rung, more_bytes: int) -> bool:
+        """The plan of a rung needs so much more than it says: asks the server for one in its place
+        that leaves room for it. Returns whether the request was accepted."""
+        assert rung.plan is not None
+        budget = str(rung.plan.budget_bytes)
+        return self.send(rung, rung.graph.message(), budget, more_bytes=more_bytes)
 
     def tighten(self) -> None:
         """Memory ran out under the plan of the last step: asks for one in less, which its next
@@ -196,8 +210,9 @@ class Planning:
             # No rank decides alone; the next start requests less memory.
             self._session.startup.notes.ran_out()
         elif rung is not None and rung.plan is not None:
-            tighter = int(min(rung.plan.budget_bytes, rung.plan.peak_bytes) * oom.TIGHTER)
-            rung.awaited = self.send(rung, enlarged(rung, rung.graph.message()), str(tighter))
+            plan = rung.plan
+            tighter = int(min(plan.budget_bytes, plan.peak_bytes) * oom.TIGHTER)
+            rung.awaited = self.needs_more(rung, plan.budget_bytes - tighter)
 
     # ---- Plans --------------------------------------------------------------------
 
@@ -225,10 +240,10 @@ class Planning:
 
     def _await(self, rung: Rung) -> PlanReply:
         """Waits for a plan; where what comes leads to another being asked for, for that."""
-        for _ in range(TIGHTENED_AT_MOST):
-            plan, asked = rung.plan, rung.graph_id
+        for _ in range(1 + LEAST_AT_MOST):
+            asked = rung.request_id
             reply = self._ask(rung, waits=True)
-            if rung.plan is not plan or rung.graph_id == asked:
+            if rung.request_id == asked:
                 break
         return reply
 
@@ -241,13 +256,12 @@ class Planning:
     def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
         """What the server has for a rung that this process asked for, after so long at most."""
         agent = self._session.agent
-        have = 0 if rung.plan is None else rung.plan.plan_number
-        if rung.graph_id is None:
+        if rung.request_id is None:
             return PlanReply("refused", why=rung.refused or agent.why)
         try:
             if wait_s:
-                return agent.wait_plan(rung.graph_id, have, wait_s)
-            return agent.poll_plan(rung.graph_id, have)
+                return agent.wait_plan(rung.request_id, rung.answered, wait_s)
+            return agent.poll_plan(rung.request_id, rung.answered)
         except RepriseError as error:
             return PlanReply("refused", why=f"training without a plan: {error}")
 
@@ -255,6 +269,7 @@ class Planning:
         """Installs a plan, or notes why none will come. Returns whether the rung runs it."""
         session = self._session
         if reply.kind == "plan" and reply.plan is not None:
+            rung.answered = reply.plan.plan_number
             self._install(rung, reply.plan)
             return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
         if reply.kind == "refused" and rung.plan is None:
@@ -270,22 +285,13 @@ class Planning:
                 return self._least(rung, reply.smallest_budget)
             if session.stage is not Stage.WAITING and not rung.sketch and self.coordinator is None:
                 session.say(rung.refused)
-        elif reply.kind == "refused" and rung.awaited:
-            self._tightest(rung, reply)
+        elif reply.kind == "refused":
+            rung.final = True
+            if rung.awaited:
+                session.say(f"{reply.why} The previous plan stays")
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"training without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
-
-    def _tightest(self, rung: Rung, reply: PlanReply) -> None:
-        """Nothing fits in what was asked for after steps in which memory was short: asks for the
-        plan that needs least, where that is less than the one there is."""
-        rung.grown_bytes = rung.room_bytes
-        plan, least = rung.plan, reply.smallest_budget or 0
-        assert plan is not None
-        if not 0 < least < plan.peak_bytes:
-            self._session.say(f"{reply.why} The previous plan stays")
-            return
-        self.send(rung, enlarged(rung, rung.graph.message()), str(least))
 
     def _least(self, rung: Rung, smallest: int) -> bool:
         """No plan fits, and the job does not without one. Asks for the plan that needs least, where
@@ -332,28 +338,26 @@ class Planning:
             if rung.tape is None:
                 rung.refused = f"training without a plan: {found}"
             return
-        plan, tape = found
-        if plan.peak_bytes > plan.budget_bytes and self._tighten(rung, plan):
-            return
-        self.apply(rung, plan, tape)
+        self.apply(rung, *found)
 
     def prepared(self, rung: Rung, plan: Plan) -> tuple[Plan, Tape] | str:
-        """A plan as this process runs it, with what it peaks at here; or why it does not."""
+        """Returns a plan with the peak that it has on this rank, and the tape that runs it; or why
+        the tape cannot run it."""
         if quarantine.holds(plan):
             return f"plan {plan.plan_id} was found earlier to change gradients"
         schedule = plan.schedule
         if self.coordinator is not None:
             schedule = tuple(own_frees(rung.graph, schedule))
         try:
-            plan, program = _placed(rung, plan, schedule)
-            return plan, Tape(program, self._session.device)
+            program = compile_plan(rung.graph, schedule)
+            here = replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes)
+            return here, Tape(program, self._session.device)
         except RepriseError as error:
             return str(error)
 
     def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
         """Makes the next steps run under the plan."""
         rung.tape, rung.plan = tape, plan
-        rung.room_bytes = rung.grown_bytes
         if self._session.stage is not Stage.PLANNED:
             self._session.unplanned.say(planned=True)
         self._session.stage = Stage.PLANNED
@@ -384,19 +388,6 @@ class Planning:
         """Tells the server that the plan is not used, and why."""
         self._session.record.refused(plan, why)
 
-    def _tighten(self, rung: Rung, plan: Plan) -> bool:
-        """Asks for a plan that has room for what this one is above the budget on the tape."""
-        if not rung.may_tighten:
-            return False
-        self.submit_tighter(rung, plan.peak_bytes - plan.budget_bytes, plan.budget_bytes)
-        return rung.open
-
-    def submit_tighter(self, rung: Rung, bytes_over: int, budget_bytes: int) -> None:
-        """Asks again, for a plan that leaves so much more."""
-        rung.tightened += 1
-        rung.extra_bytes += bytes_over
-        self.send(rung, enlarged(rung, rung.graph.message()), str(budget_bytes))
-
     def stopped(self, why: str = "") -> None:
         """No step runs under a plan any more. Without a reason: the program wants none."""
         record = self._session.record
@@ -406,7 +397,7 @@ class Planning:
                     record.withdrawn(rung.plan, why)
                 else:
                     record.let_go(rung.plan)
-            rung.tape, rung.graph_id = None, None
+            rung.tape, rung.request_id = None, None
 
     def drop(self, why: str) -> None:
         """Plans are not trusted, or the program does not keep to them."""
@@ -427,26 +418,10 @@ class Planning:
     def stop(self, why: str) -> None:
         """Ends planning for good, and says why."""
         for rung in self.ladder.rungs:
-            rung.tape, rung.graph_id = None, None
+            rung.tape, rung.request_id = None, None
         if self._session.startup.host is not None and ON_THE_HOST not in why:
             why = f"{why}. {ON_THE_HOST}"
         self._session.stage, self._session.why = Stage.PLAIN, why
         self._session.record.without(why)
         self._session.say(why)
         self._session.unplanned.say(planned=False)
-
-
-def _placed(rung: Rung, plan: Plan, schedule: Sequence[int]) -> tuple[Plan, Program]:
-    """The plan as the tape runs it: its program, and what that peaks at here."""
-    program = compile_plan(rung.graph, schedule)
-    if rung.fitted and not rung.sketch:  # for sizes that nobody has seen
-        return replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes), program
-    here = plan.peak_bytes - rung.beside_bytes - rung.grown_bytes
-    reserve = max(0, here - peak_of(rung.graph, schedule) - rung.extra_bytes)
-    placed = place(rung.graph, program.execs, here - reserve)
-    if placed.early:
-        try:
-            program = compile_plan(rung.graph, placed.schedule)
-        except RepriseError:
-            placed = place(rung.graph, program.execs, plan.peak_bytes - rung.grown_bytes, late=True)
-    return replace(plan, peak_bytes=placed.peak_bytes + reserve + rung.grown_bytes), program

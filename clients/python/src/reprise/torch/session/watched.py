@@ -23,7 +23,6 @@ from reprise.torch.capture.step_graph import build, settle
 from reprise.torch.internals.dynamo import compiled_parts
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.session.job import Job
-from reprise.torch.session.message import graph_bytes
 from reprise.units import format_duration
 
 __all__ = ["Watched"]
@@ -79,10 +78,7 @@ class Watched:
                 measured_peak_bytes=peak or step.peak_bytes,
                 measured_step_ns=plain_ns or sum(op.time_ns for op in step.ops),
             )
-            message = graph.message()
-            session.agent.submit_graph(
-                graph_bytes(message, 1, ""), "", EXECUTOR, message["static_bytes"]
-            )
+            session.agent.submit_graph(graph.to_json(), "", EXECUTOR, graph.static_bytes)
         except RepriseError as error:
             session.say(f"the captured step is not shown on the page: {error}")
             return

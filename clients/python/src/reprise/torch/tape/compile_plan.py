@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reprise.errors import RepriseError
@@ -250,7 +250,6 @@ class _Compiler:
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
             kept=tuple(unpack.kept for unpack in step.unpacks),
             firsts=tuple(firsts) if any(map(_both, dropped, firsts)) else (),
-            execs=tuple(self._execs(useful)),
         )
 
     def _check_writes(self, again: _Again, until: int) -> None:
@@ -263,14 +262,6 @@ class _Compiler:
                     f"plan: op {again.op} {self._ops[again.op].name} would run again after op "
                     f"{writes[at]} has written storage {storage}, which it reads"
                 )
-
-    def _execs(self, useful: Sequence[_Again]) -> Iterator[int]:
-        at = 0
-        for number in range(len(self._ops)):
-            while at < len(useful) and useful[at].before <= number:
-                yield useful[at].op
-                at += 1
-            yield number
 
     def _useful(self, unpacked: Sequence[tuple[int, Life]]) -> list[_Again]:
         """The replays that lead to an unpack, found from the last one backwards."""

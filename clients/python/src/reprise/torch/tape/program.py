@@ -64,7 +64,6 @@ class Program:
     # By slot that is given up: how many unpacks find it as it was saved, and the last of them gives
     # it up, as where two backward passes go through one graph. Empty: it is given up when packed.
     firsts: tuple[int, ...] = ()
-    execs: tuple[int, ...] = ()  # ops in the order in which the tape runs them
 
     @property
     def dropped(self) -> int:
