@@ -59,9 +59,11 @@ BELOW: dict[str, set[str]] = {
     "capture": {"internals", "meter", "compiled"},
     "tape": {"internals", "meter", "compiled", "check", "capture"},
     "estimation": {"internals", "meter", "capture"},
-    "joint": {"internals", "meter", "check", "estimation"},
+    "joint": {"internals", "meter", "check", "estimation", "policy"},
     "oracle": {"internals", "meter", "rerun", "capture", "estimation"},
     "ladder": {"capture", "tape"},
+    # Which imports no torch: of ladder, the stages alone.
+    "policy": {"ladder"},
     "recovery": {
         "internals",
         "meter",
@@ -81,6 +83,7 @@ BELOW: dict[str, set[str]] = {
         "capture",
         "tape",
         "joint",
+        "policy",
         "ladder",
         "recovery",
     },

@@ -54,15 +54,14 @@ from reprise.torch.joint.told import Told
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import model_device, start_counting
+from reprise.torch.policy.events import CompiledStepBegins, CompiledStepEnded, State
+from reprise.torch.policy.policy import Action, decide
 from reprise.units import check_budget, format_bytes
 
 __all__ = ["CompiledJob", "open_jobs"]
 
 # Those of this process.
 open_jobs: dict[CompiledJob, None] = {}
-
-# Steps after which, without any joint graph, none is expected.
-UNSEEN = 5
 
 
 class CompiledJob:
@@ -245,10 +244,11 @@ class CompiledJob:
         self._steps += 1
         self.told.begin(self._steps)
         self._graphs = self.joint.seen
-        due = self.every and (self._unchecked or self._steps % self.every == 0)
-        if due and not self._measures and (self._unchecked or self._affords_check()):
-            self._unchecked = False
-            self._check = Check(model, frozenset())
+        event = CompiledStepBegins(self._steps, self.every, self._unchecked, self._measures)
+        for action in decide(State(), event):
+            if action is Action.CHECK_GRADIENTS or self._affords_check():
+                self._unchecked = False
+                self._check = Check(model, frozenset())
         if self._meter is not None:
             # The program may still hold what the last forward returned, and drops it in this step.
             old = [storage for known in self._outputs if (storage := known()) is not None]
@@ -343,24 +343,35 @@ class CompiledJob:
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
         self.told.ended(own, plan, not compiled, budget, predicted)
-        if self._steps == UNSEEN and not self.joint.seen and not self.why:
-            why = (
+        event = CompiledStepEnded(
+            self._steps,
+            graphs=self.joint.seen,
+            has_stopped=bool(self.why),
+            has_meter=meter is not None,
+            is_quiet=self._judged,
+            is_measured_plain=self._measures,
+            needs_whole=meter is not None and not self.why and self.over.needs_whole(self._calls),
+            has_plan=bool(self.joint.plans),
+        )
+        for action in decide(State(), event):
+            if action is Action.STOP_UNSEEN:
+                self._stop(f"training without a plan: {self._unseen()}")
+            elif action is Action.PLAN_WHOLE:
+                self._measures = False
+                self._follow(self.over.plan_whole(peak, self._began_live))
+            elif action is Action.MEASURE_NEXT:
+                self._measures = True
+            elif action is Action.JUDGE_PEAK:
+                self._judge_peak(peak)
+
+    def _unseen(self) -> str:
+        """Returns why there is no joint graph."""
+        if self._compiles:
+            return (
                 "the backend that compiles this model makes no joint graph of forward and "
                 'backward, as "inductor" and "aot_eager" do'
-                if self._compiles
-                else "torch.compile has compiled no part of this model that is trained"
             )
-            self._stop(f"training without a plan: {why}")
-        if meter is None or self.why:
-            return
-        # What is compiled or checked in a step takes memory that no other step takes.
-        if self._measures and self._judged:
-            self._measures = False
-            self._follow(self.over.plan_whole(peak, self._began_live))
-        elif self.over.needs_whole(self._calls):
-            self._measures = True
-        elif self._judged and self.joint.plans:
-            self._judge_peak(peak)
+        return "torch.compile has compiled no part of this model that is trained"
 
     def _owns(self, optimizer: Optimizer) -> bool:
         return any(id(p) in self._parameters for g in optimizer.param_groups for p in g["params"])

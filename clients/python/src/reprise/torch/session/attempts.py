@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from reprise.torch.internals import guard
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import advice
+from reprise.torch.policy.events import ForwardRanOut, RanOutElsewhere
+from reprise.torch.policy.policy import Action, decide
 from reprise.torch.recovery import oom
 from reprise.torch.recovery.planned_forward import PlannedForward
 from reprise.torch.rerun.snapshot import Snapshot
@@ -55,14 +56,22 @@ class Attempts:
             guard.quietly(session.progress.ran_out, error)
             planned = session.planned_retry.failed()
             text = (str(error).splitlines() or [type(error).__name__])[0]
+            event = ForwardRanOut(
+                can_rerun=planned is not None,
+                is_restorable=before is not None and before.again,
+                was_captured=step.capture is not None,
+            )
+            actions = decide(session.state, event)
             if planned is None:
-                self._out_of_memory()
+                step.out_of_memory = self.short_of_memory = True
+                self._ask_for_less(actions)
                 step.drop()
-                if before is None or not before.again:
-                    if first:
-                        session.startup.failed("the forward", text)
+                if Action.NOTE_FAILED_START in actions:
+                    session.startup.failed("the forward", text)
+                elsewhere = Action.RUN_ELSEWHERE in actions
+                if not (elsewhere or Action.RUN_AGAIN in actions):
                     raise
-                if first and not session.startup.gave_up(error, args, kwargs):
+                if elsewhere and not session.startup.gave_up(error, args, kwargs):
                     raise
         # Outside the handler: its traceback would keep the failed forward's tensors.
         if planned is not None:
@@ -146,28 +155,30 @@ class Attempts:
             return
         where, asked = found
         what = f"{format_bytes(asked)} were asked for"
-        if session.startup.plain:
-            session.startup.failed(where, what)
-        elif step.run is not None:
-            self.gave_up(f"out of memory in {where} ({what})", "it is not the model's")
+        event = RanOutElsewhere(was_planned=step.run is not None)
+        for action in decide(session.state, event):
+            if action is Action.NOTE_FAILED_START:
+                session.startup.failed(where, what)
+            elif action is Action.SAY_TIGHTER:
+                self.gave_up(f"out of memory in {where} ({what})", "it is not the model's")
         step.drop()
 
-    def _out_of_memory(self) -> None:
+    def _ask_for_less(self, actions: tuple[Action, ...]) -> None:
+        """Sees to it that later steps take less, after a forward that ran out of memory."""
         session = self._session
-        session.step.out_of_memory = self.short_of_memory = True
-        if session.startup.plain:
-            return  # there is no plan yet that could be too large
-        if session.step.capture is not None and session.stage is Stage.PLANNED:
+        if Action.TOO_LARGE in actions:
             # Without a plan, and that was ours: it runs under one of those there are.
             session.ladder.too_large(session.step.key)
             session.say(
                 f"step {session.step.number}: out of memory while an input of its size is new"
             )
-            return
-        alone = session.planning.coordinator is None
-        what = "later plans use less memory" if alone else "the next start requests a tighter plan"
-        session.say(f"step {session.step.number}: out of memory in the forward; {what}")
-        session.planning.tighten()
+        elif Action.TIGHTEN in actions:
+            alone = session.planning.coordinator is None
+            what = "later plans use less memory"
+            if not alone:
+                what = "the next start requests a tighter plan"
+            session.say(f"step {session.step.number}: out of memory in the forward; {what}")
+            session.planning.tighten()
 
     def _tighten(self) -> None:
         session = self._session

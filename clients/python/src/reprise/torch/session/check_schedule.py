@@ -34,14 +34,12 @@ from reprise.torch.check.written import Written, buffers_of
 from reprise.torch.internals import guard
 from reprise.torch.internals.ops import never_again, only_allocates, partly_written
 from reprise.torch.ladder.rung import Rung
+from reprise.torch.policy.events import Explained, PlannedStepBegins
+from reprise.torch.policy.policy import Action, decide
 from reprise.torch.session.job import Job
 from reprise.torch.tape.tape_run import Run
 
 __all__ = ["CheckSchedule", "Looks"]
-
-
-# So many steps in which every call is made twice, before something is concluded.
-ROUNDS = 2
 
 
 class Looks(Enum):
@@ -77,29 +75,38 @@ class CheckSchedule:
         self._theirs: set[str] = set()  # buffers that the program itself writes after a forward
 
     def begin(self, rung: Rung, run: Run) -> Check | None:
-        """Decides how the planned step that begins is checked; returns its gradient check."""
-        check = None
-        due = rung.number not in self._known or self._since >= self.every
-        self._written = None
-        if self._suspects.get(rung.number) or self._rewritten.get(rung.number):
-            allocating = [row.op for row in run.program.rows if only_allocates(row.func)]
-            suspects = self._suspects.get(rung.number, set())
-            run.audit = Control(suspects, allocating, self._control, self._buffers_of(rung))
-            self._written = Written(self._session.model)
-            self.looks = Looks.EXPLAINS
-        elif self.every and not rung.sketch and due:
-            self._since = 0
-            self._known.add(rung.number)
-            self.looks = Looks.CHECKS
-            run.audit = Audit()
-            self._written = Written(self._session.model)
+        """Begins the checks of a planned step; returns its gradient check, or None."""
+        session, check = self._session, None
+        suspects = self._suspects.get(rung.number, set())
+        event = PlannedStepBegins(
+            every=self.every,
+            since=self._since,
+            is_known=rung.number in self._known,
+            is_traced=-rung.number in self._known,
+            is_suspect=bool(suspects or self._rewritten.get(rung.number)),
+            is_sketch=bool(rung.sketch),
+            asks_for_gradients=self._what == GRADIENTS,
             # Where nothing fits without a plan, no reference does.
-            if self._what == GRADIENTS and not rung.leaks and self._session.startup.host is None:
-                check = Check(self._session.model, rung.left_out)
-        elif -rung.number not in self._known:
-            self._known.add(-rung.number)
-            # Not the first: its check would be in the picture.
-            self._session.step.tracing.begin(run)
+            can_compare=not rung.leaks and session.startup.host is None,
+        )
+        self._written = None
+        for action in decide(session.state, event):
+            if action is Action.LOOK_TWICE:
+                allocating = [row.op for row in run.program.rows if only_allocates(row.func)]
+                run.audit = Control(suspects, allocating, self._control, self._buffers_of(rung))
+                self._written = Written(session.model)
+                self.looks = Looks.EXPLAINS
+            elif action is Action.CHECK_VALUES:
+                self._since = 0
+                self._known.add(rung.number)
+                self.looks = Looks.CHECKS
+                run.audit = Audit()
+                self._written = Written(session.model)
+            elif action is Action.CHECK_GRADIENTS:
+                check = Check(session.model, rung.left_out)
+            elif action is Action.TRACE:
+                self._known.add(-rung.number)
+                session.step.tracing.begin(run)
         self._since += 1
         return check
 
@@ -227,7 +234,8 @@ class CheckSchedule:
         rung = session.planning.rung
         assert rung is not None
         slots = control.unexplained
-        if slots and control.rounds < ROUNDS:
+        differ = bool(slots)
+        if decide(session.state, Explained(control.rounds, differ)) == (Action.LOOK_TWICE,):
             self._control = control
             return
         self._suspects.pop(rung.number, None)
@@ -238,26 +246,29 @@ class CheckSchedule:
         self._theirs.update(rewritten)
         if not control.writers:
             self._theirs.update(buffers & self._seen)
-        if buffers - self._theirs:
-            self._wrote(run, control, sorted(buffers - self._theirs))
-            return
-        noisy = _overloads(run, control.noisy)
-        if slots and noisy:
-            never_again(noisy)
-            session.planning.recapture(
-                f"{_named(noisy)} gives different bits each time it runs on the same input: it is "
-                "no longer recomputed, and another plan is made"
-            )
-        elif slots:
-            found = tuple(f"saved tensor {slot}" for slot in slots)
-            self._blame(
-                CheckResult(control.checked, found, values=True),
-                f"{len(slots)} of {control.checked} recomputed values differ from the original "
-                f"ones ({found[0]} first)",
-            )
+        written = sorted(buffers - self._theirs)
+        noisy, writers = _overloads(run, control.noisy), _overloads(run, control.writers)
+        event = Explained(control.rounds, differ, bool(noisy), bool(written), bool(writers))
+        for action in decide(session.state, event):
+            if action is Action.EXCLUDE_NOISY:
+                never_again(noisy)
+                session.planning.recapture(
+                    f"{_named(noisy)} gives different bits each time it runs on the same input: it "
+                    "is no longer recomputed, and another plan is made"
+                )
+            elif action is Action.BLAME_VALUES:
+                found = tuple(f"saved tensor {slot}" for slot in slots)
+                self._blame(
+                    CheckResult(control.checked, found, values=True),
+                    f"{len(slots)} of {control.checked} recomputed values differ from the original "
+                    f"ones ({found[0]} first)",
+                )
+            elif action in (Action.BLAME_BUFFERS, Action.EXCLUDE_WRITING):
+                self._wrote(control, written, writers)
 
-    def _wrote(self, run: Run, control: Control, buffers: Sequence[str]) -> None:
-        """The plan has written buffers once more than the program does."""
+    def _wrote(self, control: Control, buffers: Sequence[str], writers: set[Any]) -> None:
+        """Withdraws a plan that has written buffers once more than the program does. `writers`:
+        the ops that did, which are never recomputed again; empty: they are not known."""
         session = self._session
         rung = session.planning.rung
         assert rung is not None
@@ -269,7 +280,6 @@ class CheckSchedule:
             f"{many} {'buffers' if more else 'buffer'} of the model {'were' if more else 'was'} "
             f"written twice when ops ran again ({', '.join(buffers[:3])})"
         )
-        writers = _overloads(run, control.writers)
         if not writers:
             self._blame(result, text)
             return

@@ -25,6 +25,7 @@ from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Rung
+from reprise.torch.policy.events import State
 from reprise.torch.recovery import job
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.record import Record
@@ -105,6 +106,10 @@ class Job(job.Job, Protocol):
     # Plans another module instead, or what torch.compile made of this one (None); returns whether
     # there is one.
     hand_over: Callable[[nn.Module | None], bool] | None
+
+    @property
+    def state(self) -> State:
+        """Returns where the model is, as the policy sees it."""
 
     @property
     def alone(self) -> bool:

@@ -18,16 +18,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.events import PlainStepEnded
+from reprise.torch.policy.policy import Action, decide
 from reprise.torch.session.job import Job
 from reprise.units import format_bytes
 
 __all__ = ["Retry"]
 
-# Steps in a row with another peak, by so much, before a try; twice as many before each next one.
-STEPS, CHANGED = 3, 0.1
-# Less than this comes and goes with garbage.
+# Share of a peak by which another one differs.
+CHANGED = 0.1
+# Bytes by which it differs at least: less comes and goes with garbage.
 LEAST_BYTES = 1 << 16
-TRIES = 5
 
 
 class Retry:
@@ -62,26 +63,30 @@ class Retry:
     def ended(self, key: Hashable, peak: int) -> None:
         """Looks at the peak of a plain step, and may ask for a plan again."""
         session = self._session
-        if not self._refused or session.stage is not Stage.PLAIN:
-            _widen(self._known, key, peak)
-            return
-        if session.planning.coordinator is not None or self._tries >= TRIES:
-            return
         share = (session.budget or "").endswith("x")
-        self._higher += share and self._peak > 0 and self._is_higher(peak)
+        higher = self._higher + (share and self._peak > 0 and self._is_higher(peak))
         low, high = self._range(key)
         less, more = max(LEAST_BYTES, CHANGED * low), max(LEAST_BYTES, CHANGED * high)
-        if low - less <= peak <= high + more:
-            self._in_a_row = 0
-            self._new.clear()
-            _widen(self._known, key, peak)
-            if self._higher >= STEPS << self._tries:
+        event = PlainStepEnded(
+            was_refused=self._refused,
+            tries=self._tries,
+            is_new=not low - less <= peak <= high + more,
+            new_in_a_row=self._in_a_row + 1,
+            higher=higher,
+        )
+        for action in decide(session.state, event):
+            if action is Action.REMEMBER_PEAK:
+                _widen(self._known, key, peak)
+            elif action is Action.FORGET_NEW:
+                self._higher, self._in_a_row = higher, 0
+                self._new.clear()
+            elif action is Action.REMEMBER_NEW:
+                self._higher, self._in_a_row = higher, event.new_in_a_row
+                _widen(self._new, key, peak)
+            elif action is Action.CAPTURE_HIGHER:
                 self._beside()
-            return
-        self._in_a_row += 1
-        _widen(self._new, key, peak)
-        if self._in_a_row >= STEPS << self._tries:
-            self._again(high, peak)
+            elif action is Action.BEGIN_AGAIN:
+                self._again(high, peak)
 
     def _range(self, key: Hashable) -> tuple[int, int]:
         """Peaks that are nothing new. Of an input that was not seen before, any that is not higher

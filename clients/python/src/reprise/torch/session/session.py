@@ -47,6 +47,7 @@ from reprise.torch.ladder.ranks import leave
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph, model_device
+from reprise.torch.policy.events import State
 from reprise.torch.recovery import oom
 from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.startup import Startup
@@ -157,6 +158,12 @@ class Session:
     def alone(self) -> bool:
         """No other model of this process is armed."""
         return len(_open) == 1
+
+    @property
+    def state(self) -> State:
+        """Where the model is, as the policy sees it."""
+        ranks = self.planning.coordinator is not None
+        return State(self.stage, self.budget is not None, ranks, self.startup.plain)
 
     @property
     def ladder(self) -> Ladder:

@@ -32,15 +32,14 @@ from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.step_times import StepTimes, Then
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
+from reprise.torch.policy.events import PlannedStepEnded, StepBegins, StepEnded
+from reprise.torch.policy.policy import Action, decide
 from reprise.torch.session.check_schedule import Looks
 from reprise.torch.session.parts import Parts
 from reprise.torch.session.tracing import Tracing
 from reprise.torch.tape.tape_run import Run
 
 __all__ = ["Step", "capturing"]
-
-# So many planned steps after the first check the result is said in a line.
-SAID_AFTER = 3
 
 _capturing: list[Step] = []  # one at a time in a process
 
@@ -105,7 +104,7 @@ class Step:
         session.planning.ask()
         session.startup.begin(args, kwargs)
         self.under_way, self.tracing.on, self.run = True, False, None
-        captures = not (again or first) and self._wants_capture() and self._begin_capture()
+        captures = self._wants_capture(again, first) and self._begin_capture()
         if not captures and session.stage is Stage.PLANNED:
             self._begin_planned()
         if session.startup.host is not None and self.capture is None and self.run is None:
@@ -121,18 +120,23 @@ class Step:
         self.live_begin = session.meter.live()
         self.times.begin()
 
-    def _wants_capture(self) -> bool:
+    def _wants_capture(self, again: bool, first: bool) -> bool:
+        """Returns whether the step that begins is captured. `again`: it has run out of memory;
+        `first`: the first one with an input of its size."""
         session = self._session
-        if _capturing or session.agent.status == "inert":
-            return False
-        if session.budget is None:
-            return session.watched.wants()
-        coordinator = session.planning.coordinator
-        if coordinator is not None:
-            return coordinator.captures
-        if session.stage is Stage.CAPTURE:
-            return session.retry.wants(self.key)
-        return session.stage is Stage.PLANNED and session.ladder.wants(self.key)
+        inert = session.agent.status == "inert"
+        event = StepBegins(again, first, other_captures=bool(_capturing), is_inert=inert)
+        for action in decide(session.state, event):
+            if action is Action.CAPTURE_IF_WATCHED:
+                return session.watched.wants()
+            if action is Action.CAPTURE_IF_RANKS_DO:
+                ranks = session.planning.coordinator
+                return ranks is not None and ranks.captures
+            if action is Action.CAPTURE_IF_CHANGED:
+                return session.retry.wants(self.key)
+            if action is Action.CAPTURE_IF_NEW:
+                return session.ladder.wants(self.key)
+        return False
 
     def _begin_capture(self, keep: bool = True) -> bool:
         """False: the program is in the way. Not kept: for the sake of the host's memory alone."""
@@ -372,23 +376,29 @@ class Step:
                 ladder.after(rung, matched=not mismatches)
             if not run.armed:
                 session.leaving.left(rung, counts, self._forwards)
-            if not run.armed and not mismatches:
-                pass  # of another model of ours, which was in the way: no plan was tried
-            elif over and not mismatches and not covered:
-                session.peaks.uncovered()
-                session.leaving.larger(rung)
-                flags, mismatches = abi.STEP_KEPT_ALL, 1
-            else:
-                took = session.measured.planned(
-                    rung.number,
-                    peak,
-                    plan.budget_bytes,
-                    representative=quiet,
-                    covered=covered,
-                )
-                if over and looks is Looks.EXPLAINS:
+            event = PlannedStepEnded(
+                kept_all=not run.armed,
+                left_plan=bool(mismatches),
+                is_over=over,
+                is_covered=covered,
+                explains=looks is Looks.EXPLAINS,
+            )
+            for action in decide(session.state, event):
+                if action is Action.COUNT:
+                    took = session.measured.planned(
+                        rung.number,
+                        peak,
+                        plan.budget_bytes,
+                        representative=quiet,
+                        covered=covered,
+                    )
+                elif action is Action.SAY_UNCOVERED:
+                    session.peaks.uncovered()
+                    session.leaving.larger(rung)
+                    flags, mismatches = abi.STEP_KEPT_ALL, 1
+                elif action is Action.SAY_EXPLAINING:
                     session.peaks.explaining(peak, plan)
-                elif over and not mismatches:
+                elif action is Action.PEAK_ABOVE:
                     session.peaks.above(rung, peak)
             session.measured.mismatched_steps += bool(mismatches)
         elif not self.out_of_memory:
@@ -417,14 +427,30 @@ class Step:
             )
 
         self.times.tell(then)
-        if session.stage is Stage.WARMUP and session.measured.plain_steps >= session.warmup:
-            session.stage = session.watched.stage if session.budget is None else Stage.CAPTURE
-        elif session.stage is Stage.PLANNED and ladder.hopeless:
-            session.planning.drop(f"the step keeps changing ({session.leaving.why})")
-        elif run is not None and session.measured.planned_steps == SAID_AFTER + 1:
-            session.say_status()
-        elif run is None and took is not None:
-            session.retry.ended(self.key, peak)
+        self._next(peak, was_planned=run is not None, was_measured=took is not None)
+
+    def _next(self, peak: int, *, was_planned: bool, was_measured: bool) -> None:
+        """Does what follows from a step that is over."""
+        session = self._session
+        event = StepEnded(
+            plain_steps=session.measured.plain_steps,
+            warmup=session.warmup,
+            planned_steps=session.measured.planned_steps,
+            was_planned=was_planned,
+            was_measured=was_measured,
+            is_hopeless=session.ladder.hopeless,
+        )
+        for action in decide(session.state, event):
+            if action is Action.GO_TO_CAPTURE:
+                session.stage = Stage.CAPTURE
+            elif action is Action.GO_ON_WATCHED:
+                session.stage = session.watched.stage
+            elif action is Action.WITHDRAW:
+                session.planning.drop(f"the step keeps changing ({session.leaving.why})")
+            elif action is Action.SAY_STATUS:
+                session.say_status()
+            elif action is Action.LOOK_AT_REFUSAL:
+                session.retry.ended(self.key, peak)
 
     def abandon(self) -> None:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth

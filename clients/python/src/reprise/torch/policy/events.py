@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to a job that is trained under plans, as the policy sees it: plain data.
+
+`State` is where the job is. An event carries the facts that the decision about it needs, and
+nothing that would have to be asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reprise.torch.ladder.stage import Stage
+
+__all__ = [
+    "CompiledStepBegins",
+    "CompiledStepEnded",
+    "Event",
+    "Explained",
+    "ForwardRanOut",
+    "PlainStepEnded",
+    "PlannedStepBegins",
+    "PlannedStepEnded",
+    "RanOutElsewhere",
+    "State",
+    "StepBegins",
+    "StepEnded",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Where the job is."""
+
+    stage: Stage = Stage.WARMUP
+    has_budget: bool = True
+    several_ranks: bool = False  # which decide together
+    starting: bool = False  # a plain step before the first plan is under way
+
+
+@dataclass(frozen=True, slots=True)
+class StepBegins:
+    """The first forward of a step is about to run."""
+
+    again: bool = False  # the step has run out of memory before
+    first_of_its_size: bool = False  # in which cuDNN tries its algorithms
+    other_captures: bool = False  # another model of the process is being captured
+    is_inert: bool = False  # there is nobody to plan a captured step
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnded:
+    """A step is over."""
+
+    plain_steps: int = 0  # measured so far
+    warmup: int = 1  # of them, before one is captured
+    planned_steps: int = 0  # measured so far
+    was_planned: bool = False
+    was_measured: bool = True
+    is_hopeless: bool = False  # the step keeps changing
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStepBegins:
+    """A step is about to run under a plan."""
+
+    every: int  # steps from one check to the next; 0: none is checked
+    since: int = 0  # steps since the last check
+    is_known: bool = False  # a step under this plan was checked
+    is_traced: bool = False  # a step under this plan was recorded in detail
+    is_suspect: bool = False  # values or buffers differed in the last check
+    is_sketch: bool = False  # the plan is made from shapes alone
+    asks_for_gradients: bool = False
+    can_compare: bool = True  # a second forward without a plan is possible
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A step has made every recomputed value twice, to find out why values differ."""
+
+    rounds: int = 1  # such steps so far
+    values_differ: bool = False  # from the original ones, still
+    noisy_ops: bool = False  # ops were found that differ from themselves
+    buffers_differ: bool = False  # they were written once more by what runs again
+    writing_ops: bool = False  # ops were found that write them
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStepEnded:
+    """A planned step is over, and its peak is known."""
+
+    kept_all: bool = False  # it discarded nothing, or no more after some op
+    left_plan: bool = False  # its ops were others than captured
+    is_over: bool = False  # its peak is above the budget
+    is_covered: bool = True  # the plan is for an input as large as this one
+    explains: bool = False  # it made every recomputed value twice
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStepEnded:
+    """A step without a plan is over, and its peak is known."""
+
+    was_refused: bool = False  # the budget, for a step like those before
+    tries: int = 0  # times that a plan was asked for again since
+    is_new: bool = False  # its peak is another one than before the refusal
+    new_in_a_row: int = 0  # such steps, with this one
+    higher: int = 0  # steps that peak higher than the one refused, in a row or not, with this one
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRanOut:
+    """Memory ran out in a forward."""
+
+    can_rerun: bool = False  # it was planned, and its state is remembered
+    is_restorable: bool = False  # generators and buffers are remembered
+    was_captured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RanOutElsewhere:
+    """Memory ran out beside forward and backward, and the program has given the step up."""
+
+    was_planned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledStepBegins:
+    """A step of a compiled job is about to run."""
+
+    number: int
+    every: int  # steps from one check to the next; 0: none is checked
+    is_unchecked: bool = False  # no step under this plan was checked
+    is_measured_plain: bool = False  # it runs without a plan, to be measured
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledStepEnded:
+    """A step of a compiled job is over."""
+
+    number: int
+    graphs: int = 1  # joint graphs seen so far
+    has_stopped: bool = False  # training continues without a plan
+    has_meter: bool = True
+    # Nothing was compiled or compared in it, which takes memory that no other step takes.
+    is_quiet: bool = True
+    is_measured_plain: bool = False  # it ran without a plan, to be measured
+    needs_whole: bool = False  # its graphs have to be planned as one
+    has_plan: bool = True
+
+
+Event = (
+    StepBegins
+    | StepEnded
+    | PlannedStepBegins
+    | Explained
+    | PlannedStepEnded
+    | PlainStepEnded
+    | ForwardRanOut
+    | RanOutElsewhere
+    | CompiledStepBegins
+    | CompiledStepEnded
+)

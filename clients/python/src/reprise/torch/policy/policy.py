@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job does about an event: a pure function of its state and the event.
+
+    for action in decide(State(stage), StepEnded(plain_steps=3)): ...
+
+Nothing here imports torch or holds anything. The session of a model, its parts, and compiled jobs
+carry out what is decided; how they do it is theirs. Tests are a table of cases
+(tests/python/pytorch/policy).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.events import (
+    CompiledStepBegins,
+    CompiledStepEnded,
+    Event,
+    Explained,
+    ForwardRanOut,
+    PlainStepEnded,
+    PlannedStepBegins,
+    PlannedStepEnded,
+    RanOutElsewhere,
+    State,
+    StepBegins,
+    StepEnded,
+)
+
+__all__ = ["Action", "decide"]
+
+# Planned steps after the first check, after which prediction and measurement are said in a line.
+SAID_AFTER = 3
+# Steps in which every recomputed value is made twice before something is concluded from them: an op
+# may give equal bits twice by chance.
+ROUNDS = 2
+# Steps with another peak before a refused budget is asked for again; twice as many before each next
+# time, and so many times at most: each costs a captured step.
+CHANGED_STEPS = 3
+TRIES = 5
+# Steps of a compiled job after which, without any joint graph, none is expected.
+UNSEEN = 5
+
+
+class Action(Enum):
+    """What a job is to do."""
+
+    # Capturing a step, if what is named agrees.
+    CAPTURE_IF_WATCHED = "capture it if a job without a budget is still to be captured"
+    CAPTURE_IF_RANKS_DO = "capture it if all ranks do"
+    CAPTURE_IF_CHANGED = "capture it if it may differ from the one that was refused"
+    CAPTURE_IF_NEW = "capture it if no plan is for its input"
+    # Where a job goes.
+    GO_TO_CAPTURE = "capture one of the next steps"
+    GO_ON_WATCHED = "go on as a job without a budget"
+    WITHDRAW = "drop all plans and train without one"
+    LOOK_AT_REFUSAL = "see whether the step has changed since its budget was refused"
+    SAY_STATUS = "say what was predicted and measured"
+    # Checking a step.
+    LOOK_TWICE = "make every recomputed value twice, to find out why values differ"
+    CHECK_VALUES = "compare recomputed values with the original ones"
+    CHECK_GRADIENTS = "compare gradients with those of the same step without a plan"
+    CHECK_IF_AFFORDABLE = "compare gradients if that is within the budget"
+    TRACE = "record the step in detail"
+    BLAME_VALUES = "withdraw the plan: recomputed values differ"
+    BLAME_BUFFERS = "withdraw the plan: it writes buffers twice"
+    EXCLUDE_NOISY = "never recompute ops that differ from themselves, and capture again"
+    EXCLUDE_WRITING = "never recompute ops that write buffers, and capture again"
+    # The peak of a planned step.
+    COUNT = "count the step among those under the plan"
+    SAY_UNCOVERED = "say that inputs without a plan peak above the budget"
+    SAY_EXPLAINING = "say that the step took more to explain differing values"
+    PEAK_ABOVE = "act on its peak above the budget"
+    # The peak of a step without a plan.
+    REMEMBER_PEAK = "count the peak among those of steps as they are"
+    REMEMBER_NEW = "count the peak among those of steps that have changed"
+    FORGET_NEW = "forget the peaks of steps that have changed"
+    CAPTURE_HIGHER = "capture a step that peaks higher than the one refused"
+    BEGIN_AGAIN = "capture the changed step, and ask for a plan"
+    # Memory has run out.
+    RUN_AGAIN_TIGHTER = "run the step again under a tighter plan"
+    RUN_AGAIN = "run the forward again from the same state"
+    RUN_ELSEWHERE = "run the forward again in a way that needs less memory"
+    NOTE_FAILED_START = "take the next step in a way that needs less memory"
+    TOO_LARGE = "never capture an input of this size again"
+    TIGHTEN = "ask for a tighter plan"
+    SAY_TIGHTER = "say why the step cannot run again, and ask for a tighter plan"
+    # A compiled job.
+    STOP_UNSEEN = "train without a plan: nothing is compiled that could be planned"
+    PLAN_WHOLE = "plan several graphs as one"
+    MEASURE_NEXT = "run the next step without a plan, to measure it"
+    JUDGE_PEAK = "compare its peak with the budget"
+
+
+def decide(state: State, event: Event) -> tuple[Action, ...]:
+    """Returns what the job is to do about an event, in order."""
+    match event:
+        case StepBegins():
+            return _step_begins(state, event)
+        case StepEnded():
+            return _step_ended(state, event)
+        case PlannedStepBegins():
+            return _planned_step_begins(event)
+        case Explained():
+            return _explained(event)
+        case PlannedStepEnded():
+            return _planned_step_ended(event)
+        case PlainStepEnded():
+            return _plain_step_ended(state, event)
+        case ForwardRanOut():
+            return _forward_ran_out(state, event)
+        case RanOutElsewhere():
+            return _ran_out_elsewhere(state, event)
+        case CompiledStepBegins():
+            return _compiled_step_begins(event)
+        case CompiledStepEnded():
+            return _compiled_step_ended(event)
+
+
+def _step_begins(state: State, event: StepBegins) -> tuple[Action, ...]:
+    """Decides who says whether the step is captured."""
+    if event.again or event.first_of_its_size or event.other_captures or event.is_inert:
+        return ()
+    if not state.has_budget:
+        return (Action.CAPTURE_IF_WATCHED,)
+    if state.several_ranks:
+        return (Action.CAPTURE_IF_RANKS_DO,)
+    if state.stage is Stage.CAPTURE:
+        return (Action.CAPTURE_IF_CHANGED,)
+    return (Action.CAPTURE_IF_NEW,) if state.stage is Stage.PLANNED else ()
+
+
+def _step_ended(state: State, event: StepEnded) -> tuple[Action, ...]:
+    """Decides where the job goes after a step."""
+    if state.stage is Stage.WARMUP and event.plain_steps >= event.warmup:
+        return (Action.GO_TO_CAPTURE if state.has_budget else Action.GO_ON_WATCHED,)
+    if state.stage is Stage.PLANNED and event.is_hopeless:
+        return (Action.WITHDRAW,)
+    if event.was_planned:
+        return (Action.SAY_STATUS,) if event.planned_steps == SAID_AFTER + 1 else ()
+    return (Action.LOOK_AT_REFUSAL,) if event.was_measured else ()
+
+
+def _planned_step_begins(event: PlannedStepBegins) -> tuple[Action, ...]:
+    """Decides how closely a planned step is looked at: the first one under a plan, and every n-th;
+    after a difference, every step until it is explained. The second one is recorded in detail: in
+    the record of the first, its check would be seen."""
+    if event.is_suspect:
+        return (Action.LOOK_TWICE,)
+    is_due = not event.is_known or event.since >= event.every
+    if event.every and is_due and not event.is_sketch:
+        if event.asks_for_gradients and event.can_compare:
+            return (Action.CHECK_VALUES, Action.CHECK_GRADIENTS)
+        return (Action.CHECK_VALUES,)
+    return () if event.is_traced else (Action.TRACE,)
+
+
+def _explained(event: Explained) -> tuple[Action, ...]:
+    """Decides whether a difference is about the plan. A program whose own step differs from itself
+    says nothing about it."""
+    if event.values_differ and event.rounds < ROUNDS:
+        return (Action.LOOK_TWICE,)
+    if event.buffers_differ:
+        return (Action.EXCLUDE_WRITING if event.writing_ops else Action.BLAME_BUFFERS,)
+    if event.values_differ:
+        return (Action.EXCLUDE_NOISY if event.noisy_ops else Action.BLAME_VALUES,)
+    return ()
+
+
+def _planned_step_ended(event: PlannedStepEnded) -> tuple[Action, ...]:
+    """Decides what the peak of a planned step says about its plan: nothing, where no plan was
+    tried because another model was in the way."""
+    if event.kept_all and not event.left_plan:
+        return ()
+    above = event.is_over and not event.left_plan
+    if above and not event.is_covered:
+        return (Action.SAY_UNCOVERED,)
+    if event.is_over and event.explains:
+        return (Action.COUNT, Action.SAY_EXPLAINING)
+    return (Action.COUNT, Action.PEAK_ABOVE) if above else (Action.COUNT,)
+
+
+def _plain_step_ended(state: State, event: PlainStepEnded) -> tuple[Action, ...]:
+    """Decides whether a refused budget is asked for again: a few steps in a row have another peak,
+    or, of a budget that is a share, a few peak higher than the step that was refused."""
+    if not event.was_refused or state.stage is not Stage.PLAIN:
+        return (Action.REMEMBER_PEAK,)
+    if state.several_ranks or event.tries >= TRIES:
+        return ()
+    enough = CHANGED_STEPS << event.tries
+    if event.is_new:
+        again = (Action.BEGIN_AGAIN,) if event.new_in_a_row >= enough else ()
+        return (Action.REMEMBER_NEW, *again)
+    higher = (Action.CAPTURE_HIGHER,) if event.higher >= enough else ()
+    return (Action.FORGET_NEW, Action.REMEMBER_PEAK, *higher)
+
+
+def _forward_ran_out(state: State, event: ForwardRanOut) -> tuple[Action, ...]:
+    """Decides whether a forward runs again, and what is asked for. Before the first plan there is
+    none that could be too large."""
+    if event.can_rerun:
+        return (Action.RUN_AGAIN_TIGHTER,)
+    if state.starting:
+        again = Action.RUN_ELSEWHERE if event.is_restorable else Action.NOTE_FAILED_START
+        return (again,)
+    captured = event.was_captured and state.stage is Stage.PLANNED
+    less = Action.TOO_LARGE if captured else Action.TIGHTEN
+    return (less, Action.RUN_AGAIN) if event.is_restorable else (less,)
+
+
+def _ran_out_elsewhere(state: State, event: RanOutElsewhere) -> tuple[Action, ...]:
+    """Decides about a step that was given up after it ran out of memory beside the model."""
+    if state.starting:
+        return (Action.NOTE_FAILED_START,)
+    return (Action.SAY_TIGHTER,) if event.was_planned else ()
+
+
+def _compiled_step_begins(event: CompiledStepBegins) -> tuple[Action, ...]:
+    """Decides whether a step of a compiled job is compared. The first one under a plan always is,
+    whatever that takes."""
+    if not event.every or event.is_measured_plain:
+        return ()
+    if event.is_unchecked:
+        return (Action.CHECK_GRADIENTS,)
+    return (Action.CHECK_IF_AFFORDABLE,) if event.number % event.every == 0 else ()
+
+
+def _compiled_step_ended(event: CompiledStepEnded) -> tuple[Action, ...]:
+    """Decides what a step of a compiled job says about its plan. A step that compiles or compares
+    takes memory that no other step takes."""
+    if event.has_stopped:
+        return ()
+    if event.number == UNSEEN and not event.graphs:
+        return (Action.STOP_UNSEEN,)
+    if not event.has_meter:
+        return ()
+    if event.is_measured_plain and event.is_quiet:
+        return (Action.PLAN_WHOLE,)
+    if event.needs_whole:
+        return (Action.MEASURE_NEXT,)
+    return (Action.JUDGE_PEAK,) if event.is_quiet and event.has_plan else ()

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a job does about an event: a table of cases, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.events import (
+    CompiledStepBegins,
+    CompiledStepEnded,
+    Event,
+    Explained,
+    ForwardRanOut,
+    PlainStepEnded,
+    PlannedStepBegins,
+    PlannedStepEnded,
+    RanOutElsewhere,
+    State,
+    StepBegins,
+    StepEnded,
+)
+from reprise.torch.policy.policy import Action, decide
+
+WARMUP, CAPTURE, WAITING = State(Stage.WARMUP), State(Stage.CAPTURE), State(Stage.WAITING)
+PLANNED, PLAIN = State(Stage.PLANNED), State(Stage.PLAIN)
+STARTING = State(Stage.WARMUP, starting=True)
+RANKS, PLAIN_RANKS = (
+    State(Stage.CAPTURE, several_ranks=True),
+    State(Stage.PLAIN, several_ranks=True),
+)
+WATCHED = State(Stage.WARMUP, has_budget=False)
+
+CASES: dict[str, tuple[State, Event, str]] = {
+    # ---- Is a step captured? ----
+    "while the job warms up, nothing is captured": (WARMUP, StepBegins(), ""),
+    "while a plan is awaited, nothing is captured": (WAITING, StepBegins(), ""),
+    "without a plan, nothing is captured": (PLAIN, StepBegins(), ""),
+    "after the warm-up": (CAPTURE, StepBegins(), "CAPTURE_IF_CHANGED"),
+    "an input that no plan is for": (PLANNED, StepBegins(), "CAPTURE_IF_NEW"),
+    "a job without a budget": (WATCHED, StepBegins(), "CAPTURE_IF_WATCHED"),
+    "several ranks": (RANKS, StepBegins(), "CAPTURE_IF_RANKS_DO"),
+    "a step that ran out of memory": (CAPTURE, StepBegins(again=True), ""),
+    "the first step of a size": (CAPTURE, StepBegins(first_of_its_size=True), ""),
+    "one capture at a time": (CAPTURE, StepBegins(other_captures=True), ""),
+    "nobody to plan it": (RANKS, StepBegins(is_inert=True), ""),
+    # ---- Where the job goes after a step ----
+    "not warm yet": (WARMUP, StepEnded(plain_steps=1, warmup=2), "LOOK_AT_REFUSAL"),
+    "warm": (WARMUP, StepEnded(plain_steps=2, warmup=2), "GO_TO_CAPTURE"),
+    "warm, without a budget": (WATCHED, StepEnded(plain_steps=1), "GO_ON_WATCHED"),
+    "a step that keeps changing": (PLANNED, StepEnded(is_hopeless=True), "WITHDRAW"),
+    "a status too early": (PLANNED, StepEnded(planned_steps=3, was_planned=True), ""),
+    "the status": (PLANNED, StepEnded(planned_steps=4, was_planned=True), "SAY_STATUS"),
+    "the status, once": (PLANNED, StepEnded(planned_steps=5, was_planned=True), ""),
+    "a step that ran out of memory is no measurement": (PLAIN, StepEnded(was_measured=False), ""),
+    # ---- How closely a planned step is looked at ----
+    "the first step under a plan": (PLANNED, PlannedStepBegins(every=50), "CHECK_VALUES"),
+    "the second one": (PLANNED, PlannedStepBegins(50, 1, is_known=True), "TRACE"),
+    "the third one": (PLANNED, PlannedStepBegins(50, 2, is_known=True, is_traced=True), ""),
+    "the n-th one": (
+        PLANNED,
+        PlannedStepBegins(50, 50, is_known=True, is_traced=True),
+        "CHECK_VALUES",
+    ),
+    "gradients": (
+        PLANNED,
+        PlannedStepBegins(50, asks_for_gradients=True),
+        "CHECK_VALUES CHECK_GRADIENTS",
+    ),
+    "gradients, where a second forward shows or does not fit": (
+        PLANNED,
+        PlannedStepBegins(50, asks_for_gradients=True, can_compare=False),
+        "CHECK_VALUES",
+    ),
+    "no checks": (PLANNED, PlannedStepBegins(every=0), "TRACE"),
+    "a plan from shapes is replaced soon": (
+        PLANNED,
+        PlannedStepBegins(50, is_sketch=True),
+        "TRACE",
+    ),
+    "after a difference, whatever is due": (
+        PLANNED,
+        PlannedStepBegins(50, 1, is_known=True, is_suspect=True),
+        "LOOK_TWICE",
+    ),
+    # ---- What a difference is about ----
+    "one look may show equal bits by chance": (
+        PLANNED,
+        Explained(rounds=1, values_differ=True, noisy_ops=True),
+        "LOOK_TWICE",
+    ),
+    "nothing differs any more": (PLANNED, Explained(), ""),
+    "ops that differ from themselves": (
+        PLANNED,
+        Explained(rounds=2, values_differ=True, noisy_ops=True),
+        "EXCLUDE_NOISY",
+    ),
+    "values that only the plan can have changed": (
+        PLANNED,
+        Explained(rounds=2, values_differ=True),
+        "BLAME_VALUES",
+    ),
+    "buffers that an op writes each time it runs": (
+        PLANNED,
+        Explained(buffers_differ=True, writing_ops=True),
+        "EXCLUDE_WRITING",
+    ),
+    "buffers that nobody knows who writes": (
+        PLANNED,
+        Explained(rounds=2, values_differ=True, noisy_ops=True, buffers_differ=True),
+        "BLAME_BUFFERS",
+    ),
+    # ---- The peak of a planned step ----
+    "within the budget": (PLANNED, PlannedStepEnded(), "COUNT"),
+    "above the budget": (PLANNED, PlannedStepEnded(is_over=True), "COUNT PEAK_ABOVE"),
+    "above, with an input no plan is for": (
+        PLANNED,
+        PlannedStepEnded(is_over=True, is_covered=False),
+        "SAY_UNCOVERED",
+    ),
+    "above, because every value is made twice": (
+        PLANNED,
+        PlannedStepEnded(is_over=True, explains=True),
+        "COUNT SAY_EXPLAINING",
+    ),
+    "above, in a step that left its plan": (
+        PLANNED,
+        PlannedStepEnded(kept_all=True, left_plan=True, is_over=True, is_covered=False),
+        "COUNT",
+    ),
+    "no plan was tried": (PLANNED, PlannedStepEnded(kept_all=True, is_over=True), ""),
+    # ---- A refused budget ----
+    "before a refusal": (WARMUP, PlainStepEnded(is_new=True, new_in_a_row=9), "REMEMBER_PEAK"),
+    "refused, and a plan is asked for already": (
+        CAPTURE,
+        PlainStepEnded(was_refused=True, is_new=True, new_in_a_row=9),
+        "REMEMBER_PEAK",
+    ),
+    "a second step with another peak": (
+        PLAIN,
+        PlainStepEnded(was_refused=True, is_new=True, new_in_a_row=2),
+        "REMEMBER_NEW",
+    ),
+    "a third one in a row": (
+        PLAIN,
+        PlainStepEnded(was_refused=True, is_new=True, new_in_a_row=3),
+        "REMEMBER_NEW BEGIN_AGAIN",
+    ),
+    "the next time it takes twice as many": (
+        PLAIN,
+        PlainStepEnded(was_refused=True, tries=1, is_new=True, new_in_a_row=5),
+        "REMEMBER_NEW",
+    ),
+    "as before": (PLAIN, PlainStepEnded(was_refused=True), "FORGET_NEW REMEMBER_PEAK"),
+    "as before, and several have peaked higher than what was refused": (
+        PLAIN,
+        PlainStepEnded(was_refused=True, higher=3),
+        "FORGET_NEW REMEMBER_PEAK CAPTURE_HIGHER",
+    ),
+    "five times are enough": (
+        PLAIN,
+        PlainStepEnded(was_refused=True, tries=5, is_new=True, new_in_a_row=999),
+        "",
+    ),
+    "no rank decides alone": (
+        PLAIN_RANKS,
+        PlainStepEnded(was_refused=True, is_new=True, new_in_a_row=3),
+        "",
+    ),
+    # ---- Memory runs out ----
+    "in a planned forward": (PLANNED, ForwardRanOut(can_rerun=True), "RUN_AGAIN_TIGHTER"),
+    "in one that cannot run again": (PLANNED, ForwardRanOut(), "TIGHTEN"),
+    "in one whose state is remembered": (
+        PLANNED,
+        ForwardRanOut(is_restorable=True),
+        "TIGHTEN RUN_AGAIN",
+    ),
+    "in a captured forward of a new size": (
+        PLANNED,
+        ForwardRanOut(is_restorable=True, was_captured=True),
+        "TOO_LARGE RUN_AGAIN",
+    ),
+    "in the first captured forward": (CAPTURE, ForwardRanOut(was_captured=True), "TIGHTEN"),
+    "in a plain first forward": (STARTING, ForwardRanOut(is_restorable=True), "RUN_ELSEWHERE"),
+    "in one with several ranks": (STARTING, ForwardRanOut(), "NOTE_FAILED_START"),
+    "in the loss, before the first plan": (STARTING, RanOutElsewhere(), "NOTE_FAILED_START"),
+    "in the loss, under a plan": (PLANNED, RanOutElsewhere(was_planned=True), "SAY_TIGHTER"),
+    "in the loss, without a plan": (PLAIN, RanOutElsewhere(), ""),
+    # ---- A compiled job ----
+    "compiled: its first step": (PLANNED, CompiledStepBegins(1, 50, True), "CHECK_GRADIENTS"),
+    "compiled: one in between": (PLANNED, CompiledStepBegins(7, 50), ""),
+    "compiled: the n-th one": (PLANNED, CompiledStepBegins(50, 50), "CHECK_IF_AFFORDABLE"),
+    "compiled: no checks": (PLANNED, CompiledStepBegins(1, 0, True), ""),
+    "compiled: no plan to be checked": (PLANNED, CompiledStepBegins(2, 1, True, True), ""),
+    "compiled: a peak": (PLANNED, CompiledStepEnded(3), "JUDGE_PEAK"),
+    "compiled: a peak while it compiles": (PLANNED, CompiledStepEnded(1, is_quiet=False), ""),
+    "compiled: no plan": (PLANNED, CompiledStepEnded(3, has_plan=False), ""),
+    "compiled: nobody measures": (PLANNED, CompiledStepEnded(3, has_meter=False), ""),
+    "compiled: several graphs": (
+        PLANNED,
+        CompiledStepEnded(1, is_quiet=False, needs_whole=True),
+        "MEASURE_NEXT",
+    ),
+    "compiled: what they need is known": (
+        PLANNED,
+        CompiledStepEnded(2, is_measured_plain=True),
+        "PLAN_WHOLE",
+    ),
+    "compiled: it compiled the code without a plan": (
+        PLANNED,
+        CompiledStepEnded(2, is_measured_plain=True, is_quiet=False),
+        "",
+    ),
+    "compiled: no graph yet": (PLANNED, CompiledStepEnded(4, graphs=0, has_plan=False), ""),
+    "compiled: no graph will come": (
+        PLANNED,
+        CompiledStepEnded(5, graphs=0, has_meter=False, has_plan=False),
+        "STOP_UNSEEN",
+    ),
+    "compiled: it has stopped": (PLAIN, CompiledStepEnded(5, graphs=0, has_stopped=True), ""),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_job_does_about_an_event(case: str) -> None:
+    state, event, expected = CASES[case]
+    assert [action.name for action in decide(state, event)] == expected.split()
+
+
+def test_every_action_follows_from_a_case() -> None:
+    named = {name for _, _, expected in CASES.values() for name in expected.split()}
+    assert named == {action.name for action in Action}
+
+
+def test_the_policy_needs_no_torch() -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\nfrom reprise.torch.policy import events, policy"
+    )
+    source = Path(__file__).parents[4] / "clients/python/src"
+    subprocess.run([sys.executable, "-c", program], cwd=source, check=True)
