@@ -16,7 +16,7 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from reprise.elsewhere import call_for
 from reprise.entry import otherwise
@@ -27,9 +27,12 @@ from reprise.units import check_budget, format_bytes
 if TYPE_CHECKING:
     from torch import nn
 
+    from reprise.plan import Plan
     from reprise.torch.joint.job import CompiledJob
+    from reprise.torch.session.measure import Measured
     from reprise.torch.session.reporting import Reporting
     from reprise.torch.session.session import Session
+    from reprise.verdict import Verdict
 
     M = TypeVar("M", bound=nn.Module)
 
@@ -223,31 +226,11 @@ def _report(model: nn.Module) -> Report:
         why=why,
         budget=session.budget,
         budget_bytes=plan.budget_bytes if plan else 0,
-        plan_id=plan.plan_id if plan else "",
-        base_peak_bytes=measured.base_peak_bytes,
-        predicted_peak_bytes=verdict.predicted_peak_bytes,
-        measured_peak_bytes=verdict.measured_peak_bytes,
-        base_step_ns=verdict.base_step_ns or measured.base_step_ns,
-        predicted_step_ns=verdict.predicted_step_ns,
-        measured_step_ns=verdict.measured_step_ns,
-        overhead_bound=verdict.overhead_bound,
-        planned_steps=verdict.planned_steps,
-        mismatched_steps=measured.mismatched_steps,
-        over_budget_steps=verdict.over_budget_steps,
-        unplanned_steps=verdict.unplanned_steps,
-        unplanned_peak_bytes=verdict.unplanned_peak_bytes,
         unplanned_over_budget_steps=session.unplanned.over_budget,
         rungs=len(session.ladder.rungs),
-        checks=verdict.checks,
-        failed_checks=verdict.checks_differing,
-        gradient_checks=verdict.checks - verdict.value_checks,
-        buffers_checked=measured.buffers_checked,
-        unchecked=verdict.unchecked,
         in_python=fast.why_python() if verdict.planned_steps else "",
-        verify_extra_bytes=measured.verify_extra_bytes,
-        verify_peak_bytes=measured.verify_peak_bytes,
-        validated=verdict.validated,
         sentence=verdict.sentence or _no_plan_yet(session, stage, why),
+        **_figures(plan, measured, verdict),
     )
 
 
@@ -270,30 +253,37 @@ def _of_compiled(job: CompiledJob) -> Report:
         why=why,
         budget=job.budget,
         budget_bytes=job.joint.budget_bytes,
-        plan_id=plan.plan_id if plan else "",
-        base_peak_bytes=measured.base_peak_bytes,
-        predicted_peak_bytes=verdict.predicted_peak_bytes,
-        measured_peak_bytes=verdict.measured_peak_bytes,
-        base_step_ns=verdict.base_step_ns or measured.base_step_ns,
-        predicted_step_ns=verdict.predicted_step_ns,
-        measured_step_ns=verdict.measured_step_ns,
-        overhead_bound=verdict.overhead_bound,
-        planned_steps=verdict.planned_steps,
-        mismatched_steps=measured.mismatched_steps,
-        over_budget_steps=verdict.over_budget_steps,
-        unplanned_steps=verdict.unplanned_steps,
-        unplanned_peak_bytes=verdict.unplanned_peak_bytes,
         rungs=len(job.joint.plans),
-        checks=verdict.checks,
-        failed_checks=verdict.checks_differing,
-        gradient_checks=verdict.checks - verdict.value_checks,
-        buffers_checked=measured.buffers_checked,
-        unchecked=verdict.unchecked,
-        verify_extra_bytes=measured.verify_extra_bytes,
-        verify_peak_bytes=measured.verify_peak_bytes,
-        validated=verdict.validated,
         sentence=verdict.sentence or f"No plan: {stage}{whys}.",
+        **_figures(plan, measured, verdict),
     )
+
+
+def _figures(plan: Plan | None, measured: Measured, verdict: Verdict) -> dict[str, Any]:
+    """Returns the fields of a report that have the same source for every job."""
+    return {
+        "plan_id": plan.plan_id if plan else "",
+        "base_peak_bytes": measured.base_peak_bytes,
+        "predicted_peak_bytes": verdict.predicted_peak_bytes,
+        "measured_peak_bytes": verdict.measured_peak_bytes,
+        "base_step_ns": verdict.base_step_ns or measured.base_step_ns,
+        "predicted_step_ns": verdict.predicted_step_ns,
+        "measured_step_ns": verdict.measured_step_ns,
+        "overhead_bound": verdict.overhead_bound,
+        "planned_steps": verdict.planned_steps,
+        "mismatched_steps": measured.mismatched_steps,
+        "over_budget_steps": verdict.over_budget_steps,
+        "unplanned_steps": verdict.unplanned_steps,
+        "unplanned_peak_bytes": verdict.unplanned_peak_bytes,
+        "checks": verdict.checks,
+        "failed_checks": verdict.checks_differing,
+        "gradient_checks": verdict.checks - verdict.value_checks,
+        "buffers_checked": measured.buffers_checked,
+        "unchecked": verdict.unchecked,
+        "verify_extra_bytes": measured.verify_extra_bytes,
+        "verify_peak_bytes": measured.verify_peak_bytes,
+        "validated": verdict.validated,
+    }
 
 
 def _empty(why: str = "") -> Report:

@@ -32,10 +32,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from reprise.errors import RepriseError
 from reprise.plan import Plan
@@ -43,7 +39,7 @@ from reprise.saying import say
 from reprise.torch.check import quarantine
 from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
 from reprise.torch.check.verify import Check
-from reprise.torch.internals import calls, guard
+from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in
 from reprise.torch.joint.faults import Faults
@@ -74,7 +70,6 @@ class CompiledJob:
         verify_every: int,
         planner: Ask | None = None,
         told: Told | None = None,
-        lent: bool = False,
         verify: str = VALUES,
     ) -> None:
         """`verify`: with GRADIENTS later checks may take more than the budget."""
@@ -110,17 +105,10 @@ class CompiledJob:
         self._forward_peak = self._outside_bytes = 0
         self.checks = 0
         self._why = ""  # there is no plan any more
-        # Lent: somebody else has hooks there, and tells.
-        self._lent = lent
-        self._hooks: list[Any] = []
-        if not lent:
-            self._hooks = [
-                register_optimizer_step_pre_hook(guard.quiet(self._before_own)),
-                register_optimizer_step_post_hook(guard.quiet(self._after_own)),
-            ]
+        optimizers.observe(self)
         open_jobs[self] = None
         # What it compiled holds the parameters, and this process holds the job.
-        weakref.finalize(model, guard.quiet(self.remove)).atexit = False
+        weakref.finalize(model, guard.quiet(self._gone)).atexit = False
         self._close = guard.quiet(self.close)
         atexit.register(self._close)
         self._faults.listen()
@@ -128,16 +116,20 @@ class CompiledJob:
         site.arm(self._around)  # from here on it is called
 
     def remove(self) -> None:
-        """The model is as it was. Idempotent."""
+        """Takes every hook out; the model is as it was. Calling it again does nothing."""
+        self._gone()
+        optimizers.remove_unused()
+
+    def _gone(self) -> None:
+        """Ends the job, maybe in the middle of a step, because its model has died."""
         for do in (self._site.remove, self._let_go, self.close):
             guard.quietly(do)
-        while self._hooks:
-            self._hooks.pop().remove()
 
     def close(self) -> None:
         """The program ends, or the job does. Idempotent."""
         atexit.unregister(self._close)
         open_jobs.pop(self, None)
+        optimizers.leave(self)
         self._faults.close()
         self.told.close()
 
@@ -206,21 +198,13 @@ class CompiledJob:
             self._watch_loss(self._meter, outputs)
         return out
 
-    def _before_own(self, optimizer: Optimizer, *_: Any) -> None:
-        self.before_optimizer(optimizer)
+    def before_optimizer(self, optimizer: Optimizer) -> None:
+        """Notes that an optimizer of the process is about to step."""
+        self._faults.guarded(self._before_optimizer, optimizer)
 
-    def _after_own(self, optimizer: Optimizer, *_: Any) -> None:
-        self.after_optimizer(optimizer)
-
-    def before_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
-        """An optimizer of the process is about to step."""
-        if lent == self._lent:
-            self._faults.guarded(self._before_optimizer, optimizer)
-
-    def after_optimizer(self, optimizer: Optimizer, lent: bool = False) -> None:
-        """Notes that an optimizer has stepped, which may end the step."""
-        if lent == self._lent:
-            self._faults.guarded(self._after_optimizer, optimizer)
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Notes that an optimizer of the process has stepped, which may end the step."""
+        self._faults.guarded(self._after_optimizer, optimizer)
 
     def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
         """What the program makes between the forward and its first gradient, which no graph

@@ -26,10 +26,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from reprise.agent import Agent
 from reprise.errors import RepriseError
@@ -37,7 +33,7 @@ from reprise.plan import Plan
 from reprise.saying import because, say
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.check.result import VALUES
-from reprise.torch.internals import calls, guard
+from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.watch import close_watches
@@ -73,7 +69,7 @@ __all__ = ["Session", "any_open"]
 
 # Sessions of this process: they share one agent, and one captures at a time.
 _open: dict[Session, None] = {}
-_hooks: list[Any] = []
+_oom_watches: list[Any] = []  # one, while a session is open
 _OPTIMIZER = Optimizer.profile_hook_step.__code__.co_filename
 
 
@@ -139,10 +135,9 @@ class Session:
         guard.listen(self._broke)
         self._close = guard.quiet(self.close)
         atexit.register(self._close)
-        if not _hooks:
-            _hooks.append(register_optimizer_step_pre_hook(guard.quiet(_before_optimizers)))
-            _hooks.append(register_optimizer_step_post_hook(guard.quiet(_after_optimizers)))
-            _hooks.append(oom.watch(self.device, guard.quiet(_ran_out)))
+        if not _oom_watches:
+            _oom_watches.append(oom.watch(self.device, guard.quiet(_ran_out)))
+        optimizers.observe(self)
         _open[self] = None
         self.forward = ArmedForward(model, self._around)  # from here on it is called
 
@@ -216,13 +211,15 @@ class Session:
         ):
             guard.quietly(do)
         self.stage = Stage.PLAIN
-        while _hooks and not (_open or open_jobs):
-            _hooks.pop().remove()
+        optimizers.remove_unused()
+        while _oom_watches and not _open:
+            _oom_watches.pop().remove()
 
     def close(self) -> None:
         """Ends this model's part of the agent's session; the last one ends the session, so that
         what was reported arrives and the run is seen to end and not to die."""
         _open.pop(self, None)
+        optimizers.leave(self)
         atexit.unregister(self._close)
         # That was the end of the program.
         short = self.step.under_way and oom.is_oom(getattr(sys, "last_value", None))
@@ -379,7 +376,14 @@ class Session:
     # ---- The optimizers -------------------------------------------------------
 
     def before_optimizer(self, optimizer: Optimizer) -> None:
-        """An optimizer of the process is about to step."""
+        """Notes that an optimizer of the process is about to step."""
+        self._safely(self._before_optimizer, optimizer)
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Notes that an optimizer of the process has stepped, which may end the step."""
+        self._safely(self._after_optimizer, optimizer)
+
+    def _before_optimizer(self, optimizer: Optimizer) -> None:
         if not self._owns(optimizer) or captures_graph(self.device):
             return
         sweep()
@@ -391,8 +395,7 @@ class Session:
         elif self._eval_forward and self.step.number == 0:
             self._eval_trains = True
 
-    def after_optimizer(self, optimizer: Optimizer) -> None:
-        """Notes that an optimizer of the process has stepped."""
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
         if captures_graph(self.device) or not self._owns(optimizer):
             return
         if self.step.under_way:
@@ -435,20 +438,6 @@ def _stepping() -> bool:
     while frame is not None and frame.f_code.co_filename != _OPTIMIZER:
         frame = frame.f_back
     return frame is not None
-
-
-def _before_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for session in tuple(_open):
-        session._safely(session.before_optimizer, optimizer)
-    for job in tuple(open_jobs):
-        job.before_optimizer(optimizer, lent=True)
-
-
-def _after_optimizers(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    for session in tuple(_open):
-        session._safely(session.after_optimizer, optimizer)
-    for job in tuple(open_jobs):
-        job.after_optimizer(optimizer, lent=True)
 
 
 def _ran_out(error: BaseException | None, asked: int) -> None:

@@ -100,7 +100,7 @@ def _hand_over(
         if part is None:
             return False
         session.forward.remove()
-        if not compiles(part, lent=True):
+        if not compiles(part):
             return False
         compiled[model] = compiled[part]
         successors[model] = None
@@ -111,9 +111,7 @@ def _hand_over(
     return True
 
 
-def _start_compiled(
-    model: nn.Module, budget: str, every: int, name: str, verify: str, lent: bool = False
-) -> bool:
+def _start_compiled(model: nn.Module, budget: str, every: int, name: str, verify: str) -> bool:
     """Plans graph by graph, when the model is compiled. False: nothing has compiled it, or this
     torch has no place for that."""
     if site_of(model) is None or supported():
@@ -121,7 +119,7 @@ def _start_compiled(
     labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
     _, agent = Agent.connect(labels)
     told = Reporting(agent, budget)
-    compiled[model] = CompiledJob(model, budget, every, told=told, lent=lent, verify=verify)
+    compiled[model] = CompiledJob(model, budget, every, told=told, verify=verify)
     return True
 
 
