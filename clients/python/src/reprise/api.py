@@ -83,7 +83,7 @@ class Report:
 
     @property
     def gradients_equal(self) -> bool:
-        """Some check was made, and every one found the same bits."""
+        """Whether some check was made, and every one found the same bits."""
         return self.checks > 0 and self.failed_checks == 0
 
     @otherwise(lambda self: self.sentence)
@@ -154,7 +154,7 @@ def auto(
 
 
 def armed(model: nn.Module) -> Session | CompiledJob | None:
-    """What watches a model: itself, or what is planned in its place."""
+    """Returns what watches a model or what is planned in its place; None if nothing does."""
     started = sys.modules.get("reprise.torch.session.start")
     if not hasattr(model, "named_modules"):
         return None  # it is no model
@@ -195,12 +195,13 @@ def remove(model: nn.Module) -> None:
 
 @otherwise(lambda model: _report_at_last(model))
 def report(model: nn.Module) -> Report:
-    """What was predicted and what was measured so far."""
+    """Returns what was predicted and what was measured so far."""
     return _report(model)
 
 
 def _report_at_last(model: nn.Module) -> Report:
-    """After a fault, which has been said: once more, or that there is none."""
+    """Returns a report after an internal error, which has been said: the same once more, or that
+    there is none."""
     try:
         return _report(model)
     except Exception:

@@ -98,7 +98,8 @@ class Tally:
         mismatches: int = 0,
         window: bool = False,
     ) -> None:
-        """A step ended. `budget_bytes`: of its own plan; 0: none, or not known."""
+        """Counts a step that ended. `budget_bytes`: that of its own plan; 0 if there is none or
+        it is not known."""
         total = self._sum
         mismatches = max(mismatches, 1) if kept_all else mismatches
         total.mismatches += mismatches
@@ -121,7 +122,7 @@ class Tally:
     def check(
         self, step: int, *, checked: int, differing: int, equal: bool, values: bool = False
     ) -> None:
-        """Gradients were compared, or (`values`) what the plan had made again."""
+        """Counts a comparison of gradients or, if `values`, of recomputed values."""
         total, differs = self._sum, differing > 0 or not equal
         self._checked.append(step)
         total.checks += 1
@@ -133,15 +134,16 @@ class Tally:
             total.gradients_differing += differing
 
     def applied(self, plan_id: str, own_ns: int, peak_bytes: int) -> None:
-        """Steps run under it, for so much per step beyond its ops, at this peak."""
+        """Notes that steps run under a plan, with this peak and this time per step beyond its
+        ops."""
         self._applied[plan_id] = _Applied(own_ns, peak_bytes)
 
     def refused(self, plan_id: str, why: str) -> None:
-        """The executor does not run it; no id: there is none to run."""
+        """Notes that the executor does not run a plan; without an id there is none to run."""
         self._refused[plan_id] = why
 
     def withdrawn(self, why: str) -> None:
-        """The plan of the steps so far is not trusted any more."""
+        """Notes that the plan of the steps so far is not trusted any more."""
         self._sum.withdrawn = why
 
     def unchecked(self, why: str) -> None:
@@ -154,15 +156,15 @@ class Tally:
 
     @property
     def is_withdrawn(self) -> bool:
-        """True if a plan was withdrawn."""
+        """Whether a plan was withdrawn."""
         return bool(self._sum.withdrawn)
 
     def verdict(
         self, plan: Plan | None, measured_step_ns: int = 0, no_plan_fits: str = ""
     ) -> Verdict:
-        """About `plan`: that of the newest planned step, else the newest one. `measured_step_ns`:
-        of a step without a plan, as its graph says; 0: not known. `no_plan_fits`: the server's
-        sentence in place of a plan."""
+        """Returns the verdict about `plan`: that of the newest planned step, otherwise the
+        newest one. `measured_step_ns`: the time of a step without a plan, as its graph says; 0
+        if not known. `no_plan_fits`: the server's sentence in place of a plan."""
         total = self._sum
         answer = plan.sentence if plan is not None else no_plan_fits
         refused = self._refusal(plan.plan_id if plan is not None else "")
@@ -226,7 +228,8 @@ class Tally:
 
 
 def sentence(plan_sentence: str, verdict: Verdict) -> str:
-    """The plan's sentence, the measured part, and what else a reader would be misled about."""
+    """Returns the plan's sentence, the measured part, and what else a reader would be misled
+    about."""
     text = plan_sentence
     if not text:
         text = f"No plan: {verdict.refused.rstrip('.')}."
@@ -287,7 +290,8 @@ def _measured(verdict: Verdict) -> str:
 
 
 def _unplanned(verdict: Verdict, planned: bool) -> str:
-    """Steps without a plan that a reader would take to have kept the budget."""
+    """Returns what is said of steps without a plan that a reader would take to have kept the
+    budget."""
     over = verdict.unplanned_peak_bytes - verdict.budget_bytes
     if not verdict.unplanned_steps or (planned and over <= 0):
         return ""

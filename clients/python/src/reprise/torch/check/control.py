@@ -42,7 +42,7 @@ from reprise.torch.internals.outside import OutsideCopy
 
 __all__ = ["Control"]
 
-# Of what a kernel never wrote, so much may have been the same twice by chance.
+# Share of the elements that a kernel never wrote that may have been the same twice by chance.
 CHANCE = 0.01
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -126,14 +126,14 @@ class Control(Audit):
         self._standing = []
 
     def allocated(self, storages: Iterable[int | None], made: Iterable[Tensor]) -> None:
-        """A call has made storages and written nothing of them."""
+        """Notes that a call has made storages and written nothing of them."""
         for storage, tensor in zip(storages, made, strict=False):
             if storage is not None:
                 self._unsteady[storage] = torch.ones_like(_all_bits(tensor), dtype=torch.bool)
 
     def twice(self, op: int, storages: Iterable[int | None], first: Any, second: Any) -> None:
-        """A call was made twice from the same bits; `storages`: the plan's numbers of what it
-        makes or writes, by output."""
+        """Compares the results of a call that was made twice from the same bits. `storages`: the
+        plan's numbers of the storages that it makes or writes, by output."""
         for storage, one, other in zip(storages, first, second, strict=False):
             left, right = _all_bits(one), _all_bits(other)
             if torch.equal(left, right):
@@ -151,7 +151,7 @@ class Control(Audit):
         return known is not None and bool(known.any())
 
     def flip(self, storage: int | None, copy: Tensor) -> Tensor:
-        """Other bits into a copy of a storage, wherever it is not the same twice."""
+        """Writes other bits into a copy of a storage, wherever it is not the same twice."""
         assert storage is not None
         known = self._unsteady[storage]
         size = copy.element_size()
@@ -161,14 +161,14 @@ class Control(Audit):
         return copy
 
     def written(self, storage: int | None, tensor: Tensor, flipped: Tensor) -> None:
-        """A call has written into a storage, and into a copy that `flip` has changed before: what
-        differs is what is not the same twice from here on."""
+        """Notes that a call has written into a storage, and into a copy that `flip` has changed
+        before: what differs is what is not the same twice from here on."""
         assert storage is not None
         self._unsteady[storage] = torch.ne(_all_bits(tensor), _all_bits(flipped))
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Its elements as numbers that compare as bits do."""
+    """Returns the elements of a tensor as numbers that are equal if their bits are."""
     kind = None if tensor.dtype == torch.bool else _BITS.get(tensor.element_size())
     return tensor if kind is None else tensor.view(kind)
 

@@ -9,9 +9,9 @@ __all__ = ["BUFFER", "GRADIENTS", "OUTPUT", "VALUES", "CheckResult"]
 
 # What a program may ask to be compared.
 VALUES, GRADIENTS = "values", "gradients"
-# Before the name of a buffer, among the names of what differs.
+# Stands before the name of a buffer among the names of what differs.
 BUFFER = "buffer "
-# Before the number of an output of the model's forward.
+# Stands before the number of an output of the model's forward.
 OUTPUT = "output "
 
 

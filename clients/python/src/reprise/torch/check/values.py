@@ -40,7 +40,8 @@ class Audit:
         return digest(tensor)
 
     def compare(self, slot: int, made: Tensor, kept: Any, storage: int) -> Tensor:
-        """At unpack: the tensor to hand out. `storage`: the plan's number of what it lies in."""
+        """Compares a recomputed tensor at unpack, and returns the one to hand out. `storage`:
+        the plan's number of the storage that it lies in."""
         self.checked += 1
         if digest(made) != kept:
             self.differing.append(slot)

@@ -200,8 +200,8 @@ class Check:
         return [f"{OUTPUT}{number}" for number, (own, again) in enumerate(pairs) if own != again]
 
     def put_right(self) -> None:
-        """The gradients and buffers that differ become those of the reference, but for what the
-        program has changed since."""
+        """Replaces the gradients and buffers that differ by those of the reference, except what
+        the program has changed since."""
         for name, grad in self.expected.items():
             own = self._parameters[name].grad
             if own is not None and grad is not None:
@@ -220,7 +220,8 @@ class Check:
         return {name: digest(grad, self._parameters[name]) for name, grad in grads.items()}
 
     def _from_here(self, call: Callable[..., Any]) -> dict[str, Tensor]:
-        """Gradients without a plan; generators and buffers are as before."""
+        """Returns the gradients of a run without a plan, and leaves generators and buffers as
+        they are."""
         generators, buffers = Generators(), Buffers(self._model)
         try:
             return self._reference(call)
@@ -229,7 +230,7 @@ class Check:
             guard.surely(generators.restore)
 
     def _reference(self, call: Callable[..., Any]) -> dict[str, Tensor]:
-        """Gradients without a plan, added up as autograd adds them."""
+        """Returns the gradients of a run without a plan, added up as autograd adds them."""
         total = {n: b.tensor() for n, b in self._gradients.before.items() if b is not None}
         # Forwards whose outputs met in one backward are one graph.
         todo = list(self._forwards)
@@ -243,7 +244,8 @@ class Check:
     def _add_gradients(
         self, total: dict[str, Tensor], group: list[_Forward], call: Callable[..., Any]
     ) -> None:
-        """One pass of backward for every one there was: sums depend on the order."""
+        """Runs the forwards of a group again and adds their gradients to `total`, in one
+        backward for every one that there was: sums depend on the order."""
         outputs = [self._again(forward, call, len(group) > 1) for forward in group]
         names = list(self._parameters)
         tasks = sorted({task for forward in group for task in forward.grads})
@@ -268,8 +270,8 @@ class Check:
     def _again(
         self, forward: _Forward, call: Callable[..., Any], several: bool
     ) -> tuple[Tensor, ...]:
-        """The outputs of a forward that runs once more, from the state it ran from. One of several
-        must not write what the graph of another one has saved."""
+        """Returns the outputs of a forward that runs again from its state. If there are several,
+        none may write what the graph of another one has saved."""
         if several:
             forward.buffers.stand_in()
             forward.before.rewind_generators()

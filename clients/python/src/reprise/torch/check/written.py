@@ -86,7 +86,8 @@ class Written:
         self._left = self._now()
 
     def close(self) -> None:
-        """The backward is over; what becomes of buffers later is not looked at. Idempotent."""
+        """Stops watching, because the backward is over: later writes to buffers are not looked
+        at. Calling it again does nothing."""
         if not self._closed:
             self._compare()
         self._closed = True

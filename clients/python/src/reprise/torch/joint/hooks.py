@@ -44,7 +44,7 @@ class FunctorchHook:
         self._pass: Any = None
 
     def install(self, visit: Visit) -> None:
-        """Another pass that is there runs first."""
+        """Calls `visit` with every joint graph, after a pass that is there already."""
         before = self._before = self._config.joint_custom_pass
 
         def joint_pass(call: Callable[..., Any], gm: Any, inputs: Any) -> Any:
@@ -81,7 +81,7 @@ class InductorHook:
         self._pass: Any = None
 
     def install(self, visit: Visit) -> None:
-        """Other passes that are there run first."""
+        """Calls `visit` with every joint graph, after passes that are there already."""
         before = self._before = self._config.joint_custom_post_pass
         earlier = before if isinstance(before, (list, tuple)) else [before]
 
@@ -119,8 +119,8 @@ def hooks_of(functorch: Any, inductor: Any) -> list[FunctorchHook | InductorHook
 
 
 def _as_graph_pass(post_pass: Callable[..., Any]) -> Any:
-    """With a `uuid` of None where Inductor asks for one: what is compiled with a plan is not cached
-    under the name of what is not."""
+    """Returns the pass in the form that Inductor asks for. Its `uuid` is None: what is compiled
+    with a plan is not cached under the name of what is compiled without."""
     try:
         from torch._inductor.custom_graph_pass import CustomGraphPass
     except ImportError:

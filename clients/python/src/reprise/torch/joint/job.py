@@ -56,7 +56,7 @@ from reprise.units import check_budget, format_bytes
 
 __all__ = ["CompiledJob", "open_jobs"]
 
-# Those of this process.
+# The compiled jobs of this process that have not ended.
 open_jobs: dict[CompiledJob, None] = {}
 
 
@@ -72,7 +72,8 @@ class CompiledJob:
         told: Told | None = None,
         verify: str = VALUES,
     ) -> None:
-        """`verify`: with GRADIENTS later checks may take more than the budget."""
+        """Plans `model` from its next call on. `verify`: with GRADIENTS later checks may take
+        more than the budget."""
         site = site_of(model)
         if site is None:
             raise RepriseError("the model is not compiled by torch.compile")
@@ -126,7 +127,8 @@ class CompiledJob:
             guard.quietly(do)
 
     def close(self) -> None:
-        """The program ends, or the job does. Idempotent."""
+        """Ends the reports of the job, because it or the program ends. Calling it again does
+        nothing."""
         atexit.unregister(self._close)
         open_jobs.pop(self, None)
         optimizers.leave(self)
@@ -134,7 +136,7 @@ class CompiledJob:
         self.told.close()
 
     def _let_go(self) -> None:
-        """What is compiled from now on is not planned, and no step is measured."""
+        """Stops planning what is compiled from now on, and stops measuring steps."""
         check, self._check = self._check, None
         for do in (
             self.joint.remove,
@@ -166,14 +168,14 @@ class CompiledJob:
 
     @property
     def plan(self) -> Plan | None:
-        """That of the last graph that has one."""
+        """The plan of the last graph that has one; None if there is none."""
         return self.joint.plans[-1] if self.joint.plans else None
 
     # ---- The step -------------------------------------------------------------------
 
     def _around(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The model is called: the code that is compiled for this step stands in for the
-        program's own. A fault of ours is not its caller's (calls.py)."""
+        """Runs a call of the model, with the code that is compiled for this step in the place of
+        the program's own. An internal error does not reach the caller (calls.py)."""
         if self._faults.found:
             self._faults.clear_up()
             return call(*args, **kwargs)
@@ -207,8 +209,8 @@ class CompiledJob:
         self._faults.guarded(self._after_optimizer, optimizer)
 
     def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
-        """What the program makes between the forward and its first gradient, which no graph
-        shows."""
+        """Measures what the program makes between the forward and its first gradient, which no
+        graph shows."""
         self._forward_peak, live = meter.peak(), meter.live()
         meter.reset_peak()
         own = sum(t.untyped_storage().nbytes() for t in outputs if t.requires_grad)
@@ -293,12 +295,13 @@ class CompiledJob:
         return False
 
     def _needs_bytes(self) -> int:
-        """What a step takes that is compared: as measured, or as a step without a plan."""
+        """Returns the peak of a step that is compared: as measured, or that of a step without a
+        plan."""
         plan = self.plan
         return self._compared_bytes or (plan.base_peak_bytes if plan is not None else 0)
 
     def _missing(self) -> str:
-        """Why nothing can be compared in this step; empty: it can."""
+        """Returns why nothing can be compared in this step, or ""."""
         room, meter = room_on(self._device), self._meter
         if room is None or meter is None:
             return ""
@@ -393,7 +396,7 @@ class CompiledJob:
             say(f"{status}{equal}")
 
     def _follow(self, step: Next) -> None:
-        """Does what a peak above the budget calls for."""
+        """Compiles again or stops, as a peak above the budget calls for."""
         if step.stop:
             self._stop(step.stop)
         if step.unchecked:

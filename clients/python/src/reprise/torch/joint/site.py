@@ -33,7 +33,8 @@ Around = Callable[[Call, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def site_of(model: nn.Module) -> Site | None:
-    """RepriseError: this torch does not tell how it was compiled."""
+    """Returns where the calls of a compiled model go; None if nothing has compiled it. Raises
+    RepriseError if this torch does not tell how it was compiled."""
     if "dynamo_ctx" in model.__dict__ and isinstance(getattr(model, "_orig_mod", None), nn.Module):
         return _Wrapper(model)
     if is_compiled(model.__dict__.get(_IN_PLACE)):
@@ -58,7 +59,7 @@ class Site:
 
     @property
     def root(self) -> nn.Module | None:
-        """The model itself; None: it is gone."""
+        """The model itself; None if it no longer exists."""
         return self._model()
 
     def compiled(self, backend: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +74,7 @@ class Site:
         """Redirects the calls of the model to `around`; where that fails they are as they were."""
 
     def remove(self) -> None:
-        """The model is as it was. Idempotent."""
+        """Leaves the calls of the model as they were. Calling it again does nothing."""
 
 
 class _Wrapper(Site):
@@ -143,7 +144,7 @@ class _InPlace(Site):
 
 
 def _context(function: Any) -> Any:
-    """What torch.compile made a function with: it holds on to it."""
+    """Returns the object of torch.compile that made a function, which the function holds."""
     code, cells = getattr(function, "__code__", None), getattr(function, "__closure__", None) or ()
     held = {} if code is None else dict(zip(code.co_freevars, cells, strict=True))
     if "self" not in held:

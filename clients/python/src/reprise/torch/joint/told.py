@@ -13,25 +13,26 @@ class Told:
     """What a compiled job tells about its steps and plans."""
 
     def begin(self, number: int) -> None:
-        """Called when a step begins."""
+        """Notes that a step begins, given its number."""
 
     def ended(
         self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
     ) -> None:
-        """It is over; `plan`: it ran under one; `quiet`: nothing was compiled in it;
-        `predicted`: its peak, 0 where that is not known."""
+        """Notes that a step is over. `plan`: the one that it ran under; `quiet`: nothing was
+        compiled in it; `predicted`: its peak, 0 if not known."""
 
     def compared(self, peak: int, own: int, took_ns: int) -> None:
-        """A comparison took so much, at its peak; `own`: what of that the budget is about."""
+        """Notes the peak and the time of a comparison. `own`: the part of the peak that the
+        budget is about."""
 
     def checked(self, plan: Plan, result: CheckResult) -> None:
         """Takes what a comparison of the gradients under a plan found."""
 
     def unchecked(self, plan: Plan, why: str) -> None:
-        """A comparison was due and not made."""
+        """Notes that a comparison was due and not made, and why."""
 
     def stopped(self, plan: Plan | None, why: str) -> None:
-        """Called when training continues without the plan."""
+        """Notes that training continues without the plan, and why."""
 
     def close(self) -> None:
-        """Called last, when the job ends."""
+        """Ends the reports, because the job ends."""

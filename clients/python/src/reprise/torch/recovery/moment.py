@@ -85,7 +85,7 @@ class Finder:
         self._paths = {id(p): n.rpartition(".")[0] for n, p in model.named_parameters()}
 
     def moment(self, **facts: Any) -> bytes:
-        """Proto3 JSON of a Moment; `facts` are its other fields."""
+        """Returns the proto3 JSON of a Moment; `facts` are its other fields."""
         self._named()
         self._seen()
         self._blocks()
@@ -148,7 +148,7 @@ class Finder:
         self._saved(nodes)
 
     def _kept(self, kept: Kept) -> None:
-        """A saved tensor that the plan keeps: the captured step knows who made it."""
+        """Adds a saved tensor that the plan keeps: the captured step knows what made it."""
         facts: dict[str, Any] = {"category": _ACTIVATION}
         if self._graph is not None and kept.run is self._run and kept.slot >= 0:
             step = self._graph.step
@@ -163,7 +163,7 @@ class Finder:
             self._add(kept.tensor, **facts)
 
     def _saved(self, nodes: list[Any]) -> None:
-        """What autograd holds, from these functions down."""
+        """Adds what autograd holds, from these functions down."""
         known = {id(node) for node in nodes}
         waiting = list(nodes)
         keep = list(nodes)  # an id stays taken as long as its object lives
@@ -189,7 +189,8 @@ class Finder:
         return {"made_by": snake, "module": self._module(node), "category": _ACTIVATION}
 
     def _module(self, node: Any) -> str:
-        """Of a function that takes a parameter, itself or transposed; else the nearest before."""
+        """Returns the module of a function: that of the parameter it takes, itself or
+        transposed; otherwise the nearest one before."""
         level, own = [node], True
         for _ in range(NEAR):
             following = [f for n in level for f, _ in getattr(n, "next_functions", ()) if f]
@@ -237,7 +238,7 @@ def _maker(tensor: Tensor) -> Any:
 
 
 def _raw_saved(node: Any) -> Iterator[Any]:
-    """What a function saved, as it was packed. Without hooks that is the tensor itself."""
+    """Yields what a function saved, as it was packed. Without hooks that is the tensor itself."""
     for attribute in dir(node):
         if not attribute.startswith("_raw_saved"):
             continue
@@ -253,7 +254,7 @@ def _raw_saved(node: Any) -> Iterator[Any]:
 
 
 def asked_bytes(error: BaseException) -> int:
-    """How much was asked for, from the allocator's own sentence; 0: it does not say."""
+    """Returns how many bytes were asked for, as the allocator's error says; 0 if it does not."""
     said = re.search(r"tried to allocate ([\d.]+) ?(bytes|[KMG]iB)", str(error), re.IGNORECASE)
     return int(float(said[1]) * _UNITS[said[2].lower()]) if said else 0
 

@@ -29,7 +29,8 @@ __all__ = ["Notes"]
 
 TIGHTER, TIGHTEST = 0.9, 0.5
 
-# How often the kernel has killed a process because memory ran out, of a control group's too.
+# Counts the processes that the kernel has killed because memory ran out, those of control groups
+# included.
 KILLS = Path("/proc/vmstat")
 
 
@@ -54,19 +55,20 @@ class Notes:
         self.died = gone and (killed or found.get("out_of_memory") is True)
 
     def begins(self) -> None:
-        """The first step is about to run."""
+        """Notes that the first step is about to run."""
         self._write(unplanned_of=os.getpid(), kills=_kills(), out_of_memory=False)
 
     def fits(self) -> None:
-        """A step has been captured, or the program ends in another way than by its memory."""
+        """Notes that a step has been captured, or that the program ends for another reason than
+        memory."""
         self._write(unplanned_of=0, kills=None, out_of_memory=False)
 
     def ran_out_unplanned(self) -> None:
-        """Memory ran out before there was a plan."""
+        """Notes that memory ran out before there was a plan."""
         self._write(out_of_memory=True)
 
     def ran_out(self) -> None:
-        """Memory ran out where nothing could be tried again: less, at the next start."""
+        """Notes that memory ran out where nothing could run again: the next start asks for less."""
         if self._told:
             return  # once per start
         self._told = True
@@ -96,7 +98,7 @@ class Notes:
 
 
 def _program() -> str:
-    """The path of the program; as it was called where the current folder is gone."""
+    """Returns the path of the program; as it was called if the current folder is gone."""
     name = sys.argv[0] if sys.argv else ""
     try:
         return os.path.abspath(name)
@@ -105,7 +107,8 @@ def _program() -> str:
 
 
 def _kills() -> int | None:
-    """By the kernel, since it was started; None: it does not say."""
+    """Returns how many processes the kernel has killed for lack of memory since it was started;
+    None if it does not say."""
     try:
         lines = KILLS.read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -32,10 +32,10 @@ from reprise.torch.rerun.snapshot import Buffers, Generators
 
 __all__ = ["TIGHTER", "Before", "Told", "is_oom", "make_room", "room", "several_ranks", "watch"]
 
+# Share of what the last plan takes within which the next one is asked for after memory ran out.
 TIGHTER = 0.9
 
-
-# Called with the error, or where there is none yet, with the bytes that were asked for.
+# Is called with the error or, before there is one, with the bytes that were asked for.
 Told = Callable[[BaseException | None, int], None]
 
 _observed: list[Told] = []  # by CUDA's allocator, which has no way to take an observer out
@@ -51,7 +51,7 @@ class _Watch:
         sys.excepthook = self._uncaught
 
     def observe(self) -> None:
-        """Also what CUDA's allocator says itself, where it does: cudaMallocAsync does not."""
+        """Also listens to CUDA's own allocator, which tells unless it is cudaMallocAsync."""
         if not _observed:
             attach: Any = torch._C._cuda_attach_out_of_memory_observer  # type: ignore[attr-defined]
             try:
@@ -93,7 +93,7 @@ def watch(device: torch.device, told: Told) -> _Watch:
 
 
 def room(device: torch.device) -> tuple[int, int]:
-    """Free bytes and all bytes of the device; 0, 0 where nobody says."""
+    """Returns the free and the total bytes of the device; 0, 0 if nobody says."""
     if device.type != "cuda":
         return 0, 0
     try:
@@ -122,7 +122,7 @@ class Before:
 
 
 def make_room() -> None:
-    """What nobody needs goes back to the device."""
+    """Returns unused memory to the device."""
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()

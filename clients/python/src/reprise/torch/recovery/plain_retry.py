@@ -57,7 +57,8 @@ class KeptTensor:
         self.version = version_of(self.alias)
 
     def plainly(self) -> Tensor:
-        """The tensor, as autograd would hand it out."""
+        """Returns the tensor as autograd would. Raises its error if the tensor was freed or
+        modified."""
         if self.alias is None:
             raise guard.told(RuntimeError(GONE))
         if version_of(self.alias) != self.version:
@@ -118,7 +119,8 @@ class PlainRetry:
         return out
 
     def _clock(self) -> int:
-        """To leave out of a step what it does not do: on a GPU that hides behind the device."""
+        """Returns a time in nanoseconds, for what is left out of the step's own; always 0 on a
+        GPU, where it hides behind the device."""
         return time.thread_time_ns() if self._session.device.type == "cpu" else 0
 
     # ---- The backward -----------------------------------------------------------------
@@ -139,7 +141,7 @@ class PlainRetry:
 
     @property
     def would_help(self) -> bool:
-        """True if the backward could run again, should memory run out now."""
+        """Whether the backward could run again if memory ran out now."""
         return self._running and self._can()
 
     def _run(self, engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:

@@ -82,7 +82,7 @@ class _Attempt:
 
     @property
     def concerned(self) -> bool:
-        """True if the backward reaches outputs of the model."""
+        """Whether the backward reaches outputs of the model."""
         return self._entry is not None and self._entry.concerned
 
     def _prepare(self, heads: Any, rest: tuple[Any, ...]) -> str:
@@ -172,7 +172,7 @@ class PlannedRetry:
         self.costs_ns = 0  # per forward and its backward
 
     def before(self, call: Any, args: Any, kwargs: Any) -> None:
-        """A planned forward is about to run."""
+        """Remembers the state before a planned forward."""
         self.open()
         self.forget()
         try:
@@ -263,7 +263,8 @@ class PlannedRetry:
 
 
 def _run(engine: Any, heads: Any, *rest: Any, **options: Any) -> Any:
-    """Around the engine while a session of this process is planned."""
+    """Runs a call of autograd's engine, while a session of this process is planned, and runs the
+    step again if the call runs out of memory."""
     global _running
     idle = not any(later.session.step.run is not None for later in _open)
     if _running or idle or any(later.session.busy for later in _open):

@@ -37,7 +37,8 @@ _FAULT = "an internal error in Reprise"
 def sketched(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], live_bytes: int
 ) -> CapturedGraph:
-    """`live_bytes`: what is alive on the device now. Times are a roofline of this machine."""
+    """Returns the graph of a step made from shapes alone. `live_bytes`: what is alive on the
+    device now. Times are a roofline of this machine."""
     device = str(model_device(model))
     generators = Generators()
     what = _FAULT  # of what fails now

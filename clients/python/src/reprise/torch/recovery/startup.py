@@ -46,9 +46,9 @@ from reprise.units import format_bytes
 
 __all__ = ["DoesNotFit", "Startup"]
 
-# What the backward and the allocator need of the room besides gradients.
+# Share of the room that the backward and the allocator need besides gradients.
 LEFT_FREE = 0.1
-# A step that takes less than this share of the room does not run out of it.
+# Share of the room below which a step does not run out of it.
 NEAR = 0.5
 FINER = 0.9  # of the budget, for a plan that has not seen the job
 
@@ -79,11 +79,11 @@ class Startup:
 
     @property
     def plain(self) -> bool:
-        """A step before the first plan is under way, as if nobody watched."""
+        """Whether a step before the first plan is under way, as if nobody watched."""
         return self._begun and not self._over and self.host is None
 
     def skip(self) -> None:
-        """The job is not to be planned: its first steps are plain ones."""
+        """Takes the first steps plainly, because the job is not to be planned."""
         self._over = True
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Startup:
             self._look(near=True)
 
     def _meet(self, way: str, last: bool = False) -> list[str]:
-        """The other ranks, if there are any: how each of them takes its first step."""
+        """Returns how each of the ranks takes its first step; empty if there is one."""
         session = self._session
         try:
             ranks = Ranks.here()
@@ -136,7 +136,7 @@ class Startup:
         return ways
 
     def _next(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A step begins after the first one, still without a plan."""
+        """Decides how a step after the first one runs, still without a plan."""
         session = self._session
         if self._failed:
             self._careful(self._elsewhere(), self._failed, args, kwargs)
@@ -158,8 +158,8 @@ class Startup:
         self._look(near=room is None or takes > left * NEAR)
 
     def _look(self, near: bool) -> None:
-        """The step under way is plain: somebody looks at its backward. `near`: and takes it again
-        where that runs out of memory."""
+        """Watches the backward of the plain step under way. `near`: the step runs again if its
+        backward runs out of memory."""
         self.let_go()
         self.near = near
         self._again = PlainRetry(self._session)
@@ -172,7 +172,7 @@ class Startup:
         self._session.step.abandon()
 
     def gave_up_late(self, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Memory ran out in its backward: another way from its forward on."""
+        """Takes another way from the forward on, after memory ran out in its backward."""
         self._careful(self._elsewhere(), f"the unplanned step does not fit ({why})", args, kwargs)
 
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -185,7 +185,8 @@ class Startup:
         return self.host is not None
 
     def end(self, took: int = 0) -> None:
-        """A step has ended, which took so many bytes above what was alive when it began."""
+        """Notes that a step has ended, which took `took` bytes above what was alive when it
+        began."""
         if not self._begun or self._over:
             return
         session = self._session
@@ -199,7 +200,7 @@ class Startup:
         self.notes.fits()
 
     def ended(self, out_of_memory: bool) -> None:
-        """The program ends, or the session does."""
+        """Notes that the program or the session ends."""
         self.let_go()
         if self._begun and not self._over:
             if out_of_memory:
@@ -242,7 +243,7 @@ class Startup:
     # ---- While the plain first step runs ------------------------------------------------
 
     def let_go(self) -> None:
-        """The step is over, or taken in another way."""
+        """Stops watching the step, which is over or is taken in another way."""
         self.near = False
         if self._again is not None:
             self._again.close()
@@ -251,8 +252,8 @@ class Startup:
     def forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A plain forward: `DoesNotFit` when what autograd saves of the first comes near the limit,
-        or what its backward makes of that."""
+        """Runs a plain forward and returns its output. Raises `DoesNotFit` if what autograd
+        saves comes near the limit, or later if what the backward makes does."""
         again = self._again
         if again is None or not self.near or not self.plain or blocked():
             return call(*args, **kwargs)

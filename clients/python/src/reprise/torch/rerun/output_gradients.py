@@ -34,7 +34,7 @@ class Arrived:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes of host memory the copy takes."""
+        """The bytes of host memory that the copy takes."""
         return self._flat.nbytes
 
     def fits(self, grad: Tensor) -> bool:
@@ -60,7 +60,8 @@ class OutputGradients:
     """The copies of one model: one per output, by its position."""
 
     def __init__(self, small: int) -> None:
-        """The memory of copies above `small` bytes is not kept for the next step."""
+        """Keeps no copies yet. The memory of those above `small` bytes is not kept for the next
+        step."""
         self._small = small
         self._copies: dict[int, Arrived] = {}
 

@@ -81,7 +81,7 @@ class _Watch:
         modules.Module.__call__ = self._plain  # type: ignore[method-assign]
 
     def _broke(self, error: Exception) -> bool:
-        """A fault of ours: nothing more is armed."""
+        """Arms nothing more, after an internal error."""
         self._over()
         return False
 

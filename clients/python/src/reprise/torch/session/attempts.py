@@ -40,7 +40,8 @@ class Attempts:
     def forward(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The forward of the step under way."""
+        """Runs a forward of the step under way and returns its output; runs it again if it runs
+        out of memory and can."""
         session, step = self._session, self._session.step
         first = session.startup.plain
         rare = (first and session.startup.near) or step.capture is not None
@@ -89,7 +90,8 @@ class Attempts:
         before: Snapshot,
         why: str,
     ) -> Any:
-        """The plain first forward, whose backward does not fit, in another way."""
+        """Runs a plain first forward again, whose backward does not fit, in a way that needs
+        less memory."""
         session = self._session
         session.step.abandon()
         session.startup.gave_up_late(why, args, kwargs)
@@ -99,7 +101,8 @@ class Attempts:
             return session.step.forward(call, args, kwargs)
 
     def retake(self, forward: PlannedForward, arguments: tuple[Any, Any], why: str) -> Any:
-        """A planned forward once more, under a tighter plan, from the state it ran from."""
+        """Runs a planned forward again under a tighter plan, from its state, and returns its
+        output."""
         session, step = self._session, self._session.step
         session.say(
             f"step {step.number}: {why}; the step runs again under a tighter plan"
@@ -137,9 +140,10 @@ class Attempts:
         session.step.drop()
 
     def ran_out(self, asked: int) -> None:
-        """An allocator gives up. In a forward and in a backward its error comes by where it can be
-        taken again. Anywhere else, as in the loss, it goes to the program alone: what follows from
-        it waits until the program has gone on, for whoever asked may do with less."""
+        """Notes that an allocator gave up, asked for `asked` bytes. Errors of a forward or a
+        backward come by where they can run again. Elsewhere, as in the loss, the error is the
+        program's: what follows from it waits until the program has gone on, which may do with
+        less."""
         session, step = self._session, self._session.step
         if step.in_forward or session.busy or torch._C._current_graph_task_id() != -1:
             return
@@ -147,8 +151,8 @@ class Attempts:
         self._outside = where, asked
 
     def settle(self) -> None:
-        """Another forward begins. A step in which memory ran out and that has not ended was given
-        up."""
+        """Gives up the last step if memory ran out in it and it has not ended, because another
+        forward begins."""
         found, self._outside = self._outside, None
         session, step = self._session, self._session.step
         if found is None or not step.under_way or step.in_forward:

@@ -111,7 +111,8 @@ class CheckSchedule:
         return check
 
     def _buffers_of(self, rung: Rung) -> Callable[[], dict[str, Tensor]]:
-        """Those that were written once more under this rung, as they are by then."""
+        """Returns a function that returns the buffers that were written once more under this
+        rung."""
         names, model = self._rewritten.get(rung.number, set()), self._session.model
 
         def found() -> dict[str, Tensor]:
@@ -173,7 +174,8 @@ class CheckSchedule:
             self._unchecked("no discarded tensor was needed in the step")
 
     def later(self, run: Run | None) -> None:
-        """Its step has ended within its backward: it is judged when the next one begins."""
+        """Postpones the evaluation of a step that has ended within its backward until the next
+        one begins."""
         self._open = run
         if self._written is not None:
             # What the program does to buffers until then is no business of a check.
@@ -181,7 +183,7 @@ class CheckSchedule:
             torch.autograd.Variable._execution_engine.queue_callback(close)
 
     def postpone(self, run: Run | None) -> None:
-        """Its step is given up: a check that was due is made in the next one."""
+        """Makes a check that was due in the next step, because this one is given up."""
         self._written = None
         if run is not None and run.take_audit() is not None:
             self._since = self.every
@@ -193,7 +195,8 @@ class CheckSchedule:
         self.settle(run, None)
 
     def _compare(self, check: Check) -> bool:
-        """Gradients, too. False: they could not be compared, and nothing is known about them."""
+        """Compares gradients, too. Returns False if they could not be compared, so that nothing
+        is known about them."""
         session = self._session
         session.busy = True
         try:
@@ -228,8 +231,8 @@ class CheckSchedule:
             session.planning.rung.leaks = True
 
     def _explained(self, run: Run, control: Control, rewritten: Sequence[str]) -> None:
-        """A step has shown why values differed, or whether they do; `rewritten`: buffers that were
-        written in its backward by no call that it looked at."""
+        """Acts on what a step has shown about values that differed. `rewritten`: buffers that
+        were written in its backward by no call that it looked at."""
         session = self._session
         rung = session.planning.rung
         assert rung is not None
@@ -328,7 +331,7 @@ class CheckSchedule:
 
 
 def _overloads(run: Run, ops: Container[int]) -> set[Any]:
-    """Of ops of the step graph that run again."""
+    """Returns the operators of those ops of the step graph that are recomputed."""
     return {row.func for row in run.program.rows if row.op in ops and row.replays}
 
 

@@ -31,7 +31,7 @@ __all__ = ["Elsewhere", "compiled_around"]
 
 
 def compiled_around(model: nn.Module) -> nn.Module | None:
-    """The model itself, where it was compiled in place, or the wrapper around it."""
+    """Returns the model itself if it was compiled in place, or the wrapper around it."""
     if site_of(model) is not None:
         return model
     for thing in gc.get_objects():
@@ -80,7 +80,8 @@ class Elsewhere:
             self._inside -= 1
 
     def parts(self) -> dict[str, nn.Module]:
-        """By name, those that were called with gradients from outside any other module."""
+        """Returns the modules, by name, that were called with gradients from outside any other
+        module."""
         for handle in self._handles:
             handle.remove()
         self._handles, self._inside = [], 0

@@ -25,9 +25,10 @@ from reprise.torch.session.job import Job
 
 __all__ = ["FirstCalls", "tries_algorithms"]
 
-# So many steps in a row may be passed over.
+# Steps in a row that may stay without a capture: a job whose every step has another shape is
+# captured all the same.
 PASSED_OVER = 8
-# So many shapes are told apart.
+# Shapes that are remembered, which bounds the memory of a job with endlessly many.
 KNOWN = 4096
 
 
@@ -46,7 +47,9 @@ class FirstCalls:
         self._in_a_row = 0
 
     def begins(self, key: Hashable) -> bool:
-        """A step with this input begins. Returns whether it is the first one, and tries."""
+        """Notes a step with this input. Returns whether libraries try their algorithms in it and
+        it is not to be captured: it is the first one of its size, unless there were too many of
+        those in a row."""
         if not tries_algorithms(self._session.device) or key in self._known:
             self._in_a_row = 0
             return False
@@ -56,7 +59,7 @@ class FirstCalls:
         return self._in_a_row <= PASSED_OVER
 
     def captured(self, names: Iterable[str]) -> None:
-        """A step was captured that calls these operators."""
+        """Notes that a step was captured that calls these operators."""
         if tries_algorithms(self._session.device) and any("convolution" in name for name in names):
             self._session.say(
                 "torch.backends.cudnn.benchmark is on: the first step of each input shape, in "

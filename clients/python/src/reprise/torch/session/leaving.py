@@ -17,7 +17,7 @@ from reprise.torch.tape.tape_run import Counts
 
 __all__ = ["Leaving"]
 
-# After so many such steps it is looked again whether they differ in one way or in many.
+# Numbers of such steps after which it is said how they differ: ever more rarely.
 LOOKS = (1, 3, 9, 27, 81, 243)
 
 
@@ -33,7 +33,8 @@ class Leaving:
         self.why = ""
 
     def left(self, rung: Rung, counts: Counts, forwards: int) -> None:
-        """A step under the plan of a rung, of so many forwards, has kept everything."""
+        """Says how a step of `forwards` forwards under the plan of a rung differs, which has
+        kept everything."""
         what = counts.first_mismatch or "another model of this process was captured meanwhile"
         if counts.first_op is not None and rung.graph.step.ops[counts.first_op].module:
             what += f", in {rung.graph.step.ops[counts.first_op].module}"
@@ -56,7 +57,7 @@ class Leaving:
         session.say(f"{steps} left the plan and kept everything from there on: {why}")
 
     def larger(self, rung: Rung) -> None:
-        """A step whose input no plan is for has peaked above the budget."""
+        """Notes a step above the budget whose input no plan is for."""
         if rung.plan is not None and not self.why:
             self.why = "its input is larger than any that has a plan"
             self._session.record.left(rung.plan, self.why)

@@ -13,14 +13,14 @@ from reprise.torch.meter.step_times import Then
 
 __all__ = ["Measured"]
 
-# So many peaks of plain steps are told apart.
+# Different peaks of plain steps that are remembered per input, which bounds the memory.
 DIFFERENT = 64
-# Of one program, peaks differ by less: by what the allocator or a library makes of them.
+# Share by which peaks of one program differ at most, because of the allocator or a library.
 ALIKE = 0.01
 
 
 def _nobody(step_ns: int, work_ns: int) -> None:
-    """Times that are not those of other steps."""
+    """Ignores times that are not those of other steps."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Steps:
             self.peaks.add(peak)
 
     def took(self, step_ns: int, work_ns: int) -> None:
-        """The time of one of them, which on a GPU is known later."""
+        """Takes the time of a step, which on a GPU is known later."""
         self.times_ns.append(step_ns)
         self.work_ns.append(work_ns or step_ns)
         if len(self.times_ns) > 101:
@@ -54,8 +54,8 @@ class _Steps:
 
     @property
     def stretched(self) -> float:
-        """Time on the wall by the time that was worked: nothing but others makes the latter longer,
-        so its least."""
+        """The median wall time of these steps by their least processor time, which other
+        processes only make longer; at least 1, or 0 if there are none."""
         return max(1.0, self.step_ns / max(1, min(self.work_ns))) if self.work_ns else 0.0
 
 
@@ -86,11 +86,11 @@ class Measured:
     _rung: int = 0
 
     def plain(self, key: Hashable, peak: int) -> Then:
-        """A step without a plan; what is returned wants its times. The first step of all pays for
-        what is set up once, and has no optimizer state yet: it tells nothing about the time of a
-        step. The first one with an input of this shape may take memory that is needed once, as
-        libraries do that try their algorithms out: it tells nothing about the peak of the next
-        ones."""
+        """Counts a step without a plan, and returns a function that takes its times. The first
+        step of all pays for what is set up once, and has no optimizer state yet: it tells
+        nothing about the time of a step. The first one with an input of this shape may take
+        memory that is needed once, as libraries do that try their algorithms: it tells nothing
+        about the peak of the next ones."""
         self.plain_steps += 1
         if len(self._plain) >= 64 and key not in self._plain:
             return _nobody
@@ -112,8 +112,9 @@ class Measured:
         representative: bool,
         covered: bool,
     ) -> Then:
-        """A step under a plan; what is returned wants its times. `representative`: nothing else was
-        going on that takes time; `covered`: the plan is for an input as large."""
+        """Counts a step under a plan, and returns a function that takes its times.
+        `representative`: nothing else was going on that takes time; `covered`: the plan is for
+        an input as large."""
         steps = self._planned.setdefault(rung, _Steps())
         steps.add(peak)
         if covered:
@@ -122,15 +123,15 @@ class Measured:
         return steps.took if representative else _nobody
 
     def raise_base(self, key: Hashable, peak: int) -> None:
-        """A step with this input, which has changed since, needs so much without a plan."""
+        """Raises what a step with this input, which has changed since, needs without a plan."""
         if key in self._plain:
             self._plain[key].peak_bytes = max(self._plain[key].peak_bytes, peak)
             self._plain[key].peaks.add(peak)
 
     def take_like(self, key: Hashable, peak: int, several: bool) -> None:
-        """A step with this input was captured that peaks at `peak`. Where there are `several`
-        programs with this input, or plain steps peaked differently, the peak that comes closest to
-        it counts from here on, or it alone where none does."""
+        """Takes the captured peak as that of plain steps with this input. If there are `several`
+        programs with this input, or plain steps peaked differently, the peak that comes closest
+        to it counts from here on, or it alone if none does."""
         steps = self._plain.get(key)
         if steps is None or not steps.peaks:
             return
@@ -140,20 +141,22 @@ class Measured:
         steps.peak_bytes = closest if abs(closest - peak) <= ALIKE * peak else peak
 
     def begin_again(self) -> None:
-        """Steps are others from here on: those before say nothing about them."""
+        """Forgets the steps so far: those that come are others."""
         self._plain.clear()
 
     def show(self, key: Hashable, rung: int) -> None:
-        """What the figures without an argument are about."""
+        """Chooses what the figures without an argument are about."""
         self._key, self._rung = key, rung
 
     def peak_under(self, rung: int) -> int:
-        """The highest of its present plan's steps, of those it is for; 0: there was none."""
+        """Returns the highest peak of steps of its present plan, of those that it is for; 0 if
+        there was none."""
         steps = self._planned.get(rung)
         return steps.covered_peak_bytes if steps else 0
 
     def beyond(self, bytes: int) -> None:
-        """What the allocator needed beyond in a step."""
+        """Notes the bytes of the device that the allocator needed in a step beyond those asked
+        for."""
         self.beyond_bytes = max(self.beyond_bytes, bytes)
 
     def new_plan(self, rung: int) -> None:
@@ -173,17 +176,18 @@ class Measured:
         self.verify_extra_bytes = max(self.verify_extra_bytes, result.extra_bytes)
 
     def base(self, key: Hashable) -> tuple[int, int]:
-        """Peak and time of plain steps with this input; zeros: none was seen."""
+        """Returns peak and time of plain steps with this input; zeros if none was seen."""
         steps = self._plain.get(key)
         return (steps.peak_bytes, steps.step_ns) if steps else (0, 0)
 
     def stretched(self, key: Hashable) -> float:
-        """How busy the machine was in plain steps with this input; 0: not known."""
+        """Returns how busy the machine was in plain steps with this input, as a factor on their
+        time; 0 if not known."""
         steps = self._plain.get(key)
         return steps.stretched if steps else 0.0
 
     def set_base(self, key: Hashable, peak: int, step_ns: int) -> None:
-        """What is known of plain steps with an input of which no plain step was measured."""
+        """Sets what is known of plain steps with an input of which no plain step was measured."""
         if key not in self._plain:
             self._plain[key] = _Steps(1, peak, 0, [step_ns])
 
@@ -201,7 +205,7 @@ class Measured:
 
     @property
     def over_budget_steps(self) -> int:
-        """How many steps under the current plans exceeded the budget."""
+        """The number of steps under the current plans that exceeded the budget."""
         return sum(steps.over_budget for steps in self._planned.values())
 
     @property

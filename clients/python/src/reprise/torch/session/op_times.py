@@ -54,7 +54,7 @@ class OpTimes:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Times the ops of a plain forward."""
+        """Times the ops of a plain forward inside the context."""
         library = native_engine() if self._wanted() else None
         if library is None or not library.clock(_by_cpu()):
             yield
@@ -90,7 +90,7 @@ class OpTimes:
         return sum(map(len, now.values())) * _look_ns(_by_cpu())
 
     def forget(self) -> None:
-        """The step under way came to nothing."""
+        """Forgets the step under way, which came to nothing."""
         self._now = defaultdict(list)
 
     def apply(self, step: CapturedStep, key: Key) -> None:
@@ -114,7 +114,7 @@ class OpTimes:
 
 
 def _shorten(op: CapturedOp, in_step_ns: int) -> None:
-    """The same for what stands in for it when it is made again."""
+    """Shortens the time of what stands in for an op when it is recomputed, too."""
     before = op.time_ns
     op.time_ns = min(before, in_step_ns)
     if op.again_ns and before:
@@ -128,8 +128,8 @@ def _by_cpu() -> bool:
 
 @cache
 def _look_ns(by_cpu: bool) -> int:
-    """What an op takes longer that is timed: the quickest of some rounds of the smallest there are,
-    against the same without."""
+    """Returns how much longer an op takes when it is timed: the quickest of some rounds of the
+    smallest op there is, minus the same without."""
     library: Any = native_engine()
     tiny = torch.ones(1)
     clock = time.thread_time_ns if by_cpu else time.perf_counter_ns

@@ -21,7 +21,7 @@ from reprise.torch.tape.tape_run import Run
 
 __all__ = ["Progress"]
 
-# What fills the memory is looked up so often.
+# Reports of what fills the memory per job: one takes up to half a second.
 MOMENTS_AT_MOST = 16
 
 
@@ -41,13 +41,13 @@ class Progress:
             self._session.agent.step_under(int(plan.graph_id or "0", 16), plan.plan_number)
 
     def enter(self, phase: int) -> None:
-        """A phase, numbered as reprise.v1.Phase; 0: between two steps."""
+        """Notes the phase of the step, numbered as reprise.v1.Phase; 0: between two steps."""
         self._phase = phase
         self._session.agent.phase(phase)
 
     def at(self) -> At:
-        """What is called with 1 + op. Ops of several graphs would be mixed up: with several models
-        the phase has to do."""
+        """Returns a function that is called with 1 + op. With several models it does nothing:
+        their ops would be mixed up."""
         return self._session.agent.at if self._session.alone else ignore_end
 
     def here(self) -> int:
@@ -55,8 +55,8 @@ class Progress:
         return self._session.agent.at_function() if self._session.alone else 0
 
     def ran_out(self, error: BaseException | None, asked: int = 0) -> None:
-        """Memory ran out: says so, and what fills it. Once per error; `asked` without an error is
-        the allocator's own word, just before it raises."""
+        """Says that memory ran out, and what fills it, once per error. `asked` without an error
+        is the allocator's own word, just before it raises."""
         if getattr(error, "_reprise_told", False):
             return
         session = self._session

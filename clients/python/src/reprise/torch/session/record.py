@@ -45,7 +45,7 @@ class Record:
         recomputed: int = 0,
         mismatches: int = 0,
     ) -> None:
-        """A step ended. `plan`: what it ran under, where its input is the plan's."""
+        """Reports a step that ended. `plan`: what it ran under, if its input is the plan's."""
         self.agent.step_done(
             step,
             step_ns=step_ns,
@@ -70,7 +70,7 @@ class Record:
         )
 
     def check(self, step: int, plan: Plan, result: CheckResult) -> None:
-        """Gradients were compared, or what the plan had made again."""
+        """Reports the result of a comparison of gradients or of recomputed values."""
         equal = not result.differing
         self.agent.verify(
             step,
@@ -90,20 +90,20 @@ class Record:
         )
 
     def left(self, plan: Plan, why: str) -> None:
-        """Steps of the program left the plan: how they differ from the captured one."""
+        """Reports how steps that left the plan differ from the captured one."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_LEFT, why)
         self._tally.left(why)
 
     def unchecked(self, plan: Plan, why: str) -> None:
-        """A check was due and not made."""
+        """Reports that a check was due and not made, and why."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_UNCHECKED, why)
         self._tally.unchecked(why)
 
     # ---- Plans ------------------------------------------------------------------
 
     def applied(self, plan: Plan, own_ns: int, measured_step_ns: int) -> None:
-        """The next steps run under it, at `plan.peak_bytes`, for `own_ns` per step beyond its ops.
-        `measured_step_ns`: of a plain step, as its graph says."""
+        """Reports that the next steps run under a plan, at `plan.peak_bytes`, for `own_ns` per
+        step beyond its ops. `measured_step_ns`: the time of a plain step, as its graph says."""
         self._measured_step_ns[plan.plan_id] = measured_step_ns
         if not self._tally.plan_id:
             self._plan = plan
@@ -118,12 +118,12 @@ class Record:
             self._plan = plan
 
     def answered(self, sentence: str) -> None:
-        """The server says that no plan fits, and stores its answer itself."""
+        """Notes that the server says that no plan fits; it stores its answer itself."""
         if self._plan is None:
             self._answer = sentence
 
     def let_go(self, plan: Plan) -> None:
-        """The program does not want it any more."""
+        """Reports that the program does not want a plan any more."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED)
 
     def withdrawn(self, plan: Plan, why: str) -> None:
@@ -132,7 +132,7 @@ class Record:
         self._tally.withdrawn(why)
 
     def without(self, why: str) -> None:
-        """The job trains without a plan from here on."""
+        """Reports that the job trains without a plan from here on, and why."""
         why = because(why)
         if self._tally.is_withdrawn:
             return

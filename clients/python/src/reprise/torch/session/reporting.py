@@ -49,10 +49,10 @@ class Reporting(Told):
     def ended(
         self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
     ) -> None:
-        """The step is over. One that also compiles takes memory that no other step takes: its peak
-        is not known. One that was compared has run with the plan and without: it is told as one
-        without, at the peak of both. Where no step without a plan was measured, times are compared
-        with nothing."""
+        """Reports a step that is over. One that also compiles takes memory that no other step
+        takes: its peak is not known. One that was compared has run with the plan and without: it
+        is reported as one without, at the peak of both. Where no step without a plan was
+        measured, times are compared with nothing."""
         step_ns = time.perf_counter_ns() - self._begin_ns - self._compared_ns
         compared, self._compared_ns, self._compared_bytes = self._compared_bytes, 0, 0
         flags = 0 if quiet and not compared and self.measured.base_step_ns else abi.STEP_WINDOW
@@ -72,7 +72,8 @@ class Reporting(Told):
         self.record.step(self._number, step_ns=step_ns, peak_bytes=peak, flags=flags, plan=plan)
 
     def compared(self, peak: int, own: int, took_ns: int) -> None:
-        """A comparison took so much, at its peak; `own`: what of that the budget is about."""
+        """Notes the peak and the time of a comparison. `own`: the part of the peak that the
+        budget is about."""
         self._compared_ns += took_ns
         self._compared_bytes = own
         self.measured.verify_peak_bytes = max(self.measured.verify_peak_bytes, peak)
@@ -83,7 +84,7 @@ class Reporting(Told):
         self.record.check(self._number, plan, result)
 
     def unchecked(self, plan: Plan, why: str) -> None:
-        """A comparison was due and not made."""
+        """Reports that a comparison was due and not made, and why."""
         self.record.unchecked(plan, why)
 
     def stopped(self, plan: Plan | None, why: str) -> None:
@@ -94,7 +95,7 @@ class Reporting(Told):
             self.record.withdrawn(plan, why)
 
     def close(self) -> None:
-        """Nothing more will be told; the last one ends the agent's session."""
+        """Ends the reports of this job; the last one ends the agent's session."""
         agent, self._agent = self._agent, None
         if agent is None:
             return

@@ -48,12 +48,14 @@ class Retry:
         self._wants_higher = False
 
     def refused(self, peak: int) -> None:
-        """By the planner, for what the steps need. `peak`: of the one that it was asked about."""
+        """Notes that the planner refused the budget for what the steps need. `peak`: that of the
+        step that it was asked about."""
         self._refused, self._wants_higher = True, False
         self._peak = max(self._peak, peak)
 
     def wants(self, key: Hashable) -> bool:
-        """Where higher steps are to be captured: is this one of them, as far as is known?"""
+        """Returns whether a step with this input may be captured: any, or one that peaks higher,
+        as far as is known."""
         known, _ = self._session.measured.base(key)
         return not (self._wants_higher and known) or self._is_higher(known)
 
@@ -89,13 +91,13 @@ class Retry:
                 self._again(high, peak)
 
     def _range(self, key: Hashable) -> tuple[int, int]:
-        """Peaks that are nothing new. Of an input that was not seen before, any that is not higher
-        than all of them."""
+        """Returns the lowest and the highest peak that is nothing new. For an input that was not
+        seen before, nothing is new that is not higher than all peaks."""
         known = self._known.get(key)
         return known or (0, max((high for _, high in self._known.values()), default=0))
 
     def _beside(self) -> None:
-        """The next step that peaks higher than the one refused is captured."""
+        """Has the next step captured that peaks higher than the one refused."""
         peak = max(high for _, high in self._known.values())
         self._tries += 1
         self._higher, self._wants_higher = 0, True

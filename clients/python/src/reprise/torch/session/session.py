@@ -151,7 +151,7 @@ class Session:
 
     @property
     def alone(self) -> bool:
-        """No other model of this process is armed."""
+        """Whether no other model of this process is armed."""
         return len(_open) == 1
 
     @property
@@ -167,7 +167,7 @@ class Session:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan of the last planned step; the refusal, where that is what came."""
+        """The plan of the last planned step; the refusal if that is what came."""
         rung = self.planning.rung
         return self.planning.refused if rung is None else rung.plan
 
@@ -194,8 +194,8 @@ class Session:
         self.close()
 
     def give_way(self) -> None:
-        """Another module is planned in the place of this one. Hooks of optimizers stay: torch may
-        be walking through them."""
+        """Ends this session, because another module is planned in the place of this one. Hooks
+        of optimizers stay: torch may be walking through them."""
         self.forward.remove()
         self.stage = Stage.PLAIN
         self._gone()
@@ -241,7 +241,7 @@ class Session:
             self.agent.stop()
 
     def say(self, text: str) -> None:
-        """One line to the person who trains, once."""
+        """Says a line to the person who trains, once."""
         if text not in self._said:
             self._said.add(text)
             ranks = self.planning.coordinator
@@ -249,8 +249,8 @@ class Session:
             say(f"{who}{text}")
 
     def say_status(self) -> None:
-        """Predicted against measured: the verdict's own words, without the plan's sentence, which
-        was said when the plan came."""
+        """Says what was predicted and measured, in the verdict's own words, without the plan's
+        sentence, which was said when the plan came."""
         if said := measured_part(self.record.verdict().sentence):
             self.say(said)
 
@@ -259,7 +259,7 @@ class Session:
     def _around(
         self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """The model is called. A fault of ours is not its caller's."""
+        """Runs a call of the model. An internal error does not reach the caller."""
         if self.broken:
             return call(*args, **kwargs)
         level = calls.Level()
@@ -287,7 +287,7 @@ class Session:
         return self.attempts.forward(call, args, kwargs)
 
     def _passed_over(self) -> None:
-        """A training forward is captured into a CUDA graph."""
+        """Says that a training forward that is captured into a CUDA graph is not planned."""
         if torch.is_grad_enabled() and self.model.training:
             why = "a CUDA graph is captured of the model, and what a graph replays is not planned"
             self.say(f"not planned: {why}")
@@ -296,7 +296,7 @@ class Session:
 
     @contextmanager
     def unmeasured(self) -> Iterator[None]:
-        """What a check needs is in no step's peak, of this model or another one."""
+        """Keeps what a check needs inside the context out of the peaks of all steps under way."""
         sessions = [session for session in _open if session.step.under_way]
         for session in sessions:
             session.step.keep_peak()
@@ -309,8 +309,9 @@ class Session:
     # ---- Faults of our own --------------------------------------------------------
 
     def _broke(self, error: Exception) -> bool:
-        """Something of ours has failed, maybe in the middle of an op (guard.py). Only says so and
-        lets the step go on with everything kept; the rest waits until nothing of it is needed."""
+        """Notes an internal error, maybe in the middle of an op (guard.py). Only says so and
+        lets the step go on with everything kept; the rest waits until nothing of it is needed.
+        Returns True: it has been said."""
         if self.broken:
             return True
         first = not any(other.broken for other in _open)  # it is said once, whoever hears of it
@@ -327,8 +328,8 @@ class Session:
         return True
 
     def _clear_up(self) -> None:
-        """Nothing of ours is left in the way, but for what the records of a step under way need
-        until its backward is over."""
+        """Removes what is in the way of the program, except what the records of a step under way
+        need until its backward is over."""
         step = self.step
         step.in_forward = self.busy = self._eval_trains = False
         if step.run is not None and step.under_way and not step.in_optimizer:
@@ -344,7 +345,8 @@ class Session:
             guard.quietly(do)
 
     def _safely(self, do: Callable[..., None], *args: Any) -> None:
-        """Between backward and optimizer, or after it."""
+        """Calls a part of ours between backward and optimizer, or after it; an error in it is
+        not raised."""
         if not self.broken:
             guard.quietly(do, *args)
         if self.broken and not self._cleared_up:
@@ -419,8 +421,8 @@ class Session:
 
 
 def fatal_error() -> BaseException | None:
-    """What ends the program, where that is an exception that nobody caught. In an interactive
-    session it is one of many."""
+    """Returns the exception that ends the program; None if there is none. In an interactive
+    session an exception ends nothing."""
     if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
         return None
     error = getattr(sys, "last_value", None)
@@ -433,7 +435,8 @@ def any_open() -> bool:
 
 
 def _stepping() -> bool:
-    """Is this called from an optimizer's step (a closure)? One that has raised said nothing."""
+    """Returns whether it is called from an optimizer's step (a closure). One that has raised
+    said nothing."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename != _OPTIMIZER:
         frame = frame.f_back
@@ -441,7 +444,7 @@ def _stepping() -> bool:
 
 
 def _ran_out(error: BaseException | None, asked: int) -> None:
-    """Anywhere in a step: of the session whose step began last."""
+    """Reports that memory ran out in a step: in the one that began last."""
     for session in reversed(tuple(_open)):
         if session.step.under_way and os.getpid() == session._pid:
             session.progress.ran_out(error, asked)

@@ -35,6 +35,7 @@ from reprise.torch.session.session import Session
 
 __all__ = ["compiled", "start", "successors", "unarmed"]
 
+# Seconds to wait for the first plan, unless REPRISE_PLAN_TIMEOUT says otherwise.
 DEFAULT_WAIT_S = 60.0
 
 # Models that torch.compile has wrapped.
@@ -55,8 +56,9 @@ def start(
     first: str = "auto",
     verify: str = VALUES,
 ) -> Session | None:
-    """A session, or None when this model has none: it is planned while it is compiled, or it cannot
-    be watched, and the reason is said. RepriseError: it is no model."""
+    """Starts a session of a model and returns it. Returns None if the model has none: it is
+    planned while it is compiled, or it cannot be watched, and the reason is said. Raises
+    RepriseError if it is no model."""
     if not isinstance(model, nn.Module):
         raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
     try:
@@ -180,7 +182,7 @@ def _start(
 
 
 def _what_works(model: nn.Module, budget: str | None) -> dict[str, str]:
-    """What the page says of the job beside the agent's own capabilities."""
+    """Returns what the page says of the job beside the agent's own capabilities."""
     facts = {
         "adapter": "torch eager",
         "torch": torch.__version__,

@@ -45,7 +45,7 @@ _capturing: list[Step] = []  # one at a time in a process
 
 
 def capturing() -> Capture | None:
-    """The capture that is under way in this process."""
+    """Returns the capture that is under way in this process, or None."""
     return _capturing[0].capture if _capturing else None
 
 
@@ -87,7 +87,8 @@ class Step:
     # ---- It begins ------------------------------------------------------------------
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, again: bool = False) -> None:
-        """The first forward of a step is about to run. `again`: one that has run out of memory."""
+        """Begins a step, whose first forward is about to run. `again`: the step has run out of
+        memory."""
         session = self._session
         session.checks.settle_open()
         self.times.read()
@@ -139,7 +140,8 @@ class Step:
         return False
 
     def _begin_capture(self, keep: bool = True) -> bool:
-        """False: the program is in the way. Not kept: for the sake of the host's memory alone."""
+        """Begins a capture; returns False if something of the program is in the way. `keep`:
+        what is captured is planned; otherwise it only keeps saved tensors in host memory."""
         session = self._session
         self.times.read(wait=True)
         why = blocked()
@@ -215,8 +217,8 @@ class Step:
             return self._session.startup.forward(call, args, kwargs)
 
     def _compiled_code(self, name: str) -> None:
-        """In the forward, code that torch.compile has compiled is about to run: as if nobody
-        looked."""
+        """Gives up planning or capturing the forward that runs, because code that torch.compile
+        has compiled is about to run in it."""
         session = self._session
         if session.budget is None:
             if self.capture is not None:
@@ -266,13 +268,14 @@ class Step:
         self._cycle.learn(optimizer)
 
     def meet(self, optimizer: Optimizer) -> None:
-        """It is about to step. A new one makes state of its own; that of the one it replaces goes
-        now, where only cycles of objects hold it any more (a trainer, of an earlier `fit`)."""
+        """Collects garbage if the optimizer that is about to step replaces another one: state of
+        the old one that only cycles of objects hold (of a trainer's earlier `fit`) goes before
+        the new one makes its own."""
         if self._cycle.replaces(optimizer):
             gc.collect()
 
     def before_optimizer(self) -> None:
-        """An optimizer of the model is about to step."""
+        """Notes that an optimizer of the model is about to step, and evaluates checks."""
         checks, session = self._session.checks, self._session
         self.in_optimizer = True
         self._one_thread &= threading.get_ident() == self._thread
@@ -291,7 +294,7 @@ class Step:
         self.times.leave_out(now_ns(session.device) - began)
 
     def keep_peak(self) -> None:
-        """What comes next is no part of the step."""
+        """Notes the peak so far, because what comes next is no part of the step."""
         self._peak = max(self._peak, self._session.meter.peak())
 
     def stop_check(self) -> None:
@@ -470,7 +473,7 @@ class Step:
         self.under_way = self.under_way and self.run is not None
 
     def drop(self) -> None:
-        """Nothing of the step is left: the next forward begins another one."""
+        """Forgets the step entirely: the next forward begins another one."""
         self.under_way = self.in_optimizer = False
         self.run = None
         self.abandon()

@@ -23,7 +23,7 @@ class Tracing:
         self.ops = True  # may be recorded
 
     def begin(self, run: Run | None) -> None:
-        """From now on; the replays of the run too."""
+        """Begins to record op events; those of the replays of the run, too."""
         self.events()
         if self._op_window is None and self.ops and not blocked():
             self._op_window = OpWindow(self._agent)
@@ -32,7 +32,7 @@ class Tracing:
                 run.trace(self._op_window.recorder)
 
     def events(self) -> None:
-        """Allocator events alone: a capture sends op records itself."""
+        """Begins to record allocator events alone: a capture sends op records itself."""
         self.on = True
         self._meter.events_begin(self._agent)
 

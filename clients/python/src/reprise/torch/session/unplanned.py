@@ -18,9 +18,9 @@ from reprise.units import format_bytes, parse_bytes
 
 __all__ = ["Unplanned"]
 
-# Peaks are counted one by one until so many differ; others with the next higher one.
+# Different peaks that are counted apart; others count with the next higher one.
 DIFFERENT = 256
-# What malloc keeps of less than this is not spoken of.
+# Bytes of a peak below which it is not said what malloc keeps of it.
 MUCH = 64 << 20
 
 
@@ -32,7 +32,7 @@ class Unplanned:
         self._peaks: Counter[int] = Counter()
 
     def ended(self, peak: int) -> None:
-        """A step without a plan has peaked so high."""
+        """Notes the peak of a step without a plan."""
         peaks = self._peaks
         if len(peaks) >= DIFFERENT and peak not in peaks:
             peak = min((p for p in peaks if p >= peak), default=max(peaks))
@@ -40,12 +40,13 @@ class Unplanned:
 
     @property
     def over_budget(self) -> int:
-        """Steps without a plan that peaked above the budget; 0 also where it is not known yet."""
+        """The number of steps without a plan that peaked above the budget; 0 also if it is not
+        known yet."""
         budget = self._budget_bytes()
         return sum(n for peak, n in self._peaks.items() if budget and peak > budget)
 
     def say(self, planned: bool) -> None:
-        """If there were any: those before the first plan, or those of a job that gets none."""
+        """Says how many such steps there were, before the first plan or in a job that gets none."""
         count, budget = self.over_budget, self._budget_bytes()
         if not count:
             return
@@ -58,8 +59,8 @@ class Unplanned:
         )
 
     def _budget_bytes(self) -> int:
-        """As the planner reads it; a share is of what is not alive during the whole step. 0: not
-        known."""
+        """Returns the budget in bytes as the planner reads it; a share is of what is not alive
+        during the whole step. 0 if not known."""
         session = self._session
         plan, budget = session.plan, session.budget or ""
         if plan is not None and plan.budget_bytes:

@@ -21,11 +21,13 @@ from reprise.torch.session.job import Job
 
 __all__ = ["Waiting"]
 
-# After so many steps without a forward it is looked where the model runs.
+# Steps of an optimizer without a forward of the model, after which the modules that run instead are
+# looked for: one may come from a loop that has not begun.
 LOOKS = 2
-# So many steps, and nothing has come of them.
+# Steps in a row without a plan, beside the warm-up, after which the job is told why.
 STEPS = 8
-# A step may have that many forwards: gradients are accumulated over them.
+# Forwards without a step of an optimizer, after which the job is told: gradients may be accumulated
+# over many.
 FORWARDS = 64
 
 
@@ -40,7 +42,7 @@ class Waiting:
         self._unplanned = 0  # in a row
 
     def forward(self) -> None:
-        """A forward that trains is about to run."""
+        """Notes that a forward that trains is about to run."""
         session = self._session
         if session.budget is None or session.step.ended:
             return
@@ -52,7 +54,8 @@ class Waiting:
             )
 
     def not_called(self) -> None:
-        """An optimizer of the model has stepped, and its forward was not called before."""
+        """Notes that an optimizer of the model has stepped although the model's forward was not
+        called."""
         session = self._session
         if session.budget is None or session.step.number:
             return
@@ -84,7 +87,7 @@ class Waiting:
             )
 
     def planned(self) -> None:
-        """A step has run under a plan."""
+        """Notes that a step has run under a plan."""
         self._unplanned = 0
         settle()
 
@@ -99,7 +102,7 @@ class Waiting:
             session.say(f"no plan in {self._unplanned} steps in a row: {why}")
 
     def _why(self) -> str:
-        """Empty: it was said when it was decided, or when a plan was asked for."""
+        """Returns what a job without a plan waits for; "" if that was said when it was decided."""
         session = self._session
         if session.stage is Stage.PLAIN:
             return ""

@@ -27,9 +27,9 @@ from reprise.units import format_duration
 
 __all__ = ["Watched"]
 
-# Steps that are begun to be captured and come to nothing.
+# Captures that may fail before none is tried any more: each costs a slow step.
 TRIES = 3
-# What the page plans for until a budget is given.
+# Executor that the page plans for until a budget is given.
 EXECUTOR = "tape:seeded_ok=1"
 
 
@@ -42,7 +42,7 @@ class Watched:
 
     @property
     def stage(self) -> Stage:
-        """What follows the warm-up of a job without a budget."""
+        """The stage after the warm-up of a job without a budget."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         left_out = os.environ.get("REPRISE_CAPTURE") == "0" or distributed
         if left_out or compiled_parts(self._session.model):
@@ -50,7 +50,7 @@ class Watched:
         return Stage.CAPTURE
 
     def wants(self) -> bool:
-        """Is the step that begins captured?"""
+        """Returns whether the step that begins is captured."""
         if self._session.stage is not Stage.CAPTURE:
             return False
         self._tries += 1
@@ -59,12 +59,12 @@ class Watched:
         return self._tries <= TRIES
 
     def give_up(self) -> None:
-        """No step of it is captured."""
+        """Captures no step of this job."""
         if self._session.stage is Stage.CAPTURE:
             self._session.stage = Stage.PLAIN
 
     def captured(self, step: CapturedStep) -> None:
-        """A whole step was watched."""
+        """Sends the graph of a captured step to the server for its page."""
         session, key = self._session, self._session.step.key
         session.stage = Stage.PLAIN
         took_ns = step.step_ns
