@@ -194,7 +194,7 @@ class Session:
         self.close()
 
     def give_way(self) -> None:
-        """Ends this session, because another module is planned in the place of this one. Hooks
+        """Ends the session, because another module is planned in the place of the model. Hooks
         of optimizers stay: torch may be walking through them."""
         self.forward.remove()
         self.stage = Stage.PLAIN
