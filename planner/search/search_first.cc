@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "planner/bounds/mip.h"
 #include "planner/construct/construct.h"
 #include "planner/construct/strategy.h"
 #include "planner/search/local_search.h"
@@ -28,8 +29,9 @@ void Search::CertifyBaseOrder(int64_t ticks) {
   // In small steps, a tree over few windows proves more than many windows do one
   // by one: the highest peaks first, and only those. A search for plans needs no
   // more than that.
-  const bool only_peaks = request_.part == Part::kImprove ||
-                          (HasFewOps() && log_.Runs("base-windows") == 0);
+  const bool only_peaks =
+      request_.part == Part::kImprove ||
+      (HasFewOps() && MipAvailable() && log_.Runs("base-windows") == 0);
   const int64_t most = only_peaks ? 0 : kMostBaseTicks;
   CertifyBase(problem_, request_.budget_bytes, std::min(ticks, most),
               certificate_, effort_);
