@@ -1,37 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory runs out in a planned step: its forward or its backward once more, under a tighter plan.
+"""Runs a planned step again, under a tighter plan, when memory runs out in it.
 
-    later = PlannedRetry(session)
-    later.before(call, args, kwargs); out = ...; later.after(out)     # a planned forward
-    later.close()
+    retry = PlannedRetry(session)
+    retry.before(call, args, kwargs); out = ...; retry.after(out)     # a planned forward
+    retry.close()
 
-Of every planned forward that gives something up is remembered from which state it ran, and of the
-backward that follows, what has come to the model's outputs from outside. When memory runs out, what
-is left of the graph is let go, the next plan is asked for within less and waited for, the forward
-runs again, and the backward from its outputs on. Gradients that were there before (accumulation)
-and have not been added to yet are the only ones that the second backward adds to.
+The state before every planned forward is remembered, and the gradients that come to its outputs in
+the backward. When memory runs out, the rest of the graph is released, a tighter plan is asked for
+and awaited, and the forward runs again, then the backward from its outputs on. Gradients that the
+failed backward has added to stay as they are.
 
-Only where that is the same step to the bit:
+A step runs again only if that gives the same bits:
 
-    one process, an ordinary `loss.backward()` that does not keep its graph, through outputs of the
-    last forward of one armed model and of nothing else that has parameters
-    what was added to a gradient is known: no parameter tells of its gradients, each is at the
-    version from before, or one further
-    no input of the model wants a gradient or was written since; no parameter was written since
-    the forward can run once more unnoticed (repeatable.py), as seen in the first planned step
-    the gradients of its outputs take at most SMALL bytes; once memory has run out, any
-    its inputs are small, or still there: a large batch that is deleted before the backward is not
-    the step takes at least LITTLE of the memory there is, or memory has run out before: nothing is
-    remembered in steps that do not come near
+- one process, and an ordinary `loss.backward()` through outputs of the last forward of one armed
+  model and of nothing else that has parameters;
+- no hooks on parameters; each gradient is at the version from before the backward, or one further;
+- no parameter was written since the forward, and no input was written or freed;
+- the forward can run again without the program noticing (rerun/repeatable.py), as seen in the first
+  planned step;
+- the gradients of its outputs take at most SMALL bytes, or memory has run out before;
+- the step takes at least LITTLE of the memory there is, or memory has run out before.
 
-Else the program gets its error, one sentence says why, and its next step waits for the tighter
-plan.
-
-Costs one look at every parameter and buffer per forward, copies of the small buffers, of the states
-of generators and of small inputs, and per backward a look at every gradient, a walk through the
-graph between outputs and loss, and a copy of the outputs' gradients: some 0.5 ms in a step that
-throws it all out of the caches. It is measured in the first planned forward, and part of the
-announced time of a step. What goes wrong with that is not the job's: nothing is taken again then.
+Otherwise the program gets its error, one sentence says why, and the next step waits for the tighter
+plan. Remembering costs some 0.5 ms per step, which is measured in the first planned forward and is
+part of the announced time. If remembering fails, no step runs again.
 """
 
 from __future__ import annotations
@@ -59,10 +51,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PlannedRetry"]
 
-# Of the gradients of outputs, in a job whose memory has not run out.
+# Bytes of the gradients of outputs that are copied in every step: a copy of more would take longer
+# than all else that is remembered.
 SMALL = 1 << 20
-# Of the memory that is there when a plan comes: steps that take less do not run out of it, unless
-# somebody else fills it, and many of them are as short as what remembering them takes.
+# Share of the free memory that a step takes at least to be remembered. Smaller steps run out of it
+# only if another process fills it, and many of them are as short as remembering them takes.
 LITTLE = 1 / 8
 
 _open: list[PlannedRetry] = []

@@ -17,25 +17,24 @@ itself says nothing about it, nor do bytes that a kernel leaves unwritten (contr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Sequence
 from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reprise.plan import Plan
-from reprise.torch.check import quarantine
 from reprise.torch.check.control import Control
-from reprise.torch.check.result import BUFFER, GRADIENTS, VALUES, CheckResult
+from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
 from reprise.torch.check.values import Audit
 from reprise.torch.check.verify import Check
 from reprise.torch.check.written import Written, buffers_of
 from reprise.torch.internals import guard
-from reprise.torch.internals.ops import never_again, only_allocates, partly_written
+from reprise.torch.internals.ops import only_allocates, partly_written
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.policy.events import Explained, PlannedStepBegins
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.session.findings import Findings
 from reprise.torch.session.job import Job
 from reprise.torch.tape.tape_run import Run
 
@@ -55,6 +54,7 @@ class CheckSchedule:
 
     def __init__(self, session: Job, every: int, what: str = VALUES) -> None:
         self._session = session
+        self._findings = Findings(session)
         self.every = every
         self._what = what
         self._since = 0
@@ -69,9 +69,8 @@ class CheckSchedule:
         self._written: Written | None = None  # the buffers of the step under way
         # By rung: buffers that were written once more, in a step that nobody has explained yet.
         self._rewritten: dict[int, set[str]] = {}
-        self._seen: set[str] = (
-            set()
-        )  # of those, which the program may have written in that step only
+        # Of those: what the program may have written in that step only.
+        self._seen: set[str] = set()
         self._theirs: set[str] = set()  # buffers that the program itself writes after a forward
 
     def begin(self, rung: Rung, run: Run) -> Check | None:
@@ -168,10 +167,10 @@ class CheckSchedule:
         if check is not None and self._compare(check):
             return
         if values.checked or not any(run.program.slots):
-            self._equal(values)
+            self._findings.report(values)
         else:
             self._since = self.every  # nothing came to be made again: the next step is checked
-            self._unchecked("no discarded tensor was needed in the step")
+            self._findings.unchecked("no discarded tensor was needed in the step")
 
     def later(self, run: Run | None) -> None:
         """Postpones the evaluation of a step that has ended within its backward until the next
@@ -187,7 +186,7 @@ class CheckSchedule:
         self._written = None
         if run is not None and run.take_audit() is not None:
             self._since = self.every
-            self._unchecked("the step to be checked did not finish")
+            self._findings.unchecked("the step to be checked did not finish")
 
     def settle_open(self) -> None:
         """Evaluates checks that are still open when the next step begins."""
@@ -203,32 +202,23 @@ class CheckSchedule:
             result = check.compare(session.forward.plain)
         except Exception as error:
             # The reference is ours: its failure must not be the job's. Out of memory, mostly.
-            self._values_only(f"an unplanned run of the step failed ({guard.described(error)})")
+            why = guard.described(error)
+            self._findings.values_only(f"an unplanned run of the step failed ({why})")
             return False
         finally:
             session.busy = False
         if not result.checked:
-            self._values_only(result.why_unchecked())
+            self._findings.values_only(result.why_unchecked())
             return False
         session.measured.verify_peak_bytes = max(
             session.measured.verify_peak_bytes, session.meter.peak()
         )
         if result.differing:
-            first = result.differing[0]
-            self._blame(result, f"{result.what_differs()} from the unplanned ones ({first} first)")
+            what = f"{result.what_differs()} from the unplanned ones"
+            self._findings.blame(result, f"{what} ({result.differing[0]} first)")
         else:
-            self._equal(result)
+            self._findings.report(result)
         return True
-
-    def _values_only(self, why: str) -> None:
-        session = self._session
-        session.measured.why_values = why
-        session.say(
-            f"step {session.step.number}: gradients are not compared: {why}. Recomputed "
-            "values are compared with the original ones"
-        )
-        if session.planning.rung is not None:
-            session.planning.rung.leaks = True
 
     def _explained(self, run: Run, control: Control, rewritten: Sequence[str]) -> None:
         """Acts on what a step has shown about values that differed. `rewritten`: buffers that
@@ -254,89 +244,16 @@ class CheckSchedule:
         event = Explained(control.rounds, differ, bool(noisy), bool(written), bool(writers))
         for action in decide(session.state, event):
             if action is Action.EXCLUDE_NOISY:
-                never_again(noisy)
-                session.planning.recapture(
-                    f"{_named(noisy)} gives different bits each time it runs on the same input: it "
-                    "is no longer recomputed, and another plan is made"
-                )
+                self._findings.exclude_noisy(noisy)
             elif action is Action.BLAME_VALUES:
                 found = tuple(f"saved tensor {slot}" for slot in slots)
-                self._blame(
+                self._findings.blame(
                     CheckResult(control.checked, found, values=True),
                     f"{len(slots)} of {control.checked} recomputed values differ from the original "
                     f"ones ({found[0]} first)",
                 )
             elif action in (Action.BLAME_BUFFERS, Action.EXCLUDE_WRITING):
-                self._wrote(control, written, writers)
-
-    def _wrote(self, control: Control, buffers: Sequence[str], writers: set[Any]) -> None:
-        """Withdraws a plan that has written buffers once more than the program does. `writers`:
-        the ops that did, which are never recomputed again; empty: they are not known."""
-        session = self._session
-        rung = session.planning.rung
-        assert rung is not None
-        assert rung.plan is not None
-        differing = tuple(BUFFER + name for name in buffers)
-        result = CheckResult(control.checked, differing, values=True, buffers=len(buffers))
-        many, more = len(buffers), len(buffers) > 1
-        text = (
-            f"{many} {'buffers' if more else 'buffer'} of the model {'were' if more else 'was'} "
-            f"written twice when ops ran again ({', '.join(buffers[:3])})"
-        )
-        if not writers:
-            self._blame(result, text)
-            return
-        never_again(writers)
-        self._report(result)
-        self._quarantine(rung.plan, rung, result)
-        session.planning.recapture(
-            f"step {session.step.number}: {text}: {_named(writers)} writes "
-            f"{'them' if more else 'it'} without declaring it. It is no longer recomputed; plan "
-            f"{rung.plan.plan_id} is removed, and another one is made"
-        )
-
-    def _equal(self, result: CheckResult) -> None:
-        self._report(result)
-
-    def _blame(self, result: CheckResult, what: str) -> None:
-        session = self._session
-        rung, step = session.planning.rung, session.step.number
-        assert rung is not None
-        assert rung.plan is not None
-        plan = rung.plan
-        self._report(result)
-        self._quarantine(plan, rung, result)
-        session.planning.drop(
-            f"step {step}: {what}; plan {plan.plan_id} is removed and training continues without "
-            "one"
-        )
-
-    def _quarantine(self, plan: Plan, rung: Rung, result: CheckResult) -> None:
-        step = self._session.step.number
-        report = {"step": step, "differing": result.differing, "torch": torch.__version__}
-        quarantine.put(plan, rung.graph.to_json(), report)
-
-    def _report(self, result: CheckResult) -> None:
-        session = self._session
-        rung = session.planning.rung
-        assert rung is not None
-        assert rung.plan is not None
-        session.measured.checked(result)
-        session.record.check(session.step.number, rung.plan, result)
-
-    def _unchecked(self, why: str) -> None:
-        rung = self._session.planning.rung
-        if rung is not None and rung.plan is not None:
-            self._session.record.unchecked(rung.plan, why)
-
-
-def _overloads(run: Run, ops: Container[int]) -> set[Any]:
-    """Returns the operators of those ops of the step graph that are recomputed."""
-    return {row.func for row in run.program.rows if row.op in ops and row.replays}
-
-
-def _named(funcs: Iterable[Any]) -> str:
-    return ", ".join(sorted(map(str, funcs)))
+                self._findings.wrote(control, written, writers)
 
 
 def _partly_written(rung: Rung) -> set[int]:
@@ -349,3 +266,8 @@ def _partly_written(rung: Rung) -> set[int]:
             if position < len(maker.outputs) and maker.outputs[position] is saved.storage:
                 found.add(slot)
     return found
+
+
+def _overloads(run: Run, ops: Container[int]) -> set[Any]:
+    """Returns the operators of those ops of the step graph that are recomputed."""
+    return {row.func for row in run.program.rows if row.op in ops and row.replays}
