@@ -220,6 +220,36 @@ export class Job {
     this.#wake?.();
   }
 
+  /** An allocation fails in the next step; the job goes on. */
+  async outOfMemory(
+    plan: Plan,
+    bytes: {
+      readonly asked: number;
+      readonly alive: number;
+      readonly free: number;
+      readonly total: number;
+    },
+  ): Promise<void> {
+    const columns = create(ColumnsSchema, {
+      moments: [
+        {
+          reason: MomentReason.OUT_OF_MEMORY,
+          step: BigInt(this.#step + 1),
+          atNs: BigInt(this.#clockNs),
+          phase: Phase.BACKWARD,
+          graphId: plan.graphId,
+          planId: plan.planId,
+          askedBytes: BigInt(bytes.asked),
+          liveBytes: BigInt(bytes.alive),
+          freeBytes: BigInt(bytes.free),
+          totalBytes: BigInt(bytes.total),
+          storages: [{bytes: BigInt(bytes.alive), name: 'layers.9.weight', category: 1}],
+        },
+      ],
+    });
+    await this.#push(columns, this.#clockNs, this.#clockNs);
+  }
+
   /** The connection goes away without a word. */
   abandon(): void {
     this.#closed = true;

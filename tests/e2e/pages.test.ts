@@ -509,6 +509,19 @@ describe('many runs', () => {
     expect(page.url()).toBe(`${daemon.url}/?sort=name`);
   });
 
+  test('runs are grouped by name or by how they ended', async () => {
+    const page = await open('/');
+    const groups = (): Promise<string[]> => page.locator('tr.group th').allTextContents();
+    await page.getByRole('link', {name: 'tight job'}).waitFor();
+
+    await page.getByLabel('Group').selectOption('ending');
+
+    await expect.poll(groups).toContain('refused, trained on 1 run');
+    expect(page.url()).toBe(`${daemon.url}/?group=ending`);
+    await page.getByLabel('Group').selectOption('name');
+    await expect.poll(groups).toContain('tight job 1 run');
+  });
+
   test('two runs are compared by figures, by their steps and by owner', async () => {
     const page = await open('/');
     await page.getByRole('checkbox', {name: 'Compare whole job', exact: true}).check();
@@ -530,6 +543,34 @@ describe('many runs', () => {
     await page.getByRole('link', {name: /whole job/}).waitFor();
 
     expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBe(390);
+  });
+});
+
+describe('a run that ran out of memory', () => {
+  test('says what was asked and alive, and offers the plan that would have fitted', async () => {
+    const job = new Job(daemon, 'short', 'short job');
+    await job.step({planId: '', peakBytes: 170 * MIB, stepNs: 257e6});
+    const plan = await job.plan(layeredGraph('short'), '1x');
+    await job.step({planId: plan.planId, peakBytes: 170 * MIB, stepNs: 257e6});
+    await job.outOfMemory(plan, {
+      asked: 24 * MIB,
+      alive: 150 * MIB,
+      free: 12 * MIB,
+      total: 170 * MIB,
+    });
+    job.bye();
+    const page = await open('/runs/short');
+    const panel = page.getByRole('region', {name: 'The last moment'});
+
+    await panel.getByText('24.0 MiB', {exact: true}).waitFor();
+    const fitted = panel.getByRole('status', {name: 'What would have fitted'});
+    await fitted.getByText(/A plan for [\d.]+ MiB keeps within the\s+162.0 MiB/).waitFor();
+    await curveDone(page);
+    const [, budget] = /A plan for ([\d.]+) MiB/.exec((await fitted.textContent())!)!;
+    expect(Number(budget)).toBeLessThanOrEqual(162.1);
+    await fitted.getByRole('button', {name: 'See this plan'}).click();
+    await expect.poll(() => page.getByLabel('What if').textContent()).toContain('It fits in ');
+    expect(page.url()).toBe(`${daemon.url}/runs/short?budget=${budget}MiB`);
   });
 });
 

@@ -2,7 +2,7 @@
 
 /** The list of runs as a person wants it: searched, filtered, sorted. */
 import {RunState, type Run} from '../gen/reprise/v1/query_pb';
-import {runTitle, standingOf, STANDING_TEXT, type Standing} from '../format/run';
+import {endingText, runTitle, standingOf, STANDING_TEXT, type Standing} from '../format/run';
 
 export const SORTS = ['started', 'name', 'budget', 'peak', 'steps'] as const;
 export type Sort = (typeof SORTS)[number];
@@ -13,8 +13,36 @@ export interface RunsView {
   /** A standing, or "running". */
   readonly show?: Shown;
   readonly sort?: Sort;
+  /** Runs of one name, or that ended alike, stand together. */
+  readonly group?: Grouping;
   /** Smallest, oldest or first in the alphabet at the top. */
   readonly ascending?: boolean;
+}
+
+export const GROUPINGS = ['name', 'ending'] as const;
+export type Grouping = (typeof GROUPINGS)[number];
+
+export function isGrouping(text: string): text is Grouping {
+  return (GROUPINGS as readonly string[]).includes(text);
+}
+
+export interface RunGroup {
+  /** Empty: the runs are not grouped. */
+  readonly title: string;
+  readonly runs: readonly Run[];
+}
+
+/** Runs in their order, by group; a group stands where its first run does. */
+export function grouped(runs: readonly Run[], by: Grouping | undefined): RunGroup[] {
+  if (by === undefined) return [{title: '', runs}];
+  const groups = new Map<string, Run[]>();
+  for (const run of runs) {
+    const title = by === 'name' ? runTitle(run) : endingText(run);
+    const known = groups.get(title);
+    if (known) known.push(run);
+    else groups.set(title, [run]);
+  }
+  return [...groups].map(([title, members]) => ({title, runs: members}));
 }
 
 export type Shown = Standing | 'running';
@@ -48,7 +76,7 @@ export function viewOf(runs: readonly Run[], view: RunsView): Run[] {
   const found = runs.filter((run) => {
     if (view.show === 'running' && run.state !== RunState.RUNNING) return false;
     if (view.show && view.show !== 'running' && standingOf(run) !== view.show) return false;
-    const text = [runTitle(run), run.runId, run.host, run.verdict?.sentence]
+    const text = [runTitle(run), run.runId, run.host, endingText(run), run.verdict?.sentence]
       .join('\n')
       .toLowerCase();
     return words.every((word) => text.includes(word));

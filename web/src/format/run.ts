@@ -18,6 +18,22 @@ export function stateText(state: RunState): string {
   }
 }
 
+/** How a run ended, as far as the server says: "failed: ValueError: ...". */
+export function endingText(run: Run): string {
+  const {verdict, state} = run;
+  const failure = verdict?.failure ?? '';
+  if (
+    state === RunState.FAILED &&
+    /out of memory|OutOfMemory|can't allocate memory/i.test(failure)
+  ) {
+    return 'out of memory';
+  }
+  if (state === RunState.FINISHED && verdict && !verdict.feasible && run.planId !== '') {
+    return verdict.unplannedSteps > 0 ? 'refused, trained on' : 'refused';
+  }
+  return stateText(state);
+}
+
 export function runTitle(run: Run): string {
   // The server names a run by its id when the job does not.
   if (run.name !== '' && run.name !== run.runId) return run.name;

@@ -5,7 +5,7 @@
  * link shows a colleague the same thing: ?budget=24GiB&ops=120..340 of a run,
  * ?q=resnet&show=died&sort=peak of the list of runs.
  */
-import {isShown, isSort, type RunsView} from '../data/runs';
+import {isGrouping, isShown, isSort, type RunsView} from '../data/runs';
 
 export interface PageState extends RunsView {
   /** The what-if budget as typed or chosen. */
@@ -36,6 +36,7 @@ export function readState(query: string): PageState {
   const search = params.get('q')?.trim();
   const [a, b] = [params.get('a'), params.get('b')];
   const show = params.get('show') ?? '';
+  const group = params.get('group') ?? '';
   const [, down, sort] = /^(-?)(\w+)$/.exec(params.get('sort') ?? '') ?? ['', '', ''];
   return {
     ...(budget ? {budget} : {}),
@@ -44,6 +45,7 @@ export function readState(query: string): PageState {
     ...(a ? {a} : {}),
     ...(b ? {b} : {}),
     ...(isShown(show) ? {show} : {}),
+    ...(isGrouping(group) ? {group} : {}),
     ...(isSort(sort!) ? {sort, ...(down ? {} : {ascending: true})} : {}),
   };
 }
@@ -65,6 +67,7 @@ export function writeState(state: PageState): string {
   if (state.b) parts.push(`b=${encodeURIComponent(state.b)}`);
   if (state.search) parts.push(`q=${encodeURIComponent(state.search)}`);
   if (state.show) parts.push(`show=${state.show}`);
+  if (state.group) parts.push(`group=${state.group}`);
   if (state.sort) parts.push(`sort=${state.ascending ? '' : '-'}${state.sort}`);
   return parts.length === 0 ? '' : `?${parts.join('&')}`;
 }
