@@ -21,7 +21,7 @@ def made_by(module: str, name: str) -> Any:
     ("thing", "call"),
     [
         (made_by("tensorflow.python.module.module", "Net"), "reprise.tensorflow.auto(train_step"),
-        (made_by("keras.src.models.model", "Model"), "reprise.tensorflow.auto(train_step"),
+        (made_by("keras.src.models.model", "Model"), "reprise.keras.auto(model"),
         (made_by("jaxlib._jax", "PjitFunction"), "reprise.jax.auto(train_step"),
         (StepGraph("step"), "reprise.plan.plan(graph"),
     ],

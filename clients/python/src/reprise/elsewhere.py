@@ -20,8 +20,8 @@ def call_for(thing: Any) -> str | None:
         return f"{name}: reprise.plan.plan(graph, budget=...) plans a step graph"
     if "keras" in roots:
         return (
-            f"{name}: is Keras's, whose fit() is not planned; write its training step as a "
-            "function and give that to reprise.tensorflow.auto(train_step, budget=...)"
+            f"{name}: is Keras's; reprise.keras.auto(model, budget=...) between compile() and "
+            "fit() plans its training"
         )
     if "tensorflow" in roots:
         return (

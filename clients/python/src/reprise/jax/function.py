@@ -51,7 +51,8 @@ class PlannedFunction:
         self._step = step
         self._donate = _numbers(donate_argnums)
         self._static = _numbers(static_argnums)
-        self._budget = budget
+        # May be set between calls; plans that were made stay.
+        self.budget = budget
         self._how: dict[str, Any] = {
             "time_limit_s": time_limit_s,
             "most_equations": most_equations,
@@ -106,7 +107,7 @@ class PlannedFunction:
                     f"auto: an argument of shape {leaf.shape} lies on {len(devices)} devices; plan "
                     "what runs on each of them, inside jax.shard_map"
                 )
-        return find(made.closed, leaves, self._budget, donated=made.donated, **self._how)
+        return find(made.closed, leaves, self.budget, donated=made.donated, **self._how)
 
     def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         """The leaves of all arguments, and what tells sets of shapes apart."""

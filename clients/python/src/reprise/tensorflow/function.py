@@ -33,6 +33,7 @@ class PlannedFunction:
         budget: str | int | None,
         checkpoints: str | Sequence[Any] | None,
         time_limit_s: float | None,
+        batch: int | None = None,
     ) -> None:
         # What was done to the newest trace; None before the first.
         self.applied: Applied | None = None
@@ -43,6 +44,7 @@ class PlannedFunction:
             "budget": budget,
             "checkpoints": checkpoints,
             "time_limit_s": time_limit_s,
+            "batch": batch,
         }
         self._function = tf.function(self._traced)
 
@@ -90,7 +92,7 @@ class PlannedFunction:
         if self.applied is None:
             raise RepriseError("rehearse: the step was not called yet")
         outputs, effects = self._targets
-        return rehearse(outputs, effects=effects, folded=True)
+        return rehearse(outputs, self._how["batch"], effects, folded=True)
 
 
 def auto(
@@ -99,9 +101,11 @@ def auto(
     *,
     checkpoints: str | Sequence[Any] | None = None,
     time_limit_s: float | None = None,
+    batch: int | None = None,
 ) -> PlannedFunction:
     """Returns a function that does what `step` does, gradients and update, within `budget`, or
     keeping only `checkpoints`, as in `reprise.tensorflow.gradients`. `step` may be a `tf.function`.
+    `batch` is the size to plan for where its arguments leave dimensions open.
 
     Raises `RepriseError` for a function with `jit_compile=True`, because XLA does not keep the
     order of ops. The first call may raise what `gradients` raises."""
@@ -113,4 +117,4 @@ def auto(
             "it likes; a plan needs it off"
         )
     plain = getattr(step, "python_function", step)
-    return PlannedFunction(plain, budget, checkpoints, time_limit_s)
+    return PlannedFunction(plain, budget, checkpoints, time_limit_s, batch)

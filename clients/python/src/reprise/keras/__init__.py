@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keras 3 under a budget of memory: one call between `compile` and `fit`.
+
+    model.compile(...)
+    reprise.keras.auto(model, budget="0.5x")
+    model.fit(...)
+
+The step is planned op by op by the executor of the backend. docs/keras.md is the page for users.
+"""
+
+from __future__ import annotations
+
+from reprise.keras.arming import auto, remove, report
+from reprise.keras.callback import Budget
+
+__all__ = ["Budget", "auto", "remove", "report"]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The budget as a callback: armed while `fit` runs.
+
+model.fit(x, y, callbacks=[reprise.keras.Budget("0.5x")])
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from reprise.keras.arming import auto, remove, report
+
+__all__ = ["Budget"]
+
+
+class Budget(keras.callbacks.Callback):  # type: ignore[misc]
+    """Trains within a budget, as `auto` does, for the time of one `fit`."""
+
+    def __init__(self, budget: str | int, *, time_limit_s: float | None = None) -> None:
+        """Takes what `auto` takes."""
+        super().__init__()
+        # Of the newest plan; empty before the first step.
+        self.sentence = ""
+        self._budget, self._time_limit_s = budget, time_limit_s
+
+    def set_model(self, model: Any) -> None:
+        """Arms the model; Keras calls it before it makes the function of a step."""
+        super().set_model(model)
+        auto(model, self._budget, time_limit_s=self._time_limit_s)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Keeps the sentence, and disarms the model."""
+        self.sentence = report(self.model)
+        remove(self.model)

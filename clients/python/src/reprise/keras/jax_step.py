@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training step of a model on JAX: Keras' stateless step, planned by `reprise.jax`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+import reprise.jax
+from reprise.errors import RepriseError
+
+__all__ = ["JaxStep"]
+
+
+class JaxStep:
+    """A planned step of one model. Weights, statistics and seeds go in and come out as values."""
+
+    def __init__(self, model: Any, budget: str | int, time_limit_s: float | None) -> None:
+        if keras.distribution.distribution() is not None:
+            raise RepriseError("auto: models under keras.distribution are not planned yet")
+        self._model, self._budget, self._time_limit_s = model, budget, time_limit_s
+        # Of the first batch since the step was made; None before it.
+        self._found: reprise.jax.Found | None = None
+
+    def replaced(self) -> dict[str, Any]:
+        """The methods of the model that are the step's."""
+        return {"make_train_function": self._make_train_function}
+
+    @property
+    def sentence(self) -> str:
+        """Of the plan for the first batch; empty before the first step."""
+        return "" if self._found is None else self._found.sentence
+
+    def _make_train_function(self, force: bool = False) -> None:
+        model = self._model
+        if model.train_function is not None and not force:
+            return
+        self._found = None
+        planned = reprise.jax.auto(
+            model.train_step, self._budget, donate_argnums=0, time_limit_s=self._time_limit_s
+        )
+
+        def step(state: Any, data: Any) -> Any:
+            made = planned(state, data)
+            if self._found is None and planned.found is not None:
+                # The last batch of an epoch may be smaller: the budget is that of the first one.
+                self._found = planned.found
+                planned.budget = planned.found.budget_bytes
+            return made
+
+        model.train_function = model._make_function(step)

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`fit` of Keras models under budgets: histories, saving, callbacks, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+import reprise
+import reprise.keras
+
+SECONDS = 1.0
+ROWS, WIDTH = 768, 32
+BACKEND = keras.backend.backend()
+
+if BACKEND == "tensorflow":
+    import tensorflow as tf
+
+    # It rewrites a plain graph in other ways than one whose order is fixed, and with other bits.
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+def data() -> tuple[Any, Any]:
+    random = np.random.default_rng(0)
+    x = random.normal(size=(ROWS, WIDTH)).astype("float32")
+    return x, np.tanh(x[:, :4] * 2).astype("float32")
+
+
+def model(**how: Any) -> Any:
+    """Batch norm and dropout have a state of their own."""
+    keras.utils.set_random_seed(0)
+    x = inputs = keras.Input((WIDTH,))
+    for _ in range(2):
+        x = keras.layers.Dense(64, activation="tanh")(x)
+        x = keras.layers.BatchNormalization()(x)
+    x = keras.layers.Dropout(0.2, seed=1)(x)
+    made = keras.Model(inputs, keras.layers.Dense(4)(x))
+    jit = BACKEND == "jax"
+    made.compile("adam", "mse", metrics=["mae"], jit_compile=jit, **how)
+    return made
+
+
+def fit(made: Any, epochs: int = 1, **how: Any) -> dict[str, list[float]]:
+    """The last batch of an epoch is smaller than the others."""
+    keras.utils.set_random_seed(0)  # data is shuffled by it
+    x, y = data()
+    held_out = (x[:100], y[:100])
+    return dict(
+        made.fit(
+            x, y, batch_size=320, epochs=epochs, verbose=0, validation_data=held_out, **how
+        ).history
+    )
+
+
+def assert_same(plain: dict[str, list[float]], planned: dict[str, list[float]]) -> None:
+    assert plain.keys() == planned.keys()
+    for key, values in plain.items():
+        if BACKEND == "jax":  # XLA makes other loops of a program in another order
+            np.testing.assert_allclose(planned[key], values, rtol=1e-4)
+        else:
+            assert planned[key] == values
+
+
+def test_a_fit_within_a_budget_has_the_history_of_a_plain_one_and_is_saved_like_it(
+    tmp_path: Path,
+) -> None:
+    plain, armed = model(), model()
+    expected = fit(plain)
+
+    assert reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS) is armed
+    history = fit(armed)
+
+    assert_same(expected, history)
+    assert any(word in reprise.keras.report(armed) for word in ("run again", "It fits in"))
+    armed.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    x, _ = data()
+    assert np.array_equal(loaded.predict(x, verbose=0), armed.predict(x, verbose=0))
+    assert np.array_equal(loaded.optimizer.iterations, armed.optimizer.iterations)
+
+
+def test_a_removed_model_trains_as_before() -> None:
+    armed, plain = model(), model()
+    reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
+
+    reprise.keras.remove(armed)
+
+    assert not [name for name in vars(armed) if name.startswith(("_reprise", "make_train"))]
+    assert fit(armed) == fit(plain)
+    with pytest.raises(reprise.RepriseError, match="not armed"):
+        reprise.keras.report(armed)
+
+
+def test_a_callback_arms_for_one_fit_and_others_are_called_as_before() -> None:
+    armed, seen = model(), []
+    budget = reprise.keras.Budget("0.8x", time_limit_s=SECONDS)
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: seen.append(batch)
+    )
+
+    history = fit(armed, callbacks=[budget, count])
+
+    assert_same(fit(model()), history)
+    assert seen == [0, 1, 2]
+    assert budget.sentence
+    assert "make_train_function" not in vars(armed)
+
+
+def test_several_steps_per_execution_are_planned_alike() -> None:
+    armed, plain = model(steps_per_execution=2), model(steps_per_execution=2)
+    reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
+
+    assert_same(fit(plain), fit(armed))
+
+
+def test_mixed_precision_is_planned_alike() -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        armed, plain = model(), model()
+        reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
+        expected, history = fit(plain), fit(armed)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-2)
+
+
+def test_an_impossible_budget_is_refused_in_fit() -> None:
+    armed = model()
+    reprise.keras.auto(armed, budget="0.01x", time_limit_s=SECONDS)
+
+    with pytest.raises(reprise.InfeasibleBudget):
+        fit(armed)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda: "model", "must be a model of Keras"),
+        (lambda: keras.Sequential([keras.layers.Dense(1)]), "between compile"),
+        (lambda: model_that_runs_eagerly(), "run_eagerly=False"),
+    ],
+    ids=["no model", "not compiled", "eager"],
+)
+def test_what_cannot_be_armed_is_refused_with_the_remedy(made: Any, said: str) -> None:
+    with pytest.raises(reprise.RepriseError, match=said):
+        reprise.keras.auto(made(), budget="0.5x")
+
+
+def model_that_runs_eagerly() -> Any:
+    made = keras.Sequential([keras.layers.Dense(1)])
+    made.compile("sgd", "mse", run_eagerly=True)
+    return made
