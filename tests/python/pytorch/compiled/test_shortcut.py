@@ -128,9 +128,9 @@ def test_invalid_arguments_of_shortcuts_are_refused() -> None:
 
     with pytest.raises(TypeError, match="zeros and ones"):
         library.bits_of(torch.tensor([0.0, 1.0, 0.5]))
-    with pytest.raises(TypeError, match="not of this tensor"):
+    with pytest.raises(TypeError, match="do not match the size"):
         library.spread_bits(torch.zeros(2, dtype=torch.uint8), torch.ones(8))
-    with pytest.raises(TypeError, match="no batch norm"):
+    with pytest.raises(TypeError, match="do not define a batch norm"):
         library.normalized(torch.ones(2, 3), None, None, torch.ones(4), torch.ones(3), True)
 
 
