@@ -25,10 +25,10 @@ export class StepSource {
     if (run.graphId === '' || this.#busy) return;
     this.#busy = true;
     const {signal} = this.#stop;
+    let graph: StepGraph | undefined;
     try {
       if (this.#graphId !== run.graphId) {
-        this.graph = await readGraph(run.graphId, signal);
-        this.#graphId = run.graphId;
+        graph = await readGraph(run.graphId, signal);
       }
       if (measured && this.planned?.step !== Number(measured.step)) {
         this.planned = await this.#read(run.runId, true, signal);
@@ -39,6 +39,11 @@ export class StepSource {
     } catch (error) {
       if (!signal.aborted && !isCancelled(error)) this.why = sentenceOf(error);
     } finally {
+      // Last: an axis of ops that a traced step then turns out not to fit would flip.
+      if (graph) {
+        this.graph = graph;
+        this.#graphId = run.graphId;
+      }
       this.#busy = false;
     }
   }
