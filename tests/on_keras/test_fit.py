@@ -97,7 +97,7 @@ def test_a_removed_model_trains_as_before() -> None:
 
 def test_a_callback_arms_for_one_fit_and_others_are_called_as_before() -> None:
     armed, seen = model(), []
-    budget = reprise.keras.Budget("0.8x", time_limit_s=SECONDS)
+    budget = reprise.keras.Budget("0.8x", time_limit_s=SECONDS, batch=320)
     count = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: seen.append(batch)
     )

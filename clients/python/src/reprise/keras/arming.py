@@ -20,9 +20,12 @@ _MAKE = "make_train_function"
 _STEP = "_reprise_step"
 
 
-def auto(model: Any, budget: str | int, *, time_limit_s: float | None = None) -> Any:
+def auto(
+    model: Any, budget: str | int, *, time_limit_s: float | None = None, batch: int | None = None
+) -> Any:
     """Arms a compiled model and returns it: `fit` and `train_on_batch` train within `budget`
     ("0.5x", "2GiB", bytes). A second call replaces the first one's budget.
+    `batch` is the size to plan for on TensorFlow where the data of `fit` does not say it.
 
     `RepriseError`: it is no model of Keras, was not compiled, or runs eagerly, or Keras runs on
     torch. The first step raises `InfeasibleBudget` where no plan fits."""
@@ -41,7 +44,7 @@ def auto(model: Any, budget: str | int, *, time_limit_s: float | None = None) ->
         from reprise.keras.jax_step import JaxStep as Step
     else:
         from reprise.keras.tensorflow_step import TensorFlowStep as Step  # type: ignore[assignment]
-    step = Step(model, budget, time_limit_s)
+    step = Step(model, budget, time_limit_s, batch)
     for name, value in {_STEP: step, **step.replaced()}.items():
         # Not by the model's own way, which looks for layers and weights in what it is given.
         object.__setattr__(model, name, value)

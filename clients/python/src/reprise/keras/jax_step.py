@@ -16,7 +16,9 @@ __all__ = ["JaxStep"]
 class JaxStep:
     """A planned step of one model. Weights, statistics and seeds go in and come out as values."""
 
-    def __init__(self, model: Any, budget: str | int, time_limit_s: float | None) -> None:
+    def __init__(
+        self, model: Any, budget: str | int, time_limit_s: float | None, _batch: int | None
+    ) -> None:
         if keras.distribution.distribution() is not None:
             raise RepriseError("auto: models under keras.distribution are not planned yet")
         self._model, self._budget, self._time_limit_s = model, budget, time_limit_s

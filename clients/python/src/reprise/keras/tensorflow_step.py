@@ -16,10 +16,13 @@ __all__ = ["TensorFlowStep"]
 class TensorFlowStep:
     """A planned step of one model."""
 
-    def __init__(self, model: Any, budget: str | int, time_limit_s: float | None) -> None:
+    def __init__(
+        self, model: Any, budget: str | int, time_limit_s: float | None, batch: int | None
+    ) -> None:
         self._model, self._budget, self._time_limit_s = model, budget, time_limit_s
-        # Of the data that `fit` was given.
-        self._batch: int | None = None
+        # Of the data that `fit` was given, if nothing else was said.
+        self._batch = batch
+        self._train: Any = None
         self.planned: reprise.tensorflow.PlannedFunction | None = None
 
     def replaced(self) -> dict[str, Any]:
@@ -53,6 +56,18 @@ class TensorFlowStep:
         # XLA orders and merges ops as it likes: no plan holds in it.
         compiled, model.jit_compile = model.jit_compile, False
         try:
-            model.train_function = model._make_function(self.planned)
+            self._train = model._make_function(self.planned)
+            model.train_function = self._run
         finally:
             model.jit_compile = compiled
+
+    def _run(self, iterator: Any) -> Any:
+        """A step of `fit`. Tracing wraps a refusal in an exception of its own: raises the first."""
+        assert self.planned is not None
+        try:
+            return self._train(iterator)
+        except Exception:
+            refusal = self.planned.refusal
+            if refusal is not None:
+                raise refusal from None
+            raise

@@ -37,7 +37,8 @@ class PlannedFunction:
     ) -> None:
         # What was done to the newest trace; None before the first.
         self.applied: Applied | None = None
-        self._refusal: RepriseError | None = None
+        # Why the newest trace has no plan.
+        self.refusal: RepriseError | None = None
         self._targets: tuple[list[Any], list[Any]] = ([], [])
         self._step = step
         self._how: dict[str, Any] = {
@@ -50,13 +51,13 @@ class PlannedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a step. The first one of every shape is traced and planned before it runs."""
-        self._refusal = None
+        self.refusal = None
         try:
             return self._function(*args, **kwargs)
         except Exception:
             # Tracing wraps exceptions; raise the original one.
-            if self._refusal is not None:
-                raise self._refusal from None
+            if self.refusal is not None:
+                raise self.refusal from None
             raise
 
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +82,7 @@ class PlannedFunction:
         try:
             self.applied = rewrite_step(outputs, [], effects=effects, **self._how)
         except RepriseError as refusal:
-            self._refusal = refusal
+            self.refusal = refusal
             raise
         self._targets = (outputs, effects)
 
