@@ -40,7 +40,7 @@ class Next(NamedTuple):
     """What the job is to do after a step."""
 
     compile_again: bool = False
-    # A plan that no earlier step was compared under.
+    # No step was compared under the plan that the graphs will be compiled with.
     unchecked: bool = False
     # Why training continues without a plan; empty if it does not.
     stop: str = ""
@@ -116,7 +116,7 @@ class OverBudget:
             "memory is in use outside its graphs than was known; they are planned and compiled "
             "again"
         )
-        return Next(compile_again=True)
+        return Next(compile_again=True, unchecked=True)
 
     def _plan_whole(self, budget: str) -> Next:
         """Asks for one plan for all graphs, and for a smaller peak while it is not within the
