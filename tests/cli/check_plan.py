@@ -187,8 +187,8 @@ def region_execs(graph: dict[str, Any], plan: dict[str, Any]) -> list[int]:
             elif r not in replayed:
                 replayed.add(r)
                 homes = [t for t in left if around[t] and around[t][-1] in inside]
-                # What may not run again was never dropped, whatever its home.
-                run_again(r, [(t, left[t]) for t in homes if 0 < level[t] <= depth])
+                # A storage of level 0 is missing if a re-run has made an earlier version of it.
+                run_again(r, [(t, left[t]) for t in homes if level[t] <= depth])
                 for t in homes:
                     if level[t] > depth:
                         present.pop(t, None)

@@ -104,7 +104,7 @@ TEST(PickleReaderTest, RefusesProtocolsItDoesNotKnow) {
   EXPECT_THAT(Read(Bytes({0x80, 6, 'N', '.'})).status().message(),
               HasSubstr("byte 0: pickle protocol 6"));
   EXPECT_THAT(Read("(dp0\n.").status().message(),
-              HasSubstr("no pickle of protocol 2 to 5"));
+              HasSubstr("not a pickle of protocol 2 to 5"));
 }
 
 TEST(PickleReaderTest, EveryPrefixOfAPickleEndsTooEarly) {

@@ -219,18 +219,20 @@ class ScriptedCollector(threading.Thread):
         elif kind == _GRAPH:
             (graph,) = struct.unpack_from("<Q", data, _MESSAGE.size)
             self.graphs.append(graph)
-            self._reply(connection, graph, request)
+            # An answer names the request: `request_id` of reprise_msg_graph.
+            (asked,) = struct.unpack_from("<Q", data, _MESSAGE.size + 56)
+            self._reply(connection, asked, request)
         return True
 
-    def _reply(self, connection: socket.socket, graph: int, request: int) -> None:
+    def _reply(self, connection: socket.socket, asked: int, request: int) -> None:
         if isinstance(self._answer, bytes):
-            body = struct.pack("<QQQQQII", graph, 255, len(self._answer), 1000, 2000, 0, 0)
+            body = struct.pack("<QQQQQII", asked, 255, len(self._answer), 1000, 2000, 0, 0)
             self._send(connection, _PLAN, body, request, [_sealed(self._answer)])
         elif self._answer is not None:
             sentence, smallest = self._answer
             text = sentence.encode()
             infeasible = 2
-            body = struct.pack("<QQII", graph, smallest, infeasible, len(text)) + text
+            body = struct.pack("<QQII", asked, smallest, infeasible, len(text)) + text
             self._send(connection, _PLAN_STATUS, body, request)
 
     def _send(

@@ -81,7 +81,7 @@ def judged(graph: StepGraph, schedule: list[int], executor: str) -> str:
 def test_the_peak_and_the_refusal_of_any_schedule_are_those_of_the_planner(planner: Judge) -> None:
     pick = random.Random(18)
     verdicts = []
-    for case in range(90):
+    for case in range(120):
         executor = list(EXECUTORS)[case % len(EXECUTORS)]
         graph = random_graph(pick)
         schedule = random_schedule(pick, graph, EXECUTORS[executor])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer, optimizer
 
-from reprise.torch.internals import optimizers
+from reprise.torch.internals import guard, optimizers
 
 
 class Watches:
@@ -27,8 +27,11 @@ class Watches:
 
 
 def test_one_observer_that_fails_and_leaves_does_not_keep_others_from_being_told(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Sessions of other tests do not report it, and it was not printed before.
+    monkeypatch.setattr(guard, "_listeners", [])
+    monkeypatch.setattr(guard, "_printed", set())
     before = len(optimizer._global_optimizer_pre_hooks)
     first, second = Watches(fails=True), Watches()
     model = nn.Linear(2, 2)

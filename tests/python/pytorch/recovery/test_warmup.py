@@ -155,9 +155,9 @@ def test_running_out_of_memory_in_the_loss_tightens_the_next_plan_and_is_logged(
     asked: list[str] = []
     submit = agent.submit_graph
 
-    def submitted(text: bytes, budget: str, *rest: Any) -> int:
+    def submitted(text: bytes, budget: str, *rest: Any, **more: Any) -> int:
         asked.append(budget)
-        return submit(text, budget, *rest)
+        return submit(text, budget, *rest, **more)
 
     agent.submit_graph = submitted  # type: ignore[method-assign]
     failing = [6]

@@ -42,8 +42,8 @@ def observe(observer: Observer) -> None:
     """Tells `observer` of every step of an optimizer from now on."""
     _observers[observer] = None
     if not _hooks:
-        _hooks.append(register_optimizer_step_pre_hook(_before))
-        _hooks.append(register_optimizer_step_post_hook(_after))
+        _hooks.append(register_optimizer_step_pre_hook(guard.quiet(_before)))
+        _hooks.append(register_optimizer_step_post_hook(guard.quiet(_after)))
 
 
 def leave(observer: Observer) -> None:

@@ -275,6 +275,8 @@ class RankCoordinator:
         made: dict[int, tuple[Plan, Tape] | str] = {}
         for rung in rungs:
             reply = replies[rung.number]
+            if reply.plan is not None:
+                rung.answered = reply.plan.plan_number
             if reply.kind == "plan" and reply.plan is not None and reply.plan.feasible:
                 made[rung.number] = planning.prepared(rung, reply.plan)
             elif reply.kind != "pending":
