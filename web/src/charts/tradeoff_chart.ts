@@ -2,7 +2,7 @@
 
 /**
  * The trade-off curve: budget against overhead. Plans are points on a line of
- * steps, the proven bound a line below them, what was measured a cross, the
+ * steps, the lower bound a line below them, what was measured a cross, the
  * budget of the run a red hairline; where nothing fits the ground is grey.
  * A few dozen shapes: SVG.
  */
@@ -84,7 +84,7 @@ export function createTradeoffChart(
     const rows: [string, string][] = [
       ['peak', formatBytes(point.peakBytes)],
       ['overhead', formatPercent(point.overhead, true)],
-      ['proven bound', formatPercent(point.bound, true)],
+      ['lower bound', formatPercent(point.bound, true)],
     ];
     if (point.dominated) rows.push(['', 'a smaller budget is faster']);
     tooltip.show(

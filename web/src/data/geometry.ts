@@ -64,7 +64,7 @@ export function planPath(
   return parts.join('');
 }
 
-/** The proven bound: straight between points, as it is known only at them. */
+/** The lower bound: straight between points, as it is known only at them. */
 export function boundPath(points: readonly CurvePoint[], x: Scale, y: Scale): string {
   return points
     .map(
