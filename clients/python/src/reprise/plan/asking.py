@@ -8,15 +8,17 @@ page; `report_step` puts what was measured beside what was predicted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reprise.errors import RepriseError, ServerUnavailable
 from reprise.plan.capabilities import Capabilities
 from reprise.plan.received import Infeasible, InfeasibleBudget, Plan, read_infeasible
-from reprise.plan.server import Server
 from reprise.plan.step_graph import StepGraph
 from reprise.proto_json import Fields
 from reprise.units import check_budget
+
+if TYPE_CHECKING:
+    from reprise.plan.sent import PlanServer, Sent
 
 __all__ = ["TradeoffPoint", "plan", "run_of", "sweep"]
 
@@ -39,14 +41,8 @@ class TradeoffPoint:
     solver: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    graph_id: str
-    run_id: str
-
-
 # By server and content.
-_sent: dict[tuple[str, str], _Sent] = {}
+_sent: dict[tuple[str, str], Sent] = {}
 
 
 def plan(
@@ -61,7 +57,7 @@ def plan(
     reserve_bytes: int = 0,
     device_bytes: int = 0,
     device_free_bytes: int = 0,
-    server: Server | None = None,
+    server: PlanServer | None = None,
 ) -> Plan:
     """A plan for `budget` ("22GiB", a number of bytes, "0.5x"; "90%" and "fit" with
     `device_bytes` and `device_free_bytes`) that `executor` can run.
@@ -102,7 +98,7 @@ def sweep(
     time_limit_s: float | None = None,
     seed: int = 0,
     threads: int = 0,
-    server: Server | None = None,
+    server: PlanServer | None = None,
 ) -> list[TradeoffPoint]:
     """The curve of overhead over budget, the largest budget first. Raises as `plan`, but an
     impossible budget is a point."""
@@ -126,40 +122,32 @@ def run_of(found: Plan | None) -> str | None:
 
 
 def _ask(
-    graph: StepGraph, method: str, request: dict[str, Any], server: Server | None
+    graph: StepGraph, method: str, request: dict[str, Any], server: PlanServer | None
 ) -> list[dict[str, Any]]:
-    """The answers. A private daemon may have ended since the last question: once more then."""
-    text = graph.to_json()
+    """Returns the answers. Asks once more if the daemon has ended since the last question, as a
+    private one may."""
+    from reprise.plan.finding import find_server
+
     try:
-        return _asked(text, graph.name, method, request, server or Server.find())
+        return _asked(graph, method, request, server or find_server())
     except ServerUnavailable:
         if server is not None:
             raise
-        return _asked(text, graph.name, method, request, Server.find())
+        return _asked(graph, method, request, find_server())
 
 
 def _asked(
-    text: str, name: str, method: str, request: dict[str, Any], server: Server
+    graph: StepGraph, method: str, request: dict[str, Any], server: PlanServer
 ) -> list[dict[str, Any]]:
     from hashlib import sha256
 
-    key = (server.address, sha256(text.encode()).hexdigest())
+    key = (server.address, sha256(graph.to_json().encode()).hexdigest())
     if key not in _sent:
-        _sent[key] = _send(text, name, server)
+        _sent[key] = server.send(graph)
     to = {"graphId": _sent[key].graph_id}
     if method == "Planner/Plan":
         to["runId"] = _sent[key].run_id
     return list(server.stream(method, {**request, **to}))
-
-
-def _send(text: str, name: str, server: Server) -> _Sent:
-    run = server.upload(name or "step graph", text.encode()).get("runId")
-    if not isinstance(run, str):
-        raise RepriseError("import: the server does not say which run it made")
-    graph_id = server.call("Query/GetRun", {"runId": run}).get("graphId")
-    if not isinstance(graph_id, str):
-        raise RepriseError(f"run {run}: has no step graph after the import")
-    return _Sent(graph_id, run)
 
 
 def _limits(time_limit_s: float | None, seed: int, threads: int) -> dict[str, Any]:

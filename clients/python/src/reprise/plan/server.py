@@ -6,11 +6,8 @@
     for message in server.stream("Planner/Plan", {...}): ...
     server.upload("step.json", graph_json)              # a file becomes a run
 
-The server is the one that `REPRISE_SERVER` names (HOST:PORT or https://HOST:PORT), else that of
-the daemon beside this process, which is started where none answers. Its token is in the file that
-`REPRISE_TOKEN_FILE` names, else in the one beside the socket of the daemon that runs here; for
-https, `REPRISE_CA`, `REPRISE_CERT` and `REPRISE_KEY` are as for the command. Every connection is
-made in `_open`.
+For https, `REPRISE_CA`, `REPRISE_CERT` and `REPRISE_KEY` are as for the command. `_open` makes
+every connection. Which server a program talks to is decided in `finding.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +20,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from reprise.errors import RepriseError, ServerUnavailable
+from reprise.plan.sent import LONGEST_S, Sent, split_address
+from reprise.plan.step_graph import StepGraph
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Server"]
 
-# A plan may be searched for ten minutes (server/service/planning.h).
-LONGEST_S = 660.0
 ENDING_S, POLL_S = 10.0, 0.02
 # Of a stream: a byte of flags and the size of the message that follows, in four.
 _HEAD_BYTES = 5
@@ -51,18 +48,13 @@ class Server:
         """
         self._tls = address.startswith("https://")
         self._token, self._certificate = token, certificate
-        self.address = address.removeprefix("https://").removeprefix("http://").rstrip("/")
-        host, colon, port = self.address.rpartition(":")
-        if not colon or not host or not (port.isascii() and port.isdecimal() and int(port) < 65536):
-            raise RepriseError(f"server {address!r}: must be HOST:PORT, such as 127.0.0.1:7070")
-        self._host, self._port = host.strip("[]"), int(port)
+        plain = address.removeprefix("https://").removeprefix("http://")
+        self.address, self._host, self._port = split_address(plain)
 
     @classmethod
     def find(cls) -> Server:
-        """The server to ask. `ServerUnavailable`: none answers and none could be started."""
-        named = os.environ.get("REPRISE_SERVER")
-        if named:
-            return cls(named, _token_of(named))
+        """Returns the server of the daemon beside this process, over HTTP. Raises ServerUnavailable
+        if none answers and none can be started."""
         from reprise import daemon
 
         # A private daemon that is about to end still answers at its socket for a moment.
@@ -126,6 +118,16 @@ class Server:
                     return _object(json.dumps(part["run"]).encode(), "import")
         raise RepriseError(f"{name}: the server closed the import without an answer")
 
+    def send(self, graph: StepGraph) -> Sent:
+        """Makes a run of a graph, by importing its file."""
+        run = self.upload(graph.name or "step graph", graph.to_json().encode()).get("runId")
+        if not isinstance(run, str):
+            raise RepriseError("import: the server does not say which run it made")
+        graph_id = self.call("Query/GetRun", {"runId": run}).get("graphId")
+        if not isinstance(graph_id, str):
+            raise RepriseError(f"run {run}: has no step graph after the import")
+        return Sent(graph_id, run)
+
     def _open(self, path: str, body: bytes, kind: str) -> tuple[HTTPConnection, HTTPResponse]:
         """Sends a request and waits for the head of its answer; errors become exceptions."""
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -181,28 +183,6 @@ def _beside(socket: Path) -> Server:
         reached = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
         url = f"https://{reached}:{port}"
     return Server(url, token, certificate)
-
-
-def _token_of(address: str) -> str:
-    """The token of a server that was named; empty where none is known."""
-    from reprise import daemon
-
-    named = os.environ.get("REPRISE_TOKEN_FILE")
-    if named:
-        try:
-            with open(named) as file:
-                return file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise RepriseError(f"{named}: the token cannot be read ({error})") from None
-    wanted = Server(address).address.replace("localhost:", "127.0.0.1:")
-    for socket in daemon.socket_paths():
-        try:
-            said = json.loads(socket.with_name("server.json").read_text())
-            if Server(said["url"]).address == wanted:
-                return socket.with_name("server.token").read_text().strip()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RepriseError):
-            continue
-    return ""
 
 
 def _trust(certificate: str) -> SSLContext:
