@@ -94,7 +94,8 @@ class CompiledJob:
         self._call = self._compiled(planned=True)
         self._cycle = Cycle()
         self._check: Check | None = None
-        self._under_way = self._busy = False
+        self._under_way = False
+        self.busy = False  # a forward of Reprise's own is running
         self._compiles = False  # its backend was given something
         self._began_live = self._graphs = self._steps = 0
         self._calls: list[int] = []  # graphs that the last forward has called, in order
@@ -147,7 +148,7 @@ class CompiledJob:
 
     def _clear_up(self) -> None:
         """Removes what is in the way of the program after an internal error."""
-        self._under_way = self._busy = False
+        self._under_way = self.busy = False
         guard.quietly(self._let_go)
         guard.quietly(self.told.stopped, self.plan, self.why)
 
@@ -179,7 +180,7 @@ class CompiledJob:
         if self._faults.found:
             self._faults.clear_up()
             return call(*args, **kwargs)
-        if self.why or self._busy or self._site.root is None or not torch.is_grad_enabled():
+        if self.why or self.busy or self._site.root is None or not torch.is_grad_enabled():
             return call.instead(self._plain if self.why else self._call)(*args, **kwargs)
         call.instead(self._plain if self._measures else self._call)
         return self._forward(call, args, kwargs)
@@ -258,7 +259,7 @@ class CompiledJob:
             check.stop()
             self._unchecked_for(missing)
             return
-        self._busy = True
+        self.busy = True
         began = time.perf_counter_ns()
         meter = self._meter
         if meter is not None:
@@ -272,7 +273,7 @@ class CompiledJob:
         else:
             self._judge(check, result)
         finally:
-            self._busy = False
+            self.busy = False
             peak = meter.peak() if meter else 0
             own = self.over.own(peak, self._began_live)
             self._compared_bytes = max(self._compared_bytes, own)

@@ -110,6 +110,7 @@ class _Watch:
             # What a backward runs again is a part of what it goes back through.
             and torch._C._current_graph_task_id() == -1
             and any(p.requires_grad for p in module.parameters())
+            and not (self._armed and _in_forward())
         )
 
     @staticmethod
@@ -123,6 +124,14 @@ class _Watch:
             armed = api.armed(module)
             if armed is not None:
                 armed.attached = True
+
+
+def _in_forward() -> bool:
+    """Returns whether a forward of an armed model is running. The outermost call of it is not seen
+    here if Reprise runs the forward again."""
+    from reprise.torch.session.session import in_forward
+
+    return in_forward()
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

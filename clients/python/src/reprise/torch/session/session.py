@@ -65,7 +65,7 @@ from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
 from reprise.verdict import measured_part
 
-__all__ = ["Session", "any_open"]
+__all__ = ["Session", "any_open", "in_forward"]
 
 # Sessions of this process: they share one agent, and one captures at a time.
 _open: dict[Session, None] = {}
@@ -366,7 +366,7 @@ class Session:
             or os.getpid() != self._pid
             or torch.compiler.is_compiling()
             or torch._C._functorch.peek_interpreter_stack() is not None
-            or any(s.step.in_forward or s.busy for s in _open)  # a part of another armed model
+            or in_forward()  # it is a part of another armed model
         ):
             return False
         if self.model.training:
@@ -432,6 +432,12 @@ def fatal_error() -> BaseException | None:
 def any_open() -> bool:
     """Returns whether a model of this process is armed."""
     return bool(_open)
+
+
+def in_forward() -> bool:
+    """Returns whether a forward of an armed model is running: the program's, or one that Reprise
+    runs again to recover or to compare gradients."""
+    return any(s.step.in_forward or s.busy for s in _open) or any(job.busy for job in open_jobs)
 
 
 def _stepping() -> bool:
