@@ -22,6 +22,9 @@ sys.path.insert(0, str(ROOT))
 
 import pytest  # noqa: E402
 
+# What is about one backend is collected on that one alone.
+collect_ignore = [] if os.environ["KERAS_BACKEND"] == "torch" else ["test_torch.py"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

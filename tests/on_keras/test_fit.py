@@ -75,7 +75,8 @@ def test_a_fit_within_a_budget_has_the_history_of_a_plain_one_and_is_saved_like_
     history = fit(armed)
 
     assert_same(expected, history)
-    assert any(word in reprise.keras.report(armed) for word in ("run again", "It fits in"))
+    if BACKEND != "torch":  # where the first plan comes after five steps: test_torch.py
+        assert any(word in reprise.keras.report(armed) for word in ("run again", "It fits in"))
     armed.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
     x, _ = data()
@@ -110,6 +111,7 @@ def test_a_callback_arms_for_one_fit_and_others_are_called_as_before() -> None:
     assert "make_train_function" not in vars(armed)
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="Keras refuses several steps per execution there")
 def test_several_steps_per_execution_are_planned_alike() -> None:
     armed, plain = model(steps_per_execution=2), model(steps_per_execution=2)
     reprise.keras.auto(armed, budget="0.8x", time_limit_s=SECONDS)
@@ -129,6 +131,7 @@ def test_mixed_precision_is_planned_alike() -> None:
     np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-2)
 
 
+@pytest.mark.skipif(BACKEND == "torch", reason="it trains without a plan there: test_torch.py")
 def test_an_impossible_budget_is_refused_in_fit() -> None:
     armed = model()
     reprise.keras.auto(armed, budget="0.01x", time_limit_s=SECONDS)
@@ -142,7 +145,11 @@ def test_an_impossible_budget_is_refused_in_fit() -> None:
     [
         (lambda: "model", "must be a model of Keras"),
         (lambda: keras.Sequential([keras.layers.Dense(1)]), "between compile"),
-        (lambda: model_that_runs_eagerly(), "run_eagerly=False"),
+        pytest.param(
+            lambda: model_that_runs_eagerly(),
+            "run_eagerly=False",
+            marks=pytest.mark.skipif(BACKEND == "torch", reason="every step is eager there"),
+        ),
     ],
     ids=["no model", "not compiled", "eager"],
 )

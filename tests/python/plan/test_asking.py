@@ -17,15 +17,7 @@ import pytest
 import reprise
 from reprise import plan as neutral
 from reprise.errors import RepriseError, ServerUnavailable
-from reprise.plan import (
-    StepGraph,
-    base_schedule,
-    evaluate,
-    plan,
-    report_step,
-    reporting,
-    sweep,
-)
+from reprise.plan import StepGraph, base_schedule, evaluate, plan, report_step, reporting, sweep
 from reprise.plan.asking import run_of
 from reprise.plan.received import InfeasibleBudget
 from reprise.plan.server import Server
@@ -45,13 +37,7 @@ def layers(count: int = 6) -> StepGraph:
     gradient = kept[-1]
     for layer in reversed(range(count)):
         made = graph.storage(100, f"g{layer}")
-        graph.op(
-            f"back{layer}",
-            [kept[layer], gradient],
-            [made],
-            time_ns=20,
-            phase="backward",
-        )
+        graph.op(f"back{layer}", [kept[layer], gradient], [made], time_ns=20, phase="backward")
         gradient = made
     graph.require(gradient)
     return graph
@@ -87,9 +73,7 @@ def server(daemon_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     assert child.wait(timeout=60) == 0
 
 
-def test_the_figures_of_a_plan_are_those_of_the_reference_evaluator(
-    server: Server,
-) -> None:
+def test_the_figures_of_a_plan_are_those_of_the_reference_evaluator(server: Server) -> None:
     graph = layers()
 
     found = plan(graph, "0.6x", server=server)
@@ -122,10 +106,7 @@ def test_plans_for_every_executor_are_valid_for_it_and_as_large_and_long_as_they
         except InfeasibleBudget:
             found = plan(graph, "1x", executor, server=server)
         walked = evaluate(graph, found.schedule, executor)
-        assert (walked.peak_bytes, walked.time_ns) == (
-            found.peak_bytes,
-            found.time_ns,
-        ), executor
+        assert (walked.peak_bytes, walked.time_ns) == (found.peak_bytes, found.time_ns), executor
         assert walked.bytes_at == found.predicted_bytes
         checked += bool(found.recomputed_ops)
     assert checked > 0
@@ -166,14 +147,8 @@ def test_overhead_rises_as_the_budget_falls_until_no_plan_fits(server: Server) -
         ({"budget": "90%"}, "90%"),
         ({"budget": "1x", "executor": "jit"}, "executor: there is no 'jit'"),
         ({"budget": "1x", "executor": "free:fast=1"}, "executor: unknown key 'fast'"),
-        (
-            {"budget": "1x", "executor": "free:max_runs=x"},
-            "max_runs=x: must be an integer",
-        ),
-        (
-            {"budget": "1x", "executor": "free:seeded_ok=2"},
-            "seeded_ok=2: must be 0 or 1",
-        ),
+        ({"budget": "1x", "executor": "free:max_runs=x"}, "max_runs=x: must be an integer"),
+        ({"budget": "1x", "executor": "free:seeded_ok=2"}, "seeded_ok=2: must be 0 or 1"),
         ({"budget": "1x", "strategy": "best"}, "strategy: must be one of"),
         ({"budget": "1x", "time_limit_s": 0}, "time_limit_s: must be above 0"),
     ],
@@ -191,16 +166,11 @@ def test_a_graph_is_sent_once(server: Server, monkeypatch: pytest.MonkeyPatch) -
     sent: list[str] = []
     upload = Server.upload
     monkeypatch.setattr(
-        Server,
-        "upload",
-        lambda self, name, body: sent.append(name) or upload(self, name, body),
+        Server, "upload", lambda self, name, body: sent.append(name) or upload(self, name, body)
     )
     graph = layers(7)
 
-    first, second = (
-        plan(graph, "0.8x", server=server),
-        plan(graph, "0.7x", server=server),
-    )
+    first, second = plan(graph, "0.8x", server=server), plan(graph, "0.7x", server=server)
 
     assert sent == ["layers"]
     assert run_of(first) == run_of(second)

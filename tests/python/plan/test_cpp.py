@@ -51,28 +51,13 @@ def build(
 ) -> Callable[[str], Path]:
     """Compiles a source with the library."""
     folder = tmp_path_factory.mktemp("cpp")
-    flags = [
-        "-std=c++20",
-        "-O1",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-Wno-missing-field-initializers",
-    ]
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-missing-field-initializers"]
     paths = ["-I", root / "profiler/include", "-I", root / "clients/cpp"]
     library = ["-L", agent_library.parent, "-lreprise_agent"]
     runtime = f"-Wl,-rpath,{agent_library.parent}"
 
     subprocess.run(
-        [
-            "g++",
-            *flags,
-            *paths,
-            "-c",
-            root / "clients/cpp/plan.cc",
-            "-o",
-            folder / "plan.o",
-        ],
+        ["g++", *flags, *paths, "-c", root / "clients/cpp/plan.cc", "-o", folder / "plan.o"],
         check=True,
     )
 

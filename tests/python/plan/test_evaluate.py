@@ -21,11 +21,7 @@ from random_graphs import random_graph, random_schedule
 
 # As the command evaluates a plan file: what was possible when it was made is in its schedule.
 ALL = ":seeded_ok=1:collective_ok=1"
-EXECUTORS = {
-    "free": FreePolicy.EAGER,
-    "tape": FreePolicy.PROGRAM,
-    "graph": FreePolicy.EAGER,
-}
+EXECUTORS = {"free": FreePolicy.EAGER, "tape": FreePolicy.PROGRAM, "graph": FreePolicy.EAGER}
 Judge = Callable[[StepGraph, list[int], str], str]
 
 
@@ -82,9 +78,7 @@ def judged(graph: StepGraph, schedule: list[int], executor: str) -> str:
         return str(error)
 
 
-def test_the_peak_and_the_refusal_of_any_schedule_are_those_of_the_planner(
-    planner: Judge,
-) -> None:
+def test_the_peak_and_the_refusal_of_any_schedule_are_those_of_the_planner(planner: Judge) -> None:
     pick = random.Random(18)
     verdicts = []
     for case in range(120):
@@ -94,10 +88,7 @@ def test_the_peak_and_the_refusal_of_any_schedule_are_those_of_the_planner(
 
         verdicts.append(judged(graph, schedule, executor))
 
-        assert verdicts[-1] == planner(graph, schedule, executor), (
-            graph.to_json(),
-            schedule,
-        )
+        assert verdicts[-1] == planner(graph, schedule, executor), (graph.to_json(), schedule)
     # Both kinds were there, and more than one reason.
     reasons = {re.sub(r"\d+", "N", verdict) for verdict in verdicts if not verdict.isdecimal()}
     assert sum(verdict.isdecimal() for verdict in verdicts) > 15
@@ -125,12 +116,7 @@ def test_peak_and_time_are_those_counted_by_hand() -> None:
 
     assert base_schedule(graph) == [0, 1, -1, 2, 3, -3, 4, -2, -4]
     assert base.bytes_at == (107, 117, 87, 42, 28)
-    assert (base.peak_bytes, base.peak_op, base.peak_entry, base.time_ns) == (
-        117,
-        1,
-        1,
-        101,
-    )
+    assert (base.peak_bytes, base.peak_op, base.peak_entry, base.time_ns) == (117, 1, 1, 101)
     # x stays for the second run of a, whose first life ends before it.
     assert again.bytes_at == (107, 117, 187, 137, 42, 28)
     assert (again.time_ns, again.execs) == (109, 6)
@@ -147,10 +133,7 @@ def test_an_empty_step_needs_its_static_memory() -> None:
     [
         ([0, 2], "schedule[1]: op 2 (b) runs for the first time before op 1"),
         ([0, 0], "schedule[1]: op 0 (x) must not run again"),
-        (
-            [0, 1, -2, 2],
-            "schedule[3]: op 2 (b) needs storage 1 at version 1, but it is not",
-        ),
+        ([0, 1, -2, 2], "schedule[3]: op 2 (b) needs storage 1 at version 1, but it is not"),
         ([0, 1, 2, 3], "schedule: op 4 never runs"),
         ([0, 1, 2, 3, 4, -5], "schedule: storage 4 is required at version 1"),
         ([9], "schedule[0]: there is no op 9"),

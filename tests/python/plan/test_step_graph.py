@@ -118,14 +118,8 @@ def test_an_invalid_field_is_named_by_its_path(sentence: str) -> None:
     [
         ("{", "graph: not JSON"),
         ("[]", "graph: must be an object of format reprise.graph/1"),
-        (
-            '{"format":"reprise.graph/1","storages":3}',
-            "storages: must be a list of objects",
-        ),
-        (
-            '{"format":"reprise.graph/1","storages":[3]}',
-            "storages[0]: must be an object, got 3",
-        ),
+        ('{"format":"reprise.graph/1","storages":3}', "storages: must be a list of objects"),
+        ('{"format":"reprise.graph/1","storages":[3]}', "storages[0]: must be an object, got 3"),
         (
             '{"format":"reprise.graph/1","storages":[{"id":4,"bytes":1}],"ops":[]}',
             "storages[0].id: must be 0, its position, got 4",
@@ -155,14 +149,6 @@ def test_the_graphs_of_others_come_back_as_they_were(root: Path) -> None:
         again = json.loads(StepGraph.from_json(path.read_text()).to_json())
 
         assert len(again["ops"]) == len(given["ops"])
-        for key in (
-            "reads",
-            "writes",
-            "mutates",
-            "time_ns",
-            "workspace_bytes",
-            "phase",
-            "kind",
-        ):
+        for key in ("reads", "writes", "mutates", "time_ns", "workspace_bytes", "phase", "kind"):
             assert [op[key] for op in again["ops"]] == [op[key] for op in given["ops"]]
         assert [s["bytes"] for s in again["storages"]] == [s["bytes"] for s in given["storages"]]

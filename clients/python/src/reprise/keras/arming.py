@@ -7,6 +7,7 @@ An armed model has one of its own. Layers, weights, saving and loading know noth
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -25,26 +26,18 @@ def auto(
 ) -> Any:
     """Arms a compiled model and returns it: `fit` and `train_on_batch` train within `budget`
     ("0.5x", "2GiB", bytes). A second call replaces the first one's budget.
-    `batch` is the size to plan for on TensorFlow where the data of `fit` does not say it.
+    `batch` is the size to plan for on TensorFlow if the data of `fit` does not say it.
+    `time_limit_s` is how long to search for a plan on JAX and TensorFlow; on torch, the effort is
+    fixed.
 
-    `RepriseError`: it is no model of Keras, was not compiled, or runs eagerly, or Keras runs on
-    torch. The first step raises `InfeasibleBudget` where no plan fits."""
-    _check(model)
-    check_budget(budget)
+    Raises `RepriseError` if it is no model of Keras, was not compiled, or runs eagerly, or if Keras
+    runs on another backend. The first step raises `InfeasibleBudget` if no plan fits; on torch, the
+    model then trains without a plan, and that is said."""
     backend = keras.backend.backend()
-    if backend == "torch":
-        raise RepriseError(
-            "auto: Keras on torch is not planned: its optimizers are not those of torch.optim, by "
-            "which the end of a step is known; run Keras on jax or tensorflow"
-        )
-    if backend not in ("jax", "tensorflow"):
-        raise RepriseError(f"auto: Keras runs on {backend}; jax and tensorflow are planned")
+    _check(model, backend)
+    check_budget(budget)
+    step = _step_class(backend)(model, budget, time_limit_s, batch)
     remove(model)
-    if backend == "jax":
-        from reprise.keras.jax_step import JaxStep as Step
-    else:
-        from reprise.keras.tensorflow_step import TensorFlowStep as Step  # type: ignore[assignment]
-    step = Step(model, budget, time_limit_s, batch)
     for name, value in {_STEP: step, **step.replaced()}.items():
         # Not by the model's own way, which looks for layers and weights in what it is given.
         object.__setattr__(model, name, value)
@@ -59,6 +52,7 @@ def remove(model: Any) -> None:
         return
     for name in (_STEP, *step.replaced()):
         vars(model).pop(name, None)
+    step.close()
     model.train_function = None
 
 
@@ -70,10 +64,29 @@ def report(model: Any) -> str:
     return str(step.sentence) or "No step has run yet."
 
 
-def _check(model: Any) -> None:
+def _check(model: Any, backend: str) -> None:
+    """Raises RepriseError if `model` cannot be armed."""
     if not isinstance(model, keras.Model):
         raise RepriseError(f"auto: must be a model of Keras, got {model!r}"[:120])
     if not model.compiled:
         raise RepriseError("auto: the model is not compiled; call it between compile() and fit()")
-    if model.run_eagerly:
+    # On torch a step is eager either way.
+    if model.run_eagerly and backend != "torch":
         raise RepriseError("auto: the model runs eagerly; a plan needs compile(run_eagerly=False)")
+
+
+def _step_class(backend: str) -> Callable[..., Any]:
+    """Returns the class of a planned step on a backend. Raises RepriseError if there is none."""
+    if backend == "jax":
+        from reprise.keras.jax_step import JaxStep
+
+        return JaxStep
+    if backend == "tensorflow":
+        from reprise.keras.tensorflow_step import TensorFlowStep
+
+        return TensorFlowStep
+    if backend == "torch":
+        from reprise.keras.torch_step import TorchStep
+
+        return TorchStep
+    raise RepriseError(f"auto: Keras runs on {backend}; jax, tensorflow and torch are planned")

@@ -34,6 +34,9 @@ class JaxStep:
         """Of the plan for the first batch; empty before the first step."""
         return "" if self._found is None else self._found.sentence
 
+    def close(self) -> None:
+        """Does nothing: all that the step has replaced are methods of the model."""
+
     def _make_train_function(self, force: bool = False) -> None:
         model = self._model
         if model.train_function is not None and not force:

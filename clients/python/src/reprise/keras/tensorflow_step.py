@@ -46,6 +46,9 @@ class TensorFlowStep:
             self._batch = int(keras.tree.flatten(data_batch)[0].shape[0])
         type(self._model)._maybe_symbolic_build(self._model, iterator, data_batch)
 
+    def close(self) -> None:
+        """Does nothing: all that the step has replaced are methods of the model."""
+
     def _make_train_function(self, force: bool = False) -> None:
         model = self._model
         if model.train_function is not None and not force:

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training step of a model on torch: Keras' own step, whose model `reprise.auto` has armed.
+
+`reprise.torch` watches the model's forward and knows the end of a step by a call of an optimizer of
+`torch.optim`. Keras has optimizers of its own, so while a step runs, the update of the model's
+optimizer is called through one of `torch.optim` that does nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import reprise.api
+from reprise.keras.functional_graph import let_go_early, undo
+
+__all__ = ["TorchStep"]
+
+_APPLY = "apply"
+
+
+class _Update(torch.optim.Optimizer):
+    """Keras' update of the weights, as a step of `torch.optim`."""
+
+    def __init__(self, model: Any) -> None:
+        """Takes the model whose trainable weights are updated."""
+        super().__init__([v.value for v in model.trainable_variables], {})
+
+    def step(self, apply: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Calls `apply`, Keras' update, and returns its result."""
+        return apply(*args, **kwargs)
+
+    def name_state(self, optimizer: Any) -> None:
+        """Enters the variables of Keras' optimizer as the state of this one, so that they are
+        named in reports of memory."""
+        first = self.param_groups[0]["params"][0]
+        self.state[first] = {v.path: v.value for v in optimizer.variables}
+
+
+class TorchStep:
+    """A planned step of one model."""
+
+    def __init__(
+        self, model: Any, budget: str | int, _time_limit_s: float | None, _batch: int | None
+    ) -> None:
+        self._model, self._budget = model, budget
+        # None before the first step: Keras builds a model on its first batch.
+        self._update: _Update | None = None
+
+    def replaced(self) -> dict[str, Any]:
+        """Returns the methods of the model that are the step's."""
+        return {"make_train_function": self._make_train_function}
+
+    @property
+    def sentence(self) -> str:
+        """The newest plan and what was measured under it; empty before the first step."""
+        return "" if self._update is None else reprise.api.report(self._model).sentence
+
+    def close(self) -> None:
+        """Takes everything out of the model again."""
+        if self._update is not None:
+            reprise.api.remove(self._model)
+            undo(self._model)
+            self._update = None
+
+    def _make_train_function(self, force: bool = False) -> None:
+        model = self._model
+        if model.train_function is not None and not force:
+            return
+        # A compiled step has its backward inside, where no plan can be applied.
+        compiled, model.jit_compile = model.jit_compile, False
+        try:
+            type(model).make_train_function(model, force=True)
+        finally:
+            model.jit_compile = compiled
+        plain = model.train_function
+
+        def run(data: Any) -> Any:
+            """Runs one step on a batch."""
+            with self._updates():
+                return plain(data)
+
+        model.train_function = run
+
+    @contextmanager
+    def _updates(self) -> Iterator[None]:
+        """Calls the optimizer of the model through one of `torch.optim` inside the context."""
+        model, optimizer = self._model, self._model.optimizer
+        if self._update is None:
+            let_go_early(model)
+            reprise.api.auto(model, self._budget, name=model.name)
+            self._update = _Update(model)
+        update = self._update
+
+        def apply(*args: Any, **kwargs: Any) -> Any:
+            """Updates the weights as Keras does."""
+            made = update.step(type(optimizer).apply.__get__(optimizer), *args, **kwargs)
+            update.name_state(optimizer)
+            return made
+
+        # Not by the optimizer's own way, which looks for variables in what it is given.
+        object.__setattr__(optimizer, _APPLY, apply)
+        try:
+            yield
+        finally:
+            vars(optimizer).pop(_APPLY, None)
