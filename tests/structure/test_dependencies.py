@@ -59,7 +59,8 @@ BELOW: dict[str, set[str]] = {
     "capture": {"internals", "meter", "compiled"},
     "tape": {"internals", "meter", "compiled", "check", "capture"},
     "estimation": {"internals", "meter", "capture"},
-    "joint": {"internals", "meter", "check", "estimation", "policy"},
+    "training": {"internals"},
+    "joint": {"internals", "meter", "check", "estimation", "policy", "training"},
     "oracle": {"internals", "meter", "rerun", "capture", "estimation"},
     "ladder": {"capture", "tape"},
     # Which imports no torch: of ladder, the stages alone.
@@ -86,6 +87,7 @@ BELOW: dict[str, set[str]] = {
         "policy",
         "ladder",
         "recovery",
+        "training",
     },
 }
 

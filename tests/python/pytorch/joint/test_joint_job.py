@@ -19,10 +19,11 @@ from zoo import GPT
 
 import reprise
 from reprise.torch.check.result import GRADIENTS
-from reprise.torch.joint.job import CompiledJob, open_jobs
+from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.whole import Whole
 from reprise.torch.meter import room
+from reprise.torch.training.loop import open_loops
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("compiles_afresh")]
 
@@ -95,7 +96,7 @@ def test_a_compiled_model_that_is_deleted_leaves_no_parameter_behind(in_place: b
     gc.collect()
 
     assert [parameter() for parameter in left] == [None] * len(left)
-    assert not open_jobs
+    assert not open_loops
 
 
 # The forward of a Sequential is PyTorch's own, and is not compiled in place.

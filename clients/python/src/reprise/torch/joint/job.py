@@ -21,7 +21,6 @@ What follows when a step peaks above the budget: over_budget.py.
 
 from __future__ import annotations
 
-import atexit
 import json
 import time
 import weakref
@@ -42,7 +41,6 @@ from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in
-from reprise.torch.joint.faults import Faults
 from reprise.torch.joint.joint_pass import Ask, JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
 from reprise.torch.joint.site import site_of
@@ -52,15 +50,13 @@ from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.policy.events import CompiledStepBegins, CompiledStepEnded, State
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.training.loop import TrainingLoop
 from reprise.units import check_budget, format_bytes
 
-__all__ = ["CompiledJob", "open_jobs"]
-
-# The compiled jobs of this process that have not ended.
-open_jobs: dict[CompiledJob, None] = {}
+__all__ = ["CompiledJob"]
 
 
-class CompiledJob:
+class CompiledJob(TrainingLoop):
     """Plans and checks one model that is compiled by `torch.compile`."""
 
     def __init__(
@@ -77,16 +73,14 @@ class CompiledJob:
         site = site_of(model)
         if site is None:
             raise RepriseError("the model is not compiled by torch.compile")
+        super().__init__(model)
         self._site = site
         self.budget = check_budget(budget)
-        self.attached = False  # by `reprise run`, not by the program
         self.told = told or Told()
-        self._parameters = {id(p) for p in model.parameters()}
         self._device = model_device(model)
         self._meter = _exact_meter(self._device)
         self.joint = JointPass(self.budget, planner, only_when_told=True)
         self.over = OverBudget(self.joint)
-        self._faults = Faults(self._clear_up)
         self.every = verify_every
         self._within = verify != GRADIENTS  # later checks keep the budget
         self._compared_bytes = 0  # the peak of a step that was compared
@@ -95,7 +89,6 @@ class CompiledJob:
         self._cycle = Cycle()
         self._check: Check | None = None
         self._under_way = False
-        self.busy = False  # a forward of Reprise's own is running
         self._compiles = False  # its backend was given something
         self._began_live = self._graphs = self._steps = 0
         self._calls: list[int] = []  # graphs that the last forward has called, in order
@@ -107,13 +100,7 @@ class CompiledJob:
         self._forward_peak = self._outside_bytes = 0
         self.checks = 0
         self._why = ""  # there is no plan any more
-        optimizers.observe(self)
-        open_jobs[self] = None
-        # What it compiled holds the parameters, and this process holds the job.
-        weakref.finalize(model, guard.quiet(self._gone)).atexit = False
-        self._close = guard.quiet(self.close)
-        atexit.register(self._close)
-        self._faults.listen()
+        self._observe()
         self.joint.install()
         site.arm(self._around)  # from here on it is called
 
@@ -130,10 +117,8 @@ class CompiledJob:
     def close(self) -> None:
         """Ends the reports of the job, because it or the program ends. Calling it again does
         nothing."""
-        atexit.unregister(self._close)
-        open_jobs.pop(self, None)
-        optimizers.leave(self)
-        self._faults.close()
+        self._leave()
+        guard.no_longer(self._broke)
         self.told.close()
 
     def _let_go(self) -> None:
@@ -147,7 +132,7 @@ class CompiledJob:
             guard.quietly(do)
 
     def _clear_up(self) -> None:
-        """Removes what is in the way of the program after an internal error."""
+        self._cleared_up = True
         self._under_way = self.busy = False
         guard.quietly(self._let_go)
         guard.quietly(self.told.stopped, self.plan, self.why)
@@ -155,7 +140,7 @@ class CompiledJob:
     @property
     def why(self) -> str:
         """Why training continues without a plan; empty if it does not."""
-        return self._faults.why or self._why
+        return self.fault or self._why
 
     @property
     def measured_peak_bytes(self) -> int:
@@ -177,8 +162,8 @@ class CompiledJob:
     def _around(self, call: calls.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a call of the model, with the code that is compiled for this step in the place of
         the program's own. An internal error does not reach the caller (calls.py)."""
-        if self._faults.found:
-            self._faults.clear_up()
+        if self.broken:
+            self._between()
             return call(*args, **kwargs)
         if self.why or self.busy or self._site.root is None or not torch.is_grad_enabled():
             return call.instead(self._plain if self.why else self._call)(*args, **kwargs)
@@ -200,14 +185,6 @@ class CompiledJob:
         if self._meter is not None and not self.measured_peak_bytes:
             self._watch_loss(self._meter, outputs)
         return out
-
-    def before_optimizer(self, optimizer: Optimizer) -> None:
-        """Notes that an optimizer of the process is about to step."""
-        self._faults.guarded(self._before_optimizer, optimizer)
-
-    def after_optimizer(self, optimizer: Optimizer) -> None:
-        """Notes that an optimizer of the process has stepped, which may end the step."""
-        self._faults.guarded(self._after_optimizer, optimizer)
 
     def _watch_loss(self, meter: Meter, outputs: list[Tensor]) -> None:
         """Measures what the program makes between the forward and its first gradient, which no
@@ -361,9 +338,6 @@ class CompiledJob:
             )
         return "torch.compile has compiled no part of this model that is trained"
 
-    def _owns(self, optimizer: Optimizer) -> bool:
-        return any(id(p) in self._parameters for g in optimizer.param_groups for p in g["params"])
-
     # ---- What follows ---------------------------------------------------------------
 
     def _judge(self, check: Check, result: CheckResult) -> None:
@@ -419,7 +393,7 @@ class CompiledJob:
 
         def flavour(call: Callable[..., Any], gm: Any, inputs: Any, **more: Any) -> Any:
             job = known()
-            if job is None or job._faults.found:
+            if job is None or job.broken:
                 return call(gm, inputs, **more)
             job._compiles = True
             before = len(job.joint.graphs)

@@ -107,8 +107,8 @@ class Rung:
     # Bytes that the rank with the most static memory has more of it than this one.
     beside_bytes: int = 0
     least: int = 0  # plans asked for above the budget
-    above: int = 0  # steps that peaked above the budget
-    recaptured: bool = False  # because of that
+    replaced: bool = False  # a plan was asked for in the place of one whose step was above budget
+    recaptured: bool = False  # the step is captured again, because it was above the budget again
     given_up: bool = False  # no other plan is made because of it
     repeats: bool | None = None  # its forward can run again unnoticed; None: not known
     awaited: bool = False  # its next plan is waited for, before its next step

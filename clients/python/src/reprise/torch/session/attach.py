@@ -110,7 +110,7 @@ class _Watch:
             # What a backward runs again is a part of what it goes back through.
             and torch._C._current_graph_task_id() == -1
             and any(p.requires_grad for p in module.parameters())
-            and not (self._armed and _in_forward())
+            and not (self._armed and _forward_runs())
         )
 
     @staticmethod
@@ -126,12 +126,12 @@ class _Watch:
                 armed.attached = True
 
 
-def _in_forward() -> bool:
-    """Returns whether a forward of an armed model is running. The outermost call of it is not seen
-    here if Reprise runs the forward again."""
-    from reprise.torch.session.session import in_forward
+def _forward_runs() -> bool:
+    """Returns whether a forward of an armed model is running. Its outermost call is not seen here
+    if Reprise runs the forward again."""
+    from reprise.torch.training.loop import forward_runs
 
-    return in_forward()
+    return forward_runs()
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -32,6 +32,13 @@ class Findings:
     def __init__(self, session: Job) -> None:
         self._session = session
 
+    def _planned(self) -> tuple[Rung, Plan]:
+        """Returns the rung under which the checked step runs, and its plan."""
+        rung = self._session.planning.rung
+        assert rung is not None
+        assert rung.plan is not None
+        return rung, rung.plan
+
     def exclude_noisy(self, ops: set[Any]) -> None:
         """Has ops that differ from themselves never recomputed, and another plan made."""
         never_again(ops)
@@ -54,10 +61,7 @@ class Findings:
     def wrote(self, control: Control, buffers: Sequence[str], writers: set[Any]) -> None:
         """Withdraws a plan that has written buffers once more than the program does. `writers`:
         the ops that did, which are never recomputed again; empty: they are not known."""
-        session = self._session
-        rung = session.planning.rung
-        assert rung is not None
-        assert rung.plan is not None
+        session, (rung, plan) = self._session, self._planned()
         differing = tuple(BUFFER + name for name in buffers)
         result = CheckResult(control.checked, differing, values=True, buffers=len(buffers))
         many, more = len(buffers), len(buffers) > 1
@@ -70,25 +74,21 @@ class Findings:
             return
         never_again(writers)
         self.report(result)
-        self._quarantine(rung.plan, rung, result)
+        self._quarantine(plan, rung, result)
         session.planning.recapture(
             f"step {session.step.number}: {text}: {_named(writers)} writes "
             f"{'them' if more else 'it'} without declaring it. It is no longer recomputed; plan "
-            f"{rung.plan.plan_id} is removed, and another one is made"
+            f"{plan.plan_id} is removed, and another one is made"
         )
 
     def blame(self, result: CheckResult, what: str) -> None:
         """Withdraws the plan, which is wrong, and quarantines it."""
-        session = self._session
-        rung, step = session.planning.rung, session.step.number
-        assert rung is not None
-        assert rung.plan is not None
-        plan = rung.plan
+        session, (rung, plan) = self._session, self._planned()
         self.report(result)
         self._quarantine(plan, rung, result)
         session.planning.drop(
-            f"step {step}: {what}; plan {plan.plan_id} is removed and training continues without "
-            "one"
+            f"step {session.step.number}: {what}; plan {plan.plan_id} is removed and training "
+            "continues without one"
         )
 
     def _quarantine(self, plan: Plan, rung: Rung, result: CheckResult) -> None:
@@ -98,12 +98,9 @@ class Findings:
 
     def report(self, result: CheckResult) -> None:
         """Reports the result of a check."""
-        session = self._session
-        rung = session.planning.rung
-        assert rung is not None
-        assert rung.plan is not None
+        session, (_, plan) = self._session, self._planned()
         session.measured.checked(result)
-        session.record.check(session.step.number, rung.plan, result)
+        session.record.check(session.step.number, plan, result)
 
     def unchecked(self, why: str) -> None:
         """Reports that a check was due and not made."""

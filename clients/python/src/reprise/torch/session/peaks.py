@@ -16,8 +16,6 @@ from reprise.units import format_bytes
 
 __all__ = ["Peaks"]
 
-# So often is a rung planned again because its steps peaked above the budget.
-ABOVE_AT_MOST = 4
 # Of what a step needs more: as much stands from its begin to its end where something was added that
 # stays, as weights that are averaged.
 STANDS = 0.9
@@ -38,9 +36,10 @@ class Peaks:
         return peak - self._beside(rung)
 
     def above(self, rung: Rung, peak: int) -> None:
-        """A step whose forwards are as captured has peaked above the budget. Where more is alive
-        all the time, asks for a plan that has room for it, which the next step waits for. Else what
-        the program does beside the model's forward is not what it did: captures it anew."""
+        """Acts on a step that has peaked above the budget although its forwards are as captured.
+        If more memory is in use during the whole step, asks the server, once, for a plan that
+        leaves room for it, which the next step waits for. Otherwise the program does something
+        beside the model's forward that it did not do before: captures the step again."""
         session, plan = self._session, rung.plan
         assert plan is not None
         text = (
@@ -48,21 +47,21 @@ class Peaks:
             f"{format_bytes(plan.budget_bytes)}: more memory is in use than when the step was "
             "captured"
         )
-        rung.above += 1
         if session.planning.coordinator is not None:
             return  # which sees it at the ranks' next meeting
-        if rung.above > ABOVE_AT_MOST or rung.recaptured:
+        if rung.recaptured:
             if not rung.given_up:
                 rung.given_up = True
                 session.say(f"{text}. No further plan is made; the report counts such steps")
             return
         more = peak - plan.peak_bytes
-        if rung.above > 1 or self._beside(rung) < more * STANDS:
+        if rung.replaced or self._beside(rung) < more * STANDS:
             session.say(f"{text}, but not in every step; the step is captured again")
             rung.recaptured = True
             session.ladder.stale(rung)
             return
         session.say(f"{text}; requesting a plan that leaves room for it")
+        rung.replaced = True
         rung.awaited = session.planning.needs_more(rung, more)
 
     def explaining(self, peak: int, plan: Plan) -> None:

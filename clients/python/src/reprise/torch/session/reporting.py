@@ -17,11 +17,10 @@ from reprise import abi
 from reprise.agent import Agent
 from reprise.plan import Plan
 from reprise.torch.check.result import CheckResult
-from reprise.torch.joint.job import open_jobs
 from reprise.torch.joint.told import Told
 from reprise.torch.session.measure import Measured
 from reprise.torch.session.record import Record
-from reprise.torch.session.session import any_open, fatal_error
+from reprise.torch.training.loop import end_agent
 
 __all__ = ["Reporting"]
 
@@ -97,9 +96,5 @@ class Reporting(Told):
     def close(self) -> None:
         """Ends the reports of this job; the last one ends the agent's session."""
         agent, self._agent = self._agent, None
-        if agent is None:
-            return
-        if (error := fatal_error()) is not None:
-            self.record.failed(error)
-        if not open_jobs and not any_open() and os.getpid() == self._pid:
-            agent.stop()
+        if agent is not None:
+            end_agent(agent, self.record.failed, self._pid)

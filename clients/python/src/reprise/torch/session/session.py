@@ -14,10 +14,8 @@ error.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -37,7 +35,6 @@ from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.watch import close_watches
-from reprise.torch.joint.job import open_jobs
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.ranks import leave
 from reprise.torch.ladder.stage import Stage
@@ -63,17 +60,16 @@ from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
 from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
+from reprise.torch.training.loop import TrainingLoop, end_agent, forward_runs, open_loops
 from reprise.verdict import measured_part
 
-__all__ = ["Session", "any_open", "in_forward"]
+__all__ = ["Session"]
 
-# Sessions of this process: they share one agent, and one captures at a time.
-_open: dict[Session, None] = {}
 _oom_watches: list[Any] = []  # one, while a session is open
 _OPTIMIZER = Optimizer.profile_hook_step.__code__.co_filename
 
 
-class Session:
+class Session(TrainingLoop):
     """Everything Reprise keeps about one model."""
 
     def __init__(
@@ -91,9 +87,7 @@ class Session:
         costs: Costs | None = None,
         first: str = "auto",
     ) -> None:
-        # Weak: an armed model dies with its last user, not with the process.
-        self._model = weakref.ref(model)
-        weakref.finalize(model, guard.quiet(self._gone)).atexit = False
+        super().__init__(model)
         self.agent = agent
         self.meter = meter
         self.budget = budget
@@ -103,9 +97,6 @@ class Session:
         self.device = model_device(model)
         self.stage = Stage.WARMUP
         self.why = ""
-        self.attached = False  # by `reprise run`, not by the program
-        self.busy = False  # a forward of our own
-        self.broken = False  # by a fault of ours: from then on nobody watches
         self.measured = Measured(budget)
         self.planning = Planning(self, wait_s)
         self.record = Record(agent)
@@ -126,19 +117,11 @@ class Session:
         # Puts another module in this one's place, or what torch.compile made of this one (None).
         # False: there is none.
         self.hand_over: Callable[[nn.Module | None], bool] | None = None
-        self._pid = os.getpid()
-        self._parameters = {id(p) for p in model.parameters()}
-        self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._eval_forward = self._eval_trains = False
-        self._cleared_up = False
         self._said: set[str] = set()
-        guard.listen(self._broke)
-        self._close = guard.quiet(self.close)
-        atexit.register(self._close)
         if not _oom_watches:
             _oom_watches.append(oom.watch(self.device, guard.quiet(_ran_out)))
-        optimizers.observe(self)
-        _open[self] = None
+        self._observe()
         self.forward = ArmedForward(model, self._around)  # from here on it is called
 
     @property
@@ -152,7 +135,12 @@ class Session:
     @property
     def alone(self) -> bool:
         """Whether no other model of this process is armed."""
-        return len(_open) == 1
+        return len(_sessions()) == 1
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether a forward of the model is running: the program's, or one of Reprise's own."""
+        return self.step.in_forward or self.busy
 
     @property
     def state(self) -> State:
@@ -212,15 +200,12 @@ class Session:
             guard.quietly(do)
         self.stage = Stage.PLAIN
         optimizers.remove_unused()
-        while _oom_watches and not _open:
+        while _oom_watches and not _sessions():
             _oom_watches.pop().remove()
 
     def close(self) -> None:
-        """Ends this model's part of the agent's session; the last one ends the session, so that
-        what was reported arrives and the run is seen to end and not to die."""
-        _open.pop(self, None)
-        optimizers.leave(self)
-        atexit.unregister(self._close)
+        """Ends the reports of the model, because the session or the program ends."""
+        self._leave()
         # That was the end of the program.
         short = self.step.under_way and oom.is_oom(getattr(sys, "last_value", None))
         if short and not self.startup.plain:
@@ -235,10 +220,7 @@ class Session:
                 "after its first forward, and a step ends when its optimizer has stepped"
             )
         guard.no_longer(self._broke)
-        if (error := fatal_error()) is not None:
-            guard.quietly(self.record.failed, error)
-        if not (_open or open_jobs) and os.getpid() == self._pid:
-            self.agent.stop()
+        end_agent(self.agent, self.record.failed, self._pid)
 
     def say(self, text: str) -> None:
         """Says a line to the person who trains, once."""
@@ -297,7 +279,7 @@ class Session:
     @contextmanager
     def unmeasured(self) -> Iterator[None]:
         """Keeps what a check needs inside the context out of the peaks of all steps under way."""
-        sessions = [session for session in _open if session.step.under_way]
+        sessions = [session for session in _sessions() if session.step.under_way]
         for session in sessions:
             session.step.keep_peak()
         try:
@@ -314,10 +296,10 @@ class Session:
         Returns True: it has been said."""
         if self.broken:
             return True
-        first = not any(other.broken for other in _open)  # it is said once, whoever hears of it
-        self.broken = True
-        self.stage = Stage.PLAIN
-        self.why = guard.failure(error)
+        # It is said once, whoever hears of it.
+        first = not any(other.broken for other in _sessions())
+        super()._broke(error)
+        self.stage, self.why = Stage.PLAIN, self.fault
         run = self.step.run
         if run is not None:
             run.engine.armed = False
@@ -344,14 +326,10 @@ class Session:
         ):
             guard.quietly(do)
 
-    def _safely(self, do: Callable[..., None], *args: Any) -> None:
-        """Calls a part of ours between backward and optimizer, or after it; an error in it is
-        not raised."""
-        if not self.broken:
-            guard.quietly(do, *args)
-        if self.broken and not self._cleared_up:
+    def _between(self) -> None:
+        if not self._cleared_up:
             self.step.in_optimizer = True  # the backward is over
-            self._clear_up()
+        super()._between()
 
     def stop_planning(self, why: str) -> None:
         """Ends planning for good, and says why."""
@@ -366,7 +344,7 @@ class Session:
             or os.getpid() != self._pid
             or torch.compiler.is_compiling()
             or torch._C._functorch.peek_interpreter_stack() is not None
-            or in_forward()  # it is a part of another armed model
+            or forward_runs()  # it is a part of another armed model
         ):
             return False
         if self.model.training:
@@ -376,14 +354,6 @@ class Session:
         return self._eval_trains
 
     # ---- The optimizers -------------------------------------------------------
-
-    def before_optimizer(self, optimizer: Optimizer) -> None:
-        """Notes that an optimizer of the process is about to step."""
-        self._safely(self._before_optimizer, optimizer)
-
-    def after_optimizer(self, optimizer: Optimizer) -> None:
-        """Notes that an optimizer of the process has stepped, which may end the step."""
-        self._safely(self._after_optimizer, optimizer)
 
     def _before_optimizer(self, optimizer: Optimizer) -> None:
         if not self._owns(optimizer) or captures_graph(self.device):
@@ -406,38 +376,11 @@ class Session:
             self.step.learn(optimizer)
             self.waiting.not_called()
 
-    def _owns(self, optimizer: Optimizer) -> bool:
-        if optimizer in self._foreign:
-            return False
-        for again in (False, True):
-            if again:  # parameters may have been replaced: a new head, a lazy module
-                model = self._model()
-                self._parameters = {id(p) for p in model.parameters()} if model else set()
-            for group in optimizer.param_groups:
-                if any(id(p) in self._parameters for p in group["params"]):
-                    return True
-        self._foreign.add(optimizer)
-        return False
 
-
-def fatal_error() -> BaseException | None:
-    """Returns the exception that ends the program; None if there is none. In an interactive
-    session an exception ends nothing."""
-    if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-        return None
-    error = getattr(sys, "last_value", None)
-    return error if isinstance(error, BaseException) else None
-
-
-def any_open() -> bool:
-    """Returns whether a model of this process is armed."""
-    return bool(_open)
-
-
-def in_forward() -> bool:
-    """Returns whether a forward of an armed model is running: the program's, or one that Reprise
-    runs again to recover or to compare gradients."""
-    return any(s.step.in_forward or s.busy for s in _open) or any(job.busy for job in open_jobs)
+def _sessions() -> list[Session]:
+    """Returns the sessions of this process that have not ended. They share one agent, and one
+    captures at a time."""
+    return [loop for loop in tuple(open_loops) if isinstance(loop, Session)]
 
 
 def _stepping() -> bool:
@@ -451,7 +394,7 @@ def _stepping() -> bool:
 
 def _ran_out(error: BaseException | None, asked: int) -> None:
     """Reports that memory ran out in a step: in the one that began last."""
-    for session in reversed(tuple(_open)):
+    for session in reversed(_sessions()):
         if session.step.under_way and os.getpid() == session._pid:
             session.progress.ran_out(error, asked)
             session.attempts.ran_out(asked)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training loop of one model under Reprise, however its steps are run.
+
+    class Session(TrainingLoop): ...       # an eager model (session/session.py)
+    class CompiledJob(TrainingLoop): ...   # a model compiled by torch.compile (joint/job.py)
+
+`TrainingLoop` owns what both need: the hooks around the optimizers of the process, which of those
+optimizers update the model, what happens after an internal error, and how the loop ends: with the
+model, with the program, or when the program calls `reprise.remove`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from reprise.agent import Agent
+from reprise.torch.internals import guard, optimizers
+
+__all__ = ["TrainingLoop", "end_agent", "fatal_error", "forward_runs", "open_loops"]
+
+# The loops of this process that have not ended, in the order in which they began.
+open_loops: dict[TrainingLoop, None] = {}
+
+
+class TrainingLoop:
+    """The hooks of one model that is trained, and the state that they share."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Installs nothing; `_observe` does."""
+        # Weak: an armed model dies with its last user, not with the process.
+        self._model = weakref.ref(model)
+        self.attached = False  # by `reprise run`, not by the program
+        self.busy = False  # a forward of Reprise's own is running
+        self.fault = ""  # the first internal error, in words: nothing is planned after it
+        self._cleared_up = False  # after an internal error
+        self._pid = os.getpid()
+        self._parameters = {id(p) for p in model.parameters()}
+        self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._close = guard.quiet(self.close)
+
+    def _observe(self) -> None:
+        """Begins to observe optimizers, internal errors, and the end of the model and of the
+        program."""
+        model = self._model()
+        assert model is not None
+        weakref.finalize(model, guard.quiet(self._gone)).atexit = False
+        guard.listen(self._broke)
+        atexit.register(self._close)
+        optimizers.observe(self)
+        open_loops[self] = None
+
+    def _leave(self) -> None:
+        """Ends what `_observe` began, but for internal errors. Calling it again does nothing."""
+        open_loops.pop(self, None)
+        optimizers.leave(self)
+        atexit.unregister(self._close)
+
+    def close(self) -> None:
+        """Ends the reports of the loop, because it or the program ends."""
+        raise NotImplementedError
+
+    def _gone(self) -> None:
+        """Ends the loop because its model has died, maybe in the middle of a step."""
+        raise NotImplementedError
+
+    @property
+    def in_forward(self) -> bool:
+        """Whether a forward of the model is running that the loop knows of."""
+        return self.busy
+
+    # ---- Internal errors --------------------------------------------------------------
+
+    @property
+    def broken(self) -> bool:
+        """Whether there was an internal error: from then on the model trains on unobserved."""
+        return bool(self.fault)
+
+    def _broke(self, error: Exception) -> bool:
+        """Keeps the first internal error, maybe in the middle of an op. Removes nothing: that
+        waits for the next call of the model or of a hook. Returns whether the error was said."""
+        self.fault = self.fault or guard.failure(error)
+        return False
+
+    def _clear_up(self) -> None:
+        """Removes what is in the way of the program after an internal error."""
+        raise NotImplementedError
+
+    def _between(self) -> None:
+        """Clears up after an internal error while no forward or backward of the model runs."""
+        if not self._cleared_up:
+            guard.quietly(self._clear_up)
+
+    def _safely(self, do: Callable[..., None], *args: Any) -> None:
+        """Calls `do` unless there was an internal error; an error in it is not raised. Clears up
+        if there was one, now or before."""
+        if not self.broken:
+            guard.quietly(do, *args)
+        if self.broken:
+            self._between()
+
+    # ---- Optimizers -------------------------------------------------------------------
+
+    def before_optimizer(self, optimizer: Optimizer) -> None:
+        """Notes that an optimizer of the process is about to step."""
+        self._safely(self._before_optimizer, optimizer)
+
+    def after_optimizer(self, optimizer: Optimizer) -> None:
+        """Notes that an optimizer of the process has stepped, which may end the step."""
+        self._safely(self._after_optimizer, optimizer)
+
+    def _before_optimizer(self, optimizer: Optimizer) -> None:
+        raise NotImplementedError
+
+    def _after_optimizer(self, optimizer: Optimizer) -> None:
+        raise NotImplementedError
+
+    def _owns(self, optimizer: Optimizer) -> bool:
+        """Returns whether an optimizer updates parameters of the model."""
+        if optimizer in self._foreign:
+            return False
+        for again in (False, True):
+            if again:  # parameters may have been replaced: a new head, a lazy module
+                model = self._model()
+                self._parameters = {id(p) for p in model.parameters()} if model else set()
+            for group in optimizer.param_groups:
+                if any(id(p) in self._parameters for p in group["params"]):
+                    return True
+        self._foreign.add(optimizer)
+        return False
+
+
+def forward_runs() -> bool:
+    """Returns whether a forward of an armed model is running: the program's, or one that Reprise
+    runs again to recover or to compare gradients."""
+    return any(loop.in_forward for loop in tuple(open_loops))
+
+
+def fatal_error() -> BaseException | None:
+    """Returns the exception that ends the program; None if there is none. In an interactive
+    session an exception ends nothing."""
+    if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+        return None
+    error = getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
+
+
+def end_agent(agent: Agent, failed: Callable[[BaseException], None], pid: int) -> None:
+    """Ends one loop's part of the agent's session; the last loop of the process ends the session,
+    so that what was reported arrives and the run is seen to end and not to die. Calls `failed`
+    before that if an error ends the program. `pid`: the process in which the loop began."""
+    if (error := fatal_error()) is not None:
+        guard.quietly(failed, error)
+    if not open_loops and os.getpid() == pid:
+        agent.stop()
