@@ -163,6 +163,25 @@ StatusOr<v1::Plan> Planning::Replace(const std::string& run_id,
                                      const std::string& plan_id,
                                      int64_t more_bytes,
                                      const PlanningHooks& hooks) {
+  const Replacements::Result found = replacements_.Once(
+      run_id, plan_id, more_bytes,
+      [&] { return MakeReplacement(run_id, plan_id, more_bytes, hooks); });
+  RETURN_IF_ERROR(found.status);
+  if (found.more_bytes < more_bytes) {
+    return Replace(run_id, found.plan_id, more_bytes - found.more_bytes, hooks);
+  }
+  PlanRow row;
+  RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
+    ASSIGN_OR_RETURN(row, LoadPlan(db, found.plan_id));
+    return OkStatus();
+  }));
+  return std::move(row.plan);
+}
+
+StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
+                                                const std::string& plan_id,
+                                                int64_t more_bytes,
+                                                const PlanningHooks& hooks) {
   PlanRow old;
   RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
     ASSIGN_OR_RETURN(old, LoadPlan(db, plan_id));
@@ -216,22 +235,25 @@ StatusOr<v1::Plan> Planning::Replace(const std::string& run_id,
                  " bytes more than it says; re-plan ", attempt, ": ",
                  plan.sentence()));
   hub_.Notify(run_id);
-  return plan;
+  return plan.plan_id();
 }
 
 std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
                                          const std::string& plan_id,
                                          int64_t measured_peak_bytes) {
   int64_t excess = 0;
+  int64_t more_bytes = 0;
   const Status loaded = store_.Read([&](Database& db) -> Status {
     ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
     if (run.plan_id() != plan_id) return OkStatus();
     ASSIGN_OR_RETURN(const PlanRow old, LoadPlan(db, plan_id));
+    if (old.plan.replan() >= kMaxReplans) return OkStatus();
     excess = measured_peak_bytes - old.plan.budget_bytes();
+    more_bytes = measured_peak_bytes - old.plan.peak_bytes();
     return OkStatus();
   });
   if (!loaded.ok() || excess <= 0) return std::nullopt;
-  StatusOr<v1::Plan> plan = Replace(run_id, plan_id, excess, {});
+  StatusOr<v1::Plan> plan = Replace(run_id, plan_id, more_bytes, {});
   if (plan.ok()) return *std::move(plan);
   LogWarning(StrCat("run ", run_id, ": measured ", measured_peak_bytes,
                     " bytes, ", excess, " above the budget of plan ", plan_id,

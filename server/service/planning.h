@@ -18,6 +18,7 @@
 #include "planner/planner.h"
 #include "reprise/v1/planner.pb.h"
 #include "server/metrics.h"
+#include "server/service/replacements.h"
 #include "server/service/running_calls.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
@@ -54,15 +55,17 @@ class Planning {
   // Makes and stores a plan that replaces `plan_id`, which needs `more_bytes`
   // more than it says: within the same budget, with so much more reserved. If
   // nothing fits, the plan that needs least, if that is less than the old one
-  // needs. NOT_FOUND: no such plan. FAILED_PRECONDITION: kMaxReplans plans were
+  // needs. Returns the plan that replaced it before, if that leaves as much.
+  // NOT_FOUND: no such plan. FAILED_PRECONDITION: kMaxReplans plans were
   // replaced in a row, or no plan needs less.
   StatusOr<v1::Plan> Replace(const std::string& run_id,
                              const std::string& plan_id, int64_t more_bytes,
                              const PlanningHooks& hooks);
 
   // Replaces a plan after a step under it measured a peak above its budget,
-  // with the excess reserved. Returns nothing if the plan is no longer the
-  // run's newest, or if Replace finds none.
+  // with what it needs beyond its prediction reserved. Returns nothing if the
+  // plan is no longer the run's newest, if kMaxReplans plans were replaced in a
+  // row, or if Replace finds none.
   std::optional<v1::Plan> Replan(const std::string& run_id,
                                  const std::string& plan_id,
                                  int64_t measured_peak_bytes);
@@ -81,6 +84,11 @@ class Planning {
   StatusOr<v1::Plan> Solve(const v1::PlanRequest& request,
                            const PlanningHooks& hooks, uint32_t replan);
   Status Keep(const v1::PlanRequest& request, const v1::Plan& plan);
+  // Makes and stores the plan that Replace returns; returns its id.
+  StatusOr<std::string> MakeReplacement(const std::string& run_id,
+                                        const std::string& plan_id,
+                                        int64_t more_bytes,
+                                        const PlanningHooks& hooks);
   // FAILED_PRECONDITION: a job has seen this plan change gradients.
   Status CheckTrusted(const v1::Plan& plan);
 
@@ -88,6 +96,7 @@ class Planning {
   RunHub& hub_;
   Metrics& metrics_;
   RunningCalls calls_;
+  Replacements replacements_;
   std::atomic<bool> stopping_{false};
 };
 

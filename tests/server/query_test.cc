@@ -268,6 +268,24 @@ TEST_F(PlannedRun, IsGivenAPlanThatLeavesWhatTheJobSaysItNeedsBeyondItsPlan) {
   EXPECT_EQ(server_.GetRun("run-1").plan_id(), roomy.plan_id());
 }
 
+TEST_F(PlannedRun, IsPlannedAgainOnceWhenItsStepIsReportedAndTheJobAsksToo) {
+  v1::PlanRequest request =
+      RequestFor(plan_.graph_id(), std::to_string(kBasePeak));
+  request.set_run_id("run-1");
+  const v1::Plan loose = server_.Plan(request);
+  Send(PlannedStep(1, loose, kBasePeak + 100));
+  std::optional<v1::Down> down = sender_.Read();
+  ASSERT_TRUE(down && down->has_plan());
+
+  request.set_replaces(loose.plan_id());
+  request.set_more_bytes(100);
+  const v1::Plan answer = server_.Plan(request);
+
+  EXPECT_EQ(answer.plan_id(), down->plan().plan().plan_id());
+  EXPECT_EQ(answer.replan(), 1u);
+  EXPECT_EQ(server_.GetRun("run-1").plan_id(), answer.plan_id());
+}
+
 TEST_F(PlannedRun, IsGivenThePlanThatNeedsLeastWhereNothingLeavesAsMuch) {
   v1::PlanRequest request =
       RequestFor(plan_.graph_id(), std::to_string(kBasePeak));
