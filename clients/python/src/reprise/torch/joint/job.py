@@ -111,7 +111,7 @@ class CompiledJob(TrainingLoop):
 
     def _gone(self) -> None:
         """Ends the job, maybe in the middle of a step, because its model has died."""
-        for do in (self._site.remove, self._let_go, self.close):
+        for do in (self._site.remove, self._stop_planning, self.close):
             guard.quietly(do)
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class CompiledJob(TrainingLoop):
         guard.no_longer(self._broke)
         self.told.close()
 
-    def _let_go(self) -> None:
+    def _stop_planning(self) -> None:
         """Stops planning what is compiled from now on, and stops measuring steps."""
         check, self._check = self._check, None
         for do in (
@@ -134,7 +134,7 @@ class CompiledJob(TrainingLoop):
     def _clear_up(self) -> None:
         self._cleared_up = True
         self._under_way = self.busy = False
-        guard.quietly(self._let_go)
+        guard.quietly(self._stop_planning)
         guard.quietly(self.told.stopped, self.plan, self.why)
 
     @property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The graph of a backward that ran out of memory.
 
-    leaves(heads)    # the tensors that it adds gradients to
-    let_go(heads)    # releases what it still holds
+    leaves(heads)           # the tensors that it adds gradients to
+    release_graph(heads)    # releases what it still holds
 
 Each is one walk through the graph.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from reprise.torch.compiled import fast
 from reprise.torch.tape.records import Kept, Ref
 
-__all__ = ["leaves", "let_go"]
+__all__ = ["leaves", "release_graph"]
 
 
 def _nodes(heads: Any) -> Iterator[Any]:
@@ -36,7 +36,7 @@ def leaves(heads: Any) -> Iterator[Tensor]:
     return (node.variable for node in _nodes(heads) if hasattr(node, "variable"))
 
 
-def let_go(heads: Any) -> None:
+def release_graph(heads: Any) -> None:
     """Releases what autograd has saved for a backward that will not run again, as if it had run.
     Without the native engine, releases only what went through our hooks: all of it, then."""
     module = fast.library()

@@ -37,7 +37,7 @@ from reprise.torch.internals.ops import tensors_in
 from reprise.torch.internals.outside import OutsideCopy
 from reprise.torch.internals.stale import GONE, refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
-from reprise.torch.recovery.failed_graph import let_go
+from reprise.torch.recovery.failed_graph import release_graph
 from reprise.torch.recovery.job import Job
 from reprise.torch.recovery.oom import is_oom
 from reprise.torch.rerun.repeatable import Parameters, Remembered, hooked, observed
@@ -193,7 +193,7 @@ class PlainRetry:
         session, entry, called = self._session, self._entry, self._called
         assert entry is not None
         assert called is not None
-        let_go(heads)
+        release_graph(heads)
         for reference in self._kept:
             kept = reference()
             if kept is not None:

@@ -35,7 +35,7 @@ from torch import Tensor
 from reprise.torch.internals import guard
 from reprise.torch.internals.engine import around, no_longer
 from reprise.torch.meter.room import room_on
-from reprise.torch.recovery.failed_graph import leaves, let_go
+from reprise.torch.recovery.failed_graph import leaves, release_graph
 from reprise.torch.recovery.job import Job
 from reprise.torch.recovery.oom import is_oom
 from reprise.torch.recovery.planned_forward import PlannedForward, rehearsed
@@ -122,7 +122,7 @@ class _Attempt:
         arguments = forward.inputs.again()
         assert arguments is not None
         left = self._left()
-        let_go(self._heads)
+        release_graph(self._heads)
         after = Generators()
         self.retry.taking = True
         try:

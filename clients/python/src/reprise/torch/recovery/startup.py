@@ -160,7 +160,7 @@ class Startup:
     def _look(self, near: bool) -> None:
         """Watches the backward of the plain step under way. `near`: the step runs again if its
         backward runs out of memory."""
-        self.let_go()
+        self.stop_watching()
         self.near = near
         self._again = PlainRetry(self._session)
         self._again.open()
@@ -191,7 +191,7 @@ class Startup:
             return
         session = self._session
         self._watches, self._took, self._failed, self._second = None, took, "", True
-        self.let_go()
+        self.stop_watching()
         if self.host is not None and session.stage in (Stage.WARMUP, Stage.PLANNED):
             session.stage = Stage.CAPTURE  # PLANNED: from shapes alone
         elif self.host is None and session.stage in (Stage.WARMUP, Stage.CAPTURE):
@@ -201,7 +201,7 @@ class Startup:
 
     def ended(self, out_of_memory: bool) -> None:
         """Notes that the program or the session ends."""
-        self.let_go()
+        self.stop_watching()
         if self._begun and not self._over:
             if out_of_memory:
                 self.notes.ran_out_unplanned()
@@ -214,7 +214,7 @@ class Startup:
 
     def _careful(self, way: str, why: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         session = self._session
-        self.let_go()
+        self.stop_watching()
         self._watches, self._failed, self.host = None, "", HostSaves(session.model)
         number = session.step.number
         if way == "shapes":
@@ -242,7 +242,7 @@ class Startup:
 
     # ---- While the plain first step runs ------------------------------------------------
 
-    def let_go(self) -> None:
+    def stop_watching(self) -> None:
         """Stops watching the step, which is over or is taken in another way."""
         self.near = False
         if self._again is not None:

@@ -396,7 +396,7 @@ class Planning:
                 if why:
                     record.withdrawn(rung.plan, why)
                 else:
-                    record.let_go(rung.plan)
+                    record.removed(rung.plan)
             rung.tape, rung.request_id = None, None
 
     def drop(self, why: str) -> None:

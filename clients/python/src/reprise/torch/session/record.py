@@ -2,7 +2,7 @@
 """All that is reported of one model: to the collector, and to the tally that its verdict is of.
 
     record.step(...), record.check(...)               # measured
-    record.applied(rung, own_ns), record.refused(...)  # what became of plans
+    record.applied(plan, own_ns, step_ns), record.refused(...)   # what became of plans
     record.verdict()                                   # predicted against measured, so far
     record.failed(error)                               # how the program ends
 
@@ -122,7 +122,7 @@ class Record:
         if self._plan is None:
             self._answer = sentence
 
-    def let_go(self, plan: Plan) -> None:
+    def removed(self, plan: Plan) -> None:
         """Reports that the program does not want a plan any more."""
         self.agent.plan_state(plan.plan_number, abi.PLAN_STOPPED)
 

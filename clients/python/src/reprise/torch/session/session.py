@@ -211,7 +211,7 @@ class Session(TrainingLoop):
         if short and not self.startup.plain:
             guard.quietly(self.startup.notes.ran_out)
         guard.quietly(self.startup.ended, short)
-        for do in (self.planned_retry.close, self.step.let_go):
+        for do in (self.planned_retry.close, self.step.release_capture):
             guard.quietly(do)
         guard.quietly(self.step.times.read, True)
         if self.budget and self.step.number and not (self.step.ended or self.broken):
@@ -319,7 +319,7 @@ class Session(TrainingLoop):
         self._cleared_up = True
         for do in (
             step.drop,
-            self.startup.let_go,
+            self.startup.stop_watching,
             self.planned_retry.close,
             self.meter.events_end,
             lambda: self.planning.stopped(self.why),

@@ -461,7 +461,7 @@ class Step:
         close_watches()
         self._session.op_times.forget()
         if self.capture is not None:
-            self.let_go()
+            self.release_capture()
             self.capture.leave()
             self.capture = None  # it may have been the last to hold the model: the session ends
             self._kernel_window.drop()
@@ -478,7 +478,7 @@ class Step:
         self.run = None
         self.abandon()
 
-    def let_go(self) -> None:
+    def release_capture(self) -> None:
         """Releases the capture, because the session ends."""
         if self in _capturing:
             _capturing.remove(self)
