@@ -30,12 +30,12 @@ from reprise.torch.internals.watch import close_watches
 from reprise.torch.ladder.rung import Key, key_of
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
-from reprise.torch.meter.step_times import StepTimes, Then
+from reprise.torch.meter.step_times import StepTimes
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
-from reprise.torch.policy.events import PlannedStepEnded, StepBegins, StepEnded
+from reprise.torch.policy.events import StepBegins
 from reprise.torch.policy.policy import Action, decide
-from reprise.torch.session.check_schedule import Looks
 from reprise.torch.session.parts import Parts
+from reprise.torch.session.step_end import step_over
 from reprise.torch.session.tracing import Tracing
 from reprise.torch.tape.tape_run import Run
 
@@ -324,7 +324,8 @@ class Step:
             peak = max(self._peak, self._session.meter.peak())
             self.tracing.end_ops()
             took = peak - self.live_begin
-            self._end(peak)
+            run, self.run = self.run, None
+            step_over(self._session, run, peak, self._forwards)
             if self.tracing.on:
                 self.times.read(wait=True)  # the records of a traced step are cut at its end
             self.tracing.end()
@@ -353,107 +354,6 @@ class Step:
             else:
                 self._session.planning.captured(step)
         self.tracing.end()
-
-    def _end(self, peak: int) -> None:
-        session, ladder = self._session, self._session.ladder
-        run, self.run = self.run, None
-        looks, session.checks.looks = session.checks.looks, Looks.NOT
-        flags, replayed, mismatches, covered = 0, 0, 0, False
-        took: Then | None = None
-        rung = session.planning.rung
-        plan = rung.plan if rung is not None else None
-        if run is not None and rung is not None and plan is not None:
-            run.finish()
-            counts = run.counts
-            # What a larger input needs than the plan is for says nothing about the plan.
-            covered = rung.covers(self.key)
-            session.waiting.planned()
-            replayed = counts.replayed + counts.on_demand
-            mismatches = min(counts.mismatches, 1)  # a step leaves its plan once
-            flags |= abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
-            looked = self.tracing.on or looks is not Looks.NOT
-            quiet = not (looked or mismatches or counts.other_forwards)
-            peak = session.peaks.own(rung, peak)
-            over = peak > plan.budget_bytes and not self.out_of_memory
-            if run.armed or mismatches:
-                ladder.after(rung, matched=not mismatches)
-            if not run.armed:
-                session.leaving.left(rung, counts, self._forwards)
-            event = PlannedStepEnded(
-                kept_all=not run.armed,
-                left_plan=bool(mismatches),
-                is_over=over,
-                is_covered=covered,
-                explains=looks is Looks.EXPLAINS,
-            )
-            for action in decide(session.state, event):
-                if action is Action.COUNT:
-                    took = session.measured.planned(
-                        rung.number,
-                        peak,
-                        plan.budget_bytes,
-                        representative=quiet,
-                        covered=covered,
-                    )
-                elif action is Action.SAY_UNCOVERED:
-                    session.peaks.uncovered()
-                    session.leaving.larger(rung)
-                    flags, mismatches = abi.STEP_KEPT_ALL, 1
-                elif action is Action.SAY_EXPLAINING:
-                    session.peaks.explaining(peak, plan)
-                elif action is Action.PEAK_ABOVE:
-                    session.peaks.above(rung, peak)
-            session.measured.mismatched_steps += bool(mismatches)
-        elif not self.out_of_memory:
-            took = session.measured.plain(self.key, peak)
-            session.unplanned.ended(peak)
-            session.waiting.unplanned()
-        flags |= (abi.STEP_WINDOW if self.tracing.on else 0) | (
-            abi.STEP_OOM if self.out_of_memory else 0
-        )
-        self.out_of_memory = False
-        if run is not None and rung is not None:
-            session.planning.announce(rung)
-        number, under = self.number, plan if covered else None
-
-        def then(step_ns: int, work_ns: int) -> None:
-            if took is not None:
-                took(step_ns, work_ns)
-            session.record.step(
-                number,
-                step_ns=step_ns,
-                peak_bytes=peak,
-                plan=under,
-                flags=flags,
-                recomputed=replayed,
-                mismatches=mismatches,
-            )
-
-        self.times.tell(then)
-        self._next(peak, was_planned=run is not None, was_measured=took is not None)
-
-    def _next(self, peak: int, *, was_planned: bool, was_measured: bool) -> None:
-        """Does what follows from a step that is over."""
-        session = self._session
-        event = StepEnded(
-            plain_steps=session.measured.plain_steps,
-            warmup=session.warmup,
-            planned_steps=session.measured.planned_steps,
-            was_planned=was_planned,
-            was_measured=was_measured,
-            is_hopeless=session.ladder.hopeless,
-        )
-        for action in decide(session.state, event):
-            if action is Action.GO_TO_CAPTURE:
-                session.stage = Stage.CAPTURE
-            elif action is Action.GO_ON_WATCHED:
-                session.stage = session.watched.stage
-            elif action is Action.WITHDRAW:
-                session.planning.drop(f"the step keeps changing ({session.leaving.why})")
-            elif action is Action.SAY_STATUS:
-                session.say_status()
-            elif action is Action.LOOK_AT_REFUSAL:
-                session.retry.ended(self.key, peak)
 
     def abandon(self) -> None:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
