@@ -8,8 +8,9 @@
 
 namespace reprise::planner {
 
-bool MayReduce(const Request& request) {
+bool MayReduce(const StepGraph& graph, const Request& request) {
   return request.reduce && request.strategy == Strategy::kAuto &&
+         !HasReplayWindows(graph) &&
          request.capabilities.execution == Execution::kFree;
 }
 

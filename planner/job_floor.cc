@@ -21,6 +21,7 @@ StepGraph Relaxed(StepGraph graph, const std::vector<uint8_t>& may_rerun) {
   for (OpId o = 0; o < graph.op_count(); ++o) {
     Op& op = graph.ops[o];
     op.replay_point = true;
+    op.replay_windows.clear();
     if (op.kind == OpKind::kView) continue;
     if (MayAnybodyRepeat(op)) {
       op.kind = OpKind::kPure;

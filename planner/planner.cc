@@ -80,7 +80,8 @@ Solution SolveReduced(const Problem& problem, const Reduction& reduction,
 
 Solution SolveAuto(const Problem& problem, const Request& request, Known& known,
                    Effort& effort) {
-  if (MayReduce(request) && problem.base.peak_bytes > request.budget_bytes) {
+  if (MayReduce(*problem.graph, request) &&
+      problem.base.peak_bytes > request.budget_bytes) {
     const Reduction reduction(problem);
     if (reduction.IsWorthIt()) {
       return SolveReduced(problem, reduction, request, known.archive, effort);

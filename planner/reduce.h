@@ -97,7 +97,8 @@ class Reduction {
 };
 
 // Returns whether the reduced graph may be searched for this request: not for
-// named plans, nor for executors that run regions.
-bool MayReduce(const Request& request);
+// named plans, for executors that run regions, nor if an op has replay windows,
+// whose ends could be ops that leave the graph.
+bool MayReduce(const StepGraph& graph, const Request& request);
 
 }  // namespace reprise::planner

@@ -212,7 +212,7 @@ StatusOr<std::vector<CurvePoint>> Sweep(
   const Problem original = MakeProblem(graph, request.capabilities);
   // Peaks and times of the reduced graph are those of the original.
   std::optional<Reduction> reduction;
-  if (MayReduce(request)) reduction.emplace(original);
+  if (MayReduce(graph, request)) reduction.emplace(original);
   if (reduction && !reduction->IsWorthIt()) reduction.reset();
   std::optional<Problem> smaller;
   if (reduction) {

@@ -80,6 +80,9 @@ std::string OpText(const v1::Op& op) {
       MaybeNumber("state_bytes", op.state_bytes()),
       op.has_replay_point() && !op.replay_point() ? ",\"replay_point\":false"
                                                   : "",
+      op.replay_windows_size() > 0
+          ? StrCat(",\"replay_windows\":", List(op.replay_windows()))
+          : "",
       MaybeText("source", op.source()), "}");
 }
 

@@ -65,6 +65,7 @@ inline constexpr Key kKeys[] = {
     {Place::kOp, "again_ns", Type::kBytes, false},
     {Place::kOp, "state_bytes", Type::kBytes, false},
     {Place::kOp, "replay_point", Type::kFlag, false},
+    {Place::kOp, "replay_windows", Type::kIds, false},
     {Place::kOp, "call", Type::kId, false},
     {Place::kOp, "ordinal", Type::kId, false},
     {Place::kOp, "reads", Type::kIds, true},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "formats/convert/graph_proto.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,23 @@ StatusOr<planner::Op> ConvertOp(const v1::Op& from, int id, int storages) {
   to.again_ns = from.again_ns();
   to.state_bytes = from.state_bytes();
   to.replay_point = !from.has_replay_point() || from.replay_point();
+  const auto& windows = from.replay_windows();
+  if (windows.size() % 2 != 0) {
+    return InvalidArgument(
+        StrCat(field("replay_windows"),
+               ": must be pairs of a first and a last op, got ", windows.size(),
+               " numbers"));
+  }
+  for (int i = 0; i < windows.size(); i += 2) {
+    if (std::max(windows[i], windows[i + 1]) > planner::kMaxOps) {
+      return InvalidArgument(StrCat(field("replay_windows"),
+                                    ": there is no op ",
+                                    std::max(windows[i], windows[i + 1])));
+    }
+    to.replay_windows.push_back(
+        {.first = static_cast<planner::OpId>(windows[i]),
+         .last = static_cast<planner::OpId>(windows[i + 1])});
+  }
   to.name = from.name();
   to.module = from.module();
   ASSIGN_OR_RETURN(to.reads, CopyIds(from.reads(), storages, field("reads")));
@@ -202,6 +220,10 @@ v1::StepGraph ToProto(const planner::StepGraph& graph) {
     to.set_again_ns(from.again_ns);
     to.set_state_bytes(from.state_bytes);
     if (!from.replay_point) to.set_replay_point(false);
+    for (const planner::ReplayWindow& window : from.replay_windows) {
+      to.add_replay_windows(static_cast<uint32_t>(window.first));
+      to.add_replay_windows(static_cast<uint32_t>(window.last));
+    }
     to.mutable_reads()->Assign(from.reads.begin(), from.reads.end());
     to.mutable_writes()->Assign(from.writes.begin(), from.writes.end());
     to.mutable_mutates()->Assign(from.mutates.begin(), from.mutates.end());

@@ -16,6 +16,7 @@ BurstSearch::BurstSearch(const Problem& problem,
 
 void BurstSearch::StandAt(Present& present, OpId at) {
   present_ = &present;
+  at_ = at;
   retained_bytes_ = problem_.static_bytes;
   retained_.assign(problem_.bytes.size(), 0);
   for (const StorageId s : present.storages()) {
@@ -96,7 +97,7 @@ bool BurstSearch::Undo(OpId m, const ValueSet& after, ValueSet& before) const {
 }
 
 bool BurstSearch::MayUndo(OpId m, const ValueSet& after) const {
-  if (problem_.rules.may_rerun[m] == 0) return false;
+  if (!problem_.rules.MayRunAgain(m, at_)) return false;
   const int most = problem_.capabilities.max_runs;
   if (most > 0 && runs_[m] >= most) return false;
   for (const ValueId v : problem_.versions.Make(m)) {
@@ -121,7 +122,10 @@ std::optional<Burst> BurstSearch::AllAtOnce(const ValueSet& wanted,
     open.pop_back();
     if (present_->Has(v)) continue;
     const OpId m = versions.maker[v];
-    if (problem_.rules.may_remake[v] == 0) return std::nullopt;
+    if (problem_.rules.may_remake[v] == 0 ||
+        !problem_.rules.IsInWindow(m, at_)) {
+      return std::nullopt;
+    }
     if (!known.insert(m).second) continue;
     const int most = problem_.capabilities.max_runs;
     if (most > 0 && runs_[m] >= most) return std::nullopt;

@@ -95,6 +95,7 @@ class BurstSearch {
   Effort& effort_;
   const int64_t last_tick_;
   Present* present_ = nullptr;
+  OpId at_ = 0;  // the base op that the burst comes before
   // Bytes that no burst can free: held, or not recomputable.
   int64_t retained_bytes_ = 0;
   std::vector<uint8_t> retained_;  // by storage

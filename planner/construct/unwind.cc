@@ -152,6 +152,7 @@ class Walk {
     const OpId o = MakerOf(v);
     const int most = problem_.capabilities.max_runs;
     return o < at_ && may_rerun_[o] != 0 && problem_.rules.may_remake[v] != 0 &&
+           problem_.rules.IsInWindow(o, at_ + 1) &&
            is_held_[StorageOf(v)] == 0 && (most == 0 || reruns_[o] + 1 < most);
   }
   // Returns memory while an op runs whose outputs are in the set afterwards, or

@@ -104,7 +104,7 @@ class Evaluator {
                                     " must not run again: its kind, "
                                     "its phase or the executor forbids it"));
     }
-    if (!rules_.may_trigger[next_]) return MisplacedRerun(o);
+    if (!rules_.MayRunAgain(o, next_)) return MisplacedRerun(o);
     return OkStatus();
   }
 
@@ -114,6 +114,10 @@ class Evaluator {
       return InvalidArgument(
           StrCat(Where(o), " runs again right before op ", next_,
                  ", where the executor cannot run anything again"));
+    }
+    if (!rules_.IsInWindow(o, next_)) {
+      return InvalidArgument(StrCat(Where(o), " runs again right before op ",
+                                    next_, ", outside its replay windows"));
     }
     return InvalidArgument(StrCat(Where(o),
                                   " runs again, but the next op in base order "

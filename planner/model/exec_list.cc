@@ -138,6 +138,12 @@ void ExecList::Assign(std::span<const OpId> execs) {
   }
   Fill(order);
   AccountAll();
+  if (problem_.rules.windows.empty()) return;
+  // A re-run outside its windows makes the list invalid for good.
+  for (const Node node : reruns_) {
+    clashes_ +=
+        !problem_.rules.IsInWindow(nodes_[node].op, nodes_[node].leads_to);
+  }
 }
 
 void ExecList::Fill(std::span<const Node> order) {
@@ -227,8 +233,7 @@ std::vector<OpId> ExecList::Execs() const {
 // One change
 
 bool ExecList::MayInsert(OpId op, Node next) const {
-  if (problem_.rules.may_rerun[op] == 0) return false;
-  if (problem_.rules.may_trigger[nodes_[next].leads_to] == 0) return false;
+  if (!problem_.rules.MayRunAgain(op, nodes_[next].leads_to)) return false;
   if (!IsBefore(op, next)) return false;
   const int most = problem_.capabilities.max_runs;
   return most == 0 || runs_[op] < most;

@@ -185,7 +185,10 @@ bool Generator::Burst(OpId at) {
 }
 
 bool Generator::MayRun(OpId op, ValueId asked) {
-  if (problem_.rules.may_remake[asked] == 0) return false;
+  if (problem_.rules.may_remake[asked] == 0 ||
+      !problem_.rules.IsInWindow(op, at_)) {
+    return false;
+  }
   const int most = problem_.capabilities.max_runs;
   if (most > 0 && runs_[op] >= most) return false;
   // A burst deeper than the step is long: clashing versions cause a loop.

@@ -43,8 +43,9 @@ void AddFlags(Problem& problem) {
       problem.flag_to.push_back(use);
       // A gap may be discarded only if re-runs may come before the op that
       // closes it.
-      problem.flag_fixed.push_back(!problem.rules.may_remake[v] ||
-                                   !problem.rules.may_trigger[use]);
+      problem.flag_fixed.push_back(
+          !problem.rules.may_remake[v] || !problem.rules.may_trigger[use] ||
+          !problem.rules.IsInWindow(problem.versions.maker[v], use));
       from = use;
     }
     problem.flag_value.push_back(v);

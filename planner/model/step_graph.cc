@@ -96,6 +96,22 @@ Status CheckIds(const StepGraph& graph, const std::string& what,
   return OkStatus();
 }
 
+// Checks replay windows: ops of the graph, ascending, without overlap.
+Status CheckWindows(const StepGraph& graph, const std::string& name,
+                    const Op& op) {
+  OpId next = 0;
+  for (const ReplayWindow& window : op.replay_windows) {
+    if (window.first < next || window.last < window.first ||
+        window.last >= graph.op_count()) {
+      return InvalidArgument(StrCat(
+          name, ".replay_windows: ops ", window.first, " to ", window.last,
+          " are not a stretch of this graph's ops, after the one before"));
+    }
+    next = window.last + 1;
+  }
+  return OkStatus();
+}
+
 Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
                std::vector<int64_t>& seen) {
   const Op& op = graph.ops[o];
@@ -121,6 +137,7 @@ Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
     }
     seen[s] = list + 1;
   }
+  RETURN_IF_ERROR(CheckWindows(graph, name, op));
   RETURN_IF_ERROR(CheckIds(graph, name + ".writes", op.writes, seen, list + 2));
   for (const StorageId s : op.writes) {
     if (writer[s] != kNoOp) {
@@ -134,6 +151,11 @@ Status CheckOp(const StepGraph& graph, OpId o, std::vector<OpId>& writer,
 }
 
 }  // namespace
+
+bool HasReplayWindows(const StepGraph& graph) {
+  return std::any_of(graph.ops.begin(), graph.ops.end(),
+                     [](const Op& op) { return !op.replay_windows.empty(); });
+}
 
 Status Validate(const StepGraph& graph) {
   if (graph.ops.size() > kMaxOps || graph.storages.size() > kMaxOps) {

@@ -62,6 +62,12 @@ struct Storage {
   std::string name = {};
 };
 
+// Ops in base order, from `first` to `last`.
+struct ReplayWindow {
+  OpId first = 0;
+  OpId last = 0;
+};
+
 struct Op {
   int64_t time_ns = 0;
   int64_t workspace_bytes = 0;
@@ -71,6 +77,9 @@ struct Op {
   Phase phase = Phase::kForward;
   OpKind kind = OpKind::kPure;
   bool replay_point = true;  // the executor can run ops again right before it
+  // It may run again only right before an op of one of these; empty: anywhere.
+  // For ops that read what is there only at times, such as gathered parameters.
+  std::vector<ReplayWindow> replay_windows = {};
   std::vector<StorageId> reads = {};
   std::vector<StorageId> writes = {};
   std::vector<StorageId> mutates = {};
@@ -94,10 +103,14 @@ struct StepGraph {
   int storage_count() const { return static_cast<int>(storages.size()); }
 };
 
+// Returns whether any op may run again in some places only.
+bool HasReplayWindows(const StepGraph& graph);
+
 // Checks a graph. INVALID_ARGUMENT, naming the op or storage, unless: ids are
 // in range; every storage has exactly one writer, before all its reads and
 // mutations; no list names a storage twice; mutated storages are read; nothing
-// is negative; all sums fit in 62 bits; release_op is not before the writer.
+// is negative; all sums fit in 62 bits; release_op is not before the writer;
+// replay windows are ops of the graph, ascending, and do not overlap.
 Status Validate(const StepGraph& graph);
 
 }  // namespace reprise::planner

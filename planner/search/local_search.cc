@@ -44,11 +44,6 @@ class Annealing {
         storages_.push_back(s);
       }
     }
-    OpId trigger = kNoOp;
-    for (OpId o = 0; o <= problem.op_count; ++o) {
-      if (problem.rules.may_trigger[o] != 0) trigger = o;
-      last_trigger_.push_back(trigger);
-    }
   }
 
   // Anneals until the ticks are spent or the schedule is good enough. Returns
@@ -263,18 +258,25 @@ class Annealing {
       --wanted;
     }
     if (best == kNoValue) return true;
-    // If re-runs may not come just before the reader: as late as allowed.
-    const OpId trigger = last_trigger_[list_.LeadsTo(before)];
-    if (trigger != list_.LeadsTo(before)) {
-      if (trigger == kNoOp || !list_.IsBefore(node, trigger)) return true;
-      before = trigger;
-    }
+    before = PlaceFor(problem_.versions.maker[best], before);
+    if (before == kNoOp || !list_.IsBefore(node, before)) return true;
     return Remake(best, before);
+  }
+
+  // Returns the node before which an op can run again for a reader: the reader,
+  // or, if the op may not run there, the last first run before it where it may;
+  // kNoOp if there is none.
+  Node PlaceFor(OpId op, Node reader) const {
+    const OpId leads_to = list_.LeadsTo(reader);
+    const OpId at = problem_.rules.LastRerun(op, leads_to);
+    return at == leads_to ? reader : at;
   }
 
   // Inserts the maker of a value before a node, and what that needs.
   bool Remake(ValueId v, Node next) {
     const OpId op = problem_.versions.maker[v];
+    next = PlaceFor(op, next);
+    if (next == kNoOp) return false;
     if (++inserted_ > most_inserted_ || problem_.rules.may_remake[v] == 0 ||
         !list_.MayInsert(op, next)) {
       return false;
@@ -399,11 +401,13 @@ class Annealing {
       if (random_.Percent(50)) places = -places;
       target = list_.Move(rerun, places);
     }
-    // What is no replay point is shifted to the last one before it.
+    // What is no replay point, or outside the windows of the op, is shifted to
+    // the last place before it.
     const OpId leads_to = list_.LeadsTo(target);
     if (leads_to < problem_.op_count &&
-        !problem_.graph->ops[leads_to].replay_point) {
-      target = last_trigger_[leads_to];
+        (!problem_.graph->ops[leads_to].replay_point ||
+         !problem_.rules.IsInWindow(op, leads_to))) {
+      target = problem_.rules.LastRerun(op, leads_to);
       if (target == kNoOp) return false;
     }
     if (target == rerun || list_.Move(rerun, 1) == target) return true;
@@ -422,7 +426,6 @@ class Annealing {
   ExecList list_;
 
   std::vector<StorageId> storages_;  // that may be recomputed
-  std::vector<OpId> last_trigger_;   // by op: the last trigger up to it
   Node peak_ = 0;
   int inserted_ = 0;  // by the current step
   int most_inserted_ = kMostInserted;

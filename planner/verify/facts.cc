@@ -47,7 +47,59 @@ Status CheckNumbers(const StepGraph& graph) {
   return OkStatus();
 }
 
+// Withdraws may_remake from values that no reader could find: where every place
+// in which the maker may run again lies behind the last read. A read is the
+// first run of a reader, or one of its re-runs that in turn leaves something to
+// be read. Only graphs with windows are looked at.
+void WithdrawUnreadable(Facts& facts) {
+  const OpId end = facts.op_count;
+  // Returns the places before `bound`, and at it, where o may run again; the
+  // last of them, or -1.
+  const auto last_place = [&](OpId o, OpId bound) {
+    for (OpId at = bound; at > o; --at) {
+      if (facts.MayRunAgain(o, at)) return at;
+      const auto& windows = facts.graph->ops[o].replay_windows;
+      if (windows.empty()) continue;
+      // Nothing between two windows, or before the first.
+      OpId below = -1;
+      for (const planner::ReplayWindow& window : windows) {
+        if (window.first < at) below = std::min(window.last, at - 1);
+      }
+      at = below + 1;
+    }
+    return OpId{-1};
+  };
+  std::vector<OpId> last_read(facts.value_count, -1);
+  for (Value v = 0; v < facts.value_count; ++v) {
+    if (!facts.uses[v].empty()) last_read[v] = facts.uses[v].back();
+  }
+  for (OpId o = end - 1; o >= 0; --o) {
+    OpId bound = -1;
+    for (const Value v : facts.makes[o]) {
+      bound = std::max(bound, last_read[v]);
+      if (facts.may_remake[v] != 0 && last_place(o, last_read[v]) < 0) {
+        facts.may_remake[v] = 0;
+      }
+    }
+    const OpId again = last_place(o, bound);
+    for (const Value v : facts.needs[o]) {
+      last_read[v] = std::max(last_read[v], again);
+    }
+  }
+}
+
 }  // namespace
+
+bool Facts::MayRunAgain(OpId o, OpId next) const {
+  if (may_rerun[o] == 0 || may_trigger[next] == 0) return false;
+  if (!has_windows) return true;
+  const auto& windows = graph->ops[o].replay_windows;
+  return windows.empty() ||
+         std::any_of(windows.begin(), windows.end(),
+                     [next](const auto& window) {
+                       return window.first <= next && next <= window.last;
+                     });
+}
 
 OpId Facts::TriggerFrom(OpId at) const {
   while (at < op_count && may_trigger[at] == 0) ++at;
@@ -125,6 +177,15 @@ StatusOr<Facts> ReadFacts(const StepGraph& graph, const Executor& executor) {
     const bool again =
         KindMayRerun(op.kind, executor) && executor.max_runs != 1 &&
         (!executor.recompute_in_backward_only || op.phase == Phase::kForward);
+    facts.has_windows = facts.has_windows || !op.replay_windows.empty();
+    OpId after = 0;
+    for (const planner::ReplayWindow& window : op.replay_windows) {
+      if (window.first < after || window.last < window.first ||
+          window.last >= facts.op_count) {
+        return InvalidArgument(where + "has a wrong replay window");
+      }
+      after = window.last + 1;
+    }
     facts.may_rerun.push_back(again);
     facts.may_trigger.push_back(
         op.replay_point &&
@@ -157,6 +218,7 @@ StatusOr<Facts> ReadFacts(const StepGraph& graph, const Executor& executor) {
     facts.may_remake.push_back(facts.may_rerun[facts.maker[v]] != 0 &&
                                !graph.storages[facts.storage[v]].pinned);
   }
+  if (facts.has_windows) WithdrawUnreadable(facts);
   return facts;
 }
 

@@ -50,6 +50,7 @@ struct Facts {
   std::vector<uint8_t> may_rerun;
   std::vector<int64_t> rerun_ns;
   std::vector<uint8_t> may_trigger;  // re-runs may precede it; one for the end
+  bool has_windows = false;          // some op may run again in places only
 
   int64_t BytesOf(Value v) const { return graph->storages[storage[v]].bytes; }
   // Returns the op up to which the program holds the first life; kNoOp: none.
@@ -60,6 +61,8 @@ struct Facts {
   // Returns the first op at or after `at` before which re-runs may run;
   // op_count if only the end is left.
   OpId TriggerFrom(OpId at) const;
+  // Returns whether op `o` may run again right before the first run of `next`.
+  bool MayRunAgain(OpId o, OpId next) const;
   // Returns the version of a storage before `at` in base order; -1: none.
   Value Before(StorageId s, OpId at) const;
 };

@@ -62,8 +62,7 @@ StatusOr<Walked> Walk(const Facts& facts, Entries schedule) {
     }
     if (again) {
       const int most = facts.executor.max_runs;
-      if (facts.may_rerun[o] == 0 || (most > 0 && runs[o] >= most) ||
-          facts.may_trigger[next] == 0) {
+      if ((most > 0 && runs[o] >= most) || !facts.MayRunAgain(o, next)) {
         return wrong("op ", o, " may not run again here");
       }
     }

@@ -43,6 +43,8 @@ TEST(GraphJson, WhatIsWrittenIsReadBackEqual) {
   graph.mutable_ops(1)->set_state_bytes(16);
   graph.mutable_ops(1)->set_again_ns(5);
   graph.mutable_ops(1)->set_replay_point(false);
+  graph.mutable_ops(1)->add_replay_windows(0);
+  graph.mutable_ops(1)->add_replay_windows(1);
   graph.mutable_ops(1)->set_call(2);
   graph.mutable_ops(1)->set_ordinal(3);
   graph.mutable_ops(1)->set_source("model.py:212");

@@ -134,6 +134,23 @@ TEST(EvaluateTest, NothingRunsAgainWhereTheExecutorCannotRunIt) {
                         "cannot run anything again"));
 }
 
+TEST(EvaluateTest, AnOpRunsAgainOnlyInsideItsWindows) {
+  StepGraph graph = Small();
+  graph.ops[0].replay_windows = {{.first = 1, .last = 1},
+                                 {.first = 3, .last = 3}};
+  const Schedule before_1 = {Exec(0), Exec(0), Exec(1), Exec(2), Exec(3)};
+  const Schedule before_2 = {Exec(0), Exec(1), Exec(0), Exec(2), Exec(3)};
+  const Schedule before_3 = {Exec(0), Exec(1), Exec(2), Exec(0), Exec(3)};
+  const Schedule at_the_end = {Exec(0), Exec(1), Exec(2), Exec(3), Exec(0)};
+
+  EXPECT_TRUE(Evaluate(graph, before_1, {}).ok());
+  EXPECT_TRUE(Evaluate(graph, before_3, {}).ok());
+  EXPECT_THAT(ErrorOf(graph, before_2),
+              HasSubstr("runs again right before op 2, outside its replay "
+                        "windows"));
+  EXPECT_THAT(ErrorOf(graph, at_the_end), HasSubstr("outside its replay"));
+}
+
 TEST(EvaluateTest, TheMostRunsOfAnOpAreObeyed) {
   const Schedule thrice = {Exec(0), Free(0), Exec(0), Free(0),
                            Exec(0), Exec(1), Exec(2), Exec(3)};

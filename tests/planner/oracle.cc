@@ -135,6 +135,11 @@ class Oracle {
         !graph_.ops[state.next].replay_point) {
       return false;
     }
+    bool inside = op.replay_windows.empty();
+    for (const ReplayWindow& window : op.replay_windows) {
+      inside |= window.first <= state.next && state.next <= window.last;
+    }
+    if (!inside) return false;
     if (!caps_.recompute_in_backward_only) return true;
     return op.phase == Phase::kForward && state.next < graph_.op_count() &&
            graph_.ops[state.next].phase == Phase::kBackward;

@@ -22,19 +22,24 @@ namespace {
 
 int GraphCount() { return OracleNumber("REPRISE_ORACLE_GRAPHS", 800); }
 
-// Sets of executors: the reference, the tape, any; and the last two with replay
-// points at some ops only.
+// Sets of executors: the reference, the tape, any; the last two with replay
+// points at some ops only; and with replay windows.
 constexpr int kTapeAtPoints = 3, kAnyAtPoints = 4;
+constexpr int kTapeInWindows = 5, kAnyInWindows = 6;
 
 Capabilities CapabilitiesOf(int set, Random& random) {
   if (set == 0) return {};
-  return set == 1 || set == kTapeAtPoints ? TapeCapabilities()
-                                          : RandomCapabilities(random);
+  return set == 1 || set == kTapeAtPoints || set == kTapeInWindows
+             ? TapeCapabilities()
+             : RandomCapabilities(random);
 }
 
 StepGraph GraphFor(int set, Random& random, int most_ops) {
   StepGraph graph = RandomGraph(random, most_ops);
-  if (set >= kTapeAtPoints) LimitReplayPoints(graph, random);
+  if (set == kTapeAtPoints || set == kAnyAtPoints) {
+    LimitReplayPoints(graph, random);
+  }
+  if (set >= kTapeInWindows) LimitReplays(graph, random);
   return graph;
 }
 
@@ -185,11 +190,13 @@ TEST_P(OracleTest, BaseFlagsGenerateTheBaseOrder) {
 
 std::string NameOfSet(const testing::TestParamInfo<int>& info) {
   static constexpr const char* kNames[] = {
-      "Reference", "Tape", "Any", "TapeAtReplayPoints", "AnyAtReplayPoints"};
+      "Reference",         "Tape",          "Any",         "TapeAtReplayPoints",
+      "AnyAtReplayPoints", "TapeInWindows", "AnyInWindows"};
   return kNames[info.param];
 }
 INSTANTIATE_TEST_SUITE_P(Executors, OracleTest,
-                         testing::Values(0, 1, 2, kTapeAtPoints, kAnyAtPoints),
+                         testing::Values(0, 1, 2, kTapeAtPoints, kAnyAtPoints,
+                                         kTapeInWindows, kAnyInWindows),
                          NameOfSet);
 
 }  // namespace

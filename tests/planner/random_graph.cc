@@ -63,6 +63,19 @@ void LimitReplayPoints(StepGraph& graph, Random& random) {
   for (Op& op : graph.ops) op.replay_point = !random.Percent(share);
 }
 
+void LimitReplays(StepGraph& graph, Random& random) {
+  for (Op& op : graph.ops) {
+    if (random.Percent(40)) continue;
+    const int most = 1 + random.Below(2);
+    OpId next = random.Below(graph.op_count());
+    for (int i = 0; i < most && next < graph.op_count(); ++i) {
+      const OpId last = next + random.Below(graph.op_count() - next);
+      op.replay_windows.push_back({.first = next, .last = last});
+      next = last + 1 + random.Below(3);
+    }
+  }
+}
+
 Capabilities TapeCapabilities() {
   return {.max_runs = 0,
           .recompute_in_backward_only = true,

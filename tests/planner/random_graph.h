@@ -16,6 +16,9 @@ StepGraph RandomGraph(Random& random, int most_ops);
 // Makes some ops, at random, no replay points.
 void LimitReplayPoints(StepGraph& graph, Random& random);
 
+// Gives some ops, at random, windows outside which they do not run again.
+void LimitReplays(StepGraph& graph, Random& random);
+
 // The reference capabilities, the tape's, and others.
 Capabilities RandomCapabilities(Random& random);
 Capabilities TapeCapabilities();

@@ -8,7 +8,7 @@ import random
 from reprise.plan import FreePolicy, StepGraph, with_frees
 
 
-def random_graph(pick: random.Random, ops: int = 12) -> StepGraph:
+def random_graph(pick: random.Random, ops: int = 12, windows: bool = False) -> StepGraph:
     graph = StepGraph("random", static_bytes=pick.randrange(1, 100))
     for o in range(ops):
         known = range(len(graph.storages))
@@ -34,9 +34,15 @@ def random_graph(pick: random.Random, ops: int = 12) -> StepGraph:
             again_ns=pick.choice([0, 0, pick.randrange(1, 50)]),
             state_bytes=pick.randrange(300),
             replay_point=pick.random() < 0.7,
+            replay_windows=_windows(pick, ops) if windows and pick.random() < 0.3 else (),
         )
     graph.require(*pick.sample(range(len(graph.storages)), 2))
     return graph
+
+
+def _windows(pick: random.Random, ops: int) -> list[int]:
+    """Returns the first and last ops of one or two windows."""
+    return sorted(pick.sample(range(ops), 2 * pick.choice([1, 2])))
 
 
 def random_schedule(pick: random.Random, graph: StepGraph, policy: FreePolicy) -> list[int]:

@@ -135,6 +135,7 @@ def every_field() -> StepGraph:
         mutates=[x],
         phase="backward",
         replay_point=False,
+        replay_windows=(0, 0, 2, 2),
     )
     graph.require(z)
     return graph

@@ -135,10 +135,20 @@ class _Walk:
                 f"{self._where(o)} runs again right before op {self._next}, where the executor "
                 "cannot run anything again"
             )
+        if not self._in_window(op):
+            _refuse(
+                f"{self._where(o)} runs again right before op {self._next}, outside its replay "
+                "windows"
+            )
         if backward_only and (self._next == len(ops) or ops[self._next].phase != "backward"):
             _refuse(
                 f"{self._where(o)} runs again, but the next op in base order is not a backward op"
             )
+
+    def _in_window(self, op: Op) -> bool:
+        """Returns whether the op's windows let it run again right before the next op."""
+        ends = zip(op.replay_windows[::2], op.replay_windows[1::2], strict=True)
+        return not op.replay_windows or any(a <= self._next <= b for a, b in ends)
 
     def _kind_allows(self, op: Op) -> bool:
         if op.kind == "seeded":

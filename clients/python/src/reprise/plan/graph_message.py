@@ -17,7 +17,7 @@ _GRAPH = (
 _STORAGE = ("bytes", "name", "saved_for_backward", "pinned")
 _OP = (
     *("name", "time_ns", "workspace_bytes", "reads", "writes", "mutates", "module"),
-    *("again_ns", "state_bytes"),
+    *("again_ns", "state_bytes", "replay_windows"),
 )
 
 

@@ -76,6 +76,8 @@ class Op:
     state_bytes: int = 0
     # Whether the executor can run ops again right before this one.
     replay_point: bool = True
+    # First and last op of each stretch before whose ops it may run again; empty: anywhere.
+    replay_windows: list[int] = field(default_factory=list)
 
 
 class StepGraph:
@@ -142,10 +144,12 @@ class StepGraph:
         again_ns: Whole = 0,
         state_bytes: Whole = 0,
         replay_point: bool = True,
+        replay_windows: Iterable[Whole] = (),
     ) -> int:
         """Adds the next op in base order and returns its id. What it mutates it reads too, also
         where `reads` does not say so. `replay_point=False`: the executor cannot run ops again
-        right before it."""
+        right before it. `replay_windows`: the op may run again only right before an op of these
+        stretches, each given by its first and its last op; if it is empty, anywhere."""
         where = f"ops[{len(self.ops)}]"
         changed = _ids(mutates, f"{where}.mutates")
         read = _ids(reads, f"{where}.reads")
@@ -162,6 +166,7 @@ class StepGraph:
             _whole(again_ns, f"{where}.again_ns"),
             _whole(state_bytes, f"{where}.state_bytes"),
             replay_point,
+            _ids(replay_windows, f"{where}.replay_windows"),
         )
         self.ops.append(made)
         return len(self.ops) - 1
@@ -231,6 +236,7 @@ class StepGraph:
             _check_one_of(op.kind, KINDS, f"{where}.kind")
             if not isinstance(op.replay_point, bool):
                 _refuse(f"{where}.replay_point", f"must be True or False, got {op.replay_point!r}")
+            self._check_windows(op.replay_windows, f"{where}.replay_windows")
             _check_size(op.time_ns, f"{where}.time_ns")
             _check_size(op.again_ns, f"{where}.again_ns")
             total += max(op.time_ns, op.again_ns)
@@ -252,6 +258,20 @@ class StepGraph:
         if total > MOST_SUM:
             _refuse("ops", "their time_ns sum to more than 2^62")
         return writer
+
+    def _check_windows(self, windows: list[int], where: str) -> None:
+        """Checks pairs of a first and a last op, ascending and without overlap."""
+        if len(windows) % 2:
+            _refuse(where, f"must be pairs of a first and a last op, got {len(windows)} numbers")
+        after = -1
+        for first, last in zip(windows[::2], windows[1::2], strict=True):
+            if not after < first <= last < len(self.ops):
+                _refuse(
+                    where,
+                    f"ops {first} to {last} are not a stretch of this graph's ops, after the one "
+                    "before",
+                )
+            after = last
 
     def _check_list(self, ids: list[int], where: str) -> None:
         """Ids in range, none of them twice."""
@@ -343,6 +363,7 @@ _OP_KEYS = (
     "again_ns",
     "state_bytes",
     "replay_point",
+    "replay_windows",
 )
 
 
@@ -390,7 +411,7 @@ def _op_json(o: int, made: Op) -> dict[str, Any]:
         "mutates",
     ):
         item[key] = getattr(made, key)
-    for key in ("module", "again_ns", "state_bytes"):
+    for key in ("module", "again_ns", "state_bytes", "replay_windows"):
         if getattr(made, key):
             item[key] = getattr(made, key)
     if not made.replay_point:

@@ -53,6 +53,7 @@ MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "state_bytes": (13, "int64"),
         "again_ns": (21, "int64"),
         "replay_point": (22, "bool"),
+        "replay_windows": (23, "*uint32"),
     },
     "StepGraph": {
         "name": (1, "string"),

@@ -42,6 +42,7 @@ from reprise.torch.capture.captured import (
 )
 from reprise.torch.capture.identity import Storages
 from reprise.torch.capture.kinds import CAPTURED_TYPES, kind_of, signature_of, written_by
+from reprise.torch.capture.lent import Resizes
 from reprise.torch.capture.packing import Packing
 from reprise.torch.capture.place import Place
 from reprise.torch.capture.seen import Seen
@@ -51,7 +52,13 @@ from reprise.torch.compiled.shortcut import has_shortcut, prepare, shortcut
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.modes import Mode, Op
 from reprise.torch.internals.open_hooks import Hooks, close
-from reprise.torch.internals.ops import IGNORED, OpKind, hidden_writes, tensors_in
+from reprise.torch.internals.ops import (
+    IGNORED,
+    OpKind,
+    filled_by,
+    hidden_writes,
+    tensors_in,
+)
 from reprise.torch.internals.subclass import parts_of
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import model_device, now_ns, stream_of, work_clock
@@ -102,7 +109,9 @@ class Capture(Mode):
             for name, parameter in root.named_parameters()
             for part in parts_of(parameter)
         }
+        self._parameters = frozenset(parameters)
         self._storages = Storages(self._ops, parameters)
+        self._resizes = Resizes(self._storages.resized)
         self._unpacked = Unpacked(self._ops)
         self._place = Place(root, self._unpacked)
         self._seen = Seen(self._storages, self._ops, meter, self._place)
@@ -137,6 +146,7 @@ class Capture(Mode):
         self._seen.live_begin = self._peak = self._meter.live()
         self._hooks = Hooks(self._packing.pack, self._packing.unpack)
         self._hooks.__enter__()
+        self._resizes.__enter__()
         self.__enter__()
         self.thread = threading.get_ident()
         self._home = self._stream()
@@ -171,6 +181,7 @@ class Capture(Mode):
     def take_off(self) -> None:
         """Removes the dispatch mode and the hooks."""
         self.__exit__(None, None, None)
+        self._resizes.__exit__()
         self._hooks.__exit__(None, None, None)
 
     def finish(self) -> CapturedStep:
@@ -193,6 +204,7 @@ class Capture(Mode):
             peak_bytes=self._peak,
             step_ns=step_ns,
             worked=self._clock is thread_time_ns,
+            parameters=self._parameters,
         )
         step.stretch(stretched)
         return step
@@ -262,6 +274,10 @@ class Capture(Mode):
         self, op: CapturedOp, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Records which storages, of those that existed before the op, it has written."""
+        for tensor in filled_by(op.func, kwargs):
+            storage = self._seen.argument(tensor)
+            if storage is not None:
+                storage.filled.append((number, tensor.untyped_storage().nbytes()))
         hidden = hidden_writes(op.func, args)
         skip = {t.untyped_storage()._cdata for t in hidden}
         for tensor in written_by(op.func, args, kwargs):

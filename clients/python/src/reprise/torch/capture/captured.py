@@ -59,6 +59,10 @@ class CapturedStorage:
     in_region: bool = False
     chosen: Chosen | None = None  # its size depends on the data
     mutated_by: list[int] = field(default_factory=list)
+    # A parameter that is gathered (lent.py): the ops that filled it, with its bytes; and the last
+    # op that had run each time it was emptied.
+    filled: list[tuple[int, int]] = field(default_factory=list)
+    emptied: list[int] = field(default_factory=list)
     id: int = -1  # in the step graph; -1: static, not listed
     watch: weakref.ref[Any] | None = None
 
@@ -92,6 +96,8 @@ class CapturedOp:
     writes: list[CapturedStorage] = field(default_factory=list)
     mutates: list[CapturedStorage] = field(default_factory=list)
     signature: str = ""
+    # First and last op of each stretch before whose ops it may be replayed; empty: anywhere.
+    replay_windows: list[tuple[int, int]] = field(default_factory=list)
     # The numbers under which it was reported to the agent, if kernels are traced.
     agent_ops: list[int] = field(default_factory=list)
 
@@ -140,6 +146,8 @@ class CapturedStep:
     # The name of a foreign op that writes parameters within the step, so that their readers never
     # run again; empty if there is none.
     filled_by: str = ""
+    # The storages of the model's parameters, of which gathered ones are made.
+    parameters: frozenset[int] = frozenset()
 
     def stretch(self, by: float) -> None:
         """Scales all times as if the machine had been busy by this factor."""

@@ -46,6 +46,8 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         storage.death = None if gone is None else moved(gone)
         storage.release = moved(storage.release)
         storage.mutated_by = sorted({moved(at) for at in storage.mutated_by} - {born})
+        storage.filled = [(moved(at), size) for at, size in storage.filled]
+        storage.emptied = [moved(at) for at in storage.emptied]
         if not inside or storage.prior or storage in (s.storage for s in step.slots):
             storages.append(storage)
     alive = set(storages)
@@ -66,6 +68,8 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         step_ns=step.step_ns,
         stretched=step.stretched,
         worked=step.worked,
+        filled_by=step.filled_by,
+        parameters=step.parameters,
     )
 
 

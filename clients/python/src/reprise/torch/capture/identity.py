@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStorage
@@ -64,6 +65,12 @@ class Storages:
         self._by_cdata[cdata] = seen
         self.all.append(seen)
         return seen
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Notes that a known storage was emptied, if it was."""
+        seen = self._by_cdata.get(storage._cdata)
+        if seen is not None and not storage.nbytes():
+            seen.emptied.append(len(self._ops) - 1)
 
     def came_back(self, seen: CapturedStorage, tensor: Tensor) -> None:
         """Notes that a storage has come back from the host, as the storage of `tensor`."""

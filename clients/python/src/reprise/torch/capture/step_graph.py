@@ -36,6 +36,7 @@ from reprise.torch.capture.captured import (
 )
 from reprise.torch.capture.changing import follow_changes, written_elsewhere
 from reprise.torch.capture.fuse import fuse_nodes
+from reprise.torch.capture.lent import list_gathered
 from reprise.torch.internals.ops import OpKind
 
 __all__ = ["RNG_STATE_BYTES", "CapturedGraph", "build", "own_frees", "settle", "state_bytes"]
@@ -134,6 +135,7 @@ def build(
     elsewhere = written_elsewhere(step)
     step = fuse_nodes(step)
     begin = step.ops[0]
+    list_gathered(step)
     changing = follow_changes(step, elsewhere)
     listed = [s for s in step.storages if s in changing or not (s.prior and s.death is None)]
     for number, storage in enumerate(listed):
@@ -215,6 +217,8 @@ def _op_message(number: int, op: CapturedOp, stop: bool) -> dict[str, Any]:
     }
     if not stop:
         message["replay_point"] = False
+    if op.replay_windows:
+        message["replay_windows"] = [end for window in op.replay_windows for end in window]
     if op.again_ns:
         message["again_ns"] = op.again_ns
     if op.kind == OpKind.SEEDED:

@@ -24,6 +24,7 @@ __all__ = [
     "OpKind",
     "chooses_rows",
     "computes_statistics",
+    "filled_by",
     "first_kind",
     "hidden_writes",
     "is_of_pytorch",
@@ -150,23 +151,33 @@ _INDEXING = overloads("aten.index.Tensor")
 _NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 
+# Fills storages with the values that they had when they were emptied: FSDP2 gathers parameters. The
+# operator is known only once FSDP2 has been imported.
+_FILLS = frozenset({"fsdp.split_with_sizes_copy.default"})
+
 _mutated: dict[Any, tuple[int | str, ...]] = {}
 _unsteady: set[Any] = set()
 
 
 def mutated_positions(func: Any) -> tuple[int | str, ...]:
     """Returns the arguments that are written: positions, and the names of keyword-only ones. Takes
-    them from the schema, and from `_UNSAID` where the schema says nothing."""
+    them from the schema, and from `_UNSAID` where the schema says nothing. Filling a
+    gathered parameter is no write: it has the same values each time."""
     known = _mutated.get(func)
     if known is None:
         found: list[int | str] = [*_UNSAID.get(func, ())]
         # A higher-order operator has no schema. It calls functions and writes nothing itself.
-        schema = getattr(func, "_schema", None)
+        schema = None if str(func) in _FILLS else getattr(func, "_schema", None)
         for position, argument in enumerate(schema.arguments if schema is not None else ()):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 found.append(argument.name if argument.kwarg_only else position)
         known = _mutated[func] = tuple(found)
     return known
+
+
+def filled_by(func: Any, kwargs: dict[str, Any]) -> list[Tensor]:
+    """Returns the gathered parameters that this call fills."""
+    return list(tensors_in(kwargs.get("out"))) if str(func) in _FILLS else []
 
 
 def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:

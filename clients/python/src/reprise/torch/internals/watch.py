@@ -18,6 +18,9 @@ run is watched. During the backward the engine writes nothing that a record hold
 may. A function mode sees what Python calls and nothing of what the engine does, and it runs a call
 that may write a held tensor under the dispatch mode.
 
+A parameter that is gathered for each use (capture/lent.py) cannot be copied: between two uses it is
+nowhere. If the program writes what it is gathered from, the backward raises an error.
+
 A write that both modes miss, such as that of a hook in another language, shows only in the version
 counter, and the replay raises an error (replay.py). So does every write if this torch has no such
 call to wrap.
@@ -48,6 +51,13 @@ class Watched(Protocol):
 
     def before_write(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Copies the tensors that the records hold and that this call is about to write."""
+
+    def before_write_between(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Does the same between a forward and its backward, and notes whether the call writes
+        parameters of which gathered ones are made."""
+
+    def refuse_changed(self) -> None:
+        """Raises RuntimeError if such a parameter was written since the forward."""
 
     def holds(self, storages: Iterable[int]) -> bool:
         """Returns whether a live record holds a tensor on one of these storages."""
@@ -134,6 +144,12 @@ class _Between(_Writes):
         super().__init__(runs)
         self._thread = threading.get_ident()
 
+    def _before(self, op: Op) -> None:
+        """Lets every run copy what this op is about to write."""
+        if self._runs and mutated_positions(op.func):
+            for run in self._runs:
+                run.before_write_between(op.func, op.args, op.kwargs)
+
     def open(self) -> None:
         """Starts watching, if this torch has an engine call to wrap."""
         if around(self._run):
@@ -144,6 +160,9 @@ class _Between(_Writes):
     def _run(engine: Any, *args: Any, **kwargs: Any) -> Any:
         """Stops watching, runs a backward, and watches again what remains."""
         close_watches()
+        latest = _runs[-1]() if _runs else None
+        if latest is not None and latest.waits():
+            latest.refuse_changed()
         # A hook may call another backward, below the mode.
         around(_nested)
         try:

@@ -137,6 +137,7 @@ class _Compiler:
             raise PlanRejected(f"{name} runs twice, but it is not a forward op")
         if self._ops[self._next].phase != BACKWARD:
             raise PlanRejected(f"{name} runs again outside the backward")
+        self._check_window(number, self._next)
         self._check_inputs(number)
         reads = [(s, self._walk.life[s]) for s in self._listed(op.reads)]
         changes = [(s, self._walk.life[s]) for s in self._listed(op.mutates)]
@@ -146,6 +147,15 @@ class _Compiler:
         born = self._write(number)
         self._ran[number] += 1
         self._again.append(_Again(number, self._next, reads, changes, born))
+
+    def _check_window(self, number: int, before: int) -> None:
+        """Refuses a replay where a gathered parameter that it reads is not in memory."""
+        windows = self._ops[number].replay_windows
+        if windows and not any(first <= before <= last for first, last in windows):
+            raise PlanRejected(
+                f"plan: op {number} {self._ops[number].name} runs again right before op {before}, "
+                "where a parameter that it reads is not gathered"
+            )
 
     def _check_inputs(self, number: int) -> None:
         for storage, version in self._needed[number].items():
@@ -250,10 +260,16 @@ class _Compiler:
             outputs=frozenset(n for n, slot in enumerate(step.slots) if slot.output),
             kept=tuple(unpack.kept for unpack in step.unpacks),
             firsts=tuple(firsts) if any(map(_both, dropped, firsts)) else (),
+            sources=step.parameters if self._reads_gathered(useful) else frozenset(),
         )
+
+    def _reads_gathered(self, useful: Sequence[_Again]) -> bool:
+        """Returns whether a replay reads a parameter that is gathered."""
+        return any(self._ops[again.op].replay_windows for again in useful)
 
     def _check_writes(self, again: _Again, until: int) -> None:
         """A replay that the tape runs later than the schedule has it reads the same values."""
+        self._check_window(again.op, until)
         for storage, _ in again.reads:
             writes = self._writes.get(storage, ())
             at = bisect_left(writes, again.before)

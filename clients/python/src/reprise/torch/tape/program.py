@@ -64,6 +64,8 @@ class Program:
     # By slot that is given up: how many unpacks find it as it was saved, and the last of them gives
     # it up, as where two backward passes go through one graph. Empty: it is given up when packed.
     firsts: tuple[int, ...] = ()
+    # The storages of the model's parameters, if replays read gathered ones that are made of them.
+    sources: frozenset[int] = frozenset()
 
     @property
     def dropped(self) -> int:

@@ -63,6 +63,7 @@ class Run:
         "_audit",
         "_whole",
         "at",
+        "changed",
         "counts",
         "engine",
         "home",
@@ -100,6 +101,9 @@ class Run:
         # Where saved tensors go after a mismatch, in a job that does not fit without a plan.
         self.host: HostSaves | None = None
         self.region = 0
+        # Whether a parameter was written between the forward and the backward, of which a gathered
+        # one is made that replays read.
+        self.changed = False
 
     def in_python(self) -> None:
         """Makes the Python engine run the step. Must be called before its first forward."""
@@ -280,6 +284,30 @@ class Run:
     def before_write(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Copies what a call is about to write for the records that still need it."""
         self.engine.before_write(written_by(func, args, kwargs))
+
+    def before_write_between(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Does the same between a forward and its backward, and notes whether the call writes a
+        parameter of which a gathered one is made."""
+        tensors = written_by(func, args, kwargs)
+        if self.program.sources and not self.changed:
+            written = {tensor.untyped_storage()._cdata for tensor in tensors}
+            self.changed = not self.program.sources.isdisjoint(written)
+        self.engine.before_write(tensors)
+
+    def refuse_changed(self) -> None:
+        """Raises RuntimeError if such a parameter was written: replays would read its new values
+        where the forward read the old ones."""
+        if self.changed:
+            raise told(
+                RuntimeError(
+                    "a parameter was changed between a forward and its backward. The plan of this "
+                    "step computes discarded tensors again, and the old values of the parameter "
+                    "can no longer be gathered for that. Change parameters after the backward, or "
+                    "set REPRISE_DISABLE=1 to train without a plan"
+                )
+            )
 
     def _before_write(self, tensors: Sequence[Tensor]) -> None:
         """Copies these tensors for the records that need them, and tries again after an internal

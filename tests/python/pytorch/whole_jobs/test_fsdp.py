@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 under `reprise run`: ops that read gathered parameters run again while these are there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+# Prints by rank the losses, a digest of the sharded parameters, and the collectives.
+TRAIN = """
+import hashlib, os, sys, time, torch
+import torch.nn.functional as F
+from torch import distributed, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+distributed.init_process_group("gloo")
+rank, how = distributed.get_rank(), sys.argv[1]
+torch.set_num_threads(1); torch.manual_seed(0)
+calls = []
+for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+    def call(*args, inner=getattr(distributed, name), name=name, **kwargs):
+        calls.append((name, [a.numel() for a in (*args, *kwargs.values()) if torch.is_tensor(a)]))
+        return inner(*args, **kwargs)
+    setattr(distributed, name, call)
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(64), nn.Linear(64, 256), nn.Linear(256, 64)
+        self.drop = nn.Dropout(0.1)
+    def forward(self, x):
+        return x + self.drop(self.down(F.gelu(self.up(self.norm(x)))))
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(6))
+    def forward(self, x):
+        for block in self.blocks: x = block(x)
+        return x.square().mean()
+model = Model()
+options = dict(reshard_after_forward=how != "keeps")
+if how == "bf16":
+    options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+for block in model.blocks: fully_shard(block, **options)
+fully_shard(model, **options)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+torch.manual_seed(rank)
+for step in range(10):
+    optimizer.zero_grad()
+    for _ in range(2 if how == "accumulates" else 1):
+        loss = model(torch.randn(8, 128, 64))
+        loss.backward()
+    optimizer.step()
+    os.write(1, f"rank {rank} {loss.item().hex()}\\n".encode())
+    if how == "writes" and step == 6:
+        loss = model(torch.randn(8, 128, 64))
+        with torch.no_grad(): next(model.parameters()).mul_(2)
+        try: loss.backward()
+        except RuntimeError as error: os.write(1, f"rank {rank} {str(error)[:60]}\\n".encode())
+        break
+state = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
+seen = hashlib.sha256(state).hexdigest(), hashlib.sha256(repr(calls).encode()).hexdigest()
+os.write(1, f"rank {rank} {seen}\\n".encode())
+if how != "writes": distributed.barrier()
+del model, optimizer, loss
+distributed.destroy_process_group()
+time.sleep(0.5)
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def trained(command: list[str], how: str, environment: dict[str, str]) -> tuple[list[str], str]:
+    """Returns what the ranks print, sorted by rank, and standard error."""
+    done = subprocess.run(
+        [*command, how],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("rank ")]
+    return sorted(lines, key=lambda line: line.split()[1]), done.stderr
+
+
+@pytest.mark.parametrize("how", ["empties", "keeps", "bf16", "accumulates"])
+def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collectives(
+    how: str, home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    job = [*TORCHRUN, str(script)]
+    ours = {
+        "REPRISE_LAUNCH": str(root / "clients/python/src/reprise/launch"),
+        "REPRISE_AGENT": str(agent_library),
+        "REPRISE_DAEMON": str(daemon_binary),
+        "PYTHONPATH": str(root / "clients/python/src"),
+    }
+    run = [str(daemon_binary.with_name("reprise")), "run", "--budget", "0.45x", "--"]
+
+    plain, _ = trained(job, how, {})
+    planned, errors = trained([*run, *job], how, ours)
+
+    assert planned == plain
+    verdict = next(line for line in errors.splitlines() if line.startswith("It fits in "))
+    assert "bit for bit equal in" in verdict
+    off = re.search(r"Measured [0-9.]+ MiB \(([+-][0-9.]+) %\)", verdict)
+    assert off is not None, verdict
+    assert -1 <= float(off[1]) <= 0.05, verdict
