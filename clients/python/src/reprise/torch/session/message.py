@@ -42,10 +42,11 @@ def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
 
 
 def unsupported(step: CapturedStep) -> str:
-    """What in a refused step cannot be planned yet; empty: nothing of the kind is known."""
+    """Returns what in a refused step cannot be planned yet; empty if nothing of the kind is
+    known."""
     if not step.filled_by:
         return ""
     return (
-        f" Not supported yet: running ops again whose parameters {step.filled_by} gathers within "
-        "the step (fully_shard). What they make is kept"
+        f" Not supported yet: running ops again whose parameters {step.filled_by} writes within "
+        "the step. What they make is kept"
     )
