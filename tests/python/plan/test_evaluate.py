@@ -83,7 +83,7 @@ def test_the_peak_and_the_refusal_of_any_schedule_are_those_of_the_planner(plann
     verdicts = []
     for case in range(120):
         executor = list(EXECUTORS)[case % len(EXECUTORS)]
-        graph = random_graph(pick, windows=True)
+        graph = random_graph(pick, windows=case % 4 == 0)
         schedule = random_schedule(pick, graph, EXECUTORS[executor])
 
         verdicts.append(judged(graph, schedule, executor))
