@@ -25,13 +25,12 @@ std::vector<OptionFacts> AllOptions(const CommandLine& line, const Verb& verb) {
   return all;
 }
 
-// Returns the long names of options, `--help` only once.
-std::vector<std::string> LongNames(const std::vector<OptionFacts>& options) {
-  std::vector<std::string> names;
-  for (const OptionFacts& option : options) {
-    for (const std::string& name : option.names) {
-      if (name.rfind("--", 0) == 0) names.push_back(name);
-    }
+// Returns the long names of the options of a verb, then those of all verbs.
+std::vector<std::string> AllLongNames(const CommandLine& line,
+                                      const Verb& verb) {
+  std::vector<std::string> names = verb.LongNames();
+  for (std::string& name : line.everywhere().LongNames()) {
+    names.push_back(std::move(name));
   }
   return names;
 }
@@ -77,6 +76,38 @@ std::string Completer(const OptionFacts& option, const Completers& shell) {
   return shell.nothing;
 }
 
+// The branches of a script's `case` statements, one line each.
+struct Cases {
+  std::string options;    // "verb": the options that may follow
+  std::string values;     // "verb --option": the values of the option
+  std::string arguments;  // "verb": the values of its argument
+};
+
+// Bash and zsh have the same `case`. `offer` completes one of some words, the
+// options of a verb.
+Cases CasesOf(const CommandLine& line, const Completers& shell,
+              std::string (*offer)(const std::string& words)) {
+  Cases cases;
+  for (const auto& verb : line.verbs()) {
+    cases.options += StrCat("    ", verb->name(), ") ",
+                            offer(Join(AllLongNames(line, *verb))), " ;;\n");
+    for (const OptionFacts& option : AllOptions(line, *verb)) {
+      if (!option.takes_value || option.names.empty()) continue;
+      std::vector<std::string> patterns;
+      for (const std::string& name : option.names) {
+        patterns.push_back(StrCat("\"", verb->name(), " ", name, "\""));
+      }
+      cases.values += StrCat("      ", Join(patterns, "|"), ") ",
+                             Completer(option, shell), "; return ;;\n");
+    }
+    if (const OptionFacts* argument = Argument(*verb)) {
+      cases.arguments += StrCat("      ", verb->name(), ") ",
+                                Completer(*argument, shell), " ;;\n");
+    }
+  }
+  return cases;
+}
+
 std::string Bash(const CommandLine& line) {
   const Completers shell = {
       .files = "_reprise_files",
@@ -87,27 +118,12 @@ std::string Bash(const CommandLine& line) {
       .values = [](const std::string& words) {
         return StrCat("_reprise_words \"", words, "\"");
       }};
-  std::string verbs, options, values, arguments;
-  for (const auto& verb : line.verbs()) {
-    verbs += StrCat(verbs.empty() ? "" : " ", verb->name());
-    const std::vector<OptionFacts> all = AllOptions(line, *verb);
-    options += StrCat("    ", verb->name(), ") words=\"", Join(LongNames(all)),
-                      "\" ;;\n");
-    for (const OptionFacts& option : all) {
-      if (!option.takes_value || option.names.empty()) continue;
-      std::vector<std::string> cases;
-      for (const std::string& name : option.names) {
-        cases.push_back(StrCat("\"", verb->name(), " ", name, "\""));
-      }
-      values += StrCat("      ", Join(cases, "|"), ") ",
-                       Completer(option, shell), "; return ;;\n");
-    }
-    if (const OptionFacts* argument = Argument(*verb)) {
-      arguments += StrCat("      ", verb->name(), ") ",
-                          Completer(*argument, shell), " ;;\n");
-    }
-  }
-  const std::string everywhere = Join(LongNames(line.everywhere().options()));
+  const Cases cases = CasesOf(line, shell, [](const std::string& words) {
+    return StrCat("words=\"", words, "\"");
+  });
+  std::vector<std::string> verbs;
+  for (const auto& verb : line.verbs()) verbs.push_back(verb->name());
+  const std::string everywhere = Join(line.everywhere().LongNames());
   return StrCat(
       "# reprise: completion for bash.  source <(reprise --completion bash)\n"
       "_reprise_words() { COMPREPLY+=($(compgen -W \"$1\" -- "
@@ -117,17 +133,17 @@ std::string Bash(const CommandLine& line) {
       "  local current=${COMP_WORDS[COMP_CWORD]} words\n"
       "  COMPREPLY=()\n"
       "  case ${COMP_WORDS[1]} in\n",
-      options, "    *) words=\"", verbs, " ", everywhere,
+      cases.options, "    *) words=\"", Join(verbs), " ", everywhere,
       "\" ;;\n"
       "  esac\n"
       "  if [[ $COMP_CWORD -gt 1 ]]; then\n"
       "    case \"${COMP_WORDS[1]} ${COMP_WORDS[COMP_CWORD-1]}\" in\n",
-      values,
+      cases.values,
       "    esac\n"
       "  fi\n"
       "  if [[ $COMP_CWORD -gt 1 && $current != -* ]]; then\n"
       "    case ${COMP_WORDS[1]} in\n",
-      arguments,
+      cases.arguments,
       "      *) _reprise_files ;;\n"
       "    esac\n"
       "  else\n"
@@ -145,29 +161,14 @@ std::string Zsh(const CommandLine& line) {
       .values = [](const std::string& words) {
         return StrCat("compadd -- ", words);
       }};
-  std::string verbs, options, values, arguments;
+  const Cases cases = CasesOf(line, shell, shell.values);
+  std::string verbs;
   for (const auto& verb : line.verbs()) {
     std::string description = Quotable(verb->description());
     for (char& c : description) {
       if (c == ':') c = ';';
     }
     verbs += StrCat("      '", verb->name(), ":", description, "'\n");
-    const std::vector<OptionFacts> all = AllOptions(line, *verb);
-    options += StrCat("    ", verb->name(), ") compadd -- ",
-                      Join(LongNames(all)), " ;;\n");
-    for (const OptionFacts& option : all) {
-      if (!option.takes_value || option.names.empty()) continue;
-      std::vector<std::string> cases;
-      for (const std::string& name : option.names) {
-        cases.push_back(StrCat("\"", verb->name(), " ", name, "\""));
-      }
-      values += StrCat("    ", Join(cases, "|"), ") ", Completer(option, shell),
-                       "; return ;;\n");
-    }
-    if (const OptionFacts* argument = Argument(*verb)) {
-      arguments += StrCat("      ", verb->name(), ") ",
-                          Completer(*argument, shell), " ;;\n");
-    }
   }
   return StrCat(
       "#compdef reprise\n"
@@ -181,17 +182,17 @@ std::string Zsh(const CommandLine& line) {
       "    return\n"
       "  fi\n"
       "  case \"$words[2] $words[CURRENT-1]\" in\n",
-      values,
+      cases.values,
       "  esac\n"
       "  if [[ $words[CURRENT] != -* ]]; then\n"
       "    case $words[2] in\n",
-      arguments,
+      cases.arguments,
       "      *) _files ;;\n"
       "    esac\n"
       "    return\n"
       "  fi\n"
       "  case $words[2] in\n",
-      options,
+      cases.options,
       "  esac\n"
       "}\n"
       "compdef _reprise reprise\n");
@@ -215,7 +216,8 @@ std::string Fish(const CommandLine& line) {
                verb->name(), "'");
     for (const OptionFacts& option : AllOptions(line, *verb)) {
       if (option.names.empty()) continue;
-      for (const std::string& name : LongNames({option})) {
+      for (const std::string& name : option.names) {
+        if (name.rfind("--", 0) != 0) continue;
         text +=
             StrCat(seen, " -l ", name.substr(2),
                    option.takes_value ? Completer(option, shell) : "", "\n");

@@ -38,9 +38,7 @@ std::vector<std::string> LongFlags(const CommandLine& line, const Verb* verb) {
   std::vector<std::string> flags;
   for (const Verb* of : {verb, &line.everywhere()}) {
     if (of == nullptr) continue;
-    for (std::string& name : of->OptionNames()) {
-      if (name.rfind("--", 0) == 0) flags.push_back(std::move(name));
-    }
+    for (std::string& name : of->LongNames()) flags.push_back(std::move(name));
   }
   return flags;
 }

@@ -84,10 +84,12 @@ bool Verb::Given(const std::string& name) const {
   return option != nullptr && option->count() > 0;
 }
 
-std::vector<std::string> Verb::OptionNames() const {
+std::vector<std::string> Verb::LongNames() const {
   std::vector<std::string> names;
   for (const OptionFacts& option : options_) {
-    names.insert(names.end(), option.names.begin(), option.names.end());
+    for (const std::string& name : option.names) {
+      if (name.rfind("--", 0) == 0) names.push_back(name);
+    }
   }
   return names;
 }

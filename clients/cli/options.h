@@ -90,8 +90,9 @@ class Verb {
   const std::string& description() const { return description_; }
   const std::vector<OptionFacts>& options() const { return options_; }
 
-  // Returns every name of its options, in the order of the help.
-  std::vector<std::string> OptionNames() const;
+  // Returns the long names of its options, "--budget", in the order of the
+  // help.
+  std::vector<std::string> LongNames() const;
 
  private:
   friend class CommandLine;
