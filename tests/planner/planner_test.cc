@@ -385,7 +385,9 @@ TEST(SweepTest, TwentyOneBudgetsCostAtMostThreeTimesTheCostliest) {
   const int64_t sweep = std::exchange(asked, 0);
   ASSERT_TRUE(curve.ok());
   int64_t costliest = 0;
-  for (const size_t i : {4, 8, 12}) {
+  // Both builds need the whole effort for one of these: with CBC, the other one
+  // is proven sooner.
+  for (const size_t i : {5, 9}) {
     request.budget_bytes = (*curve)[i].budget_bytes;
     ASSERT_TRUE(MakePlan(*graph, request).ok());
     costliest = std::max(costliest, std::exchange(asked, 0));
