@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,9 @@ for step in range(10):
         loss = model(torch.randn(8, 128, 64))
         with torch.no_grad(): next(model.parameters()).mul_(2)
         try: loss.backward()
-        except RuntimeError as error: os.write(1, f"rank {rank} {str(error)[:60]}\\n".encode())
+        except RuntimeError as error:
+            sentence = str(error).partition(".")[0]
+            os.write(1, f"rank {rank} {sentence}\\n".encode())
         break
 state = b"".join(p.to_local().detach().numpy().tobytes() for p in model.parameters())
 seen = hashlib.sha256(state).hexdigest(), hashlib.sha256(repr(calls).encode()).hexdigest()
@@ -89,10 +92,11 @@ def trained(command: list[str], how: str, environment: dict[str, str]) -> tuple[
     return sorted(lines, key=lambda line: line.split()[1]), done.stderr
 
 
-@pytest.mark.parametrize("how", ["empties", "keeps", "bf16", "accumulates"])
-def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collectives(
-    how: str, home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def under(
+    home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
+) -> Callable[[str, bool], tuple[list[str], str]]:
+    """Trains in two ranks, plainly or under `reprise run`."""
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     job = [*TORCHRUN, str(script)]
@@ -103,9 +107,15 @@ def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collect
         "PYTHONPATH": str(root / "clients/python/src"),
     }
     run = [str(daemon_binary.with_name("reprise")), "run", "--budget", "0.45x", "--"]
+    return lambda how, planned: trained([*run, *job] if planned else job, how, ours)
 
-    plain, _ = trained(job, how, {})
-    planned, errors = trained([*run, *job], how, ours)
+
+@pytest.mark.parametrize("how", ["empties", "keeps", "bf16", "accumulates"])
+def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collectives(
+    how: str, under: Callable[[str, bool], tuple[list[str], str]]
+) -> None:
+    plain, _ = under(how, False)
+    planned, errors = under(how, True)
 
     assert planned == plain
     verdict = next(line for line in errors.splitlines() if line.startswith("It fits in "))
@@ -113,3 +123,13 @@ def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collect
     off = re.search(r"Measured [0-9.]+ MiB \(([+-][0-9.]+) %\)", verdict)
     assert off is not None, verdict
     assert -1 <= float(off[1]) <= 0.05, verdict
+
+
+def test_a_backward_raises_an_error_if_a_parameter_was_changed_after_its_forward(
+    under: Callable[[str, bool], tuple[list[str], str]],
+) -> None:
+    said, _ = under("writes", True)
+
+    for rank in (0, 1):
+        error = f"rank {rank} a parameter was changed between a forward and its backward"
+        assert error in said

@@ -35,6 +35,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from reprise.torch.internals.calls import Call
@@ -120,6 +121,8 @@ class _Writes(Mode):
 
     def op(self, op: Op, types: Any) -> Any:
         """Tells the runs what an op is about to write, and runs it."""
+        if FakeTensor in types:
+            return op.run()  # a DTensor finds out the shape of a result; nothing is written
         if not PLAIN_TYPES.issuperset(types):
             return NotImplemented  # the subclass makes inner calls, whose writes come here
         try:
