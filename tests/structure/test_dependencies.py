@@ -59,7 +59,7 @@ BELOW: dict[str, set[str]] = {
     "capture": {"internals", "meter", "compiled"},
     "tape": {"internals", "meter", "compiled", "check", "capture"},
     "estimation": {"internals", "meter", "capture"},
-    "training": {"internals"},
+    "training": {"internals", "meter", "check"},
     "joint": {"internals", "meter", "check", "estimation", "policy", "training"},
     "oracle": {"internals", "meter", "rerun", "capture", "estimation"},
     "ladder": {"capture", "tape"},

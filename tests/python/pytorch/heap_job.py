@@ -19,7 +19,7 @@ from local_agent import LocalAgent
 from torch import nn
 
 from reprise.torch.joint.job import CompiledJob
-from reprise.torch.joint.told import Told
+from reprise.torch.joint.reporting import Reporting
 
 WIDTH, BATCH, LAYERS, STEPS = 64, 8192, 6, 8
 
@@ -45,7 +45,7 @@ def compiled() -> None:
     told: list[int] = []
     unplanned: list[bool] = []
 
-    class Listens(Told):
+    class Listens(Reporting):
         own = 0
 
         def compared(self, peak: int, own: int, took_ns: int) -> None:
@@ -57,7 +57,8 @@ def compiled() -> None:
             self.own = 0
 
     called: nn.Module = torch.compile(model, backend="aot_eager")
-    job = CompiledJob(called, "0.8x", verify_every=3, told=Listens(), verify=sys.argv[1])
+    job = CompiledJob(called, "0.8x", verify_every=3, verify=sys.argv[1])
+    job.told = Listens(job.agent, job.measured, job.record)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     steps = []
     for _ in range(STEPS):

@@ -16,23 +16,18 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from reprise.elsewhere import call_for
 from reprise.entry import otherwise
 from reprise.errors import RepriseError
-from reprise.saying import because
-from reprise.units import check_budget, format_bytes
+from reprise.units import check_budget
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from reprise.plan import Plan
     from reprise.torch.joint.job import CompiledJob
-    from reprise.torch.session.measure import Measured
-    from reprise.torch.session.reporting import Reporting
     from reprise.torch.session.session import Session
-    from reprise.verdict import Verdict
 
     M = TypeVar("M", bound=nn.Module)
 
@@ -214,77 +209,7 @@ def _report(model: nn.Module) -> Report:
     if watches is None:
         started = sys.modules.get("reprise.torch.session.start")
         return _empty("" if started is None else started.unarmed.get(model, ""))
-    if hasattr(watches, "joint"):
-        return _of_compiled(cast("CompiledJob", watches))
-    from reprise.torch.compiled import fast
-
-    session = watches
-    session.step.times.read(wait=True)
-    plan, measured, verdict = session.plan, session.measured, session.record.verdict()
-    stage, why = session.standing
-    return Report(
-        stage=stage,
-        why=why,
-        budget=session.budget,
-        budget_bytes=plan.budget_bytes if plan else 0,
-        unplanned_over_budget_steps=session.unplanned.over_budget,
-        rungs=len(session.ladder.rungs),
-        in_python=fast.why_python() if verdict.planned_steps else "",
-        sentence=verdict.sentence or _no_plan_yet(session, stage, why),
-        **_figures(plan, measured, verdict),
-    )
-
-
-def _no_plan_yet(session: Session, stage: str, why: str) -> str:
-    measured, whys = session.measured, f" ({why})" if why else ""
-    peak = f"  Peak {format_bytes(measured.base_peak_bytes)}" if measured.plain_steps else ""
-    return f"No plan: {stage}{whys}.{peak}"
-
-
-def _of_compiled(job: CompiledJob) -> Report:
-    told = cast("Reporting", job.told)
-    plan, measured, verdict = job.plan, told.measured, told.record.verdict()
-    why = because(job.why or next(iter(job.joint.why), ""))
-    stage = "training without a plan" if why else "warming up"
-    if plan is not None and not job.why:
-        stage, why = "training under a plan", ""
-    whys = f" ({why})" if why else ""
-    return Report(
-        stage=stage,
-        why=why,
-        budget=job.budget,
-        budget_bytes=job.joint.budget_bytes,
-        rungs=len(job.joint.plans),
-        sentence=verdict.sentence or f"No plan: {stage}{whys}.",
-        **_figures(plan, measured, verdict),
-    )
-
-
-def _figures(plan: Plan | None, measured: Measured, verdict: Verdict) -> dict[str, Any]:
-    """Returns the fields of a report that have the same source for every job."""
-    return {
-        "plan_id": plan.plan_id if plan else "",
-        "base_peak_bytes": measured.base_peak_bytes,
-        "predicted_peak_bytes": verdict.predicted_peak_bytes,
-        "measured_peak_bytes": verdict.measured_peak_bytes,
-        "base_step_ns": verdict.base_step_ns or measured.base_step_ns,
-        "predicted_step_ns": verdict.predicted_step_ns,
-        "measured_step_ns": verdict.measured_step_ns,
-        "overhead_bound": verdict.overhead_bound,
-        "planned_steps": verdict.planned_steps,
-        "mismatched_steps": measured.mismatched_steps,
-        "over_budget_steps": verdict.over_budget_steps,
-        "unplanned_steps": verdict.unplanned_steps,
-        "unplanned_peak_bytes": verdict.unplanned_peak_bytes,
-        "checks": verdict.checks,
-        "failed_checks": verdict.checks_differing,
-        "gradient_checks": verdict.checks - verdict.value_checks,
-        "buffers_checked": measured.buffers_checked,
-        "unchecked": verdict.unchecked,
-        "verify_extra_bytes": measured.verify_extra_bytes,
-        "verify_peak_bytes": measured.verify_peak_bytes,
-        "validated": verdict.validated,
-    }
+    return Report(**watches.figures())
 
 
 def _empty(why: str = "") -> Report:

@@ -20,7 +20,7 @@ from reprise import api
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.ladder.stage import Stage
-from reprise.torch.session.measure import Measured
+from reprise.torch.training.measure import Measured
 
 pytestmark = pytest.mark.usefixtures("removed")
 

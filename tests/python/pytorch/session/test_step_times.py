@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reprise.torch.meter.step_times import MOST_UNREAD, StepTimes
-from reprise.torch.session.measure import Measured
+from reprise.torch.training.measure import Measured
 
 
 class Device:

@@ -12,7 +12,7 @@ from habits_compared import ALL, HABITS, compare
 
 import reprise
 from reprise import api
-from reprise.torch.session.measure import Measured
+from reprise.torch.training.measure import Measured
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
 

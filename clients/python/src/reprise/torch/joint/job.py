@@ -32,19 +32,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.plan import Plan
-from reprise.saying import say
+from reprise.saying import because, say
 from reprise.torch.check import quarantine
 from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
 from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in
-from reprise.torch.joint.joint_pass import Ask, JointPass
+from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
+from reprise.torch.joint.reporting import Reporting
 from reprise.torch.joint.site import site_of
-from reprise.torch.joint.told import Told
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import model_device, start_counting
@@ -64,22 +65,21 @@ class CompiledJob(TrainingLoop):
         model: nn.Module,
         budget: str | int,
         verify_every: int,
-        planner: Ask | None = None,
-        told: Told | None = None,
+        agent: Agent | None = None,
         verify: str = VALUES,
     ) -> None:
-        """Plans `model` from its next call on. `verify`: with GRADIENTS later checks may take
-        more than the budget."""
+        """Plans `model` from its next call on. `agent`: takes what is reported; None: nobody does.
+        `verify`: with GRADIENTS later checks may take more than the budget."""
         site = site_of(model)
         if site is None:
             raise RepriseError("the model is not compiled by torch.compile")
-        super().__init__(model)
+        within = check_budget(budget)
+        super().__init__(model, agent or Agent(None, "", ""), within)
         self._site = site
-        self.budget = check_budget(budget)
-        self.told = told or Told()
+        self.told = Reporting(self.agent, self.measured, self.record)
         self._device = model_device(model)
         self._meter = _exact_meter(self._device)
-        self.joint = JointPass(self.budget, planner, only_when_told=True)
+        self.joint = JointPass(within, only_when_told=True)
         self.over = OverBudget(self.joint)
         self.every = verify_every
         self._within = verify != GRADIENTS  # later checks keep the budget
@@ -119,7 +119,7 @@ class CompiledJob(TrainingLoop):
         nothing."""
         self._leave()
         guard.no_longer(self._broke)
-        self.told.close()
+        self._end_reports()
 
     def _stop_planning(self) -> None:
         """Stops planning what is compiled from now on, and stops measuring steps."""
@@ -156,6 +156,20 @@ class CompiledJob(TrainingLoop):
     def plan(self) -> Plan | None:
         """The plan of the last graph that has one; None if there is none."""
         return self.joint.plans[-1] if self.joint.plans else None
+
+    @property
+    def standing(self) -> tuple[str, str]:
+        """How the model is trained at present, in words, and why."""
+        if self.plan is not None and not self.why:
+            return "training under a plan", ""
+        why = because(self.why or next(iter(self.joint.why), ""))
+        return "training without a plan" if why else "warming up", why
+
+    def figures(self) -> dict[str, Any]:
+        """Returns the fields of a report. The budget is that of all graphs, whatever each plan
+        was asked to leave."""
+        plans = len(self.joint.plans)
+        return {**super().figures(), "budget_bytes": self.joint.budget_bytes, "rungs": plans}
 
     # ---- The step -------------------------------------------------------------------
 

@@ -27,10 +27,10 @@ from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Rung
 from reprise.torch.policy.events import State
 from reprise.torch.recovery import job
-from reprise.torch.session.measure import Measured
-from reprise.torch.session.record import Record
 from reprise.torch.session.tracing import Tracing
 from reprise.torch.tape.costs import Costs
+from reprise.torch.training.measure import Measured
+from reprise.torch.training.record import Record
 
 __all__ = ["Job", "Planning", "Startup", "Step"]
 

@@ -31,6 +31,7 @@ from reprise.plan import Plan
 from reprise.saying import because, say
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.check.result import VALUES
+from reprise.torch.compiled import fast
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.open_hooks import sweep
@@ -48,19 +49,17 @@ from reprise.torch.session.attempts import Attempts
 from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.leaving import Leaving
-from reprise.torch.session.measure import Measured
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.planning import Planning
 from reprise.torch.session.progress import Progress
-from reprise.torch.session.record import Record
 from reprise.torch.session.retry import Retry
 from reprise.torch.session.step import Step
 from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
 from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
-from reprise.torch.training.loop import TrainingLoop, end_agent, forward_runs, open_loops
+from reprise.torch.training.loop import TrainingLoop, forward_runs, open_loops
 from reprise.verdict import measured_part
 
 __all__ = ["Session"]
@@ -87,19 +86,15 @@ class Session(TrainingLoop):
         costs: Costs | None = None,
         first: str = "auto",
     ) -> None:
-        super().__init__(model)
-        self.agent = agent
+        super().__init__(model, agent, budget)
         self.meter = meter
-        self.budget = budget
         self.name = name
         self.warmup = max(1, warmup)
         self.costs = costs  # None: measured when the first graph is there
         self.device = model_device(model)
         self.stage = Stage.WARMUP
         self.why = ""
-        self.measured = Measured(budget)
         self.planning = Planning(self, wait_s)
-        self.record = Record(agent)
         self.checks = CheckSchedule(self, verify_every, verify)
         self.progress = Progress(self)
         self.step = Step(self)
@@ -170,6 +165,17 @@ class Session(TrainingLoop):
             return self.stage.value, f"nothing is recorded: {self.agent.why}"
         return self.stage.value, because(self.why)
 
+    def figures(self) -> dict[str, Any]:
+        """Returns the fields of a report, with the times of the last step."""
+        self.step.times.read(wait=True)
+        found = super().figures()
+        return {
+            **found,
+            "unplanned_over_budget_steps": self.unplanned.over_budget,
+            "rungs": len(self.ladder.rungs),
+            "in_python": fast.why_python() if found["planned_steps"] else "",
+        }
+
     @property
     def graph(self) -> CapturedGraph | None:
         """The step graph behind `plan`."""
@@ -220,7 +226,7 @@ class Session(TrainingLoop):
                 "after its first forward, and a step ends when its optimizer has stepped"
             )
         guard.no_longer(self._broke)
-        end_agent(self.agent, self.record.failed, self._pid)
+        self._end_reports()
 
     def say(self, text: str) -> None:
         """Says a line to the person who trains, once."""

@@ -30,7 +30,6 @@ from reprise.torch.joint.site import site_of
 from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.session.elsewhere import compiled_around
-from reprise.torch.session.reporting import Reporting
 from reprise.torch.session.session import Session
 
 __all__ = ["compiled", "start", "successors", "unarmed"]
@@ -120,8 +119,7 @@ def _start_compiled(model: nn.Module, budget: str, every: int, name: str, verify
         return False
     labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
     _, agent = Agent.connect(labels)
-    told = Reporting(agent, budget)
-    compiled[model] = CompiledJob(model, budget, every, told=told, verify=verify)
+    compiled[model] = CompiledJob(model, budget, every, agent, verify)
     return True
 
 

@@ -5,8 +5,8 @@
     class CompiledJob(TrainingLoop): ...   # a model compiled by torch.compile (joint/job.py)
 
 `TrainingLoop` owns what both need: the hooks around the optimizers of the process, which of those
-optimizers update the model, what happens after an internal error, and how the loop ends: with the
-model, with the program, or when the program calls `reprise.remove`.
+optimizers update the model, what is measured and reported, what happens after an internal error,
+and how the loop ends: with the model, with the program, or when the program calls `reprise.remove`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from reprise.agent import Agent
+from reprise.plan import Plan
 from reprise.torch.internals import guard, optimizers
+from reprise.torch.training.measure import Measured
+from reprise.torch.training.record import Record
+from reprise.units import format_bytes
 
-__all__ = ["TrainingLoop", "end_agent", "fatal_error", "forward_runs", "open_loops"]
+__all__ = ["TrainingLoop", "fatal_error", "forward_runs", "open_loops"]
 
 # The loops of this process that have not ended, in the order in which they began.
 open_loops: dict[TrainingLoop, None] = {}
@@ -33,14 +37,20 @@ open_loops: dict[TrainingLoop, None] = {}
 class TrainingLoop:
     """The hooks of one model that is trained, and the state that they share."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Installs nothing; `_observe` does."""
+    def __init__(self, model: nn.Module, agent: Agent, budget: str | None) -> None:
+        """Installs nothing; `_observe` does. `agent`: takes what is reported; `budget`: None if
+        the model is only observed."""
+        self.agent = agent
+        self.budget = budget
+        self.measured = Measured(budget)
+        self.record = Record(agent)
         # Weak: an armed model dies with its last user, not with the process.
         self._model = weakref.ref(model)
         self.attached = False  # by `reprise run`, not by the program
         self.busy = False  # a forward of Reprise's own is running
         self.fault = ""  # the first internal error, in words: nothing is planned after it
         self._cleared_up = False  # after an internal error
+        self._reports = True  # to the agent
         self._pid = os.getpid()
         self._parameters = {id(p) for p in model.parameters()}
         self._foreign: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -63,6 +73,18 @@ class TrainingLoop:
         optimizers.leave(self)
         atexit.unregister(self._close)
 
+    def _end_reports(self) -> None:
+        """Ends this loop's part of the agent's session; the last loop of the process ends the
+        session, so that what was reported arrives and the run is seen to end and not to die.
+        Reports the error that ends the program, if one does. Calling it again does nothing."""
+        if not self._reports:
+            return
+        self._reports = False
+        if (error := fatal_error()) is not None:
+            guard.quietly(self.record.failed, error)
+        if not open_loops and os.getpid() == self._pid:
+            self.agent.stop()
+
     def close(self) -> None:
         """Ends the reports of the loop, because it or the program ends."""
         raise NotImplementedError
@@ -75,6 +97,57 @@ class TrainingLoop:
     def in_forward(self) -> bool:
         """Whether a forward of the model is running that the loop knows of."""
         return self.busy
+
+    # ---- The report -------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the newest planned step; a refusal if that is what came last."""
+        raise NotImplementedError
+
+    @property
+    def standing(self) -> tuple[str, str]:
+        """How the model is trained at present, in words, and why; "" if there is no reason."""
+        raise NotImplementedError
+
+    def figures(self) -> dict[str, Any]:
+        """Returns what was predicted and measured so far: the fields of `reprise.Report`."""
+        plan, measured, verdict = self.plan, self.measured, self.record.verdict()
+        stage, why = self.standing
+        return {
+            "stage": stage,
+            "why": why,
+            "budget": self.budget,
+            "budget_bytes": plan.budget_bytes if plan else 0,
+            "plan_id": plan.plan_id if plan else "",
+            "base_peak_bytes": measured.base_peak_bytes,
+            "predicted_peak_bytes": verdict.predicted_peak_bytes,
+            "measured_peak_bytes": verdict.measured_peak_bytes,
+            "base_step_ns": verdict.base_step_ns or measured.base_step_ns,
+            "predicted_step_ns": verdict.predicted_step_ns,
+            "measured_step_ns": verdict.measured_step_ns,
+            "overhead_bound": verdict.overhead_bound,
+            "planned_steps": verdict.planned_steps,
+            "mismatched_steps": measured.mismatched_steps,
+            "over_budget_steps": verdict.over_budget_steps,
+            "unplanned_steps": verdict.unplanned_steps,
+            "unplanned_peak_bytes": verdict.unplanned_peak_bytes,
+            "checks": verdict.checks,
+            "failed_checks": verdict.checks_differing,
+            "gradient_checks": verdict.checks - verdict.value_checks,
+            "buffers_checked": measured.buffers_checked,
+            "unchecked": verdict.unchecked,
+            "verify_extra_bytes": measured.verify_extra_bytes,
+            "verify_peak_bytes": measured.verify_peak_bytes,
+            "validated": verdict.validated,
+            "sentence": verdict.sentence or self._no_plan_yet(stage, why),
+        }
+
+    def _no_plan_yet(self, stage: str, why: str) -> str:
+        """Returns the sentence of a report before there is a plan or a refusal."""
+        measured, reason = self.measured, f" ({why})" if why else ""
+        peak = f"  Peak {format_bytes(measured.base_peak_bytes)}" if measured.plain_steps else ""
+        return f"No plan: {stage}{reason}.{peak}"
 
     # ---- Internal errors --------------------------------------------------------------
 
@@ -150,13 +223,3 @@ def fatal_error() -> BaseException | None:
         return None
     error = getattr(sys, "last_value", None)
     return error if isinstance(error, BaseException) else None
-
-
-def end_agent(agent: Agent, failed: Callable[[BaseException], None], pid: int) -> None:
-    """Ends one loop's part of the agent's session; the last loop of the process ends the session,
-    so that what was reported arrives and the run is seen to end and not to die. Calls `failed`
-    before that if an error ends the program. `pid`: the process in which the loop began."""
-    if (error := fatal_error()) is not None:
-        guard.quietly(failed, error)
-    if not open_loops and os.getpid() == pid:
-        agent.stop()
