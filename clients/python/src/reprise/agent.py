@@ -122,10 +122,10 @@ class Agent:
     def connect(
         cls, labels: Mapping[str, str], run_id: str | None = None
     ) -> tuple[daemon.Collector, Agent]:
-        """The daemon beside this process, started where there is none, and an agent of it.
+        """Returns the daemon beside this process, started where there is none, and an agent of it.
 
         A private daemon ends some time after its last job: one that still answered may be gone when
-        the agent comes. Then another is started."""
+        the agent connects. Then another one is started."""
         for _ in range(3):
             collector = daemon.ensure()
             agent = cls.start(run_id, labels, socket=collector.socket)
@@ -136,12 +136,12 @@ class Agent:
 
     @classmethod
     def live(cls) -> Agent | None:
-        """The agent whose session is open in this process, if there is one."""
+        """Returns the agent whose session is open in this process; None if there is none."""
         return cls._live
 
     @property
     def loaded(self) -> bool:
-        """The library is here: what is missing is a collector."""
+        """Whether the library is here. If so, an inert agent lacks only a collector."""
         return self._library is not None
 
     @property
@@ -168,17 +168,18 @@ class Agent:
         return ctypes.cast(self._library.quick.reprise_at, ctypes.c_void_p).value or 0
 
     def step_under(self, graph_id: int, plan_id: int) -> None:
-        """What the step that has begun runs under; then `at(1 + op)` says where it is."""
+        """Reports the graph and the plan that the step which has begun runs under; then `at(1 +
+        op)` says where it is."""
         if self._library is not None:
             self._library.quick.reprise_step_under(graph_id, plan_id)
 
     def phase(self, phase: int) -> None:
-        """1 forward, 2 backward, 3 optimizer, 0 between steps."""
+        """Reports that a phase begins: 1 forward, 2 backward, 3 optimizer, 0 between steps."""
         if self._library is not None:
             self._library.quick.reprise_phase(phase)
 
     def intern(self, text: str) -> int:
-        """The id of a text; the same text has the same id. 0: the table is full."""
+        """Returns the id of a text, which is the same every time; 0 if the table is full."""
         if self._library is None:
             return 0
         data = text.encode("utf-8", "replace")
@@ -187,8 +188,8 @@ class Agent:
     def alloc(
         self, ptr: int, bytes: int, what: int, ts: int = 0, device: int = -1, stream: int = 0
     ) -> None:
-        """An allocator event (`abi.ALLOC` ...). bytes < 0 frees; ts 0 is now; device -1 is the
-        host's memory."""
+        """Reports an allocator event (`abi.ALLOC` ...). A negative number of `bytes` frees; `ts` 0
+        is now; `device` -1 is the host's memory."""
         if self._library is not None:
             self._library.quick.reprise_alloc(ptr, bytes, device, stream, what, ts)
 
@@ -253,7 +254,7 @@ class Agent:
         self._library.quick.reprise_verify(ctypes.byref(report))
 
     def oom(self, device: int, asked: int = 0, total: int = 0, free_bytes: int = 0) -> None:
-        """Memory ran out; device -1 is the host's. Zero: not known."""
+        """Reports that memory ran out; `device` -1 is the host's. Zero: not known."""
         if self._library is not None:
             self._library.quick.reprise_oom(device, asked, total, free_bytes)
 
@@ -371,7 +372,7 @@ class Agent:
     # ---- Session -------------------------------------------------------------
 
     def capabilities(self) -> AgentCaps:
-        """What the agent sees and what it lost so far."""
+        """Returns what the agent can see here, and what it has lost so far."""
         _, caps = self._read_caps()
         return AgentCaps(
             cupti=caps.cupti,
@@ -393,8 +394,8 @@ class Agent:
             self._library.quick.reprise_window_end()
 
     def window_kinds(self) -> int:
-        """What the open window traces, 0 when none is open: the collector may open one too, so
-        ask once a step."""
+        """Returns what the open window traces; 0 if none is open. The collector may open one too,
+        so ask once a step."""
         return 0 if self._library is None else int(self._library.quick.reprise_window_kinds())
 
     def stop(self) -> None:
@@ -455,5 +456,5 @@ def _line(text: str) -> str:
 
 
 def uuid7() -> str:
-    """A UUID version 7: sorts by the time it was made."""
+    """Returns a new UUID version 7, which sorts by the time it was made."""
     return uuid7_of(time.time_ns() // 1_000_000, secrets.randbits(80))

@@ -41,14 +41,14 @@ def program(name: str) -> Path | None:
 
 
 def command() -> NoReturn:
-    """The console script `reprise`: replaces this process by the bundled program. Raises SystemExit
-    if there is none."""
+    """Runs the bundled program in the place of this process, as the console script `reprise`.
+    Raises SystemExit if there is none."""
     _become("reprise")
 
 
 def daemon() -> NoReturn:
-    """The console script `reprised`: replaces this process by the bundled daemon. Raises SystemExit
-    if there is none."""
+    """Runs the bundled daemon in the place of this process, as the console script `reprised`.
+    Raises SystemExit if there is none."""
     _become("reprised")
 
 

@@ -59,8 +59,8 @@ def plan(
     device_free_bytes: int = 0,
     server: PlanServer | None = None,
 ) -> Plan:
-    """A plan for `budget` ("22GiB", a number of bytes, "0.5x"; "90%" and "fit" with
-    `device_bytes` and `device_free_bytes`) that `executor` can run.
+    """Returns a plan for `budget` that `executor` can run. `budget`: "22GiB", a number of bytes,
+    "0.5x"; "90%" and "fit" with `device_bytes` and `device_free_bytes`.
 
     Without `time_limit_s` the effort is fixed and the plan the same every time. `reserve_bytes` of
     the budget are held back for what the graph does not show. Raises `RepriseError` naming the
@@ -100,7 +100,7 @@ def sweep(
     threads: int = 0,
     server: PlanServer | None = None,
 ) -> list[TradeoffPoint]:
-    """The curve of overhead over budget, the largest budget first. Raises as `plan`, but an
+    """Returns the curve of overhead over budget, the largest budget first. Raises as `plan`, but an
     impossible budget is a point."""
     request = {
         **_limits(time_limit_s, seed, threads),
@@ -116,7 +116,8 @@ def sweep(
 
 
 def run_of(found: Plan | None) -> str | None:
-    """The run that this process made for the graph of a plan; without one, for its newest graph."""
+    """Returns the id of the run that this process made for the graph of a plan; without a plan, for
+    its newest graph. None if it made none."""
     fitting = (s for s in reversed(_sent.values()) if not found or s.graph_id == found.graph_id)
     return next((sent.run_id for sent in fitting), None)
 

@@ -48,7 +48,8 @@ class Capabilities:
 
     @classmethod
     def of(cls, executor: str | Capabilities) -> Capabilities:
-        """From "NAME:key=value:...". `RepriseError` names the part that is not known."""
+        """Returns the capabilities that "NAME:key=value:..." names. `RepriseError` names the part
+        that is not known."""
         if isinstance(executor, Capabilities):
             return executor
         name, *pairs = executor.split(":")
@@ -62,7 +63,8 @@ class Capabilities:
         return made
 
     def in_effect(self) -> Capabilities:
-        """With what `execution` implies written into the other fields."""
+        """Returns these capabilities with what `execution` implies written into the other
+        fields."""
         if self.execution == "free":
             return self
         implied = replace(self, recompute_in_backward_only=True)

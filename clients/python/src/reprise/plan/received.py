@@ -124,7 +124,7 @@ class Plan:
 
     @property
     def plan_number(self) -> int:
-        """The plan id as the C ABI wants it."""
+        """The id of the plan as the C ABI wants it."""
         return int(self.plan_id, 16)
 
     @classmethod
@@ -140,7 +140,8 @@ class Plan:
 
     @classmethod
     def from_message(cls, value: object) -> Plan:
-        """The same of JSON that was read already, as a part of a larger message."""
+        """Returns a plan from JSON that was read already, as a part of a larger message. Raises as
+        `from_json`."""
         return cls._from_fields(Fields(value, "plan"))
 
     @classmethod

@@ -74,7 +74,8 @@ class Server:
                 return found
 
     def call(self, method: str, message: dict[str, Any]) -> dict[str, Any]:
-        """A method with one answer, as "Query/GetRun". `RepriseError`: what the server says."""
+        """Calls a method with one answer, as "Query/GetRun", and returns the answer.
+        `RepriseError`: what the server says."""
         connection, reply = self._open(
             f"/reprise.v1.{method}", json.dumps(message).encode(), "application/json"
         )
@@ -82,7 +83,8 @@ class Server:
             return _object(_read(reply), method)
 
     def stream(self, method: str, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """A method with a stream of answers, as "Planner/Plan". Closing it ends the call."""
+        """Calls a method with a stream of answers, as "Planner/Plan", and yields them. Closing the
+        iterator ends the call."""
         body = json.dumps(message).encode()
         connection, reply = self._open(
             f"/reprise.v1.{method}",
@@ -104,7 +106,7 @@ class Server:
                 yield answer
 
     def upload(self, name: str, body: bytes) -> dict[str, Any]:
-        """A file becomes a run; returns what the server says of it, its `runId` too."""
+        """Makes a run of a file. Returns what the server says of the run, its `runId` too."""
         from urllib.parse import quote
 
         connection, reply = self._open(
@@ -163,7 +165,7 @@ class Server:
 
 
 def _beside(socket: Path) -> Server:
-    """The server of the daemon that listens at `socket`, by what it wrote about itself."""
+    """Returns the server of the daemon that listens at `socket`, by what it wrote about itself."""
     about = socket.with_name("server.json")
     try:
         said = json.loads(about.read_text())
@@ -186,7 +188,7 @@ def _beside(socket: Path) -> Server:
 
 
 def _trust(certificate: str) -> SSLContext:
-    """What is trusted of a server over https: one certificate, else an authority."""
+    """Returns what is trusted of a server over https: one certificate, else an authority."""
     import ssl
 
     authority = os.environ.get("REPRISE_CA") or None
@@ -228,7 +230,7 @@ def _object(text: bytes, method: str) -> dict[str, Any]:
 
 
 def _raise(error: object, otherwise: str = "the server gave no reason") -> None:
-    """The exception that a {"code", "message"} stands for; nothing for None."""
+    """Raises the exception that a {"code", "message"} stands for; does nothing for None."""
     if error is None:
         return
     message = error.get("message") if isinstance(error, dict) else None

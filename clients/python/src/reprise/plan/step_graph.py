@@ -291,7 +291,7 @@ class StepGraph:
     # ---- Files -----------------------------------------------------------------
 
     def to_json(self) -> str:
-        """The graph as a `reprise.graph/1` file, checked; `reprise plan FILE` reads it."""
+        """Returns the graph as a `reprise.graph/1` file, checked; `reprise plan FILE` reads it."""
         self.check()
         root: dict[str, Any] = {"format": FORMAT}
         for key in ("name", "source", "note", "flavour"):

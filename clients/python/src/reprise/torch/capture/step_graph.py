@@ -64,7 +64,7 @@ class CapturedGraph:
     measured_step_ns: int
 
     def message(self) -> dict[str, Any]:
-        """The step graph as proto3 JSON, names as in the proto."""
+        """Returns the step graph as proto3 JSON, with the names of the proto."""
         stops = {unpack.op for unpack in self.step.unpacks}
         return {
             "name": self.name,
@@ -114,7 +114,8 @@ class CapturedGraph:
         return frozenset(number for number, op in enumerate(self.step.ops) if op.again_ns)
 
     def only_shortcuts(self, numbers: frozenset[int]) -> None:
-        """The others are made again as they were made: another rank has no shortcut to them."""
+        """Removes all shortcuts but these: the other ops are made again as they were made, because
+        another rank has no shortcut to them."""
         for number in self.shortcuts - numbers:
             self.step.ops[number].again_ns = 0
 
@@ -229,7 +230,7 @@ def _op_message(number: int, op: CapturedOp, stop: bool) -> dict[str, Any]:
 
 
 def state_bytes(op: CapturedOp) -> int:
-    """What a record of the op keeps beside its arguments."""
+    """Returns how many bytes a record of the op keeps beside its arguments."""
     if op.kind != OpKind.SEEDED:
         return 0
     return op.kept_bytes if op.again_ns else RNG_STATE_BYTES

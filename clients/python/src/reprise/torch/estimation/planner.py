@@ -20,7 +20,7 @@ WAIT_S = 60.0
 def ask(
     message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
 ) -> tuple[Plan | None, str]:
-    """A plan from the daemon, or why there is none."""
+    """Returns a plan from the daemon and "", or None and why there is none."""
     plan, why, _ = asked(message, budget, capabilities)
     return plan, why
 
@@ -28,7 +28,8 @@ def ask(
 def asked(
     message: dict[str, Any], budget: str, capabilities: str = "tape:seeded_ok=1"
 ) -> tuple[Plan | None, str, bool]:
-    """A plan, or why there is none, and whether the planner found that nothing fits."""
+    """Returns a plan, or None; why there is none; and whether the planner found that nothing
+    fits."""
     before = Agent.live()
     collector, agent = Agent.connect({"name": "estimate"})
     try:

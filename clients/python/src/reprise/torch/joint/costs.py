@@ -38,8 +38,8 @@ _NOT_RUN = ("seed", "inductor", "c10d", "higher_order")
 
 
 def hint(size: Any) -> int:
-    """A size of a graph with symbols, as it was when the graph was traced; asking for the size
-    itself would fix it for ever."""
+    """Returns a size of a graph with symbols, as it was when the graph was traced; asking for the
+    size itself would fix it for ever."""
     if type(size) is int:
         return size
     known = getattr(getattr(size, "node", None), "hint", None)

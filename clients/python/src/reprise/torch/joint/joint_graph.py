@@ -35,7 +35,8 @@ Made = list[tuple[Any, int]]
 
 
 def joint_graph(graph: Any, *, measured: bool = True) -> tuple[dict[str, Any], Made]:
-    """The step graph, and the nodes that need no gradient with the storage that each has."""
+    """Returns the step graph of a joint graph, and the nodes that need no gradient with the storage
+    that each has."""
     if not measured:
         return _Reading(None).whole(graph)
     with closing(JointCosts()) as costs:
@@ -43,7 +44,8 @@ def joint_graph(graph: Any, *, measured: bool = True) -> tuple[dict[str, Any], M
 
 
 def has_backward(message: dict[str, Any]) -> bool:
-    """Inductor shows its hook the graphs of inference too."""
+    """Returns whether a graph has a backward: Inductor shows its hook the graphs of inference
+    too."""
     return any(op["phase"] == "PHASE_BACKWARD" for op in message["ops"])
 
 
@@ -57,8 +59,8 @@ def _calls(message: dict[str, Any]) -> list[Any]:
 
 
 def with_loss(message: dict[str, Any], takes_bytes: int, is_last: bool) -> dict[str, Any]:
-    """The same graph, with what the loss is known to take beside the gradients it hands back. Is
-    it the last one to hold what it reads?"""
+    """Returns the same graph, in which the loss takes `takes_bytes` beside the gradients it hands
+    back. `is_last`: it is the last one to hold what it reads."""
     ops = [
         {**op, "workspace_bytes": takes_bytes} if op["name"] == LOSS else op
         for op in message["ops"]
@@ -120,15 +122,16 @@ class _Reading:
             self._handed_out.update(wanted)
 
     def _is_forward(self, node: Any) -> bool:
-        """A node that only the backward wants, and that comes within it, runs there: the factor
-        that the derivative of a power or a tanh is, for one. It needs no gradient, so the
-        partitioner could put it into the forward, and keep what it makes."""
+        """Returns whether a node runs in the forward. One that only the backward wants, and that
+        comes within it, runs there: the factor that the derivative of a power or a tanh is, for
+        one. It needs no gradient, so the partitioner could put it into the forward, and keep what
+        it makes."""
         if node in self._backward:
             return False
         return self._loss is None or node in self._handed_out or _random(node)
 
     def _placeholder(self, node: Any) -> None:
-        """An input of the forward, or a gradient that the backward begins with."""
+        """Reads an input of the forward, or a gradient that the backward begins with."""
         tangent = node in self._backward
         for value in tensors_in(node.meta.get("val")):
             key = value.untyped_storage()._cdata
@@ -169,7 +172,7 @@ class _Reading:
         self._ops[-1]["workspace_bytes"] = workspace
 
     def _between(self) -> None:
-        """The first op of the backward comes: before it the loss was computed."""
+        """Adds the loss, because the first op of the backward comes."""
         self._loss = _op(LOSS, False, "ONCE", 0, [], self._tangents)
         handed_back = sum(self._storages[i]["bytes"] for i in self._tangents)
         self._loss["workspace_bytes"] = OUTSIDE * handed_back

@@ -57,7 +57,7 @@ Ask = Callable[[dict[str, Any], str], tuple[Plan | None, str]]
 
 
 def supported() -> str:
-    """Empty, or why this torch cannot be planned when it compiles."""
+    """Returns why this torch cannot be planned when it compiles; empty if it can."""
     if not find_hooks():
         return (
             "this version of torch has neither torch._functorch.config.joint_custom_pass nor "
@@ -71,7 +71,8 @@ def supported() -> str:
 
 
 def install(budget: str | int, planner: Ask | None = None) -> JointPass:
-    """Plans every graph that is compiled from now on."""
+    """Plans every graph that is compiled from now on. Returns the pass, whose `remove` ends
+    that."""
     why = supported()
     if why:
         raise RepriseError(why)
@@ -104,7 +105,7 @@ class JointPass:
 
     @property
     def absolute(self) -> bool:
-        """The budget is that of the process, and no share of a graph's memory."""
+        """Whether the budget is that of the process, and no share of a graph's memory."""
         return not self.budget.endswith("x")
 
     @property
@@ -114,7 +115,7 @@ class JointPass:
 
     @contextmanager
     def told(self, on: bool) -> Iterator[None]:
-        """What is compiled meanwhile is planned, or is not."""
+        """Plans what is compiled inside the context, or does not."""
         before, self._told = self._told, on
         try:
             yield
@@ -126,14 +127,15 @@ class JointPass:
         self._reserve += more_bytes
 
     def forget(self) -> None:
-        """The graphs are about to be compiled again."""
+        """Forgets the plans, because the graphs are about to be compiled again."""
         self.plans, self.planned, self.inputs_bytes = [], [], 0
         self._next = 0
         if self._decided is None:
             self.graphs.clear()
 
     def ask(self, message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
-        """A plan for any graph that this can carry out, or why there is none."""
+        """Returns a plan for any graph that this can carry out, and "", or None and why there is
+        none."""
         plan, why = self._ask(message, budget)
         if plan is not None and quarantine.holds(plan):
             return None, f"plan {plan.plan_id} was found earlier to change gradients"
@@ -142,13 +144,14 @@ class JointPass:
     def decide(
         self, plan: Plan, message: dict[str, Any], decided: list[set[int]], budget_bytes: int
     ) -> None:
-        """One plan for all graphs, which are about to be compiled again, in the same order."""
+        """Takes one plan for all graphs, which are about to be compiled again, in the same order.
+        `decided`: by graph, its ops that run again."""
         self._decided = decided
         self.forget()
         self.plans, self.planned, self._budget_bytes = [plan], [message], budget_bytes
 
     def install(self) -> None:
-        """Other passes that are there run first."""
+        """Installs the pass. Other passes that are there run first."""
         for hook in self._hooks:
             hook.install(self.visit)
 
@@ -196,7 +199,7 @@ class JointPass:
             say(f"a graph is compiled without a plan: {described(error)}")
 
     def _carry_out(self, graph: Any, decided: list[set[int]]) -> None:
-        """What was decided for the next graph, if it is the one that this was decided for."""
+        """Tags the next graph as was decided for it, if it is the one that this was decided for."""
         message, made = joint_graph(graph, measured=False)
         if not has_backward(message):
             return
@@ -217,8 +220,8 @@ def _device_of(graph: Any) -> torch.device:
 
 
 def tag(made: Made, message: dict[str, Any], run_again: set[int], saved: set[int]) -> int:
-    """Writes a plan into the nodes; how many are recomputed. Every storage that crosses, or that
-    what is recomputed reads, is decided here: the partitioner decides nothing."""
+    """Writes a plan into the nodes, and returns how many are recomputed. Every storage that
+    crosses, or that what is recomputed reads, is decided here: the partitioner decides nothing."""
     from torch.utils.checkpoint import CheckpointPolicy
 
     recomputed = 0

@@ -61,7 +61,8 @@ class Whole:
         self._release(made)
 
     def message(self, static_bytes: int, peak_bytes: int) -> dict[str, Any]:
-        """The step graph that the planner reads; its peak without a plan, as measured."""
+        """Returns the step graph that the planner reads. `static_bytes`: alive when the step
+        begins; `peak_bytes`: of a step without a plan, as measured."""
         return {
             "name": f"{len(self._calls)} joint graphs",
             "source": "torch, compiled",
@@ -75,7 +76,8 @@ class Whole:
         }
 
     def split(self, again: tuple[int, ...]) -> list[set[int]]:
-        """By graph: its ops that run again, in one of its calls at least."""
+        """Returns, by graph, its ops that run again in one of its calls at least. `again`: ops of
+        the whole."""
         wanted = set(again)
         decided: list[set[int]] = [set() for _ in self._graphs]
         for call in self._calls:
@@ -83,7 +85,7 @@ class Whole:
         return decided
 
     def all_of(self, decided: list[set[int]]) -> set[int]:
-        """The ops of the whole that run again then."""
+        """Returns the ops of the whole that run again if `decided`, by graph, do."""
         return {
             number
             for call in self._calls
@@ -101,7 +103,8 @@ class Whole:
         self._required += [call.storages[i] for i in graph["required"]]
 
     def _handed_back(self, at: int) -> set[int]:
-        """Gradients of its outputs that the backward of a later call makes: they are those."""
+        """Joins the gradients of its outputs with those that the backward of a later call makes,
+        and returns them: they are the same storages."""
         if at == len(self._calls) - 1:
             return set()
         call = self._calls[at]
@@ -148,7 +151,7 @@ class Whole:
         self._ops.append(made)
 
     def _release(self, made: set[int]) -> None:
-        """Every storage is written by an op, and lives until its last reader."""
+        """Makes every storage written by an op, and alive until its last reader."""
         first: dict[int, int] = {}
         for number, op in enumerate(self._ops):
             for storage in op["writes"]:

@@ -22,7 +22,8 @@ Point = tuple[int, CapturedGraph]
 
 
 def fitted(points: list[Point], size: int) -> dict[str, Any] | None:
-    """The step graph as the planner reads it; None: these graphs are not of one program."""
+    """Returns the step graph of an input of `size` elements, as the planner reads it; None if the
+    graphs are not of one program. `points`: sizes with their graphs, two at least."""
     points = sorted(points, key=lambda point: point[0])[-3:]
     graphs = [graph for _, graph in points]
     sizes = [at for at, _ in points]
@@ -52,8 +53,9 @@ def fitted(points: list[Point], size: int) -> dict[str, Any] | None:
 
 
 def _alike(graphs: list[CapturedGraph]) -> bool:
-    """The same ops on the same storages? When those end is taken from the largest: what a thread
-    beside the program's holds on to, as Gloo's do, may end within one step and after another."""
+    """Returns whether these are the same ops on the same storages. When storages end is taken from
+    the largest: what a thread beside the program's holds on to, as Gloo's do, may end within one
+    step and after another."""
     first = graphs[0]
     births = [(s.birth, s.name) for s in first.storages]
     return all(

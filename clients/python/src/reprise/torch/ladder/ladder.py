@@ -84,7 +84,7 @@ class Ladder:
     def add(
         self, key: Key, graph: CapturedGraph, left_out: frozenset[str], leaks: bool = False
     ) -> Rung | None:
-        """A captured step; None: it is one that is here already."""
+        """Adds the rung of a captured step and returns it; returns None if it is there already."""
         self.captures += 1
         self._mismatches = self._in_a_row = 0
         self._saw(graph.structure)
@@ -109,8 +109,9 @@ class Ladder:
         left_out: frozenset[str],
         leaks: bool,
     ) -> Rung:
-        """A step that all ranks captured: the same rung on each of them, for the largest of their
-        inputs. Which ones go for it is the same everywhere too."""
+        """Adds the rung of a step that all ranks captured, and returns it: the same one on each of
+        them, for the largest of their inputs. Which one is removed for it is the same everywhere
+        too."""
         self.captures += 1
         self._mismatches = self._in_a_row = 0
         self._saw(graph.structure)
@@ -122,7 +123,8 @@ class Ladder:
         )
 
     def sketched(self, key: Key, graph: CapturedGraph) -> Rung:
-        """A step of which only the shapes are known. The first one captured takes its place."""
+        """Adds the rung of a step of which only the shapes are known, and returns it. The first one
+        captured takes its place."""
         return self._append(
             Rung(
                 self._next_number,
@@ -137,7 +139,8 @@ class Ladder:
         )
 
     def ahead(self, rung: Rung) -> tuple[int, dict[str, Any]] | None:
-        """A larger size, and its graph as fitted from those of this rung's program."""
+        """Returns a larger size and its graph, fitted from those of this rung's program; None if
+        that cannot be done, or was."""
         points: dict[int, CapturedGraph] = {}
         for r in self._of_program(rung):
             known = points.setdefault(r.own_size, r.graph)
@@ -151,7 +154,7 @@ class Ladder:
         return None if message is None else (size, message)
 
     def fit(self, rung: Rung, size: int) -> Rung:
-        """The rung of a size that is fitted."""
+        """Adds the rung of a size that is fitted, and returns it."""
         graph = max(self._of_program(rung), key=lambda r: r.own_size).graph
         key = self._ahead(rung) or rung.key
         made = Rung(self._next_number, key, size, graph, rung.left_out, rung.leaks)
@@ -166,7 +169,7 @@ class Ladder:
 
     @property
     def room(self) -> bool:
-        """For one more rung that is captured."""
+        """Whether there is room for one more rung that is captured."""
         return sum(not rung.fitted for rung in self.rungs) < MAX_RUNGS
 
     def _of_program(self, rung: Rung) -> list[Rung]:
@@ -177,8 +180,9 @@ class Ladder:
         ]  # fmt: skip
 
     def _ahead(self, rung: Rung) -> Key | None:
-        """Half as large again as the largest input of its program, along the way from each to the
-        next; None: a single one, ways apart, or of several ranks."""
+        """Returns the key of an input half as large again as the largest of its program, along the
+        way from each to the next; None if there is a single one, if they are ways apart, or of
+        several ranks."""
         keys = [r.key for r in sorted(self._of_program(rung), key=lambda r: r.size)]
         if rung.shared or len(keys) < 2 or any(not a.within(b) for a, b in pairwise(keys)):
             return None
@@ -190,7 +194,7 @@ class Ladder:
         return Key(keys[-1].kind, tuple(shapes))
 
     def _known_better(self, key: Key) -> None:
-        """What was fitted for sizes up to this one."""
+        """Removes what was fitted for sizes up to this one."""
         self.rungs = [
             r for r in self.rungs
             if not (r.fitted and r.key.kind == key.kind and r.size <= key.size
@@ -229,8 +233,9 @@ class Ladder:
         return MISMATCHES_BEFORE_CAPTURE << max(0, self._again - 1)
 
     def _wants_unknown(self, kin: list[Rung]) -> bool:
-        """A program that no rung knows comes now and then: is it this step's? If the steps follow
-        each other as before; where that says nothing, some step soon."""
+        """Returns whether this step is captured, where a program that no rung knows comes now and
+        then. It is if the steps follow each other as before; where that says nothing, some step
+        soon is."""
         self._waits += 1
         known = {rung.graph.structure for rung in kin}
         expected = self._follows.get(self._last, self._last)
@@ -241,8 +246,8 @@ class Ladder:
         return True
 
     def stale(self, rung: Rung) -> None:
-        """A step of its kind needs more than its graph says, by what the program does beside the
-        model's forward: the next one is captured."""
+        """Notes that a step of this kind needs more than its graph says, by what the program does
+        beside the model's forward: the next one is captured."""
         self._stale = rung
 
     def is_stale(self, key: Key) -> bool:
@@ -250,17 +255,19 @@ class Ladder:
         return self._stale is not None and self._stale.key == key
 
     def too_large(self, key: Key) -> None:
-        """An input whose capture ran out of memory: neither it nor a larger one is captured."""
+        """Notes an input whose capture ran out of memory: neither it nor a larger one is
+        captured."""
         self._too_large.append(key)
 
     def lacks(self, key: Key) -> list[Rung]:
-        """Rungs that would cover this input once they have a plan, where none that has one does."""
+        """Returns the rungs that would cover this input once they have a plan, where none that has
+        one does."""
         if any(rung.tape is not None and rung.covers(key) for rung in self.rungs):
             return []
         return [r for r in self.rungs if r.open and r.tape is None and r.covers(key)]
 
     def pick(self, key: Key) -> Rung | None:
-        """The rung this step should run under."""
+        """Returns the rung that this step runs under; None if there is none."""
         self._step += 1
         ready = [r for r in self.rungs if r.tape is not None and r.key.kind == key.kind]
         if not ready:
@@ -279,7 +286,7 @@ class Ladder:
     # ---- After it -------------------------------------------------------------------
 
     def after(self, rung: Rung, matched: bool) -> None:
-        """A step has run under a rung."""
+        """Notes that a step has run under a rung. `matched`: it was as captured."""
         self._recent.append(matched)
         if matched:
             self._in_a_row = 0
@@ -302,7 +309,8 @@ class Ladder:
             self._saw(others.pop() if len(others) == 1 else self._unknown())
 
     def _unknown(self) -> str:
-        """What stands for the structure of a step that no rung knows, in the order of steps."""
+        """Returns what stands for the structure of a step that no rung knows, in the order of
+        steps."""
         known = self._last.rstrip(_UNKNOWN)
         many = len(self._last) - len(known)
         return known + _UNKNOWN * min(many + 1, _UNKNOWN_IN_A_ROW)
@@ -314,7 +322,7 @@ class Ladder:
 
     @property
     def hopeless(self) -> bool:
-        """The steps are mostly other programs, and no more captures help."""
+        """Whether the steps are mostly other programs, and no more captures help."""
         ways = len({rung.graph.structure for rung in self.rungs})
         tried = self.captures >= min(MANY_CAPTURES, 2 * ways + 2)
         full = len(self._recent) == WATCHED_STEPS

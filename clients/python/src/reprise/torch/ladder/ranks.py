@@ -52,7 +52,8 @@ class Ranks:
 
     @classmethod
     def here(cls) -> Ranks | None:
-        """All ranks call this at the same point of the program."""
+        """Returns all ranks of this job; None if there is one. All ranks call this at the same
+        point of the program."""
         distributed: Any = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return None

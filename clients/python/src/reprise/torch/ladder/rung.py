@@ -56,8 +56,9 @@ def key_of(
     device: str = "cpu",
     parameters: torch.dtype | None = None,
 ) -> Key:
-    """Types, ranks, flags, the type of the parameters and what autocast casts to make the kind;
-    numbers do not: they may count steps."""
+    """Returns the key of a step whose first forward is called with these arguments. Types, ranks,
+    flags, the type of the parameters and what autocast casts to make the kind; numbers do not: they
+    may count steps."""
     kind: list[Any] = [] if parameters is None else [("parameters", str(parameters))]
     if torch.is_autocast_enabled(device):
         kind.append(("autocast", str(torch.get_autocast_dtype(device))))
@@ -118,7 +119,7 @@ class Rung:
 
     @property
     def open(self) -> bool:
-        """True if a plan was requested and may still arrive."""
+        """Whether a plan was requested and may still arrive."""
         return self.request_id is not None and not self.refused
 
     def covers(self, key: Key) -> bool:

@@ -260,11 +260,8 @@ def asked_bytes(error: BaseException) -> int:
 
 
 def module_of(model: nn.Module, error: BaseException | None) -> str:
-    """The innermost module whose forward the error came through, or without one, that runs now.
-
-    Looking at the variables of a frame that still runs makes Python before 3.13 keep what they
-    hold until it ends; that would be the failed forward while it is tried once more. So of an
-    error the frames that have ended are looked at, and of none only where Python keeps nothing."""
+    """Returns the innermost module whose forward the error came through; without an error, the one
+    that runs now."""
     paths = {id(module): path for path, module in model.named_modules()}
     found = ""
     for frame in _running_here() if error is None else _ended(error.__traceback__):

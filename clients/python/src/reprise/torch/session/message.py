@@ -19,14 +19,16 @@ ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
 
 
 def touched_bytes(step: CapturedStep) -> int:
-    """What an op of the model's forward reads and writes: the mean of those that compute."""
+    """Returns how many bytes an op of the model's forward reads and writes: the mean of those that
+    compute."""
     ops = [op for op in step.ops if op.in_region and op.kind != OpKind.VIEW]
     total = sum(s.bytes for op in ops for s in {*op.arguments, *op.writes})
     return total // max(1, len(ops))
 
 
 def on_the_host(rung: Rung, budget: str, smallest: int) -> str:
-    """What a job is told that neither fits nor has a plan."""
+    """Returns what a job is told that neither fits nor has a plan. `smallest`: the smallest budget
+    that is not ruled out, in bytes."""
     graph = rung.graph
     text = f"{ON_THE_HOST}. What would fit: a budget of {format_bytes(smallest)} or more"
     batch = next((shape[0] for shape in rung.key.shapes if shape), 0)

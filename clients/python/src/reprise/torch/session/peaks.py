@@ -28,8 +28,8 @@ class Peaks:
         self._session = session
 
     def own(self, rung: Rung, peak: int) -> int:
-        """The peak of a step, as its budget counts it. A share, as 0.5x, is of the memory of the
-        step that was captured: what is alive beside it by now is beside the budget, too."""
+        """Returns the peak of a step, as its budget counts it. A share, as 0.5x, is of the memory
+        of the step that was captured: what is alive beside it by now is beside the budget, too."""
         plan, budget = rung.plan, self._session.budget or ""
         if plan is None or peak <= plan.budget_bytes or not budget.endswith("x"):
             return peak
@@ -65,7 +65,7 @@ class Peaks:
         rung.awaited = session.planning.needs_more(rung, more)
 
     def explaining(self, peak: int, plan: Plan) -> None:
-        """A step has made every call twice and peaked above the budget by that."""
+        """Says that a step has made every call twice and peaked above the budget by that."""
         self._session.say(
             f"step {self._session.step.number} peaked at {format_bytes(peak)}, above "
             f"{format_bytes(plan.budget_bytes)}. It made every recomputed value twice, to find out "
@@ -73,14 +73,14 @@ class Peaks:
         )
 
     def uncovered(self) -> None:
-        """A step whose input no plan is for has peaked above the budget."""
+        """Says that a step whose input no plan is for has peaked above the budget."""
         self._session.say(
             "steps with an input larger than any that has a plan peak above the budget"
         )
 
     def _beside(self, rung: Rung) -> int:
-        """What was alive when the step under way began or is alive when it ends, and was not when
-        it was captured."""
+        """Returns the bytes that were alive when the step under way began or are alive when it
+        ends, and were not when it was captured."""
         session, captured = self._session, rung.graph.step
         begin = session.step.live_begin - captured.live_begin
         return max(0, begin, session.meter.live() - captured.live_end)

@@ -61,14 +61,14 @@ class Planning:
         self._op_scale = 1.0  # time of a plain step / ops of a captured one
 
     def begin_again(self) -> None:
-        """The steps are others than those whose budget was refused."""
+        """Forgets all rungs, because the steps are others than those whose budget was refused."""
         self.ladder = Ladder(_next_number=self.ladder.next_number)
         self.rung = self.refused = None
 
     # ---- Graphs -------------------------------------------------------------------
 
     def captured(self, step: CapturedStep) -> None:
-        """A whole step was watched: its graph becomes a rung."""
+        """Makes a rung of a step that was watched, and asks for its plan."""
         session, key = self._session, self._session.step.key
         # The op times are to be of the same machine as the plain steps they are compared with.
         step.stretch(session.measured.stretched(key) or step.stretched)
@@ -131,7 +131,7 @@ class Planning:
             self.submit_fitted(self.ladder.fit(rung, size), message)
 
     def _budget(self, share: float = 1.0) -> str:
-        """What is asked for: less after a start that ran out of memory."""
+        """Returns the budget to ask for: less after a start that ran out of memory."""
         session = self._session
         assert session.budget is not None
         if session.startup.notes.tighter < 1:
@@ -150,8 +150,9 @@ class Planning:
         self.send(rung, message, self._budget())
 
     def sketched(self, graph: CapturedGraph, share: float) -> str:
-        """A step of which only the shapes are known, and that is about to run: its plan is waited
-        for here, within a share of the budget. Empty, or why there is none."""
+        """Asks for a plan, within a share of the budget, of a step of which only the shapes are
+        known and that is about to run, and waits for it. Returns why there is none; empty if there
+        is one."""
         session = self._session
         rung = self.ladder.sketched(session.step.key, graph)
         self.send(rung, graph.message(), self._budget(share))
@@ -196,15 +197,15 @@ class Planning:
         return request_id is not None
 
     def needs_more(self, rung: Rung, more_bytes: int) -> bool:
-        """The plan of a rung needs so much more than it says: asks the server for one in its place
-        that leaves room for it. Returns whether the request was accepted."""
+        """Asks the server for a plan in the place of that of a rung, which needs `more_bytes` more
+        than it says. Returns whether the request was accepted."""
         assert rung.plan is not None
         budget = str(rung.plan.budget_bytes)
         return self.send(rung, rung.graph.message(), budget, more_bytes=more_bytes)
 
     def tighten(self) -> None:
-        """Memory ran out under the plan of the last step: asks for one in less, which its next
-        step waits for."""
+        """Asks for a plan in less memory, because memory ran out under that of the last step. Its
+        next step waits for it."""
         rung = self.rung
         if self.coordinator is not None:
             # No rank decides alone; the next start requests less memory.
@@ -217,8 +218,8 @@ class Planning:
     # ---- Plans --------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Between steps: waits for the first plan, and for one that the step which begins cannot
-        do without if it is to keep its budget; takes any other when it is there."""
+        """Takes plans, between steps. Waits for the first one, and for one that the step which
+        begins cannot do without if it is to keep its budget; takes any other when it is there."""
         if self.coordinator is not None:
             self.coordinator.meet()
             return
@@ -239,7 +240,7 @@ class Planning:
         self._nothing_left()
 
     def _await(self, rung: Rung) -> PlanReply:
-        """Waits for a plan; where what comes leads to another being asked for, for that."""
+        """Waits for a plan; where the answer leads to another request, for the answer to that."""
         for _ in range(1 + LEAST_AT_MOST):
             asked = rung.request_id
             reply = self._ask(rung, waits=True)
@@ -248,13 +249,14 @@ class Planning:
         return reply
 
     def _ask(self, rung: Rung, waits: bool) -> PlanReply:
-        """What there is for one rung: installed, refused, or still pending."""
+        """Takes what there is for one rung, and returns it: a plan, a refusal, or "pending"."""
         reply = self.reply(rung, self.wait_s if waits else 0)
         self.take(rung, reply)
         return reply
 
     def reply(self, rung: Rung, wait_s: float = 0) -> PlanReply:
-        """What the server has for a rung that this process asked for, after so long at most."""
+        """Returns what the server has for a rung that this process asked for, after `wait_s`
+        seconds at most."""
         agent = self._session.agent
         if rung.request_id is None:
             return PlanReply("refused", why=rung.refused or agent.why)
@@ -294,8 +296,9 @@ class Planning:
         return rung.tape is not None
 
     def _least(self, rung: Rung, smallest: int) -> bool:
-        """No plan fits, and the job does not without one. Asks for the plan that needs least, where
-        there is room for it; else saved tensors stay in host memory, and what would fit is said."""
+        """Asks for the plan that needs least, where there is room for it, because no plan fits and
+        the job does not without one. Otherwise saved tensors stay in host memory, and what would
+        fit is said."""
         session = self._session
         room = room_on(session.device)
         there = None if room is None else session.meter.live() + room.bytes
@@ -319,7 +322,7 @@ class Planning:
         return False
 
     def _nothing_left(self) -> None:
-        """No rung has a plan, and none will come."""
+        """Stops planning if no rung has a plan, and none will come."""
         rungs = self.ladder.rungs
         if self._session.stage in (Stage.WAITING, Stage.PLANNED) and rungs:
             if any(r.tape is not None or r.open for r in rungs):
@@ -389,7 +392,8 @@ class Planning:
         self._session.record.refused(plan, why)
 
     def stopped(self, why: str = "") -> None:
-        """No step runs under a plan any more. Without a reason: the program wants none."""
+        """Removes all plans, because no step runs under one any more. Without a reason: the program
+        wants none."""
         record = self._session.record
         for rung in self.ladder.rungs:
             if rung.plan is not None and rung.tape is not None:
@@ -400,13 +404,14 @@ class Planning:
             rung.tape, rung.request_id = None, None
 
     def drop(self, why: str) -> None:
-        """Plans are not trusted, or the program does not keep to them."""
+        """Removes all plans and stops planning: they are not trusted, or the program does not keep
+        to them."""
         self.stopped(why)
         self.rung = None
         self.stop(why)
 
     def recapture(self, why: str) -> None:
-        """What is known of the step's ops was not so: it is captured and planned anew."""
+        """Captures and plans the step again, because what was known of its ops was not so."""
         if self.coordinator is not None:
             self.drop(why)
             return

@@ -26,9 +26,9 @@ KERNELS = 2
 
 
 def within_device(session: Job, message: dict[str, Any], budget: str) -> str:
-    """The budget; less on a GPU that has less for this process than that and what its allocator
-    takes beyond the bytes that are asked of it: rounding and fragments, as measured so far, and one
-    more piece of each size."""
+    """Returns the budget; a smaller one on a GPU that has less for this process than that and what
+    its allocator takes beyond the bytes that are asked of it: rounding and fragments, as measured
+    so far, and one more piece of each size."""
     if session.device.type != "cuda":
         return budget
     asked = _bytes_of(budget, message, session)
@@ -45,7 +45,7 @@ def within_device(session: Job, message: dict[str, Any], budget: str) -> str:
 
 
 def _bytes_of(budget: str, message: dict[str, Any], session: Job) -> int | None:
-    """None: the budget is not of a form that is known here."""
+    """Returns a budget in bytes; None if it is not of a form that is known here."""
     try:
         if budget.endswith("x"):
             static = int(message["static_bytes"])
@@ -56,9 +56,9 @@ def _bytes_of(budget: str, message: dict[str, Any], session: Job) -> int | None:
 
 
 def executor(session: Job, rung: Rung) -> str:
-    """As the server reads it. The tape costs what it costs on a machine as busy as the one on which
-    the graph's ops were timed; a replay on a GPU, whose op takes what its kernels take, the launch
-    too."""
+    """Returns the executor as the server reads it. The tape costs what it costs on a machine as
+    busy as the one on which the graph's ops were timed; a replay on a GPU, whose op takes what its
+    kernels take, the launch too."""
     step, costs = rung.graph.step, session.costs
     assert costs is not None
     replay_ns = int(costs.replay_ns * step.stretched)
