@@ -102,6 +102,21 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def summary(rows: list[dict[str, Any]]) -> str:
+    """How many cells are within their budget, near their prediction, and compiled in twice the
+    time of the plain function."""
+    made = [row for row in rows if "refused" not in row]
+    kept = sum(row["compiled"] <= row["limit"] for row in made)
+    near = sum(abs(row["compiled"] / row["predicted"] - 1) <= 0.05 for row in made)
+    over = sum(row["compiled"] > row["predicted"] * 1.05 for row in made)
+    quick = sum(row["compile"] <= 2 for row in made)
+    return (
+        f"Of {len(rows)} cells, {len(rows) - len(made)} are refused and {kept} are within their "
+        f"budget. {near} are within 5 % of the prediction; {over} are above it by more. {quick} "
+        "compile in at most twice the time of the plain function.\n"
+    )
+
+
 TEXT = """# JAX under budgets
 
 Measured by `{command}` on {date} with JAX {version} on a CPU ({machine}). MiB of arguments,
@@ -146,7 +161,7 @@ def main() -> None:
             version=version("jax"),
             machine=f"{os.cpu_count()} cores, busy with other work",
         )
-        text += table(rows) + "\n"
+        text += table(rows) + "\n\n" + summary(rows)
         print(table(rows[-len(BUDGETS) :]), flush=True)
         if options.out:
             options.out.write_text(text)

@@ -319,11 +319,14 @@ def test_the_neutral_client_loads_no_framework_and_nothing_heavy(python: Any) ->
     code = (
         "import sys, reprise.plan\n"
         "heavy = {'torch', 'jax', 'keras', 'tensorflow', 'numpy', 'grpc', 'google', 'ctypes',"
-        " 'subprocess', 'http.client', 'urllib.request', 'ssl', 'hashlib', 'socket', 'asyncio'}\n"
+        " 'subprocess', 'http.client', 'urllib.request', 'ssl', 'hashlib', 'socket', 'asyncio',"
+        " 'json', 'pathlib', 'tempfile', 'logging', 'threading', 'importlib.metadata',"
+        " 'reprise.plan.server', 'reprise.plan.wire', 'reprise.agent', 'reprise.daemon'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
 
-    done = python("-c", code)
+    # -S: without what the packages of this environment load at every start.
+    done = python("-S", "-c", code)
 
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
     assert reprise.Plan is neutral.Plan

@@ -15,7 +15,6 @@ strings, enums by name and by number.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -130,6 +129,8 @@ class Plan:
     @classmethod
     def from_json(cls, text: bytes | str) -> Plan:
         """Reads and checks a plan; `RepriseError` names the field that is wrong."""
+        import json
+
         if len(text) > MAX_PLAN_BYTES:
             raise RepriseError(f"plan: {len(text)} bytes, more than the {MAX_PLAN_BYTES} allowed")
         try:

@@ -14,7 +14,6 @@ a graph calls it first.
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -292,6 +291,8 @@ class StepGraph:
 
     def to_json(self) -> str:
         """Returns the graph as a `reprise.graph/1` file, checked; `reprise plan FILE` reads it."""
+        import json
+
         self.check()
         root: dict[str, Any] = {"format": FORMAT}
         for key in ("name", "source", "note", "flavour"):
@@ -309,6 +310,8 @@ class StepGraph:
     @classmethod
     def from_json(cls, text: bytes | str) -> StepGraph:
         """Reads a `reprise.graph/1` file and checks it; keys that are not known are ignored."""
+        import json
+
         try:
             root = json.loads(text)
         except (ValueError, RecursionError) as error:
