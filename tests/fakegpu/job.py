@@ -208,10 +208,10 @@ def main() -> None:
     session: Any = None
     if asked.budget:
         import reprise
-        from reprise import api
+        from reprise import armed
 
         job.model = reprise.auto(job.model, asked.budget, verify_every=4, first=asked.first)
-        session = api._sessions.get(job.model)
+        session = armed.current(job.model)
     # Calls that wait, in planned steps that are neither traced nor checked.
     waits: dict[str, int] = {}
     steps = unplanned = planned = checks = 0

@@ -9,7 +9,7 @@ from jobs import start_meter
 from local_agent import LocalAgent
 from torch import nn
 
-from reprise import api
+from reprise import armed
 from reprise.torch.session.session import Session
 from reprise.torch.tape.costs import Costs
 
@@ -30,7 +30,7 @@ def arm(model: nn.Module, agent: LocalAgent | None = None, **options: Any) -> Se
     settings.update(options)
     session = Session(model, agent=agent or LocalAgent(), meter=start_meter(), **settings)  # type: ignore[arg-type]
     sessions.append(session)
-    api._sessions[model] = session
+    armed.add(model, session)
     return session
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import distributed, nn
@@ -18,9 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from zoo import ResNet
 
 import reprise
-from reprise import api
+from reprise.armed import current
 from reprise.torch.ladder import ranks
 from reprise.torch.ladder.ladder import Ladder
+from reprise.torch.session.session import Session
 
 
 class Odd(nn.Module):
@@ -70,7 +72,7 @@ def main() -> None:
         optimizer.zero_grad()
         rows = rows_of(mode, step, rank)
         if mode == "drop" and step == 6 and rank == 1 and budget != "none":
-            api._sessions[model].planning.drop("rank 1 has had enough")
+            cast(Session, current(model)).planning.drop("rank 1 has had enough")
         if mode == "leaves" and step == 10 and rank == 1:
             break
         if mode == "oom" and step == 6 and rank == 1:
@@ -87,7 +89,8 @@ def main() -> None:
         optimizer.step()
         losses.append(loss.item().hex())
     report = reprise.report(model)
-    ladder = api._sessions[model].ladder if model in api._sessions else Ladder()
+    session = current(model)
+    ladder = session.ladder if isinstance(session, Session) else Ladder()
     graph = ladder.rungs[0].graph if ladder.rungs else None
     total = sum(p.double().sum() for p in model.parameters())
     print(

@@ -30,6 +30,7 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import reprise  # noqa: E402
+from reprise.armed import current  # noqa: E402
 from reprise.entry import otherwise  # noqa: E402
 from reprise.torch.compiled.fast import FAST  # noqa: E402
 from reprise.torch.meter.room import Room  # noqa: E402
@@ -113,7 +114,7 @@ def local(model: nn.Module, armed: bool, fast: bool = True, again: float = 0.3, 
 
 def finished(model: nn.Module) -> None:
     """Asks for the report, as a program does at its end."""
-    if reprise.api._sessions.get(model) is not None:
+    if current(model) is not None:
         str(reprise.report(model))
 
 

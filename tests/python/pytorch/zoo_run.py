@@ -27,7 +27,7 @@ for folder in (HERE, HERE.parents[2] / "clients/python/src"):
 from zoo import ZOO, ZooJob  # noqa: E402
 
 import reprise  # noqa: E402
-import reprise.api  # noqa: E402
+from reprise.armed import current  # noqa: E402
 
 BUDGETS = ("0.8x", "0.6x", "0.4x", "0.3x")
 
@@ -71,7 +71,7 @@ def run(
     found = curve(job, steps)
     took = time.perf_counter() - began
     report = reprise.report(job.model)
-    session = reprise.api._sessions.get(job.model)
+    session: Any = current(job.model)
     exact = session is not None and session.meter.exact
     figures = asdict(report)
     after = state(job)

@@ -13,11 +13,10 @@ first steps run.
 from __future__ import annotations
 
 import os
-import sys
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from reprise import armed
 from reprise.elsewhere import call_for
 from reprise.entry import otherwise
 from reprise.errors import RepriseError
@@ -26,14 +25,9 @@ from reprise.units import check_budget
 if TYPE_CHECKING:
     from torch import nn
 
-    from reprise.torch.joint.job import CompiledJob
-    from reprise.torch.session.session import Session
-
     M = TypeVar("M", bound=nn.Module)
 
 __all__ = ["Report", "auto", "remove", "report"]
-
-_sessions: weakref.WeakKeyDictionary[nn.Module, Session] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +115,7 @@ def auto(
     override = os.environ.get("REPRISE_BUDGET")
     wanted = override if override else budget
     checked = None if wanted is None else check_budget(wanted)
-    known = armed(model)
+    known = armed.current(model)
     if known is not None and known.attached:
         remove(model)  # `reprise run` was first; the program knows better
         known = None
@@ -134,7 +128,7 @@ def auto(
         return model
     from reprise.torch.session.start import start
 
-    session = start(
+    start(
         model,
         budget=checked,
         verify_every=verify_every,
@@ -143,21 +137,7 @@ def auto(
         first=_first(first),
         verify=_verify(verify),
     )
-    if session is not None:
-        _sessions[model] = session
     return model
-
-
-def armed(model: nn.Module) -> Session | CompiledJob | None:
-    """Returns what watches a model or what is planned in its place; None if nothing does."""
-    started = sys.modules.get("reprise.torch.session.start")
-    if not hasattr(model, "named_modules"):
-        return None  # it is no model
-    if started is None:
-        return _sessions.get(model)
-    job: CompiledJob | None = started.compiled.get(model)
-    session: Session | None = started.successors.get(model, _sessions.get(model))
-    return session or job
 
 
 def _first(asked: str | None) -> str:
@@ -177,15 +157,8 @@ def _verify(asked: str) -> str:
 @otherwise(lambda model: None)
 def remove(model: nn.Module) -> None:
     """Takes everything out of a model again. Nothing happens if nothing is there."""
-    session = _sessions.pop(model, None)
-    if session is not None:
-        session.remove()
-    started = sys.modules.get("reprise.torch.session.start")
-    if started is not None:
-        started.unarmed.pop(model, None)
-        for one in (started.successors.pop(model, None), started.compiled.pop(model, None)):
-            if one is not None:
-                one.remove()
+    for loop in armed.take(model):
+        loop.remove()
 
 
 @otherwise(lambda model: _report_at_last(model))
@@ -205,11 +178,10 @@ def _report_at_last(model: nn.Module) -> Report:
 
 
 def _report(model: nn.Module) -> Report:
-    watches = armed(model)
-    if watches is None:
-        started = sys.modules.get("reprise.torch.session.start")
-        return _empty("" if started is None else started.unarmed.get(model, ""))
-    return Report(**watches.figures())
+    loop = armed.current(model)
+    if loop is None:
+        return _empty(armed.unarmed.get(model, ""))
+    return Report(**loop.figures())
 
 
 def _empty(why: str = "") -> Report:

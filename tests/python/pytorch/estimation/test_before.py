@@ -161,7 +161,7 @@ def local(monkeypatch: pytest.MonkeyPatch) -> LocalAgent:
             **options,
         )
 
-    monkeypatch.setattr(starting, "start", start)
+    monkeypatch.setattr(starting, "_start", start)
     return agent
 
 

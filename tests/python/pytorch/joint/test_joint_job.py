@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from zoo import GPT
 
 import reprise
+from reprise import armed
 from reprise.torch.check.result import GRADIENTS
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import JointPass
@@ -865,3 +866,16 @@ def test_a_model_that_is_compiled_after_it_was_armed_is_planned_in_its_compiled_
     assert report.stage == "training under a plan"
     assert report.plan_id
     assert capsys.readouterr().err.count("was compiled after it was armed") == 1
+
+
+def test_a_check_of_an_armed_compiled_model_is_refused_and_the_model_stays_armed() -> None:
+    model: Any = torch.compile(nn.Linear(2, 2), backend="aot_eager")
+    job = CompiledJob(model, "0.9x", 3)
+    armed.add(model, job)
+    try:
+        with pytest.raises(reprise.RepriseError, match="already armed"):
+            reprise.check(model, lambda: None)
+        assert armed.current(model) is job
+    finally:
+        reprise.remove(model)
+    assert armed.current(model) is None

@@ -11,7 +11,8 @@ import pytest
 from habits_compared import ALL, HABITS, compare
 
 import reprise
-from reprise import api
+from reprise.armed import current
+from reprise.torch.session.session import Session
 from reprise.torch.training.measure import Measured
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_daemon")]
@@ -54,7 +55,8 @@ def test_the_budget_holds_and_no_bit_changes(
     try:
         compare(name, armed)
         for model in models:
-            session = api._sessions[model]
+            session = current(model)
+            assert isinstance(session, Session)
             report = reprise.report(model)
             assert report.failed_checks == 0, report.why
             assert "Reprise failed" not in report.why

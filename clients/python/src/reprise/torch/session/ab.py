@@ -34,9 +34,9 @@ STEPS = 8
 def check(model: nn.Module, step: Callable[[], Any], budget: str | int | None = "0.5x") -> Report:
     """Runs `step` some times. RepriseError: gradients differ, or no plan came; InfeasibleBudget:
     none fits. The report says what was compared."""
-    from reprise import api
+    from reprise import api, armed
 
-    if model in api._sessions:
+    if armed.current(model) is not None:
         raise RepriseError("this model is already armed: call reprise.remove(model) first")
     tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
     with torch.no_grad():
@@ -57,8 +57,8 @@ def check(model: nn.Module, step: Callable[[], Any], budget: str | int | None = 
             if api.report(model).checks:
                 break
         report = api.report(model)
-        session = api._sessions.get(model)
-        smallest = session.measured.smallest_budget if session is not None else None
+        loop = armed.current(model)
+        smallest = loop.measured.smallest_budget if loop is not None else None
     finally:
         handle.remove()
         api.remove(model)

@@ -115,15 +115,14 @@ class _Watch:
 
     @staticmethod
     def _arm(module: nn.Module) -> None:
-        from reprise import api
-        from reprise.torch.session.start import unarmed
+        from reprise import api, armed
 
         # One that could not be armed was told why, and is not tried at each of its calls.
-        if api.armed(module) is None and module not in unarmed:
+        if armed.current(module) is None and module not in armed.unarmed:
             api.auto(module, budget=None)
-            armed = api.armed(module)
-            if armed is not None:
-                armed.attached = True
+            loop = armed.current(module)
+            if loop is not None:
+                loop.attached = True
 
 
 def _forward_runs() -> bool:

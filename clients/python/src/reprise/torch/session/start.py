@@ -16,7 +16,7 @@ from types import BuiltinFunctionType
 import torch
 from torch import nn
 
-from reprise import abi
+from reprise import abi, armed
 from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.saying import say
@@ -32,17 +32,10 @@ from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
 
-__all__ = ["compiled", "start", "successors", "unarmed"]
+__all__ = ["start"]
 
 # Seconds to wait for the first plan, unless REPRISE_PLAN_TIMEOUT says otherwise.
 DEFAULT_WAIT_S = 60.0
-
-# Models that torch.compile has wrapped.
-compiled: weakref.WeakKeyDictionary[nn.Module, CompiledJob] = weakref.WeakKeyDictionary()
-# Models in whose place another one is planned: its session; None: a compiled job.
-successors: weakref.WeakKeyDictionary[nn.Module, Session | None] = weakref.WeakKeyDictionary()
-# Models that could not be armed, and why.
-unarmed: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
 
 def start(
@@ -54,15 +47,17 @@ def start(
     name: str,
     first: str = "auto",
     verify: str = VALUES,
-) -> Session | None:
-    """Starts a session of a model and returns it. Returns None if the model has none: it is
-    planned while it is compiled, or it cannot be watched, and the reason is said. Raises
-    RepriseError if it is no model."""
+) -> None:
+    """Starts the training loop of a model: a session, or a compiled job if torch.compile has
+    wrapped the model. If it cannot be started, the reason is said. Raises RepriseError if it is no
+    model."""
     if not isinstance(model, nn.Module):
         raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
     try:
-        if budget is not None and _start_compiled(model, budget, verify_every, name, verify):
-            return None
+        compiles = partial(_start_compiled, every=verify_every, name=name, verify=verify)
+        if budget is not None and (job := compiles(model, budget)) is not None:
+            armed.add(model, job)
+            return
         again = partial(
             _start,
             budget=budget,
@@ -73,22 +68,19 @@ def start(
             verify=verify,
         )
         session = again(model)
-        if budget is not None and session is not None:
-            compiles = partial(
-                _start_compiled, budget=budget, every=verify_every, name=name, verify=verify
-            )
+        armed.add(model, session)
+        if budget is not None:
+            compiles = partial(compiles, budget=budget)
             session.hand_over = partial(_hand_over, weakref.ref(session), again, compiles)
-        return session
     except Exception as error:
-        unarmed[model] = f"training without Reprise: {described(error)}"
-        say(unarmed[model])
-        return None
+        armed.unarmed[model] = f"training without Reprise: {described(error)}"
+        say(armed.unarmed[model])
 
 
 def _hand_over(
     known: weakref.ref[Session],
-    again: Callable[[nn.Module], Session | None],
-    compiles: Callable[..., bool],
+    again: Callable[[nn.Module], Session],
+    compiles: Callable[[nn.Module], CompiledJob | None],
     part: nn.Module | None,
 ) -> bool:
     """Plans a part of a model, or what torch.compile made of it (`part`: None), in its place."""
@@ -101,26 +93,28 @@ def _hand_over(
         if part is None:
             return False
         session.forward.remove()
-        if not compiles(part):
+        job = compiles(part)
+        if job is None:
             return False
-        compiled[model] = compiled[part]
-        successors[model] = None
+        for known_as in (part, model):
+            armed.add(known_as, job)
         session.say("this model was compiled after it was armed: its compiled code is planned")
     else:
-        successors[model] = again(part)
+        armed.add(model, again(part))
     session.give_way()
     return True
 
 
-def _start_compiled(model: nn.Module, budget: str, every: int, name: str, verify: str) -> bool:
-    """Plans graph by graph, when the model is compiled. False: nothing has compiled it, or this
-    torch has no place for that."""
+def _start_compiled(
+    model: nn.Module, budget: str, every: int, name: str, verify: str
+) -> CompiledJob | None:
+    """Starts a job that plans graph by graph, when the model is compiled, and returns it; None if
+    nothing has compiled the model, or this torch has no place for that."""
     if site_of(model) is None or supported():
-        return False
+        return None
     labels = {**_labels(model, name, budget), "adapter": "torch.compile", "executor": "joint"}
     _, agent = Agent.connect(labels)
-    compiled[model] = CompiledJob(model, budget, every, agent, verify)
-    return True
+    return CompiledJob(model, budget, every, agent, verify)
 
 
 def _labels(model: nn.Module, name: str, budget: str | None) -> dict[str, str]:
@@ -142,7 +136,7 @@ def _start(
     name: str,
     first: str,
     verify: str,
-) -> Session | None:
+) -> Session:
     why = _unsupported(model)
     if why:
         raise RepriseError(why)

@@ -85,6 +85,10 @@ class TrainingLoop:
         if not open_loops and os.getpid() == self._pid:
             self.agent.stop()
 
+    def remove(self) -> None:
+        """Takes every hook out; the model is as it was. Calling it again does nothing."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """Ends the reports of the loop, because it or the program ends."""
         raise NotImplementedError

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What trains under Reprise in this process, by model. Imports no framework.
+
+add(model, loop)          # the model is armed, or another loop takes the place of its last one
+loop = current(model)     # None: it is not armed
+for loop in take(model): loop.remove()
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reprise.torch.training.loop import TrainingLoop
+
+__all__ = ["add", "current", "take", "unarmed"]
+
+# By model, the loops that it has had since it was armed, the current one last.
+_loops: weakref.WeakKeyDictionary[Any, list[TrainingLoop]] = weakref.WeakKeyDictionary()
+# Models that could not be armed, and why.
+unarmed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def add(model: Any, loop: TrainingLoop) -> None:
+    """Makes `loop` the current one of a model."""
+    _loops.setdefault(model, []).append(loop)
+
+
+def current(model: Any) -> TrainingLoop | None:
+    """Returns the loop that trains a model, or what is planned in its place; None if it is not
+    armed, or is no model."""
+    loops = _loops.get(model) if hasattr(model, "named_modules") else None
+    return loops[-1] if loops else None
+
+
+def take(model: Any) -> list[TrainingLoop]:
+    """Removes and returns the loops of a model, the current one first."""
+    unarmed.pop(model, None)
+    return _loops.pop(model, [])[::-1]
