@@ -33,6 +33,7 @@ std::unique_ptr<Command> MakeRunCommand(std::vector<std::string> job);
 std::unique_ptr<Command> MakeShowCommand();
 std::unique_ptr<Command> MakeServeCommand();
 std::unique_ptr<Command> MakeStatusCommand();
+std::unique_ptr<Command> MakeDiffCommand();
 std::unique_ptr<Command> MakeExplainCommand();
 std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeGenerateCommand();

@@ -203,7 +203,7 @@ int ImportCommand::Upload(const formats::ImportedFile& import,
   PrintNotes(import, console);
   if (folded) {
     console.Note(
-        "  note: neighbouring events were folded to 2 million; no peak is "
+        "  note: neighbouring events were folded to 10 million; no peak is "
         "lost, but who allocated is");
   }
   console.Line(StrCat("  run   ", run_id));

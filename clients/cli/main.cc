@@ -107,6 +107,7 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeGenerateCommand());
   commands_.push_back(MakeRunCommand(arguments_.job));
   commands_.push_back(MakeShowCommand());
+  commands_.push_back(MakeDiffCommand());
   commands_.push_back(MakeImportCommand());
   commands_.push_back(MakeExportCommand());
   commands_.push_back(MakeWindowCommand());

@@ -166,6 +166,14 @@ StatusOr<v1::Verification> ServerClient::Verify(
   return Ask(*planner_, &v1::Planner::Stub::Verify, request, endpoint_);
 }
 
+StatusOr<v1::Comparison> ServerClient::Compare(const std::string& a,
+                                               const std::string& b) const {
+  v1::CompareRequest request;
+  request.set_a(a);
+  request.set_b(b);
+  return Ask(*query_, &v1::Query::Stub::Compare, request, endpoint_);
+}
+
 StatusOr<v1::StepGraph> ServerClient::GetGraph(
     const std::string& graph_id) const {
   grpc::ClientContext context;

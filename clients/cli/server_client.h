@@ -69,6 +69,9 @@ class ServerClient {
   StatusOr<v1::Plan> GetPlan(const std::string& plan_id) const;
   StatusOr<v1::Explanation> Explain(const std::string& plan_id) const;
   StatusOr<v1::Verification> Verify(const std::string& plan_id) const;
+  // Of two runs or plans, by their ids.
+  StatusOr<v1::Comparison> Compare(const std::string& a,
+                                   const std::string& b) const;
   StatusOr<v1::StepGraph> GetGraph(const std::string& graph_id) const;
   StatusOr<v1::WindowStatus> StartWindow(const std::string& run_id,
                                          uint32_t steps,

@@ -137,7 +137,10 @@ Status ImportedFile::Send(const std::shared_ptr<grpc::Channel>& channel,
       return writer.Add(event);
     };
     const auto mark = [&](const OpMark& op) { return writer.Add(op); };
-    RETURN_IF_ERROR(snapshot_ ? snapshot_->Replay(names, take)
+    const auto segment = [&](const RecordedSegment& one) {
+      return writer.Add(one);
+    };
+    RETURN_IF_ERROR(snapshot_ ? snapshot_->Replay(names, take, segment)
                               : trace_->Replay(names, take, mark));
     RETURN_IF_ERROR(writer.End(summary().duration_ns));
   }

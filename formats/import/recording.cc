@@ -2,30 +2,51 @@
 #include "formats/import/recording.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace reprise::formats {
 
 namespace {
 
-constexpr size_t kMostNames = 100'000;
+constexpr size_t kMostNames = 200'000;
+constexpr size_t kMostTextBytes = size_t{64} << 20;
 constexpr size_t kMostNameBytes = 1024;
+constexpr size_t kMostStackBytes = 4096;
 constexpr int64_t kMostBytes = int64_t{1} << 62;
+
+char Printable(char c) {
+  const auto code = static_cast<unsigned char>(c);
+  return code < 0x20 || code >= 0x7f ? '?' : c;
+}
 
 }  // namespace
 
 uint32_t RecordingNames::Intern(std::string_view text) {
-  if (text.empty()) return 0;
   std::string key(text.substr(0, kMostNameBytes));
   // The text is from a file: keep only printable ASCII.
-  for (char& c : key) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f ||
-        static_cast<unsigned char>(c) >= 0x80) {
-      c = '?';
-    }
+  for (char& c : key) c = Printable(c);
+  return InternKey(std::move(key));
+}
+
+uint32_t RecordingNames::InternStack(std::string_view lines) {
+  // Whole frames only.
+  if (lines.size() > kMostStackBytes) {
+    const size_t end = lines.rfind('\n', kMostStackBytes);
+    lines = lines.substr(0, end == std::string_view::npos ? 0 : end);
   }
+  std::string key(lines);
+  for (char& c : key) c = c == '\n' ? c : Printable(c);
+  return InternKey(std::move(key));
+}
+
+uint32_t RecordingNames::InternKey(std::string key) {
+  if (key.empty()) return 0;
   const auto found = ids_.find(key);
   if (found != ids_.end()) return found->second;
-  if (texts_.size() >= kMostNames) return 0;
+  if (texts_.size() >= kMostNames || bytes_ + key.size() > kMostTextBytes) {
+    return 0;
+  }
+  bytes_ += key.size();
   texts_.push_back(key);
   const auto id = static_cast<uint32_t>(texts_.size());
   ids_.emplace(std::move(key), id);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "reprise/v1/ingest.pb.h"
 
 namespace reprise::formats {
 
@@ -23,6 +24,7 @@ struct MemoryEvent {
   uint64_t address = 0;
   int64_t bytes = 0;
   uint32_t name = 0;    // in RecordingNames; 0: unknown
+  uint32_t stack = 0;   // the same
   uint32_t thread = 0;  // of the process, from 0
 };
 
@@ -35,17 +37,38 @@ struct OpMark {
   bool begins = false;
 };
 
-// Interned names of allocating ops; id 0 means unknown. Bounded: after 100,000
-// names, all further ones are unknown.
+// A segment of a caching allocator at the end of a recording; its blocks cover
+// it without holes, from `address` on.
+struct RecordedBlock {
+  int64_t bytes = 0;
+  int64_t asked_bytes = 0;  // 0: unknown, or free
+  v1::BlockState state = v1::BLOCK_STATE_FREE;
+  uint32_t stack = 0;  // in RecordingNames; 0: unknown
+};
+struct RecordedSegment {
+  uint64_t address = 0;
+  int64_t bytes = 0;
+  uint64_t stream = 0;
+  std::string pool = {};  // "large", "small"
+  std::vector<RecordedBlock> blocks = {};
+};
+
+// Interned names of allocating ops, and stacks; id 0 means unknown. Bounded:
+// after 200,000 texts or 64 MiB of them, all further ones are unknown.
 class RecordingNames {
  public:
   uint32_t Intern(std::string_view text);
+  // Frames, innermost first, one a line.
+  uint32_t InternStack(std::string_view lines);
   // The text of id is texts()[id - 1].
   const std::vector<std::string>& texts() const { return texts_; }
 
  private:
+  uint32_t InternKey(std::string key);
+
   std::vector<std::string> texts_;
   std::unordered_map<std::string, uint32_t> ids_;
+  size_t bytes_ = 0;
 };
 
 // What the first pass says about the events of the second.
@@ -78,6 +101,7 @@ struct MemorySum {
 };
 
 using TakeMemoryEvent = std::function<Status(const MemoryEvent&)>;
+using TakeSegment = std::function<Status(const RecordedSegment&)>;
 using TakeOpMark = std::function<Status(const OpMark&)>;
 
 }  // namespace reprise::formats

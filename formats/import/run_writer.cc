@@ -12,7 +12,8 @@ namespace reprise::formats {
 
 namespace {
 
-constexpr uint64_t kMostEvents = 2'000'000;
+// Of the segments in a chunk, as the server takes them.
+constexpr int kChunkBlocks = 16'384;
 constexpr int kChunkRecords = 4096;
 // CLOCK_MONOTONIC of the step's begin: arbitrary, but not 0.
 constexpr int64_t kBeginNs = 1'000'000'000;
@@ -22,13 +23,16 @@ constexpr int64_t kMostNs = int64_t{31'536'000} * 1'000'000'000;
 }  // namespace
 
 RunWriter::RunWriter(const RunIdentity& identity, const MemorySummary& summary,
-                     const RecordingNames& names, SendUp send)
+                     const RecordingNames& names, SendUp send,
+                     uint64_t most_events)
     : identity_(identity),
       summary_(summary),
       names_(names),
       send_(std::move(send)) {
   // A group has up to three records.
-  if (Folds(summary)) group_ = summary.events / (kMostEvents / 3) + 1;
+  if (summary.events > most_events) {
+    group_ = summary.events / (most_events / 3) + 1;
+  }
 }
 
 bool RunWriter::Folds(const MemorySummary& summary) {
@@ -80,7 +84,8 @@ Status RunWriter::SendNotes() {
     v1::Capability& one = *caps.add_capabilities();
     one.set_name("note");
     one.set_why(
-        "neighbouring events are folded to 2 million; no peak is lost, but who "
+        "neighbouring events are folded to 10 million; no peak is lost, but "
+        "who "
         "allocated is");
   }
   return send_(up);
@@ -98,6 +103,7 @@ Status RunWriter::Record(int64_t time_ns, v1::RecordKind kind,
   columns_.add_ptr(fields.address);
   columns_.add_name(fields.name);
   columns_.add_extra(fields.extra);
+  columns_.add_stack(fields.stack);
   if (summary_.ops > 0) {
     columns_.add_op(fields.op);
     columns_.add_thread(fields.thread);
@@ -112,6 +118,7 @@ Status RunWriter::Allocation(const MemoryEvent& event) {
                 {.bytes = event.bytes,
                  .address = event.address,
                  .name = event.name,
+                 .stack = event.stack,
                  .extra = event.bytes > 0 ? REPRISE_ALLOC : REPRISE_FREE,
                  .thread = event.thread});
 }
@@ -120,6 +127,29 @@ Status RunWriter::Add(const OpMark& mark) {
   return Record(mark.time_ns + 1,
                 mark.begins ? v1::RECORD_KIND_OP_BEGIN : v1::RECORD_KIND_OP_END,
                 {.name = mark.name, .op = mark.op, .thread = mark.thread});
+}
+
+Status RunWriter::Add(const RecordedSegment& segment) {
+  // The records that came before keep their order.
+  RETURN_IF_ERROR(FlushChunk());
+  size_t next = 0;
+  do {
+    v1::MemorySegment& part = *columns_.add_segments();
+    part.set_address(segment.address);
+    part.set_bytes(segment.bytes);
+    part.set_stream(segment.stream);
+    part.set_pool(ValidUtf8(segment.pool, 64));
+    for (int i = 0; i < kChunkBlocks && next < segment.blocks.size(); ++i) {
+      const RecordedBlock& block = segment.blocks[next++];
+      part.add_block_bytes(block.bytes);
+      part.add_block_state(static_cast<uint32_t>(block.state));
+      part.add_block_asked(block.asked_bytes);
+      part.add_block_stack(block.stack);
+    }
+    t0_ns_ = t1_ns_ = static_cast<uint64_t>(kBeginNs);
+    RETURN_IF_ERROR(FlushChunk());
+  } while (next < segment.blocks.size());
+  return OkStatus();
 }
 
 Status RunWriter::Add(const MemoryEvent& event) {
@@ -169,7 +199,8 @@ Status RunWriter::SendNames() {
 }
 
 Status RunWriter::FlushChunk() {
-  if (columns_.kind_size() == 0 && columns_.steps_size() == 0) {
+  if (columns_.kind_size() == 0 && columns_.steps_size() == 0 &&
+      columns_.segments_size() == 0) {
     return OkStatus();
   }
   RETURN_IF_ERROR(SendNames());

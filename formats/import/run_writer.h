@@ -7,7 +7,8 @@
 //   Hello ─▶ Caps ─▶ STEP, BASELINE ─▶ Defs?, ALLOC, OP_BEGIN, OP_END ...
 //         ─▶ step report ─▶ Bye
 //
-// Above 2 million events, groups of neighbouring events are merged: the lowest,
+// Segments of the allocator go into chunks of their own, wherever in the file
+// they stand. Above 10 million events, groups of neighbouring events are merged: the lowest,
 // the highest and the last value of each group stay. So no peak is lost, but
 // the names of the allocating ops are.
 #pragma once
@@ -33,13 +34,18 @@ struct RunIdentity {
 
 class RunWriter {
  public:
+  static constexpr uint64_t kMostEvents = 10'000'000;
+
   RunWriter(const RunIdentity& identity, const MemorySummary& summary,
-            const RecordingNames& names, SendUp send);
+            const RecordingNames& names, SendUp send,
+            uint64_t most_events = kMostEvents);
 
   Status Begin();
   // Adds an event or a mark, in order of time.
   Status Add(const MemoryEvent& event);
   Status Add(const OpMark& mark);
+  // Adds a segment, at any time before the end.
+  Status Add(const RecordedSegment& segment);
   // Ends the step, `step_ns` after its begin. `names` may still grow until
   // then: each name is sent before the first record that uses it.
   Status End(int64_t step_ns);
@@ -57,6 +63,7 @@ class RunWriter {
     int64_t bytes = 0;
     uint64_t address = 0;
     uint32_t name = 0;
+    uint32_t stack = 0;
     uint64_t extra = 0;
     uint64_t op = 0;
     uint32_t thread = 0;

@@ -2,6 +2,7 @@
 #include "formats/import/snapshot.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <vector>
 
 #include "base/str_cat.h"
@@ -81,6 +82,39 @@ struct SegmentEnd {
   uint64_t blocks = 0;
 };
 
+// One block of a segment.
+struct BlockEnd {
+  int64_t bytes = 0;
+  int64_t asked_bytes = 0;
+  v1::BlockState state = v1::BLOCK_STATE_FREE;
+};
+
+StatusOr<BlockEnd> ReadBlock(const PickleValue& item) {
+  if (item.items().size() > 2 * kMostKeys) {
+    return InvalidArgument(StrCat("a block of more than ", kMostKeys, " keys"));
+  }
+  BlockEnd block;
+  const PickleValue* state = item.Find("state");
+  const std::string_view word = state ? state->text() : std::string_view();
+  if (word.starts_with("active")) {
+    block.state = word == "active_allocated" ? v1::BLOCK_STATE_ALLOCATED
+                                             : v1::BLOCK_STATE_AWAITING_FREE;
+  }
+  const PickleValue* size = item.Find("size");
+  const bool sized = size != nullptr && size->AsInt(block.bytes);
+  const PickleValue* asked = item.Find("requested_size");
+  const bool asks = asked != nullptr && asked->AsInt(block.asked_bytes) &&
+                    block.asked_bytes > 0;
+  if (!asks) block.asked_bytes = 0;
+  if (block.state == v1::BLOCK_STATE_FREE) return block;
+  if (!sized && !asks) return InvalidArgument("a block without its size");
+  if (block.bytes < 0 || block.bytes > kMostEntryBytes ||
+      block.asked_bytes > kMostEntryBytes) {
+    return InvalidArgument("a block of a size that cannot be");
+  }
+  return block;
+}
+
 StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
   SegmentEnd end;
   RETURN_IF_ERROR(CheckDict(item, "a segment"));
@@ -97,26 +131,14 @@ StatusOr<SegmentEnd> ReadSegment(const PickleValue& item) {
     return InvalidArgument("a segment without its blocks");
   }
   end.blocks = blocks->items().size();
-  for (const PickleValue& block : blocks->items()) {
-    if (block.items().size() > 2 * kMostKeys) {
-      return InvalidArgument(
-          StrCat("a block of more than ", kMostKeys, " keys"));
-    }
-    const PickleValue* state = block.Find("state");
-    if (state == nullptr || !state->text().starts_with("active")) continue;
-    // The trace has the requested size, not the rounded one.
-    int64_t size = 0;
-    const PickleValue* asked = block.Find("requested_size");
-    if (asked == nullptr || !asked->AsInt(size) || size <= 0) {
-      const PickleValue* whole = block.Find("size");
-      if (whole == nullptr || !whole->AsInt(size)) {
-        return InvalidArgument("a block without its size");
-      }
-    }
-    if (size < 0 || size > kMostEntryBytes || end.live > kMostEntryBytes) {
+  for (const PickleValue& value : blocks->items()) {
+    ASSIGN_OR_RETURN(const BlockEnd block, ReadBlock(value));
+    if (block.state == v1::BLOCK_STATE_FREE) continue;
+    if (end.live > kMostEntryBytes) {
       return InvalidArgument("a block of a size that cannot be");
     }
-    end.live += size;
+    // The trace has the requested size, not the rounded one.
+    end.live += block.asked_bytes > 0 ? block.asked_bytes : block.bytes;
   }
   return end;
 }
@@ -177,6 +199,104 @@ std::string NameOfStack(const PickleValue* frames) {
   }
   return text;
 }
+
+// Returns the frames of a stack, innermost first, one a line:
+// "/home/me/train.py:12 loss".
+std::string LinesOfStack(const PickleValue* frames) {
+  std::string lines;
+  if (frames == nullptr || !frames->is_list()) return lines;
+  const std::vector<PickleValue>& all = frames->items();
+  for (size_t i = 0; i < std::min(all.size(), kMostFrames); ++i) {
+    if (all[i].items().size() > 2 * kMostKeys) continue;
+    if (lines.size() > kMostPathBytes) break;
+    const PickleValue* line = all[i].Find("line");
+    const PickleValue* name = all[i].Find("name");
+    std::string text(Cut(PathOf(all[i]), kMostNameBytes));
+    int64_t number = 0;
+    if (!text.empty() && line != nullptr && line->AsInt(number) && number > 0) {
+      text += StrCat(":", number);
+    }
+    if (name != nullptr && !name->text().empty()) {
+      text +=
+          StrCat(text.empty() ? "" : " ", Cut(name->text(), kMostNameBytes));
+    }
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    if (!lines.empty()) lines += '\n';
+    lines += text.empty() ? "?" : text;
+  }
+  return lines;
+}
+
+// Converts a segment whose blocks cover it. One whose sizes do not add up is
+// ended, or filled, by a free block, and a block without a size is not shown.
+RecordedSegment SegmentFor(const PickleValue& item, int64_t reserved,
+                           RecordingNames& names) {
+  RecordedSegment segment{.bytes = reserved};
+  if (const PickleValue* address = item.Find("address")) {
+    (void)address->AsAddress(segment.address);
+  }
+  int64_t stream = 0;
+  if (const PickleValue* value = item.Find("stream")) {
+    if (value->AsInt(stream)) segment.stream = static_cast<uint64_t>(stream);
+  }
+  if (const PickleValue* pool = item.Find("segment_type")) {
+    segment.pool = Cut(pool->text(), 64);
+  }
+  int64_t at = 0;
+  const auto add = [&](RecordedBlock block) {
+    block.bytes = std::min(block.bytes, reserved - at);
+    if (block.bytes <= 0) return;
+    at += block.bytes;
+    segment.blocks.push_back(block);
+  };
+  for (const PickleValue& value : item.Find("blocks")->items()) {
+    const StatusOr<BlockEnd> block = ReadBlock(value);
+    if (!block.ok()) continue;  // the first pass has refused it
+    uint64_t address = 0;
+    const PickleValue* where = value.Find("address");
+    if (where != nullptr && where->AsAddress(address) &&
+        address > segment.address) {
+      const auto offset = static_cast<int64_t>(
+          std::min<uint64_t>(address - segment.address, kMostEntryBytes));
+      add({.bytes = offset - at});
+    }
+    add({.bytes = block->bytes > 0 ? block->bytes : block->asked_bytes,
+         .asked_bytes =
+             block->state == v1::BLOCK_STATE_FREE ? 0 : block->asked_bytes,
+         .state = block->state,
+         .stack = block->state == v1::BLOCK_STATE_FREE
+                      ? 0
+                      : names.InternStack(LinesOfStack(value.Find("frames")))});
+  }
+  add({.bytes = reserved - at});
+  return segment;
+}
+
+// The texts of stacks. One that many events share is spelled out once.
+class StackTexts {
+ public:
+  struct Ids {
+    uint32_t name = 0;
+    uint32_t stack = 0;
+  };
+
+  Ids Of(const PickleValue* frames, RecordingNames& names) {
+    // Only what the reader keeps has an address that stays its own.
+    const bool kept =
+        frames != nullptr && frames->is_list() && frames->node().kept;
+    if (kept) {
+      const auto found = ids_.find(&frames->node());
+      if (found != ids_.end()) return found->second;
+    }
+    const Ids ids{names.Intern(NameOfStack(frames)),
+                  names.InternStack(LinesOfStack(frames))};
+    if (kept) ids_.emplace(&frames->node(), ids);
+    return ids;
+  }
+
+ private:
+  std::unordered_map<const PickleNode*, Ids> ids_;
+};
 
 // Results of the first pass for one device.
 struct Device {
@@ -350,14 +470,21 @@ StatusOr<Snapshot> Snapshot::Open(OpenSource open, std::string name,
   return made;
 }
 
-Status Snapshot::Replay(RecordingNames& names,
-                        const TakeMemoryEvent& take) const {
+Status Snapshot::Replay(RecordingNames& names, const TakeMemoryEvent& take,
+                        const TakeSegment& segment) const {
   ASSIGN_OR_RETURN(ByteSource source, open_());
   uint64_t index = 0;
   int64_t latest_ns = 0;
+  StackTexts known;
   const auto visit = [&](const PickleSpot& spot,
                          const PickleValue& item) -> StatusOr<bool> {
-    if (spot.key == "segments" && spot.nested == 0) return true;
+    if (spot.key == "segments" && spot.nested == 0) {
+      if (!segment) return true;
+      ASSIGN_OR_RETURN(const SegmentEnd end, ReadSegment(item));
+      if (end.device != static_cast<int64_t>(device_)) return true;
+      RETURN_IF_ERROR(segment(SegmentFor(item, end.reserved, names)));
+      return true;
+    }
     if (spot.key != "device_traces" || spot.nested != 1) return false;
     if (spot.position != device_) return true;
     ASSIGN_OR_RETURN(const TraceEntry entry, ReadEntry(item));
@@ -369,7 +496,9 @@ Status Snapshot::Replay(RecordingNames& names,
     latest_ns = event.time_ns = std::max(latest_ns, event.time_ns);
     ++index;
     if (entry.bytes > 0) {
-      event.name = names.Intern(NameOfStack(item.Find("frames")));
+      const auto [name, stack] = known.Of(item.Find("frames"), names);
+      event.name = name;
+      event.stack = stack;
     }
     RETURN_IF_ERROR(take(event));
     return true;

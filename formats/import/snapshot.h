@@ -38,8 +38,10 @@ class Snapshot {
 
   const MemorySummary& summary() const { return summary_; }
 
-  // Reads the file again and passes on its events.
-  Status Replay(RecordingNames& names, const TakeMemoryEvent& take) const;
+  // Reads the file again and passes on its events, and where `segment` is given
+  // the segments of the device, as they stand in the file.
+  Status Replay(RecordingNames& names, const TakeMemoryEvent& take,
+                const TakeSegment& segment = {}) const;
 
  private:
   Snapshot() = default;

@@ -17,6 +17,8 @@ constexpr int kMaxCapabilities = 64;
 constexpr size_t kMaxLabelBytes = 1024;
 constexpr int kMaxMoments = 8;
 constexpr int kMaxMomentStorages = 1024;
+constexpr int kMaxSegments = 4096;
+constexpr int kMaxBlocks = 16'384;
 // SQLite's integers are signed; no real step or time is larger.
 constexpr uint64_t kMaxNumber =
     static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
@@ -136,6 +138,41 @@ Status CheckMoments(const v1::Columns& columns) {
   return OkStatus();
 }
 
+// Blocks cover their segment, or the first part of it.
+Status CheckSegments(const v1::Columns& columns) {
+  if (columns.segments_size() > kMaxSegments) {
+    return InvalidArgument(StrCat("columns.segments: at most ", kMaxSegments,
+                                  ", got ", columns.segments_size()));
+  }
+  int blocks = 0;
+  for (int i = 0; i < columns.segments_size(); ++i) {
+    const v1::MemorySegment& segment = columns.segments(i);
+    const std::string at = StrCat("columns.segments[", i, "].");
+    RETURN_IF_ERROR(CheckNotNegative(at + "bytes", segment.bytes()));
+    RETURN_IF_ERROR(CheckText(at + "pool", segment.pool(), kMaxLabelBytes));
+    const int count = segment.block_bytes_size();
+    blocks += count;
+    if (segment.block_state_size() != count ||
+        segment.block_asked_size() != count ||
+        segment.block_stack_size() != count || blocks > kMaxBlocks) {
+      return InvalidArgument(StrCat(at,
+                                    "block_bytes: every column of a block has "
+                                    "as many values, and a chunk at most ",
+                                    kMaxBlocks, " blocks"));
+    }
+    int64_t left = segment.bytes();
+    for (int b = 0; b < count; ++b) {
+      if (segment.block_bytes(b) < 0 || segment.block_bytes(b) > left ||
+          segment.block_asked(b) < 0) {
+        return InvalidArgument(
+            StrCat(at, "block_bytes[", b, "]: does not fit into the segment"));
+      }
+      left -= segment.block_bytes(b);
+    }
+  }
+  return OkStatus();
+}
+
 Status CheckSize(std::string_view name, int size, uint32_t count) {
   if (size == 0 || static_cast<uint32_t>(size) == count) return OkStatus();
   return InvalidArgument(StrCat("columns.", name, ": must be empty or have ",
@@ -156,6 +193,7 @@ Status CheckColumns(const v1::Columns& columns, uint32_t count) {
   RETURN_IF_ERROR(CheckSize("thread", columns.thread_size(), count));
   RETURN_IF_ERROR(CheckSize("extra", columns.extra_size(), count));
   RETURN_IF_ERROR(CheckSize("graph", columns.graph_size(), count));
+  RETURN_IF_ERROR(CheckSize("stack", columns.stack_size(), count));
   for (int i = 0; i < columns.kind_size(); ++i) {
     if (!v1::RecordKind_IsValid(static_cast<int>(columns.kind(i))) ||
         columns.kind(i) == v1::RECORD_KIND_UNSPECIFIED) {
@@ -223,13 +261,15 @@ StatusOr<v1::Columns> CheckChunk(const v1::Chunk& chunk) {
   }
   RETURN_IF_ERROR(CheckColumns(columns, chunk.count()));
   const int reports = columns.steps_size() + columns.checks_size() +
-                      columns.states_size() + columns.moments_size();
+                      columns.states_size() + columns.moments_size() +
+                      columns.segments_size();
   if (chunk.count() == 0 && reports == 0) {
     return InvalidArgument("chunk.count: a chunk holds 1 to 4096 records");
   }
   RETURN_IF_ERROR(CheckSteps(columns));
   RETURN_IF_ERROR(CheckOtherReports(columns));
   RETURN_IF_ERROR(CheckMoments(columns));
+  RETURN_IF_ERROR(CheckSegments(columns));
   return columns;
 }
 

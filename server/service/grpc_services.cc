@@ -233,6 +233,21 @@ class QueryService final : public v1::Query::CallbackService {
       const v1::ReadStepRequest* request) override {
     return adapter_.Streaming<v1::StepPart>("ReadStep", request);
   }
+  grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* /*context*/,
+                                      const v1::GetMemoryRequest* request,
+                                      v1::LiveMemory* response) override {
+    return adapter_.Unary("GetMemory", request, response);
+  }
+  grpc::ServerUnaryReactor* GetSegments(
+      grpc::CallbackServerContext* /*context*/,
+      const v1::GetSegmentsRequest* request, v1::Segments* response) override {
+    return adapter_.Unary("GetSegments", request, response);
+  }
+  grpc::ServerUnaryReactor* Compare(grpc::CallbackServerContext* /*context*/,
+                                    const v1::CompareRequest* request,
+                                    v1::Comparison* response) override {
+    return adapter_.Unary("Compare", request, response);
+  }
   grpc::ServerUnaryReactor* GetMoments(
       grpc::CallbackServerContext* /*context*/,
       const v1::GetMomentsRequest* request,

@@ -65,6 +65,9 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));
   table.Add(Unary(services, query("GetTimeline"), &GetTimeline));
   table.Add(Streaming(services, query("ReadStep"), &StartReadStep));
+  table.Add(Unary(services, query("GetMemory"), &GetMemory));
+  table.Add(Unary(services, query("GetSegments"), &GetSegments));
+  table.Add(Unary(services, query("Compare"), &CompareRuns));
   table.Add(Unary(services, query("GetMoments"), &GetMoments));
   table.Add(Unary(services, query("GetStatus"), &GetStatus));
   table.Add(Unary(services, "/reprise.v1.Control/StartWindow", &StartWindow));

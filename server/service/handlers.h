@@ -15,6 +15,7 @@
 #include "server/metrics.h"
 #include "server/service/method.h"
 #include "server/service/planning.h"
+#include "server/service/step_cache.h"
 #include "server/service/watch_run.h"
 #include "server/service/worker_pool.h"
 #include "server/store/run_hub.h"
@@ -45,6 +46,7 @@ struct Services {
   ByteShare& sent_graphs;  // of PutGraph calls in progress
   StatusFiller fill_status;
   WindowOpener open_window;
+  StepCache steps = StepCache();
 };
 
 // ---- Planner ----
@@ -78,6 +80,12 @@ StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
 StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request);
 StatusOr<v1::Timeline> GetTimeline(Services& services,
                                    const v1::TimelineRequest& request);
+StatusOr<v1::LiveMemory> GetMemory(Services& services,
+                                   const v1::GetMemoryRequest& request);
+StatusOr<v1::Segments> GetSegments(Services& services,
+                                   const v1::GetSegmentsRequest& request);
+StatusOr<v1::Comparison> CompareRuns(Services& services,
+                                     const v1::CompareRequest& request);
 StatusOr<v1::GetMomentsResponse> GetMoments(
     Services& services, const v1::GetMomentsRequest& request);
 StatusOr<v1::ServerStatus> GetStatus(Services& services,

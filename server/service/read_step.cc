@@ -4,12 +4,11 @@
 // stored, limited to the step. Each part contains the names that it uses first.
 #include <algorithm>
 #include <deque>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "base/str_cat.h"
 #include "server/service/handlers.h"
-#include "server/service/measured_step.h"
+#include "server/service/step_cache.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/run_rows.h"
 
@@ -18,7 +17,7 @@ namespace reprise::server {
 namespace {
 
 // More than any real step has; earlier chunks are omitted.
-constexpr size_t kMostChunks = 1024;
+constexpr size_t kMostChunks = 8192;
 
 bool IsShown(uint32_t kind) {
   switch (kind) {
@@ -40,7 +39,7 @@ auto At(const List& list, int i) -> std::decay_t<decltype(list.Get(0))> {
 }
 
 // Copies the records of a chunk that belong to the step.
-void Cut(const v1::Columns& from, const MeasuredStep& step, v1::Columns& to) {
+void Cut(const v1::Columns& from, const RecordedStep& step, v1::Columns& to) {
   const int count = std::min(from.kind_size(), from.start_ns_size());
   for (int i = 0; i < count; ++i) {
     const auto at = static_cast<int64_t>(from.start_ns(i));
@@ -70,9 +69,9 @@ class StepReader {
     return services_.store.Read([&](Database& db) -> Status {
       ASSIGN_OR_RETURN(const std::string run_id,
                        ResolveRunId(db, request_.run_id()));
-      ASSIGN_OR_RETURN(step_, LoadMeasuredStep(db, run_id, request_.planned()));
+      ASSIGN_OR_RETURN(held_,
+                       services_.steps.Get(db, run_id, request_.planned()));
       RETURN_IF_ERROR(LoadChunks(db));
-      RETURN_IF_ERROR(LoadNames(db));
       return SendAll();
     });
   }
@@ -80,32 +79,21 @@ class StepReader {
  private:
   Status LoadChunks(Database& db) {
     return VisitChunksBackwards(
-        db, step_.session_id, step_.end_ns,
+        db, held_->session_id, held_->end_ns,
         [&](int64_t t1_ns, std::string_view body) -> StatusOr<bool> {
           chunks_.emplace_front(body);
-          return t1_ns >= step_.begin_ns && chunks_.size() < kMostChunks;
+          return t1_ns >= held_->begin_ns && chunks_.size() < kMostChunks;
         });
   }
 
-  Status LoadNames(Database& db) {
-    ASSIGN_OR_RETURN(
-        Statement select,
-        db.Prepare("SELECT id, text FROM names WHERE session_id = ?"));
-    RETURN_IF_ERROR(select.BindAll(step_.session_id));
-    while (true) {
-      ASSIGN_OR_RETURN(const bool row, select.Step());
-      if (!row) return OkStatus();
-      names_.emplace(static_cast<uint32_t>(select.Int(0)), select.Text(1));
-    }
-  }
-
   Status SendAll() {
+    const RecordedStep& step = *held_;
     v1::StepPart head;
-    head.set_step(step_.step);
-    head.set_begin_ns(step_.begin_ns);
-    head.set_end_ns(step_.end_ns);
-    head.set_baseline_bytes(step_.points.empty() ? 0 : step_.points[0].bytes);
-    head.set_incomplete(step_.incomplete);
+    head.set_step(step.step);
+    head.set_begin_ns(step.begin_ns);
+    head.set_end_ns(step.end_ns);
+    head.set_baseline_bytes(step.curve.bytes(step.first));
+    head.set_incomplete(step.incomplete);
     call_.Send(head);
     for (std::string& body : chunks_) {
       v1::Columns columns;
@@ -114,16 +102,13 @@ class StepReader {
       }
       std::string().swap(body);
       v1::StepPart part;
-      Cut(columns, step_, *part.mutable_records());
+      Cut(columns, step, *part.mutable_records());
       if (part.records().kind_size() == 0) continue;
       for (const uint32_t id : part.records().name()) {
-        const auto text = names_.find(id);
-        if (id == 0 || text == names_.end() || !sent_.insert(id).second) {
-          continue;
-        }
+        if (step.Text(id).empty() || !sent_.insert(id).second) continue;
         v1::NameDef& name = *part.add_names();
         name.set_id(id);
-        name.set_text(text->second);
+        name.set_text(step.Text(id));
       }
       call_.Send(part);
       if (call_.cancelled()) return OkStatus();
@@ -134,9 +119,8 @@ class StepReader {
   Services& services_;
   const v1::ReadStepRequest& request_;
   Call& call_;
-  MeasuredStep step_;
+  std::shared_ptr<const RecordedStep> held_;
   std::deque<std::string> chunks_;  // oldest first
-  std::unordered_map<uint32_t, std::string> names_;
   std::unordered_set<uint32_t> sent_;
 };
 

@@ -4,11 +4,12 @@
 // and of the step without a plan, measured curves from the newest traced steps.
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <optional>
 
 #include "formats/convert/graph_proto.h"
 #include "server/service/handlers.h"
-#include "server/service/measured_step.h"
+#include "server/service/step_cache.h"
 #include "server/service/stored_plan.h"
 #include "server/service/timeline_fold.h"
 #include "server/store/plan_rows.h"
@@ -96,8 +97,8 @@ void Draw(const Profile& profile, const FoldWindow& window, v1::Curve& curve) {
 struct Curves {
   std::optional<Profile> predicted;
   std::optional<Profile> predicted_base;
-  std::optional<MeasuredStep> measured;
-  std::optional<MeasuredStep> measured_base;
+  std::shared_ptr<const RecordedStep> measured;
+  std::shared_ptr<const RecordedStep> measured_base;
 
   int64_t LongestNs() const {
     return std::max({predicted ? predicted->step_ns : 0,
@@ -139,17 +140,18 @@ Status PredictFromGraph(Store& store, const std::string& graph_id,
   return OkStatus();
 }
 
-Status Measure(Database& db, const std::string& run_id, bool planned,
-               std::optional<MeasuredStep>& step) {
-  StatusOr<MeasuredStep> measured = LoadMeasuredStep(db, run_id, planned);
+Status Measure(Services& services, Database& db, const std::string& run_id,
+               bool planned, std::shared_ptr<const RecordedStep>& step) {
+  StatusOr<std::shared_ptr<const RecordedStep>> measured =
+      services.steps.Get(db, run_id, planned);
   if (measured.ok()) step = *std::move(measured);
   return measured.status().code() == Code::kNotFound ? OkStatus()
                                                      : measured.status();
 }
 
-void DrawMeasured(const MeasuredStep& step, const FoldWindow& window,
+void DrawMeasured(const RecordedStep& step, const FoldWindow& window,
                   v1::Curve& curve) {
-  curve = Fold(step.points, step.step_ns, window);
+  curve = step.curve.Draw(step.step_ns, window);
   curve.set_step(step.step);
   curve.set_incomplete(step.incomplete);
 }
@@ -164,8 +166,10 @@ StatusOr<v1::Timeline> GetTimeline(Services& services,
     ASSIGN_OR_RETURN(const std::string run_id,
                      ResolveRunId(db, request.run_id()));
     ASSIGN_OR_RETURN(run, LoadRun(db, run_id));
-    RETURN_IF_ERROR(Measure(db, run_id, /*planned=*/true, curves.measured));
-    return Measure(db, run_id, /*planned=*/false, curves.measured_base);
+    RETURN_IF_ERROR(
+        Measure(services, db, run_id, /*planned=*/true, curves.measured));
+    return Measure(services, db, run_id, /*planned=*/false,
+                   curves.measured_base);
   }));
   v1::Timeline timeline;
   if (!run.plan_id().empty()) {

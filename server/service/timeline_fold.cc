@@ -23,6 +23,20 @@ Status CheckWindow(const FoldWindow& window, int64_t end_ns) {
   return OkStatus();
 }
 
+FoldColumns ColumnsOf(int64_t end_ns, const FoldWindow& window) {
+  const bool whole = window.from_ns == 0 && window.to_ns == 0;
+  const int64_t from = window.from_ns;
+  // + 1, so that a point at the very end, or a step of zero length, has a
+  // column.
+  const int64_t to = whole ? end_ns + 1 : std::min(window.to_ns, end_ns + 1);
+  const int64_t length = std::max<int64_t>(to - from, 1);
+  const int64_t wanted = window.columns;
+  const int64_t column_ns = (length + wanted - 1) / wanted;
+  return {.from_ns = from,
+          .column_ns = column_ns,
+          .count = (length + column_ns - 1) / column_ns};
+}
+
 v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
                const FoldWindow& window) {
   v1::Curve curve;
@@ -35,15 +49,7 @@ v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,
     }
   }
 
-  const bool whole = window.from_ns == 0 && window.to_ns == 0;
-  const int64_t from = window.from_ns;
-  // + 1, so that a point at the very end, or a step of zero length, has a
-  // column.
-  const int64_t to = whole ? end_ns + 1 : std::min(window.to_ns, end_ns + 1);
-  const int64_t length = std::max<int64_t>(to - from, 1);
-  const int64_t wanted = window.columns;
-  const int64_t column_ns = (length + wanted - 1) / wanted;
-  const int64_t columns = (length + column_ns - 1) / column_ns;
+  const auto [from, column_ns, columns] = ColumnsOf(end_ns, window);
   curve.set_start_ns(from);
   curve.set_column_ns(column_ns);
   curve.mutable_max_bytes()->Reserve(static_cast<int>(columns));

@@ -36,6 +36,14 @@ struct FoldWindow {
 // INVALID_ARGUMENT: too many columns, or a window outside [0, end_ns].
 Status CheckWindow(const FoldWindow& window, int64_t end_ns);
 
+// The columns that a valid window of a step of `end_ns` is drawn in.
+struct FoldColumns {
+  int64_t from_ns = 0;
+  int64_t column_ns = 1;
+  int64_t count = 1;
+};
+FoldColumns ColumnsOf(int64_t end_ns, const FoldWindow& window);
+
 // Reduces `points`, sorted by time, the first at or before 0. `window` must be
 // valid.
 v1::Curve Fold(std::span<const BytesAt> points, int64_t end_ns,

@@ -8,6 +8,9 @@ namespace reprise::server {
 
 namespace {
 
+// Four times as many as a session may have.
+constexpr int64_t kMostNameId = 1 << 20;
+
 Status InsertReports(Database& db, const Producer& producer,
                      const v1::Columns& columns) {
   if (columns.steps_size() > 0) {
@@ -189,6 +192,70 @@ Status VisitChunksBackwards(
     if (!row) return OkStatus();
     ASSIGN_OR_RETURN(const bool more, visit(select.Int(0), select.Bytes(1)));
     if (!more) return OkStatus();
+  }
+}
+
+Status VisitChunksForwards(
+    Database& db, std::string_view session_id, ChunkPlace from,
+    int64_t until_ns,
+    const std::function<Status(int64_t t1_ns, std::string_view body)>& visit) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT t1_ns, body FROM chunks"
+                              " WHERE session_id = ? AND t0_ns <= ?"
+                              " AND (producer_epoch, seq) >= (?, ?)"
+                              " ORDER BY producer_epoch, seq"));
+  RETURN_IF_ERROR(select.BindAll(session_id, until_ns, from.epoch, from.seq));
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return OkStatus();
+    RETURN_IF_ERROR(visit(select.Int(0), select.Bytes(1)));
+  }
+}
+
+StatusOr<std::vector<ListedChunk>> ListChunksBackwards(
+    Database& db, std::string_view session_id, int64_t until_ns, int64_t most) {
+  ASSIGN_OR_RETURN(
+      Statement select,
+      db.Prepare("SELECT producer_epoch, seq, t1_ns, count FROM chunks"
+                 " WHERE session_id = ? AND t0_ns <= ?"
+                 " ORDER BY producer_epoch DESC, seq DESC LIMIT ?"));
+  RETURN_IF_ERROR(select.BindAll(session_id, until_ns, most));
+  std::vector<ListedChunk> chunks;
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return chunks;
+    chunks.push_back({.place = {.epoch = select.Int(0), .seq = select.Int(1)},
+                      .t1_ns = select.Int(2),
+                      .count = select.Int(3)});
+  }
+}
+
+StatusOr<std::string> LoadChunkBody(Database& db, std::string_view session_id,
+                                    ChunkPlace place) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT body FROM chunks WHERE session_id = ?"
+                              " AND producer_epoch = ? AND seq = ?"));
+  RETURN_IF_ERROR(select.BindAll(session_id, place.epoch, place.seq));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (!row) return NotFound("a chunk was removed while it was read");
+  return std::string(select.Bytes(0));
+}
+
+StatusOr<std::vector<std::string>> LoadNames(Database& db,
+                                             std::string_view session_id) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT id, text FROM names"
+                              " WHERE session_id = ? ORDER BY id"));
+  RETURN_IF_ERROR(select.BindAll(session_id));
+  std::vector<std::string> texts(1);
+  while (true) {
+    ASSIGN_OR_RETURN(const bool row, select.Step());
+    if (!row) return texts;
+    // Ids count up; one from far away is no reason for a large table.
+    const int64_t id = select.Int(0);
+    if (id <= 0 || id > kMostNameId) continue;
+    texts.resize(static_cast<size_t>(id) + 1);
+    texts.back() = select.Text(1);
   }
 }
 

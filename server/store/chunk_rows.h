@@ -79,4 +79,31 @@ Status VisitChunksBackwards(
     const std::function<StatusOr<bool>(int64_t t1_ns, std::string_view body)>&
         visit);
 
+// Visits the same chunks from one on, oldest first.
+struct ChunkPlace {
+  int64_t epoch = 0;
+  int64_t seq = 0;
+};
+Status VisitChunksForwards(
+    Database& db, std::string_view session_id, ChunkPlace from,
+    int64_t until_ns,
+    const std::function<Status(int64_t t1_ns, std::string_view body)>& visit);
+
+// Returns the places of the chunks that VisitChunksBackwards would visit.
+struct ListedChunk {
+  ChunkPlace place;
+  int64_t t1_ns = 0;
+  int64_t count = 0;  // records
+};
+StatusOr<std::vector<ListedChunk>> ListChunksBackwards(
+    Database& db, std::string_view session_id, int64_t until_ns, int64_t most);
+
+StatusOr<std::string> LoadChunkBody(Database& db, std::string_view session_id,
+                                    ChunkPlace place);
+
+// Returns the texts that a session's records refer to, at the positions of
+// their ids; the first is empty.
+StatusOr<std::vector<std::string>> LoadNames(Database& db,
+                                             std::string_view session_id);
+
 }  // namespace reprise::server

@@ -33,15 +33,25 @@ afterAll(async () => {
   rmSync(folder, {recursive: true, force: true});
 });
 
-async function open(): Promise<Page> {
-  const {page, problems} = await openPage(browser);
+async function open(
+  options: Parameters<typeof openPage>[1] = {},
+  url = daemon.link('/'),
+): Promise<Page> {
+  const {page, problems} = await openPage(browser, options);
   onTestFinished(async () => {
     await page.close();
     expect(problems).toEqual([]);
   });
   await page.goto(daemon.link('/'));
   await page.getByRole('heading', {name: 'Runs'}).waitFor();
+  if (url !== daemon.link('/')) await page.goto(url);
   return page;
+}
+
+/** With SHOTS, a picture of the whole page for people. */
+async function look(page: Page, name: string): Promise<void> {
+  const shots = process.env['SHOTS'];
+  if (shots) await page.screenshot({path: join(shots, `${name}.png`), fullPage: true});
 }
 
 /** Drags files over the page and lets them go, as a browser tells the page. */
@@ -85,15 +95,50 @@ test('a profiler trace opens as a run, and is planned there', async () => {
   expect(await form.count()).toBe(0);
 });
 
-test('a memory snapshot opens as a run with its timeline', async () => {
-  const page = await open();
+/** What the fixture holds (tests/formats/snapshots.py): its peak is 50 us after its first event. */
+test('a memory snapshot opens as a viewer: who is alive at any instant, and where', async () => {
+  const page = await open({width: 1440});
 
   await page.getByRole('button', {name: 'Import a file'}).waitFor();
   await page.getByLabel('Files to import').setInputFiles(join(folder, 'snapshot.pickle'));
 
   await page.getByRole('heading', {name: 'snapshot.pickle'}).waitFor();
-  await page.getByRole('img', {name: 'without a plan 5.9 KiB'}).waitFor();
+  const curve = page.getByRole('region', {name: 'Memory over the recording'});
+  await curve.getByRole('img', {name: 'peak 5.9 KiB after 50 us'}).waitFor();
+  const alive = page.getByRole('region', {name: 'Alive at the instant'});
+  // x of 1000 and y of 2000 bytes, and the 3000 that were there before.
+  await alive.getByText('5.9 KiB in 3 allocations').waitFor();
+  expect(await alive.getByRole('row').count()).toBe(4);
+  await alive.getByRole('button', {name: 'model.py:12 forward'}).click();
+  await alive.getByText('/home/me/train.py:7 main').waitFor();
+  expect(await alive.getByText('allocated in the forward of a module').first().isVisible()).toBe(
+    true,
+  );
+
+  await alive.getByRole('searchbox').fill('model.py:11');
+  await alive.getByText('1 allocation with 1000 B match').waitFor();
+  await alive.getByRole('searchbox').fill('');
+
+  // After x is freed, and back to the peak with a key.
+  await curve.getByRole('img').focus();
+  await page.keyboard.press(']');
+  await alive.getByRole('heading', {name: 'Alive at 300 us'}).waitFor();
+  expect(new URL(page.url()).searchParams.get('at')).toBe('300.001us');
+  await page.keyboard.press('p');
+  await alive.getByRole('heading', {name: 'Alive at 50 us'}).waitFor();
+
+  const segments = page.getByRole('region', {name: 'Segments'});
+  await segments.getByText(/1.0 MiB reserved in 1 segment, 8.0 KiB allocated/).waitFor();
+  await segments.getByText(/The largest free block is 1004.0 KiB/).waitFor();
   expect(await page.getByRole('region', {name: 'Plan', exact: true}).count()).toBe(0);
+  await look(page, 'memory-1440-light');
+  const there = page.url();
+
+  const phone = await open({width: 390, dark: true}, there);
+  await phone.getByRole('region', {name: 'Segments'}).waitFor();
+  await phone.getByText('5.9 KiB in 3 allocations').waitFor();
+  expect(await phone.evaluate(() => document.documentElement.scrollWidth)).toBe(390);
+  await look(phone, 'memory-390-dark');
 });
 
 test('several files at once stay on a list, and each says how it went', async () => {

@@ -82,6 +82,7 @@ TEST(SnapshotTest, ATextOfMegabytesThatAllEventsShareIsLookedAtInItsBeginning) {
 
   ASSERT_TRUE(replayed.ok()) << replayed.message();
   EXPECT_EQ(events, 5000u);
+  // The owner, and the stack of one frame, are the same text.
   ASSERT_EQ(names.texts().size(), 1u);
   EXPECT_LT(names.texts()[0].size(), 600u);
   EXPECT_THAT(names.texts()[0], testing::StartsWith("a.py nnn"));
@@ -141,12 +142,15 @@ TEST(SnapshotTest, NamesWhatIsMissing) {
 // Collects the messages of a run, as the server would receive them.
 struct Sent {
   std::vector<v1::Up> messages;
-  RunWriter Writer(const MemorySummary& summary, const RecordingNames& names) {
-    return RunWriter({.run_id = "run", .session_id = "session", .host = "h"},
-                     summary, names, [this](const v1::Up& up) {
-                       messages.push_back(up);
-                       return OkStatus();
-                     });
+  RunWriter Writer(const MemorySummary& summary, const RecordingNames& names,
+                   uint64_t most_events = RunWriter::kMostEvents) {
+    return RunWriter(
+        {.run_id = "run", .session_id = "session", .host = "h"}, summary, names,
+        [this](const v1::Up& up) {
+          messages.push_back(up);
+          return OkStatus();
+        },
+        most_events);
   }
   v1::Columns Records() const {
     v1::Columns all;
@@ -189,20 +193,19 @@ TEST(RunWriterTest, WritesAStepThatBeginsWithItsBaseline) {
 }
 
 TEST(RunWriterTest, FoldingKeepsEveryGroupsExtremes) {
-  // 6 million events: a sawtooth of +3 -2 with a single spike of 1000.
-  constexpr uint64_t kEvents = 6'000'000;
+  // 600,000 events: a sawtooth of +3 -2 with a single spike of 1000.
+  constexpr uint64_t kEvents = 600'000;
   MemorySummary summary{.name = "s", .events = kEvents, .duration_ns = kEvents};
   RecordingNames names;
   Sent sent;
-  RunWriter writer = sent.Writer(summary, names);
-  ASSERT_TRUE(RunWriter::Folds(summary));
+  RunWriter writer = sent.Writer(summary, names, 200'000);
   ASSERT_TRUE(writer.Begin().ok());
   int64_t sum = 0;
   int64_t peak = 0;
   for (uint64_t i = 0; i < kEvents; ++i) {
     int64_t bytes = i % 2 == 0 ? 3 : -2;
-    if (i == 3'000'001) bytes = 1000;
-    if (i == 3'000'002) bytes = -1000;
+    if (i == 300'001) bytes = 1000;
+    if (i == 300'002) bytes = -1000;
     sum += bytes;
     peak = std::max(peak, sum);
     ASSERT_TRUE(
@@ -219,7 +222,59 @@ TEST(RunWriterTest, FoldingKeepsEveryGroupsExtremes) {
   }
   EXPECT_EQ(live, sum);
   EXPECT_EQ(highest, peak);
-  EXPECT_LE(records.kind_size(), 2'000'100);
+  EXPECT_LE(records.kind_size(), 200'100);
+}
+
+TEST(RunWriterTest, SaysWhenARecordingHasMoreThanItWrites) {
+  EXPECT_FALSE(RunWriter::Folds({.events = 10'000'000}));
+  EXPECT_TRUE(RunWriter::Folds({.events = 10'000'001}));
+}
+
+TEST(RunWriterTest, CutsASegmentOfManyBlocksIntoPartsThatFitAChunk) {
+  RecordedSegment segment{.address = 4096, .bytes = 40'000 * 512};
+  segment.blocks.resize(40'000, {.bytes = 512});
+  segment.blocks.back().state = v1::BLOCK_STATE_ALLOCATED;
+  RecordingNames names;
+  Sent sent;
+  RunWriter writer = sent.Writer({.name = "s", .events = 1}, names);
+  ASSERT_TRUE(writer.Begin().ok());
+
+  ASSERT_TRUE(writer.Add(segment).ok());
+  ASSERT_TRUE(writer.End(1).ok());
+
+  const v1::Columns records = sent.Records();
+  ASSERT_EQ(records.segments_size(), 3);  // 16,384 + 16,384 + 7,232
+  EXPECT_EQ(records.segments(2).block_bytes_size(), 7232);
+  EXPECT_EQ(records.segments(2).block_state(7231), v1::BLOCK_STATE_ALLOCATED);
+  for (const v1::MemorySegment& part : records.segments()) {
+    EXPECT_EQ(part.address(), 4096u);
+    EXPECT_EQ(part.bytes(), 40'000 * 512);
+  }
+}
+
+TEST(SnapshotTest, PassesOnSegmentsWhoseBlocksCoverThem) {
+  const std::string bytes = Pickle(130, {Event("alloc", 1, 100, 10)});
+  const auto snapshot = Open(bytes);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  RecordingNames names;
+  std::vector<RecordedSegment> segments;
+
+  const Status replayed = snapshot->Replay(
+      names, [](const MemoryEvent&) { return OkStatus(); },
+      [&](const RecordedSegment& segment) {
+        segments.push_back(segment);
+        return OkStatus();
+      });
+
+  ASSERT_TRUE(replayed.ok()) << replayed.message();
+  ASSERT_EQ(segments.size(), 1u);
+  int64_t sum = 0, held = 0;
+  for (const RecordedBlock& block : segments[0].blocks) {
+    sum += block.bytes;
+    if (block.state != v1::BLOCK_STATE_FREE) held += block.bytes;
+  }
+  EXPECT_EQ(sum, segments[0].bytes);
+  EXPECT_EQ(held, 130);
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-import {create, type MessageInitShape} from '@bufbuild/protobuf';
+import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {figures, owners, shareCurve} from '../../web/src/data/compare';
-import {StorageExplanationSchema} from '../../web/src/gen/reprise/v1/planner_pb';
-import {RunSchema, RunState, TimelineSchema} from '../../web/src/gen/reprise/v1/query_pb';
-
-const storage = (init: MessageInitShape<typeof StorageExplanationSchema>) =>
-  create(StorageExplanationSchema, init);
+import {figures, leftOut, partRows, shareCurve, signedBytes} from '../../web/src/data/compare';
+import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
+import {
+  ComparisonSchema,
+  RunSchema,
+  RunState,
+  TimelineSchema,
+} from '../../web/src/gen/reprise/v1/query_pb';
 
 test('figures of two runs stand side by side, with what has changed', () => {
   const a = create(RunSchema, {
@@ -30,20 +32,26 @@ test('figures of two runs stand side by side, with what has changed', () => {
   expect(rows.has('Budget'), 'neither run has one').toBe(false);
 });
 
-test('owners are told by module and op, the largest difference first', () => {
-  const a = [
-    storage({module: 'layers.0', name: 'op 3 relu', bytes: 10n, aliveAtPeak: true}),
-    storage({module: 'layers.0', name: 'op 9 relu', bytes: 5n, aliveAtPeak: true}),
-    storage({module: 'head', name: 'op 4 mm', bytes: 7n, aliveAtPeak: true}),
-    storage({module: 'head', name: 'op 5 add', bytes: 99n, aliveAtBasePeak: true}),
-  ];
-  // Without a plan there is only one peak.
-  const b = [storage({module: 'head', name: 'op 8 mm', bytes: 8n, aliveAtBasePeak: true})];
+test('the rows of the two peaks are the ones of the server, in its order', () => {
+  const comparison = create(ComparisonSchema, {
+    modules: [
+      {name: 'layers.0', category: Category.ACTIVATION, aBytes: 15n, bBytes: 0n, aCount: 2n},
+      {name: '', category: Category.UNKNOWN, aBytes: 8n, bBytes: 8n, aCount: 1n, bCount: 1n},
+    ],
+    categories: [{category: Category.ACTIVATION, aBytes: 15n}],
+    moreModules: 3,
+  });
 
-  expect(owners(a, b)).toEqual([
-    {owner: 'layers.0 · relu', a: 15, b: 0},
-    {owner: 'head · mm', a: 7, b: 8},
+  const rows = partRows(comparison, 'module');
+
+  expect(rows.map(({name, a, b, differs}) => [name, a, b, differs])).toEqual([
+    ['layers.0', 15, 0, true],
+    ['not known', 8, 8, false],
   ]);
+  expect(partRows(comparison, 'category')[0]!.name).toBe('activations');
+  expect(leftOut(comparison, 'module')).toBe(3);
+  expect(leftOut(comparison, 'category')).toBe(0);
+  expect([0, 2048, -1].map(signedBytes)).toEqual(['0 B', '+2.0 KiB', '−1 B']);
 });
 
 test('a peak of one column survives in the shares of a step', () => {

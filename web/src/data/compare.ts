@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** Two runs beside each other: their figures, and what is alive at either peak. */
+/** Two runs beside each other: their figures, and the server's rows of either peak. */
+import {categoryStyle, type CategoryStyle} from '../format/categories';
 import {runTitle, stateText} from '../format/run';
 import {counted, formatBytes, formatCount, formatDuration, formatPercent} from '../format/units';
-import type {StorageExplanation} from '../gen/reprise/v1/planner_pb';
-import type {Curve, Run, Timeline} from '../gen/reprise/v1/query_pb';
+import type {Comparison, Curve, Run, Timeline} from '../gen/reprise/v1/query_pb';
 import {num} from './number';
 
 export interface FigureRow {
@@ -64,58 +64,47 @@ function checksText(run: Run): string {
   return `${verdict.checksDiffering} of ${verdict.checks} differ`;
 }
 
-export interface OwnerRow {
-  readonly owner: string;
+/** A row of what is alive at either peak. */
+export interface PartRow {
+  readonly key: string;
+  readonly name: string;
+  readonly category: CategoryStyle;
   readonly a: number;
   readonly b: number;
+  readonly differs: boolean;
 }
 
-/**
- * Bytes alive at either peak by owner: module and op. The largest difference
- * first, then the largest owner. O(n log n).
- */
-export function owners(
-  a: readonly StorageExplanation[],
-  b: readonly StorageExplanation[],
-): OwnerRow[] {
-  const sums = new Map<string, {a: number; b: number}>();
-  const add = (storages: readonly StorageExplanation[], side: 'a' | 'b'): void => {
-    for (const storage of storages) {
-      if (!aliveAtItsPeak(storage, storages)) continue;
-      const owner = ownerOf(storage);
-      const sum = sums.get(owner) ?? {a: 0, b: 0};
-      sum[side] += num(storage.bytes);
-      sums.set(owner, sum);
-    }
-  };
-  add(a, 'a');
-  add(b, 'b');
-  return [...sums]
-    .map(([owner, sum]) => ({owner, ...sum}))
-    .sort(
-      (x, y) =>
-        Math.abs(y.b - y.a) - Math.abs(x.b - x.a) ||
-        y.a + y.b - (x.a + x.b) ||
-        (x.owner < y.owner ? -1 : 1),
-    );
+/** The lists that the server makes of the two peaks. */
+export type PartsBy = 'category' | 'module' | 'source';
+
+/** The rows of one list, in the server's order: the largest difference first. */
+export function partRows(comparison: Comparison, by: PartsBy): PartRow[] {
+  const parts = {
+    category: comparison.categories,
+    module: comparison.modules,
+    source: comparison.sources,
+  }[by];
+  return parts.map((part) => {
+    const category = categoryStyle(part.category);
+    return {
+      key: `${part.category} ${part.name}`,
+      name: by === 'category' ? category.name : part.name || 'not known',
+      category,
+      a: num(part.aBytes),
+      b: num(part.bBytes),
+      differs: part.aBytes !== part.bBytes || part.aCount !== part.bCount,
+    };
+  });
 }
 
-/** With the plan where there is one, else without. */
-function aliveAtItsPeak(one: StorageExplanation, all: readonly StorageExplanation[]): boolean {
-  return hasPlan(all) ? one.aliveAtPeak : one.aliveAtBasePeak;
+/** How many rows of a list the server left out. */
+export function leftOut(comparison: Comparison, by: PartsBy): number {
+  return by === 'module' ? comparison.moreModules : by === 'source' ? comparison.moreSources : 0;
 }
 
-const planned = new WeakMap<readonly StorageExplanation[], boolean>();
-function hasPlan(all: readonly StorageExplanation[]): boolean {
-  const known = planned.get(all) ?? all.some((storage) => storage.aliveAtPeak);
-  planned.set(all, known);
-  return known;
-}
-
-/** A name that says nothing of the run: "layers.3.mlp · aten.mm.default". */
-export function ownerOf(storage: StorageExplanation): string {
-  const parts = [storage.module, storage.name.replace(/^op \d+ /, '')].filter(Boolean);
-  return parts.join(' · ') || 'without a name';
+/** Bytes with their sign: "+1.0 KiB". */
+export function signedBytes(bytes: number): string {
+  return bytes === 0 ? '0 B' : `${bytes < 0 ? '−' : '+'}${formatBytes(Math.abs(bytes))}`;
 }
 
 export interface ShareCurve {

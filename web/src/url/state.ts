@@ -16,6 +16,8 @@ export interface PageState extends RunsView {
   readonly ops?: Window;
   /** The axis is time, and all of the step is on the screen. */
   readonly byTime?: boolean;
+  /** The instant of the memory page, in ns since the step's start; absent: the peak. */
+  readonly at?: number;
   /** The runs of a comparison. */
   readonly a?: string;
   readonly b?: string;
@@ -33,6 +35,7 @@ export function readState(query: string): PageState {
   const budget = params.get('budget')?.trim();
   const window = readWindow(params.get('t'), readTime);
   const ops = readWindow(params.get('ops'), readPlace);
+  const at = readTime(params.get('at') ?? '');
   const search = params.get('q')?.trim();
   const [a, b] = [params.get('a'), params.get('b')];
   const show = params.get('show') ?? '';
@@ -41,6 +44,7 @@ export function readState(query: string): PageState {
   return {
     ...(budget ? {budget} : {}),
     ...(window ? {window} : ops ? {ops} : params.get('by') === 'time' ? {byTime: true} : {}),
+    ...(at !== undefined ? {at} : {}),
     ...(search ? {search} : {}),
     ...(a ? {a} : {}),
     ...(b ? {b} : {}),
@@ -63,6 +67,7 @@ export function writeState(state: PageState): string {
     const {from, to} = state.ops;
     parts.push(`ops=${Number(from.toFixed(3))}..${Number(to.toFixed(3))}`);
   }
+  if (state.at !== undefined) parts.push(`at=${writeTime(state.at, 1000)}`);
   if (state.a) parts.push(`a=${encodeURIComponent(state.a)}`);
   if (state.b) parts.push(`b=${encodeURIComponent(state.b)}`);
   if (state.search) parts.push(`q=${encodeURIComponent(state.search)}`);

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "profiler/include/reprise_agent.h"
+#include "tests/server/server_harness.h"
+
+namespace reprise::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kBegin = 1'000'000;
+
+// A recording with two owners: 500 bytes are there before.
+//
+//   ns        100     200      300     400      500
+//   alloc     a 1000  b 2000           c 300
+//   free                       a                b
+//   alive     1500    3500     2500    2800     800
+class RecordedRun : public ::testing::Test {
+ protected:
+  RecordedRun() : sender_(server_.ingest(), "s1", "run-1") {
+    EXPECT_TRUE(sender_.Greet());
+    v1::Up up;
+    AddName(up, 1, "model.py:3 forward");
+    AddName(up, 2, "/me/model.py:3 forward\n/me/train.py:9 main");
+    AddName(up, 3, "adam.py:80 step");
+    AddName(up, 4, "/x/torch/optim/adam.py:80 step\n/me/train.py:9 main");
+    AddName(up, 5, "/me/setup.py:1 load");
+    EXPECT_TRUE(sender_.Write(up));
+    Add(v1::RECORD_KIND_STEP, 0, 0, 0, 1);
+    Add(v1::RECORD_KIND_ALLOC, 0, 500, 0, REPRISE_BASELINE);
+    Add(v1::RECORD_KIND_ALLOC, 100, 1000, 0xa000, REPRISE_ALLOC, 1, 2);
+    Add(v1::RECORD_KIND_ALLOC, 200, 2000, 0xb000, REPRISE_ALLOC, 1, 2);
+    Add(v1::RECORD_KIND_ALLOC, 300, -1000, 0xa000, REPRISE_FREE);
+    Add(v1::RECORD_KIND_ALLOC, 400, 300, 0xa000, REPRISE_ALLOC, 3, 4);
+    Add(v1::RECORD_KIND_ALLOC, 500, -2000, 0xb000, REPRISE_FREE);
+  }
+
+  static void AddName(v1::Up& up, uint32_t id, const std::string& text) {
+    v1::NameDef& name = *up.mutable_defs()->add_names();
+    name.set_id(id);
+    name.set_text(text);
+  }
+  void Add(v1::RecordKind kind, int64_t at, int64_t bytes, uint64_t address,
+           uint64_t extra, uint32_t name = 0, uint32_t stack = 0) {
+    columns_.add_kind(kind);
+    columns_.add_start_ns(static_cast<uint64_t>(kBegin + at));
+    columns_.add_bytes(bytes);
+    columns_.add_ptr(address);
+    columns_.add_extra(extra);
+    columns_.add_name(name);
+    columns_.add_stack(stack);
+  }
+  v1::MemorySegment& Segment(uint64_t address, int64_t bytes) {
+    v1::MemorySegment& segment = *columns_.add_segments();
+    segment.set_address(address);
+    segment.set_bytes(bytes);
+    return segment;
+  }
+  static void AddBlock(v1::MemorySegment& segment, int64_t bytes,
+                       v1::BlockState state, int64_t asked = 0,
+                       uint32_t stack = 0) {
+    segment.add_block_bytes(bytes);
+    segment.add_block_state(state);
+    segment.add_block_asked(asked);
+    segment.add_block_stack(stack);
+  }
+  void Send() {
+    v1::StepReport& report = *columns_.add_steps();
+    report.set_step(1);
+    report.set_step_ns(600);
+    report.set_end_ns(kBegin + 600);
+    report.set_window(true);
+    const auto count = static_cast<uint32_t>(columns_.kind_size());
+    ASSERT_TRUE(sender_.SendChunk(MakeChunk(1, columns_, count)));
+    ASSERT_TRUE(sender_.AwaitAck(1));
+  }
+  v1::LiveMemory Ask(const std::function<void(v1::GetMemoryRequest&)>& change) {
+    v1::GetMemoryRequest request;
+    request.set_run_id("run-1");
+    change(request);
+    grpc::ClientContext context;
+    v1::LiveMemory memory;
+    error_ = server_.query().GetMemory(&context, request, &memory);
+    return memory;
+  }
+  v1::Segments AskSegments(uint32_t width) {
+    v1::GetSegmentsRequest request;
+    request.set_run_id("run-1");
+    request.set_width_px(width);
+    grpc::ClientContext context;
+    v1::Segments segments;
+    error_ = server_.query().GetSegments(&context, request, &segments);
+    return segments;
+  }
+
+  TestServer server_;
+  Sender sender_;
+  v1::Columns columns_;
+  grpc::Status error_;
+};
+
+TEST_F(RecordedRun, ShowsWhoIsAliveAtThePeak) {
+  Send();
+
+  const v1::LiveMemory memory = Ask([](v1::GetMemoryRequest&) {});
+
+  ASSERT_TRUE(error_.ok()) << error_.error_message();
+  EXPECT_EQ(memory.at_ns(), 200);
+  EXPECT_EQ(memory.live_bytes(), 3500);
+  EXPECT_EQ(memory.unlisted_bytes(), 500);
+  ASSERT_EQ(memory.allocations_size(), 2);
+  const v1::LiveAllocation& largest = memory.allocations(0);
+  EXPECT_EQ(largest.bytes(), 2000);
+  EXPECT_EQ(largest.address(), 0xb000u);
+  EXPECT_EQ(largest.born_ns(), 200);
+  EXPECT_EQ(largest.freed_ns(), 500);
+  EXPECT_EQ(largest.owner(), "model.py:3 forward");
+  EXPECT_EQ(largest.category(), v1::CATEGORY_ACTIVATION);
+  EXPECT_EQ(largest.evidence(), "allocated in the forward of a module");
+  EXPECT_THAT(largest.stack(),
+              ElementsAre("/me/model.py:3 forward", "/me/train.py:9 main"));
+}
+
+TEST_F(RecordedRun, CountsTheUsesOfAnAddress) {
+  Send();
+
+  const v1::LiveMemory memory =
+      Ask([](v1::GetMemoryRequest& request) { request.set_at_ns(599); });
+
+  ASSERT_EQ(memory.allocations_size(), 1);
+  EXPECT_EQ(memory.allocations(0).address(), 0xa000u);
+  EXPECT_EQ(memory.allocations(0).use(), 1u);
+  EXPECT_FALSE(memory.allocations(0).has_freed_ns());
+  EXPECT_EQ(memory.allocations(0).category(), v1::CATEGORY_OPTIMIZER_STATE);
+}
+
+TEST_F(RecordedRun, AnInstantIsAfterWhatHappensAtIt) {
+  Send();
+
+  std::vector<int64_t> live;
+  for (const int64_t at : {0, 99, 100, 250, 300, 450, 1000}) {
+    live.push_back(Ask([at](v1::GetMemoryRequest& request) {
+                     request.set_at_ns(at);
+                   }).live_bytes());
+  }
+
+  EXPECT_THAT(live, ElementsAre(500, 500, 1500, 3500, 2500, 2800, 800));
+}
+
+TEST_F(RecordedRun, OfARangeTheHighestInstantIsShown) {
+  Send();
+
+  const auto between = [&](int64_t from, int64_t to) {
+    return Ask([=](v1::GetMemoryRequest& request) {
+      request.set_at_ns(from);
+      request.set_until_ns(to);
+    });
+  };
+
+  EXPECT_EQ(between(150, 450).at_ns(), 200);
+  EXPECT_EQ(between(250, 450).live_bytes(), 3500);  // lasts from before
+  EXPECT_EQ(between(300, 450).at_ns(), 400);        // and ends at 300
+  EXPECT_EQ(between(500, 600).live_bytes(), 800);
+}
+
+TEST_F(RecordedRun, SearchLooksAtStacksCategoriesAndAddresses) {
+  Send();
+  const auto found = [&](const std::string& text) {
+    return Ask([&](v1::GetMemoryRequest& request) {
+             request.set_at_ns(450);
+             request.set_search(text);
+           })
+        .matched_bytes();
+  };
+
+  EXPECT_EQ(found(""), 2300);
+  EXPECT_EQ(found("TRAIN.PY:9"), 2300);
+  EXPECT_EQ(found("adam"), 300);
+  EXPECT_EQ(found("optimizer state"), 300);
+  EXPECT_EQ(found("0xB000"), 2000);
+  EXPECT_EQ(found("nothing of this"), 0);
+}
+
+TEST_F(RecordedRun, SaysWhatItFolded) {
+  Send();
+
+  const v1::LiveMemory memory =
+      Ask([](v1::GetMemoryRequest& request) { request.set_limit(1); });
+
+  EXPECT_EQ(memory.allocations_size(), 1);
+  EXPECT_EQ(memory.folded_count(), 1u);
+  EXPECT_EQ(memory.folded_bytes(), 1000);
+  int64_t sum = 0;
+  for (const v1::LiveGroup& group : memory.categories()) sum += group.bytes();
+  EXPECT_EQ(sum, memory.live_bytes());
+  sum = 0;
+  for (const v1::LiveGroup& group : memory.owners()) sum += group.bytes();
+  EXPECT_EQ(sum, memory.live_bytes());
+}
+
+TEST_F(RecordedRun, RefusesWhatCannotBeMeant) {
+  Send();
+
+  Ask([](v1::GetMemoryRequest& request) { request.set_limit(1001); });
+  EXPECT_EQ(error_.error_message(), "limit: must be 0 to 1000, got 1001");
+  Ask([](v1::GetMemoryRequest& request) { request.set_at_ns(-1); });
+  EXPECT_EQ(error_.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  Ask([](v1::GetMemoryRequest& request) { request.set_planned(true); });
+  EXPECT_EQ(error_.error_code(), grpc::StatusCode::NOT_FOUND);
+  AskSegments(100);
+  EXPECT_EQ(error_.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(error_.error_message(), HasSubstr("only in memory snapshots"));
+}
+
+TEST_F(RecordedRun, ABlockThatNoEventSpeaksOfWasThereBefore) {
+  v1::MemorySegment& segment = Segment(0xc000, 1024);
+  AddBlock(segment, 512, v1::BLOCK_STATE_ALLOCATED, 400, 5);
+  AddBlock(segment, 512, v1::BLOCK_STATE_FREE);
+  Send();
+
+  const v1::LiveMemory memory =
+      Ask([](v1::GetMemoryRequest& request) { request.set_at_ns(0); });
+
+  ASSERT_EQ(memory.allocations_size(), 1);
+  EXPECT_EQ(memory.allocations(0).bytes(), 400);
+  EXPECT_EQ(memory.allocations(0).owner(), "/me/setup.py:1 load");
+  EXPECT_FALSE(memory.allocations(0).has_born_ns());
+  EXPECT_EQ(memory.unlisted_bytes(), 100);
+}
+
+TEST_F(RecordedRun, NoBlockOfASegmentIsLostWhenItIsFolded) {
+  // A large block of 512 KiB between 1,000 small ones of 512 bytes, of which
+  // every third is allocated, and a segment that is free.
+  v1::MemorySegment& first = Segment(0x100000, (512 << 10) + 1000 * 512);
+  int64_t allocated = 512 << 10;
+  for (int i = 0; i < 1000; ++i) {
+    if (i == 400) {
+      AddBlock(first, 512 << 10, v1::BLOCK_STATE_ALLOCATED, 500'000, 2);
+    }
+    const bool held = i % 3 == 0;
+    allocated += held ? 512 : 0;
+    AddBlock(first, 512,
+             held ? v1::BLOCK_STATE_ALLOCATED : v1::BLOCK_STATE_FREE,
+             held ? 512 : 0, held ? 4 : 0);
+  }
+  AddBlock(Segment(0x900000, 4096), 4096, v1::BLOCK_STATE_FREE);
+  Send();
+
+  for (const uint32_t width : {1u, 7u, 100u, 4096u}) {
+    const v1::Segments segments = AskSegments(width);
+
+    ASSERT_TRUE(error_.ok()) << error_.error_message();
+    ASSERT_EQ(segments.segments_size(), 2);
+    int64_t drawn = 0, held = 0;
+    uint32_t blocks = 0;
+    for (const v1::SegmentPiece& piece : segments.segments(0).pieces()) {
+      drawn += piece.bytes();
+      held += piece.allocated_bytes();
+      blocks += piece.blocks();
+    }
+    EXPECT_EQ(drawn, segments.segments(0).bytes());
+    EXPECT_EQ(held, allocated);
+    EXPECT_EQ(blocks, 1001u);
+    EXPECT_LE(segments.segments(0).pieces_size(),
+              static_cast<int>(2 * width + 2));
+    EXPECT_EQ(segments.allocated_bytes(), allocated);
+    EXPECT_EQ(segments.free_bytes(),
+              segments.reserved_bytes() - segments.allocated_bytes());
+    EXPECT_EQ(segments.largest_free_bytes(), 4096);
+    EXPECT_EQ(segments.rounding_bytes(), (512 << 10) - 500'000);
+    EXPECT_EQ(segments.folded_blocks() > 0, width < 2000);
+  }
+}
+
+TEST_F(RecordedRun, SegmentsThatDoNotFitTogetherAreRefused) {
+  AddBlock(Segment(0x1000, 512), 1024, v1::BLOCK_STATE_FREE);
+  const auto count = static_cast<uint32_t>(columns_.kind_size());
+
+  ASSERT_TRUE(sender_.SendChunk(MakeChunk(1, columns_, count)));
+
+  EXPECT_FALSE(sender_.AwaitAck(1));
+  EXPECT_THAT(sender_.Finish().error_message(),
+              HasSubstr("does not fit into the segment"));
+}
+
+TEST_F(RecordedRun, IsComparedByWhatItHeldAtItsPeak) {
+  Send();
+  v1::CompareRequest request;
+  request.set_a("run-1");
+  request.set_b("run-1");
+  grpc::ClientContext context;
+  v1::Comparison same;
+
+  const grpc::Status status = server_.query().Compare(&context, request, &same);
+
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_TRUE(same.equal());
+  EXPECT_EQ(same.a().peak_bytes(), 3500);
+  EXPECT_EQ(same.a().peak_of(), "measured");
+  ASSERT_EQ(same.sources_size(), 2);
+  EXPECT_EQ(same.sources(0).name(), "model.py:3 forward");
+  EXPECT_EQ(same.sources(0).a_bytes(), 3000);
+  EXPECT_EQ(same.sources(0).b_count(), 2u);
+}
+
+}  // namespace
+}  // namespace reprise::server

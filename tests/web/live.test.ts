@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+import {create} from '@bufbuild/protobuf';
+import {expect, test} from 'vitest';
+import {foldedText, liveParts, liveRows, nextPeak} from '../../web/src/data/live';
+import {
+  foldedSegmentsText,
+  fragmentationText,
+  largestText,
+  mapRows,
+} from '../../web/src/data/segments';
+import type {Columns} from '../../web/src/data/timeline';
+import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
+import {
+  LiveAllocationSchema,
+  LiveGroupSchema,
+  LiveMemorySchema,
+  SegmentPieceSchema,
+  SegmentSchema,
+  SegmentsSchema,
+} from '../../web/src/gen/reprise/v1/query_pb';
+
+const KIB = 1024n;
+
+function columns(...max: number[]): Columns {
+  return {start: 100, column: 10, max: Float64Array.from(max), min: Float64Array.from(max)};
+}
+
+test('a row says how long an allocation lived, and names it by address and use', () => {
+  const rows = liveRows([
+    create(LiveAllocationSchema, {
+      address: 0x7f00n,
+      use: 2,
+      bytes: 2n * KIB,
+      bornNs: 1_500_000n,
+      freedNs: 3_000_000n,
+      category: Category.ACTIVATION,
+    }),
+    create(LiveAllocationSchema, {address: 1n, bytes: 1n}),
+    create(LiveAllocationSchema, {address: 2n, bytes: 1n, bornNs: -5n}),
+  ]);
+
+  expect(rows.map((row) => row.lived)).toEqual([
+    '1.5 ms – 3 ms',
+    'before the recording – not freed',
+    'an earlier step – not freed',
+  ]);
+  expect(rows[0]!.name).toBe('7f00_2');
+  expect(rows[0]!.category.name).toBe('activations');
+});
+
+test('the parts of what is alive are shares of all of it', () => {
+  const parts = liveParts(
+    [
+      create(LiveGroupSchema, {category: Category.ACTIVATION, bytes: 300n, count: 2n}),
+      create(LiveGroupSchema, {category: Category.UNKNOWN, bytes: 100n}),
+    ],
+    400,
+  );
+
+  expect(parts.map((part) => part.share)).toEqual([0.75, 0.25]);
+});
+
+test('what is folded is said, and nothing where nothing is', () => {
+  const memory = create(LiveMemorySchema, {
+    foldedCount: 1200n,
+    foldedBytes: 3n * KIB,
+    matchedBytes: 300n * KIB,
+    unlistedBytes: 5n * KIB,
+  });
+
+  expect(foldedText(memory)).toBe(
+    '1,200 smaller allocations not listed: 3.0 KiB, 1.0 %. ' +
+      '5.0 KiB were there before the recording, and nothing says what they are.',
+  );
+  expect(foldedText(create(LiveMemorySchema))).toBe('');
+});
+
+test('the next peak is a local one, not the noise on the way to it', () => {
+  const curve = columns(0, 400, 398, 1000, 200, 201, 200, 700, 650, 100);
+
+  expect(nextPeak(curve, 0, 1)).toEqual({at: 130, bytes: 1000});
+  expect(nextPeak(curve, 3, 1)).toEqual({at: 170, bytes: 700});
+  expect(nextPeak(curve, 7, 1)).toBeUndefined();
+  expect(nextPeak(curve, 9, -1)).toEqual({at: 170, bytes: 700});
+  expect(nextPeak(curve, 7, -1)).toEqual({at: 130, bytes: 1000});
+});
+
+const segments = create(SegmentsSchema, {
+  segments: [
+    create(SegmentSchema, {
+      address: 0xff00n,
+      bytes: 3n * KIB,
+      pool: 'large',
+      pieces: [
+        create(SegmentPieceSchema, {
+          bytes: KIB,
+          allocatedBytes: KIB,
+          blocks: 1,
+          allocatedBlocks: 1,
+          owner: 'model.py:3 forward',
+        }),
+        create(SegmentPieceSchema, {bytes: KIB, blocks: 1}),
+        create(SegmentPieceSchema, {
+          bytes: KIB,
+          allocatedBytes: KIB / 2n,
+          blocks: 4,
+          allocatedBlocks: 2,
+        }),
+      ],
+    }),
+  ],
+  reservedBytes: 3n * KIB,
+  allocatedBytes: 2n * KIB,
+  freeBytes: KIB,
+  largestFreeBytes: KIB / 4n,
+  segmentCount: 1n,
+  blockCount: 6n,
+  foldedBlocks: 4n,
+});
+
+test('the pieces of a segment lie end to end, and each says what is in it', () => {
+  const [row] = mapRows(segments.segments);
+
+  expect(row!.name).toBe('0xff00, large pool');
+  expect(row!.pieces.map((piece) => piece.from)).toEqual([0, 1024, 2048]);
+  expect(row!.pieces.map((piece) => piece.allocated)).toEqual([1, 0, 0.5]);
+  expect(row!.pieces.map((piece) => piece.text)).toEqual([
+    '1.0 KiB allocated: model.py:3 forward',
+    '1.0 KiB free',
+    '1.0 KiB in 4 small blocks, 2 of them allocated with 512 B',
+  ]);
+});
+
+test('fragmentation is what one allocation cannot have', () => {
+  expect(fragmentationText(segments)).toBe(
+    '3.0 KiB reserved in 1 segment, 2.0 KiB allocated, 1.0 KiB free',
+  );
+  expect(largestText(segments)).toContain('at most that, 25.0 % of what is free');
+  expect(foldedSegmentsText(segments)).toMatch(/^4 blocks of 6 are smaller than a pixel/);
+  expect(largestText(create(SegmentsSchema))).toBe('');
+});

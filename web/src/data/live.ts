@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** Who is alive at an instant of a step, as the memory page shows it. */
+import {categoryStyle, type CategoryStyle} from '../format/categories';
+import {counted, formatBytes, formatDuration, formatPercent} from '../format/units';
+import type {LiveAllocation, LiveGroup, LiveMemory} from '../gen/reprise/v1/query_pb';
+import {num} from './number';
+import type {Columns, Peak} from './timeline';
+
+/** One line of the table. */
+export interface LiveRow {
+  readonly key: string;
+  readonly bytes: number;
+  readonly owner: string;
+  readonly category: CategoryStyle;
+  readonly evidence: string;
+  /** "b7f064c000000_0": the address and how often it was used before. */
+  readonly name: string;
+  readonly lived: string;
+  readonly stack: readonly string[];
+}
+
+export function liveRows(allocations: readonly LiveAllocation[]): LiveRow[] {
+  return allocations.map((one) => {
+    const name = `${one.address.toString(16)}_${one.use}`;
+    return {
+      key: `${name} ${one.bornNs ?? ''}`,
+      bytes: num(one.bytes),
+      owner: one.owner,
+      category: categoryStyle(one.category),
+      evidence: one.evidence,
+      name,
+      lived: livedText(one.bornNs, one.freedNs),
+      stack: one.stack,
+    };
+  });
+}
+
+function livedText(born: bigint | undefined, freed: bigint | undefined): string {
+  const from =
+    born === undefined
+      ? 'before the recording'
+      : born < 0n
+        ? 'an earlier step'
+        : formatDuration(num(born));
+  return `${from} – ${freed === undefined ? 'not freed' : formatDuration(num(freed))}`;
+}
+
+/** A category's part of what is alive, for the bar and its legend. */
+export interface LivePart {
+  readonly style: CategoryStyle;
+  readonly bytes: number;
+  readonly count: number;
+  readonly share: number;
+}
+
+export function liveParts(groups: readonly LiveGroup[], live: number): LivePart[] {
+  const whole = Math.max(
+    live,
+    groups.reduce((sum, group) => sum + num(group.bytes), 0),
+  );
+  return groups.map((group) => ({
+    style: categoryStyle(group.category),
+    bytes: num(group.bytes),
+    count: Number(group.count),
+    share: whole === 0 ? 0 : num(group.bytes) / whole,
+  }));
+}
+
+/** What the table leaves out, in one sentence; empty: nothing. */
+export function foldedText(memory: LiveMemory): string {
+  const parts: string[] = [];
+  if (memory.foldedCount > 0n) {
+    const share = num(memory.foldedBytes) / Math.max(1, num(memory.matchedBytes));
+    parts.push(
+      `${counted(Number(memory.foldedCount), 'smaller allocation')} not listed: ` +
+        `${formatBytes(num(memory.foldedBytes))}, ${formatPercent(share)}.`,
+    );
+  }
+  if (memory.unlistedBytes > 0n) {
+    parts.push(
+      `${formatBytes(num(memory.unlistedBytes))} were there before the recording, ` +
+        'and nothing says what they are.',
+    );
+  }
+  return parts.join(' ');
+}
+
+/**
+ * The nearest local peak before (`by` -1) or after (1) a column: a column that
+ * is higher than what lies between it and a lower place of at least a hundredth
+ * of the highest value on either side. Undefined: there is none.
+ */
+export function nextPeak(
+  {max, start, column}: Columns,
+  from: number,
+  by: -1 | 1,
+): Peak | undefined {
+  let top = 0;
+  for (const value of max) if (value > top) top = value;
+  const drop = top / 100;
+  let low = max[from] ?? NaN;
+  let best = -1;
+  for (let i = from + by; i >= 0 && i < max.length; i += by) {
+    const value = max[i]!;
+    if (Number.isNaN(value)) continue;
+    if (best < 0) {
+      if (Number.isNaN(low) || value < low) low = value;
+      if (value - low >= drop && value > low) best = i;
+    } else if (value > max[best]!) {
+      best = i;
+    } else if (max[best]! - value >= drop) {
+      break;
+    }
+  }
+  return best < 0 ? undefined : {at: start + best * column, bytes: max[best]!};
+}
