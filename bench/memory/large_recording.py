@@ -113,9 +113,7 @@ def write(file: BinaryIO, events: int, tensors: int, seed: int) -> dict[str, int
         nonlocal count
         if count % 1000 == 0:
             pickle.put(b"e(")  # batches of a thousand, as Python writes them
-        pickle.put(
-            head + integer(address) + size + integer(bytes_) + rest + integer(count)
-        )
+        pickle.put(head + integer(address) + size + integer(bytes_) + rest + integer(count))
         if stack >= 0:
             pickle.put(words["frames"])
             again = known[stack]

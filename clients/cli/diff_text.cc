@@ -47,8 +47,8 @@ std::string SideLine(const char* letter, const v1::ComparedSide& side) {
 
 std::string Row(const std::string& a, const std::string& b,
                 const std::string& change, const std::string& name) {
-  return StrCat("  ", Right(a, 11), Right(b, 11), Right(change, 12), "  ", name,
-                "\n");
+  return StrCat("  ", Right(a, 11), Right(b, 11), Right(change, 12),
+                name.empty() ? "" : "  ", name, "\n");
 }
 
 // The last line of a table of which some rows are not shown.
