@@ -17,7 +17,16 @@ import pytest
 import reprise
 from reprise import plan as neutral
 from reprise.errors import RepriseError, ServerUnavailable
-from reprise.plan import StepGraph, base_schedule, evaluate, plan, report_step, reporting, sweep
+from reprise.plan import (
+    StepGraph,
+    base_schedule,
+    evaluate,
+    plan,
+    report_step,
+    reporting,
+    session,
+    sweep,
+)
 from reprise.plan.asking import run_of
 from reprise.plan.received import InfeasibleBudget
 from reprise.plan.server import Server
@@ -190,11 +199,10 @@ def beside(reprised: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def no_session() -> Iterator[None]:
     """Ends the reporting session that a test has opened."""
-    reporting._agent, reporting._applied = None, 0
+    session._agent, reporting._applied = None, 0
     yield
-    if reporting._agent is not None:
-        reporting._agent.stop()
-    reporting._agent, reporting._applied = None, 0
+    session.close()
+    reporting._applied = 0
 
 
 def test_the_report_shows_measured_beside_predicted_values(

@@ -96,6 +96,13 @@ class PlannedFunction:
         self._known[self._flat(args, kwargs)[1]] = (self.found, jax.tree.structure(made.result))
         return self.found
 
+    def unplanned(self) -> Callable[..., Any]:
+        """Returns the step without a plan, as `jax.jit` compiles it, with the same donation."""
+        jitted: Callable[..., Any] = jax.jit(
+            self._step, donate_argnums=tuple(self._donate), static_argnums=tuple(self._static)
+        )
+        return jitted
+
     def _find(self, made: Traced, writing: bool) -> Found:
         leaves = made.leaves
         if writing:

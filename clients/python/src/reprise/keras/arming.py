@@ -7,6 +7,7 @@ An armed model has one of its own. Layers, weights, saving and loading know noth
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import keras
 from reprise.errors import RepriseError
 from reprise.units import check_budget
 
-__all__ = ["auto", "remove", "report"]
+__all__ = ["arm", "auto", "is_armed", "remove", "report"]
 
 _MAKE = "make_train_function"
 _STEP = "_reprise_step"
@@ -28,21 +29,43 @@ def auto(
     ("0.5x", "2GiB", bytes). A second call replaces the first one's budget.
     `batch` is the size to plan for on TensorFlow if the data of `fit` does not say it.
     `time_limit_s` is how long to search for a plan on JAX and TensorFlow; on torch, the effort is
-    fixed.
+    fixed. REPRISE_BUDGET replaces the budget, REPRISE_DISABLE=1 leaves the model as it is.
 
     Raises `RepriseError` if it is no model of Keras, was not compiled, or runs eagerly, or if Keras
     runs on another backend. The first step raises `InfeasibleBudget` if no plan fits; on torch, the
     model then trains without a plan, and that is said."""
+    if os.environ.get("REPRISE_DISABLE") == "1":
+        return model
+    arm(model, os.environ.get("REPRISE_BUDGET") or budget, time_limit_s=time_limit_s, batch=batch)
+    return model
+
+
+def arm(
+    model: Any,
+    budget: str | int | None,
+    *,
+    time_limit_s: float | None = None,
+    batch: int | None = None,
+    attached: bool = False,
+) -> None:
+    """Arms a model as `auto` does. With `attached`, for a program that does not know of it, a model
+    that no plan fits trains without one, and a line says why. Without a budget, which is for torch
+    alone, nothing is planned, and one step is captured for the run's page."""
     backend = keras.backend.backend()
     _check(model, backend)
-    check_budget(budget)
-    step = _step_class(backend)(model, budget, time_limit_s, batch)
+    if budget is not None:
+        check_budget(budget)
+    step = _step_class(backend)(model, budget, time_limit_s, batch, attached)
     remove(model)
     for name, value in {_STEP: step, **step.replaced()}.items():
         # Not by the model's own way, which looks for layers and weights in what it is given.
         object.__setattr__(model, name, value)
     model.train_function = None
-    return model
+
+
+def is_armed(model: Any) -> bool:
+    """Returns whether `auto`, or `reprise run`, has armed a model."""
+    return _STEP in vars(model)
 
 
 def remove(model: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from reprise.keras.arming import auto, remove, report
+from reprise.keras.arming import auto, is_armed, remove, report
 
 __all__ = ["Budget"]
 
@@ -35,5 +35,6 @@ class Budget(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_train_end(self, logs: Any = None) -> None:
         """Keeps the sentence, and disarms the model."""
-        self.sentence = report(self.model)
+        if is_armed(self.model):
+            self.sentence = report(self.model)
         remove(self.model)

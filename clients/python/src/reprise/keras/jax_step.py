@@ -3,27 +3,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
 import reprise.jax
 from reprise.errors import RepriseError
+from reprise.keras.step_reports import StepReports
+from reprise.saying import say
 
 __all__ = ["JaxStep"]
+
+UNCHECKED = "Keras on JAX compares no gradients, and XLA's bytes of the program are the peak"
 
 
 class JaxStep:
     """A planned step of one model. Weights, statistics and seeds go in and come out as values."""
 
     def __init__(
-        self, model: Any, budget: str | int, time_limit_s: float | None, _batch: int | None
+        self,
+        model: Any,
+        budget: str | int,
+        time_limit_s: float | None,
+        _batch: int | None,
+        attached: bool,
     ) -> None:
         if keras.distribution.distribution() is not None:
             raise RepriseError("auto: models under keras.distribution are not planned yet")
         self._model, self._budget, self._time_limit_s = model, budget, time_limit_s
+        self._attached = attached
         # Of the first batch since the step was made; None before it.
         self._found: reprise.jax.Found | None = None
+        self._reports = StepReports(UNCHECKED)
 
     def replaced(self) -> dict[str, Any]:
         """The methods of the model that are the step's."""
@@ -45,13 +57,33 @@ class JaxStep:
         planned = reprise.jax.auto(
             model.train_step, self._budget, donate_argnums=0, time_limit_s=self._time_limit_s
         )
+        plain: Callable[..., Any] | None = None
 
         def step(state: Any, data: Any) -> Any:
-            made = planned(state, data)
+            """Runs one step; without a plan once none was found for an attached model."""
+            nonlocal plain
+            if plain is not None:
+                self._reports.step(None)
+                return plain(state, data)
+            try:
+                made = planned(state, data)
+            except Exception as error:
+                # Donated values that are gone say that the step has run: the error is its own.
+                if not self._attached or any(_is_gone(leaf) for leaf in keras.tree.flatten(state)):
+                    raise
+                say(f"training without a plan: {error}")
+                plain = planned.unplanned() if model.jit_compile else model.train_step
+                return plain(state, data)
             if self._found is None and planned.found is not None:
                 # The last batch of an epoch may be smaller: the budget is that of the first one.
                 self._found = planned.found
                 planned.budget = planned.found.budget_bytes
+            self._reports.step(planned.found.plan if planned.found else None)
             return made
 
         model.train_function = model._make_function(step)
+
+
+def _is_gone(leaf: Any) -> bool:
+    """Returns whether an array was donated to a step."""
+    return hasattr(leaf, "is_deleted") and bool(leaf.is_deleted())

@@ -4,11 +4,16 @@ rewrites."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import keras
 
 import reprise.tensorflow
+from reprise.keras.step_reports import StepReports
+from reprise.saying import say
+
+UNCHECKED = "Keras on TensorFlow compares no gradients, and TensorFlow keeps no peak of a step"
 
 __all__ = ["TensorFlowStep"]
 
@@ -17,12 +22,22 @@ class TensorFlowStep:
     """A planned step of one model."""
 
     def __init__(
-        self, model: Any, budget: str | int, time_limit_s: float | None, batch: int | None
+        self,
+        model: Any,
+        budget: str | int,
+        time_limit_s: float | None,
+        batch: int | None,
+        attached: bool,
     ) -> None:
+        self._attached = attached
+        self._reports = StepReports(UNCHECKED)
         self._model, self._budget, self._time_limit_s = model, budget, time_limit_s
         # Of the data that `fit` was given, if nothing else was said.
         self._batch = batch
         self._train: Any = None
+        # What the newest reported step ran under.
+        self._reported: Any = None
+        self._said = ""
         self.planned: reprise.tensorflow.PlannedFunction | None = None
 
     def replaced(self) -> dict[str, Any]:
@@ -53,8 +68,13 @@ class TensorFlowStep:
         model = self._model
         if model.train_function is not None and not force:
             return
-        self.planned = reprise.tensorflow.auto(
-            model.train_step, self._budget, time_limit_s=self._time_limit_s, batch=self._batch
+        self.planned = reprise.tensorflow.PlannedFunction(
+            model.train_step,
+            self._budget,
+            None,
+            self._time_limit_s,
+            self._batch,
+            plainly=self._attached,
         )
         # XLA orders and merges ops as it likes: no plan holds in it.
         compiled, model.jit_compile = model.jit_compile, False
@@ -65,12 +85,29 @@ class TensorFlowStep:
             model.jit_compile = compiled
 
     def _run(self, iterator: Any) -> Any:
-        """A step of `fit`. Tracing wraps a refusal in an exception of its own: raises the first."""
+        """Runs a step of `fit`. Tracing wraps a refusal in an exception of its own: raises the
+        first. An attached model trains without a plan then, and that is said."""
         assert self.planned is not None
+        started = time.perf_counter_ns()
         try:
-            return self._train(iterator)
+            made = self._train(iterator)
         except Exception:
             refusal = self.planned.refusal
             if refusal is not None:
                 raise refusal from None
             raise
+        took = time.perf_counter_ns() - started if self.planned.is_awaited else 0
+        self._tell(took)
+        return made
+
+    def _tell(self, took_ns: int) -> None:
+        """Reports the step that has run, and says once why it had no plan."""
+        assert self.planned is not None
+        applied, refusal = self.planned.applied, self.planned.refusal
+        if refusal is not None and str(refusal) != self._said:
+            self._said = str(refusal)
+            say(f"training without a plan: {refusal}")
+        plan = None if applied is None else applied.plan
+        # A step that was traced took longer.
+        self._reports.step(plan, took_ns if applied is self._reported else 0)
+        self._reported = applied

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 import reprise.api
+from reprise.errors import RepriseError
 from reprise.keras.functional_graph import let_go_early, undo
+from reprise.saying import say
 
 __all__ = ["TorchStep"]
 
@@ -44,9 +46,14 @@ class TorchStep:
     """A planned step of one model."""
 
     def __init__(
-        self, model: Any, budget: str | int, _time_limit_s: float | None, _batch: int | None
+        self,
+        model: Any,
+        budget: str | int | None,
+        _time_limit_s: float | None,
+        _batch: int | None,
+        attached: bool,
     ) -> None:
-        self._model, self._budget = model, budget
+        self._model, self._budget, self._attached = model, budget, attached
         # None before the first step: Keras builds a model on its first batch.
         self._update: _Update | None = None
 
@@ -91,7 +98,12 @@ class TorchStep:
         model, optimizer = self._model, self._model.optimizer
         if self._update is None:
             let_go_early(model)
-            reprise.api.auto(model, self._budget, name=model.name)
+            try:
+                reprise.api.auto(model, self._budget, name=model.name)
+            except RepriseError as error:
+                if not self._attached:
+                    raise
+                say(f"training without a plan: {error}")
             self._update = _Update(model)
         update = self._update
 

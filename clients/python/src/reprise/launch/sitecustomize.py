@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaches Reprise once torch is imported. Python loads this file at startup under `reprise
-run`."""
+"""Attaches Reprise once torch or Keras is imported. Python loads this file at startup under
+`reprise run`."""
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -39,12 +40,17 @@ def _is_here(path):
         return False  # the current folder is gone
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds torch as Python would without us, and attaches Reprise when its import is over."""
+class _After(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds one module as Python would without us, and attaches Reprise when its import is
+    over."""
+
+    def __init__(self, name, attaching):
+        """Takes the module, and the one of ours whose `attach` is called then."""
+        self._name, self._attaching = name, attaching
 
     def find_spec(self, name, path=None, target=None):
-        """Returns torch's own spec, with this object as its loader; None for any other module."""
-        if name != "torch":
+        """Returns the module's own spec, with this object as its loader; None for any other."""
+        if name != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -58,25 +64,23 @@ class _AfterTorch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module):
-        """Runs torch's own loader, then attaches Reprise. An error of ours is printed."""
+        """Runs the module's own loader, then attaches Reprise. An error of ours is printed."""
         module.__loader__ = module.__spec__.loader = self._loader
         self._loader.exec_module(module)
         try:
-            _attach()
+            _attach(self._attaching)
         except Exception as error:
             _say(error)
 
 
-def _attach():
-    """Attaches Reprise to the program."""
+def _attach(attaching):
+    """Attaches Reprise to the program, by the `attach` of one of its modules."""
     source = os.path.dirname(os.path.dirname(_HERE))
     if importlib.util.find_spec("reprise") is None:
         sys.path.append(
             source
         )  # reprise is not installed for this Python: use the one of this file
-    from reprise.torch.session.attach import attach
-
-    attach()
+    importlib.import_module(attaching).attach()
 
 
 import importlib.util  # noqa: E402
@@ -84,5 +88,10 @@ import importlib.util  # noqa: E402
 try:
     _chain()
 finally:
-    if os.environ.get("REPRISE_DISABLE") != "1" and "torch" not in sys.modules:
-        sys.meta_path.insert(0, _AfterTorch())
+    if os.environ.get("REPRISE_DISABLE") != "1":
+        for _name, _attaching in (
+            ("torch", "reprise.torch.session.attach"),
+            ("keras", "reprise.keras.attach"),
+        ):
+            if _name not in sys.modules:
+                sys.meta_path.insert(0, _After(_name, _attaching))

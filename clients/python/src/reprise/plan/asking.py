@@ -78,6 +78,13 @@ def plan(
         "deviceBytes": device_bytes,
         "deviceFreeBytes": device_free_bytes,
     }
+    plainly = strategy == "auto" and not (time_limit_s or seed or threads or device_bytes)
+    if server is None and plainly:
+        from reprise.plan import within_run
+
+        if within_run.is_within_run():
+            able = Capabilities.of(executor)
+            return within_run.plan_within_run(graph, text, able, reserve_bytes)
     found: Plan | None = None
     for event in _ask(graph, "Planner/Plan", request, server):
         if "plan" in event:

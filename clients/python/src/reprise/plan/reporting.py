@@ -15,16 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from reprise.errors import RepriseError
 from reprise.plan.asking import run_of
 from reprise.plan.received import Plan
 
 if TYPE_CHECKING:
     from reprise.agent import Agent
 
-__all__ = ["report_check", "report_step"]
+__all__ = ["report_check", "report_step", "report_unchecked"]
 
-_agent: Agent | None = None
 # The newest plan that was reported under, to say once that it is applied.
 _applied = 0
 
@@ -37,12 +35,15 @@ def report_step(
     step_ns: int,
     recomputed: int = 0,
     plan_broken: bool = False,
+    wait: bool = True,
 ) -> bool:
     """Reports a finished step: under `plan`, or plain where it is None.
 
-    `peak_bytes`: the most that was alive during the step, static memory included. `recomputed`: ops
-    that ran again. `plan_broken`: the step was not as planned and kept everything. Returns False
-    where nobody takes the report: no daemon, or no agent library."""
+    `peak_bytes`: the most that was alive during the step, static memory included; 0 if it was not
+    measured. `recomputed`: ops
+    that ran again. `plan_broken`: the step was not as planned and kept everything. With
+    `wait=False` it does not wait until the daemon has read the report. Returns False where nobody
+    takes the report: no daemon, or no agent library."""
     from reprise import abi
 
     agent = _connected(plan)
@@ -59,7 +60,8 @@ def report_step(
         recomputed=recomputed,
         mismatches=int(plan_broken),
     )
-    agent.flush()
+    if wait:
+        agent.flush()
     return True
 
 
@@ -85,25 +87,18 @@ def report_check(
     return True
 
 
-def _connected(plan: Plan | None) -> Agent:
-    """The agent, in the run of the plan."""
-    global _agent
-    from reprise.agent import Agent
+def report_unchecked(plan: Plan, why: str) -> None:
+    """Reports why no step under `plan` is compared with one without it; the verdict says it."""
+    from reprise import abi
 
-    run = run_of(plan)
-    live = Agent.live()
-    if live is not None and live is not _agent:
-        raise RepriseError(
-            f"this process has a job that reports to run {live.run_id}; report the steps of a step "
-            "graph from another process"
-        )
-    # A process has one session at a time.
-    if _agent is not None and plan is not None and run not in (None, _agent.run_id):
-        _agent.stop()
-        _agent = None
-    if _agent is None:
-        _, _agent = Agent.connect({"name": "step graph"}, run)
-    return _agent
+    _connected(plan).plan_state(plan.plan_number, abi.PLAN_UNCHECKED, why)
+
+
+def _connected(plan: Plan | None) -> Agent:
+    """Returns the agent, in the run of the plan."""
+    from reprise.plan import session
+
+    return session.agent_of(None if plan is None and session.current() else run_of(plan))
 
 
 def _say_applied(agent: Agent, plan: Plan | None) -> None:

@@ -34,7 +34,11 @@ class PlannedFunction:
         checkpoints: str | Sequence[Any] | None,
         time_limit_s: float | None,
         batch: int | None = None,
+        plainly: bool = False,
     ) -> None:
+        """Takes the step and how it is planned. With `plainly`, a trace that has no plan runs as
+        it is, and `refusal` says why; otherwise the call raises."""
+        self._plainly = plainly
         # What was done to the newest trace; None before the first.
         self.applied: Applied | None = None
         # Why the newest trace has no plan.
@@ -60,6 +64,11 @@ class PlannedFunction:
                 raise self.refusal from None
             raise
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a step has ended when its call returns, as on CPUs."""
+        return not tf.config.list_logical_devices("GPU")
+
     def _traced(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the step while it is traced, then plans its graph; returns its result."""
         result = self._step(*args, **kwargs)
@@ -83,6 +92,9 @@ class PlannedFunction:
             self.applied = rewrite_step(outputs, [], effects=effects, **self._how)
         except RepriseError as refusal:
             self.refusal = refusal
+            if self._plainly:
+                self.applied = None
+                return
             raise
         self._targets = (outputs, effects)
 

@@ -8,13 +8,15 @@ parameters that want them. `nn.Module.__call__` is replaced until one was armed 
 has stepped a few times since, and only between such calls: inside one everything is as it was, for
 whoever traces it. A hook would come too late, since torch looks up `forward` before it calls hooks,
 and the first step of a job that does not fit must not run plainly. A model inside
-DistributedDataParallel is armed itself: the wrapper communicates, the module computes. Where
-optimizers step and no such model is called, that is said.
+DistributedDataParallel is armed itself: the wrapper communicates, the module computes. Models of
+Keras that `fit` trains are left to reprise.keras. Where optimizers step and no such model is
+called, that is said.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +59,7 @@ class _Watch:
     ) -> Any:
         self._put(self._plain)
         try:
-            self._enter(module)
+            self._enter(module, args)
             return plain(module, *args, **kwargs)
         finally:
             if self._steps < STEPS:
@@ -67,9 +69,13 @@ class _Watch:
     def _put(call: Callable[..., Any]) -> None:
         modules.Module.__call__ = call  # type: ignore[method-assign]
 
-    def _enter(self, module: nn.Module) -> None:
+    def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         try:
-            if self._is_root(module):
+            if _is_of_keras(module, inputs):
+                from reprise import armed
+
+                self._armed = self._armed or armed.current(module) is not None
+            elif self._is_root(module):
                 self._armed = True
                 self._arm(_unwrapped(module))
         except RepriseError as error:
@@ -131,6 +137,17 @@ def _forward_runs() -> bool:
     from reprise.torch.training.loop import forward_runs
 
     return forward_runs()
+
+
+def _is_of_keras(module: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """Returns whether Keras calls a module: a layer, a model that `fit` trains, which
+    reprise.keras arms, or a model on symbols, while another one is built of it."""
+    keras = sys.modules.get("keras")
+    layer, model = getattr(keras, "Layer", None), getattr(keras, "Model", None)
+    if layer is None or model is None or not isinstance(module, layer):
+        return False
+    real = any(isinstance(x, torch.Tensor) and not x.is_meta for x in inputs)
+    return not (isinstance(module, model) and real) or bool(getattr(module, "compiled", False))
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

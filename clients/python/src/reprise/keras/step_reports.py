@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports the steps of `fit` to the run of their plan."""
+
+from __future__ import annotations
+
+from reprise.errors import RepriseError
+from reprise.plan import Plan, report_step
+from reprise.plan.reporting import report_unchecked
+
+__all__ = ["StepReports"]
+
+
+class StepReports:
+    """Counts and reports the steps of one model. If nobody takes the reports, it stops."""
+
+    def __init__(self, unchecked: str) -> None:
+        """Takes why no check compares gradients, for the verdict."""
+        self._unchecked = unchecked
+        self._step = 0
+        self._told = ""
+        self._taken = True
+
+    def step(self, plan: Plan | None, step_ns: int = 0) -> None:
+        """Reports a step that has ended, under `plan` or without one; zero: not measured. Never
+        raises."""
+        number, self._step = self._step, self._step + 1
+        if not self._taken or (plan is None and not self._told):
+            return
+        try:
+            self._taken = report_step(
+                plan,
+                step=number,
+                peak_bytes=0,
+                step_ns=step_ns,
+                recomputed=len(plan.recomputed_ops) if plan else 0,
+                wait=False,
+            )
+            if self._taken and plan is not None and plan.plan_id != self._told:
+                report_unchecked(plan, self._unchecked)
+                self._told = plan.plan_id
+        except (RepriseError, OSError):
+            self._taken = False
