@@ -128,7 +128,9 @@ def write(file: BinaryIO, events: int, tensors: int, seed: int) -> dict[str, int
     steps = max(1, events // (2 * tensors))
     live = peak = 0
     for step in range(steps):
-        sizes = [512 * draw.randint(1, 64) for _ in range(tensors)]
+        # With the spike, each step has as many events.
+        tensors_here = tensors - 1 if step == steps // 2 else tensors
+        sizes = [512 * draw.randint(1, 64) for _ in range(tensors_here)]
         for i, bytes_ in enumerate(sizes):
             entry(alloc_head, BASE + i * 65536, bytes_, draw.randrange(STACKS))
             live += bytes_
@@ -137,7 +139,7 @@ def write(file: BinaryIO, events: int, tensors: int, seed: int) -> dict[str, int
             entry(alloc_head, BASE - SPIKE_BYTES, SPIKE_BYTES, 0)
             entry(free_head, BASE - SPIKE_BYTES, SPIKE_BYTES, -1)
             peak = max(peak, live + SPIKE_BYTES)
-        for i in range(tensors - 1, -1, -1):
+        for i in range(tensors_here - 1, -1, -1):
             entry(free_head, BASE + i * 65536, sizes[i], -1)
         live = 0
     pickle.put(b"ee")

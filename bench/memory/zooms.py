@@ -62,7 +62,7 @@ class Daemon:
                 return int(line.split()[1]) / 1024
         return 0
 
-    def post(self, path: str, body: Any, kind: str) -> tuple[bytes, int]:
+    def post(self, path: str, body: Any, kind: str, size: int = -1) -> tuple[bytes, int]:
         """Returns the answer, and its size on the wire."""
         call = urllib.request.Request(
             f"{self._url}{path}",
@@ -71,6 +71,7 @@ class Daemon:
                 "Content-Type": kind,
                 "Authorization": f"Bearer {self._token}",
                 "Accept-Encoding": "gzip",
+                **({"Content-Length": str(size)} if size >= 0 else {}),
             },
         )
         with urllib.request.urlopen(call, timeout=1200) as answer:
@@ -114,54 +115,63 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="reprise-zooms-") as folder:
         daemon = Daemon(options.reprised, Path(folder))
-        size = options.recording.stat().st_size
-        cpu, wall = daemon.cpu_ms(), time.perf_counter()
-        with options.recording.open("rb") as file:
-            said, _ = daemon.post(f"/import?name={options.recording.name}", file, "application/x")
-        run_id = json.loads(said.splitlines()[-1])["run"]["runId"]
-        print(f"file of {size >> 20} MiB, load {os.getloadavg()[0]:.1f}")
-        print(f"import: {daemon.cpu_ms() - cpu:.0f} ms CPU, {time.perf_counter() - wall:.0f} s, ")
-        print(f"  daemon at most {daemon.memory_mib('VmHWM'):.0f} MiB resident")
+        try:
+            report(daemon, options)
+        finally:
+            daemon.stop()
 
-        first, zoom, instant, found = Figures(), Figures(), Figures(), Figures()
-        whole = daemon.measure(first, "GetTimeline", runId=run_id, widthPx=2000)["measuredBase"]
-        print(f"first question: {first.cpu_ms[0]:.0f} ms CPU; then resident ", end="")
-        print(f"{daemon.memory_mib('VmRSS'):.0f} MiB, at most {daemon.memory_mib('VmHWM'):.0f}")
-        length, at = int(whole["stepNs"]), int(whole["peakAtNs"])
-        assert int(whole["peakBytes"]) == options.peak, "the peak is lost"
-        draw = random.Random(2)
-        for i in range(options.calls):
-            # Around the peak at every second zoom: it must be on the screen each time.
-            span = max(2000, int(length * 0.5 ** draw.uniform(0, 20)))
-            begin = at - span // 2 if i % 2 == 0 else draw.randint(0, length - 1)
-            begin = max(0, min(begin, length - span))
-            part = {"runId": run_id, "t0Ns": begin, "t1Ns": begin + span}
-            curve = daemon.measure(zoom, "GetTimeline", widthPx=2000, **part)["measuredBase"]
-            if begin <= at < begin + span:
-                seen = max(int(value) for value in curve["maxBytes"])
-                assert seen == options.peak, f"the peak is not seen in {span} ns"
-            column = length // 2000
-            begin = draw.randint(0, length - 1)
-            part = {"runId": run_id, "atNs": begin, "untilNs": begin + column}
-            daemon.measure(instant, "GetMemory", **part)
-            daemon.measure(found, "GetMemory", search=f"block_{i % 97}.py:1", **part)
-        top = Figures()
-        for _ in range(5):
-            at_peak = daemon.measure(top, "GetMemory", runId=run_id)
-        print(f"alive at the peak: {at_peak['liveCount']}")
-        print("| question | CPU, median | CPU, p95 | wall, p95 | most on the wire |")
-        print("|---|---|---|---|---|")
-        for name, one in (
-            ("timeline, any zoom", zoom),
-            ("who is alive at an instant", instant),
-            ("the same with a search", found),
-            ("who is alive at the peak", top),
-        ):
-            median = sorted(one.cpu_ms)[len(one.cpu_ms) // 2]
-            print(f"| {name} | {median:.0f} ms | {p95(one.cpu_ms):.0f} ms ", end="")
-            print(f"| {p95(one.wall_ms):.0f} ms | {max(one.sent) / 1000:.0f} kB |")
-        print(f"daemon at most {daemon.memory_mib('VmHWM'):.0f} MiB resident")
-        daemon.stop()
+
+def report(daemon: Daemon, options: argparse.Namespace) -> None:
+    """Imports, asks, and prints."""
+    size = options.recording.stat().st_size
+    cpu, wall = daemon.cpu_ms(), time.perf_counter()
+    with options.recording.open("rb") as file:
+        said, _ = daemon.post(
+            f"/import?name={options.recording.name}", file, "application/octet-stream", size
+        )
+    run_id = json.loads(said.splitlines()[-1])["run"]["runId"]
+    print(f"file of {size >> 20} MiB, load {os.getloadavg()[0]:.1f}")
+    print(f"import: {daemon.cpu_ms() - cpu:.0f} ms CPU, {time.perf_counter() - wall:.0f} s, ")
+    print(f"  daemon at most {daemon.memory_mib('VmHWM'):.0f} MiB resident")
+
+    first, zoom, instant, found = Figures(), Figures(), Figures(), Figures()
+    whole = daemon.measure(first, "GetTimeline", runId=run_id, widthPx=2000)["measuredBase"]
+    print(f"first question: {first.cpu_ms[0]:.0f} ms CPU; then resident ", end="")
+    print(f"{daemon.memory_mib('VmRSS'):.0f} MiB, at most {daemon.memory_mib('VmHWM'):.0f}")
+    length, at = int(whole["stepNs"]), int(whole["peakAtNs"])
+    assert int(whole["peakBytes"]) == options.peak, "the peak is lost"
+    draw = random.Random(2)
+    for i in range(options.calls):
+        # Around the peak at every second zoom: it must be on the screen each time.
+        span = max(2000, int(length * 0.5 ** draw.uniform(0, 20)))
+        begin = at - span // 2 if i % 2 == 0 else draw.randint(0, length - 1)
+        begin = max(0, min(begin, length - span))
+        part = {"runId": run_id, "t0Ns": begin, "t1Ns": begin + span}
+        curve = daemon.measure(zoom, "GetTimeline", widthPx=2000, **part)["measuredBase"]
+        if begin <= at < begin + span:
+            seen = max(int(value) for value in curve["maxBytes"])
+            assert seen == options.peak, f"the peak is not seen in {span} ns"
+        column = length // 2000
+        begin = draw.randint(0, length - 1)
+        part = {"runId": run_id, "atNs": begin, "untilNs": begin + column}
+        daemon.measure(instant, "GetMemory", **part)
+        daemon.measure(found, "GetMemory", search=f"block_{i % 97}.py:1", **part)
+    top = Figures()
+    for _ in range(5):
+        at_peak = daemon.measure(top, "GetMemory", runId=run_id)
+    print(f"alive at the peak: {at_peak['liveCount']} allocations")
+    print("| question | CPU, median | CPU, p95 | wall, p95 | most on the wire |")
+    print("|---|---|---|---|---|")
+    for name, one in (
+        ("timeline, any zoom", zoom),
+        ("who is alive at an instant", instant),
+        ("the same with a search", found),
+        ("who is alive at the peak", top),
+    ):
+        median = sorted(one.cpu_ms)[len(one.cpu_ms) // 2]
+        print(f"| {name} | {median:.0f} ms | {p95(one.cpu_ms):.0f} ms ", end="")
+        print(f"| {p95(one.wall_ms):.0f} ms | {max(one.sent) / 1000:.0f} kB |")
+    print(f"daemon at most {daemon.memory_mib('VmHWM'):.0f} MiB resident")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@
 #include "formats/convert/plan_json.h"
 #include "formats/convert/plan_proto.h"
 #include "formats/export/chrome_trace.h"
+#include "formats/export/html_report.h"
 #include "formats/export/memory_snapshot.h"
 #include "formats/export/timeline.h"
 
@@ -42,8 +43,8 @@ class ExportCommand : public Command {
 
  private:
   StatusOr<Timelines> OfGraphFile(const std::string& path) const;
-  StatusOr<Timelines> OfPlanFile(const std::string& text) const;
-  StatusOr<Timelines> OfFile() const;
+  StatusOr<Timelines> OfPlanFile(const std::string& text);
+  StatusOr<Timelines> OfFile();
   StatusOr<Timelines> OfStored(const ServerClient& client);
   Status AddPredicted(const planner::StepGraph& graph,
                       const planner::Schedule& schedule,
@@ -51,7 +52,7 @@ class ExportCommand : public Command {
                       int64_t reserve_bytes, int64_t base_peak_bytes,
                       Timelines& out) const;
   Status AddStoredPlan(const ServerClient& client, const std::string& plan_id,
-                       Timelines& out) const;
+                       Timelines& out);
   // Returns the timeline named by --of, else the first that the viewer can
   // show.
   StatusOr<const formats::ExportTimeline*> Choose(const Timelines& all) const;
@@ -64,19 +65,24 @@ class ExportCommand : public Command {
   std::string out_;
   bool force_ = false;
   std::string name_;
+  // Of the plan or run, for a report.
+  std::string sentence_;
+  int64_t budget_bytes_ = 0;
 };
 
 void ExportCommand::Define(CommandLine& line) {
   Verb& verb = line.AddVerb(
-      "export", "Write a step for Perfetto or PyTorch's memory viewer");
+      "export", "Write a step as a report, for Perfetto or PyTorch's viewer");
   verb.Add("WHAT", what_,
            "A run id (or its beginning, or \"latest\"), a plan id, or a "
            "file: step graph or plan",
            {.required = true, .completes = Completes::kRuns});
-  verb.Add("--format,-f", format_,
-           "chrome: JSON for Perfetto and chrome://tracing; "
-           "memory-viewer: a snapshot for pytorch.org/memory_viz",
-           {.shows_default = true, .one_of = {"chrome", "memory-viewer"}});
+  verb.Add(
+      "--format,-f", format_,
+      "chrome: JSON for Perfetto and chrome://tracing; "
+      "memory-viewer: a snapshot for pytorch.org/memory_viz; "
+      "html: one file for any browser, without network",
+      {.shows_default = true, .one_of = {"chrome", "memory-viewer", "html"}});
   verb.Add(
       "--of", of_,
       "Which step a snapshot shows: measured, measured-base, "
@@ -86,15 +92,17 @@ void ExportCommand::Define(CommandLine& line) {
            {.completes = Completes::kFiles});
   verb.Flag("--force,!--no-force", force_, "Replace an existing file");
   verb.Footer(
-      "Example:\n  reprise export latest --format chrome -o run.trace.json\n"
+      "Example:\n  reprise export latest --format html\n"
+      "  reprise export latest --format chrome -o run.trace.json\n"
       "  reprise export resnet.plan.json --format memory-viewer");
 }
 
 int ExportCommand::Run(const Globals& globals, Console& console) {
-  if (!of_.empty() && format_ == "chrome") {
+  if (!of_.empty() && format_ != "memory-viewer") {
     return console.UsageError(
-        "--of: a Chrome trace holds all steps side by side; it is for "
-        "--format memory-viewer");
+        StrCat("--of: ", format_ == "chrome" ? "a Chrome trace" : "a report",
+               " holds all steps side by side; it is for "
+               "--format memory-viewer"));
   }
   if (out_.empty()) out_ = DefaultPath();
   const Status writable = CheckWritable(out_, force_);
@@ -124,7 +132,9 @@ std::string ExportCommand::DefaultPath() const {
       stem.resize(stem.size() - std::string(ending).size());
     }
   }
-  return stem + (format_ == "chrome" ? ".trace.json" : ".snapshot.pickle");
+  return stem + (format_ == "chrome" ? ".trace.json"
+                 : format_ == "html" ? ".report.html"
+                                     : ".snapshot.pickle");
 }
 
 Status ExportCommand::AddPredicted(const planner::StepGraph& graph,
@@ -162,7 +172,7 @@ StatusOr<Timelines> ExportCommand::OfGraphFile(const std::string& path) const {
   return all;
 }
 
-StatusOr<Timelines> ExportCommand::OfPlanFile(const std::string& text) const {
+StatusOr<Timelines> ExportCommand::OfPlanFile(const std::string& text) {
   StatusOr<formats::PlanText> read = formats::ReadPlanText(text);
   if (!read.ok()) {
     return Status(read.status().code(),
@@ -181,6 +191,8 @@ StatusOr<Timelines> ExportCommand::OfPlanFile(const std::string& text) const {
   }
   ASSIGN_OR_RETURN(const CheckedPlan checked,
                    CheckPlanFile(what_, read->plan, *graph_path));
+  sentence_ = read->plan.sentence();
+  budget_bytes_ = read->plan.budget_bytes();
   Timelines all;
   RETURN_IF_ERROR(AddPredicted(
       checked.graph, checked.schedule, checked.capabilities,
@@ -189,7 +201,7 @@ StatusOr<Timelines> ExportCommand::OfPlanFile(const std::string& text) const {
   return all;
 }
 
-StatusOr<Timelines> ExportCommand::OfFile() const {
+StatusOr<Timelines> ExportCommand::OfFile() {
   if (what_.ends_with(".pb")) return OfGraphFile(what_);
   ASSIGN_OR_RETURN(const std::string text, ReadFile(what_, kMostFileBytes));
   const StatusOr<formats::JsonScan> scan = formats::ScanJson(text);
@@ -204,9 +216,11 @@ StatusOr<Timelines> ExportCommand::OfFile() const {
 
 Status ExportCommand::AddStoredPlan(const ServerClient& client,
                                     const std::string& plan_id,
-                                    Timelines& out) const {
+                                    Timelines& out) {
   ASSIGN_OR_RETURN(const v1::Explanation explained, client.Explain(plan_id));
   const v1::Plan& plan = explained.plan();
+  if (sentence_.empty()) sentence_ = plan.sentence();
+  budget_bytes_ = plan.budget_bytes();
   ASSIGN_OR_RETURN(const v1::StepGraph proto, client.GetGraph(plan.graph_id()));
   ASSIGN_OR_RETURN(const planner::StepGraph graph, formats::ToPlanner(proto));
   ASSIGN_OR_RETURN(const planner::Capabilities capabilities,
@@ -241,6 +255,7 @@ StatusOr<Timelines> ExportCommand::OfStored(const ServerClient& client) {
     return all;
   }
   name_ = run->name();
+  sentence_ = run->verdict().sentence();
   for (const bool planned : {true, false}) {
     formats::MeasuredTimeline measured(planned ? kMeasured : kMeasuredBase);
     const Status read =
@@ -292,6 +307,12 @@ int ExportCommand::Write(const Timelines& all, const Globals& globals,
   if (format_ == "chrome") {
     text = formats::WriteChromeTrace(name_.empty() ? what_ : name_, all);
     for (const auto& one : all) titles.push_back(one.title);
+  } else if (format_ == "html") {
+    text = formats::WriteHtmlReport({.name = name_.empty() ? what_ : name_,
+                                     .sentence = sentence_,
+                                     .budget_bytes = budget_bytes_},
+                                    all);
+    for (const auto& one : all) titles.push_back(one.title);
   } else {
     const auto chosen = Choose(all);
     if (!chosen.ok()) return console.Error(chosen.status());
@@ -311,13 +332,14 @@ int ExportCommand::Write(const Timelines& all, const Globals& globals,
     return kDone;
   }
   for (const auto& one : all) {
-    if (format_ != "chrome" && &one != shown) continue;
+    if (format_ == "memory-viewer" && &one != shown) continue;
     console.Line(StrCat("  ", one.title, ": peak ",
                         FormatBytes(one.PeakBytes()), " in ",
                         FormatDuration(one.duration_ns)));
   }
   console.Line(StrCat("  wrote ", out_));
-  console.Note(format_ == "chrome"
+  console.Note(format_ == "html" ? "\nNext:  open it in a browser, or send it"
+               : format_ == "chrome"
                    ? "\nNext:  open it at ui.perfetto.dev or chrome://tracing"
                    : "\nNext:  drop it on pytorch.org/memory_viz");
   return kDone;

@@ -17,15 +17,15 @@ namespace {
 
 // How far back to search for a baseline, and the most that is indexed.
 constexpr int64_t kMostChunks = 8192;
-constexpr size_t kMostEvents = 24'000'000;
+constexpr size_t kMostEvents = 12'000'000;
 
 struct Event {
   int64_t time_ns = 0;
   int64_t bytes = 0;  // the change; of a baseline, all that is alive
   uint64_t address = 0;
   uint32_t name = 0;
-  uint32_t stack = 0;
-  bool baseline = false;
+  uint32_t stack : 31 = 0;
+  uint32_t baseline : 1 = 0;
 };
 
 template <typename List>
@@ -113,8 +113,10 @@ class StepBuilder {
     ASSIGN_OR_RETURN(
         const std::vector<ListedChunk> chunks,
         ListChunksBackwards(db_, row_.session_id, made_.end_ns, kMostChunks));
+    int64_t records = 0;
     for (const ListedChunk& chunk : chunks) {
       from_ = chunk.place;
+      records += chunk.count;
       if (chunk.count == 0) continue;
       ASSIGN_OR_RETURN(const std::string body,
                        LoadChunkBody(db_, row_.session_id, chunk.place));
@@ -127,11 +129,11 @@ class StepBuilder {
              At(columns.extra(), i) == REPRISE_BASELINE &&
              static_cast<int64_t>(At(columns.start_ns(), i)) <= made_.begin_ns);
       }
-      // The chunk before may have the rest of its window's events at the same
-      // time; what is older than the baseline is not used.
-      if (found_baseline_ && chunk.t1_ns < made_.begin_ns) break;
+      // What is older than the baseline is not used.
       if (found_baseline_) break;
     }
+    // Not more than needed: a growing list would take twice its size.
+    events_.reserve(std::min(static_cast<size_t>(records), kMostEvents));
     return OkStatus();
   }
 
@@ -162,7 +164,7 @@ class StepBuilder {
                                .bytes = columns.bytes(i),
                                .address = At(columns.ptr(), i),
                                .name = NameOf(columns, i),
-                               .stack = At(columns.stack(), i),
+                               .stack = At(columns.stack(), i) & 0x7fffffff,
                                .baseline = extra == REPRISE_BASELINE}));
           break;
         default:
@@ -282,9 +284,8 @@ class StepBuilder {
     }
     std::vector<Event>().swap(events_);
     AddBlocks(places, before, before_bytes);
-    before.insert(before.end(), born.begin(), born.end());
-    std::vector<Allocation>().swap(born);
-    made_.lifetimes.Build(std::move(before));
+    born.insert(born.begin(), before.begin(), before.end());
+    made_.lifetimes.Build(std::move(born));
     made_.before_bytes = std::move(before_bytes);
     made_.curve = MemoryCurve(std::move(times), std::move(levels), made_.first);
   }

@@ -145,6 +145,21 @@ def test_what_was_exported_is_imported_as_the_same_memory(
     assert counter(trace, 1) == [3000, 4000, 6000, 5000, 5500, 5000]
 
 
+def test_a_report_is_one_file_with_the_plans_sentence(reprise: Reprise, graph_file: Path) -> None:
+    planned = reprise("plan", "small.graph.json", "--budget", "1324")
+
+    done = reprise("export", "small.plan.json", "--format", "html")
+
+    assert done.code == 0, done
+    assert "wrote small.report.html" in done.out
+    html = (graph_file.parent / "small.report.html").read_text()
+    sentence = planned.out.splitlines()[0]
+    assert f'<p class="sentence">{sentence.replace("&", "&amp;")}' in html
+    assert "Memory, predicted without a plan" in html
+    assert "<script" not in html
+    assert "://" not in html
+
+
 def test_what_cannot_be_exported_is_one_sentence(reprise: Reprise, graph_file: Path) -> None:
     name = graph_file.name
     assert "--format" in reprise.fails(2, "export", name, "--format", "pdf")

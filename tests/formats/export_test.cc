@@ -6,6 +6,7 @@
 #include <string>
 
 #include "formats/export/chrome_trace.h"
+#include "formats/export/html_report.h"
 #include "formats/export/memory_snapshot.h"
 #include "formats/export/timeline.h"
 #include "formats/import/snapshot.h"
@@ -16,6 +17,8 @@ namespace reprise::formats {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
 
 // a makes x (100), b makes y (200) with 50 of workspace, c reads x and y.
 planner::StepGraph Graph() {
@@ -44,6 +47,55 @@ std::vector<int64_t> Counter(const nlohmann::json& trace, int process) {
     }
   }
   return values;
+}
+
+TEST(HtmlReportTest, EveryByteOfThePeakIsInItsTable) {
+  const auto timeline = PredictedTimeline("predicted", Graph(), Again(), {}, 7);
+  ASSERT_TRUE(timeline.ok()) << timeline.status().message();
+
+  const std::string html = WriteHtmlReport(
+      {.name = "n", .sentence = "It fits.", .budget_bytes = 2048}, {*timeline});
+
+  // The peak of 1307 is x 100, y 200, 1000 of static memory and 7 of reserve.
+  EXPECT_THAT(html, HasSubstr("Alive at the peak, 1.3 KiB after 30 us"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"right\">100 B</td><td>x</td>"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"right\">200 B</td>"));
+  EXPECT_THAT(html, HasSubstr("<td class=\"right\">1007 B</td>"
+                              "<td>static memory, there throughout</td>"));
+  EXPECT_THAT(html, Not(HasSubstr("workspace")));
+  EXPECT_THAT(html, HasSubstr("the budget of 2.0 KiB"));
+}
+
+TEST(HtmlReportTest, NamesAreTextAndNothingIsLoaded) {
+  ExportTimeline timeline;
+  timeline.title = "<b>";
+  timeline.duration_ns = 10;
+  timeline.names = {"", "<script>alert(1)</script>"};
+  timeline.events = {{.time_ns = 0, .address = 1, .bytes = 64, .what = 1}};
+  timeline.curve = {{0, 64}};
+
+  const std::string html = WriteHtmlReport({.name = "a&\"b"}, {timeline});
+
+  EXPECT_THAT(html, Not(HasSubstr("<script")));
+  EXPECT_THAT(html, Not(HasSubstr("http://")));
+  EXPECT_THAT(html, Not(HasSubstr("https://")));
+  EXPECT_THAT(html, HasSubstr("&lt;script&gt;alert(1)"));
+  EXPECT_THAT(html, HasSubstr("a&amp;&quot;b"));
+}
+
+TEST(HtmlReportTest, ASpikeOfOneEventInAMillionIsDrawnAndTheFileStaysSmall) {
+  ExportTimeline timeline;
+  timeline.duration_ns = 1'000'000;
+  timeline.names = {""};
+  for (int64_t i = 0; i < 1'000'000; ++i) {
+    timeline.curve.push_back({i, i == 700'123 ? 5000 : 1000});
+  }
+
+  const std::string html = WriteHtmlReport({.name = "n"}, {timeline});
+
+  // In column 700 of 1,000; its height is that of the peak.
+  EXPECT_THAT(html, HasSubstr("L700 8.5H701"));
+  EXPECT_LT(html.size(), 40'000u);
 }
 
 TEST(ExportTest, TheChromeCounterIsTheEvaluatorsCurve) {
