@@ -53,6 +53,11 @@ class Instant {
   Instant(const RecordedStep& step, const v1::GetMemoryRequest& request)
       : step_(step), search_(request.search()) {
     std::transform(search_.begin(), search_.end(), search_.begin(), Lower);
+    for (size_t c = 0; c < kCategories; ++c) {
+      category_matches_[c] =
+          Contains(NameOf(static_cast<v1::Category>(c)), search_);
+    }
+    digits_ = AddressDigits(search_);
     event_ = EventFor(request);
   }
 
@@ -134,12 +139,28 @@ class Instant {
     add(all_);
     add(owner.sum);
     add(categories_[static_cast<size_t>(category)]);
-    if (!owner.matches && !Contains(NameOf(category), search_) &&
-        !Contains(StrCat("0x", Hex(one.address)), search_)) {
+    if (!owner.matches && !category_matches_[static_cast<size_t>(category)] &&
+        !AddressMatches(one)) {
       return;
     }
     add(matched_);
     rows_.push_back({bytes, index});
+  }
+
+  // Returns the digits of an address as a page shows it, "0x7f00" or "7f00_2";
+  // empty for every other text.
+  static std::string AddressDigits(std::string_view text) {
+    if (text.starts_with("0x")) text.remove_prefix(2);
+    text = text.substr(0, text.find('_'));
+    const bool hex =
+        text.size() >= 4 &&
+        text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+    return hex ? std::string(text) : std::string();
+  }
+
+  bool AddressMatches(const Allocation& one) const {
+    return !digits_.empty() &&
+           Hex(one.address).find(digits_) != std::string::npos;
   }
 
   static std::string Hex(uint64_t value) {
@@ -252,6 +273,8 @@ class Instant {
 
   const RecordedStep& step_;
   std::string search_;
+  std::array<bool, kCategories> category_matches_{};
+  std::string digits_;  // of an address that is searched for
   size_t event_ = 0;
   std::unordered_map<uint64_t, Owner> owners_;
   std::array<Sum, kCategories> categories_{};

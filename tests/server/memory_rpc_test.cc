@@ -186,6 +186,7 @@ TEST_F(RecordedRun, SearchLooksAtStacksCategoriesAndAddresses) {
   EXPECT_EQ(found("adam"), 300);
   EXPECT_EQ(found("optimizer state"), 300);
   EXPECT_EQ(found("0xB000"), 2000);
+  EXPECT_EQ(found("b000_0"), 2000);
   EXPECT_EQ(found("nothing of this"), 0);
 }
 
