@@ -189,11 +189,8 @@ StatusOr<v1::Segments> GetSegments(Services& services,
     ASSIGN_OR_RETURN(step, services.steps.Get(db, run_id, /*planned=*/false));
     return OkStatus();
   }));
-  if (step->segments.empty()) {
-    return NotFound(
-        "the segments of an allocator are only in memory snapshots of PyTorch "
-        "that have them, and this run has none");
-  }
+  // Only snapshots of PyTorch's allocator have them.
+  if (step->segments.empty()) return v1::Segments();
   return Draw(*step, width);
 }
 

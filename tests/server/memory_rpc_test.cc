@@ -216,9 +216,8 @@ TEST_F(RecordedRun, RefusesWhatCannotBeMeant) {
   EXPECT_EQ(error_.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   Ask([](v1::GetMemoryRequest& request) { request.set_planned(true); });
   EXPECT_EQ(error_.error_code(), grpc::StatusCode::NOT_FOUND);
-  AskSegments(100);
-  EXPECT_EQ(error_.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(error_.error_message(), HasSubstr("only in memory snapshots"));
+  AskSegments(5000);
+  EXPECT_EQ(error_.error_message(), "width_px: must be 0 to 4096, got 5000");
 }
 
 TEST_F(RecordedRun, ABlockThatNoEventSpeaksOfWasThereBefore) {
@@ -279,6 +278,16 @@ TEST_F(RecordedRun, NoBlockOfASegmentIsLostWhenItIsFolded) {
     EXPECT_EQ(segments.rounding_bytes(), (512 << 10) - 500'000);
     EXPECT_EQ(segments.folded_blocks() > 0, width < 2000);
   }
+}
+
+TEST_F(RecordedRun, WithoutSegmentsThereAreNone) {
+  Send();
+
+  const v1::Segments segments = AskSegments(100);
+
+  EXPECT_TRUE(error_.ok()) << error_.error_message();
+  EXPECT_EQ(segments.segment_count(), 0u);
+  EXPECT_EQ(segments.segments_size(), 0);
 }
 
 TEST_F(RecordedRun, SegmentsThatDoNotFitTogetherAreRefused) {

@@ -40,7 +40,7 @@ test('a row says how long an allocation lived, and names it by address and use',
   ]);
 
   expect(rows.map((row) => row.lived)).toEqual([
-    '1.5 ms – 3 ms',
+    '1.5 ms – 3 ms (1.5 ms)',
     'before the recording – not freed',
     'an earlier step – not freed',
   ]);

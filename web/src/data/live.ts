@@ -43,7 +43,10 @@ function livedText(born: bigint | undefined, freed: bigint | undefined): string 
       : born < 0n
         ? 'an earlier step'
         : formatDuration(num(born));
-  return `${from} – ${freed === undefined ? 'not freed' : formatDuration(num(freed))}`;
+  if (freed === undefined) return `${from} – not freed`;
+  // Far into a recording both ends are written alike.
+  const lasted = born === undefined ? '' : ` (${formatDuration(num(freed) - num(born))})`;
+  return `${from} – ${formatDuration(num(freed))}${lasted}`;
 }
 
 /** A category's part of what is alive, for the bar and its legend. */

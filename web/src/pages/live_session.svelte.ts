@@ -5,7 +5,7 @@
  * what is alive at the instant, and the allocator's segments. The newest
  * question wins; what an answer replaces stays until it is there.
  */
-import {isCancelled, isRefusal, query, sentenceOf} from '../api/client';
+import {isCancelled, query, sentenceOf} from '../api/client';
 import {num} from '../data/number';
 import {stepCurve, type StepCurve} from '../data/timeline';
 import type {LiveMemory, Segments} from '../gen/reprise/v1/query_pb';
@@ -35,6 +35,7 @@ export class LiveSession {
   #curveAbort: AbortController | undefined;
   #memoryAbort: AbortController | undefined;
   #segmentsAbort: AbortController | undefined;
+  #segmentsWidth = 0;
 
   constructor(runId: string) {
     this.#runId = runId;
@@ -100,16 +101,18 @@ export class LiveSession {
   }
 
   async showSegments(width: number): Promise<void> {
+    // A scroll bar that comes or goes is no other screen.
+    if (Math.abs(width - this.#segmentsWidth) < 40) return;
+    this.#segmentsWidth = width;
     this.#segmentsAbort?.abort();
     const {signal} = (this.#segmentsAbort = new AbortController());
     try {
       const widthPx = Math.max(200, Math.min(4096, Math.round(width)));
-      this.segments = await query.getSegments({runId: this.#runId, widthPx}, {...SLOW, signal});
+      const found = await query.getSegments({runId: this.#runId, widthPx}, {...SLOW, signal});
+      this.segments = found.segmentCount > 0n ? found : undefined;
       this.segmentsWhy = '';
     } catch (error) {
-      if (signal.aborted || isCancelled(error)) return;
-      this.segments = undefined;
-      this.segmentsWhy = isRefusal(error) ? '' : sentenceOf(error);
+      if (!signal.aborted && !isCancelled(error)) this.segmentsWhy = sentenceOf(error);
     }
   }
 }
