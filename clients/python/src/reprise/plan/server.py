@@ -193,15 +193,17 @@ def _trust(certificate: str) -> SSLContext:
 
     authority = os.environ.get("REPRISE_CA") or None
     own, key = os.environ.get("REPRISE_CERT"), os.environ.get("REPRISE_KEY")
+    used = authority or certificate
     try:
-        context = ssl.create_default_context(cafile=authority or certificate or None)
+        context = ssl.create_default_context(cafile=used or None)
         if certificate and not authority:
             context.check_hostname = False
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if own:
+            used = f"{own}, with the key {key}" if key else own
             context.load_cert_chain(own, key)
     except OSError as error:
-        raise RepriseError(f"a certificate of this client cannot be used ({error})") from None
+        raise RepriseError(f"{used}: this certificate cannot be used ({error})") from None
     return context
 
 
