@@ -22,10 +22,12 @@
 #include "server/net/http.h"
 #include "server/net/import_upload.h"
 #include "server/net/listener.h"
+#include "server/net/peer.h"
 #include "server/net/routes.h"
 #include "server/orphans.h"
 #include "server/paths.h"
 #include "server/service/admin.h"
+#include "server/service/audit.h"
 #include "server/service/grpc_services.h"
 #include "server/service/handlers.h"
 #include "server/store/damage.h"
@@ -146,6 +148,7 @@ class Daemon::Impl {
   std::unique_ptr<WorkerPool> short_work_;
   std::unique_ptr<WorkerPool> planners_;
   ByteShare sent_graphs_{kMaxSentBytes};
+  std::unique_ptr<Audit> audit_;
   std::unique_ptr<Services> services_;
   MethodTable methods_{metrics_};
   std::unique_ptr<Committer> committer_;
@@ -202,14 +205,16 @@ Status Daemon::Impl::OpenAnyway(const std::string& path,
                                 const std::function<Status()>& open) {
   Status opened = open();
   if (opened.code() == Code::kResourceExhausted && UseRoom(options_.data_dir)) {
-    LogWarning(StrCat(opened.message(),
+    LogWarning("disk_full",
+               StrCat(opened.message(),
                       "; starts on the room that was kept for this: what is "
                       "stored can be read"));
     opened = open();
   }
   if (opened.code() != Code::kDataLoss) return opened;
   ASSIGN_OR_RETURN(const std::string aside, SetAside(path));
-  LogError(StrCat(opened.message(), "; the damaged file is kept as ", aside,
+  LogError("database_damaged",
+           StrCat(opened.message(), "; the damaged file is kept as ", aside,
                   " and a new one is begun"));
   return open();
 }
@@ -289,6 +294,20 @@ Status Daemon::Impl::StartServices() {
   short_work_ = std::make_unique<WorkerPool>(kShortThreads, kMaxShortWaiting);
   planners_ = std::make_unique<WorkerPool>(kPlanThreads, kMaxPlansWaiting,
                                            kPromptPlanThreads);
+  std::vector<uint16_t> ports;
+  for (const auto& listener : listeners_) {
+    ports.push_back(listener->address().port);
+  }
+  const IdentifyCaller identify =
+      MakeIdentify(std::move(ports), [this](const std::string& name) {
+        return tls_ != nullptr ? tls_->PeerBehind(name) : std::nullopt;
+      });
+  audit_ = std::make_unique<Audit>(*store_, identify);
+  methods_.WrapCalls([this](std::string_view path,
+                            const google::protobuf::Message& request,
+                            std::shared_ptr<Call> call) {
+    return audit_->Wrap(path, request, std::move(call));
+  });
   services_.reset(new Services{
       .store = *store_,
       .hub = hub_,
@@ -302,7 +321,9 @@ Status Daemon::Impl::StartServices() {
       .open_window =
           [this](const std::string& run_id, const v1::OpenWindow& window) {
             return ingest_->OpenWindow(run_id, window);
-          }});
+          },
+      .audit = *audit_,
+      .quota = Quota(options_.max_run_bytes)});
   AddMethods(*services_, methods_);
   AddAdminMethods(*services_, options_.data_dir + "/reprise.db", methods_);
   committer_ = std::make_unique<Committer>(
@@ -310,8 +331,9 @@ Status Daemon::Impl::StartServices() {
       [this](const std::string& run_id,
              const std::vector<v1::StepReport>& steps) {
         OnSteps(run_id, steps);
-      });
-  ingest_ = std::make_unique<IngestService>(*committer_, metrics_);
+      },
+      options_.max_run_bytes);
+  ingest_ = std::make_unique<IngestService>(*committer_, metrics_, identify);
   grpc_services_ = MakeGrpcServices(*services_, methods_);
   std::vector<grpc::Service*> all = {ingest_.get()};
   for (const auto& service : grpc_services_) all.push_back(service.get());
@@ -321,8 +343,8 @@ Status Daemon::Impl::StartServices() {
                            .not_ready = [this] { return NotReady(); },
                            .metrics = [this] { return MetricsText(); },
                            .secret = *secret_});
-  imports_ = std::make_unique<ImportUploads>(options_.data_dir,
-                                             grpc_->InProcessChannel());
+  imports_ = std::make_unique<ImportUploads>(
+      options_.data_dir, grpc_->InProcessChannel(), *audit_);
   http_ = std::make_unique<HttpServer>(MakeHandler(*routes_),
                                        MakeUploadOpener(*routes_, *imports_));
   return OkStatus();
@@ -378,19 +400,28 @@ Status Daemon::Impl::Announce() {
   announced_ = true;
   RETURN_IF_ERROR(WriteFileAtomically(TokenCopy(), secret_->token() + "\n"));
   RETURN_IF_ERROR(WriteFileAtomically(ServerFile(), json.dump(2) + "\n"));
-  LogInfo(http == grpc
+  LogInfo("listening",
+          http == grpc
               ? StrCat("listening on ", http)
               : StrCat("listening on ", grpc.empty() ? "nothing" : grpc,
                        " for gRPC and on ", http.empty() ? "nothing" : http,
-                       " for HTTP"));
+                       " for HTTP"),
+          {{"http", http},
+           {"grpc", grpc},
+           {"pid", int64_t{::getpid()}},
+           {"version", VersionText()}});
   // The token is meant for the person at the terminal, not for readers of logs.
   if (!http.empty() && ::isatty(STDERR_FILENO) == 1) {
-    LogInfo(StrCat("the page: ", PageAddress(), "/?token=", secret_->token()));
+    LogInfo("page",
+            StrCat("the page: ", PageAddress(), "/?token=", secret_->token()));
   } else if (!http.empty()) {
-    LogInfo("the page: `reprise status` prints its link");
+    LogInfo("page", "the page: `reprise status` prints its link");
   }
-  LogInfo(StrCat("agents connect to ", options_.agent_socket, "; data is in ",
-                 options_.data_dir));
+  LogInfo("ready",
+          StrCat("agents connect to ", options_.agent_socket, "; data is in ",
+                 options_.data_dir),
+          {{"agent_socket", options_.agent_socket},
+           {"data_dir", options_.data_dir}});
   return OkStatus();
 }
 
@@ -412,7 +443,15 @@ void Daemon::Impl::OnSteps(const std::string& run_id,
   const auto replan = [this, run_id, plan_id, peak_bytes] {
     const std::optional<v1::Plan> plan =
         planning_->Replan(run_id, plan_id, peak_bytes);
-    if (plan) ingest_->PushPlan(run_id, *plan, plan_id);
+    if (!plan) return;
+    v1::AuditEntry entry;
+    entry.set_action("replan");
+    entry.set_run_id(run_id);
+    entry.set_subject(StrCat("plan ", plan->plan_id()));
+    entry.set_detail(StrCat("replaces plan ", plan_id, ", which measured ",
+                            peak_bytes, " bytes"));
+    audit_->Add(std::move(entry));
+    ingest_->PushPlan(run_id, *plan, plan_id);
   };
   (void)planners_->Post(replan, Lane::kJob);
 }
@@ -504,12 +543,14 @@ bool Daemon::Impl::Tick() {
         EndOrphans(*store_, hub_, [this](const std::string& session_id) {
           return ingest_->Connected(session_id);
         });
-    if (!status.ok()) LogWarning(status.message());
+    if (!status.ok()) LogWarning("store_failed", status.message());
   }
   if (now >= next_retention_) {
     const StatusOr<int> removed = ApplyRetention(
-        *store_, {options_.keep_seconds, options_.keep_bytes}, RealtimeNs());
-    if (!removed.ok()) LogWarning(removed.status().message());
+        *store_, *audit_, {options_.keep_seconds, options_.keep_bytes},
+        RealtimeNs());
+    if (!removed.ok())
+      LogWarning("retention_failed", removed.status().message());
     // If there may be more to remove, continue at the next tick.
     const bool more = removed.ok() && *removed > 0;
     KeepRoom(options_.data_dir);
@@ -538,7 +579,8 @@ void Daemon::Impl::Stop(milliseconds patience) {
   if (collector_ != nullptr && patience.count() > 0) {
     const Status drained = collector_->Drain(patience);
     if (!drained.ok()) {
-      LogWarning(StrCat("the rest stays in the spool: ", drained.message()));
+      LogWarning("not_drained",
+                 StrCat("the rest stays in the spool: ", drained.message()));
     }
   }
   if (ingest_ != nullptr) ingest_->DrainAll();
@@ -558,7 +600,7 @@ void Daemon::Impl::Stop(milliseconds patience) {
   if (committer_ != nullptr) committer_->Stop();
   if (store_ != nullptr) {
     if (const Status status = store_->Checkpoint(); !status.ok()) {
-      LogWarning(status.message());
+      LogWarning("store_failed", status.message());
     }
   }
   Abandon();

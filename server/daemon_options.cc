@@ -53,6 +53,8 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   ParsedOptions parsed;
   DaemonOptions& options = parsed.options;
   std::string log_level = "info";
+  std::string log_format = "text";
+  std::string max_run_bytes = "2GiB";
   std::string keep_for = "180d";
   std::string keep_bytes = "20GiB";
   bool version = false;
@@ -91,6 +93,10 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
                  "Remove the oldest runs while the store is larger: 20GiB, "
                  "500MiB; or \"all\"")
       ->capture_default_str();
+  app.add_option("--max-run-bytes", max_run_bytes,
+                 "Store at most so much of one run, and only count the rest: "
+                 "2GiB, 500MiB; or \"all\"")
+      ->capture_default_str();
   app.add_flag("--private", options.private_daemon,
                "Listen on any free port; end some time after the last job");
   app.add_option("--linger", options.linger_seconds,
@@ -103,6 +109,8 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
       "--with-parent", options.with_parent,
       "With --private: end no sooner than this process, if it is the parent");
   app.add_option("--log-level", log_level, "info, warning, error or off")
+      ->capture_default_str();
+  app.add_option("--log-format", log_format, "text, or json: one object a line")
       ->capture_default_str();
   app.add_flag("--version", version, "Print the version");
   try {
@@ -121,6 +129,9 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   const StatusOr<LogLevel> level = ParseLogLevel(log_level);
   if (!level.ok()) return Usage("--log-level: " + level.status().message());
   options.log_level = *level;
+  const StatusOr<LogFormat> format = ParseLogFormat(log_format);
+  if (!format.ok()) return Usage("--log-format: " + format.status().message());
+  options.log_format = *format;
 
   if (options.tls.certificate.empty() != options.tls.key.empty()) {
     return Usage("--tls-cert and --tls-key belong together; give both");
@@ -135,6 +146,10 @@ ParsedOptions ParseDaemonOptions(int argc, char** argv) {
   if (!ParseWithUnit(keep_bytes, "all", kSizes, options.keep_bytes)) {
     return Usage(StrCat("--keep-bytes: cannot read \"", keep_bytes,
                         "\"; write 20GiB, 500MiB or all"));
+  }
+  if (!ParseWithUnit(max_run_bytes, "all", kSizes, options.max_run_bytes)) {
+    return Usage(StrCat("--max-run-bytes: cannot read \"", max_run_bytes,
+                        "\"; write 2GiB, 500MiB or all"));
   }
   const bool split =
       !options.grpc_listen.empty() || !options.http_listen.empty();

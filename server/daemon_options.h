@@ -31,12 +31,15 @@ struct DaemonOptions {
   // started it still has questions when the job is gone. 0: none.
   int64_t with_parent = 0;
   LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
   // Largest database file, in pages of 4 KiB; 0: no limit.
   int64_t max_store_pages = 0;
   // Retention: deletes runs that ended longer ago than keep_seconds, and the
   // oldest ones while the store is larger than keep_bytes. 0: no limit.
   int64_t keep_seconds = 0;
   int64_t keep_bytes = 0;
+  // Quota: what is stored of one run at most, in bytes; 0: no limit.
+  int64_t max_run_bytes = 0;
 };
 
 struct ParsedOptions {

@@ -93,6 +93,9 @@ std::string Metrics::Text() const {
   std::string text =
       counter("reprise_chunks_committed_total", "Chunks stored.",
               chunks_committed) +
+      counter("reprise_quota_refused_bytes_total",
+              "Bytes of runs beyond their quota, counted and not stored.",
+              refused_bytes) +
       counter("reprise_chunks_duplicate_total",
               "Chunks that were stored already.", chunks_duplicate) +
       counter("reprise_chunks_lost_total", "Chunks their sender no longer had.",

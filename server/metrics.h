@@ -26,6 +26,7 @@ class Metrics {
   std::atomic<uint64_t> chunks_refused{0};
   std::atomic<uint64_t> resends_asked{0};
   std::atomic<uint64_t> records_committed{0};
+  std::atomic<uint64_t> refused_bytes{0};
 
   // ---- Planner ----
   std::atomic<int64_t> plans_waiting{0};

@@ -30,8 +30,12 @@ Status EndOrphans(Store& store, RunHub& hub,
     RETURN_IF_ERROR(store.Write([&](Database& db) {
       return CloseSession(db, session.session_id, bye, RealtimeNs());
     }));
-    LogInfo(StrCat("session ", session.session_id, " of run ", session.run_id,
-                   " ended: process ", session.pid, " is gone"));
+    LogInfo("session_ended",
+            StrCat("session ", session.session_id, " of run ", session.run_id,
+                   " ended: process ", session.pid, " is gone"),
+            {{"run_id", session.run_id},
+             {"session_id", session.session_id},
+             {"pid", int64_t{session.pid}}});
     hub.Notify(session.run_id);
   }
   return OkStatus();

@@ -65,6 +65,7 @@ Status EnsureOwnFolder(const std::string& folder) {
                     "others may write to it, and that cannot be changed");
     }
     LogWarning(
+        "folder_closed",
         StrCat(folder, ": others could write to this folder; now they cannot"));
   }
   // For root, access() also succeeds on a read-only file system, so create a

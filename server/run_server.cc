@@ -13,6 +13,7 @@
 #include "base/str_cat.h"
 #include "server/collect/malloc_policy.h"
 #include "server/daemon.h"
+#include "server/last_resort.h"
 #include "server/log.h"
 
 namespace reprise::server {
@@ -26,6 +27,12 @@ sigset_t EndingSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // The terminal was closed. nohup ignores this signal, so it stays ignored.
+  struct sigaction before {};
+  if (::sigaction(SIGHUP, nullptr, &before) == 0 &&
+      before.sa_handler != SIG_IGN) {
+    sigaddset(&signals, SIGHUP);
+  }
   // Asks a private daemon to make way for another.
   sigaddset(&signals, SIGUSR1);
   return signals;
@@ -47,7 +54,8 @@ void WithSecondSignal(Daemon& daemon, const sigset_t& signals, Work work) {
     while (!done) {
       const int signal = AwaitSignal(signals, std::chrono::milliseconds(50));
       if (signal == 0 || signal == SIGUSR1) continue;
-      LogWarning("second signal: ending now; what was acknowledged is stored");
+      LogWarning("second_signal",
+                 "second signal: ending now; what was acknowledged is stored");
       daemon.Abandon();
       _exit(1);
     }
@@ -63,9 +71,16 @@ int RunServer(int argc, char** argv) {
   const ParsedOptions parsed = ParseDaemonOptions(argc, argv);
   if (parsed.exit) return parsed.exit_code;
   SetLogLevel(parsed.options.log_level);
+  SetLogFormat(parsed.options.log_format);
   // Everything the daemon writes is private: database, spool, uploads, token.
   ::umask(0077);
   KeepFreedBuffers();
+
+  InstallLastResort();
+  if (const Status room = CheckRoom(); !room.ok()) {
+    std::fprintf(stderr, "reprised: %s\n", room.message().c_str());
+    return 1;
+  }
 
   // Before any thread starts, so that all of them inherit the mask.
   const sigset_t signals = EndingSignals();
@@ -83,20 +98,21 @@ int RunServer(int argc, char** argv) {
   while (true) {
     if (const int signal = AwaitSignal(signals, tick); signal == SIGUSR1) {
       if (!daemon->MayYield()) continue;
-      LogInfo("another daemon takes over: shutting down");
+      LogInfo("shutting_down", "another daemon takes over: shutting down");
       break;
     } else if (signal != 0) {
-      LogInfo(signal == SIGINT ? "interrupted: shutting down"
-                               : "told to end: shutting down");
+      LogInfo("shutting_down", signal == SIGINT ? "interrupted: shutting down"
+                                                : "told to end: shutting down");
       break;
     }
     if (daemon->Tick()) {
-      LogInfo("the last job and the last reader are gone: shutting down");
+      LogInfo("shutting_down",
+              "the last job and the last reader are gone: shutting down");
       break;
     }
   }
   WithSecondSignal(*daemon, signals, [&] { daemon->Stop(kPatience); });
-  LogInfo("stopped");
+  LogInfo("stopped", "stopped");
   return 0;
 }
 

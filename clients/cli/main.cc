@@ -116,6 +116,7 @@ Main::Main(Arguments arguments) : arguments_(std::move(arguments)) {
   commands_.push_back(MakeStatusCommand());
   commands_.push_back(MakeRmCommand());
   commands_.push_back(MakeBackupCommand());
+  commands_.push_back(MakeAuditCommand());
   commands_.push_back(MakeVersionCommand());
   for (const auto& command : commands_) command->Define(line_);
 }

@@ -133,6 +133,15 @@ int ShowRun(v1::Run run, bool open, const ServerClient& client,
       console.Line(StrCat("  ", run.dropped(), " records dropped, ",
                           run.lost_chunks(), " chunks lost"));
     }
+    if (run.stored().refused_bytes() > 0) {
+      console.Line(StrCat(
+          "  ", FormatBytes(run.stored().refused_bytes()),
+          " came when the run had used its quota in the store and were not "
+          "stored: ",
+          run.stored().refused_records(),
+          " records; `--max-run-bytes` of the "
+          "server sets it"));
+    }
     if (!run.plan_id().empty()) {
       const auto explanation = client.Explain(run.plan_id());
       if (explanation.ok()) {

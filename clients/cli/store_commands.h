@@ -11,5 +11,6 @@ namespace reprise::cli {
 
 std::unique_ptr<Command> MakeRmCommand();
 std::unique_ptr<Command> MakeBackupCommand();
+std::unique_ptr<Command> MakeAuditCommand();
 
 }  // namespace reprise::cli

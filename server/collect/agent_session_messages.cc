@@ -230,8 +230,9 @@ void AgentSession::SubmitGraphs(PlanRelay& relay, Clock::time_point now) {
     const bool read = !ring_ || ring_->position() >= graph.head ||
                       now - graph.since > kGraphWait;
     if (!read) return false;
-    relay.Submit(row_.key, row_.run_id, std::move(graph.wish),
-                 std::move(graph.json), join_.Measure());
+    relay.Submit(row_.key, row_.run_id,
+                 StrCat("uid ", info_.uid(), ", pid ", info_.pid()),
+                 std::move(graph.wish), std::move(graph.json), join_.Measure());
     return true;
   });
 }

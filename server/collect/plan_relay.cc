@@ -10,6 +10,7 @@
 #include "formats/convert/capabilities.h"
 #include "formats/convert/digest.h"
 #include "profiler/include/reprise_wire.h"
+#include "server/caller.h"
 #include "server/collect/graph_measurement.h"
 
 namespace reprise::server {
@@ -72,6 +73,7 @@ class PlanRelay::CancellableCall {
  public:
   CancellableCall(PlanRelay& relay, Job& job, seconds deadline)
       : relay_(relay), job_(job) {
+    context_.AddMetadata(kJobMetadata, job.process);
     context_.set_deadline(std::chrono::system_clock::now() + deadline);
     const std::lock_guard lock(relay_.mutex_);
     job_.call = &context_;
@@ -110,14 +112,15 @@ PlanRelay::~PlanRelay() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void PlanRelay::Submit(int64_t session, std::string run_id, PlanWish wish,
-                       Mapping json,
+void PlanRelay::Submit(int64_t session, std::string run_id, std::string process,
+                       PlanWish wish, Mapping json,
                        std::shared_ptr<const OpMeasurement> measured) {
   {
     const std::lock_guard lock(mutex_);
     Job& job = jobs_.emplace_back();
     job.session = session;
     job.run_id = std::move(run_id);
+    job.process = std::move(process);
     job.wish = std::move(wish);
     job.json = std::move(json);
     job.measured = std::move(measured);

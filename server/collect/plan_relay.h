@@ -81,8 +81,10 @@ class PlanRelay {
   ~PlanRelay();  // cancels calls in progress
 
   // Queues a request. `json` is the graph as MapSealed returned it; `measured`
-  // is what was measured about its ops, or null.
-  void Submit(int64_t session, std::string run_id, PlanWish wish, Mapping json,
+  // is what was measured about its ops, or null; `process` is who asks, as
+  // "uid 1000, pid 4242".
+  void Submit(int64_t session, std::string run_id, std::string process,
+              PlanWish wish, Mapping json,
               std::shared_ptr<const OpMeasurement> measured = nullptr);
 
   // The session has ended: cancels its requests.
@@ -94,6 +96,7 @@ class PlanRelay {
   struct Job {
     int64_t session = 0;
     std::string run_id;
+    std::string process;
     PlanWish wish;
     Mapping json;
     std::shared_ptr<const OpMeasurement> measured;

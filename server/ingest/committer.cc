@@ -5,8 +5,10 @@
 #include <type_traits>
 
 #include "base/str_cat.h"
+#include "base/units.h"
 #include "server/ingest/chunk_check.h"
 #include "server/log.h"
+#include "server/store/audit_rows.h"
 #include "server/store/session_rows.h"
 #include "server/store/window_rows.h"
 
@@ -19,11 +21,12 @@ constexpr size_t kMaxRemembered = 4096;
 }  // namespace
 
 Committer::Committer(Store& store, RunHub& hub, Metrics& metrics,
-                     StepsObserver on_steps)
+                     StepsObserver on_steps, int64_t max_run_bytes)
     : store_(store),
       hub_(hub),
       metrics_(metrics),
       on_steps_(std::move(on_steps)),
+      quota_(max_run_bytes),
       thread_([this] { Loop(); }) {}
 
 Committer::~Committer() { Stop(); }
@@ -82,7 +85,7 @@ void Committer::CommitBatch(std::span<const CommitItem> batch) {
     for (size_t i = 0; i < batch.size(); ++i) CommitBatch(batch.subspan(i, 1));
     return;
   } else {
-    LogError(StrCat("nothing was stored: ", status.message()));
+    LogError("store_failed", StrCat("nothing was stored: ", status.message()));
   }
 
   std::set<std::string> changed;
@@ -123,23 +126,9 @@ Status Committer::Apply(Database& db, const CommitItem& item,
       [&](const auto& what) -> Status {
         using What = std::decay_t<decltype(what)>;
         if constexpr (std::is_same_v<What, v1::Hello>) {
-          const Status opened = OpenSession(db, what, RealtimeNs());
-          if (opened.code() == Code::kFailedPrecondition) {
-            result.status = opened;
-            return OkStatus();
-          }
-          RETURN_IF_ERROR(opened);
-          ASSIGN_OR_RETURN(result.committed, CommittedOf(db, producer));
-          return OkStatus();
+          return ApplyHello(db, producer, what, result);
         } else if constexpr (std::is_same_v<What, v1::Defs>) {
-          RETURN_IF_ERROR(SaveNames(db, producer.session_id, what));
-          ASSIGN_OR_RETURN(const int64_t names,
-                           CountNames(db, producer.session_id));
-          if (names > kMaxNamesPerSession) {
-            result.status = InvalidArgument(StrCat(
-                "defs: a session has at most ", kMaxNamesPerSession, " names"));
-          }
-          return OkStatus();
+          return ApplyDefs(db, producer, what, result);
         } else if constexpr (std::is_same_v<What, CheckedChunk>) {
           return ApplyChunk(db, producer, what, result);
         } else if constexpr (std::is_same_v<What, v1::Lost>) {
@@ -154,6 +143,91 @@ Status Committer::Apply(Database& db, const CommitItem& item,
       item.what);
 }
 
+Status Committer::ApplyHello(Database& db, const Producer& producer,
+                             const v1::Hello& hello, CommitResult& result) {
+  const StatusOr<bool> opened =
+      OpenSession(db, hello, producer.caller, RealtimeNs());
+  if (opened.status().code() == Code::kFailedPrecondition) {
+    result.status = opened.status();
+    return OkStatus();
+  }
+  RETURN_IF_ERROR(opened.status());
+  if (*opened && !producer.caller.who.empty()) {
+    const auto& labels = hello.info().labels();
+    const bool imported = labels.contains("imported");
+    v1::AuditEntry entry;
+    entry.set_who(producer.caller.who);
+    entry.set_peer(producer.caller.peer);
+    entry.set_action(imported ? "import" : "session");
+    entry.set_run_id(producer.run_id);
+    const auto name = labels.find("name");
+    entry.set_subject(imported && name != labels.end()
+                          ? name->second
+                          : StrCat("session ", producer.session_id));
+    entry.set_outcome("ok");
+    RETURN_IF_ERROR(InsertAudit(db, entry));
+  }
+  ASSIGN_OR_RETURN(result.committed, CommittedOf(db, producer));
+  return OkStatus();
+}
+
+Status Committer::ApplyDefs(Database& db, const Producer& producer,
+                            const v1::Defs& defs, CommitResult& result) {
+  int64_t bytes = 0;
+  for (const v1::NameDef& name : defs.names()) {
+    bytes += static_cast<int64_t>(name.text().size());
+  }
+  ASSIGN_OR_RETURN(const StoredRow stored, LoadStored(db, producer.run_id));
+  if (!quota_.HasRoomForRecords(stored.bytes, bytes)) {
+    return CountRefused(db, producer, stored, 0, bytes);
+  }
+  ASSIGN_OR_RETURN(const int64_t added,
+                   SaveNames(db, producer.session_id, defs));
+  ASSIGN_OR_RETURN(const int64_t names, CountNames(db, producer.session_id));
+  if (names > kMaxNamesPerSession) {
+    result.status = InvalidArgument(
+        StrCat("defs: a session has at most ", kMaxNamesPerSession, " names"));
+  }
+  return AddStored(db, producer.run_id, added);
+}
+
+Status Committer::CountRefused(Database& db, const Producer& producer,
+                               const StoredRow& before, uint64_t records,
+                               int64_t bytes) {
+  if (before.refused_bytes == 0) {
+    LogWarning("quota_reached",
+               StrCat("run ", producer.run_id, " has used its quota of ",
+                      FormatBytes(quota_.max_bytes()),
+                      " (--max-run-bytes); what it records from now on is "
+                      "counted, not stored"),
+               {{"run_id", producer.run_id},
+                {"quota_bytes", quota_.max_bytes()},
+                {"stored_bytes", before.bytes}});
+  }
+  metrics_.refused_bytes += static_cast<uint64_t>(bytes);
+  return AddRefused(db, producer.run_id, records, bytes);
+}
+
+Status Committer::StoreChunk(Database& db, const Producer& producer,
+                             const CheckedChunk& checked) {
+  const auto body = static_cast<int64_t>(checked.chunk.body().size());
+  const int64_t reports = ReportBytes(checked.columns);
+  ASSIGN_OR_RETURN(const StoredRow stored, LoadStored(db, producer.run_id));
+  if (quota_.HasRoomForRecords(stored.bytes, body + reports)) {
+    RETURN_IF_ERROR(InsertChunk(db, producer, checked.chunk, checked.columns));
+    return AddStored(db, producer.run_id, body + reports);
+  }
+  RETURN_IF_ERROR(InsertRefused(db, producer, checked.chunk.seq()));
+  const bool keeps =
+      reports > 0 && quota_.HasRoomForReports(stored.bytes, reports);
+  if (keeps) {
+    RETURN_IF_ERROR(InsertReports(db, producer, checked.columns));
+    RETURN_IF_ERROR(AddStored(db, producer.run_id, reports));
+  }
+  return CountRefused(db, producer, stored, checked.chunk.count(),
+                      keeps ? body : body + reports);
+}
+
 Status Committer::ApplyChunk(Database& db, const Producer& producer,
                              const CheckedChunk& checked,
                              CommitResult& result) {
@@ -165,7 +239,7 @@ Status Committer::ApplyChunk(Database& db, const Producer& producer,
     result.hole = true;
     return OkStatus();
   }
-  RETURN_IF_ERROR(InsertChunk(db, producer, checked.chunk, checked.columns));
+  RETURN_IF_ERROR(StoreChunk(db, producer, checked));
   RETURN_IF_ERROR(SaveCommitted(db, producer.session_id, producer.epoch, seq));
   tentative_[{producer.session_id, producer.epoch}] = seq;
   result.committed = seq;

@@ -14,6 +14,9 @@
 //   seq == committed + 1   stored                  seq <= committed   ignored
 //   seq >  committed + 1   a hole: not stored; `expected` says which is due
 //
+// What a run's quota has no room for is counted instead of stored, and its seq
+// committed, so that the sender goes on.
+//
 // If a shared commit fails, its items are tried one by one: on a full disk,
 // what still fits is stored, and no item fails because of another.
 //
@@ -38,6 +41,7 @@
 #include "reprise/v1/ingest.pb.h"
 #include "server/metrics.h"
 #include "server/store/chunk_rows.h"
+#include "server/store/quota_rows.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 
@@ -72,8 +76,9 @@ using StepsObserver = std::function<void(
 
 class Committer {
  public:
-  Committer(Store& store, RunHub& hub, Metrics& metrics,
-            StepsObserver on_steps);
+  // `max_run_bytes` is the quota of each run (quota_rows.h); 0: none.
+  Committer(Store& store, RunHub& hub, Metrics& metrics, StepsObserver on_steps,
+            int64_t max_run_bytes = 0);
   ~Committer();
 
   // Queues an item.
@@ -93,6 +98,15 @@ class Committer {
   Status Apply(Database& db, const CommitItem& item, CommitResult& result);
   Status ApplyChunk(Database& db, const Producer& producer,
                     const CheckedChunk& checked, CommitResult& result);
+  Status ApplyHello(Database& db, const Producer& producer,
+                    const v1::Hello& hello, CommitResult& result);
+  Status ApplyDefs(Database& db, const Producer& producer, const v1::Defs& defs,
+                   CommitResult& result);
+  // Stores a chunk, or what of it the quota has room for.
+  Status StoreChunk(Database& db, const Producer& producer,
+                    const CheckedChunk& checked);
+  Status CountRefused(Database& db, const Producer& producer,
+                      const StoredRow& before, uint64_t records, int64_t bytes);
   Status ApplyLost(Database& db, const Producer& producer, const v1::Lost& lost,
                    CommitResult& result);
   StatusOr<uint64_t> CommittedOf(Database& db, const Producer& producer);
@@ -101,6 +115,7 @@ class Committer {
   RunHub& hub_;
   Metrics& metrics_;
   const StepsObserver on_steps_;
+  const Quota quota_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

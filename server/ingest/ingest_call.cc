@@ -10,9 +10,9 @@
 namespace reprise::server {
 
 IngestCall* IngestCall::Start(Committer& committer, IngestRegistry& registry,
-                              Metrics& metrics) {
+                              Metrics& metrics, Caller caller) {
   std::shared_ptr<IngestCall> call(
-      new IngestCall(committer, registry, metrics));
+      new IngestCall(committer, registry, metrics, std::move(caller)));
   const std::lock_guard lock(call->mutex_);
   call->self_ = call;
   call->ReadMore();
@@ -157,7 +157,15 @@ Status IngestCall::TakeHello(v1::Hello& hello) {
   Producer producer{.session_id = hello.session_id(),
                     .run_id = hello.run_id(),
                     .epoch = hello.producer_epoch(),
-                    .rank = hello.info().rank()};
+                    .rank = hello.info().rank(),
+                    .caller = caller_};
+  // The collector has the user and the process from the kernel. An import from
+  // the page comes without a process; who sent the file is known there.
+  if (caller_.who.empty() && hello.info().pid() != 0) {
+    producer.caller = {
+        .who = StrCat("uid ", hello.info().uid()),
+        .peer = StrCat("agent socket, pid ", hello.info().pid())};
+  }
   {
     const std::lock_guard lock(mutex_);
     producer_ = producer;

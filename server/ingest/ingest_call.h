@@ -25,8 +25,10 @@ namespace reprise::server {
 class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
                          public std::enable_shared_from_this<IngestCall> {
  public:
+  // `caller` is empty for calls within the process: the collector's, whose
+  // Hello says which user the kernel saw.
   static IngestCall* Start(Committer& committer, IngestRegistry& registry,
-                           Metrics& metrics);
+                           Metrics& metrics, Caller caller);
 
   // Queues a message to the sender.
   void Send(v1::Down message);
@@ -41,8 +43,12 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   void OnDone() override;
 
  private:
-  IngestCall(Committer& committer, IngestRegistry& registry, Metrics& metrics)
-      : committer_(committer), registry_(registry), metrics_(metrics) {}
+  IngestCall(Committer& committer, IngestRegistry& registry, Metrics& metrics,
+             Caller caller)
+      : committer_(committer),
+        registry_(registry),
+        metrics_(metrics),
+        caller_(std::move(caller)) {}
 
   // Checks one message and passes it on.
   Status Take(v1::Up& up);
@@ -58,6 +64,7 @@ class IngestCall final : public grpc::ServerBidiReactor<v1::Up, v1::Down>,
   Committer& committer_;
   IngestRegistry& registry_;
   Metrics& metrics_;
+  const Caller caller_;
 
   mutable std::mutex mutex_;
   std::shared_ptr<IngestCall> self_;

@@ -38,8 +38,12 @@ bool IngestRegistry::Has(const std::string& session_id) const {
 // ---- IngestService ----
 
 grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
-    grpc::CallbackServerContext* /*context*/) {
-  return IngestCall::Start(committer_, registry_, metrics_);
+    grpc::CallbackServerContext* context) {
+  const std::string peer = context->peer();
+  // Within the process nobody but the server itself calls.
+  const bool inside = peer.starts_with("inproc");
+  return IngestCall::Start(committer_, registry_, metrics_,
+                           inside ? Caller{} : identify_(peer));
 }
 
 void IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "reprise/v1/ingest.grpc.pb.h"
+#include "server/caller.h"
 #include "server/ingest/committer.h"
 #include "server/metrics.h"
 
@@ -45,8 +46,10 @@ class IngestRegistry {
 
 class IngestService final : public v1::Ingest::CallbackService {
  public:
-  IngestService(Committer& committer, Metrics& metrics)
-      : committer_(committer), metrics_(metrics) {}
+  IngestService(Committer& committer, Metrics& metrics, IdentifyCaller identify)
+      : committer_(committer),
+        metrics_(metrics),
+        identify_(std::move(identify)) {}
 
   grpc::ServerBidiReactor<v1::Up, v1::Down>* Stream(
       grpc::CallbackServerContext* context) override;
@@ -70,6 +73,7 @@ class IngestService final : public v1::Ingest::CallbackService {
  private:
   Committer& committer_;
   Metrics& metrics_;
+  const IdentifyCaller identify_;
   IngestRegistry registry_;
 };
 

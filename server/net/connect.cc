@@ -93,8 +93,9 @@ void RespondError(HttpReply& reply, const Status& status) {
 
 class UnaryConnectCall final : public Call {
  public:
-  UnaryConnectCall(std::shared_ptr<HttpReply> reply, bool json)
-      : reply_(std::move(reply)), json_(json) {}
+  UnaryConnectCall(std::shared_ptr<HttpReply> reply, bool json,
+                   std::string peer)
+      : reply_(std::move(reply)), json_(json), peer_(std::move(peer)) {}
 
   void Send(const Message& message) override {
     answer_ = Encode(message, json_);
@@ -114,10 +115,12 @@ class UnaryConnectCall final : public Call {
   }
   size_t unsent() const override { return 0; }
   bool cancelled() const override { return reply_->cancelled(); }
+  std::string peer() const override { return peer_; }
 
  private:
   const std::shared_ptr<HttpReply> reply_;
   const bool json_;
+  const std::string peer_;
   StatusOr<std::string> answer_ = Internal("the call sent no answer");
 };
 
@@ -125,8 +128,9 @@ class UnaryConnectCall final : public Call {
 
 class StreamConnectCall final : public Call {
  public:
-  StreamConnectCall(std::shared_ptr<HttpReply> reply, bool json)
-      : reply_(std::move(reply)), json_(json) {
+  StreamConnectCall(std::shared_ptr<HttpReply> reply, bool json,
+                    std::string peer)
+      : reply_(std::move(reply)), json_(json), peer_(std::move(peer)) {
     reply_->BeginStream(200,
                         {{"Content-Type", json_ ? "application/connect+json"
                                                 : "application/connect+proto"},
@@ -145,10 +149,12 @@ class StreamConnectCall final : public Call {
   }
   size_t unsent() const override { return reply_->unsent(); }
   bool cancelled() const override { return reply_->cancelled(); }
+  std::string peer() const override { return peer_; }
 
  private:
   const std::shared_ptr<HttpReply> reply_;
   const bool json_;
+  const std::string peer_;
 };
 
 struct Encoding {
@@ -258,11 +264,13 @@ void ServeConnect(const MethodTable& table, HttpRequest request,
       RespondError(*reply, parsed);
       return;
     }
-    table.Start(*method, std::move(message),
-                std::make_shared<UnaryConnectCall>(reply, encoding.json));
+    table.Start(
+        *method, std::move(message),
+        std::make_shared<UnaryConnectCall>(reply, encoding.json, request.peer));
     return;
   }
-  auto call = std::make_shared<StreamConnectCall>(reply, encoding.json);
+  auto call =
+      std::make_shared<StreamConnectCall>(reply, encoding.json, request.peer);
   const StatusOr<std::string_view> payload = OpenEnvelope(request.body);
   const Status parsed = payload.ok() ? Decode(*payload, encoding.json, *message)
                                      : payload.status();

@@ -86,7 +86,8 @@ class HttpServer::Impl {
         context_.run();
         return;
       } catch (const std::exception& error) {
-        LogError(StrCat("a connection failed: ", error.what()));
+        LogError("connection_failed",
+                 StrCat("a connection failed: ", error.what()));
       }
     }
   }

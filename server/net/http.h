@@ -34,6 +34,8 @@ struct HttpRequest {
   HttpHeaders headers;  // names in lower case
   std::string body;
   bool tls = false;
+  // The other end, in gRPC's spelling: "ipv4:127.0.0.1:41234".
+  std::string peer = {};
 
   // Returns the first value of a header, or an empty string.
   std::string_view Header(std::string_view lower_case_name) const;

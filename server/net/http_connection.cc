@@ -2,6 +2,10 @@
 #include "server/net/http_connection.h"
 
 #include <algorithm>
+#include <new>
+
+#include "server/log.h"
+#include "server/net/peer.h"
 
 namespace reprise::server {
 
@@ -12,6 +16,8 @@ constexpr size_t kPartBytes = 256 << 10;
 constexpr size_t kLingerBytes = 64 << 20;
 constexpr size_t kLingerPartBytes = 16 << 10;
 constexpr auto kLingerTime = std::chrono::seconds(5);
+constexpr char kNoMemory[] =
+    "the server has not enough memory for this request; try again later\n";
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
@@ -71,6 +77,7 @@ HttpRequest Connection::RequestOf(const http::request_header<>& head) {
   head_ = head.method() == http::verb::head;
   HttpRequest request;
   request.tls = tls_;
+  request.peer = PeerOf(stream_.socket().native_handle());
   request.method = std::string(head.method_string());
   std::string target(head.target());
   if (const size_t mark = target.find('?'); mark != std::string::npos) {
@@ -124,6 +131,13 @@ void Connection::OnHead(beast::error_code error) {
   }
   parser_.emplace(std::move(*head_parser_));
   parser_->body_limit(kMaxHttpBodyBytes);
+  try {
+    parser_->get().body().reserve(body_bytes_);
+  } catch (const std::bad_alloc&) {
+    LogError("out_of_memory", "out of memory; a request is given up");
+    Refuse(503, kNoMemory);
+    return;
+  }
   http::async_read(
       stream_, buffer_, *parser_,
       [self = shared_from_this()](beast::error_code error, size_t /*bytes*/) {
@@ -152,9 +166,14 @@ void Connection::OnRead(beast::error_code error) {
   }
   stream_.expires_never();
   auto message = parser_->release();
-  HttpRequest request = RequestOf(message);
-  request.body = std::move(message.body());
-  handler_(std::move(request), std::make_shared<Reply>(shared_from_this()));
+  try {
+    HttpRequest request = RequestOf(message);
+    request.body = std::move(message.body());
+    handler_(std::move(request), std::make_shared<Reply>(shared_from_this()));
+  } catch (const std::bad_alloc&) {
+    LogError("out_of_memory", "out of memory; a request is given up");
+    if (!answered_) Refuse(503, kNoMemory);
+  }
 }
 
 void Connection::Refuse(int status, const char* why) {

@@ -139,9 +139,10 @@ class ImportUploads::File {
 
 class ImportUploads::Upload final : public HttpUpload {
  public:
-  Upload(ImportUploads& owner, std::string name)
+  Upload(ImportUploads& owner, std::string name, Caller caller)
       : owner_(owner),
         name_(std::move(name)),
+        caller_(std::move(caller)),
         file_(std::make_shared<File>(owner.open_)) {}
 
   void Take(std::string part, Next next) override {
@@ -161,9 +162,8 @@ class ImportUploads::Upload final : public HttpUpload {
   }
 
   void Finish(std::shared_ptr<HttpReply> reply) override {
-    auto work = [&owner = owner_, file = file_, name = name_, reply] {
-      owner.Import(*file, name, *reply);
-    };
+    auto work = [&owner = owner_, file = file_, name = name_, caller = caller_,
+                 reply] { owner.Import(*file, name, caller, *reply); };
     if (!owner_.workers_.Post(std::move(work))) reply->Respond(Refusal(Busy()));
   }
 
@@ -178,6 +178,7 @@ class ImportUploads::Upload final : public HttpUpload {
 
   ImportUploads& owner_;
   const std::string name_;
+  const Caller caller_;
   const std::shared_ptr<File> file_;
 };
 
@@ -186,9 +187,10 @@ class ImportUploads::Upload final : public HttpUpload {
 // One thread per allowed upload, so that none waits for another.
 ImportUploads::ImportUploads(std::string folder,
                              std::shared_ptr<grpc::Channel> channel,
-                             uint64_t max_bytes)
+                             Audit& audit, uint64_t max_bytes)
     : folder_(std::move(folder)),
       channel_(std::move(channel)),
+      audit_(audit),
       max_bytes_(max_bytes),
       workers_(kMaxImports, size_t{2} * kMaxImports) {}
 
@@ -221,12 +223,13 @@ HttpUploadStart ImportUploads::Begin(const HttpRequest& head) {
                        " files are being imported already; try again when "
                        "one is done")))};
   }
-  return {.upload = std::make_unique<Upload>(*this, name),
+  return {.upload =
+              std::make_unique<Upload>(*this, name, audit_.Identify(head.peer)),
           .max_bytes = max_bytes_};
 }
 
 void ImportUploads::Import(const File& file, const std::string& name,
-                           HttpReply& reply) {
+                           const Caller& caller, HttpReply& reply) {
   reply.BeginStream(200, {{"Content-Type", "application/x-ndjson"},
                           {"Cache-Control", "no-store"},
                           {"X-Content-Type-Options", "nosniff"}});
@@ -263,16 +266,30 @@ void ImportUploads::Import(const File& file, const std::string& name,
   sending = true;
   Status status = import.status();
   if (status.ok()) status = import->Send(channel_, identity);
+  v1::AuditEntry entry;
+  entry.set_who(caller.who);
+  entry.set_peer(caller.peer);
+  entry.set_action("import");
+  if (status.ok()) entry.set_run_id(identity.run_id);
+  entry.set_subject(name);
+  entry.set_outcome(std::string(OutcomeOf(status)));
+  entry.set_detail(status.message());
+  audit_.Add(std::move(entry));
   if (!status.ok()) {
-    LogInfo(StrCat("not imported: ", status.message()));
+    LogInfo("import_failed", StrCat("not imported: ", status.message()),
+            {{"file", name}});
     reply.Write(StrCat("{\"error\":", ErrorJson(status), "}\n"));
     reply.End();
     return;
   }
   const formats::MemorySummary& summary = import->summary();
-  LogInfo(StrCat("imported ", name, " (",
+  LogInfo("imported",
+          StrCat("imported ", name, " (",
                  FormatBytes(static_cast<int64_t>(file.bytes())), ", ",
-                 summary.format, ") as run ", identity.run_id));
+                 summary.format, ") as run ", identity.run_id),
+          {{"run_id", identity.run_id},
+           {"file", name},
+           {"bytes", static_cast<int64_t>(file.bytes())}});
   const v1::StepGraph* graph = import->graph();
   reply.Write(Line({{"run",
                      {{"runId", identity.run_id},

@@ -31,7 +31,9 @@
 #include <memory>
 #include <string>
 
+#include "server/caller.h"
 #include "server/net/http.h"
+#include "server/service/audit.h"
 #include "server/service/worker_pool.h"
 
 namespace reprise::server {
@@ -42,8 +44,9 @@ inline constexpr int kMaxImports = 2;
 class ImportUploads {
  public:
   // Uploaded files are in `folder` while they are read; runs go to `channel`.
+  // `audit` keeps who imported what; it must outlive this.
   ImportUploads(std::string folder, std::shared_ptr<grpc::Channel> channel,
-                uint64_t max_bytes = kMaxImportBytes);
+                Audit& audit, uint64_t max_bytes = kMaxImportBytes);
   ~ImportUploads();
 
   // Begins an upload, given the head of a request to /import. HTTP thread.
@@ -56,10 +59,12 @@ class ImportUploads {
   class File;
   class Upload;
 
-  void Import(const File& file, const std::string& name, HttpReply& reply);
+  void Import(const File& file, const std::string& name, const Caller& caller,
+              HttpReply& reply);
 
   const std::string folder_;
   const std::shared_ptr<grpc::Channel> channel_;
+  Audit& audit_;
   const uint64_t max_bytes_;
   std::atomic<int> open_{0};
   std::atomic<bool> stopping_{false};

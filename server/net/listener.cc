@@ -161,7 +161,7 @@ void Listener::Loop() {
     }
     if (::poll(polled.data(), polled.size(), silent.empty() ? -1 : 1000) < 0 &&
         errno != EINTR) {
-      LogError(StrCat("poll: ", std::strerror(errno)));
+      LogError("poll_failed", StrCat("poll: ", std::strerror(errno)));
     }
     if (stopping_) break;
 
@@ -175,7 +175,8 @@ void Listener::Loop() {
           ::accept4(listen_fd_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
       if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE) {
-          LogWarning("out of file descriptors; new connections wait");
+          LogWarning("no_descriptors",
+                     "out of file descriptors; new connections wait");
           std::this_thread::sleep_for(std::chrono::milliseconds(100));
         }
         break;

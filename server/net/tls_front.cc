@@ -6,6 +6,7 @@
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,14 +19,18 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
 
 #include "base/str_cat.h"
 #include "server/log.h"
+#include "server/net/peer.h"
 
 namespace reprise::server {
 
@@ -107,6 +112,65 @@ std::array<int64_t, 4> StampOf(const std::string& path) {
           static_cast<int64_t>(info.st_ino)};
 }
 
+// ---- Clients ----
+
+// Who is behind each socket pair, by its abstract name.
+class Clients {
+ public:
+  void Add(const std::string& name, Caller caller) {
+    const std::lock_guard lock(mutex_);
+    clients_[name] = std::move(caller);
+  }
+  void Remove(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    clients_.erase(name);
+  }
+  std::optional<Caller> Find(const std::string& name) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = clients_.find(name);
+    if (found == clients_.end()) return std::nullopt;
+    return found->second;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::string, Caller> clients_;
+};
+
+// Gives one end of a socket pair a free abstract name, chosen by the kernel, so
+// that the other end can tell which connection it belongs to. Returns the name;
+// empty if there is none.
+std::string NameEnd(int fd) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address),
+             sizeof(address.sun_family)) != 0) {
+    return "";
+  }
+  socklen_t size = sizeof(address);
+  constexpr size_t kPath = offsetof(sockaddr_un, sun_path);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      size <= kPath + 1) {
+    return "";
+  }
+  return {&address.sun_path[1], size - kPath - 1};
+}
+
+// Returns "certificate CN=node7,O=lab"; empty without a client's certificate.
+std::string SubjectOf(SSL* connection) {
+  const std::unique_ptr<X509, void (*)(X509*)> certificate(
+      SSL_get1_peer_certificate(connection), X509_free);
+  const std::unique_ptr<BIO, int (*)(BIO*)> text(BIO_new(BIO_s_mem()),
+                                                 BIO_free);
+  if (!certificate || !text) return "";
+  X509_NAME_print_ex(text.get(), X509_get_subject_name(certificate.get()), 0,
+                     XN_FLAG_RFC2253);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(text.get(), &data);
+  return StrCat("certificate ",
+                std::string_view(data, static_cast<size_t>(size)));
+}
+
 // ---- Bridge ----
 
 class Bridge;
@@ -117,15 +181,19 @@ using Bridges = std::set<Bridge*>;
 class Bridge : public std::enable_shared_from_this<Bridge> {
  public:
   Bridge(tcp::socket socket, std::shared_ptr<ssl::context> context,
-         asio::io_context& io, Bridges& bridges)
+         asio::io_context& io, Bridges& bridges, Clients& clients)
       : context_(std::move(context)),
         tls_(std::move(socket), *context_),
         plain_(io),
         timer_(io),
-        bridges_(bridges) {
+        bridges_(bridges),
+        clients_(clients) {
     bridges_.insert(this);
   }
-  ~Bridge() { bridges_.erase(this); }
+  ~Bridge() {
+    bridges_.erase(this);
+    if (!name_.empty()) clients_.Remove(name_);
+  }
 
   void Start(const AdoptSocket& to_grpc, const AdoptSocket& to_http) {
     timer_.expires_after(kHandshakeTime);
@@ -157,7 +225,8 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
                      ends) != 0) {
-      LogWarning("out of file descriptors; a connection is closed");
+      LogWarning("no_descriptors",
+                 "out of file descriptors; a connection is closed");
       Close();
       return;
     }
@@ -168,6 +237,14 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
       ::close(ends[1]);
       Close();
       return;
+    }
+    name_ = NameEnd(ends[0]);
+    if (!name_.empty()) {
+      std::string who = SubjectOf(tls_.native_handle());
+      std::string from = PeerOf(tls_.lowest_layer().native_handle());
+      from.erase(0, from.find(':') + 1);
+      clients_.Add(name_, {.who = who.empty() ? "token" : std::move(who),
+                           .peer = StrCat(from, " over TLS")});
     }
     const unsigned char* name = nullptr;
     unsigned size = 0;
@@ -236,6 +313,8 @@ class Bridge : public std::enable_shared_from_this<Bridge> {
   Plain::socket plain_;
   asio::steady_timer timer_;
   Bridges& bridges_;
+  Clients& clients_;
+  std::string name_;  // of the plain socket; empty: none
   std::array<char, kBufferBytes> from_client_{};
   std::array<char, kBufferBytes> to_client_{};
 };
@@ -280,9 +359,14 @@ class TlsFront::Impl {
         ::close(fd);
         return;
       }
-      std::make_shared<Bridge>(std::move(socket), context_, io_, bridges_)
+      std::make_shared<Bridge>(std::move(socket), context_, io_, bridges_,
+                               clients_)
           ->Start(to_grpc_, to_http_);
     });
+  }
+
+  std::optional<Caller> PeerBehind(const std::string& name) const {
+    return clients_.Find(name);
   }
 
   void Stop() {
@@ -309,7 +393,8 @@ class TlsFront::Impl {
         io_.run();
         return;
       } catch (const std::exception& error) {
-        LogError(StrCat("a connection failed: ", error.what()));
+        LogError("connection_failed",
+                 StrCat("a connection failed: ", error.what()));
       }
     }
   }
@@ -322,12 +407,14 @@ class TlsFront::Impl {
     key_ = key;
     StatusOr<std::shared_ptr<ssl::context>> made = MakeContext(options_);
     if (!made.ok()) {
-      LogWarning(StrCat(made.status().message(),
+      LogWarning("certificate_refused",
+                 StrCat(made.status().message(),
                         "; the certificate of before stays in use"));
       return;
     }
     context_ = *std::move(made);
-    LogInfo(StrCat(options_.certificate, ": read again"));
+    LogInfo("certificate_read", StrCat(options_.certificate, ": read again"),
+            {{"file", options_.certificate}});
   }
 
   const TlsOptions options_;
@@ -337,6 +424,7 @@ class TlsFront::Impl {
   std::array<int64_t, 4> certificate_;
   std::array<int64_t, 4> key_;
   Bridges bridges_;
+  Clients clients_;
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::thread thread_;
@@ -354,6 +442,9 @@ TlsFront::TlsFront(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 TlsFront::~TlsFront() { Stop(); }
 void TlsFront::Adopt(int fd) { impl_->Adopt(fd); }
 void TlsFront::Stop() { impl_->Stop(); }
+std::optional<Caller> TlsFront::PeerBehind(const std::string& name) const {
+  return impl_->PeerBehind(name);
+}
 
 StatusOr<std::string> NameInCertificate(const std::string& path) {
   const std::unique_ptr<BIO, int (*)(BIO*)> file(

@@ -13,9 +13,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
+#include "server/caller.h"
 #include "server/net/listener.h"
 
 namespace reprise::server {
@@ -37,6 +39,12 @@ class TlsFront {
 
   // Takes over a connected, non-blocking TCP socket. Thread-safe.
   void Adopt(int fd);
+
+  // Returns who is behind the socket pair with this abstract name, which is what
+  // getpeername says of the plain socket: the client's address, and the subject
+  // of its certificate if it has one. Nothing if the connection has ended.
+  // Thread-safe.
+  std::optional<Caller> PeerBehind(const std::string& name) const;
 
   // Closes all connections and ends the thread.
   void Stop();

@@ -18,6 +18,7 @@
 #include "base/str_cat.h"
 #include "base/units.h"
 #include "server/log.h"
+#include "server/store/audit_rows.h"
 #include "server/store/run_rows.h"
 
 namespace reprise::server {
@@ -27,6 +28,8 @@ namespace {
 constexpr int kRunsPerCall = 8;
 constexpr size_t kPartBytes = 1 << 20;
 constexpr size_t kMostUnsent = 4;
+constexpr uint32_t kDefaultAuditRead = 100;
+constexpr uint32_t kMostAuditRead = 10'000;
 
 bool UnderWay(const v1::Run& run) {
   return run.state() == v1::RUN_STATE_RUNNING;
@@ -81,7 +84,7 @@ StatusOr<bool> RemoveEnded(Store& store, const std::string& run_id) {
 void GiveBack(Store& store) {
   const Status status = store.Write(
       [](Database& db) { return db.Execute("PRAGMA incremental_vacuum"); });
-  if (!status.ok()) LogWarning(status.message());
+  if (!status.ok()) LogWarning("store_failed", status.message());
 }
 
 // Returns the runs that a request selects, oldest first.
@@ -206,7 +209,9 @@ StatusOr<v1::RemoveRunsResponse> RemoveRuns(
       ASSIGN_OR_RETURN(const bool gone,
                        RemoveEnded(services.store, run.run_id()));
       if (!gone) continue;
-      LogInfo(StrCat("run ", run.run_id(), " removed: asked for"));
+      LogInfo("run_removed",
+              StrCat("run ", run.run_id(), " removed: asked for"),
+              {{"run_id", run.run_id()}});
       services.hub.Notify(run.run_id());
     }
     *response.add_runs() = std::move(run);
@@ -214,17 +219,46 @@ StatusOr<v1::RemoveRunsResponse> RemoveRuns(
   if (!request.dry_run() && response.runs_size() > 0) {
     GiveBack(services.store);
     if (const Status status = services.store.Checkpoint(); !status.ok()) {
-      LogWarning(status.message());
+      LogWarning("store_failed", status.message());
     }
   }
   response.set_store_bytes_after(services.store.SizeBytes());
   return response;
 }
 
+StatusOr<v1::ReadAuditResponse> ReadAudit(Services& services,
+                                          const v1::ReadAuditRequest& request) {
+  if (request.limit() > kMostAuditRead) {
+    return InvalidArgument(StrCat("limit: must be at most ", kMostAuditRead,
+                                  ", got ", request.limit()));
+  }
+  const int64_t limit =
+      request.limit() == 0 ? kDefaultAuditRead : request.limit();
+  v1::ReadAuditResponse response;
+  RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
+    std::string run_id = request.run_id();
+    if (!run_id.empty()) {
+      // A run that was removed is known to the audit alone.
+      StatusOr<std::string> found = ResolveRunId(db, run_id);
+      if (found.status().code() == Code::kInvalidArgument) {
+        return found.status();
+      }
+      if (found.ok()) run_id = *std::move(found);
+    }
+    ASSIGN_OR_RETURN(std::vector<v1::AuditEntry> entries,
+                     LoadAudit(db, run_id, limit));
+    for (v1::AuditEntry& entry : entries) {
+      *response.add_entries() = std::move(entry);
+    }
+    return OkStatus();
+  }));
+  return response;
+}
+
 }  // namespace
 
-StatusOr<int> ApplyRetention(Store& store, const Retention& limits,
-                             int64_t now_ns) {
+StatusOr<int> ApplyRetention(Store& store, Audit& audit,
+                             const Retention& limits, int64_t now_ns) {
   std::vector<std::string> ids;
   const char* why = "age";
   RETURN_IF_ERROR(store.Read([&](Database& db) -> Status {
@@ -245,7 +279,14 @@ StatusOr<int> ApplyRetention(Store& store, const Retention& limits,
     ASSIGN_OR_RETURN(const bool gone, RemoveEnded(store, id));
     if (!gone) continue;
     ++removed;
-    LogInfo(StrCat("run ", id, " removed: the store keeps less by ", why));
+    v1::AuditEntry entry;
+    entry.set_action("remove");
+    entry.set_run_id(id);
+    entry.set_subject(StrCat("the store keeps less by ", why));
+    audit.Add(std::move(entry));
+    LogInfo("run_removed",
+            StrCat("run ", id, " removed: the store keeps less by ", why),
+            {{"run_id", id}});
   }
   if (removed > 0) GiveBack(store);
   return removed;
@@ -265,6 +306,16 @@ void AddAdminMethods(Services& services, const std::string& database,
                         std::shared_ptr<Call> call) {
         post(call, [&services, request, call] {
           const auto response = RemoveRuns(services, *request);
+          if (response.ok()) call->Send(*response);
+          call->Finish(response.status());
+        });
+      }));
+  table.Add(MakeMethod<v1::ReadAuditRequest>(
+      "/reprise.v1.Admin/ReadAudit", /*streams=*/false,
+      [&services, post](std::shared_ptr<const v1::ReadAuditRequest> request,
+                        std::shared_ptr<Call> call) {
+        post(call, [&services, request, call] {
+          const auto response = ReadAudit(services, *request);
           if (response.ok()) call->Send(*response);
           call->Finish(response.status());
         });

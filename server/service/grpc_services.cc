@@ -12,6 +12,7 @@
 #include "reprise/v1/admin.grpc.pb.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
+#include "server/caller.h"
 #include "server/service/put_graph_call.h"
 
 namespace reprise::server {
@@ -22,12 +23,25 @@ grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message()};
 }
 
+// Only the server itself can call within the process, so it may say for whom.
+std::string PeerOf(const grpc::CallbackServerContext& context) {
+  std::string peer = context.peer();
+  if (!peer.starts_with("inproc")) return peer;
+  const auto& metadata = context.client_metadata();
+  const auto job = metadata.find(kJobMetadata);
+  return job == metadata.end()
+             ? "inproc"
+             : StrCat("inproc:",
+                      std::string(job->second.data(), job->second.size()));
+}
+
 // ---- UnaryCall ----
 
 template <typename Response>
 class UnaryCall final : public Call, public grpc::ServerUnaryReactor {
  public:
-  explicit UnaryCall(Response* response) : response_(response) {}
+  UnaryCall(Response* response, std::string peer)
+      : response_(response), peer_(std::move(peer)) {}
   void Hold(std::shared_ptr<UnaryCall> self) { self_ = std::move(self); }
 
   void Send(const google::protobuf::Message& message) override {
@@ -38,12 +52,14 @@ class UnaryCall final : public Call, public grpc::ServerUnaryReactor {
   }
   size_t unsent() const override { return 0; }
   bool cancelled() const override { return cancelled_; }
+  std::string peer() const override { return peer_; }
 
   void OnCancel() override { cancelled_ = true; }
   void OnDone() override { const auto last = std::move(self_); }
 
  private:
   Response* const response_;
+  const std::string peer_;
   std::atomic<bool> cancelled_{false};
   std::shared_ptr<UnaryCall> self_;
 };
@@ -54,6 +70,7 @@ template <typename Response>
 class StreamCall final : public Call,
                          public grpc::ServerWriteReactor<Response> {
  public:
+  explicit StreamCall(std::string peer) : peer_(std::move(peer)) {}
   void Hold(std::shared_ptr<StreamCall> self) { self_ = std::move(self); }
 
   void Send(const google::protobuf::Message& message) override {
@@ -73,6 +90,7 @@ class StreamCall final : public Call,
     return queue_.size();
   }
   bool cancelled() const override { return cancelled_; }
+  std::string peer() const override { return peer_; }
 
   void OnWriteDone(bool ok) override {
     const std::lock_guard lock(mutex_);
@@ -101,6 +119,7 @@ class StreamCall final : public Call,
     }
   }
 
+  const std::string peer_;
   mutable std::mutex mutex_;
   std::deque<Response> queue_;
   bool writing_ = false;
@@ -120,9 +139,11 @@ class Adapter {
       : table_(table), prefix_(std::move(prefix)) {}
 
   template <typename Request, typename Response>
-  grpc::ServerUnaryReactor* Unary(const char* name, const Request* request,
+  grpc::ServerUnaryReactor* Unary(const grpc::CallbackServerContext& context,
+                                  const char* name, const Request* request,
                                   Response* response) const {
-    auto call = std::make_shared<UnaryCall<Response>>(response);
+    auto call =
+        std::make_shared<UnaryCall<Response>>(response, PeerOf(context));
     call->Hold(call);
     auto* reactor = call.get();
     Start(name, *request, std::move(call));
@@ -130,9 +151,10 @@ class Adapter {
   }
 
   template <typename Response, typename Request>
-  grpc::ServerWriteReactor<Response>* Streaming(const char* name,
-                                                const Request* request) const {
-    auto call = std::make_shared<StreamCall<Response>>();
+  grpc::ServerWriteReactor<Response>* Streaming(
+      const grpc::CallbackServerContext& context, const char* name,
+      const Request* request) const {
+    auto call = std::make_shared<StreamCall<Response>>(PeerOf(context));
     call->Hold(call);
     auto* reactor = call.get();
     Start(name, *request, std::move(call));
@@ -162,40 +184,40 @@ class PlannerService final : public v1::Planner::CallbackService {
     return uploads_.Begin(context, response);
   }
   grpc::ServerWriteReactor<v1::GraphPart>* GetGraph(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::GraphRef* request) override {
-    return adapter_.Streaming<v1::GraphPart>("GetGraph", request);
+    return adapter_.Streaming<v1::GraphPart>(*context, "GetGraph", request);
   }
   grpc::ServerWriteReactor<v1::PlanEvent>* Plan(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::PlanRequest* request) override {
-    return adapter_.Streaming<v1::PlanEvent>("Plan", request);
+    return adapter_.Streaming<v1::PlanEvent>(*context, "Plan", request);
   }
   grpc::ServerWriteReactor<v1::TradeoffPoint>* Sweep(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::SweepRequest* request) override {
-    return adapter_.Streaming<v1::TradeoffPoint>("Sweep", request);
+    return adapter_.Streaming<v1::TradeoffPoint>(*context, "Sweep", request);
   }
   grpc::ServerUnaryReactor* FinishPlan(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::FinishPlanRequest* request,
       v1::FinishPlanResponse* response) override {
-    return adapter_.Unary("FinishPlan", request, response);
+    return adapter_.Unary(*context, "FinishPlan", request, response);
   }
-  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
                                     const v1::GetPlanRequest* request,
                                     v1::Plan* response) override {
-    return adapter_.Unary("GetPlan", request, response);
+    return adapter_.Unary(*context, "GetPlan", request, response);
   }
-  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const v1::ExplainRequest* request,
                                     v1::Explanation* response) override {
-    return adapter_.Unary("Explain", request, response);
+    return adapter_.Unary(*context, "Explain", request, response);
   }
-  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* Verify(grpc::CallbackServerContext* context,
                                    const v1::VerifyRequest* request,
                                    v1::Verification* response) override {
-    return adapter_.Unary("Verify", request, response);
+    return adapter_.Unary(*context, "Verify", request, response);
   }
 
  private:
@@ -208,56 +230,56 @@ class QueryService final : public v1::Query::CallbackService {
   explicit QueryService(const MethodTable& table)
       : adapter_(table, "/reprise.v1.Query/") {}
 
-  grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* ListRuns(grpc::CallbackServerContext* context,
                                      const v1::ListRunsRequest* request,
                                      v1::ListRunsResponse* response) override {
-    return adapter_.Unary("ListRuns", request, response);
+    return adapter_.Unary(*context, "ListRuns", request, response);
   }
-  grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* GetRun(grpc::CallbackServerContext* context,
                                    const v1::GetRunRequest* request,
                                    v1::Run* response) override {
-    return adapter_.Unary("GetRun", request, response);
+    return adapter_.Unary(*context, "GetRun", request, response);
   }
   grpc::ServerWriteReactor<v1::RunEvent>* WatchRun(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::WatchRunRequest* request) override {
-    return adapter_.Streaming<v1::RunEvent>("WatchRun", request);
+    return adapter_.Streaming<v1::RunEvent>(*context, "WatchRun", request);
   }
-  grpc::ServerUnaryReactor* GetTimeline(
-      grpc::CallbackServerContext* /*context*/,
-      const v1::TimelineRequest* request, v1::Timeline* response) override {
-    return adapter_.Unary("GetTimeline", request, response);
+  grpc::ServerUnaryReactor* GetTimeline(grpc::CallbackServerContext* context,
+                                        const v1::TimelineRequest* request,
+                                        v1::Timeline* response) override {
+    return adapter_.Unary(*context, "GetTimeline", request, response);
   }
   grpc::ServerWriteReactor<v1::StepPart>* ReadStep(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::ReadStepRequest* request) override {
-    return adapter_.Streaming<v1::StepPart>("ReadStep", request);
+    return adapter_.Streaming<v1::StepPart>(*context, "ReadStep", request);
   }
-  grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* GetMemory(grpc::CallbackServerContext* context,
                                       const v1::GetMemoryRequest* request,
                                       v1::LiveMemory* response) override {
-    return adapter_.Unary("GetMemory", request, response);
+    return adapter_.Unary(*context, "GetMemory", request, response);
   }
-  grpc::ServerUnaryReactor* GetSegments(
-      grpc::CallbackServerContext* /*context*/,
-      const v1::GetSegmentsRequest* request, v1::Segments* response) override {
-    return adapter_.Unary("GetSegments", request, response);
+  grpc::ServerUnaryReactor* GetSegments(grpc::CallbackServerContext* context,
+                                        const v1::GetSegmentsRequest* request,
+                                        v1::Segments* response) override {
+    return adapter_.Unary(*context, "GetSegments", request, response);
   }
-  grpc::ServerUnaryReactor* Compare(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* Compare(grpc::CallbackServerContext* context,
                                     const v1::CompareRequest* request,
                                     v1::Comparison* response) override {
-    return adapter_.Unary("Compare", request, response);
+    return adapter_.Unary(*context, "Compare", request, response);
   }
   grpc::ServerUnaryReactor* GetMoments(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::GetMomentsRequest* request,
       v1::GetMomentsResponse* response) override {
-    return adapter_.Unary("GetMoments", request, response);
+    return adapter_.Unary(*context, "GetMoments", request, response);
   }
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* /*context*/,
+  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
                                       const v1::StatusRequest* request,
                                       v1::ServerStatus* response) override {
-    return adapter_.Unary("GetStatus", request, response);
+    return adapter_.Unary(*context, "GetStatus", request, response);
   }
 
  private:
@@ -269,11 +291,10 @@ class ControlService final : public v1::Control::CallbackService {
   explicit ControlService(const MethodTable& table)
       : adapter_(table, "/reprise.v1.Control/") {}
 
-  grpc::ServerUnaryReactor* StartWindow(
-      grpc::CallbackServerContext* /*context*/,
-      const v1::StartWindowRequest* request,
-      v1::WindowStatus* response) override {
-    return adapter_.Unary("StartWindow", request, response);
+  grpc::ServerUnaryReactor* StartWindow(grpc::CallbackServerContext* context,
+                                        const v1::StartWindowRequest* request,
+                                        v1::WindowStatus* response) override {
+    return adapter_.Unary(*context, "StartWindow", request, response);
   }
 
  private:
@@ -286,15 +307,20 @@ class AdminService final : public v1::Admin::CallbackService {
       : adapter_(table, "/reprise.v1.Admin/") {}
 
   grpc::ServerUnaryReactor* RemoveRuns(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::RemoveRunsRequest* request,
       v1::RemoveRunsResponse* response) override {
-    return adapter_.Unary("RemoveRuns", request, response);
+    return adapter_.Unary(*context, "RemoveRuns", request, response);
   }
   grpc::ServerWriteReactor<v1::BackupPart>* Backup(
-      grpc::CallbackServerContext* /*context*/,
+      grpc::CallbackServerContext* context,
       const v1::BackupRequest* request) override {
-    return adapter_.Streaming<v1::BackupPart>("Backup", request);
+    return adapter_.Streaming<v1::BackupPart>(*context, "Backup", request);
+  }
+  grpc::ServerUnaryReactor* ReadAudit(
+      grpc::CallbackServerContext* context, const v1::ReadAuditRequest* request,
+      v1::ReadAuditResponse* response) override {
+    return adapter_.Unary(*context, "ReadAudit", request, response);
   }
 
  private:

@@ -13,11 +13,13 @@
 #include "reprise/v1/query.pb.h"
 #include "server/byte_share.h"
 #include "server/metrics.h"
+#include "server/service/audit.h"
 #include "server/service/method.h"
 #include "server/service/planning.h"
 #include "server/service/step_cache.h"
 #include "server/service/watch_run.h"
 #include "server/service/worker_pool.h"
+#include "server/store/quota_rows.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 
@@ -46,6 +48,9 @@ struct Services {
   ByteShare& sent_graphs;  // of PutGraph calls in progress
   StatusFiller fill_status;
   WindowOpener open_window;
+  Audit& audit;
+  // What is stored of one run at most (quota_rows.h).
+  Quota quota;
   StepCache steps = StepCache();
 };
 

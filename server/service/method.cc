@@ -2,10 +2,14 @@
 #include "server/service/method.h"
 
 #include <chrono>
+#include <new>
 
 namespace reprise::server {
 
 namespace {
+
+constexpr char kNoMemory[] =
+    "the server has not enough memory for this request; try again later";
 
 // Records how long a call took and how it ended.
 class MeasuredCall : public Call {
@@ -15,7 +19,17 @@ class MeasuredCall : public Call {
     ++metrics_.calls_started;
     ++metrics_.calls_under_way;
   }
-  ~MeasuredCall() override { --metrics_.calls_under_way; }
+  ~MeasuredCall() override {
+    --metrics_.calls_under_way;
+    if (finished_) return;
+    // The handler was ended by an exception: without this, the client would
+    // wait forever.
+    try {
+      Finish(Unavailable(kNoMemory));
+    } catch (const std::bad_alloc&) {
+      // Not even for the answer.
+    }
+  }
   MeasuredCall(const MeasuredCall&) = delete;
   MeasuredCall& operator=(const MeasuredCall&) = delete;
 
@@ -23,6 +37,7 @@ class MeasuredCall : public Call {
     call_->Send(message);
   }
   void Finish(const Status& status) override {
+    finished_ = true;
     const std::chrono::duration<double> took =
         std::chrono::steady_clock::now() - started_;
     metrics_.CountRpc(path_, status.code(), took.count());
@@ -30,11 +45,13 @@ class MeasuredCall : public Call {
   }
   size_t unsent() const override { return call_->unsent(); }
   bool cancelled() const override { return call_->cancelled(); }
+  std::string peer() const override { return call_->peer(); }
 
  private:
   const std::shared_ptr<Call> call_;
   const std::string path_;
   Metrics& metrics_;
+  bool finished_ = false;
   const std::chrono::steady_clock::time_point started_ =
       std::chrono::steady_clock::now();
 };
@@ -51,6 +68,7 @@ const Method* MethodTable::Find(std::string_view path) const {
 void MethodTable::Start(const Method& method,
                         std::unique_ptr<google::protobuf::Message> request,
                         std::shared_ptr<Call> call) const {
+  if (wrap_) call = wrap_(method.path, *request, std::move(call));
   method.start(std::move(request), std::make_shared<MeasuredCall>(
                                        std::move(call), method.path, metrics_));
 }

@@ -42,7 +42,17 @@ class Call {
 
   // Returns whether the client has gone away; Finish is still required.
   virtual bool cancelled() const = 0;
+
+  // The other end of the connection, in gRPC's spelling:
+  // "ipv4:127.0.0.1:41234". "inproc" for calls within the process, followed by
+  // ":" and the job's user and process where it calls for a job.
+  virtual std::string peer() const = 0;
 };
+
+// Replaces a call before it starts; for what is done around every call.
+using CallWrapper = std::function<std::shared_ptr<Call>(
+    std::string_view path, const google::protobuf::Message& request,
+    std::shared_ptr<Call> call)>;
 
 struct Method {
   std::string path;  // "/reprise.v1.Query/GetRun"
@@ -73,6 +83,9 @@ class MethodTable {
  public:
   explicit MethodTable(Metrics& metrics) : metrics_(metrics) {}
 
+  // Before the first call.
+  void WrapCalls(CallWrapper wrap) { wrap_ = std::move(wrap); }
+
   void Add(Method method) { methods_.push_back(std::move(method)); }
 
   // Returns the method with this path, or null.
@@ -85,6 +98,7 @@ class MethodTable {
 
  private:
   Metrics& metrics_;
+  CallWrapper wrap_;
   std::vector<Method> methods_;
 };
 

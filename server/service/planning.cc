@@ -148,9 +148,15 @@ StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& request,
   StatusOr<v1::Plan> plan = Solve(request, hooks, replan);
   metrics_.CountPlan(Outcome(plan), MillisecondsSince(start) / 1000);
   if (!plan.ok()) return plan;
-  LogInfo(StrCat("plan ", plan->plan_id(), " for graph ", plan->graph_id(),
+  LogInfo("planned",
+          StrCat("plan ", plan->plan_id(), " for graph ", plan->graph_id(),
                  request.run_id().empty() ? "" : ", run ", request.run_id(),
-                 ": ", plan->sentence()));
+                 ": ", plan->sentence()),
+          {{"run_id", request.run_id()},
+           {"graph_id", plan->graph_id()},
+           {"plan_id", plan->plan_id()},
+           {"budget_bytes", plan->budget_bytes()},
+           {"peak_bytes", plan->peak_bytes()}});
   if (!request.run_id().empty()) {
     RETURN_IF_ERROR(CheckTrusted(*plan));
   }
@@ -231,9 +237,14 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
   RETURN_IF_ERROR(CheckTrusted(plan));
   RETURN_IF_ERROR(Keep(request, plan));
   ++metrics_.replans;
-  LogInfo(StrCat("run ", run_id, ": plan ", plan_id, " needs ", more_bytes,
+  LogInfo("replaced",
+          StrCat("run ", run_id, ": plan ", plan_id, " needs ", more_bytes,
                  " bytes more than it says; re-plan ", attempt, ": ",
-                 plan.sentence()));
+                 plan.sentence()),
+          {{"run_id", run_id},
+           {"plan_id", plan.plan_id()},
+           {"replaces", plan_id},
+           {"more_bytes", more_bytes}});
   hub_.Notify(run_id);
   return plan.plan_id();
 }
@@ -255,9 +266,13 @@ std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
   if (!loaded.ok() || excess <= 0) return std::nullopt;
   StatusOr<v1::Plan> plan = Replace(run_id, plan_id, more_bytes, {});
   if (plan.ok()) return *std::move(plan);
-  LogWarning(StrCat("run ", run_id, ": measured ", measured_peak_bytes,
+  LogWarning("not_replaced",
+             StrCat("run ", run_id, ": measured ", measured_peak_bytes,
                     " bytes, ", excess, " above the budget of plan ", plan_id,
-                    ": ", plan.status().message()));
+                    ": ", plan.status().message()),
+             {{"run_id", run_id},
+              {"plan_id", plan_id},
+              {"measured_bytes", measured_peak_bytes}});
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/str_cat.h"
+#include "base/units.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
 #include "server/log.h"
@@ -9,6 +10,24 @@
 #include "server/store/run_rows.h"
 
 namespace reprise::server {
+
+namespace {
+
+// RESOURCE_EXHAUSTED: the run's quota has no room for so many bytes.
+Status TakeRoom(const Services& services, Database& db,
+                const std::string& run_id, int64_t bytes) {
+  ASSIGN_OR_RETURN(const StoredRow stored, LoadStored(db, run_id));
+  if (!services.quota.HasRoomForReports(stored.bytes, bytes)) {
+    return ResourceExhausted(
+        StrCat("run ", run_id, " has used ", FormatBytes(stored.bytes),
+               " of its quota of ", FormatBytes(services.quota.max_bytes()),
+               " (--max-run-bytes): there is no room for a step graph of ",
+               FormatBytes(bytes)));
+  }
+  return AddStored(db, run_id, bytes);
+}
+
+}  // namespace
 
 StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
                                 const std::string& graph_id,
@@ -26,14 +45,23 @@ StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
                                     : graph_id);
   RETURN_IF_ERROR(services.store.Write([&](Database& db) -> Status {
     const int64_t now_ns = RealtimeNs();
-    RETURN_IF_ERROR(SaveGraph(db, ref.graph_id(), graph, now_ns));
+    ASSIGN_OR_RETURN(const bool is_new,
+                     SaveGraph(db, ref.graph_id(), graph, now_ns));
     if (run_id.empty()) return OkStatus();
     RETURN_IF_ERROR(EnsureRun(db, run_id, now_ns));
+    if (is_new) {
+      RETURN_IF_ERROR(TakeRoom(services, db, run_id,
+                               static_cast<int64_t>(serialized.size())));
+    }
     return SetRunGraph(db, run_id, ref.graph_id());
   }));
-  LogInfo(StrCat("graph ", ref.graph_id(), run_id.empty() ? "" : " of run ",
+  LogInfo("graph_stored",
+          StrCat("graph ", ref.graph_id(), run_id.empty() ? "" : " of run ",
                  run_id, ": ", graph.ops_size(), " ops, ",
-                 graph.storages_size(), " storages"));
+                 graph.storages_size(), " storages"),
+          {{"run_id", run_id},
+           {"graph_id", ref.graph_id()},
+           {"ops", int64_t{graph.ops_size()}}});
   if (!run_id.empty()) services.hub.Notify(run_id);
   return ref;
 }

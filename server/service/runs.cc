@@ -11,6 +11,10 @@ namespace reprise::server {
 namespace {
 constexpr uint32_t kDefaultRuns = 100;
 constexpr uint32_t kMaxRuns = 1000;
+
+void AddQuota(const Services& services, v1::Run& run) {
+  run.mutable_stored()->set_quota_bytes(services.quota.max_bytes());
+}
 }  // namespace
 
 StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
@@ -23,6 +27,7 @@ StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
     for (const v1::Run& run : runs) {
       ASSIGN_OR_RETURN(*response.add_runs(),
                        LoadRunWithVerdict(db, run.run_id()));
+      AddQuota(services, *response.mutable_runs()->rbegin());
     }
     return OkStatus();
   }));
@@ -35,6 +40,7 @@ StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request) {
     ASSIGN_OR_RETURN(const std::string run_id,
                      ResolveRunId(db, request.run_id()));
     ASSIGN_OR_RETURN(run, LoadRunWithVerdict(db, run_id));
+    AddQuota(services, run);
     return AddSessionsAndWindow(db, run);
   }));
   return run;

@@ -70,8 +70,10 @@ StatusOr<v1::WindowStatus> StartWindow(Services& services,
     return FailedPrecondition(
         StrCat("no process of run ", run_id, " is connected to this server"));
   }));
-  LogInfo(StrCat("window of ", request.steps(), " steps asked of run ",
-                 run.run_id()));
+  LogInfo("window_asked",
+          StrCat("window of ", request.steps(), " steps asked of run ",
+                 run.run_id()),
+          {{"run_id", run.run_id()}, {"steps", int64_t{request.steps()}}});
   services.hub.Notify(run.run_id());
   RETURN_IF_ERROR(services.store.Read([&](Database& db) -> Status {
     RETURN_IF_ERROR(AddSessionsAndWindow(db, run));

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service/worker_pool.h"
 
+#include <new>
 #include <utility>
+
+#include "server/log.h"
 
 namespace reprise::server {
 
@@ -61,7 +64,12 @@ void WorkerPool::Loop(bool prompt_only) {
     std::function<void()> work = std::move(queue->front().work);
     queue->pop_front();
     lock.unlock();
-    work();
+    try {
+      work();
+    } catch (const std::bad_alloc&) {
+      // The call ends with its last reference, see method.cc.
+      LogError("out_of_memory", "out of memory; a request is given up");
+    }
     work = nullptr;  // destroy its captures outside the lock
     lock.lock();
   }

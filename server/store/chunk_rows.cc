@@ -2,6 +2,7 @@
 #include "server/store/chunk_rows.h"
 
 #include "base/str_cat.h"
+#include "server/store/audit_rows.h"
 #include "server/store/moment_rows.h"
 
 namespace reprise::server {
@@ -10,6 +11,25 @@ namespace {
 
 // Four times as many as a session may have.
 constexpr int64_t kMostNameId = 1 << 20;
+
+}  // namespace
+
+Status InsertChunk(Database& db, const Producer& producer,
+                   const v1::Chunk& chunk, const v1::Columns& columns) {
+  ASSIGN_OR_RETURN(Statement insert,
+                   db.Prepare("INSERT OR IGNORE INTO chunks"
+                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"));
+  RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, chunk.seq(),
+                             chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
+                             chunk.dropped_before(), chunk.layout(),
+                             Blob{chunk.body()}));
+  if (db.changes() == 0) return OkStatus();  // already stored
+  RETURN_IF_ERROR(InsertReports(db, producer, columns));
+  ASSIGN_OR_RETURN(Statement count,
+                   db.Prepare("UPDATE runs SET records = records + ?,"
+                              " dropped = dropped + ? WHERE run_id = ?"));
+  return count.Run(chunk.count(), chunk.dropped_before(), producer.run_id);
+}
 
 Status InsertReports(Database& db, const Producer& producer,
                      const v1::Columns& columns) {
@@ -35,6 +55,9 @@ Status InsertReports(Database& db, const Producer& producer,
       RETURN_IF_ERROR(insert.Run(producer.run_id, producer.session_id,
                                  report.step(), report.plan_id(),
                                  report.failed(), Blob{bytes}));
+      if (report.failed()) {
+        RETURN_IF_ERROR(InsertFailedCheck(db, producer.session_id, report));
+      }
     }
   }
   if (columns.states_size() > 0) {
@@ -47,31 +70,16 @@ Status InsertReports(Database& db, const Producer& producer,
       RETURN_IF_ERROR(insert.Run(
           producer.run_id, producer.session_id, state.plan_id(), state.state(),
           state.why(), state.at_ns(), state.own_ns(), state.peak_bytes()));
+      RETURN_IF_ERROR(InsertApplied(db, producer.session_id, state));
     }
   }
+  if (producer.rank == 0 && columns.steps_size() > 0) {
+    ASSIGN_OR_RETURN(Statement count,
+                     db.Prepare("UPDATE runs SET steps = steps + ?"
+                                " WHERE run_id = ?"));
+    RETURN_IF_ERROR(count.Run(columns.steps_size(), producer.run_id));
+  }
   return InsertMoments(db, producer, columns);
-}
-
-}  // namespace
-
-Status InsertChunk(Database& db, const Producer& producer,
-                   const v1::Chunk& chunk, const v1::Columns& columns) {
-  ASSIGN_OR_RETURN(Statement insert,
-                   db.Prepare("INSERT OR IGNORE INTO chunks"
-                              " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"));
-  RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, chunk.seq(),
-                             chunk.t0_ns(), chunk.t1_ns(), chunk.count(),
-                             chunk.dropped_before(), chunk.layout(),
-                             Blob{chunk.body()}));
-  if (db.changes() == 0) return OkStatus();  // already stored
-  RETURN_IF_ERROR(InsertReports(db, producer, columns));
-  ASSIGN_OR_RETURN(Statement count,
-                   db.Prepare("UPDATE runs SET records = records + ?,"
-                              " dropped = dropped + ?, steps = steps + ?"
-                              " WHERE run_id = ?"));
-  return count.Run(chunk.count(), chunk.dropped_before(),
-                   producer.rank == 0 ? columns.steps_size() : 0,
-                   producer.run_id);
 }
 
 Status InsertLost(Database& db, const Producer& producer,

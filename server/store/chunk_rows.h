@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "reprise/v1/ingest.pb.h"
+#include "server/caller.h"
 #include "server/store/sqlite.h"
 
 namespace reprise::server {
@@ -29,10 +30,18 @@ struct Producer {
   // Steps of a run are counted on rank 0 only, because every rank reports each
   // step.
   uint32_t rank = 0;
+  // Who opened the stream.
+  Caller caller = {};
 };
 
 Status InsertChunk(Database& db, const Producer& producer,
                    const v1::Chunk& chunk, const v1::Columns& columns);
+
+// Stores the reports of a chunk alone: its steps, checks, plan states and
+// moments. Part of InsertChunk; by itself where the run's quota has no room for
+// the records.
+Status InsertReports(Database& db, const Producer& producer,
+                     const v1::Columns& columns);
 
 Status InsertLost(Database& db, const Producer& producer, const v1::Lost& lost);
 

@@ -15,19 +15,19 @@ Status Damaged(std::string_view what, std::string_view id) {
 
 }  // namespace
 
-Status SaveGraph(Database& db, std::string_view graph_id,
-                 const v1::StepGraph& graph, int64_t now_ns) {
+StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
+                         const v1::StepGraph& graph, int64_t now_ns) {
   ASSIGN_OR_RETURN(Statement insert, db.Prepare("INSERT OR IGNORE INTO graphs"
                                                 " VALUES (?, ?, ?, ?, ?, ?)"));
   const std::string body = graph.SerializeAsString();
   RETURN_IF_ERROR(insert.Run(graph_id, now_ns, graph.name(), graph.ops_size(),
                              graph.storages_size(), Blob{body}));
-  if (db.changes() > 0) return OkStatus();
+  if (db.changes() > 0) return true;
   ASSIGN_OR_RETURN(Statement select, db.Prepare("SELECT body = ?2 FROM graphs"
                                                 " WHERE graph_id = ?1"));
   RETURN_IF_ERROR(select.BindAll(graph_id, Blob{body}));
   ASSIGN_OR_RETURN(const bool row, select.Step());
-  if (row && select.Int(0) != 0) return OkStatus();
+  if (row && select.Int(0) != 0) return false;
   return AlreadyExists(StrCat("graph_id: another step graph is stored as ",
                               graph_id, "; leave the id empty"));
 }

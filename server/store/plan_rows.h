@@ -16,9 +16,10 @@
 
 namespace reprise::server {
 
-// ALREADY_EXISTS: another graph has this id.
-Status SaveGraph(Database& db, std::string_view graph_id,
-                 const v1::StepGraph& graph, int64_t now_ns);
+// Returns whether the graph was not stored before. ALREADY_EXISTS: another
+// graph has this id.
+StatusOr<bool> SaveGraph(Database& db, std::string_view graph_id,
+                         const v1::StepGraph& graph, int64_t now_ns);
 
 // NOT_FOUND.
 StatusOr<v1::StepGraph> LoadGraph(Database& db, std::string_view graph_id);

@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::string_view kSelect =
     "SELECT run_id, name, host, pid, world, state, started_ns, ended_ns, steps,"
-    " records, dropped, lost_chunks, graph_id, plan_id FROM runs ";
+    " records, dropped, lost_chunks, graph_id, plan_id, stored_bytes,"
+    " refused_records, refused_bytes FROM runs ";
 
 v1::Run FromRow(const Statement& row) {
   v1::Run run;
@@ -27,6 +28,10 @@ v1::Run FromRow(const Statement& row) {
   run.set_lost_chunks(static_cast<uint64_t>(row.Int(11)));
   run.set_graph_id(std::string(row.Text(12)));
   run.set_plan_id(std::string(row.Text(13)));
+  v1::Stored& stored = *run.mutable_stored();
+  stored.set_bytes(row.Int(14));
+  stored.set_refused_records(static_cast<uint64_t>(row.Int(15)));
+  stored.set_refused_bytes(row.Int(16));
   return run;
 }
 

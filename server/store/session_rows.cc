@@ -71,13 +71,16 @@ Status RemoveIfEphemeral(Database& db, std::string_view session_id) {
 
 }  // namespace
 
-Status OpenSession(Database& db, const v1::Hello& hello, int64_t now_ns) {
+StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
+                           const Caller& caller, int64_t now_ns) {
+  bool is_new = false;
   {
     ASSIGN_OR_RETURN(
         Statement owner,
         db.Prepare("SELECT run_id FROM sessions WHERE session_id = ?"));
     RETURN_IF_ERROR(owner.BindAll(hello.session_id()));
     ASSIGN_OR_RETURN(const bool row, owner.Step());
+    is_new = !row;
     if (row && owner.Text(0) != hello.run_id()) {
       return FailedPrecondition(
           StrCat("hello.run_id: session ", hello.session_id(),
@@ -90,15 +93,17 @@ Status OpenSession(Database& db, const v1::Hello& hello, int64_t now_ns) {
       Statement upsert,
       db.Prepare("INSERT INTO sessions (session_id, run_id, host, pid,"
                  " pid_start_ticks, boot_id, rank, local_rank, world, uid,"
-                 " labels, monotonic_ns, realtime_ns, state)"
-                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                 " labels, monotonic_ns, realtime_ns, state, who, peer)"
+                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
                  " ON CONFLICT DO UPDATE SET state = excluded.state,"
-                 " ended_ns = 0"));
-  return upsert.Run(hello.session_id(), hello.run_id(), info.host(), info.pid(),
-                    info.pid_start_ticks(), info.boot_id(), info.rank(),
-                    info.local_rank(), info.world(), info.uid(),
-                    LabelLines(info), info.monotonic_ns(), info.realtime_ns(),
-                    static_cast<int64_t>(v1::RUN_STATE_RUNNING));
+                 " ended_ns = 0, who = excluded.who, peer = excluded.peer"));
+  RETURN_IF_ERROR(upsert.Run(
+      hello.session_id(), hello.run_id(), info.host(), info.pid(),
+      info.pid_start_ticks(), info.boot_id(), info.rank(), info.local_rank(),
+      info.world(), info.uid(), LabelLines(info), info.monotonic_ns(),
+      info.realtime_ns(), static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+      caller.who, caller.peer));
+  return is_new;
 }
 
 StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
@@ -144,17 +149,19 @@ Status CloseSession(Database& db, std::string_view session_id,
   return RemoveIfEphemeral(db, session_id);
 }
 
-Status SaveNames(Database& db, std::string_view session_id,
-                 const v1::Defs& defs) {
+StatusOr<int64_t> SaveNames(Database& db, std::string_view session_id,
+                            const v1::Defs& defs) {
   ASSIGN_OR_RETURN(Statement upsert,
                    db.Prepare("INSERT INTO names VALUES (?, ?, ?)"
                               " ON CONFLICT DO UPDATE SET"
                               " text = excluded.text"
                               " WHERE text <> excluded.text"));
+  int64_t bytes = 0;
   for (const v1::NameDef& name : defs.names()) {
     RETURN_IF_ERROR(upsert.Run(session_id, name.id(), name.text()));
+    if (db.changes() > 0) bytes += static_cast<int64_t>(name.text().size());
   }
-  return OkStatus();
+  return bytes;
 }
 
 StatusOr<int64_t> CountNames(Database& db, std::string_view session_id) {

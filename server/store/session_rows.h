@@ -12,13 +12,15 @@
 
 #include "base/status.h"
 #include "reprise/v1/ingest.pb.h"
+#include "server/caller.h"
 #include "server/store/sqlite.h"
 
 namespace reprise::server {
 
-// Adds or revives the session and its run. FAILED_PRECONDITION: the session
-// belongs to another run.
-Status OpenSession(Database& db, const v1::Hello& hello, int64_t now_ns);
+// Adds or revives the session and its run; returns whether the session is new.
+// FAILED_PRECONDITION: the session belongs to another run.
+StatusOr<bool> OpenSession(Database& db, const v1::Hello& hello,
+                           const Caller& caller, int64_t now_ns);
 
 // Returns the highest contiguous seq that is stored; 0 for none.
 StatusOr<uint64_t> LoadCommitted(Database& db, std::string_view session_id,
@@ -33,8 +35,9 @@ inline constexpr std::string_view kEphemeral = "reprise.ephemeral=yes";
 Status CloseSession(Database& db, std::string_view session_id,
                     const v1::Bye& bye, int64_t now_ns);
 
-Status SaveNames(Database& db, std::string_view session_id,
-                 const v1::Defs& defs);
+// Returns the bytes of the names that are new.
+StatusOr<int64_t> SaveNames(Database& db, std::string_view session_id,
+                            const v1::Defs& defs);
 StatusOr<int64_t> CountNames(Database& db, std::string_view session_id);
 
 // Sessions that have not ended.

@@ -202,3 +202,30 @@ def test_a_server_whose_files_were_removed_is_not_ready(
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(url, timeout=30)
     assert refused.value.read() == b"not ready\n"
+
+
+def test_folders_and_files_that_others_could_use_are_closed(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    """As a release left them that did not ask: a database of mode 0644, a folder of mode 0777."""
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o777)
+    (data / "reprise.db").touch()
+    (data / "reprise.db").chmod(0o644)
+    log = (tmp_path / "serve.log").open("w")
+    process = subprocess.Popen(
+        [reprise.program, "serve", "--listen", "127.0.0.1:0", "--data-dir", data],
+        env=reprise.environment,
+        cwd=reprise.folder,
+        stdout=log,
+        stderr=log,
+    )
+    where = Path(reprise.environment["XDG_RUNTIME_DIR"]) / "server.json"
+    until("the server listens", 30, where.exists)
+
+    assert data.stat().st_mode & 0o022 == 0
+    for file in data.iterdir():
+        assert file.stat().st_mode & 0o077 == 0, file
+    process.terminate()
+    assert process.wait(timeout=30) == 0, (tmp_path / "serve.log").read_text()

@@ -265,6 +265,7 @@ def test_limits_that_cannot_be_read_are_named(reprise: Reprise) -> None:
         ("--keep-runs-for", "30"),
         ("--keep-bytes", "5"),
         ("--keep-bytes", "-1GiB"),
+        ("--max-run-bytes", "1GB"),
     ):
         refused = reprise("serve", f"{flag}={value}")
         assert refused.code == 2
@@ -354,3 +355,56 @@ def test_a_daemon_that_was_killed_on_a_full_disk_starts_there_again(
     assert "starts on the room that was kept for this" in log
     status = json.loads((folder / "status.json").read_text())
     assert status["data_dir"] == "disk/data"
+
+
+def test_the_audit_names_who_removed_a_run_and_outlives_it(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]]
+) -> None:
+    with_runs(reprise, serving, 3, 1)
+    assert reprise("audit").out == "nothing was done yet\n"
+    assert reprise("rm", "run-3", "--yes").code == 0
+    assert reprise("window", "run-1", "--steps", "2").code != 0
+
+    entries = reprise("audit", "--json").json()["entries"]
+
+    assert [(entry["action"], entry["outcome"], entry["run_id"]) for entry in entries] == [
+        ("window", "failed_precondition", "run-1"),
+        ("remove", "ok", "run-3"),
+    ]
+    assert {entry["who"] for entry in entries} == {f"uid {os.getuid()}"}
+    assert [entry["subject"] for entry in entries] == ["2 steps", "named runs"]
+    assert abs(int(entries[0]["at_ns"]) - time.time_ns()) < DAY_NS
+    of_run = reprise("audit", "run-3").out
+    assert of_run.count("\n") == 1
+    assert f"uid {os.getuid()}  remove  ok  run run-3  named runs  from 127.0.0.1:" in of_run
+    assert reprise("audit", "nobody").out == "nothing is known of run nobody\n"
+    assert len(reprise("audit", "--limit", "1", "--json").json()["entries"]) == 1
+    assert reprise("audit", "--limit", "0").code == 2
+
+
+def test_the_log_is_one_json_object_a_line_where_that_is_asked_for(
+    reprise: Reprise, serving: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    stop(serving())
+    add_runs(reprise, [9])
+    process = serving("--keep-runs-for", "forever", "--log-format", "json")
+    assert reprise("rm", "run-9", "--yes").code == 0
+    stop(process)
+
+    lines = [json.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines()]
+
+    assert [line["event"] for line in lines] == [
+        "listening",
+        "page",
+        "ready",
+        "run_removed",
+        "shutting_down",
+        "stopped",
+    ]
+    assert all(line["level"] == "info" and line["time"].endswith("Z") for line in lines)
+    assert lines[0]["pid"] == process.pid
+    assert lines[3]["run_id"] == "run-9"
+    assert lines[3]["message"] == "run run-9 removed: asked for"
+    refused = reprise("serve", "--log-format", "xml")
+    assert refused.code == 2
+    assert "--log-format" in refused.err

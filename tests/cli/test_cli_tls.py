@@ -233,6 +233,21 @@ def test_a_client_authority_lets_in_its_own_clients_alone(
     assert not curl(server, "/healthz").endswith("200 1.1")
     assert curl(server, "/healthz", "--cert", certificate, "--key", key).endswith("200 1.1")
 
+    # The audit names the certificate, over gRPC and over HTTP.
+    own = [*server.flags, "--cert", str(certificate), "--key", str(key)]
+    assert reprise("backup", "copy.db", *own).code == 0
+    body = '{"runId": "nobody", "steps": 1}'
+    asked = curl(
+        server, "/reprise.v1.Control/StartWindow", "--cert", certificate, "--key", key, "-d", body,
+        "-H", "Content-Type: application/json", "-H", f"Authorization: Bearer {TOKEN}",
+    )  # fmt: skip
+    assert asked.endswith("404 1.1"), asked
+    entries = reprise("audit", "--json", *own).json()["entries"]
+    assert [entry["action"] for entry in entries] == ["window", "backup"]
+    assert {entry["who"] for entry in entries} == {"certificate CN=client"}
+    for entry in entries:
+        assert re.fullmatch(r"127\.0\.0\.1:\d+ over TLS", entry["peer"])
+
 
 def test_a_certificate_that_was_replaced_is_read_again(
     reprise: Reprise, secured: Callable[..., Server], authority: Authority

@@ -292,7 +292,10 @@ TEST(ImportUploadTest, TooLargeIsSaidBeforeItIsSent) {
 
 TEST(ImportUploadTest, ABodyOfUnknownLengthIsCutAtTheLimit) {
   TestServer server;
-  ImportUploads imports(server.folder(), server.channel(),
+  const auto store = Store::Open({.path = server.folder() + "/audit.db"});
+  ASSERT_TRUE(store.ok());
+  Audit audit(**store, [](const std::string&) { return Caller{}; });
+  ImportUploads imports(server.folder(), server.channel(), audit,
                         /*max_bytes=*/300'000);
   Metrics metrics;
   const MethodTable methods(metrics);

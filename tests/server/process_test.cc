@@ -41,6 +41,8 @@ class Reprised {
     argv.push_back(nullptr);
     pid_ = ::fork();
     if (pid_ == 0) {
+      // As from a terminal, even if the tests run under nohup.
+      ::signal(SIGHUP, SIG_DFL);
       const int fd =
           ::open(errors_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       ::dup2(fd, 2);
@@ -119,6 +121,17 @@ TEST(ReprisedTest, SaysWhereItListensAndRemovesThatOnACleanEnd) {
   EXPECT_EQ(reprised.Wait(), 0);
   EXPECT_EQ(::access((folder.path() + "/run/server.json").c_str(), F_OK), -1);
   EXPECT_THAT(reprised.errors(), HasSubstr("listening on 127.0.0.1:"));
+  EXPECT_THAT(reprised.errors(), EndsWith("stopped\n"));
+}
+
+TEST(ReprisedTest, EndsCleanlyWhenItsTerminalIsClosed) {
+  const TemporaryFolder folder;
+  Reprised reprised(folder.path());
+  (void)reprised.Address();
+
+  reprised.Signal(SIGHUP);
+
+  EXPECT_EQ(reprised.Wait(), 0);
   EXPECT_THAT(reprised.errors(), EndsWith("stopped\n"));
 }
 

@@ -175,7 +175,7 @@ TEST(StoreTest, KeepsServingWhenTheDiskIsFullAndRecovers) {
     return store.Write([&](Database& db) -> Status {
       v1::StepGraph graph;
       graph.set_name(std::string(bytes, 'x'));
-      return SaveGraph(db, "0000000000000001", graph, 1);
+      return SaveGraph(db, "0000000000000001", graph, 1).status();
     });
   };
 

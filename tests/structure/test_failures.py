@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The failure table names tests: every row has some, and each of them is there."""
+"""The tables of failures and attacks name tests: every row has some, each of them is there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -21,18 +23,20 @@ def known() -> set[str]:
     return found
 
 
-def rows() -> dict[str, list[str]]:
-    """Failure -> the tests named in its row."""
-    table = [line for line in (TESTS / "failures.md").read_text().splitlines() if line[:1] == "|"]
+def rows(name: str) -> list[tuple[str, list[str]]]:
+    """Of each row of a table: what its first cell says, and the tests in its last."""
+    table = [line for line in (TESTS / name).read_text().splitlines() if line[:1] == "|"]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
-    return {failure: re.findall(r"`([\w.]+)`", tests) for failure, _, tests in cells}
+    return [(row[0], re.findall(r"`([\w.]+)`", row[-1])) for row in cells]
 
 
-def test_every_row_of_the_failure_table_names_tests() -> None:
-    assert len(rows()) >= 16
-    assert [failure for failure, tests in rows().items() if not tests] == []
+@pytest.mark.parametrize(("table", "least"), [("failures.md", 16), ("attacks.md", 17)])
+def test_every_row_names_tests_that_exist(table: str, least: int) -> None:
+    found = rows(table)
+    assert len(found) >= least
+    assert [what for what, tests in found if not tests] == []
+    assert {test for _, tests in found for test in tests} - known() == set()
 
 
-def test_every_test_the_failure_table_names_exists() -> None:
-    named = {test for tests in rows().values() for test in tests}
-    assert named - known() == set()
+def test_no_finding_is_without_a_row() -> None:
+    assert {finding for finding, _ in rows("attacks.md")} == {f"F{n}" for n in range(1, 18)}

@@ -144,3 +144,16 @@ def test_a_name_that_no_job_on_the_fake_gpu_has_is_refused() -> None:
 
     assert done.returncode == 2
     assert "no such job: a part of none of mlp, gpt, " in done.stderr
+
+
+def test_what_is_installed_for_fuzzing_configures_it() -> None:
+    """The harnesses are configured with the tests, which need GoogleTest."""
+    setup = (ROOT / "scripts/setup").read_text()
+    fuzz = re.search(r"\[ -n \"\$fuzz\" \] && packages\+=\((.*?)\)", setup, re.DOTALL)
+
+    assert fuzz is not None
+    needed = {"clang-14", "libclang-rt-14-dev"}
+    for path in ROOT.joinpath("tests").rglob("CMakeLists.txt"):
+        if "GTest::" in path.read_text():
+            needed |= {"libgtest-dev", "libgmock-dev"}
+    assert needed <= set(fuzz[1].split())

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/store/quota_rows.h"
+
+namespace reprise::server {
+
+StatusOr<StoredRow> LoadStored(Database& db, std::string_view run_id) {
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT stored_bytes, refused_records,"
+                              " refused_bytes FROM runs WHERE run_id = ?"));
+  RETURN_IF_ERROR(select.BindAll(run_id));
+  ASSIGN_OR_RETURN(const bool row, select.Step());
+  if (!row) return StoredRow{};
+  return StoredRow{.bytes = select.Int(0),
+                   .refused_records = static_cast<uint64_t>(select.Int(1)),
+                   .refused_bytes = select.Int(2)};
+}
+
+Status AddStored(Database& db, std::string_view run_id, int64_t bytes) {
+  ASSIGN_OR_RETURN(Statement update,
+                   db.Prepare("UPDATE runs SET stored_bytes = stored_bytes + ?"
+                              " WHERE run_id = ?"));
+  return update.Run(bytes, run_id);
+}
+
+Status AddRefused(Database& db, std::string_view run_id, uint64_t records,
+                  int64_t bytes) {
+  ASSIGN_OR_RETURN(
+      Statement update,
+      db.Prepare("UPDATE runs SET refused_records = refused_records + ?,"
+                 " refused_bytes = refused_bytes + ? WHERE run_id = ?"));
+  return update.Run(records, bytes, run_id);
+}
+
+int64_t ReportBytes(const v1::Columns& columns) {
+  size_t bytes = 0;
+  for (const v1::StepReport& step : columns.steps()) {
+    bytes += step.ByteSizeLong();
+  }
+  for (const v1::VerifyReport& check : columns.checks()) {
+    bytes += check.ByteSizeLong();
+  }
+  for (const v1::PlanState& state : columns.states()) {
+    bytes += state.ByteSizeLong();
+  }
+  for (const v1::Moment& moment : columns.moments()) {
+    bytes += moment.ByteSizeLong();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
+Status InsertRefused(Database& db, const Producer& producer, uint64_t seq) {
+  ASSIGN_OR_RETURN(Statement extend,
+                   db.Prepare("UPDATE lost SET to_seq = ?1 WHERE session_id ="
+                              " ?2 AND producer_epoch = ?3 AND reason = ?4"
+                              " AND to_seq = ?5"));
+  RETURN_IF_ERROR(extend.Run(seq, producer.session_id, producer.epoch,
+                             kQuotaReason, seq - 1));
+  if (db.changes() == 0) {
+    ASSIGN_OR_RETURN(
+        Statement insert,
+        db.Prepare("INSERT OR IGNORE INTO lost VALUES (?, ?, ?, ?, ?)"));
+    RETURN_IF_ERROR(insert.Run(producer.session_id, producer.epoch, seq, seq,
+                               kQuotaReason));
+  }
+  ASSIGN_OR_RETURN(Statement count,
+                   db.Prepare("UPDATE runs SET lost_chunks = lost_chunks + 1"
+                              " WHERE run_id = ?"));
+  return count.Run(producer.run_id);
+}
+
+}  // namespace reprise::server
