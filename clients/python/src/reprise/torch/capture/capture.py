@@ -55,6 +55,7 @@ from reprise.torch.internals.open_hooks import Hooks, close
 from reprise.torch.internals.ops import (
     IGNORED,
     OpKind,
+    collected_by,
     filled_by,
     hidden_writes,
     tensors_in,
@@ -278,6 +279,10 @@ class Capture(Mode):
             storage = self._seen.argument(tensor)
             if storage is not None:
                 storage.filled.append((number, tensor.untyped_storage().nbytes()))
+        for tensor in collected_by(op.func, args):
+            storage = self._seen.argument(tensor)
+            if storage is not None:
+                storage.collected.append((number, tensor.untyped_storage().nbytes()))
         hidden = hidden_writes(op.func, args)
         skip = {t.untyped_storage()._cdata for t in hidden}
         for tensor in written_by(op.func, args, kwargs):

@@ -63,6 +63,8 @@ class CapturedStorage:
     # op that had run each time it was emptied.
     filled: list[tuple[int, int]] = field(default_factory=list)
     emptied: list[int] = field(default_factory=list)
+    # The collectives that wrote it, with its bytes then (collectives.py).
+    collected: list[tuple[int, int]] = field(default_factory=list)
     id: int = -1  # in the step graph; -1: static, not listed
     watch: weakref.ref[Any] | None = None
 
@@ -112,6 +114,7 @@ class SavedTensor:
     dtype: str
     op: int = 0  # the op that runs next
     output: bool = False  # whether it is an output of the last op, not an input of the next one
+    in_wrapper: bool = False  # whether it is the part of a wrapper, such as the shard of a DTensor
 
 
 @dataclass(slots=True, frozen=True)

@@ -48,6 +48,7 @@ def fuse_nodes(step: CapturedStep) -> CapturedStep:
         storage.mutated_by = sorted({moved(at) for at in storage.mutated_by} - {born})
         storage.filled = [(moved(at), size) for at, size in storage.filled]
         storage.emptied = [moved(at) for at in storage.emptied]
+        storage.collected = [(moved(at), size) for at, size in storage.collected]
         if not inside or storage.prior or storage in (s.storage for s in step.slots):
             storages.append(storage)
     alive = set(storages)

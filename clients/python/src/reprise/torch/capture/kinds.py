@@ -19,6 +19,7 @@ from reprise.torch.internals.ops import (
     PLAIN_TYPES,
     OpKind,
     first_kind,
+    is_collective,
     mutated_positions,
     tensors_in,
 )
@@ -37,12 +38,14 @@ def kind_of(
     arguments: tuple[Tensor, ...],
 ) -> OpKind:
     """Returns the kind of a call, decided by what it did to storages, not by its schema alone."""
+    if is_collective(op.func):
+        return OpKind.COLLECTIVE
     outputs = tuple(tensors_in(out))
     aliases = {s for s in op.outputs if s is not None} - set(op.writes)
     if outputs and not op.writes and not op.mutates and aliases <= set(op.arguments):
         return OpKind.VIEW
     kind = first_kind(op.func, args, kwargs)
-    if kind in (OpKind.ONCE, OpKind.COLLECTIVE):
+    if kind is OpKind.ONCE:
         return kind
     if op.phase != FORWARD:
         return OpKind.ONCE if op.mutates else kind

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that are in memory only at times: FSDP2 gathers them before a block runs and empties
+"""Parameters that are in memory only at times: FSDP gathers them before a block runs and empties
 them after it.
 
     with Resizes(emptied): ...           # is told of every storage that is emptied
     list_gathered(step)                  # before the graph is built: their bytes, and the windows
 
 Such a storage object stays for the whole training. It has memory from the op that fills it
-(`fsdp.split_with_sizes_copy`) until `UntypedStorage.resize_(0)`, once around the forward of a block
-and once around its backward, and always the same values within a step. So an op that reads it may
+(`fsdp.split_with_sizes_copy` in FSDP2, an all-gather in FSDP1) until `UntypedStorage.resize_(0)`,
+once around the forward of a block and once around its backward, and always the same values within a
+step. So an op that reads it may
 be replayed, but only where the storage is filled: in its *windows*. A plan never gathers anything
 itself, because ranks would wait for each other.
 
@@ -24,7 +25,7 @@ import torch
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep, CapturedStorage
 from reprise.torch.internals.guard import quietly
-from reprise.torch.internals.ops import OpKind
+from reprise.torch.internals.ops import OpKind, gathers
 
 __all__ = ["Resizes", "list_gathered"]
 
@@ -73,6 +74,8 @@ def list_gathered(step: CapturedStep) -> None:
     """Gives ops that read gathered parameters the windows in which they may be replayed, or makes
     them ONCE if there are none. Lists the memory of each window as a storage of its own, which the
     op that fills it makes and nothing may discard."""
+    for storage in step.storages:
+        _gathered_by_collectives(storage, step.ops)
     times = {s: _times(s, len(step.ops)) for s in step.storages if s.filled or s.emptied}
     if not times:
         return
@@ -82,6 +85,13 @@ def list_gathered(step: CapturedStep) -> None:
     for storage, found in times.items():
         for time in found:
             step.storages.append(_memory(storage, step.ops[time.fill], time))
+
+
+def _gathered_by_collectives(storage: CapturedStorage, ops: list[CapturedOp]) -> None:
+    """Counts all-gathers into a storage that is emptied within the step as filling it."""
+    found = storage.collected
+    if storage.emptied and found and all(gathers(ops[at].func) for at, _ in found):
+        storage.filled, storage.collected = sorted({*storage.filled, *found}), []
 
 
 def _limit(op: CapturedOp, windows: list[list[Window]]) -> None:

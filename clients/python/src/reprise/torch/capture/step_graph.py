@@ -35,6 +35,7 @@ from reprise.torch.capture.captured import (
     CapturedStorage,
 )
 from reprise.torch.capture.changing import follow_changes, written_elsewhere
+from reprise.torch.capture.collectives import keep_collected
 from reprise.torch.capture.fuse import fuse_nodes
 from reprise.torch.capture.lent import list_gathered
 from reprise.torch.internals.ops import OpKind
@@ -137,6 +138,7 @@ def build(
     step = fuse_nodes(step)
     begin = step.ops[0]
     list_gathered(step)
+    keep_collected(step)
     changing = follow_changes(step, elsewhere)
     listed = [s for s in step.storages if s in changing or not (s.prior and s.death is None)]
     for number, storage in enumerate(listed):

@@ -23,10 +23,13 @@ __all__ = [
     "PLAIN_TYPES",
     "OpKind",
     "chooses_rows",
+    "collected_by",
     "computes_statistics",
     "filled_by",
     "first_kind",
+    "gathers",
     "hidden_writes",
+    "is_collective",
     "is_of_pytorch",
     "mutated_positions",
     "never_again",
@@ -155,6 +158,16 @@ _COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd
 # operator is known only once FSDP2 has been imported.
 _FILLS = frozenset({"fsdp.split_with_sizes_copy.default"})
 
+# Collectives that write nothing, and those that gather.
+_SENDS = frozenset({"c10d.send.default", "c10d.barrier.default", "c10d.monitored_barrier_.default"})
+_GATHERS = frozenset(
+    {
+        "c10d.allgather_.default",
+        "c10d._allgather_base_.default",
+        "c10d.allgather_into_tensor_coalesced_.default",
+    }
+)
+
 _mutated: dict[Any, tuple[int | str, ...]] = {}
 _unsteady: set[Any] = set()
 
@@ -178,6 +191,24 @@ def mutated_positions(func: Any) -> tuple[int | str, ...]:
 def filled_by(func: Any, kwargs: dict[str, Any]) -> list[Tensor]:
     """Returns the gathered parameters that this call fills."""
     return list(tensors_in(kwargs.get("out"))) if str(func) in _FILLS else []
+
+
+def collected_by(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
+    """Returns the tensors that a collective writes. Those of `c10d` do not say so in their schema:
+    what they write, or send, is their first argument."""
+    if getattr(func, "namespace", "") != "c10d" or str(func) in _SENDS:
+        return []
+    return list(tensors_in(*args[:1]))
+
+
+def is_collective(func: Any) -> bool:
+    """Returns whether an operator talks to other ranks, or waits for them."""
+    return str(getattr(func, "namespace", "")) in _COLLECTIVES
+
+
+def gathers(func: Any) -> bool:
+    """Returns whether a collective gives all ranks what each of them has."""
+    return str(func) in _GATHERS
 
 
 def hidden_writes(func: Any, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
