@@ -24,7 +24,13 @@ from reprise.torch.capture.seen import Seen
 from reprise.torch.capture.unpacked import Unpacked
 from reprise.torch.internals.host import HostSaved, HostSaves
 from reprise.torch.internals.stale import refuse_stale
-from reprise.torch.internals.subclass import is_wrapper, parts_of, saved_alias, version_of
+from reprise.torch.internals.subclass import (
+    is_wrapper,
+    part_of,
+    parts_of,
+    saved_alias,
+    version_of,
+)
 
 __all__ = ["Packing"]
 
@@ -78,11 +84,13 @@ class Packing:
     def pack(self, tensor: Tensor) -> Any:
         """Records that autograd saves a tensor; returns what autograd keeps of it."""
         alias = self._alias(tensor)
-        storages = [self._seen.argument(part) for part in parts_of(tensor)]
+        storages = [self._seen.argument(held) for held in parts_of(tensor)]
+        part = part_of(tensor)
+        plain = tensor if part is None else part
         for storage in storages:
             if storage is not None:
                 storage.saved = True
-                storage.pinned |= is_wrapper(tensor)
+                storage.pinned |= part is None and is_wrapper(tensor)
         storage = storages[0] if storages else None
         if storage is None:
             return alias
@@ -93,9 +101,10 @@ class Packing:
             slot = len(self.slots)
             version = len(storage.mutated_by) + 1
             dtype = str(tensor.dtype).removeprefix("torch.")
-            shape = tuple(tensor.shape)
-            self.slots.append(SavedTensor(storage, version, shape, dtype, len(self._ops)))
-            if not is_plain(tensor):
+            shape = tuple(plain.shape)
+            op, wrapped = len(self._ops), part is not None
+            self.slots.append(SavedTensor(storage, version, shape, dtype, op, in_wrapper=wrapped))
+            if not is_plain(plain):
                 storage.pinned = True
         elif self._unpacked.keeps():
             # A backward that is itself differentiated keeps it for the next one.

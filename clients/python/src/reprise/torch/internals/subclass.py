@@ -5,6 +5,8 @@
     parts_of(tensor)          # the plain tensors in it; of a plain tensor, itself
     saved_alias(tensor)       # what a saved-tensor hook keeps
     version_of(tensor)        # changes when it is written
+    part_of(tensor)           # the one plain tensor in it, which can be planned
+    put_back(tensor)(part)    # a tensor of the same class around such a part
 
 Such a tensor may have no bytes of its own: they are in its parts, which are tensors themselves. An
 alias must have the same class, or autograd would go on with another kind of tensor than the program
@@ -14,6 +16,7 @@ making an alias calls no operator, because dispatch modes count the operators th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +24,15 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-__all__ = ["is_wrapper", "lacks_memory", "parts_of", "saved_alias", "version_of"]
+__all__ = [
+    "is_wrapper",
+    "lacks_memory",
+    "part_of",
+    "parts_of",
+    "put_back",
+    "saved_alias",
+    "version_of",
+]
 
 # A fake tensor wraps no other tensor.
 _OTHERS = frozenset({Tensor, torch.nn.Parameter, FakeTensor})
@@ -75,6 +86,31 @@ def saved_alias(tensor: Tensor) -> Tensor:
             )
         return made.requires_grad_(False)
     return tensor.detach()
+
+
+def part_of(tensor: Tensor) -> Tensor | None:
+    """Returns the only tensor that a wrapper consists of, if that is a plain one: the shard of a
+    DTensor. Returns None for any other tensor."""
+    if not is_wrapper(tensor) or not is_traceable_wrapper_subclass(tensor):
+        return None
+    (part, *more) = (*_held(tensor).values(), None)
+    return part if len(more) == 1 and type(part) is Tensor else None
+
+
+def put_back(tensor: Any) -> Callable[[Tensor], Tensor]:
+    """Returns a function that makes a tensor like this one, without its graph, around another
+    part. It does not hold the tensor."""
+    names, context = tensor.__tensor_flatten__()
+    (name,) = _held(tensor)
+    rest = {other: getattr(tensor, other) for other in names if other != name}
+    kind, size, stride = type(tensor), tensor.size(), tensor.stride()
+
+    def put(part: Tensor) -> Tensor:
+        with torch.no_grad():
+            made: Tensor = kind.__tensor_unflatten__({**rest, name: part}, context, size, stride)
+        return made.requires_grad_(False)
+
+    return put
 
 
 def version_of(tensor: Tensor) -> int:

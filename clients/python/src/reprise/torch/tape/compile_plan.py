@@ -261,6 +261,7 @@ class _Compiler:
             kept=tuple(unpack.kept for unpack in step.unpacks),
             firsts=tuple(firsts) if any(map(_both, dropped, firsts)) else (),
             sources=step.parameters if self._reads_gathered(useful) else frozenset(),
+            wrapped=any(s.in_wrapper for s, gone in zip(step.slots, dropped, strict=True) if gone),
         )
 
     def _reads_gathered(self, useful: Sequence[_Again]) -> bool:

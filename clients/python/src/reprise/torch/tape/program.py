@@ -66,6 +66,7 @@ class Program:
     firsts: tuple[int, ...] = ()
     # The storages of the model's parameters, if replays read gathered ones that are made of them.
     sources: frozenset[int] = frozenset()
+    wrapped: bool = False  # some discarded tensor is the part of a wrapper, as of a DTensor
 
     @property
     def dropped(self) -> int:

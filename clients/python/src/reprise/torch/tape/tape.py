@@ -43,6 +43,7 @@ from reprise.torch.internals.watch import close_watches, watch
 from reprise.torch.tape.native_program import Compiled
 from reprise.torch.tape.program import Program
 from reprise.torch.tape.tape_run import Counts, Run, unpack
+from reprise.torch.tape.wrapped import for_parts
 
 __all__ = ["Counts", "Run", "Tape", "native_engine", "unpack"]
 
@@ -182,8 +183,10 @@ class Tape(Mode):
     def _hooks(run: Run) -> Any:
         """Returns the saved-tensor hooks of the engine that runs the step."""
         if run.native is None:
-            return Hooks(run.pack, unpack)
-        return Hooks(run.engine.pack, run.native.module.unpack)
+            hooks: tuple[Any, Any] = run.pack, unpack
+        else:
+            hooks = run.engine.pack, run.native.module.unpack
+        return Hooks(*(for_parts(*hooks) if run.program.wrapped else hooks))
 
     @staticmethod
     def _below_gate(run: Run) -> Any:
