@@ -89,12 +89,12 @@ def digest(tensors: Any) -> str:
     return found.hexdigest()[:24]
 
 
-def reports() -> list[dict[str, Any]]:
-    """Returns what Reprise knows of every model that it plans in this process."""
+def reports(models: list[Any]) -> list[dict[str, Any]]:
+    """Returns what Reprise knows of those of these models that it plans."""
     import reprise
-    from reprise import api
+    from reprise import armed
 
-    found = [reprise.report(model) for model in tuple(api._sessions)]
+    found = [reprise.report(model) for model in models if armed.current(model) is not None]
     return [asdict(report) | {"text": str(report)} for report in found]
 
 
@@ -133,7 +133,7 @@ def train(name: str, way: str, steps: int, folder: Path) -> None:
         "meetings": waits.meetings,
         "longest_wait_s": waits.longest_s,
         "longest_wait_in_forward_s": waits.longest_in_forward_s,
-        "reports": reports() if way != "plain" else [],
+        "reports": reports(made.arm) if way != "plain" else [],
     }
     (folder / f"{rank}.json").write_text(json.dumps(found))
     distributed.barrier()

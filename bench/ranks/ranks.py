@@ -27,6 +27,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "clients/python/src")]
 from table import table  # noqa: E402
 
 LIMIT_S = 400.0
+WAYS = ("auto", "run")
 REFUSALS = ("Nothing fits", "cannot keep to", "is more than")
 BAD = ("crash", "hang", "other bits", "other collectives", "silent")
 
@@ -83,7 +84,7 @@ def shown(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in names}
 
 
-def row(name: str, steps: int, keep: Path | None) -> dict[str, Any]:
+def row(name: str, steps: int, ways: list[str], keep: Path | None) -> dict[str, Any]:
     """Returns the row of one job."""
     from jobs import JOBS
 
@@ -98,7 +99,7 @@ def row(name: str, steps: int, keep: Path | None) -> dict[str, Any]:
     if wrong:
         return made | {"plain": wrong, "errors": errors[-2000:]}
     made["collectives"] = [len(rank["collectives"]) for rank in plain]
-    for way in ("auto", "run"):
+    for way in ways:
         found, wrong, errors = ran(name, way, steps, keep)
         said = said_in(errors)
         outcome = judged(plain, found, wrong, said)
@@ -121,6 +122,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--job", action="append")
     parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--way", action="append", choices=WAYS, help="the table needs both")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--keep", type=Path, help="a folder for what the ranks write")
     args = parser.parse_args()
@@ -146,10 +148,11 @@ def main() -> int:
     known = {r["job"]: r for r in json.loads(rows_file.read_text())} if rows_file.exists() else {}
     for name in JOBS:
         if name in (args.job or JOBS):
-            known[name] = row(name, args.steps, args.keep)
+            known[name] = row(name, args.steps, args.way or [*WAYS], args.keep)
             rows = [known[key] for key in JOBS if key in known]
             rows_file.write_text(json.dumps(rows, indent=1) + "\n")
-            args.out.with_suffix(".md").write_text(table(rows))
+            if not args.way:
+                args.out.with_suffix(".md").write_text(table(rows))
     bad = [
         r for r in known.values() if {r.get(w, {}).get("outcome") for w in ("auto", "run")} & {*BAD}
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder of several ranks: the same rungs everywhere, each with one plan.
+"""The ladder of ranks that run the same ops: the same rungs on each, each with one plan.
 
     coordinator = RankCoordinator(session, ranks)
     coordinator.meet()                   # before every step; meets the other ranks where it must
@@ -22,8 +22,10 @@ Which rung a step runs under every rank decides alone, from its own input: a pla
 collective and changes no order of gradients, so ranks under different plans never wait for each
 other. Its schedule names ops, which are the same on all; what is freed when, each rank knows.
 
-Ranks with different programs do not train under plans. A rank that stops says so at the next
-meeting, and all stop; one that does not come ends the others' planning after the group's timeout.
+Ranks that run other ops (the stages of a pipeline, optimizers that are divided among the ranks) are
+other classes: after the first capture, the ranks of one class go on among themselves. A rank that
+is the only one of its class is planned by itself, and so is each of those that miss one of theirs.
+A rank that stops says so at the next meeting, and those of its class stop.
 """
 
 from __future__ import annotations
@@ -95,11 +97,6 @@ class RankCoordinator:
         self._fresh: _Fresh | None = None  # local
         self._seen = False  # local
 
-    @property
-    def rank(self) -> int:
-        """The number of this rank."""
-        return self._ranks.rank
-
     # ---- Local ----------------------------------------------------------------------
 
     def captured(self, graph: CapturedGraph, left_out: frozenset[str], leaks: bool) -> None:
@@ -120,7 +117,7 @@ class RankCoordinator:
         }
 
     def _asks_for(self, rung: Rung) -> bool:
-        return self._asks.get(rung.number) == self._ranks.rank
+        return self._asks.get(rung.number) == self._ranks.place
 
     def _over_budget(self) -> dict[int, int]:
         """By rung: how far its plan's steps were above the budget on this rank."""
@@ -135,12 +132,13 @@ class RankCoordinator:
     def meet(self) -> None:
         """Meets the other ranks at the beginning of a step, if it is time to."""
         self.captures = False
+        fresh = self._fresh
         try:
             if not self._ended:
                 self._meet()
         except RepriseError as error:
             self.captures = False
-            self._end(f"training without a plan: {error}")
+            self._go_alone(f"{error}; this rank is planned by itself", fresh)
 
     def _meet(self) -> None:
         session, ladder = self._session, self._planning.ladder
@@ -152,7 +150,7 @@ class RankCoordinator:
         if ladder.rungs and not (self._after_capture or awaits or watches):
             return
         fresh = self._fresh
-        words: list[_Word] = self._ranks.gather(
+        words: list[_Word] = self._ranks.meet(
             _Word(
                 out=session.why if session.stage is Stage.PLAIN else "",
                 ready=session.stage is Stage.CAPTURE,
@@ -193,26 +191,43 @@ class RankCoordinator:
         self._ended = True
         self._planning.drop(why)
 
+    def _go_alone(self, why: str, fresh: _Fresh | None) -> None:
+        """Plans for this rank alone from now on: the step that it has captured, if it is not
+        planned yet, and what it has asked for."""
+        self._ended = True
+        if why:
+            self._session.say(why)
+        asked = {number for number, rank in self._asks.items() if rank == self._ranks.place}
+        self._planning.go_alone(asked)
+        if fresh is not None and not self._planning.ladder.rungs:
+            self._planning.plan(fresh.key, fresh.graph, fresh.left_out, fresh.leaks)
+
     def _settle(self, fresh: _Fresh | None, words: list[_Word]) -> None:
-        """All ranks have captured the same step, or it is forgotten."""
+        """Ranks that have captured the same step share a plan; else it is forgotten."""
         session, ladder = self._session, self._planning.ladder
         structures = [word.structure for word in words]
-        others = [rank for rank, other in enumerate(structures) if other != structures[0]]
-        if fresh is not None and None not in structures and not others:
-            self._share(fresh, words)
-            return
+        if fresh is not None and None not in structures:
+            same = [n for n, other in enumerate(structures) if other == fresh.graph.structure]
+            if len(same) == len(words):
+                self._share(fresh, words)
+                return
+            if not ladder.rungs:
+                self._part(fresh, words, same)
+                return
         self._lost += 1
-        if None in structures:  # something of the program's was in the way of one of them
-            why = "the ranks never captured the same step"
-        else:
-            why = (
-                f"rank {others[0]} runs other ops than rank 0, or the same ones in another order "
-                f"({len(others)} of {len(words)} ranks differ)"
-            )
+        why = "the ranks did not capture the same step"
         if ladder.rungs:
             session.say(f"a different kind of step is not planned: {why}")
-        elif (others and None not in structures) or self._lost >= LOST_AT_MOST:
-            self._end(f"training without a plan: {why}")
+        elif self._lost >= LOST_AT_MOST:
+            self._go_alone(f"{why}: each of them is planned by itself", fresh)
+
+    def _part(self, fresh: _Fresh, words: list[_Word], same: list[int]) -> None:
+        """Goes on with the ranks that run the same ops, or alone where there is none."""
+        if len(same) == 1:
+            self._go_alone("", fresh)
+            return
+        self._ranks = self._ranks.among([self._ranks.members[n] for n in same])
+        self._share(fresh, [words[n] for n in same])
 
     def _share(self, fresh: _Fresh, words: list[_Word]) -> None:
         """A rung for all, planned for the largest input, and waited for: no other is for it."""
@@ -289,8 +304,9 @@ class RankCoordinator:
             plan, found = replies[rung.number].plan, made.get(rung.number)
             if plan is None or found is None:
                 continue
-            whys = [(rank, said[rung.number]) for rank, said in enumerate(everywhere)]
-            others = [f"rank {rank} cannot run it ({why})" for rank, why in whys if why]
+            whys = [(n, said[rung.number]) for n, said in enumerate(everywhere)]
+            members = self._ranks.members
+            others = [f"rank {members[n]} cannot run it ({why})" for n, why in whys if why]
             if others or isinstance(found, str):
                 planning.reject(plan, others[0])
                 rung.refused = f"training without a plan: {others[0]}"

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from reprise.agent import Agent, PlanReply
 from reprise.plan import Plan
+from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.ladder.stage import Stage
@@ -80,6 +81,12 @@ class Planning(Protocol):
 
     def drop(self, why: str) -> None:
         """Ends planning and releases all plans."""
+
+    def plan(self, key: Key, graph: CapturedGraph, left_out: frozenset[str], leaks: bool) -> None:
+        """Makes a captured step a rung of this rank, and asks for its plan."""
+
+    def go_alone(self, asked: set[int]) -> None:
+        """Decides without other ranks from now on. `asked`: the rungs that this rank asks for."""
 
 
 class Job(Protocol):

@@ -2,19 +2,25 @@
 """The other processes that train the model.
 
     ranks = Ranks.here()                       # None: this process trains alone
-    words = ranks.gather(word)                 # everybody's, in order; RepriseError: one is missing
+    words = ranks.meet(word)                   # those of all, in order; Missing: one did not come
+    words = ranks.gather(word)                 # of ranks that are known to come
+    some = ranks.among([0, 2])                 # a part of them, which goes on by itself
     leave()                                    # after a fault: who waits for this one goes on
 
 Solvers are not reproducible to the bit, so one rank asks and all apply what it got, or none does.
 Every call is a collective over a group of our own (gloo, with a timeout): the job's collectives
 keep their order. All ranks come here at the same points of the program (coordination.py),
 never because of what one rank alone has seen.
+
+A meeting begins in the store that the ranks met at: each says there that it comes, and nobody waits
+longer than PATIENCE for one that does not. What the first one found holds for all.
 """
 
 from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
@@ -22,28 +28,41 @@ import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["Missing", "Ranks", "leave"]
+__all__ = ["Missing", "Ranks", "leave", "rank_here"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
-# For the others to come to their first forward: a rank that waits in one holds up whoever needs
-# what it makes.
-PATIENCE = datetime.timedelta(seconds=5)
+# For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
+PATIENCE = datetime.timedelta(seconds=2.5)
 _PIPELINES = "torch.distributed.pipelining"
+_NAMED = 4  # ranks that a sentence names
 
 _groups = 0  # that this process wanted
 _open: list[Ranks] = []  # and has
 
 
+class Missing(RepriseError):
+    """Not all ranks have come. They may at the next step, if one was late."""
+
+
 class Ranks:
     """The processes that train one model together."""
 
-    def __init__(self, distributed: Any) -> None:
+    def __init__(self, distributed: Any, members: Sequence[int] | None = None) -> None:
+        global _groups
+        _groups += 1
         self._distributed = distributed
         self.rank: int = distributed.get_rank()
-        self.count: int = distributed.get_world_size()
-        self._await_all()
+        self.members = tuple(members or range(distributed.get_world_size()))
+        self.place = self.members.index(self.rank)
+        self.count = len(self.members)
+        # Groups are numbered as they are made: one that only some ranks made would be in the way
+        # of the job's own. So all say before that they come.
+        name = f"reprise/{_groups}" if members is None else f"reprise/{members}"
+        self._presence = _Presence(_store_of(distributed), name, self.members, self.rank)
+        self._presence.come("a forward of this model")
+        some = {} if members is None else {"ranks": members, "use_local_synchronization": True}
         try:
-            self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
+            self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT, **some)
         except RuntimeError as error:
             raise RepriseError(
                 f"the ranks could not create a process group for Reprise ({_fact(error)})"
@@ -52,19 +71,24 @@ class Ranks:
 
     @classmethod
     def here(cls) -> Ranks | None:
-        """Returns all ranks of this job; None if there is one. All ranks call this at the same
-        point of the program."""
+        """Returns the ranks of this job, all of which call this at the same point of the program.
+        None if there is no other, or if the model is a stage of a pipeline: the ranks of one are
+        not in their forwards at the same time."""
         distributed: Any = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
-        if distributed.get_world_size() == 1:
+        if distributed.get_world_size() == 1 or _called_from(_PIPELINES):
             return None
-        if _called_from(_PIPELINES):
-            raise RepriseError(
-                f"the model is a stage of a pipeline ({_PIPELINES}): its ranks are not in their "
-                "forwards at the same time, and all ranks are planned together"
-            )
         return cls(distributed)
+
+    def among(self, members: Sequence[int]) -> Ranks:
+        """Returns a part of these ranks, all of which call this."""
+        return Ranks(self._distributed, members)
+
+    def meet(self, value: Any) -> list[Any]:
+        """Returns the values of all ranks, in order. Raises `Missing` if one does not come."""
+        self._presence.come("the same step")
+        return self.gather(value)
 
     def gather(self, value: Any) -> list[Any]:
         """Returns the values of all ranks, in order of rank."""
@@ -78,39 +102,70 @@ class Ranks:
             ) from error
         return found
 
-    def _await_all(self) -> None:
-        """Groups are numbered as they are made: one that only some ranks made would be in the way
-        of the job's own. So first all say, in the store that the ranks met at, that they come."""
-        global _groups
-        _groups += 1
-        default_store = getattr(self._distributed.distributed_c10d, "_get_default_store", None)
-        if default_store is None:
+
+class _Presence:
+    """Who comes to the meetings of some ranks, in a store that all can reach."""
+
+    def __init__(self, store: Any, name: str, members: tuple[int, ...], rank: int) -> None:
+        self._store = store
+        self._name = name
+        self._members = members
+        self._rank = rank
+        self._number = 0
+
+    def come(self, where: str) -> None:
+        """Comes to the next meeting. Raises `Missing` if another rank does not come in time, or if
+        one that was earlier has given it up."""
+        store, self._number = self._store, self._number + 1
+        if store is None:
             return
-        store = default_store()
-        here = [f"reprise/{_groups}/{rank}" for rank in range(self.count)]
-        store.set(here[self.rank], "here")
+        name = f"{self._name}/{self._number}"
+        found = f"{name}/found"
         try:
-            store.wait(here, PATIENCE)
-            found = "all"
+            store.set(self._at(self._rank), str(self._number))
+            if store.add(name, 1) == len(self._members):
+                store.compare_set(found, "", "all")
+                self._forget(self._number - 1)
+            else:
+                self._wait(found)
+            seen = store.compare_set(found, "", "some").decode()
+        except NotImplementedError:
+            return  # a store that cannot; the meeting itself has a timeout
+        except RuntimeError as error:
+            raise RepriseError(
+                f"the store of the ranks cannot be reached ({_fact(error)})"
+            ) from error
+        if seen != "all":
+            raise Missing(self._missing(where))
+
+    def _wait(self, key: str) -> None:
+        try:
+            self._store.wait([key], PATIENCE)
         except RuntimeError:
-            found = "some"
-        # What the first one found holds for all: none makes a group that another gave up.
-        try:
-            found = store.compare_set(f"reprise/{_groups}/found", "", found).decode()
-        except (NotImplementedError, RuntimeError):
-            if found == "some":
-                store.delete_key(here[self.rank])
-        if found != "all":
-            missing = [str(rank) for rank, key in enumerate(here) if not store.check([key])]
-            who = (
-                f"rank{'s' if len(missing) > 1 else ''} {', '.join(missing[:4])}" if missing else ""
-            )
-            raise Missing(
-                f"not all of the {self.count} ranks came to a forward of this model within "
-                f"{PATIENCE.total_seconds():.0f} s of each other"
-                + (f" ({who} did not)" if who else "")
-                + "; all ranks are planned together"
-            )
+            return  # not in time
+
+    def _forget(self, number: int) -> None:
+        """Deletes what is in the store of a meeting that is over for all."""
+        for key in (f"{self._name}/{number}", f"{self._name}/{number}/found"):
+            self._store.delete_key(key)
+
+    def _at(self, rank: int) -> str:
+        return f"{self._name}/at/{rank}"
+
+    def _missing(self, where: str) -> str:
+        """Returns who has not come to this meeting."""
+        late = []
+        for rank in self._members:
+            at = self._at(rank)
+            if not self._store.check([at]) or int(self._store.get(at)) < self._number:
+                late.append(str(rank))
+        who = ", ".join(late[:_NAMED]) + (" and others" if len(late) > _NAMED else "")
+        many = "s" if len(late) > 1 else ""
+        said = f" (rank{many} {who} did not)" if late else ""
+        return (
+            f"not all of the {len(self._members)} ranks came to {where} within "
+            f"{PATIENCE.total_seconds():g} s of each other{said}"
+        )
 
 
 def leave() -> None:
@@ -122,8 +177,18 @@ def leave() -> None:
         torch.distributed.destroy_process_group(group)
 
 
-class Missing(RepriseError):
-    """Not all ranks have come. They may at the next step, if one was late."""
+def rank_here() -> int:
+    """Returns the rank of this process; 0 if there is no other."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0
+    return int(distributed.get_rank())
+
+
+def _store_of(distributed: Any) -> Any:
+    """Returns the store that the ranks met at; None if this torch has no such function."""
+    default = getattr(distributed.distributed_c10d, "_get_default_store", None)
+    return None if default is None else default()
 
 
 def _called_from(module: str) -> bool:

@@ -39,7 +39,7 @@ from reprise.torch.internals.stale import GONE, refuse_stale
 from reprise.torch.internals.subclass import saved_alias, version_of
 from reprise.torch.recovery.failed_graph import release_graph
 from reprise.torch.recovery.job import Job
-from reprise.torch.recovery.oom import is_oom
+from reprise.torch.recovery.oom import is_oom, several_ranks
 from reprise.torch.rerun.repeatable import Parameters, Remembered, hooked, observed
 from reprise.torch.rerun.restart import Entry, Outputs, is_ordinary
 from reprise.torch.rerun.snapshot import Buffers, Generators, Snapshot
@@ -185,7 +185,7 @@ class PlainRetry:
             and self._entry is not None
             and self._entry.complete
             and not self._parameters.differs(Parameters(self._session.model))
-            and self._session.planning.coordinator is None
+            and not several_ranks()
         )
 
     def _take_again(self, heads: Any, why: str) -> None:

@@ -19,7 +19,8 @@ it is taken plainly. One that takes half of the room or more is taken again as t
 A start that ran out of memory before it had a plan is remembered (notes.py), and the next one does
 not try plainly at all.
 
-With several ranks nothing is tried again: they begin alike, on the host if any of them says so.
+With several ranks nothing is tried again: those that meet begin alike, on the host if any of them
+says so.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import blocked
 from reprise.torch.recovery.job import Job
 from reprise.torch.recovery.notes import Notes
+from reprise.torch.recovery.oom import several_ranks
 from reprise.torch.recovery.plain_retry import KeptTensor, PlainRetry
 from reprise.torch.recovery.sketch import sketched
 from reprise.units import format_bytes
@@ -105,13 +107,12 @@ class Startup:
         ways = self._meet(way)
         if session.stage is Stage.PLAIN:
             return
-        ranks = session.planning.coordinator
         if any(other not in ("auto", "plain") for other in ways):
             way = "host"  # shapes are those of one rank
         self.notes.begins()
         if way in ("host", "shapes"):
             self._careful(way, why, args, kwargs)
-        elif way == "auto" and ranks is None and not self._late:
+        elif way == "auto" and not several_ranks():
             room = room_on(session.device)
             self._watches = None if room is None else (room, session.meter.live())
             self._before = self._watches
@@ -129,8 +130,7 @@ class Startup:
             if isinstance(error, Missing) and not last:
                 self._late = True  # at the next step, once more
                 return []
-            self._over = True
-            session.stop_planning(f"training without a plan: {error}")
+            session.say(f"{error}; this rank is planned by itself")
             return []
         session.planning.coordinator = RankCoordinator(session, ranks)
         return ways
@@ -141,7 +141,7 @@ class Startup:
         if self._failed:
             self._careful(self._elsewhere(), self._failed, args, kwargs)
             return
-        if self._asked != "auto" or session.planning.coordinator is not None:
+        if self._asked != "auto" or several_ranks():
             return
         room = room_on(session.device)
         parameters = session.model.parameters()
@@ -178,7 +178,7 @@ class Startup:
     def gave_up(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Notes that a plain forward ran out of memory; returns whether it can run another way."""
         way = self._elsewhere() if self._asked == "auto" else "plain"
-        if not self.plain or way == "plain" or self._session.planning.coordinator is not None:
+        if not self.plain or way == "plain" or several_ranks():
             return False
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
         self._careful(way, f"the unplanned step does not fit ({text})", args, kwargs)
@@ -209,6 +209,8 @@ class Startup:
                 self.notes.fits()
 
     def _elsewhere(self) -> str:
+        if several_ranks():
+            return "host"  # shapes are those of one rank
         room = room_on(self._session.device)
         return "host" if room is None or room.host_apart else "shapes"
 

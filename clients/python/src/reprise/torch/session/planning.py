@@ -24,7 +24,7 @@ from reprise.torch.internals.ops import OpKind
 from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
-from reprise.torch.ladder.rung import Rung
+from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import room_on, share_of
 from reprise.torch.recovery import oom
@@ -116,12 +116,26 @@ class Planning:
         if self.coordinator is not None:
             self.coordinator.captured(graph, left_out, leaks)
             return
+        self.plan(key, graph, left_out, leaks, awaited=stale)
+
+    def plan(
+        self,
+        key: Key,
+        graph: CapturedGraph,
+        left_out: frozenset[str],
+        leaks: bool,
+        *,
+        awaited: bool = False,
+    ) -> None:
+        """Makes a captured step a rung, and asks for its plan. `awaited`: its next step waits for
+        that plan."""
+        session = self._session
         rung = self.ladder.add(key, graph, left_out, leaks)
         if rung is None:
             if session.stage is Stage.CAPTURE:
                 self.stop(next(r.refused for r in self.ladder.rungs if r.key == key))
             return
-        rung.awaited = stale
+        rung.awaited = awaited
         if session.stage is Stage.CAPTURE:
             session.stage = Stage.WAITING
         self.submit(rung)
@@ -215,6 +229,17 @@ class Planning:
             tighter = int(min(plan.budget_bytes, plan.peak_bytes) * oom.TIGHTER)
             rung.awaited = self.needs_more(rung, plan.budget_bytes - tighter)
 
+    def go_alone(self, asked: set[int]) -> None:
+        """Decides without other ranks from now on. `asked`: the rungs that this rank asks for;
+        others without a plan are captured again where they are needed."""
+        session = self._session
+        self.coordinator = None
+        self.ladder.rungs = [
+            rung for rung in self.ladder.rungs if rung.tape is not None or rung.number in asked
+        ]
+        if not self.ladder.rungs and session.stage is Stage.WAITING:
+            session.stage = Stage.CAPTURE
+
     # ---- Plans --------------------------------------------------------------------
 
     def ask(self) -> None:
@@ -222,6 +247,7 @@ class Planning:
         begins cannot do without if it is to keep its budget; takes any other when it is there."""
         if self.coordinator is not None:
             self.coordinator.meet()
+        if self.coordinator is not None:
             return
         session = self._session
         needed = self.ladder.lacks(session.step.key)

@@ -37,7 +37,7 @@ from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.ladder.ladder import Ladder
-from reprise.torch.ladder.ranks import leave
+from reprise.torch.ladder.ranks import leave, rank_here
 from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph, model_device
@@ -232,9 +232,8 @@ class Session(TrainingLoop):
         """Says a line to the person who trains, once."""
         if text not in self._said:
             self._said.add(text)
-            ranks = self.planning.coordinator
-            who = f"rank {ranks.rank}: " if ranks is not None and ranks.rank else ""
-            say(f"{who}{text}")
+            rank = rank_here()
+            say(f"rank {rank}: {text}" if rank else text)
 
     def say_status(self) -> None:
         """Says what was predicted and measured, in the verdict's own words, without the plan's
