@@ -24,8 +24,8 @@ _CALLS = {
 
 
 def body_of(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """The body of a call that may be inlined, and its constants; None for everything else. A call
-    that says where its arrays lie stays one equation."""
+    """Returns the body of a call that may be inlined, and its constants; None for everything else.
+    A call that says where its arrays lie stays one equation."""
     key = _CALLS.get(eqn.primitive.name)
     if key is None or key not in eqn.params:
         return None
@@ -37,7 +37,7 @@ def body_of(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
 
 
 def inner_bodies(eqn: Any) -> list[Any]:
-    """The open jaxprs among the parameters of an equation."""
+    """Returns the open jaxprs among the parameters of an equation."""
     found = []
     for value in eqn.params.values():
         for one in value if isinstance(value, (tuple, list)) else (value,):
@@ -48,7 +48,7 @@ def inner_bodies(eqn: Any) -> list[Any]:
 
 
 def equations_of(jaxpr: Any) -> int:
-    """How many equations a body is once its calls are inlined."""
+    """Returns how many equations a body is once its calls are inlined."""
     count = 0
     for eqn in jaxpr.eqns:
         body = body_of(eqn)

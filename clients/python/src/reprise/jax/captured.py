@@ -36,7 +36,7 @@ class CapturedStep:
 def capture(
     clusters: Clusters, static_bytes: int, name: str, workspaces: Workspaces
 ) -> CapturedStep:
-    """The step graph of a program. `static_bytes`: of arguments and results."""
+    """Returns the step graph of a program. `static_bytes`: of arguments and results."""
     program = clusters.program
     graph = StepGraph(name, static_bytes=static_bytes, flavour="jax")
     step = CapturedStep(graph, clusters)

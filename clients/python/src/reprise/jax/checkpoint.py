@@ -37,7 +37,7 @@ class CheckpointedLoss:
         update_wrapper(self, fun, updated=())
 
     def __call__(self, *args: Any) -> Any:
-        """The loss; what differentiates it gets the planned gradient."""
+        """Returns the loss; what differentiates it gets the planned gradient."""
         leaves, tree = jax.tree.flatten(args)
 
         def plain(*flat: Any) -> Any:
@@ -62,7 +62,7 @@ class CheckpointedLoss:
     def _gradient(
         self, plain: Callable[..., Any], tree: Any, wanted: tuple[int, ...]
     ) -> Callable[..., Any]:
-        """The planned value and gradient by the leaves that are differentiated."""
+        """Returns the planned value and gradient by the leaves that are differentiated."""
         known = self._known.setdefault(
             (tree, wanted), auto(jax.value_and_grad(plain, wanted), self._budget, **self._how)
         )
@@ -82,9 +82,9 @@ def checkpoint(
     time_limit_s: float | None = None,
     most_equations: int = MOST_EQUATIONS,
 ) -> CheckpointedLoss:
-    """`fun`, which returns one number, with a gradient within `budget`, as `value_and_grad` has it.
-    It may be differentiated once, in reverse mode, by any of its arguments, inside `jax.jit` too
-    (there give `jax.jit` the `compiler_options()` of this package).
+    """Returns `fun`, which returns one number, with a gradient within `budget`, as `value_and_grad`
+    has it. It may be differentiated once, in reverse mode, by any of its arguments, inside
+    `jax.jit` too (there give `jax.jit` the `compiler_options()` of this package).
 
     Taking the gradient raises `InfeasibleBudget` and `RepriseError` as `auto` does."""
     if not callable(fun):

@@ -38,7 +38,8 @@ class Clusters:
     base: dict[int, int]
 
     def needed(self, values: list[int]) -> tuple[list[Equation], list[int]]:
-        """The light equations that make these values, in their order, and the memory below."""
+        """Returns the light equations that make these values, in their order, and the memory
+        below."""
         found: dict[int, Equation] = {}
         memory: dict[int, None] = {}
         order: list[Equation] = []
@@ -81,7 +82,7 @@ def cluster(program: Program) -> Clusters:
 
 
 def _grouped(found: Clusters, heavy: list[Equation]) -> dict[int, int]:
-    """By equation: the last equation of its cluster."""
+    """Returns, by equation, the last equation of its cluster."""
     program = found.program
     readers: dict[int, list[Equation]] = {}
     for equation in heavy:
@@ -107,8 +108,8 @@ def _grouped(found: Clusters, heavy: list[Equation]) -> dict[int, int]:
 def _goes_along(
     found: Clusters, readers: dict[int, list[Equation]], equation: Equation, last: Equation
 ) -> bool:
-    """False for a result of the forward that waits for the backward in less memory than what it is
-    made from: a mask, say. It is worth to be kept."""
+    """Returns False for a result of the forward that waits for the backward in less memory than
+    what it is made from: a mask, say. It is worth keeping."""
     if is_backward(equation) or not is_backward(last):
         return True
     program = found.program
@@ -121,7 +122,7 @@ def _goes_along(
 
 
 def is_backward(equation: Equation) -> bool:
-    """True for what differentiation made to go back."""
+    """Returns True for what differentiation made to go back."""
     return "transpose(" in equation.scope
 
 

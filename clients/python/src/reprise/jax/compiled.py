@@ -20,8 +20,8 @@ _KEEP_BARRIERS = {"cpu": {"xla_disable_hlo_passes": "cse_barrier_expander"}}
 
 
 def compiler_options(backend: str | None = None) -> dict[str, Any]:
-    """The `compiler_options` of `jax.jit` under which XLA keeps the order of a plan. Needed where
-    a planned function is a part of another one that is compiled as a whole."""
+    """Returns the `compiler_options` of `jax.jit` under which XLA keeps the order of a plan. Needed
+    where a planned function is a part of another one that is compiled as a whole."""
     return dict(_KEEP_BARRIERS.get(backend or jax.default_backend(), {}))
 
 
@@ -47,7 +47,7 @@ class Memory:
 
 
 def memory_of(compiled: Any) -> Memory:
-    """The figures of a compiled program; `RepriseError` where its backend gives none."""
+    """Returns the figures of a compiled program; `RepriseError` where its backend gives none."""
     found = compiled.memory_analysis()
     if found is None:
         raise RepriseError(

@@ -74,7 +74,7 @@ class PlannedFunction:
         return jax.tree.unflatten(tree, run(*leaves))
 
     def trace(self, *args: Any, **kwargs: Any) -> Traced:
-        """The function at these arguments, arrays or shapes, before anything is planned."""
+        """Returns the function at these arguments, arrays or shapes, before anything is planned."""
         leaves, _ = self._flat(args, kwargs)
         made = jax.make_jaxpr(self._step, static_argnums=self._static, return_shape=True)
         closed, result = made(*args, **kwargs)
@@ -117,7 +117,7 @@ class PlannedFunction:
         return find(made.closed, leaves, self.budget, donated=made.donated, **self._how)
 
     def _flat(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-        """The leaves of all arguments, and what tells sets of shapes apart."""
+        """Returns the leaves of all arguments, and what tells sets of shapes apart."""
         fixed = tuple(arg for number, arg in enumerate(args) if number in self._static)
         rest = [arg for number, arg in enumerate(args) if number not in self._static]
         leaves, tree = jax.tree.flatten((rest, kwargs))
@@ -132,7 +132,8 @@ def _type_of(leaf: Any) -> Any:
 
 
 def _is_writing(leaves: Sequence[Any]) -> bool:
-    """True inside of a function that JAX traces. `RepriseError`: it is being transformed."""
+    """Returns True inside of a function that JAX traces. `RepriseError`: it is being
+    transformed."""
     tracers = {type(leaf).__name__ for leaf in leaves if isinstance(leaf, jax.core.Tracer)}
     if tracers - set(_WRITING):
         raise RepriseError(
@@ -143,7 +144,7 @@ def _is_writing(leaves: Sequence[Any]) -> bool:
 
 
 def _donated_inside(closed: Any) -> list[int]:
-    """The arguments that a function donates which `jax.jit` made."""
+    """Returns the arguments that a function donates which `jax.jit` made."""
     eqns = closed.jaxpr.eqns
     if len(eqns) != 1 or list(eqns[0].invars) != list(closed.jaxpr.invars):
         return []
@@ -163,9 +164,9 @@ def auto(
     time_limit_s: float | None = None,
     most_equations: int = MOST_EQUATIONS,
 ) -> PlannedFunction:
-    """A function that does what `step` does, within `budget`: "0.5x", "2GiB", bytes of arguments,
-    results and temporaries on a device. `step` may be made by `jax.jit`, and calls `jax.grad`
-    itself; its update of the parameters may be a part of it.
+    """Returns a function that does what `step` does, within `budget`: "0.5x", "2GiB", bytes of
+    arguments, results and temporaries on a device. `step` may be made by `jax.jit`, and calls
+    `jax.grad` itself; its update of the parameters may be a part of it.
 
     A `scan` is planned through if the program has at most `most_equations` equations with all of
     its iterations; a longer one is one op. The first call raises `InfeasibleBudget` where no plan
@@ -186,8 +187,8 @@ def value_and_grad(
     time_limit_s: float | None = None,
     most_equations: int = MOST_EQUATIONS,
 ) -> PlannedFunction:
-    """`jax.value_and_grad` within `budget`, which counts what these two take and nothing of the
-    update. Raises as `auto`."""
+    """Returns `jax.value_and_grad` within `budget`, which counts what these two take and nothing of
+    the update. Raises as `auto`."""
     return auto(
         jax.value_and_grad(fun, argnums, has_aux),
         budget,

@@ -39,7 +39,7 @@ _ONCE = _words("pure_callback io_callback debug_callback debug_print ffi_call cu
 
 
 def is_view(program: Program, equation: Equation) -> bool:
-    """True if its one result is the memory of its one input."""
+    """Returns True if its one result is the memory of its one input."""
     if len(equation.reads) != 1 or len(equation.writes) != 1 or equation.writes[0] is None:
         return False
     before, after = program.avals[equation.reads[0]], program.avals[equation.writes[0]]
@@ -50,19 +50,20 @@ def is_view(program: Program, equation: Equation) -> bool:
 
 
 def is_remade(equation: Equation) -> bool:
-    """True for what every reader makes for itself: a scalar or a row that is spread, a range."""
+    """Returns True for what every reader makes for itself: a scalar or a row that is spread, a
+    range."""
     return equation.name in ("broadcast_in_dim", "iota") or (
         not equation.reads and equation.name in _FUSIBLE
     )
 
 
 def is_fusible(equation: Equation) -> bool:
-    """True if it can be a part of the loop of its reader."""
+    """Returns True if it can be a part of the loop of its reader."""
     return equation.name in _FUSIBLE
 
 
 def is_loop(equation: Equation) -> bool:
-    """True if what it reads can be made in its own loop."""
+    """Returns True if what it reads can be made in its own loop."""
     return equation.name in _FUSIBLE or equation.name in _REDUCTIONS
 
 
@@ -74,7 +75,7 @@ def kind_of(equation: Equation) -> str:
 
 
 def flops_of(eqn: Any) -> int:
-    """About how many operations an equation of JAX is."""
+    """Returns about how many operations an equation of JAX is."""
     out = sum(int(getattr(v.aval, "size", 0) or 0) for v in eqn.outvars)
     name = eqn.primitive.name
     if name == "dot_general":

@@ -27,30 +27,30 @@ class Pieces:
 
 
 def is_open(eqn: Any, room: int) -> bool:
-    """True for a scan without effects whose iterations add at most `room` equations."""
+    """Returns True for a scan without effects whose iterations add at most `room` equations."""
     if eqn.primitive.name != "scan" or eqn.effects:
         return False
     return int(eqn.params["length"]) > 0 and added_by(eqn) <= room
 
 
 def added_by(eqn: Any) -> int:
-    """How many equations a scan adds when it is opened."""
+    """Returns how many equations a scan adds when it is opened."""
     return (int(eqn.params["length"]) - 1) * equations_of(eqn.params["jaxpr"].jaxpr)
 
 
 def iterations(eqn: Any) -> range:
-    """The indices of a scan in the order in which it runs."""
+    """Returns the indices of a scan in the order in which it runs."""
     indices = range(int(eqn.params["length"]))
     return indices[::-1] if eqn.params["reverse"] else indices
 
 
 def row(aval: Any, index: int) -> Any:
-    """The jaxpr that takes one row of an array."""
+    """Returns the jaxpr that takes one row of an array."""
     shape = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
     return jax.make_jaxpr(lambda x: jax.lax.index_in_dim(x, index, keepdims=False))(shape)
 
 
 def stacked(avals: list[Any]) -> Any:
-    """The jaxpr that puts rows together."""
+    """Returns the jaxpr that puts rows together."""
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     return jax.make_jaxpr(lambda *rows: jnp.stack(rows))(*shapes)

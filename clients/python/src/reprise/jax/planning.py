@@ -77,8 +77,8 @@ class Found:
 
 
 def bytes_of_budget(budget: str | int, plain: Memory) -> int:
-    """A budget in bytes. "0.5x" is arguments and results plus half of the temporaries that XLA has
-    for the plain program; a percentage and "fit" are of what the device says it has."""
+    """Returns a budget in bytes. "0.5x" is arguments and results plus half of the temporaries that
+    XLA has for the plain program; a percentage and "fit" are of what the device says it has."""
     text = check_budget(budget)
     share = re.fullmatch(r"([0-9.]+)[ \t]*([x%])", text)
     if share is not None and share[2] == "x":
@@ -142,7 +142,7 @@ def find(
 
 
 def refused(answer: Plan | None, why: str, plain: Memory, smallest: int) -> InfeasibleBudget:
-    """A refusal with what was compiled."""
+    """Returns a refusal with what was compiled."""
     text = f"{why} XLA compiles the plain step to {format_bytes(plain.total)}"
     if smallest:
         text += f", and the smallest plan for this budget to {format_bytes(smallest)}"

@@ -57,13 +57,13 @@ class Program:
     outputs: list[int | Any] = field(default_factory=list)
 
     def value(self, aval: Any) -> int:
-        """A new value."""
+        """Returns a new value."""
         self.avals.append(aval)
         return len(self.avals) - 1
 
 
 def bytes_of(aval: Any) -> int:
-    """What an array of this type takes; 0 for tokens and the like."""
+    """Returns what an array of this type takes; 0 for tokens and the like."""
     size, dtype = getattr(aval, "size", None), getattr(aval, "dtype", None)
     if size is None or dtype is None:
         return 0
@@ -74,8 +74,8 @@ def bytes_of(aval: Any) -> int:
 
 
 def trace(closed: Any, most_equations: int = 0) -> Program:
-    """The program of a closed jaxpr, as `jax.make_jaxpr` makes it. `most_equations`: a `scan` is
-    opened if the program has no more equations afterwards; 0: none is."""
+    """Returns the program of a closed jaxpr, as `jax.make_jaxpr` makes it. `most_equations`: a
+    `scan` is opened if the program has no more equations afterwards; 0: none is."""
     tracing = _Tracing(most_equations - equations_of(closed.jaxpr))
     known = tracing.constants(closed.jaxpr, closed.consts)
     for var in closed.jaxpr.invars:
@@ -98,7 +98,7 @@ class _Tracing:
         self._room = room
 
     def constants(self, jaxpr: Any, values: Any) -> dict[Any, Any]:
-        """The constants of a body as values: where its variables begin."""
+        """Returns the constants of a body as values: where its variables begin."""
         known: dict[Any, Any] = {}
         for var, constant in zip(jaxpr.constvars, values, strict=True):
             known[var] = self.program.value(var.aval)
@@ -135,7 +135,7 @@ class _Tracing:
         return self.inline(jaxpr, into)
 
     def _loop(self, eqn: Any, given: list[Any]) -> list[Any]:
-        """The iterations of a scan, one after the other."""
+        """Returns the iterations of a scan, one after the other."""
         body = eqn.params["jaxpr"]
         shared = eqn.params["num_consts"]
         carried = shared + eqn.params["num_carry"]
@@ -150,7 +150,7 @@ class _Tracing:
         return [*carry, *(Pieces(list(column)) for column in zip(*rows, strict=True))]
 
     def _item(self, whole: Any, index: int) -> Any:
-        """One row of what a scan walks along."""
+        """Returns one row of what a scan walks along."""
         if isinstance(whole, Pieces):
             return whole.items[index]
         closed = row(self._aval(whole), index)
@@ -161,7 +161,7 @@ class _Tracing:
         return value.aval if isinstance(value, core.Literal) else self.program.avals[value]
 
     def whole(self, value: Any) -> Any:
-        """A value itself; what a loop made in pieces, put together."""
+        """Returns a value itself; what a loop made in pieces, put together."""
         if not isinstance(value, Pieces):
             return value
         if value.whole is None:

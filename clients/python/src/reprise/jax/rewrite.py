@@ -20,7 +20,7 @@ __all__ = ["planned"]
 
 
 def planned(step: CapturedStep, schedule: Sequence[int]) -> Callable[..., list[Any]]:
-    """The program as a function of its flat arguments, in the order of a schedule."""
+    """Returns the program as a function of its flat arguments, in the order of a schedule."""
     clusters = step.clusters
     program = clusters.program
     value_of = {storage: value for value, storage in step.storage_of.items()}

@@ -11,7 +11,7 @@ __all__ = ["run_cluster", "run_light"]
 
 
 def run_cluster(clusters: Clusters, one: Cluster, values: dict[int, Any]) -> list[Any]:
-    """What a cluster makes of the memory that it reads."""
+    """Returns what a cluster makes of the memory that it reads."""
     here = dict(values)
     for equation in one.equations:
         run_light(clusters, equation.reads, here)

@@ -56,7 +56,7 @@ def difference(plain: Sequence[Any], planned: Sequence[Any]) -> Difference:
 
 
 def _steps(array: Any) -> Any:
-    """Floating point numbers as integers in which neighbours differ by one."""
+    """Returns floating point numbers as integers in which neighbours differ by one."""
     bits = array.view(_SIGNED[array.dtype.itemsize]).astype(np.int64)
     lowest = -(1 << (8 * array.dtype.itemsize - 1))
     return np.where(bits < 0, lowest - bits, bits)

@@ -29,7 +29,7 @@ class Workspaces:
         self._smallest = total_bytes // _SMALLEST_SHARE
 
     def of(self, clusters: Clusters, one: Cluster) -> int:
-        """The bytes that a cluster needs beside what it reads and writes."""
+        """Returns the bytes that a cluster needs beside what it reads and writes."""
         if all(is_loop(equation) for equation in one.equations):
             return 0
         avals = clusters.program.avals
@@ -60,7 +60,7 @@ def _measured(clusters: Clusters, one: Cluster) -> int:
 
 
 def _key(clusters: Clusters, one: Cluster) -> Any:
-    """Equal for clusters that compile to the same."""
+    """Returns what is equal for clusters that compile to the same."""
     numbers: dict[int, int] = {}
 
     def number(value: int) -> int:

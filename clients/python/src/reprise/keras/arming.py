@@ -69,7 +69,7 @@ def is_armed(model: Any) -> bool:
 
 
 def remove(model: Any) -> None:
-    """The model trains as before. Nothing happens where it was not armed."""
+    """Undoes `auto`: the model trains as before. Nothing happens where it was not armed."""
     step = vars(model).get(_STEP)
     if step is None:
         return
@@ -80,7 +80,7 @@ def remove(model: Any) -> None:
 
 
 def report(model: Any) -> str:
-    """The newest plan of an armed model in one sentence."""
+    """Returns the newest plan of an armed model in one sentence."""
     step = vars(model).get(_STEP)
     if step is None:
         raise RepriseError("report: the model is not armed; reprise.keras.auto(model, budget=...)")

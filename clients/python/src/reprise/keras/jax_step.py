@@ -38,7 +38,7 @@ class JaxStep:
         self._reports = StepReports(UNCHECKED)
 
     def replaced(self) -> dict[str, Any]:
-        """The methods of the model that are the step's."""
+        """Returns the methods of the model that are the step's."""
         return {"make_train_function": self._make_train_function}
 
     @property

@@ -41,7 +41,7 @@ class TensorFlowStep:
         self.planned: reprise.tensorflow.PlannedFunction | None = None
 
     def replaced(self) -> dict[str, Any]:
-        """The methods of the model that are the step's."""
+        """Returns the methods of the model that are the step's."""
         return {
             "make_train_function": self._make_train_function,
             "_maybe_symbolic_build": self._maybe_symbolic_build,
@@ -54,7 +54,7 @@ class TensorFlowStep:
         return "" if applied is None else applied.sentence
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        """Where `fit` shows its data first. A dataset leaves the size of a batch open."""
+        """Sees the data of `fit` first. A dataset leaves the size of a batch open."""
         if iterator is not None:
             self._batch = iterator.data_adapter.batch_size
         elif data_batch is not None:
