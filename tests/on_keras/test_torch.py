@@ -126,3 +126,82 @@ def test_every_step_is_one_of_the_optimizer_of_keras() -> None:
     assert int(armed.optimizer.iterations) == int(plain.optimizer.iterations)
     assert "apply" not in vars(armed.optimizer)
     assert reprise.report(armed).planned_steps > 0
+
+
+class Written(keras.callbacks.Callback):
+    """Writes down what a callback sees, batch by batch, and changes the learning rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.seen.append((batch, dict(logs)))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen.append(("epoch", epoch, dict(logs)))
+        self.model.optimizer.learning_rate = 0.0003
+
+
+def test_callbacks_see_and_do_the_same_in_planned_steps(tmp_path: Path) -> None:
+    seen, weights = [], []
+    armed = compiled(functional)
+    for made in (compiled(functional), armed):
+        if made is armed:
+            reprise.keras.auto(made, budget="0.7x")
+        written = Written()
+        file = tmp_path / f"{len(seen)}.weights.h5"
+        fit(
+            made,
+            epochs=3,
+            callbacks=[
+                written,
+                keras.callbacks.ModelCheckpoint(str(file), save_weights_only=True),
+                keras.callbacks.EarlyStopping(monitor="val_loss", baseline=0.0, patience=1),
+            ],
+        )
+        seen.append(written.seen)
+        made.load_weights(file)
+        weights.append([weight.tobytes() for weight in made.get_weights()])
+
+    assert len(seen[0]) > STEPS
+    assert seen[0] == seen[1]
+    assert weights[0] == weights[1]
+    found = reprise.report(armed)
+    assert found.planned_steps >= STEPS
+    assert found.mismatched_steps == 0
+
+
+def test_mixed_precision_trains_to_the_same_bits_in_planned_steps() -> None:
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        plain, armed = compiled(functional), compiled(functional)
+        reprise.keras.auto(armed, budget="0.8x")
+        expected, history = fit(plain), fit(armed)
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+    assert history == expected
+    found = reprise.report(armed)
+    assert found.planned_steps >= 2, found
+    assert found.mismatched_steps == 0
+    assert found.measured_peak_bytes <= found.budget_bytes
+
+
+def test_a_model_that_was_loaded_trains_on_to_the_same_bits(tmp_path: Path) -> None:
+    histories = []
+    armed = compiled(functional)
+    for made in (compiled(functional), armed):
+        if made is armed:
+            reprise.keras.auto(made, budget="0.7x")
+        fit(made)
+        file = tmp_path / f"{len(histories)}.keras"
+        made.save(file)
+        loaded = keras.models.load_model(file)
+        if made is armed:
+            reprise.keras.auto(loaded, budget="0.7x")
+        histories.append(fit(loaded))
+        planned = reprise.report(loaded).planned_steps if made is armed else 0
+
+    assert histories[0] == histories[1]
+    assert planned >= 2
