@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports which parts of the adapter are compiled for the installed torch.
+"""Reports whether the installed torch is a tested one, and which parts of the adapter are compiled
+for it.
 
     python -m reprise.native_parts      # JSON, one check per part, as `reprise doctor` prints them
 
@@ -63,14 +64,16 @@ def main() -> int:
     imported."""
     try:
         from reprise.torch.compiled.fast import FAST
+        from reprise.torch.internals import versions
         from reprise.torch.meter.probe import PROBE
     except Exception as error:
         print(f"reprise: torch cannot be used: {error}", file=sys.stderr)
         return 1
-    off = "REPRISE_FAST=0" if os.environ.get("REPRISE_FAST") == "0" else ""
+    off = "REPRISE_FAST=0" if os.environ.get("REPRISE_FAST") == "0" else versions.careful()
     print(
         json.dumps(
             [
+                _said("release", *versions.described()),
                 _check(
                     "tape", FAST, "plans run in Python alone", "reprise.torch.compiled.fast", off
                 ),

@@ -30,6 +30,7 @@ from reprise.saying import say
 from reprise.torch.internals import guard, modes, saved_hooks
 from reprise.torch.internals.native import SOURCES, Native
 from reprise.torch.internals.ops import IGNORED, PLAIN_TYPES
+from reprise.torch.internals.versions import careful, is_careful
 
 __all__ = [
     "FAST",
@@ -65,8 +66,9 @@ _operators = 0  # how many higher-order operators pass the gate's key on
 
 
 def _wanted() -> bool:
-    """Returns whether the native engine may be used: it is not disabled and has not failed."""
-    return os.environ.get("REPRISE_FAST", "1") != "0" and not _failed
+    """Returns whether the native engine may be used: it is not disabled, this torch is not newer
+    than those tested, and it has not failed."""
+    return os.environ.get("REPRISE_FAST", "1") != "0" and not is_careful() and not _failed
 
 
 def report_python_only(why: str) -> None:
@@ -81,6 +83,8 @@ def why_python() -> str:
     """Returns why plans run in Python; "" if they do not."""
     if os.environ.get("REPRISE_FAST", "1") == "0":
         return "REPRISE_FAST=0"
+    if careful():
+        return careful()
     if not _why and _module is None and _builder is not None:
         return "the native engine is being built, for the next plan of this process"
     return _why

@@ -24,6 +24,7 @@ from reprise.torch.check.result import VALUES
 from reprise.torch.compiled.fast import prepare
 from reprise.torch.internals.dynamo import compiled_in_pieces, compiled_parts
 from reprise.torch.internals.guard import described
+from reprise.torch.internals.versions import CAREFUL_EVERY, careful
 from reprise.torch.joint.job import CompiledJob
 from reprise.torch.joint.joint_pass import supported
 from reprise.torch.joint.site import site_of
@@ -36,6 +37,8 @@ __all__ = ["start"]
 
 # Seconds to wait for the first plan, unless REPRISE_PLAN_TIMEOUT says otherwise.
 DEFAULT_WAIT_S = 60.0
+
+_said_careful = False
 
 
 def start(
@@ -54,6 +57,8 @@ def start(
     if not isinstance(model, nn.Module):
         raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
     try:
+        if budget is not None:
+            verify_every = _with_care(verify_every)
         compiles = partial(_start_compiled, every=verify_every, name=name, verify=verify)
         if budget is not None and (job := compiles(model, budget)) is not None:
             armed.add(model, job)
@@ -75,6 +80,21 @@ def start(
     except Exception as error:
         armed.unarmed[model] = f"training without Reprise: {described(error)}"
         say(armed.unarmed[model])
+
+
+def _with_care(verify_every: int) -> int:
+    """Returns how often steps are checked. In the careful mode that is at least every tenth, unless
+    the program switched checks off; the mode is logged once."""
+    global _said_careful
+    why = careful()
+    if not why:
+        return verify_every
+    every = min(verify_every, CAREFUL_EVERY)
+    if not _said_careful:
+        _said_careful = True
+        checks = f"every {every} planned steps" if every else "never, as verify_every=0 says"
+        say(f"careful mode: {why}. Plans run in Python; values are compared {checks}")
+    return every
 
 
 def _hand_over(

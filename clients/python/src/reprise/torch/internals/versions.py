@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which releases of PyTorch and Python Reprise is tested with, and what it does in others.
+
+    why = careful()     # "" for a tested release, else one sentence
+
+Features are detected one by one, so a release that is not tested may work as well as any. Its
+internals may also have changed in a way that nothing here can detect. In a release that is newer
+than those tested, plans run in Python alone, without the native engine, and recomputed values are
+compared more often.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+
+import torch
+
+__all__ = ["CAREFUL_EVERY", "careful", "described", "is_careful", "range_of"]
+
+# On a CPU. The newest is also the limit of what runs without care.
+OLDEST_TORCH = (2, 13)
+NEWEST_TORCH = (2, 13)
+OLDEST_PYTHON = (3, 10)
+
+# In the careful mode, a planned step is compared at least as often as every n-th.
+CAREFUL_EVERY = 10
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def range_of() -> str:
+    """Returns the releases of PyTorch that are tested, as "2.13" or "2.6 to 2.15"."""
+    oldest, newest = _text(OLDEST_TORCH), _text(NEWEST_TORCH)
+    return newest if oldest == newest else f"{oldest} to {newest}"
+
+
+def _release(version: str) -> tuple[int, int] | None:
+    """Returns major and minor of a version; None if it has none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def careful() -> str:
+    """Returns why this process is in the careful mode: its torch is newer than those tested, or
+    REPRISE_CAREFUL=1. "" if it is not; REPRISE_CAREFUL=0 switches the mode off."""
+    wanted = os.environ.get("REPRISE_CAREFUL", "")
+    if wanted == "0":
+        return ""
+    if wanted == "1":
+        return "REPRISE_CAREFUL=1"
+    release = _release(torch.__version__)
+    if release is not None and release <= NEWEST_TORCH:
+        return ""
+    return f"torch {torch.__version__} is newer than {_text(NEWEST_TORCH)}, the newest tested"
+
+
+def is_careful() -> bool:
+    """Returns whether this process is in the careful mode."""
+    return bool(careful())
+
+
+def described() -> tuple[str, str, str]:
+    """Returns health, finding and advice for `reprise doctor`."""
+    python = platform.python_version()
+    here = f"torch {torch.__version__}, Python {python}"
+    release = _release(torch.__version__)
+    why = careful()
+    if why:
+        return (
+            "warning",
+            f"{here}: careful mode, because {why}. Plans run in Python, and values are compared "
+            f"at least every {CAREFUL_EVERY} planned steps",
+            "a newer Reprise may have been tested with it; REPRISE_CAREFUL=0 switches the mode off",
+        )
+    if release is not None and release < OLDEST_TORCH:
+        return (
+            "warning",
+            f"{here}: older than {_text(OLDEST_TORCH)}, the oldest tested",
+            "a newer torch",
+        )
+    if sys.version_info < OLDEST_PYTHON:
+        return "warning", f"{here}: Python {_text(OLDEST_PYTHON)} or newer is needed", ""
+    return "ok", f"{here}: torch {range_of()} is tested", ""
