@@ -34,14 +34,14 @@ Bits: losses, parameters and gradients of every rank, against the plain run. Col
 kind, sizes and order of all, those of DistributedDataParallel and DTensor included. Peaks in MiB,
 of the rank and model with the highest one, under `reprise.auto`: plain, asked, predicted, measured.
 Wait: the longest time of one rank in one meeting of Reprise; the wait for the plan and for a loaded
-machine counts; in brackets: of meetings within a forward.
+machine counts; in brackets: of meetings within a call of the model. At: when the row was made.
 
 | outcome | auto | run | |
 |---|---|---|---|
 {outcomes}
 
-| job | ranks | budget | auto | run | calls | plain | asked | predicted | measured | wait s | |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| job | ranks | budget | auto | run | calls | plain | asked | predicted | measured | wait s | at | |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -73,7 +73,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def _line(row: dict[str, Any]) -> str:
     if "auto" not in row:
-        return f"| {row['job']} | {row['ranks']} | | plain: {row['plain']} " + "| " * 9 + "|"
+        return f"| {row['job']} | {row['ranks']} | | plain: {row['plain']} " + "| " * 10 + "|"
     auto, run = row["auto"], row["run"]
     reports = [report for rank in auto["reports"] for report in rank]
     planned = [r for r in reports if r["planned_steps"]]
@@ -92,7 +92,7 @@ def _line(row: dict[str, Any]) -> str:
     wait = f"{auto['longest_wait_s']:.1f} ({auto['longest_wait_in_forward_s']:.1f})"
     cells = [
         row["job"], row["ranks"], row["budget"], auto["outcome"], run["outcome"],
-        max(row["collectives"]), *peaks, wait, _sentence(row),
+        max(row["collectives"]), *peaks, wait, row["date"][-5:], _sentence(row),
     ]  # fmt: skip
     return "| " + " | ".join(str(cell) for cell in cells) + " |"
 
