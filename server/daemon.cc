@@ -520,6 +520,9 @@ std::string Daemon::Impl::MetricsText() const {
   text +=
       MetricText("reprise_spool_bytes", "gauge",
                  "Bytes of the collector's spool.", collector_->spool_bytes());
+  text += MetricText("reprise_indexed_steps_bytes", "gauge",
+                     "Memory of traced steps that pages asked for lately.",
+                     static_cast<int64_t>(services_->steps.held_bytes()));
   text +=
       MetricText("reprise_collector_chunks_acked_total", "counter",
                  "Chunks the server acknowledged.", number(stats.chunks_acked));
@@ -532,7 +535,8 @@ void Daemon::Impl::ReturnMemory() {
   constexpr uint64_t kCrowd = 16 << 20;
   const uint64_t graphs = sent_graphs_.EmptiedFrom();
   const uint64_t bodies = http_->BodiesEmptiedFrom();
-  if (std::max(graphs, bodies) > kCrowd) ::malloc_trim(0);
+  const uint64_t steps = services_->steps.DropIdle();
+  if (std::max({graphs, bodies, steps}) > kCrowd) ::malloc_trim(0);
 }
 
 bool Daemon::Impl::Tick() {

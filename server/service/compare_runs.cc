@@ -94,7 +94,7 @@ formats::PeakSide SideOfStep(const RecordedStep& step) {
   for (auto& [key, part] : parts) side.parts.push_back(std::move(part));
   if (rest > 0) {
     side.parts.push_back(
-        {.source = "(there before the recording)", .bytes = rest, .count = 1});
+        {.source = "(no record names it)", .bytes = rest, .count = 1});
   }
   return side;
 }

@@ -40,7 +40,7 @@ StatusOr<std::shared_ptr<const RecordedStep>> StepCache::Get(
     Database& db, const std::string& run_id, bool planned) {
   ASSIGN_OR_RETURN(const StepRow row, LoadWindowedStep(db, run_id, planned));
   ASSIGN_OR_RETURN(const v1::Run run, LoadRun(db, run_id));
-  DropIdle();
+  (void)DropIdle();
   const std::shared_ptr<Slot> slot =
       Find(run_id, planned, row.id, run.records());
   const std::lock_guard filling(slot->filling);
@@ -67,10 +67,16 @@ void StepCache::Trim(const Slot* newest) {
   }
 }
 
-void StepCache::DropIdle() {
+size_t StepCache::DropIdle() {
   const std::lock_guard lock(mutex_);
   const auto since = Clock::now() - kIdle;
-  slots_.remove_if([&](const auto& slot) { return slot->used_at < since; });
+  size_t bytes = 0;
+  slots_.remove_if([&](const auto& slot) {
+    const bool idle = slot->used_at < since;
+    bytes += idle ? slot->bytes : 0;
+    return idle;
+  });
+  return bytes;
 }
 
 size_t StepCache::held_bytes() const {

@@ -30,8 +30,8 @@ class StepCache {
                                                     const std::string& run_id,
                                                     bool planned);
 
-  // Forgets what nobody asked for in ten minutes.
-  void DropIdle();
+  // Forgets what nobody asked for in ten minutes. Returns how many bytes it was.
+  size_t DropIdle();
   size_t held_bytes() const;
 
  private:

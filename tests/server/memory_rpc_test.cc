@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kBegin = 1'000'000;
 
@@ -278,6 +279,21 @@ TEST_F(RecordedRun, NoBlockOfASegmentIsLostWhenItIsFolded) {
     EXPECT_EQ(segments.rounding_bytes(), (512 << 10) - 500'000);
     EXPECT_EQ(segments.folded_blocks() > 0, width < 2000);
   }
+}
+
+TEST_F(RecordedRun, MetricsSayWhatIndexedStepsHold) {
+  Send();
+  const std::string before = server_.Http(
+      "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+      "Connection: close\r\n\r\n");
+
+  Ask([](v1::GetMemoryRequest&) {});
+
+  const std::string after = server_.Http(
+      "GET /metrics HTTP/1.1\r\nHost: localhost\r\n"
+      "Connection: close\r\n\r\n");
+  EXPECT_THAT(before, HasSubstr("\nreprise_indexed_steps_bytes 0\n"));
+  EXPECT_THAT(after, Not(HasSubstr("\nreprise_indexed_steps_bytes 0\n")));
 }
 
 TEST_F(RecordedRun, WithoutSegmentsThereAreNone) {

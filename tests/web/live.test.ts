@@ -70,7 +70,8 @@ test('what is folded is said, and nothing where nothing is', () => {
 
   expect(foldedText(memory)).toBe(
     '1,200 smaller allocations not listed: 3.0 KiB, 1.0 %. ' +
-      '5.0 KiB were there before the recording, and nothing says what they are.',
+      '5.0 KiB are alive that no record names: ' +
+      'there before the recording, or in events that were folded.',
   );
   expect(foldedText(create(LiveMemorySchema))).toBe('');
 });

@@ -82,8 +82,8 @@ export function foldedText(memory: LiveMemory): string {
   }
   if (memory.unlistedBytes > 0n) {
     parts.push(
-      `${formatBytes(num(memory.unlistedBytes))} were there before the recording, ` +
-        'and nothing says what they are.',
+      `${formatBytes(num(memory.unlistedBytes))} are alive that no record names: ` +
+        'there before the recording, or in events that were folded.',
     );
   }
   return parts.join(' ');
