@@ -19,7 +19,7 @@
 #include <coin/CoinMessageHandler.hpp>
 #include <coin/CoinPackedMatrix.hpp>
 #include <coin/OsiClpSolverInterface.hpp>
-#include <mutex>
+#include <semaphore>
 #include <string>
 #include <vector>
 
@@ -119,10 +119,13 @@ void Load(const MipProgram& program, OsiClpSolverInterface& solver,
                      finite(program.row_upper).data());
 }
 
-std::timed_mutex& Turn() {
-  static std::timed_mutex turn;
+std::binary_semaphore& Turn() {
+  static std::binary_semaphore turn{1};
   return turn;
 }
+struct EndTurn {
+  ~EndTurn() { Turn().release(); }
+};
 
 // Solves a program without columns: every row must hold for an empty sum.
 MipAnswer WithoutColumns(const MipProgram& program) {
@@ -183,10 +186,10 @@ MipAnswer SolveLp(const MipProgram& program,
 MipAnswer SolveMip(const MipProgram& program, const MipOptions& options) {
   if (program.column_count() == 0) return WithoutColumns(program);
   Interruption interruption(options.should_stop);
-  std::unique_lock<std::timed_mutex> turn(Turn(), std::defer_lock);
-  while (!turn.try_lock_for(std::chrono::milliseconds(20))) {
+  while (!Turn().try_acquire_for(std::chrono::milliseconds(20))) {
     if (interruption.Ask()) return {};
   }
+  const EndTurn end_turn;
   Silent silent;
   OsiClpSolverInterface solver;
   Load(program, solver, silent);
