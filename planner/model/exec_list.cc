@@ -494,6 +494,34 @@ int64_t ExecList::PeakBytes() const {
   return *std::max_element(most_.begin(), most_.end());
 }
 
+double ExecList::BytesAbove(int64_t limit) const {
+  double above = 0;
+  ticks_ += static_cast<int64_t>(most_.size()) / 8;
+  for (size_t rank = 0; rank < most_.size(); ++rank) {
+    if (most_[rank] <= limit) continue;
+    const Block& block = blocks_[order_[rank]];
+    const int64_t room = limit - pending_[rank];
+    for (int32_t i = 0; i < block.count; ++i) {
+      above += static_cast<double>(std::max<int64_t>(0, block.bytes[i] - room));
+    }
+    ticks_ += block.count / 8;
+  }
+  return above;
+}
+
+void ExecList::Profile(std::vector<Node>& nodes,
+                       std::vector<int64_t>& bytes) const {
+  nodes.clear();
+  bytes.clear();
+  for (size_t rank = 0; rank < order_.size(); ++rank) {
+    const Block& block = blocks_[order_[rank]];
+    for (int32_t i = 0; i < block.count; ++i) {
+      nodes.push_back(block.nodes[i]);
+      bytes.push_back(block.bytes[i] + pending_[rank]);
+    }
+  }
+}
+
 ExecList::Node ExecList::PeakNode() const {
   const size_t rank = static_cast<size_t>(
       std::max_element(most_.begin(), most_.end()) - most_.begin());

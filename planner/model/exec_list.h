@@ -74,6 +74,10 @@ class ExecList {
   bool valid() const { return clashes_ == 0; }
   int64_t time_ns() const { return time_ns_; }
   int64_t PeakBytes() const;
+  // Returns the memory above a limit, summed over all execs.
+  double BytesAbove(int64_t limit) const;
+  // Lists the execs in order, and the memory while each runs.
+  void Profile(std::vector<Node>& nodes, std::vector<int64_t>& bytes) const;
   // Returns the first exec that reaches the peak.
   Node PeakNode() const;
   // Returns memory while an exec runs, including static memory.

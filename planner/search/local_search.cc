@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "planner/model/exec_list.h"
+#include "planner/model/list_moves.h"
 
 namespace reprise::planner {
 namespace {
@@ -303,32 +304,13 @@ class Annealing {
       if (!Remake(u, node)) return false;
     }
     if (!list_.Has(node) || list_.OpOf(node) != op) return false;
-    if (!RemakeNewer(node)) return false;
+    const bool remade = RemakeNewer(
+        problem_, list_, node,
+        [this](ValueId u, Node before) { return Remake(u, before); });
+    if (!remade) return false;
     if (!list_.Has(node) || list_.OpOf(node) != op) return false;
     DeleteUnreadBefore(node);
     if (merges_ && list_.Has(node)) DeleteNextAfter(node);
-    return true;
-  }
-
-  // Recomputing an older version destroys the newer one, so ops that read the
-  // newer one later need it recomputed, too.
-  bool RemakeNewer(Node node) {
-    const Versions& versions = problem_.versions;
-    for (const ValueId v : versions.Make(list_.OpOf(node))) {
-      const StorageId s = versions.storage[v];
-      if (versions.Last(s) == versions.first_value[s]) continue;
-      const std::vector<Event>& events = list_.Events(s);
-      ValueId present = v;
-      for (size_t i = list_.FirstEventFrom(s, node) + 1; i < events.size();
-           ++i) {
-        if (events[i].starts) break;
-        if (events[i].need != kNoValue && events[i].need != present) {
-          if (!Remake(events[i].need, events[i].node)) return false;
-          break;
-        }
-        present = events[i].After();
-      }
-    }
     return true;
   }
 
@@ -360,26 +342,8 @@ class Annealing {
     }
   }
 
-  // Removes a re-run and those that only fed it.
   void Delete(Node rerun) {
-    doomed_.assign(1, rerun);
-    while (!doomed_.empty()) {
-      const Node node = doomed_.back();
-      doomed_.pop_back();
-      // It may have been removed together with another one.
-      if (!list_.Has(node) || (node != rerun && !list_.IsUnread(node))) {
-        continue;
-      }
-      for (const ValueId u : problem_.versions.Need(list_.OpOf(node))) {
-        const StorageId s = problem_.versions.storage[u];
-        const int32_t at = list_.FirstEventFrom(s, node);
-        const Event& previous = list_.Events(s)[at - 1];
-        if (previous.make != kNoValue && list_.IsRerun(previous.node)) {
-          doomed_.push_back(previous.node);
-        }
-      }
-      list_.Erase(node);
-    }
+    DeleteWithFeeders(problem_, list_, rerun, doomed_);
   }
 
   // Moves a re-run to just before its first reader, or by a few places. Returns

@@ -6,6 +6,8 @@
 //
 //   solve.cc           the list, Run, refusals
 //   search_first.cc    first schedules: named plans, from cuts, of equal blocks
+//   search_long.cc     long steps: segments, and the repair of what exceeds the
+//                      budget
 //   search_tight.cc    constructions for budgets at which few schedules fit
 //   search_bounds.cc   windows: better bounds, and schedules from their results
 //   search_improve.cc  annealing in rounds, and what helps when it stalls
@@ -169,6 +171,8 @@ class Search {
   bool IsLateAndNone() const;
   bool HasFewOps() const { return problem_.op_count <= kMostSmallOps; }
   bool IsSmall() const;
+  bool HasNoneAndIsLarge() const;
+  bool IsLargeAndNew() const;
   bool IsSmallWithPlan() const { return IsSmall() && !HasNone(); }
   bool HasBlocks() const;
   bool HasStarts() const { return IsSmall() && !starts_.empty(); }
@@ -192,6 +196,21 @@ class Search {
   // Constructs schedules that treat equal blocks alike: as many as the budget
   // requires, evenly spread, are recomputed.
   void ConstructBlocks(int64_t ticks);
+  // Schedules of long steps: the cut at the best window, with the ends of ever
+  // shorter segments saved, repaired where it exceeds the budget.
+  void ConstructSegments(int64_t ticks);
+  // Makes the schedules of a keep-set and repairs them (cover.h), until a tick.
+  // Returns the least time, and the least peak before the repair; Score::kWorst
+  // if there is none.
+  struct Repaired {
+    int64_t time_ns = Score::kWorst;
+    int64_t peak_before = Score::kWorst;
+  };
+  Repaired RepairCut(const KeepSet& keep_set, int64_t end);
+  // Repairs the base order: a first plan where no construction fits.
+  void CoverBase(int64_t ticks);
+  // Returns the window that proves most; kNoOp if none was tried.
+  OpId BestWindow() const;
   // Finds a plan before the bounds take their time, so that a search that is
   // stopped early has one.
   void FindAny(int64_t ticks);
@@ -212,8 +231,8 @@ class Search {
   // of them once everything that fits is held. Returns false if the evaluator
   // rejects them.
   bool AddAndHold(const std::vector<OpId>& execs, const char* solver);
-  // Adds execs. Returns false if the evaluator rejects them.
-  bool AddExecs(const std::vector<OpId>& execs, const char* solver);
+  // Adds execs. Returns their time; Score::kWorst if the evaluator rejects them.
+  int64_t AddExecs(const std::vector<OpId>& execs, const char* solver);
   // Evaluates execs with the frees of the policy.
   StatusOr<Evaluation> EvaluateExecs(const std::vector<OpId>& execs) const;
 

@@ -87,13 +87,20 @@ void Search::Construct(int64_t ticks) {
   }
 }
 
+OpId Search::BestWindow() const {
+  OpId at = kNoOp;
+  for (const auto& [op, window] : certificate_.tried()) {
+    if (at == kNoOp || window.added_ns > certificate_.tried().at(at).added_ns) {
+      at = op;
+    }
+  }
+  return at;
+}
+
 void Search::ConstructBlocks(int64_t ticks) {
   if (problem_.op_count < kFewestBlockOps) return;
-  if (certificate_.tried().empty()) return;
-  OpId at = certificate_.tried().begin()->first;
-  for (const auto& [op, window] : certificate_.tried()) {
-    if (window.added_ns > certificate_.tried().at(at).added_ns) at = op;
-  }
+  const OpId at = BestWindow();
+  if (at == kNoOp) return;
   block_plan_ = std::make_unique<BlockPlan>(problem_, FindBlocks(problem_), at);
   effort_.Spend(problem_.op_count);
   if (!block_plan_->empty()) {

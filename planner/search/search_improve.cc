@@ -11,13 +11,18 @@ namespace {
 constexpr int kMostTwiceOps = 128;
 // First temperature of a search from keep-sets of windows; compare kHot.
 constexpr int kCool = 12;
+// The same from the best plan of a long step: an op takes a ten-thousandth of it.
+constexpr int kCold = 14;
 
 }  // namespace
 
 void Search::Anneal(int64_t ticks) {
   std::vector<OpId> execs = BaseExecs();
   int hot = kHot;
-  if (round_ % 4 == 3 && !starts_.empty()) {
+  if (!HasFewOps() && Best() != nullptr) {
+    execs = Best()->execs;
+    hot = kCold + round_ % 3;
+  } else if (round_ % 4 == 3 && !starts_.empty()) {
     execs = starts_[static_cast<size_t>(round_ / 4) % starts_.size()];
     hot += 1;
   } else if (round_ % 2 == 1 && Best() != nullptr) {

@@ -38,7 +38,7 @@ void Search::Squeeze(int64_t ticks) {
 }
 
 bool Search::AddAndHold(const std::vector<OpId>& execs, const char* solver) {
-  if (!AddExecs(execs, solver)) return false;
+  if (AddExecs(execs, solver) == Score::kWorst) return false;
   AddExecs(
       HoldMore(problem_, request_.budget_bytes, execs, scale_ / 8, effort_),
       solver);
@@ -53,11 +53,11 @@ StatusOr<Evaluation> Search::EvaluateExecs(
       problem_.capabilities);
 }
 
-bool Search::AddExecs(const std::vector<OpId>& execs, const char* solver) {
+int64_t Search::AddExecs(const std::vector<OpId>& execs, const char* solver) {
   const StatusOr<Evaluation> evaluation = EvaluateExecs(execs);
-  if (!evaluation.ok()) return false;
+  if (!evaluation.ok()) return Score::kWorst;
   archive_.Add(evaluation->peak_bytes, evaluation->time_ns, execs, solver);
-  return true;
+  return evaluation->time_ns;
 }
 
 }  // namespace reprise::planner

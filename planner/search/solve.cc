@@ -39,6 +39,8 @@ const Search::Pass Search::kFirst[] = {
     // For graphs with versions, the main search finds tighter schedules, and
     // sooner, than for others.
     {"any", 4, &Search::HasNoneWithVersions, &Search::FindAny, Part::kImprove},
+    {"cover", 32, &Search::HasNoneAndIsLarge, &Search::CoverBase,
+     Part::kImprove},
     {"unwind", 48, &Search::HasNone, &Search::UnwindFromMarks, Part::kImprove},
     {"any", 4, &Search::HasNonePlain, &Search::FindAny, Part::kImprove},
     {"first-annealing", 2, &Search::IsSmall, &Search::AnnealFirst},
@@ -57,7 +59,11 @@ const Search::Pass Search::kFirst[] = {
 
 // Run in each round, with the ticks of that round.
 const Search::Pass Search::kRound[] = {
+    {"cover", 192, &Search::HasNoneAndIsLarge, &Search::CoverBase,
+     Part::kImprove},
     {"next-use", 96, &Search::IsLateAndNone, &Search::Squeeze},
+    {"segments", 256, &Search::IsLargeAndNew, &Search::ConstructSegments,
+     Part::kImprove},
     {"block-moves", 64, &Search::HasBlocks, &Search::ImproveBlocks},
     {"annealing", 64, &Search::IsOpen, &Search::Anneal},
     {"refute", 24, &Search::IsSmallWithPlan, &Search::Refute, Part::kProve},
@@ -94,6 +100,8 @@ std::vector<PassRule> Search::Rules() {
        "no plan yet, or unwinding found the first; at most 256 ops"},
       {&Search::IsLateAndNone, "no plan after two rounds"},
       {&Search::IsSmall, "at most 1500 ops"},
+      {&Search::HasNoneAndIsLarge, "no plan yet, more than 1500 ops, once"},
+      {&Search::IsLargeAndNew, "a plan, more than 1500 ops, once"},
       {&Search::IsSmallWithPlan, "a plan, at most 1500 ops"},
       {&Search::HasNearStarts, "refute found a near optimum of windows"},
       {&Search::HasStarts, "windows gave a first plan, at most 1500 ops"},
@@ -134,6 +142,14 @@ bool Search::IsLateAndNone() const {
 }
 
 bool Search::IsSmall() const { return IsOpen() && HasFewOps(); }
+
+bool Search::HasNoneAndIsLarge() const {
+  return HasNone() && !HasFewOps() && log_.Runs("cover") == 0;
+}
+
+bool Search::IsLargeAndNew() const {
+  return IsOpen() && !HasNone() && !HasFewOps() && log_.Runs("segments") == 0;
+}
 
 bool Search::HasNearStarts() const {
   return HasStarts() && certificate_.is_near() &&
@@ -232,7 +248,7 @@ Solution Search::Run() {
   if (certificate_.impossible()) return Refuse();
   Improve();
   if (Best() != nullptr && request_.max_ticks == 0 &&
-      (is_plain_ ? IsTight() : IsFar())) {
+      (is_plain_ && HasFewOps() ? IsTight() : IsFar())) {
     // Worth the same effort again.
     effort_.AllowAtLeast(kTightScales * scale_);
     RunAll(kFar, scale_);

@@ -109,6 +109,7 @@ const Cell kCells[] = {
     {"trace_transformer", 0.5, 5.1, 4.77},
     {"trace_lstm", 0.9, 1.27, 0.43},
     {"trace_lstm", 0.5, 5.6, 5.55},
+    {"trace_lstm", 0.3, 19, 16.57},
 };
 
 INSTANTIATE_TEST_SUITE_P(Public, GraphsTest, testing::ValuesIn(kCells),

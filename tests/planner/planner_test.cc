@@ -188,7 +188,8 @@ TEST(MakePlanTest, APassThatIsLeftOutDoesNotRun) {
 TEST(MakePlanTest, EveryPassSaysWhenItIsWorthATry) {
   for (const PassRule& rule : PassRules()) {
     EXPECT_FALSE(rule.when.empty()) << rule.name;
-    EXPECT_LE(rule.share_64, 96) << rule.name;
+    // What runs once in all rounds takes no more than four of them.
+    EXPECT_LE(rule.share_64, 256) << rule.name;
   }
 }
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/construct/segments.h"
+
+#include <algorithm>
+
+namespace reprise::planner {
+
+std::vector<ValueId> SegmentEnds(const Problem& problem, int count) {
+  const Versions& versions = problem.versions;
+  const OpId end = problem.first_backward;
+  // By value: its last reader in the forward.
+  std::vector<OpId> last(versions.value_count(), kNoOp);
+  for (OpId o = 0; o < end; ++o) {
+    for (const ValueId v : versions.Need(o)) last[v] = o;
+  }
+  std::vector<int64_t> crossing(end + 1, 0);  // by op: bytes that reach it
+  for (ValueId v = 0; v < versions.value_count(); ++v) {
+    if (last[v] == kNoOp) continue;
+    crossing[versions.maker[v] + 1] += problem.BytesOf(v);
+    crossing[last[v] + 1] -= problem.BytesOf(v);
+  }
+  for (OpId o = 1; o <= end; ++o) crossing[o] += crossing[o - 1];
+  // By op: the first boundary from it on.
+  std::vector<OpId> boundary(end + 1, end);
+  for (int i = 1; i < count; ++i) {
+    const auto begin =
+        static_cast<OpId>(int64_t{end} * (2 * i - 1) / (2 * count));
+    const auto stop =
+        static_cast<OpId>(int64_t{end} * (2 * i + 1) / (2 * count));
+    const auto first = crossing.begin() + std::max(begin, 1);
+    if (stop <= std::max(begin, 1)) continue;
+    const auto least = std::min_element(first, crossing.begin() + stop);
+    boundary[least - crossing.begin()] =
+        static_cast<OpId>(least - crossing.begin());
+  }
+  for (OpId o = end; o-- > 0;) {
+    if (boundary[o] != o) boundary[o] = boundary[o + 1];
+  }
+  std::vector<ValueId> ends;
+  for (ValueId v = 0; v < versions.value_count(); ++v) {
+    if (last[v] != kNoOp && boundary[versions.maker[v] + 1] <= last[v]) {
+      ends.push_back(v);
+    }
+  }
+  return ends;
+}
+
+}  // namespace reprise::planner
