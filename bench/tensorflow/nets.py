@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of TensorFlow graphs: a residual network, a transformer, a U-Net.
 
-Each returns the loss, its variables and what to feed. The same call gives the same bits.
+Each returns the loss, its variables and what to feed. The same call gives the same bits. The output
+of every block is in the graph's collection "checkpoints", for the mode of that name.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def resnet(blocks: int, batch: int = 64, width: int = 16, image: int = 32) -> Ne
         shortcut = h if stride == 1 else conv(h, channels, out, stride, 1)
         inner = tf.nn.relu(_normed(new, conv(h, channels, out, stride), out))
         h = tf.nn.relu(_normed(new, conv(inner, out, out), out) + shortcut)
+        v1.add_to_collection("checkpoints", h)
         channels = out
     logits = tf.matmul(tf.reduce_mean(h, [1, 2]), new(channels, 10))
     pixels = np.random.RandomState(1).randn(batch, image, image, 3).astype(np.float32)
@@ -97,6 +99,7 @@ def transformer(depth: int = 4, batch: int = 8, length: int = 64, width: int = 1
         seen = tf.reshape(tf.transpose(tf.matmul(weights, v), [0, 2, 1, 3]), [batch, length, width])
         h = h + linear(seen, width, width)
         h = h + linear(tf.nn.relu(linear(norm(h), width, 4 * width)), 4 * width, width)
+        v1.add_to_collection("checkpoints", h)
     logits = linear(norm(h), width, words)
     drawn = np.random.RandomState(1).randint(0, words, [batch, length]).astype(np.int32)
     return _loss(logits, labels), new.all, {tokens: drawn, labels: label_values}
@@ -112,6 +115,7 @@ def unet(depth: int = 3, batch: int = 16, width: int = 16, image: int = 64) -> N
         for size in (channels, out):
             h = tf.nn.conv2d(h, new(3, 3, size, out), 1, "SAME")
             h = tf.nn.relu(_normed(new, h, out))
+        v1.add_to_collection("checkpoints", h)
         return h
 
     h, channels, kept = images, 3, []

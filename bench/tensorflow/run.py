@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 BUDGETS = ("0.7x", "0.5x", "0.35x")
-MODES = ("memory", "speed")
+MODES = ("memory", "speed", "collection")
 MIB = 1 << 20
 
 
@@ -150,7 +150,7 @@ above variables and inputs, from TensorFlow's allocation records of one step. *p
 `tf.gradients` as it is; a share as `0.5x` is of the step in a fixed order, whose peak is lower
 already. *again*: ops that run a second time. *overhead*: predicted from the times of one traced
 step. *differ*: losses and gradients that are not equal bit for bit. A refusal is `checked` where
-the planner's verifier accepted its proof.
+the planner's verifier accepted its proof. *collection* keeps the output of every block.
 
 | net | | plain | budget | predicted | measured | again | overhead | differ |
 |---|---|---|---|---|---|---|---|---|
