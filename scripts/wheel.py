@@ -27,6 +27,8 @@ HEADERS = (
     ("libcli11-dev",),
     ("nlohmann-json3-dev",),
 )
+# What a prebuilt part needs is there once torch is imported.
+TORCHS = ("libc10.so", "libtorch_cpu.so", "libtorch_python.so", "libtorch.so")
 SCRIPTS = ("svelte", "uplot", "@bufbuild/protobuf", "@connectrpc/connect")
 
 
@@ -50,7 +52,25 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
 # ---- staging ----
 
 
-def stage(build: Path, folder: Path) -> None:
+def prebuild(package: Path, pythons: list[Path]) -> None:
+    """The parts that are compiled against torch, for the torch of each interpreter."""
+    into = package / "torch/compiled/prebuilt"
+    into.mkdir()
+    for python in pythons:
+        for part in ("compiled.fast", "meter.probe"):
+            module = f"reprise.torch.{part}"
+            environment = {**os.environ, "PYTHONPATH": str(package.parent), "REPRISE_DISABLE": "1"}
+            done = subprocess.run([python, "-m", module, "build", "--into", into],
+                                  capture_output=True, text=True, env=environment)  # fmt: skip
+            if done.returncode != 0:
+                raise WheelError(f"{python}: {done.stderr.strip().splitlines()[-1]}")
+    for library in into.glob("*.so"):
+        run("strip", "--strip-unneeded", library)
+        library.chmod(0o755)
+        say(f"prebuilt: {library.name}, {library.stat().st_size / 1e6:.1f} MB")
+
+
+def stage(build: Path, folder: Path, pythons: list[Path]) -> None:
     """The Python project with the programs inside the package."""
     ignore = shutil.ignore_patterns("__pycache__", "*.pyc", "*.egg-info", "*.so")
     shutil.copytree(CLIENT, folder, ignore=ignore)
@@ -67,6 +87,7 @@ def stage(build: Path, folder: Path) -> None:
         shutil.copy2(example, package / "examples")
     for text in ("LICENSE", "NOTICE"):
         shutil.copy2(ROOT / text, folder)
+    prebuild(package, pythons)
 
 
 def pack(folder: Path, out: Path) -> Path:
@@ -152,16 +173,17 @@ def add_licences(tree: Path, build: Path) -> list[str]:
 # ---- the whole ----
 
 
-def build_wheel(build: Path, out: Path) -> Path:
+def build_wheel(build: Path, out: Path, pythons: list[Path]) -> Path:
     with tempfile.TemporaryDirectory(prefix="reprise-wheel-") as temporary:
         work = Path(temporary)
         say("packing")
-        stage(build, work / "stage")
+        stage(build, work / "stage", pythons)
         (work / "plain").mkdir()
         plain = pack(work / "stage", work / "plain")
         say("bundling libraries")
         (work / "repaired").mkdir()
-        run("auditwheel", "repair", plain, "-w", work / "repaired")
+        excluded = [word for name in TORCHS for word in ("--exclude", name)]
+        run("auditwheel", "repair", *excluded, plain, "-w", work / "repaired")
         (repaired,) = (work / "repaired").glob("*.whl")
         name = repaired.name
         tree = unpack(repaired, work / "repaired")
@@ -181,9 +203,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/wheel")
     parser.add_argument("--build", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--prebuild", type=Path, action="append", default=[])
     options = parser.parse_args()
     try:
-        wheel = build_wheel(options.build.resolve(), options.out.resolve())
+        wheel = build_wheel(options.build.resolve(), options.out.resolve(), options.prebuild)
         say(run("auditwheel", "show", wheel).split("\n\n")[0].strip())
         size = wheel.stat().st_size
         if size > MOST_BYTES:

@@ -52,6 +52,41 @@ def test_a_part_that_is_built_is_named_with_its_file(said, tmp_path: Path) -> No
     assert said()["tape"]["found"] == f"built for this torch ({built})"
 
 
+def test_a_part_that_came_with_the_package_is_used_without_a_compiler_or_a_cache(
+    said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reprise.torch.compiled.fast import FAST
+    from reprise.torch.internals import native
+
+    monkeypatch.setattr(native, "PREBUILT", tmp_path / "prebuilt")
+    (tmp_path / "prebuilt").mkdir()
+    (tmp_path / "reprise").touch()  # where the cache would be
+    shipped = tmp_path / "prebuilt" / f"{FAST._fingerprint()}.so"
+    shipped.touch(mode=0o644)
+
+    assert FAST.found() == shipped
+    found = said(CXX="no-such-compiler")
+    assert found["tape"]["found"] == f"came with the package for this torch ({shipped})"
+    assert found["probe"]["health"] == "warning"
+    # One that others could have put there is not loaded, and one of another torch is not found.
+    shipped.chmod(0o666)
+    assert FAST.found() is None
+    shipped.chmod(0o644)
+    monkeypatch.setattr("torch.__version__", "2.13.1")
+    assert FAST.found() is None
+
+
+def test_a_part_is_built_into_a_folder_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from reprise.torch.meter.probe import PROBE
+
+    assert PROBE.main(["build", "--into", str(tmp_path)]) == 0
+    (built,) = tmp_path.glob("*.so")
+    assert capsys.readouterr().out == f"{built}\n"
+    assert PROBE.main(["build", "--into"]) == 2
+
+
 def test_without_a_compiler_plans_run_in_python_and_a_warning_says_so(said) -> None:
     found = said(CXX="no-such-compiler")
 

@@ -31,6 +31,9 @@ def _check(name: str, part: Native, without: str, module: str, off: str) -> Chec
     why."""
     if off:
         return _said(name, "ok", f"replaced by Python ({off}): {without}")
+    shipped = part.prebuilt()
+    if shipped is not None:
+        return _said(name, "ok", f"came with the package for this torch ({shipped})")
     folder = part.cache_folder()
     if folder is None:
         return _said(

@@ -113,6 +113,8 @@ def prepare() -> None:
     global _builder, _failed, _printed
     if not _wanted() or _module is not None or _builder is not None:
         return
+    if FAST.prebuilt() is not None:
+        return
     folder = FAST.cache_folder()
     if folder is None:
         _failed = True
@@ -149,8 +151,7 @@ def library() -> Any:
     if not _wanted():
         return None
     if _module is None:
-        folder = FAST.cache_folder()
-        path = None if folder is None else FAST.built(folder)
+        path = FAST.found()
         if path is None:
             return None
         try:

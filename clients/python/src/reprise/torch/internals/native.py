@@ -5,7 +5,8 @@
     path = part.build(part.cache_folder())
 
 A library is stored in a cache folder under a name made of torch's version and a digest of the
-source, so that another torch never loads it. Every failure is a `RepriseError` with one sentence;
+source, so that another torch never loads it. A wheel brings libraries for a few releases of torch,
+under the same names; `found` returns either. Every failure is a `RepriseError` with one sentence;
 callers go on without the library.
 """
 
@@ -29,6 +30,8 @@ from reprise.errors import RepriseError
 __all__ = ["SOURCES", "Native"]
 
 SOURCES = Path(__file__).parents[1] / "compiled"
+# Where a wheel brings libraries that scripts/wheel has built.
+PREBUILT = SOURCES / "prebuilt"
 
 COMPILE_TIMEOUT_S = 300
 
@@ -56,6 +59,21 @@ class Native:
         except OSError:
             return None
         return folder if _is_ours(folder) and os.access(folder, os.W_OK) else None
+
+    def prebuilt(self) -> Path | None:
+        """Returns the library for the installed torch that came with the package; None if there is
+        none."""
+        target = PREBUILT / f"{self._fingerprint()}.so"
+        return target if target.is_file() and _is_ours(target, or_roots=True) else None
+
+    def found(self) -> Path | None:
+        """Returns the library for the installed torch: the one that came with the package, or the
+        one in the cache folder; None if neither is there."""
+        shipped = self.prebuilt()
+        if shipped is not None:
+            return shipped
+        folder = self.cache_folder()
+        return None if folder is None else self.built(folder)
 
     def built(self, folder: Path) -> Path | None:
         """Returns the library for the installed torch if it is in the folder already."""
@@ -151,12 +169,13 @@ class Native:
         return f"{self.name}-{version}-{digest.hexdigest()[:16]}"
 
     def main(self, arguments: list[str]) -> int:
-        """Implements `python -m ... build`: builds the library and prints its path. Returns the
-        exit code."""
-        if arguments != ["build"]:
+        """Implements `python -m ... build [--into FOLDER]`: builds the library, for the cache or
+        for a folder, and prints its path. Returns the exit code."""
+        into = arguments[1:] and arguments[:2] == ["build", "--into"] and len(arguments) == 3
+        if arguments != ["build"] and not into:
             print(f"usage: python -m reprise.torch.{self.name} build", file=sys.stderr)
             return 2
-        folder = self.cache_folder()
+        folder = Path(arguments[2]) if into else self.cache_folder()
         if folder is None:
             print("the cache folder cannot be written; set XDG_CACHE_HOME", file=sys.stderr)
             return 1
@@ -168,7 +187,9 @@ class Native:
         return 0
 
 
-def _is_ours(path: Path) -> bool:
-    """Returns whether a file belongs to this user and nobody else can write to it."""
+def _is_ours(path: Path, or_roots: bool = False) -> bool:
+    """Returns whether a file belongs to this user, or root where that is allowed, and nobody else
+    can write to it."""
     status = path.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    owners = {os.getuid(), *([0] if or_roots else [])}
+    return status.st_uid in owners and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -45,8 +45,11 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 
 @cache
 def load() -> ctypes.PyDLL:
-    """Returns the probe, and builds it first if it is not in the cache. Raises RepriseError if that
-    fails."""
+    """Returns the probe, and builds it first if it neither came with the package nor is in the
+    cache. Raises RepriseError if that fails."""
+    found = PROBE.found()
+    if found is not None:
+        return _open(found)
     folder = PROBE.cache_folder()
     if folder is None:
         # A library may be deleted once it is mapped.
