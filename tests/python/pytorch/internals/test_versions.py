@@ -80,6 +80,10 @@ def test_doctor_is_told_of_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
     health, found, advice = versions.described()
     assert (health, "careful mode" in found) == ("warning", True)
     assert "REPRISE_CAREFUL=0" in advice
+    monkeypatch.setenv("REPRISE_CAREFUL", "0")
+    health, found, _ = versions.described()
+    assert (health, "the careful mode is off" in found) == ("warning", True)
+    monkeypatch.delenv("REPRISE_CAREFUL")
     monkeypatch.setattr(torch, "__version__", "1.13.1")
     health, found, _ = versions.described()
     assert (health, "older than" in found) == ("warning", True)

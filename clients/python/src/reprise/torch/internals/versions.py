@@ -83,6 +83,13 @@ def described() -> tuple[str, str, str]:
             f"{here}: older than {_text(OLDEST_TORCH)}, the oldest tested",
             "a newer torch",
         )
+    if release is None or release > NEWEST_TORCH:
+        return (
+            "warning",
+            f"{here}: newer than {_text(NEWEST_TORCH)}, the newest tested; the careful mode is off "
+            "(REPRISE_CAREFUL=0)",
+            "",
+        )
     if sys.version_info < OLDEST_PYTHON:
         return "warning", f"{here}: Python {_text(OLDEST_PYTHON)} or newer is needed", ""
     return "ok", f"{here}: torch {range_of()} is tested", ""
