@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from reprise import native_parts
 
@@ -62,7 +64,10 @@ def test_a_part_that_came_with_the_package_is_used_without_a_compiler_or_a_cache
     (tmp_path / "prebuilt").mkdir()
     (tmp_path / "reprise").touch()  # where the cache would be
     shipped = tmp_path / "prebuilt" / f"{FAST._fingerprint()}.so"
+    # No library, or one of another machine, is passed over.
     shipped.touch(mode=0o644)
+    assert FAST.found() is None
+    shutil.copyfile(torch._C.__file__, shipped)
 
     assert FAST.found() == shipped
     found = said(CXX="no-such-compiler")

@@ -12,6 +12,7 @@ callers go on without the library.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shutil
@@ -62,9 +63,15 @@ class Native:
 
     def prebuilt(self) -> Path | None:
         """Returns the library for the installed torch that came with the package; None if there is
-        none."""
+        none, or if it cannot be loaded here, as beside an older C library."""
         target = PREBUILT / f"{self._fingerprint()}.so"
-        return target if target.is_file() and _is_ours(target, or_roots=True) else None
+        if not target.is_file() or not _is_ours(target, or_roots=True):
+            return None
+        try:
+            ctypes.CDLL(str(target))
+        except OSError:
+            return None
+        return target
 
     def found(self) -> Path | None:
         """Returns the library for the installed torch: the one that came with the package, or the
