@@ -244,7 +244,7 @@ def test_the_oldest_runs_go_while_the_store_is_too_large(
     for age in (1, 2, 3):
         connection.execute(
             "INSERT INTO sessions VALUES"
-            " (?, ?, 'h', 0, 0, '', 0, 0, 1, 0, '', 0, 0, 2, 1, 0, 0, 0)",
+            " (?, ?, 'h', 0, 0, '', 0, 0, 1, 0, '', 0, 0, 2, 1, 0, 0, 0, '', '')",
             (f"s{age}", f"run-{age}"),
         )
         connection.execute(

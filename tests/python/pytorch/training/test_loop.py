@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, Optimizer
 
+from reprise.agent import Agent
 from reprise.torch.internals import optimizers
 from reprise.torch.training.loop import TrainingLoop, forward_runs, open_loops
 
@@ -18,7 +19,7 @@ class Counting(TrainingLoop):
     """Counts the steps of its optimizers, and what it is told besides."""
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__(model)
+        super().__init__(model, Agent(None, "no agent", ""), None)
         self.steps = self.cleared_up = self.ends = 0
         self.fails = False
         self._observe()
