@@ -251,6 +251,7 @@ def test_a_report_that_cannot_be_sent_says_so(
     home: Path, monkeypatch: pytest.MonkeyPatch, no_session: None
 ) -> None:
     monkeypatch.setenv("REPRISE_DAEMON", str(home / "none"))
+    monkeypatch.setenv("TMPDIR", str(home))  # not that of a daemon of this user
 
     assert report_step(None, step=0, peak_bytes=1, step_ns=1) is False
 

@@ -117,8 +117,9 @@ def test_the_example_keeps_its_budget_to_the_byte_and_every_bit(
 
 
 def test_without_a_daemon_a_reason_is_given_and_nothing_fails(
-    build: Callable[[str], Path], root: Path, home: Path
+    build: Callable[[str], Path], root: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(home))  # not that of a daemon of this user
     program = build((root / "clients/cpp/example.cc").read_text())
 
     alone = run(program, "0.5x")
