@@ -4,13 +4,13 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <ctime>
 #include <string>
 
 #include "base/str_cat.h"
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/grpc_status.h"
+#include "clients/cli/local_time.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
 #include "clients/cli/store_commands.h"
@@ -20,15 +20,6 @@ namespace reprise::cli {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(30);
-
-std::string LocalTime(int64_t unix_ns) {
-  const std::time_t seconds = unix_ns / 1'000'000'000;
-  std::tm parts{};
-  localtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
-  return text;
-}
 
 std::string LineOf(const v1::AuditEntry& entry) {
   std::string line = StrCat("  ", LocalTime(entry.at_ns()), "  ", entry.who(),

@@ -2,7 +2,6 @@
 //
 // reprise status: the server, its agents, queue and store.
 #include <cstdlib>
-#include <ctime>
 #include <string>
 
 #include "base/data_dir.h"
@@ -11,20 +10,12 @@
 #include "clients/cli/command.h"
 #include "clients/cli/exit_code.h"
 #include "clients/cli/files.h"
+#include "clients/cli/local_time.h"
 #include "clients/cli/proto_json.h"
 #include "clients/cli/server_client.h"
 
 namespace reprise::cli {
 namespace {
-
-std::string LocalTime(int64_t unix_ns) {
-  const std::time_t seconds = unix_ns / 1'000'000'000;
-  std::tm parts{};
-  localtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
-  return text;
-}
 
 class StatusCommand : public Command {
  public:
