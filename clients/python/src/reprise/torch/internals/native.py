@@ -64,6 +64,8 @@ class Native:
     def prebuilt(self) -> Path | None:
         """Returns the library for the installed torch that came with the package; None if there is
         none, or if it cannot be loaded here, as beside an older C library."""
+        if not PREBUILT.is_dir():
+            return None
         target = PREBUILT / f"{self._fingerprint()}.so"
         if not target.is_file() or not _is_ours(target, or_roots=True):
             return None
@@ -178,7 +180,7 @@ class Native:
     def main(self, arguments: list[str]) -> int:
         """Implements `python -m ... build [--into FOLDER]`: builds the library, for the cache or
         for a folder, and prints its path. Returns the exit code."""
-        into = arguments[1:] and arguments[:2] == ["build", "--into"] and len(arguments) == 3
+        into = len(arguments) == 3 and arguments[:2] == ["build", "--into"]
         if arguments != ["build"] and not into:
             print(f"usage: python -m reprise.torch.{self.name} build", file=sys.stderr)
             return 2
