@@ -80,7 +80,7 @@ def cells(name: str, time_limit_s: float | None) -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Returns the measured rows as a table in Markdown."""
     lines = [
         "| net | | plain | budget | predicted | compiled | plans | again | overhead | compile time "
         "| results |",

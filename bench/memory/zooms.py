@@ -122,7 +122,7 @@ def main() -> None:
 
 
 def report(daemon: Daemon, options: argparse.Namespace) -> None:
-    """Imports, asks, and prints."""
+    """Imports a recording, asks for random zooms and instants, and prints what they cost."""
     size = options.recording.stat().st_size
     cpu, wall = daemon.cpu_ms(), time.perf_counter()
     with options.recording.open("rb") as file:

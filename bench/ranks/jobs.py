@@ -113,7 +113,7 @@ def loop(
 
 
 def copies(pausing: int = 1, **options: Any) -> Made:
-    """DistributedDataParallel."""
+    """Makes a job under DistributedDataParallel."""
     inner = Decoder()
     model = DistributedDataParallel(inner, **options)
     pause = (lambda last: nullcontext() if last else model.no_sync()) if pausing > 1 else None
@@ -155,7 +155,7 @@ def zero1() -> Made:
 
 
 def flat(**options: Any) -> Made:
-    """FullyShardedDataParallel, FSDP1."""
+    """Makes a job under FullyShardedDataParallel (FSDP1)."""
     policy = ModuleWrapPolicy({Block})
     cpu = torch.device("cpu")
     return loop(

@@ -37,12 +37,12 @@ class Memory:
 
     @property
     def static(self) -> int:
-        """Arguments and results."""
+        """The bytes of arguments and results."""
         return self.arguments + self.outputs - self.aliased
 
     @property
     def total(self) -> int:
-        """Everything."""
+        """The bytes of the whole program: arguments, results and temporaries."""
         return self.static + self.temporaries
 
 

@@ -88,7 +88,7 @@ def trace(closed: Any, most_equations: int = 0) -> Program:
 
 
 class _Tracing:
-    """A program that grows."""
+    """A program that is built up equation by equation."""
 
     def __init__(self, room: int) -> None:
         self.program = Program()
