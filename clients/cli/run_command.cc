@@ -117,8 +117,9 @@ const char* EndWord(v1::RunState state) {
   }
 }
 
-// Explains it as far as it is known here, outside the job.
-std::string WhyNeverAttached() {
+// Explains it as far as it is known here, outside the job. `has_budget`: the
+// job was given one.
+std::string WhyNeverAttached(bool has_budget) {
   const char* const disabled = getenv("REPRISE_DISABLE");
   if (disabled != nullptr && std::string(disabled) == "1") {
     return "REPRISE_DISABLE=1";
@@ -128,8 +129,12 @@ std::string WhyNeverAttached() {
            "to its folder reprise/launch, or call reprise.auto(model) where "
            "the model is trained";
   }
-  return "no process of it was seen to train a PyTorch model, called as "
-         "model(inputs); call reprise.auto(model) where it is trained";
+  return StrCat(
+      "no process of it was seen to train a PyTorch model, called as "
+      "model(inputs), or a Keras model under a plan",
+      has_budget ? "" : ", which on JAX and TensorFlow needs --budget",
+      "; call reprise.auto(model), reprise.jax.auto or reprise.tensorflow.auto "
+      "where it is trained");
 }
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -244,7 +249,8 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     // A private daemon to which no job ever connected would not exit by itself
     // soon.
     StopDaemon(watchers->daemon);
-    console.Fail(0, StrCat("the job never attached: ", WhyNeverAttached()));
+    console.Fail(0, StrCat("the job never attached: ",
+                           WhyNeverAttached(!budget_.empty())));
   } else {
     console.Error(run.status());
   }

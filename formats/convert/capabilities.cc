@@ -37,6 +37,13 @@ std::optional<v1::Capabilities> Preset(std::string_view name) {
     preset.set_free_policy(v1::FREE_POLICY_EAGER);
     return preset;
   }
+  // A TensorFlow graph, rewritten: a copy makes all of its outputs anew.
+  if (name == "tf-graph") {
+    preset.set_executor("tf-graph");
+    preset.set_duplicate_outputs(true);
+    preset.set_free_policy(v1::FREE_POLICY_EAGER);
+    return preset;
+  }
   for (const auto& [once, nested] :
        {std::pair{"once", "nested"}, std::pair{"joint", "region"}}) {
     if (name != once && name != nested) continue;
@@ -119,7 +126,7 @@ Status ApplyKey(std::string_view key, std::string_view value,
 }  // namespace
 
 std::string KnownExecutors() {
-  return "tape, graph, joint, region, free, once and nested";
+  return "tape, graph, tf-graph, joint, region, free, once and nested";
 }
 
 StatusOr<v1::Capabilities> ParseCapabilities(std::string_view text) {

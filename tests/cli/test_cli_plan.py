@@ -146,6 +146,21 @@ def test_the_tape_executor_has_its_own_rules(reprise: Reprise, graph_file: Path)
     assert result.json()["free_policy"] == "program"
 
 
+def test_a_graph_file_is_planned_for_a_rewritten_tensorflow_graph(
+    reprise: Reprise, graph_file: Path
+) -> None:
+    result = reprise("plan", "small.graph.json", "-b", "1400", "--executor", "tf-graph", "--json")
+
+    assert result.code == 0, result
+    assert result.json()["executor"] == "tf-graph"
+    assert result.json()["free_policy"] == "eager"
+    check(json.loads(graph_file.read_text()), result.json())
+    assert reprise("sweep", "small.graph.json", "--executor", "tf-graph").code == 0
+    assert "tf-graph" in reprise.fails(
+        2, "plan", "small.graph.json", "-b", "1400", "--executor", "tf"
+    )
+
+
 @pytest.mark.parametrize("executor", ["once", "nested"])
 def test_a_restricted_executor_costs_at_least_what_a_free_one_does(
     reprise: Reprise, executor: str

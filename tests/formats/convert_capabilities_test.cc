@@ -22,6 +22,17 @@ TEST(Capabilities, TapeIsAPresetThatKeysOverride) {
   EXPECT_EQ(tape->free_policy(), v1::FREE_POLICY_PROGRAM);
 }
 
+TEST(Capabilities, AGraphOfTensorFlowMakesAllOutputsOfACopyAnew) {
+  const auto rewritten = ParseCapabilities("tf-graph");
+
+  ASSERT_TRUE(rewritten.ok()) << rewritten.status().message();
+  EXPECT_EQ(rewritten->executor(), "tf-graph");
+  EXPECT_TRUE(rewritten->duplicate_outputs());
+  EXPECT_FALSE(rewritten->seeded_ok());
+  EXPECT_FALSE(rewritten->recompute_in_backward_only());
+  EXPECT_EQ(rewritten->free_policy(), v1::FREE_POLICY_EAGER);
+}
+
 TEST(Capabilities, TheFirstKnownExecutorIsTaken) {
   const auto chosen = ParseCapabilities("teleport:x=1,graph:max_runs=2,tape");
 

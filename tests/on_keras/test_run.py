@@ -119,6 +119,7 @@ def test_an_unchanged_program_that_no_plan_fits_trains_without_one_and_says_so(
     assert "Nothing fits in 1000 B" in said or "compiles the plain step to" in said
     if BACKEND != "torch":
         assert said.count("reprise: training without a plan: ") == 1
+        assert "needs --budget" not in said
 
 
 def test_without_a_budget_the_program_runs_as_it_is(job: Any, plain: list[float]) -> None:
@@ -129,6 +130,7 @@ def test_without_a_budget_the_program_runs_as_it_is(job: Any, plain: list[float]
         assert "ended after 8 steps without a plan" in said
     else:
         assert said.count(f"reprise: no plan: Keras on {BACKEND} is planned") == 1
+        assert "or a Keras model under a plan, which on JAX and TensorFlow needs --budget" in said
 
 
 def test_the_budget_of_the_run_replaces_that_of_the_program(job: Any) -> None:

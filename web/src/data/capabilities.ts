@@ -19,7 +19,7 @@ export function capabilitiesFor(plan: Plan, explanation: Explanation | undefined
   return create(CapabilitiesSchema, {
     executor: plan.executor,
     recomputeInBackwardOnly: tape,
-    duplicateOutputs: tape,
+    duplicateOutputs: ['tape', 'graph', 'tf-graph'].includes(plan.executor),
     seededOk: plan.executor === 'graph',
     freePolicy:
       plan.freePolicy === FreePolicy.UNSPECIFIED && tape ? FreePolicy.PROGRAM : plan.freePolicy,
