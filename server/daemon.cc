@@ -289,7 +289,8 @@ Status Daemon::Impl::BindPorts() {
 }
 
 Status Daemon::Impl::StartServices() {
-  planning_ = std::make_unique<Planning>(*store_, hub_, metrics_);
+  planning_ = std::make_unique<Planning>(*store_, hub_, metrics_,
+                                         Quota(options_.max_run_bytes));
   watcher_ = std::make_unique<RunWatcher>(*store_, hub_);
   short_work_ = std::make_unique<WorkerPool>(kShortThreads, kMaxShortWaiting);
   planners_ = std::make_unique<WorkerPool>(kPlanThreads, kMaxPlansWaiting,

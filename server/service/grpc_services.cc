@@ -8,11 +8,10 @@
 #include <mutex>
 #include <utility>
 
-#include "base/str_cat.h"
 #include "reprise/v1/admin.grpc.pb.h"
 #include "reprise/v1/planner.grpc.pb.h"
 #include "reprise/v1/query.grpc.pb.h"
-#include "server/caller.h"
+#include "server/service/grpc_peer.h"
 #include "server/service/put_graph_call.h"
 
 namespace reprise::server {
@@ -21,18 +20,6 @@ namespace {
 
 grpc::Status ToGrpc(const Status& status) {
   return {static_cast<grpc::StatusCode>(status.code()), status.message()};
-}
-
-// Only the server itself can call within the process, so it may say for whom.
-std::string PeerOf(const grpc::CallbackServerContext& context) {
-  std::string peer = context.peer();
-  if (!peer.starts_with("inproc")) return peer;
-  const auto& metadata = context.client_metadata();
-  const auto job = metadata.find(kJobMetadata);
-  return job == metadata.end()
-             ? "inproc"
-             : StrCat("inproc:",
-                      std::string(job->second.data(), job->second.size()));
 }
 
 // ---- UnaryCall ----
@@ -143,7 +130,7 @@ class Adapter {
                                   const char* name, const Request* request,
                                   Response* response) const {
     auto call =
-        std::make_shared<UnaryCall<Response>>(response, PeerOf(context));
+        std::make_shared<UnaryCall<Response>>(response, PeerOfCall(context));
     call->Hold(call);
     auto* reactor = call.get();
     Start(name, *request, std::move(call));
@@ -154,7 +141,7 @@ class Adapter {
   grpc::ServerWriteReactor<Response>* Streaming(
       const grpc::CallbackServerContext& context, const char* name,
       const Request* request) const {
-    auto call = std::make_shared<StreamCall<Response>>(PeerOf(context));
+    auto call = std::make_shared<StreamCall<Response>>(PeerOfCall(context));
     call->Hold(call);
     auto* reactor = call.get();
     Start(name, *request, std::move(call));

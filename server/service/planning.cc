@@ -135,9 +135,11 @@ Status Planning::Keep(const v1::PlanRequest& request, const v1::Plan& plan) {
   PlanRow row{.plan = plan, .request = request};
   return store_.Write([&](Database& db) -> Status {
     const int64_t now_ns = RealtimeNs();
-    RETURN_IF_ERROR(SavePlan(db, row, now_ns));
-    if (request.run_id().empty()) return OkStatus();
+    if (request.run_id().empty()) return SavePlan(db, row, now_ns);
     RETURN_IF_ERROR(EnsureRun(db, request.run_id(), now_ns));
+    ASSIGN_OR_RETURN(const int64_t bytes, BytesToSave(db, row));
+    RETURN_IF_ERROR(TakeRoom(db, quota_, request.run_id(), "plan", bytes));
+    RETURN_IF_ERROR(SavePlan(db, row, now_ns));
     return SetRunPlan(db, request.run_id(), plan.plan_id());
   });
 }

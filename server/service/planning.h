@@ -20,6 +20,7 @@
 #include "server/metrics.h"
 #include "server/service/replacements.h"
 #include "server/service/running_calls.h"
+#include "server/store/quota_rows.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 
@@ -41,14 +42,15 @@ struct PlanningHooks {
 
 class Planning {
  public:
-  Planning(Store& store, RunHub& hub, Metrics& metrics)
-      : store_(store), hub_(hub), metrics_(metrics) {}
+  // The plans of a run count towards its `quota`.
+  Planning(Store& store, RunHub& hub, Metrics& metrics, Quota quota = Quota(0))
+      : store_(store), hub_(hub), metrics_(metrics), quota_(quota) {}
 
   // Answers `request` and stores the answer. `request.reserve_bytes` is
   // reserved in addition to what the graph's own measurement implies.
   // NOT_FOUND, INVALID_ARGUMENT as in planner.proto; CANCELLED;
   // FAILED_PRECONDITION, for requests of a run: a job has seen this plan change
-  // gradients.
+  // gradients; RESOURCE_EXHAUSTED, for these too: the run's quota is used up.
   StatusOr<v1::Plan> Make(const v1::PlanRequest& request,
                           const PlanningHooks& hooks, uint32_t replan = 0);
 
@@ -57,7 +59,7 @@ class Planning {
   // nothing fits, the plan that needs least, if that is less than the old one
   // needs. Returns the plan that replaced it before, if that leaves as much.
   // NOT_FOUND: no such plan. FAILED_PRECONDITION: kMaxReplans plans were
-  // replaced in a row, or no plan needs less.
+  // replaced in a row, or no plan needs less. RESOURCE_EXHAUSTED as in Make.
   StatusOr<v1::Plan> Replace(const std::string& run_id,
                              const std::string& plan_id, int64_t more_bytes,
                              const PlanningHooks& hooks);
@@ -95,6 +97,7 @@ class Planning {
   Store& store_;
   RunHub& hub_;
   Metrics& metrics_;
+  const Quota quota_;
   RunningCalls calls_;
   Replacements replacements_;
   std::atomic<bool> stopping_{false};

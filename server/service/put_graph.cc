@@ -1,33 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/str_cat.h"
-#include "base/units.h"
 #include "formats/convert/digest.h"
 #include "formats/convert/graph_proto.h"
 #include "server/log.h"
 #include "server/service/handlers.h"
 #include "server/store/identifier.h"
 #include "server/store/plan_rows.h"
+#include "server/store/quota_rows.h"
 #include "server/store/run_rows.h"
 
 namespace reprise::server {
-
-namespace {
-
-// RESOURCE_EXHAUSTED: the run's quota has no room for so many bytes.
-Status TakeRoom(const Services& services, Database& db,
-                const std::string& run_id, int64_t bytes) {
-  ASSIGN_OR_RETURN(const StoredRow stored, LoadStored(db, run_id));
-  if (!services.quota.HasRoomForReports(stored.bytes, bytes)) {
-    return ResourceExhausted(
-        StrCat("run ", run_id, " has used ", FormatBytes(stored.bytes),
-               " of its quota of ", FormatBytes(services.quota.max_bytes()),
-               " (--max-run-bytes): there is no room for a step graph of ",
-               FormatBytes(bytes)));
-  }
-  return AddStored(db, run_id, bytes);
-}
-
-}  // namespace
 
 StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
                                 const std::string& graph_id,
@@ -50,7 +32,7 @@ StatusOr<v1::GraphRef> PutGraph(Services& services, const std::string& run_id,
     if (run_id.empty()) return OkStatus();
     RETURN_IF_ERROR(EnsureRun(db, run_id, now_ns));
     if (is_new) {
-      RETURN_IF_ERROR(TakeRoom(services, db, run_id,
+      RETURN_IF_ERROR(TakeRoom(db, services.quota, run_id, "step graph",
                                static_cast<int64_t>(serialized.size())));
     }
     return SetRunGraph(db, run_id, ref.graph_id());

@@ -3,7 +3,8 @@
 // Receives step graphs over gRPC, in parts of at most 1 MiB. Together they hold
 // at most kMaxSentBytes. If a part does not fit, its call ends with
 // RESOURCE_EXHAUSTED, and calls that have sent nothing for half a minute are
-// ended to make room for later ones.
+// ended to make room for later ones. Each graph that was received whole has an
+// entry in the audit.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -60,6 +60,17 @@ Status SavePlan(Database& db, const PlanRow& row, int64_t now_ns) {
                     Blob{body});
 }
 
+StatusOr<int64_t> BytesToSave(Database& db, const PlanRow& row) {
+  const auto bytes = static_cast<int64_t>(row.plan.ByteSizeLong() +
+                                          row.request.ByteSizeLong());
+  ASSIGN_OR_RETURN(Statement select,
+                   db.Prepare("SELECT length(body) + length(request) FROM plans"
+                              " WHERE plan_id = ?"));
+  RETURN_IF_ERROR(select.BindAll(row.plan.plan_id()));
+  ASSIGN_OR_RETURN(const bool stored, select.Step());
+  return stored ? bytes - select.Int(0) : bytes;
+}
+
 StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id) {
   ASSIGN_OR_RETURN(
       Statement select,

@@ -32,6 +32,10 @@ struct PlanRow {
 };
 Status SavePlan(Database& db, const PlanRow& row, int64_t now_ns);
 
+// Returns by how many bytes SavePlan would let the store grow: less than 0 if
+// the plan is stored already and was larger.
+StatusOr<int64_t> BytesToSave(Database& db, const PlanRow& row);
+
 // NOT_FOUND.
 StatusOr<PlanRow> LoadPlan(Database& db, std::string_view plan_id);
 

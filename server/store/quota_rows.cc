@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/store/quota_rows.h"
 
+#include "base/str_cat.h"
+#include "base/units.h"
+
 namespace reprise::server {
 
 StatusOr<StoredRow> LoadStored(Database& db, std::string_view run_id) {
@@ -20,6 +23,19 @@ Status AddStored(Database& db, std::string_view run_id, int64_t bytes) {
                    db.Prepare("UPDATE runs SET stored_bytes = stored_bytes + ?"
                               " WHERE run_id = ?"));
   return update.Run(bytes, run_id);
+}
+
+Status TakeRoom(Database& db, const Quota& quota, std::string_view run_id,
+                std::string_view what, int64_t bytes) {
+  ASSIGN_OR_RETURN(const StoredRow stored, LoadStored(db, run_id));
+  if (bytes > 0 && !quota.HasRoomForReports(stored.bytes, bytes)) {
+    return ResourceExhausted(
+        StrCat("run ", run_id, " has used ", FormatBytes(stored.bytes),
+               " of its quota of ", FormatBytes(quota.max_bytes()),
+               " (--max-run-bytes): there is no room for a ", what, " of ",
+               FormatBytes(bytes)));
+  }
+  return AddStored(db, run_id, bytes);
 }
 
 Status AddRefused(Database& db, std::string_view run_id, uint64_t records,

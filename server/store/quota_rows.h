@@ -50,6 +50,10 @@ struct StoredRow {
 StatusOr<StoredRow> LoadStored(Database& db, std::string_view run_id);
 
 Status AddStored(Database& db, std::string_view run_id, int64_t bytes);
+// Counts `bytes` of a step graph or a plan (`what`) as stored.
+// RESOURCE_EXHAUSTED: the run's quota has no room for them.
+Status TakeRoom(Database& db, const Quota& quota, std::string_view run_id,
+                std::string_view what, int64_t bytes);
 Status AddRefused(Database& db, std::string_view run_id, uint64_t records,
                   int64_t bytes);
 

@@ -65,6 +65,42 @@ def test_without_threads_it_says_so_in_one_sentence(
     assert "terminate called" not in log.read_text()
 
 
+def resident(process: subprocess.Popen[bytes]) -> int:
+    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def test_memory_of_bodies_that_were_never_sent_whole_is_given_back(
+    reprise: Reprise, tmp_path: Path
+) -> None:
+    log = tmp_path / "serve.log"
+    process = start(reprise, log, "--core=0")
+    until("it listens", 60, where(reprise).exists)
+    said = json.loads(where(reprise).read_text())
+    token = Path(said["token_file"]).read_text().strip()
+    host, port = said["listen"].split(":")
+    before = resident(process)
+
+    held = []
+    # Smaller than what malloc gives back by itself (malloc_policy.h).
+    each = 900 << 10
+    for _ in range(100):
+        one = http.client.HTTPConnection(host, int(port), timeout=30)
+        one.putrequest("POST", "/reprise.v1.Query/ListRuns")
+        one.putheader("Authorization", f"Bearer {token}")
+        one.putheader("Content-Type", "application/json")
+        one.putheader("Content-Length", str(each))
+        one.endheaders(b" " * (each - 1))
+        held.append(one)
+    until("the bodies are held", 60, lambda: resident(process) - before > 64 * MIB)
+    for one in held:
+        one.close()
+
+    until("they are given back", 60, lambda: resident(process) - before < 24 * MIB)
+    process.terminate()
+    assert process.wait(timeout=30) == 0, log.read_text()
+
+
 def test_bodies_that_have_no_memory_end_no_server(reprise: Reprise, tmp_path: Path) -> None:
     log = tmp_path / "serve.log"
     process = start(reprise, log, f"--as={16384 * MIB}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -90,6 +91,22 @@ def test_a_part_is_built_into_a_folder_that_is_named(
     (built,) = tmp_path.glob("*.so")
     assert capsys.readouterr().out == f"{built}\n"
     assert PROBE.main(["build", "--into"]) == 2
+
+
+def test_the_usage_of_each_part_names_its_module_and_all_its_arguments(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from reprise.torch.compiled.fast import FAST
+    from reprise.torch.meter.probe import PROBE
+
+    for part, module in [
+        (FAST, "reprise.torch.compiled.fast"),
+        (PROBE, "reprise.torch.meter.probe"),
+    ]:
+        assert part.main(["--help"]) == 2
+        said = capsys.readouterr().err
+        assert said == f"usage: python -m {module} build [--into FOLDER]\n"
+        assert importlib.util.find_spec(module) is not None
 
 
 def test_without_a_compiler_plans_run_in_python_and_a_warning_says_so(said) -> None:

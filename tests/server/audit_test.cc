@@ -43,7 +43,7 @@ TEST(AuditTest, APlanIsKeptWithTheUserWhoAskedOverGrpc) {
   const v1::Plan plan = server.Plan(request);
 
   const auto entries = ReadAudit(server, "r1");
-  ASSERT_EQ(entries.size(), 1u);
+  ASSERT_EQ(entries.size(), 2u);
   EXPECT_EQ(entries[0].action(), "plan");
   EXPECT_EQ(entries[0].who(), Me());
   EXPECT_THAT(entries[0].peer(), StartsWith("127.0.0.1:"));
@@ -52,6 +52,39 @@ TEST(AuditTest, APlanIsKeptWithTheUserWhoAskedOverGrpc) {
   EXPECT_EQ(entries[0].outcome(), "ok");
   EXPECT_EQ(entries[0].detail(), plan.sentence());
   EXPECT_GT(entries[0].at_ns(), 0);
+}
+
+TEST(AuditTest, AStepGraphIsKeptWithTheUserWhoSentIt) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "r1");
+
+  const auto entries = ReadAudit(server, "r1");
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].action(), "graph");
+  EXPECT_EQ(entries[0].who(), Me());
+  EXPECT_THAT(entries[0].peer(), StartsWith("127.0.0.1:"));
+  EXPECT_EQ(entries[0].subject(), "graph " + graph_id);
+  EXPECT_EQ(entries[0].outcome(), "ok");
+}
+
+TEST(AuditTest, AStepGraphThatIsRefusedIsKeptWithTheReason) {
+  TestServer server;
+  grpc::ClientContext context;
+  v1::GraphRef ref;
+  const auto writer = server.planner().PutGraph(&context, &ref);
+  v1::GraphPart part;
+  part.set_run_id("r1");
+  part.set_data("no step graph");
+  writer->Write(part);
+  writer->WritesDone();
+  ASSERT_FALSE(writer->Finish().ok());
+
+  const auto entries = ReadAudit(server);
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].action(), "graph");
+  EXPECT_EQ(entries[0].run_id(), "r1");
+  EXPECT_EQ(entries[0].outcome(), "invalid_argument");
+  EXPECT_NE(entries[0].detail(), "");
 }
 
 TEST(AuditTest, WhatFailedIsKeptWithItsErrorAndTheUserWhoAskedOverHttp) {

@@ -115,6 +115,46 @@ TEST(QuotaTest, AStepGraphBeyondItIsRefusedWithTheReason) {
   EXPECT_EQ(server.CountRows("SELECT count(*) FROM graphs"), 0);
 }
 
+TEST(QuotaTest, PlansOfARunAreCountedOnce) {
+  TestServer server(WithQuota());
+  v1::PlanRequest request =
+      RequestFor(server.PutGraph(SmallGraph(), "r1"), "0.9x");
+  request.set_run_id("r1");
+  const int64_t before = server.GetRun("r1").stored().bytes();
+
+  (void)server.Plan(request);
+
+  const int64_t after = server.GetRun("r1").stored().bytes();
+  const int64_t plan =
+      server.CountRows("SELECT sum(length(body) + length(request)) FROM plans");
+  EXPECT_GT(plan, 0);
+  EXPECT_EQ(after, before + plan);
+  // The same plan again takes no more room than its time needs.
+  (void)server.Plan(request);
+  EXPECT_EQ(server.GetRun("r1").stored().bytes(),
+            before + server.CountRows(
+                         "SELECT sum(length(body) + length(request)) FROM "
+                         "plans"));
+}
+
+TEST(QuotaTest, APlanBeyondItIsRefusedWithTheReason) {
+  DaemonOptions options = TestServer::DefaultOptions();
+  const auto graph =
+      static_cast<int64_t>(SmallGraph().SerializeAsString().size());
+  options.max_run_bytes = graph + 10;
+  TestServer server(options);
+  v1::PlanRequest request =
+      RequestFor(server.PutGraph(SmallGraph(), "r1"), "0.9x");
+  request.set_run_id("r1");
+
+  const grpc::Status status = server.PlanError(request);
+
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("no room for a plan of"));
+  EXPECT_EQ(server.CountRows("SELECT count(*) FROM plans"), 0);
+  EXPECT_EQ(server.GetRun("r1").plan_id(), "");
+}
+
 TEST(QuotaTest, OneRunDoesNotUseUpTheRoomOfAnother) {
   TestServer server(WithQuota());
   for (const char* run : {"r1", "r2"}) {

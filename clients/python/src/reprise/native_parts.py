@@ -26,7 +26,7 @@ __all__ = ["main"]
 Check = dict[str, str]
 
 
-def _check(name: str, part: Native, without: str, module: str, off: str) -> Check:
+def _check(name: str, part: Native, without: str, off: str) -> Check:
     """Returns the check of one part: it is built, will be built, or is replaced by Python, and
     why."""
     if off:
@@ -53,7 +53,7 @@ def _check(name: str, part: Native, without: str, module: str, off: str) -> Chec
         name,
         "ok",
         f"not built yet: {compiler} builds it at its first use; until then {without}",
-        f"to build it now: python -m {module} build",
+        f"to build it now: python -m {part.module} build",
     )
 
 
@@ -77,16 +77,8 @@ def main() -> int:
         json.dumps(
             [
                 _said("release", *versions.described()),
-                _check(
-                    "tape", FAST, "plans run in Python alone", "reprise.torch.compiled.fast", off
-                ),
-                _check(
-                    "probe",
-                    PROBE,
-                    "peaks on a CPU are lower bounds",
-                    "reprise.torch.meter.probe",
-                    "",
-                ),
+                _check("tape", FAST, "plans run in Python alone", off),
+                _check("probe", PROBE, "peaks on a CPU are lower bounds", ""),
             ]
         )
     )

@@ -36,10 +36,18 @@ def test_a_newer_torch_than_the_newest_tested_is_used_with_care(
     assert (release in versions.careful()) == is_careful
 
 
-def test_a_version_that_cannot_be_read_is_used_with_care(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_that_cannot_be_read_is_used_with_care_and_not_called_newer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(torch, "__version__", "nightly")
 
-    assert versions.is_careful()
+    said = [versions.careful(), versions.described()[1]]
+    monkeypatch.setenv("REPRISE_CAREFUL", "0")
+    said.append(versions.described()[1])
+
+    for one in said:
+        assert "torch nightly does not say which release it is" in one
+        assert "newer" not in one
 
 
 def test_the_environment_decides_in_either_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ __all__ = [
 
 FAST = Native(
     "fast",
+    "reprise.torch.compiled.fast",
     SOURCES / "fast.cc",
     "the native engine",
     ("c10", "torch_cpu", "torch_python"),

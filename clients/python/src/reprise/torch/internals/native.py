@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles C++ files against the installed torch, and keeps the libraries.
 
-    part = Native("probe", SOURCES / "probe.cc", "the memory probe", libraries=("c10",))
+    part = Native("probe", "reprise.torch.meter.probe", SOURCES / "probe.cc", "the memory probe",
+                  libraries=("c10",))
     path = part.build(part.cache_folder())
 
 A library is stored in a cache folder under a name made of torch's version and a digest of the
@@ -42,6 +43,7 @@ class Native:
     """One C++ file and how it is built."""
 
     name: str
+    module: str  # builds it: `python -m MODULE build`
     source: Path
     what: str  # what messages call it
     libraries: tuple[str, ...]
@@ -182,7 +184,7 @@ class Native:
         for a folder, and prints its path. Returns the exit code."""
         into = len(arguments) == 3 and arguments[:2] == ["build", "--into"]
         if arguments != ["build"] and not into:
-            print(f"usage: python -m reprise.torch.{self.name} build", file=sys.stderr)
+            print(f"usage: python -m {self.module} build [--into FOLDER]", file=sys.stderr)
             return 2
         folder = Path(arguments[2]) if into else self.cache_folder()
         if folder is None:

@@ -5,8 +5,8 @@
 
 Features are detected one by one, so a release that is not tested may work as well as any. Its
 internals may also have changed in a way that nothing here can detect. In a release that is newer
-than those tested, plans run in Python alone, without the native engine, and recomputed values are
-compared more often.
+than those tested, or whose version cannot be read, plans run in Python alone, without the native
+engine, and recomputed values are compared more often.
 """
 
 from __future__ import annotations
@@ -45,9 +45,18 @@ def _release(version: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
+def _untested(release: tuple[int, int] | None) -> str:
+    """Returns what is known of a torch that is not within the tested range or before it."""
+    here = f"torch {torch.__version__}"
+    if release is None:
+        return f"{here} does not say which release it is (tested: {range_of()})"
+    return f"{here} is newer than {_text(NEWEST_TORCH)}, the newest tested"
+
+
 def careful() -> str:
-    """Returns why this process is in the careful mode: its torch is newer than those tested, or
-    REPRISE_CAREFUL=1. "" if it is not; REPRISE_CAREFUL=0 switches the mode off."""
+    """Returns why this process is in the careful mode: its torch is newer than those tested, its
+    version cannot be read, or REPRISE_CAREFUL=1. "" if it is not; REPRISE_CAREFUL=0 switches the
+    mode off."""
     wanted = os.environ.get("REPRISE_CAREFUL", "")
     if wanted == "0":
         return ""
@@ -56,7 +65,7 @@ def careful() -> str:
     release = _release(torch.__version__)
     if release is not None and release <= NEWEST_TORCH:
         return ""
-    return f"torch {torch.__version__} is newer than {_text(NEWEST_TORCH)}, the newest tested"
+    return _untested(release)
 
 
 def is_careful() -> bool:
@@ -86,8 +95,7 @@ def described() -> tuple[str, str, str]:
     if release is None or release > NEWEST_TORCH:
         return (
             "warning",
-            f"{here}: newer than {_text(NEWEST_TORCH)}, the newest tested; the careful mode is off "
-            "(REPRISE_CAREFUL=0)",
+            f"{here}: {_untested(release)}; the careful mode is off (REPRISE_CAREFUL=0)",
             "",
         )
     if sys.version_info < OLDEST_PYTHON:

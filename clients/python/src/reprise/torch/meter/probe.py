@@ -22,6 +22,7 @@ __all__ = ["PROBE", "build", "load"]
 
 PROBE = Native(
     "probe",
+    "reprise.torch.meter.probe",
     SOURCES / "probe.cc",
     "the memory probe",
     ("c10",),
