@@ -65,6 +65,49 @@ def test_live_follows_every_tensor_and_peak_stays(meter):
     assert meter.live() == 0
 
 
+@pytest.mark.parametrize(
+    "allocate",
+    [lambda: torch.empty(FLOATS // 4), lambda: torch.tensor([0.0] * (FLOATS // 4))],
+    ids=["op", "with the interpreter held"],
+)
+def test_an_allocation_above_the_limit_waits_for_another_thread_to_free(
+    meter, allocate, monkeypatch
+):
+    monkeypatch.setattr("reprise.torch.meter.meter.LATE_NS", 60 * 10**9)
+    meter.start(0)
+    held, begins = [torch.empty(FLOATS, dtype=torch.uint8)], threading.Event()
+
+    def frees() -> None:
+        begins.wait()
+        held.clear()
+
+    other = threading.Thread(target=frees)
+    other.start()
+    assert not meter.wait_above(FLOATS)
+
+    begins.set()
+    made = allocate()
+
+    ended = meter.wait_above(None)
+    other.join()
+    assert (meter.live(), meter.peak(), ended) == (FLOATS, FLOATS, False)
+    del made
+
+
+def test_an_allocation_that_finds_no_room_in_time_is_made_all_the_same(meter, monkeypatch):
+    monkeypatch.setattr("reprise.torch.meter.meter.LATE_NS", 10**6)
+    meter.start(0)
+    meter.wait_above(FLOATS)
+
+    made = torch.empty(FLOATS)
+
+    assert meter.peak() == 4 * FLOATS
+    assert meter.wait_above(None)  # it waited in vain
+    again = torch.empty(FLOATS)
+    assert not meter.wait_above(None)
+    del made, again
+
+
 def test_views_cost_nothing_and_keep_their_storage(meter):
     meter.start(0)
     a = torch.empty(FLOATS)

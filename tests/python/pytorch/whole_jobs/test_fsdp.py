@@ -120,5 +120,5 @@ def test_a_sharded_model_trains_under_less_memory_with_the_same_bits_and_collect
     assert "bit for bit equal in" in verdict
     off = re.search(r"Measured [0-9.]+ MiB \(([+-][0-9.]+) %\)", verdict)
     assert off is not None, verdict
-    # Not equal: from -1.3 % on, and on a loaded machine one step of ten was 62 KiB above.
-    assert -2 <= float(off[1]) <= 2, verdict
+    # Below where the captured step was one in which gloo freed late; never above.
+    assert -2 <= float(off[1]) <= 0, verdict

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 JOBS = ("zero1", "fsdp1", "1f1b", "tensor-parallel")
 
 
-def test_each_kind_of_ranks_is_planned_with_equal_bits_and_collectives(
+def test_each_kind_of_ranks_is_validated_with_equal_bits_and_collectives(
     home: Path, root: Path, agent_library: Path, daemon_binary: Path, tmp_path: Path
 ) -> None:
     command = [sys.executable, str(root / "bench/ranks/ranks.py"), "--out", str(tmp_path / "found")]
@@ -34,15 +34,14 @@ def test_each_kind_of_ranks_is_planned_with_equal_bits_and_collectives(
 
     assert done.returncode == 0, done.stderr
     rows = {row["job"]: row for row in json.loads((tmp_path / "found.json").read_text())}
-    # The other outcomes are no plan, other bits, other collectives, a crash. On a loaded machine
-    # single steps are a little above their budget, and the job is not called validated.
-    outcomes = {rows[name]["auto"]["outcome"] for name in JOBS}
-    assert outcomes <= {"validated", "planned"}, done.stdout
+    assert {name: rows[name]["auto"]["outcome"] for name in JOBS} == dict.fromkeys(
+        JOBS, "validated"
+    ), done.stdout
     reports = [r for row in rows.values() for rank in row["auto"]["reports"] for r in rank]
     assert len(reports) == 2 * len(JOBS)
     for report in reports:
         assert report["planned_steps"], report
         assert report["checks"], report
         assert not report["mismatched_steps"] + report["failed_checks"], report
-        assert report["measured_peak_bytes"] < 1.02 * report["budget_bytes"], report
-        assert abs(report["measured_peak_bytes"] / report["predicted_peak_bytes"] - 1) < 0.02
+        measured, predicted = report["measured_peak_bytes"], report["predicted_peak_bytes"]
+        assert 0.98 * predicted < measured <= report["budget_bytes"], report

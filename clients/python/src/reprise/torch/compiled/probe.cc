@@ -20,10 +20,16 @@
 // moment. A forked child therefore starts with a new, empty table and counts
 // nothing until it installs the probe itself.
 //
+// Late frees: threads of a collective library (gloo) hold the tensors of a
+// collective for some moments after it is over, longer on a loaded machine. A
+// step whose peak is known may therefore be told to wait: an allocation that
+// would pass the limit first gives other threads time to free.
+//
 // The library is never unloaded: blocks that outlive the probe still call its
 // deleter, and storages made meanwhile still refer to its allocator.
 #include <c10/core/Allocator.h>
 #include <pthread.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,6 +39,13 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+// Of the interpreter that has loaded the probe; null in a process without one.
+extern "C" {
+__attribute__((weak)) int PyGILState_Check();
+__attribute__((weak)) void* PyEval_SaveThread();
+__attribute__((weak)) void PyEval_RestoreThread(void*);
+}
 
 namespace {
 
@@ -59,6 +72,40 @@ struct Books {
     record(reinterpret_cast<uint64_t>(p), bytes, kHost, 0, what, 0);
   }
 };
+
+int64_t NowNs() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * int64_t{1000000000} + now.tv_nsec;
+}
+
+// Lets other Python threads run: one that frees a tensor may need the
+// interpreter for it.
+class WithoutInterpreter {
+ public:
+  WithoutInterpreter() {
+    if (PyGILState_Check != nullptr && PyEval_SaveThread != nullptr &&
+        PyEval_RestoreThread != nullptr && PyGILState_Check() != 0)
+      state_ = PyEval_SaveThread();
+  }
+  ~WithoutInterpreter() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  WithoutInterpreter(const WithoutInterpreter&) = delete;
+  WithoutInterpreter& operator=(const WithoutInterpreter&) = delete;
+
+ private:
+  void* state_ = nullptr;
+};
+
+// How far allocations of one thread wait for frees of others. Only that thread
+// uses it, so nothing is locked.
+struct Patience {
+  int64_t most_live = -1;  // bytes; negative: do not wait
+  int64_t left_ns = 0;
+  int64_t ended = 0;  // waits that found no room in time
+};
+thread_local Patience patience;
 
 class Probe final : public c10::Allocator {
  public:
@@ -88,6 +135,7 @@ class Probe final : public c10::Allocator {
   bool Installed() const { return c10::GetAllocator(kCpu) == this; }
 
   c10::DataPtr allocate(size_t n) override {
+    if (patience.most_live >= 0 && counting_.load()) WaitForRoom(n);
     c10::DataPtr block = inner_->allocate(n);
     void* const p = block.get();
     if (p == nullptr || !counting_.load()) return block;
@@ -167,6 +215,25 @@ class Probe final : public c10::Allocator {
  private:
   static void Free(void* p);
 
+  // Returns when `n` more bytes stay within the limit of this thread, or when
+  // its time is used up.
+  void WaitForRoom(size_t n) {
+    const int64_t most = patience.most_live - static_cast<int64_t>(n);
+    if (Live() <= most) return;
+    const WithoutInterpreter others_run;
+    const int64_t end = NowNs() + patience.left_ns;
+    while (Live() > most) {
+      patience.left_ns = end - NowNs();
+      if (patience.left_ns <= 0) {
+        patience.most_live = -1;
+        ++patience.ended;
+        return;
+      }
+      constexpr timespec kShort = {0, 50 * 1000};
+      nanosleep(&kShort, nullptr);
+    }
+  }
+
   // Must run before the block is freed: another thread may get the same address
   // at once.
   void Forget(void* p) {
@@ -231,6 +298,16 @@ REPRISE_PROBE_API int reprise_probe_installed() {
 REPRISE_PROBE_API int64_t reprise_probe_live() { return TheProbe().Live(); }
 REPRISE_PROBE_API int64_t reprise_probe_peak() { return TheProbe().Peak(); }
 REPRISE_PROBE_API void reprise_probe_reset_peak() { TheProbe().ResetPeak(); }
+// Allocations of the calling thread that would make more than `most_live` bytes
+// alive first wait for other threads to free, for `ns` in total; negative: they
+// do not wait. Returns how many waits have ended without room since the last
+// call.
+REPRISE_PROBE_API int64_t reprise_probe_wait_above(int64_t most_live,
+                                                   int64_t ns) {
+  const int64_t ended = patience.ended;
+  patience = {.most_live = most_live, .left_ns = ns, .ended = 0};
+  return ended;
+}
 REPRISE_PROBE_API int64_t reprise_probe_blocks(void* out, int64_t most) {
   try {
     return TheProbe().Blocks(static_cast<uint64_t*>(out), most);

@@ -106,6 +106,10 @@ class CudaMeter:
         self._note(self._stats())
         torch.cuda.reset_peak_memory_stats(self._index)
 
+    def wait_above(self, most_bytes: int | None) -> bool:
+        """Does nothing: the allocator of a GPU asks nobody."""
+        return False
+
     def take_beyond(self) -> int:
         """Returns the device memory that the allocator needed beyond the requested bytes since the
         last call: its rounding, and free parts of segments that also hold live blocks. A segment

@@ -32,6 +32,10 @@ from reprise.torch.meter.storage_meter import StorageMeter
 __all__ = ["CudaMeter", "Meter", "ProbeMeter", "StorageMeter", "open_meter"]
 
 
+# How long the allocations of a step may wait in total for memory that other threads free.
+LATE_NS = 1_000_000_000
+
+
 class Meter(Protocol):
     """Counts the bytes that are alive on one device."""
 
@@ -67,6 +71,11 @@ class Meter(Protocol):
 
     def reset_peak(self) -> None:
         """Resets the peak to the current value of `live()`."""
+
+    def wait_above(self, most_bytes: int | None) -> bool:
+        """Makes allocations of this thread that would bring `live()` above `most_bytes` wait for
+        other threads to free memory first, 1 s in total; None ends that. Returns whether that
+        time was used up since the last call. Does nothing where memory cannot be freed late."""
 
     def take_beyond(self) -> int:
         """Returns an upper bound of the device memory that the allocator needed beyond the
@@ -191,6 +200,10 @@ class ProbeMeter:
             other._kept = max(other._kept, peak)
         self._probe.reprise_probe_reset_peak()
         self._kept = 0
+
+    def wait_above(self, most_bytes: int | None) -> bool:
+        most = -1 if most_bytes is None else max(0, most_bytes - self._offset)
+        return bool(self._probe.reprise_probe_wait_above(most, LATE_NS))
 
     def take_beyond(self) -> int:
         """Returns 0: what malloc takes beyond the requested bytes is not known."""

@@ -38,6 +38,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "reprise_probe_live": (ctypes.c_int64, []),
     "reprise_probe_peak": (ctypes.c_int64, []),
     "reprise_probe_reset_peak": (None, []),
+    "reprise_probe_wait_above": (ctypes.c_int64, [ctypes.c_int64, ctypes.c_int64]),
     "reprise_probe_blocks": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64]),
     "reprise_probe_events_begin": (None, [ctypes.c_void_p, ctypes.c_int64]),
     "reprise_probe_events_end": (None, []),

@@ -82,6 +82,10 @@ class StorageMeter:
         with self._lock:
             self._peak = self._live
 
+    def wait_above(self, most_bytes: int | None) -> bool:
+        """Does nothing: this meter is not asked before an allocation."""
+        return False
+
     def take_beyond(self) -> int:
         """Returns 0: what malloc takes beyond the requested bytes is not known."""
         return 0

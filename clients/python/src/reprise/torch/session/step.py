@@ -34,6 +34,7 @@ from reprise.torch.meter.step_times import StepTimes
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
 from reprise.torch.policy.events import StepBegins
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.session.late_frees import LateFrees
 from reprise.torch.session.parts import Parts
 from reprise.torch.session.step_end import step_over
 from reprise.torch.session.tracing import Tracing
@@ -78,6 +79,7 @@ class Step:
         self._peak = 0
         self._forwards = 0  # of the step under way
         self.live_begin = 0
+        self._late = LateFrees(session)
 
     @property
     def optimizers(self) -> list[Optimizer]:
@@ -119,6 +121,8 @@ class Step:
         if self.capture is None:
             session.meter.reset_peak()
         self.live_begin = session.meter.live()
+        if self.run is not None and session.planning.rung is not None:
+            self._late.begin(session.planning.rung)
         self.times.begin()
 
     def _wants_capture(self, again: bool, first: bool) -> bool:
@@ -196,6 +200,8 @@ class Step:
         finally:
             self.in_forward = False
         progress.enter(BACKWARD)
+        if self.run is not None and not self.run.armed:
+            self._late.left()
         self._session.checks.left()
         if self.check is not None:
             self.check.leave(out)
@@ -325,6 +331,7 @@ class Step:
             self.tracing.end_ops()
             took = peak - self.live_begin
             run, self.run = self.run, None
+            self._late.end()
             step_over(self._session, run, peak, self._forwards)
             if self.tracing.on:
                 self.times.read(wait=True)  # the records of a traced step are cut at its end
@@ -359,6 +366,7 @@ class Step:
         """Forgets the step: it may be tried again, or given up. A capture of half a step is worth
         nothing."""
         close_watches()
+        self._late.left()
         self._session.op_times.forget()
         if self.capture is not None:
             self.release_capture()

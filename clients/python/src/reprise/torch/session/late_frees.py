@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that threads of a collective library free late.
+
+    late = LateFrees(session)
+    late.begin(rung)        # a planned step begins, on this thread
+    late.left()             # the step has left its plan
+    late.end()              # it is over
+
+Gloo's worker threads hold the tensors of a collective, and copies of its own, until they run again
+after the program has waited for it: on a loaded machine some milliseconds later, when the program
+may already be at its peak. So in a planned step of several ranks an allocation that would exceed
+the predicted peak waits until they have freed them, 1 s a step in total (Meter.wait_above). No
+collective is added or moved. If that time is used up, the excess is not theirs: then only the
+budget is the limit for this plan, and after three such steps nothing waits under it any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from reprise.torch.ladder.rung import Rung
+from reprise.torch.session.job import Job
+
+__all__ = ["LateFrees"]
+
+_STEPS = 3  # in which waiting did not help
+
+
+class LateFrees:
+    """Waits in the planned steps of one session."""
+
+    def __init__(self, session: Job) -> None:
+        self._session = session
+        self._plan: Any = None
+        self._in_vain = 0  # steps under this plan
+        self._waits = False
+
+    def begin(self, rung: Rung) -> None:
+        """Begins a planned step: its allocations wait from now on, if other threads may hold
+        memory that a collective has used."""
+        plan, session = rung.plan, self._session
+        if plan is None or not rung.covers(session.step.key) or not _several_ranks():
+            return
+        if plan is not self._plan:
+            self._plan, self._in_vain = plan, 0
+        if self._in_vain >= _STEPS:
+            return
+        # What the program holds by now and did not hold when the step was captured.
+        beside = max(0, session.step.live_begin - rung.graph.step.live_begin)
+        most = (plan.budget_bytes if self._in_vain else plan.peak_bytes) + beside
+        if not (session.budget or "").endswith("x"):
+            most = min(most, plan.budget_bytes)
+        session.meter.wait_above(most)
+        self._waits = True
+
+    def left(self) -> None:
+        """Ends the waiting: the step keeps everything from now on."""
+        if self._waits:
+            self._waits = False
+            self._session.meter.wait_above(None)
+
+    def end(self) -> None:
+        """Ends the waiting with the step, and notes whether it helped."""
+        if self._waits:
+            self._waits = False
+            self._in_vain += self._session.meter.wait_above(None)
+
+
+def _several_ranks() -> bool:
+    distributed: Any = torch.distributed
+    there = distributed.is_available() and distributed.is_initialized()
+    return bool(there and distributed.get_world_size() > 1)
