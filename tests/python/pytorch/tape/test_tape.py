@@ -23,6 +23,7 @@ from jobs import (
 from nets import WIDTH, Chain, Checkpointed, ConvNet, Custom, RandomNet, job
 from tapes import plan, prepared, tape_for
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from reprise.torch.tape import tape_run
 from reprise.torch.tape.records import Node
@@ -115,6 +116,37 @@ def test_models_that_once_failed_in_the_zoo_run_bit_for_bit(make: Any, seed: int
     assert different(expected, found) == []
     assert (counts.mismatches, counts.on_demand) == (0, 0)
     assert counts.replayed > 0
+
+
+class Between(nn.Module):
+    """Blocks that the program checkpoints, between others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(6))
+        self.ups = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, (norm, up) in enumerate(zip(self.norms, self.ups, strict=True)):
+            block = lambda x, norm=norm, up=up: x + up(norm(x)).sin().exp()  # noqa: E731
+            x = block(x) if number % 2 else checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_blocks_that_the_program_checkpoints_do_not_disturb_the_hooks_around_them(
+    seed: int,
+) -> None:
+    made = job(Between())
+    graph = prepared(made)
+    expected = plain_step(made, seed, step=False)
+
+    schedule = plan(graph, seed, share=0.15, again=0.0)
+    found, counts, _ = planned_step(made, graph, schedule, seed, step=False)
+
+    assert different(expected, found) == []
+    assert counts.first_mismatch == ""
+    assert counts.on_demand == 0
 
 
 @pytest.mark.parametrize(

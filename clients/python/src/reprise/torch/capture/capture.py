@@ -252,6 +252,7 @@ class Capture(Mode):
         name = str(func)
         op = CapturedOp(func, name, phase, OpKind.PURE, self._place.in_region and phase == FORWARD)
         op.module, op.call, op.time_ns = module, call, took
+        op.covered = op.in_region and not self._hooks.on_top
         op.ordinal = self._place.ordinal(module, call, name)
         op.signature = signature_of(args, kwargs)
         if self._kernels:

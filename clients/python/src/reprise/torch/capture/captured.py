@@ -87,6 +87,7 @@ class CapturedOp:
     kept_bytes: int = 0  # what is kept for the shortcut
     workspace_bytes: int = 0
     side: bool = False  # ran on another stream than the one on which the step began
+    covered: bool = False  # ran under saved-tensor hooks of the program, as in a checkpoint
     node: int = -1  # number of the autograd node whose saved tensors it reads
     live_before: int = 0  # live bytes before it, as the meter counts
     live_bytes: int = 0  # live bytes after it

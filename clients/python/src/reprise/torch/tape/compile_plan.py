@@ -299,7 +299,7 @@ class _Compiler:
     ) -> Row:
         op = self._ops[number]
         row = Row(op.func, number, writes=bool(mutated_positions(op.func)))
-        row.replays, row.side = replays, op.side
+        row.replays, row.side, row.covered = replays, op.side, op.covered
         if replays:
             row.seeded = op.kind == OpKind.SEEDED
             row.short = op.again_ns > 0

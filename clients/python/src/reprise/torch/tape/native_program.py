@@ -28,11 +28,16 @@ def _hooked(program: Program) -> set[int]:
     """Returns the windows whose saved tensors go through the hooks: those in which a tensor is
     discarded, or unpacked at an event with replays, or saved as an output of its call. Without a
     hook autograd would make a copy of such an output, and that copy would reach the dispatch mode
-    without passing the gate."""
+    without passing the gate. Also those next to an op that runs under hooks of the program: below
+    these, ours can be neither set nor removed."""
     wanted = {slot for slot, given_up in enumerate(program.slots) if given_up}
     wanted |= program.outputs
     wanted.update(s for s, burst in zip(program.events, program.bursts, strict=True) if burst)
-    return {program.windows[slot] for slot in wanted}
+    hooked = {program.windows[slot] for slot in wanted}
+    hooked.update(
+        n + after for n, row in enumerate(program.rows) if row.covered for after in (0, 1)
+    )
+    return hooked
 
 
 def thin(program: Program) -> Program:

@@ -23,6 +23,7 @@ class Row:
     writes: bool = False  # its schema writes an argument
     seeded: bool = False
     side: bool = False  # the captured step ran it on another stream than the one it began on
+    covered: bool = False  # the captured step ran it under saved-tensor hooks of the program
     short: bool = False  # a replay takes the shortcut there is (shortcut.py)
     replays: int = 0  # 0: not recorded
     # By position among the outputs: the storage that becomes a cell, or -1.
