@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from reprise import native_parts
+from reprise.errors import RepriseError
 
 
 @pytest.fixture
@@ -107,6 +109,29 @@ def test_the_usage_of_each_part_names_its_module_and_all_its_arguments(
         said = capsys.readouterr().err
         assert said == f"usage: python -m {module} build [--into FOLDER]\n"
         assert importlib.util.find_spec(module) is not None
+
+
+def test_a_compiler_that_takes_too_long_is_killed_with_the_processes_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from reprise.torch.internals import native
+    from reprise.torch.meter.probe import PROBE
+
+    started = tmp_path / "pid"
+    compiler = tmp_path / "slow-compiler"
+    compiler.write_text(f"#!/bin/sh\nsleep 600 &\necho $! >{started}\nwait\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(native, "COMPILE_TIMEOUT_S", 1)
+
+    with pytest.raises(RepriseError, match="did not finish the memory probe in 1 s"):
+        PROBE.build(tmp_path)
+
+    child = Path(f"/proc/{started.read_text().strip()}/stat")
+    deadline = time.monotonic() + 60
+    while child.exists() and child.read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, "the compiler's child lives on"
+        time.sleep(0.02)
 
 
 def test_without_a_compiler_plans_run_in_python_and_a_warning_says_so(said) -> None:

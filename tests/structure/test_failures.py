@@ -38,5 +38,15 @@ def test_every_row_names_tests_that_exist(table: str, least: int) -> None:
     assert {test for _, tests in found for test in tests} - known() == set()
 
 
+def test_the_representative_tests_of_the_adapter_exist() -> None:
+    folder = TESTS / "python/pytorch"
+    lines = (folder / "representative.txt").read_text().splitlines()
+    named = [line.partition("::") for line in lines if line and not line.startswith("#")]
+    assert len(named) >= 25
+    for file, _, test in named:
+        assert (folder / file).is_file(), file
+        assert not test or test in PYTHON.findall((folder / file).read_text()), test
+
+
 def test_no_finding_is_without_a_row() -> None:
     assert {finding for finding, _ in rows("attacks.md")} == {f"F{n}" for n in range(1, 18)}

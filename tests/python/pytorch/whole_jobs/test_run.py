@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -180,6 +181,23 @@ def test_a_plain_loop_trains_under_a_plan_and_prints_the_same_losses(job: Any) -
     assert found == plain
     assert "It fits in" in errors
     assert "values made again bit for bit equal" in errors
+
+
+def test_a_whole_job_in_the_careful_mode_is_planned_checked_every_ten_steps_and_says_so(
+    job: Any,
+) -> None:
+    loop = LOOP.replace("range(12)", "range(30)")
+    plain, _ = job(loop, "plain")
+
+    found, errors = job(loop, "plain", budget="0.75x", REPRISE_CAREFUL="1")
+
+    assert found == plain
+    assert errors.count("careful mode: REPRISE_CAREFUL=1. Plans run in Python") == 1, errors
+    assert "values are compared every 10 planned steps" in errors
+    assert "It fits in" in errors
+    # Outside of the careful mode, so short a job is checked once.
+    (checks,) = set(re.findall(r"bit for bit equal in (\d+) checks", errors))
+    assert int(checks) >= 2
 
 
 def test_a_job_that_runs_out_of_memory_without_a_plan_trains_within_its_budget(

@@ -13,10 +13,12 @@ callers go on without the library.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -35,7 +37,9 @@ SOURCES = Path(__file__).parents[1] / "compiled"
 # Where a wheel brings libraries that scripts/wheel has built.
 PREBUILT = SOURCES / "prebuilt"
 
-COMPILE_TIMEOUT_S = 300
+# Of the clock: on a machine that is busy with training, a compiler of low priority takes many times
+# the half minute of processor time that it needs.
+COMPILE_TIMEOUT_S = 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,23 +150,15 @@ class Native:
             *(f"-l{library}" for library in self.libraries),
         ]
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=COMPILE_TIMEOUT_S,
-                check=False,
-            )
+            code, printed = _run(command)
         except subprocess.TimeoutExpired:
             raise RepriseError(
                 f"{compiler}: did not finish {self.what} in {COMPILE_TIMEOUT_S} s"
             ) from None
         except OSError as error:
             raise RepriseError(f"{compiler}: cannot be run ({error.strerror})") from None
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "error" in line]
+        if code != 0:
+            lines = [line for line in printed.splitlines() if "error" in line]
             said = (lines or ["no message"])[0].strip()[:200]
             raise RepriseError(f"{compiler}: cannot build {self.what} ({said})")
 
@@ -196,6 +192,28 @@ class Native:
             print(error, file=sys.stderr)
             return 1
         return 0
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    """Runs a compiler; returns its exit code and what it wrote to stderr. A compiler is several
+    processes: if it takes too long (subprocess.TimeoutExpired), or is interrupted, all are killed.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            _, printed = process.communicate(timeout=COMPILE_TIMEOUT_S)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, printed
 
 
 def _is_ours(path: Path, or_roots: bool = False) -> bool:
