@@ -57,14 +57,16 @@ BELOW: dict[str, set[str]] = {
     "rerun": {"internals", "compiled"},
     "check": {"internals", "compiled", "rerun"},
     "capture": {"internals", "meter", "compiled"},
-    "tape": {"internals", "meter", "compiled", "check", "capture"},
+    # What the loops know of tape and joint.
+    "executor": {"check"},
+    "tape": {"internals", "meter", "compiled", "check", "capture", "executor"},
     "estimation": {"internals", "meter", "capture"},
-    "training": {"internals", "meter", "check"},
-    "joint": {"internals", "meter", "check", "estimation", "policy", "training"},
+    # Which imports no torch.
+    "policy": set(),
+    "training": {"internals", "meter", "check", "executor", "policy"},
+    "joint": {"internals", "meter", "check", "estimation", "executor", "policy", "training"},
     "oracle": {"internals", "meter", "rerun", "capture", "estimation"},
-    "ladder": {"capture", "tape"},
-    # Which imports no torch: of ladder, the stages alone.
-    "policy": {"ladder"},
+    "ladder": {"capture", "tape", "policy"},
     "recovery": {
         "internals",
         "meter",
@@ -73,6 +75,7 @@ BELOW: dict[str, set[str]] = {
         "capture",
         "tape",
         "estimation",
+        "policy",
         "ladder",
     },
     "session": {
@@ -83,6 +86,7 @@ BELOW: dict[str, set[str]] = {
         "rerun",
         "capture",
         "tape",
+        "executor",
         "joint",
         "policy",
         "ladder",

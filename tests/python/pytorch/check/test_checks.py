@@ -28,7 +28,7 @@ from reprise.torch.check import quarantine
 from reprise.torch.compiled import fast
 from reprise.torch.compiled.digest import digest
 from reprise.torch.internals import ops
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 from reprise.torch.tape import replay, twice
 
 pytestmark = pytest.mark.usefixtures("removed")

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import reprise
 from reprise.torch.check.verify import Check
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 

@@ -18,8 +18,8 @@ from reprise.torch.capture.capture import Capture
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.saved_hooks import packing, unpacking
 from reprise.torch.internals.subclass import lacks_memory, parts_of, saved_alias, version_of
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_bytes
+from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery.plain_retry import KeptTensor as KeptInPlace
 
 

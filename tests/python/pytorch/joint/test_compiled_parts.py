@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reprise import api
 from reprise.torch.internals.dynamo import compiled_parts
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.session import Session
 
 Compile = Callable[..., Any]

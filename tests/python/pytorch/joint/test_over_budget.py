@@ -15,20 +15,16 @@ def over_budget() -> OverBudget:
     return OverBudget(joint)
 
 
-def test_a_peak_within_the_budget_changes_nothing() -> None:
-    assert over_budget().judge(BUDGET, 0) == Next()
-
-
 def test_the_first_step_under_a_new_plan_is_compared() -> None:
-    assert over_budget().judge(BUDGET + 1, 0) == Next(compile_again=True, unchecked=True)
+    assert over_budget().above(BUDGET + 1) == Next(compile_again=True, unchecked=True)
 
 
 def test_after_some_plans_training_continues_without_one() -> None:
     over = over_budget()
     for _ in range(TRIES):
-        assert over.judge(BUDGET + 1, 0).compile_again
+        assert over.above(BUDGET + 1).compile_again
 
-    todo = over.judge(BUDGET + 1, 0)
+    todo = over.above(BUDGET + 1)
 
     assert not todo.compile_again
     assert f"after {TRIES} plans; training continues without one" in todo.stop

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.policy.events import (
-    CompiledStepBegins,
     CompiledStepEnded,
     Event,
     Explained,
@@ -25,6 +23,7 @@ from reprise.torch.policy.events import (
     StepEnded,
 )
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.policy.stage import Stage
 
 WARMUP, CAPTURE, WAITING = State(Stage.WARMUP), State(Stage.CAPTURE), State(Stage.WAITING)
 PLANNED, PLAIN = State(Stage.PLANNED), State(Stage.PLAIN)
@@ -81,6 +80,26 @@ CASES: dict[str, tuple[State, Event, str]] = {
         PLANNED,
         PlannedStepBegins(50, is_sketch=True),
         "TRACE",
+    ),
+    "only gradients show: the first step": (
+        PLANNED,
+        PlannedStepBegins(50, 1, is_traced=True, shows_values=False),
+        "CHECK_GRADIENTS",
+    ),
+    "only gradients show: one in between": (
+        PLANNED,
+        PlannedStepBegins(50, 7, is_known=True, is_traced=True, shows_values=False),
+        "",
+    ),
+    "only gradients show: the n-th one": (
+        PLANNED,
+        PlannedStepBegins(50, 50, is_known=True, is_traced=True, shows_values=False),
+        "CHECK_IF_AFFORDABLE",
+    ),
+    "only gradients show: no checks": (
+        PLANNED,
+        PlannedStepBegins(every=0, is_traced=True, shows_values=False),
+        "",
     ),
     "after a difference, whatever is due": (
         PLANNED,
@@ -191,11 +210,6 @@ CASES: dict[str, tuple[State, Event, str]] = {
     "in the loss, under a plan": (PLANNED, RanOutElsewhere(was_planned=True), "SAY_TIGHTER"),
     "in the loss, without a plan": (PLAIN, RanOutElsewhere(), ""),
     # ---- A compiled job ----
-    "compiled: its first step": (PLANNED, CompiledStepBegins(1, 50, True), "CHECK_GRADIENTS"),
-    "compiled: one in between": (PLANNED, CompiledStepBegins(7, 50), ""),
-    "compiled: the n-th one": (PLANNED, CompiledStepBegins(50, 50), "CHECK_IF_AFFORDABLE"),
-    "compiled: no checks": (PLANNED, CompiledStepBegins(1, 0, True), ""),
-    "compiled: no plan to be checked": (PLANNED, CompiledStepBegins(2, 1, True, True), ""),
     "compiled: a peak": (PLANNED, CompiledStepEnded(3), "JUDGE_PEAK"),
     "compiled: a peak while it compiles": (PLANNED, CompiledStepEnded(1, is_quiet=False), ""),
     "compiled: no plan": (PLANNED, CompiledStepEnded(3, has_plan=False), ""),

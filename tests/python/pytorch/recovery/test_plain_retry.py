@@ -15,8 +15,8 @@ from local_agent import LocalAgent
 from out_of_memory import Failing, Model, made, run, same
 from torch import Tensor, nn
 
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import Room
+from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import startup
 
 

@@ -20,9 +20,9 @@ from local_agent import LocalAgent
 from torch import Tensor, nn
 
 from reprise.agent import PlanReply
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import alive_bytes
+from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import notes as notes_of
 from reprise.torch.recovery import sketch, startup
 from reprise.torch.recovery.notes import Notes

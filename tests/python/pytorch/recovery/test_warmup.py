@@ -14,8 +14,8 @@ from local_agent import LocalAgent
 from out_of_memory import Failing, made, run, same
 from torch import nn
 
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import Room
+from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import startup
 from reprise.torch.recovery.notes import Notes
 from reprise.torch.session import session as sessions

@@ -14,7 +14,7 @@ from nets import WIDTH, RandomNet
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 

@@ -11,7 +11,7 @@ from loops import compared, curves, deep, sgd, train
 from nets import WIDTH
 from torch import Tensor, nn
 
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("removed")
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
 from reprise.torch.ladder.rung import Key
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.session import Session
 from reprise.torch.tape.tape import native_engine

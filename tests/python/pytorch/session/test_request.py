@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.meter import room
 from reprise.torch.session import request
-from reprise.torch.tape.costs import Costs
-from reprise.torch.tape.launches import Launches
 
 MIB = 1 << 20
 MESSAGE = {"static_bytes": 20 * MIB, "measured_peak_bytes": 120 * MIB}
@@ -67,27 +64,3 @@ def test_on_a_host_the_full_budget_is_requested(session: Any) -> None:
     session.device = torch.device("cpu")
 
     assert request.within_device(session, MESSAGE, "80MiB") == "80MiB"
-
-
-@pytest.mark.parametrize(
-    ("device", "cupti", "replay_ns"),
-    [
-        ("cuda:0", request.KERNELS, 2 * 900 + 6_000),  # kernels alone: the launch is extra
-        ("cuda:0", request.KERNELS - 1, 2 * 900),  # times from the host have the launch in them
-        ("cpu", request.KERNELS, 2 * 900),  # nothing is launched
-    ],
-)
-def test_the_planner_is_told_launch_costs_that_op_times_do_not_include(
-    device: str, cupti: int, replay_ns: int, session: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(request, "launches", lambda _: Launches(call_ns=6_000, awaited_ns=10_000))
-    session.device = torch.device(device)
-    session.costs = Costs(3, 2, 900)
-    session.agent = SimpleNamespace(capabilities=lambda: SimpleNamespace(cupti=cupti))
-    step = CapturedStep([], [], [], [], [], 0, 0, 0, 0)
-    step.stretched = 2.0
-    rung: Any = SimpleNamespace(graph=SimpleNamespace(step=step, measured_step_ns=1_000_000))
-
-    told = request.executor(session, rung)
-
-    assert told == f"tape:seeded_ok=1:ns_per_op={replay_ns}"

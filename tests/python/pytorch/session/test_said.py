@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reprise import api
 from reprise.agent import PlanReply
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session import unplanned
 
 pytestmark = pytest.mark.usefixtures("removed")

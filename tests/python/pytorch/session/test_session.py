@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import reprise
 from reprise import abi
 from reprise.agent import PlanReply
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session import session as session_of
 
 

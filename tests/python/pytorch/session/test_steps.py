@@ -14,7 +14,7 @@ from nets import WIDTH, ConvNet, RandomNet, TwoFaced
 from torch import Tensor, nn
 
 from reprise import abi
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("removed")

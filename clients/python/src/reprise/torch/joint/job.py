@@ -21,7 +21,6 @@ What follows when a step peaks above the budget: over_budget.py.
 
 from __future__ import annotations
 
-import json
 import time
 import weakref
 from collections.abc import Callable
@@ -36,12 +35,12 @@ from reprise.agent import Agent
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import because, say
-from reprise.torch.check import quarantine
 from reprise.torch.check.result import GRADIENTS, VALUES, CheckResult
 from reprise.torch.check.verify import Check
 from reprise.torch.internals import calls, guard, optimizers
 from reprise.torch.internals.cycle import Cycle
 from reprise.torch.internals.ops import outputs_in
+from reprise.torch.joint.executor import JointPlan
 from reprise.torch.joint.joint_pass import JointPass
 from reprise.torch.joint.over_budget import Next, OverBudget
 from reprise.torch.joint.reporting import Reporting
@@ -49,8 +48,14 @@ from reprise.torch.joint.site import site_of
 from reprise.torch.meter.meter import Meter, open_meter
 from reprise.torch.meter.room import room_on
 from reprise.torch.meter.state import model_device, start_counting
-from reprise.torch.policy.events import CompiledStepBegins, CompiledStepEnded, State
+from reprise.torch.policy.events import (
+    CompiledStepEnded,
+    PlannedStepBegins,
+    PlannedStepEnded,
+    State,
+)
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.policy.stage import Stage
 from reprise.torch.training.loop import TrainingLoop
 from reprise.units import check_budget, format_bytes
 
@@ -135,7 +140,7 @@ class CompiledJob(TrainingLoop):
         self._cleared_up = True
         self._under_way = self.busy = False
         guard.quietly(self._stop_planning)
-        guard.quietly(self.told.stopped, self.plan, self.why)
+        guard.quietly(self._end_plans, self.why)
 
     @property
     def why(self) -> str:
@@ -158,12 +163,25 @@ class CompiledJob(TrainingLoop):
         return self.joint.plans[-1] if self.joint.plans else None
 
     @property
+    def handles(self) -> list[JointPlan]:
+        """The plans of the graphs, or the one for all of them."""
+        executor = self.joint.executor
+        return [] if executor.is_removed else executor.handles
+
+    @property
+    def state(self) -> State:
+        """Where the job is, as the policy sees it."""
+        if self.handles and not self.why:
+            return State(Stage.PLANNED)
+        ended = self.why or self.joint.why or self.joint.executor.is_removed
+        return State(Stage.PLAIN if ended else Stage.WARMUP)
+
+    @property
     def standing(self) -> tuple[str, str]:
         """How the model is trained at present, in words, and why."""
-        if self.plan is not None and not self.why:
-            return "training under a plan", ""
-        why = because(self.why or next(iter(self.joint.why), ""))
-        return "training without a plan" if why else "warming up", why
+        stage = self.state.stage
+        why = self.why or next(iter(self.joint.why), "")
+        return stage.value, "" if stage is Stage.PLANNED else because(why)
 
     def figures(self) -> dict[str, Any]:
         """Returns the fields of a report. The budget is that of all graphs, whatever each plan
@@ -179,8 +197,9 @@ class CompiledJob(TrainingLoop):
         if self.broken:
             self._between()
             return call(*args, **kwargs)
-        if self.why or self.busy or self._site.root is None or not torch.is_grad_enabled():
-            return call.instead(self._plain if self.why else self._call)(*args, **kwargs)
+        plainly = bool(self.why) or self.joint.executor.is_removed
+        if plainly or self.busy or self._site.root is None or not torch.is_grad_enabled():
+            return call.instead(self._plain if plainly else self._call)(*args, **kwargs)
         call.instead(self._plain if self._measures else self._call)
         return self._forward(call, args, kwargs)
 
@@ -222,8 +241,15 @@ class CompiledJob(TrainingLoop):
         self._steps += 1
         self.told.begin(self._steps)
         self._graphs = self.joint.seen
-        event = CompiledStepBegins(self._steps, self.every, self._unchecked, self._measures)
-        for action in decide(State(), event):
+        event = PlannedStepBegins(
+            every=self.every,
+            # Every n-th step of the job is checked.
+            since=(self._steps - 1) % self.every + 1 if self.every else 0,
+            is_known=not self._unchecked,
+            is_traced=True,  # there are no ops to record
+            shows_values=False,
+        )
+        for action in () if self._measures else decide(self.state, event):
             if action is Action.CHECK_GRADIENTS or self._affords_check():
                 self._unchecked = False
                 self._check = Check(model, frozenset())
@@ -308,7 +334,7 @@ class CompiledJob(TrainingLoop):
     def _unchecked_for(self, why: str) -> None:
         plan = self.plan
         if plan is not None:
-            self.told.unchecked(plan, why)
+            self.record.unchecked(plan, why)
         say(f"gradients of a compiled step are not compared: {why}")
 
     def _after_optimizer(self, optimizer: Optimizer) -> None:
@@ -318,10 +344,11 @@ class CompiledJob(TrainingLoop):
         meter = self._meter
         peak = max(self._forward_peak, meter.peak()) if meter is not None else 0
         plan = None if self.why or self._measures else self.plan
+        recomputed = sum(handle.stats().recomputed for handle in self.handles)
         own = peak if plan is None else self.over.own(peak, self._began_live)
         budget, predicted = self.joint.budget_bytes, self.predicted_peak_bytes
         compiled = self.joint.seen != self._graphs
-        self.told.ended(own, plan, not compiled, budget, predicted)
+        self.told.ended(own, plan, not compiled, budget, predicted, recomputed)
         event = CompiledStepEnded(
             self._steps,
             graphs=self.joint.seen,
@@ -332,7 +359,7 @@ class CompiledJob(TrainingLoop):
             needs_whole=meter is not None and not self.why and self.over.needs_whole(self._calls),
             has_plan=bool(self.joint.plans),
         )
-        for action in decide(State(), event):
+        for action in decide(self.state, event):
             if action is Action.STOP_UNSEEN:
                 self._stop(f"training without a plan: {self._unseen()}")
             elif action is Action.PLAN_WHOLE:
@@ -358,16 +385,14 @@ class CompiledJob(TrainingLoop):
         if not result.checked:
             self._unchecked_for(result.why_unchecked())
             return
-        plan = self.plan
-        if plan is not None:
-            self.told.checked(plan, result)
+        if self.handles:
+            self.checked(self._steps, self.handles[-1], result)
         self.checks += 1
         if not result.differing:
             return
         check.put_right()
-        report = {"differing": result.differing, "torch": torch.__version__, "compiled": True}
-        for plan, message in zip(self.joint.plans, self.joint.planned, strict=True):
-            quarantine.put(plan, json.dumps(message).encode(), report)
+        for handle in self.handles:
+            self.condemn(self._steps, handle, result)
         self._stop(
             f"a compiled step: {result.what_differs()} from those of the model compiled without a "
             f"plan ({result.differing[0]} first); the plan is removed and training continues "
@@ -377,9 +402,14 @@ class CompiledJob(TrainingLoop):
     def _judge_peak(self, peak: int) -> None:
         """Compares the peak of a planned step with the budget, and does what follows from it."""
         first = not self.over.measured_peak_bytes
-        self._follow(self.over.judge(peak, self._began_live))
+        own = self.over.own(peak, self._began_live)
+        event = PlannedStepEnded(is_over=own > self.joint.budget_bytes)
+        for action in decide(self.state, event):
+            if action is Action.COUNT:
+                self.over.measured_peak_bytes = own
+            elif action is Action.PEAK_ABOVE:
+                self._follow(self.over.above(own))
         if first and self.over.measured_peak_bytes:
-            own = self.over.measured_peak_bytes
             status = self.over.status(own, self._outside_bytes, self._outputs_die)
             equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
             say(f"{status}{equal}")
@@ -394,9 +424,17 @@ class CompiledJob(TrainingLoop):
             self._call = self._compiled(planned=True)
 
     def _stop(self, why: str) -> None:
-        self.told.stopped(self.plan, why)
+        """Trains without a plan from here on, and says why."""
+        self._end_plans(why)
         self._why = why
         say(why)
+
+    def _end_plans(self, why: str) -> None:
+        """Removes all plans, and reports why the job trains without one."""
+        if self.handles:
+            self.withdraw(why)
+        else:
+            self.record.without(why)
 
     # ---- Compiling --------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import operator
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch import Tensor
 from reprise.torch.internals.ops import tensors_in
 from reprise.torch.joint.costs import JointCosts, hint
 
-__all__ = ["LOSS", "Made", "alike", "has_backward", "joint_graph", "with_loss"]
+__all__ = ["LOSS", "JointGraph", "Made", "alike", "has_backward", "joint_graph", "with_loss"]
 
 LOSS = "reprise.outside"
 # What is alive in it, by the bytes of the gradients it hands back. A cross entropy takes twice as
@@ -34,7 +34,14 @@ _INPUT = -1  # of the graph: no storage of the step
 Made = list[tuple[Any, int]]
 
 
-def joint_graph(graph: Any, *, measured: bool = True) -> tuple[dict[str, Any], Made]:
+class JointGraph(NamedTuple):
+    """A joint graph as the planner reads it, and the nodes that a plan decides about."""
+
+    message: dict[str, Any]
+    made: Made
+
+
+def joint_graph(graph: Any, *, measured: bool = True) -> JointGraph:
     """Returns the step graph of a joint graph, and the nodes that need no gradient with the storage
     that each has."""
     if not measured:
@@ -85,7 +92,7 @@ class _Reading:
         self._static = 0
         self._output: list[int] = []
 
-    def whole(self, graph: Any) -> tuple[dict[str, Any], Made]:
+    def whole(self, graph: Any) -> JointGraph:
         self._find_phases(graph)
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -105,7 +112,7 @@ class _Reading:
             "storages": self._storages,
             "ops": self._ops,
         }
-        return message, self._made
+        return JointGraph(message, self._made)
 
     def _find_phases(self, graph: Any) -> None:
         for node in graph.nodes:

@@ -24,7 +24,6 @@ shows is measured when the job runs (job.py).
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,26 +31,21 @@ from typing import Any
 import torch
 
 from reprise.errors import RepriseError
-from reprise.plan import Decision, Plan
+from reprise.plan import Plan
 from reprise.saying import say
-from reprise.torch.check import quarantine
 from reprise.torch.estimation.planner import ask
+from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import tensors_in
+from reprise.torch.joint.executor import CAPABILITIES, JointExecutor, tag
 from reprise.torch.joint.hooks import find_hooks
-from reprise.torch.joint.joint_graph import LOSS, Made, alike, has_backward, joint_graph
+from reprise.torch.joint.joint_graph import JointGraph, alike, has_backward, joint_graph
 from reprise.torch.joint.peak import peak_under
 from reprise.torch.meter.room import in_bytes
 from reprise.torch.meter.state import alive_bytes
 from reprise.units import check_budget
 
 __all__ = ["JointPass", "install", "supported"]
-
-# Random ops keep their masks. The second one can do more than a partitioner does; its plans are
-# checked (peak.py).
-CAPABILITIES = ("joint", "tape:seeded_ok=0:max_runs=2:free_policy=eager:duplicate_outputs=0")
-# Any one constant: a larger id on a user would turn its input into a saved one.
-_GROUP = 0
 
 Ask = Callable[[dict[str, Any], str], tuple[Plan | None, str]]
 
@@ -88,8 +82,7 @@ class JointPass:
         self, budget: str, planner: Ask | None = None, *, only_when_told: bool = False
     ) -> None:
         self.budget = budget
-        self.plans: list[Plan] = []
-        self.planned: list[dict[str, Any]] = []  # graphs, one per plan
+        self.executor = JointExecutor()
         self.why: list[str] = []
         self.seen = 0  # graphs, planned or not
         self.graphs: list[dict[str, Any]] = []  # those with a backward, in order
@@ -102,6 +95,16 @@ class JointPass:
         self._told = not only_when_told
         self._ask = planner or _ask
         self._hooks = find_hooks()
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plans of the graphs, or the one for all of them."""
+        return [handle.plan for handle in self.executor.handles]
+
+    @property
+    def planned(self) -> list[dict[str, Any]]:
+        """The step graphs of the plans."""
+        return [handle.message for handle in self.executor.handles]
 
     @property
     def absolute(self) -> bool:
@@ -128,27 +131,29 @@ class JointPass:
 
     def forget(self) -> None:
         """Forgets the plans, because the graphs are about to be compiled again."""
-        self.plans, self.planned, self.inputs_bytes = [], [], 0
-        self._next = 0
+        self.executor.handles.clear()
+        self.inputs_bytes = self._next = 0
         if self._decided is None:
             self.graphs.clear()
 
     def ask(self, message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
         """Returns a plan for any graph that this can carry out, and "", or None and why there is
         none."""
-        plan, why = self._ask(message, budget)
-        if plan is not None and quarantine.holds(plan):
-            return None, f"plan {plan.plan_id} was found earlier to change gradients"
-        return plan, why
+        return self._ask(message, budget)
 
     def decide(
         self, plan: Plan, message: dict[str, Any], decided: list[set[int]], budget_bytes: int
-    ) -> None:
-        """Takes one plan for all graphs, which are about to be compiled again, in the same order.
-        `decided`: by graph, its ops that run again."""
+    ) -> str:
+        """Takes one plan for all graphs, which are about to be compiled again, in the same order;
+        returns "", or why it is not used. `decided`: by graph, its ops that run again."""
+        handle = installed(self.executor, JointGraph(message, []), plan)
+        if isinstance(handle, str):
+            return handle
         self._decided = decided
         self.forget()
-        self.plans, self.planned, self._budget_bytes = [plan], [message], budget_bytes
+        self.executor.handles.append(handle)
+        self._budget_bytes = budget_bytes
+        return ""
 
     def install(self) -> None:
         """Installs the pass. Other passes that are there run first."""
@@ -183,14 +188,13 @@ class JointPass:
                 message["static_bytes"] += max(0, alive - inputs)
             again = self._budget_bytes and not self.absolute
             plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
-            if plan is None:
+            if plan is not None:
+                handle = installed(self.executor, JointGraph(message, made), plan)
+                why = handle if isinstance(handle, str) else ""
+            if plan is None or why:
                 self.why.append(why)
                 say(f"a graph is compiled without a plan: {why}")
             else:
-                kept = {i for i, how in enumerate(plan.decisions) if how is Decision.SAVE}
-                tag(made, message, set(plan.recomputed_ops), kept)
-                self.plans.append(plan)
-                self.planned.append(message)
                 self.inputs_bytes += inputs
                 self._budget_bytes = self._budget_bytes or plan.budget_bytes
                 say(plan.sentence)
@@ -211,43 +215,13 @@ class JointPass:
             return
         again = decided[number]
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
-        tag(made, message, again, {s["id"] for s in message["storages"]} - dropped)
+        kept = {s["id"] for s in message["storages"]} - dropped
+        self.executor.handles[0].recomputed += tag(made, message, again, kept)
 
 
 def _device_of(graph: Any) -> torch.device:
     found = (v for node in graph.nodes for v in tensors_in(node.meta.get("val")))
     return next((v.device for v in found), torch.device("cpu"))
-
-
-def tag(made: Made, message: dict[str, Any], run_again: set[int], saved: set[int]) -> int:
-    """Writes a plan into the nodes, and returns how many are recomputed. Every storage that
-    crosses, or that what is recomputed reads, is decided here: the partitioner decides nothing."""
-    from torch.utils.checkpoint import CheckpointPolicy
-
-    recomputed = 0
-    ops = message["ops"]
-    again = {i for o in run_again for i in ops[o]["writes"]}
-    # Nodes that only the backward wants run there, once.
-    late = {i for op in ops if op["phase"] == "PHASE_BACKWARD" for i in op["writes"]}
-    needed = {i for o in run_again for i in ops[o]["reads"]}
-    needed |= {
-        i
-        for op in ops
-        if op["phase"] == "PHASE_BACKWARD" and op["name"] != LOSS
-        for i in op["reads"]
-    }
-    for node, storage in made:
-        if storage in again:
-            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-            recomputed += node.target is not operator.getitem
-        elif storage in late:
-            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-        elif storage in needed and storage in saved:
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-        else:
-            continue
-        node.meta["ac_graph_id"] = _GROUP
-    return recomputed
 
 
 def _ask(message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:

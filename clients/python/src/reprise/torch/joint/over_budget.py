@@ -2,8 +2,8 @@
 """What follows when the steps of a compiled job peak above their budget.
 
     over = OverBudget(joint)
-    todo = over.judge(peak, began_live)       # after a planned step
-    todo = over.plan_whole(peak, began_live) # after a step without a plan, with graph breaks
+    todo = over.above(over.own(peak, began_live))   # after a planned step
+    todo = over.plan_whole(peak, began_live)        # after a step without a plan, with graph breaks
     if todo.stop: ...train without a plan...
     if todo.compile_again: ...compile all graphs again...
 
@@ -44,9 +44,6 @@ class Next(NamedTuple):
     unchecked: bool = False
     # Why training continues without a plan; empty if it does not.
     stop: str = ""
-
-
-NOTHING = Next()
 
 
 class OverBudget:
@@ -94,12 +91,10 @@ class OverBudget:
         self._static_bytes, self._base_bytes = began_live, peak
         return self._plan_whole(self._joint.budget)
 
-    def judge(self, peak: int, began_live: int) -> Next:
-        """Compares the peak of a planned step with the budget. Returns what the job is to do."""
-        budget, peak = self._joint.budget_bytes, self.own(peak, began_live)
-        self.measured_peak_bytes = peak
-        if peak <= budget:
-            return NOTHING
+    def above(self, peak: int) -> Next:
+        """Plans again after a planned step whose own peak is above the budget. Returns what the job
+        is to do."""
+        budget = self._joint.budget_bytes
         self.measured_peak_bytes = 0
         self._tries += 1
         if self._tries > TRIES:
@@ -136,8 +131,10 @@ class OverBudget:
             held = max(0, self._base_bytes + more - peak_under(message, set()))
             predicted = peak_under(message, all_calls) + held
             if predicted <= budget_bytes:
+                why = self._joint.decide(plan, message, decided, budget_bytes)
+                if why:
+                    break
                 self.predicted_peak_bytes, self._recomputed = predicted, all_calls
-                self._joint.decide(plan, message, decided, budget_bytes)
                 say(plan.sentence)
                 return Next(compile_again=True, unchecked=True)
             tighter = plan.budget_bytes - int((predicted - budget_bytes) * MARGIN)

@@ -4,7 +4,6 @@
 told = Reporting(agent, measured, record)
 told.begin(number)               # a step
 told.ended(peak, plan, quiet, budget_bytes, predicted)
-told.checked(plan, result); told.stopped(plan, why)
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from dataclasses import replace
 from reprise import abi
 from reprise.agent import Agent
 from reprise.plan import Plan
-from reprise.torch.check.result import CheckResult
 from reprise.torch.training.measure import Measured
 from reprise.torch.training.record import Record
 
@@ -39,10 +37,17 @@ class Reporting:
         self._begin_ns = time.perf_counter_ns()
 
     def ended(
-        self, peak: int, plan: Plan | None, quiet: bool, budget_bytes: int, predicted: int
+        self,
+        peak: int,
+        plan: Plan | None,
+        quiet: bool,
+        budget_bytes: int,
+        predicted: int,
+        recomputed: int,
     ) -> None:
         """Reports a step that is over. `plan`: the one that it ran under; `quiet`: nothing was
-        compiled in it; `predicted`: its peak in bytes, 0 if not known.
+        compiled in it; `predicted`: its peak in bytes, 0 if not known; `recomputed`: ops that ran
+        again under the plan.
 
         A step that also compiles takes memory that no other step takes: its peak is not known.
         One that was compared has run with the plan and without: it is reported as one without, at
@@ -64,7 +69,14 @@ class Reporting:
                 self._applied = now
                 expected = replace(plan, peak_bytes=predicted or plan.peak_bytes)
                 self._record.applied(expected, 0, self._measured.base_step_ns)
-        self._record.step(self._number, step_ns=step_ns, peak_bytes=peak, flags=flags, plan=plan)
+        self._record.step(
+            self._number,
+            step_ns=step_ns,
+            peak_bytes=peak,
+            flags=flags,
+            plan=plan,
+            recomputed=0 if plan is None else recomputed,
+        )
 
     def compared(self, peak: int, own: int, took_ns: int) -> None:
         """Notes the peak and the time of a comparison. `own`: the part of the peak that the
@@ -72,19 +84,3 @@ class Reporting:
         self._compared_ns += took_ns
         self._compared_bytes = own
         self._measured.verify_peak_bytes = max(self._measured.verify_peak_bytes, peak)
-
-    def checked(self, plan: Plan, result: CheckResult) -> None:
-        """Takes what a comparison of the gradients under a plan found."""
-        self._measured.checked(result)
-        self._record.check(self._number, plan, result)
-
-    def unchecked(self, plan: Plan, why: str) -> None:
-        """Reports that a comparison was due and not made, and why."""
-        self._record.unchecked(plan, why)
-
-    def stopped(self, plan: Plan | None, why: str) -> None:
-        """Reports that training continues without the plan."""
-        if plan is None:
-            self._record.without(why)
-        else:
-            self._record.withdrawn(plan, why)

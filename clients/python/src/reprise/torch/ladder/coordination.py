@@ -34,14 +34,13 @@ from dataclasses import dataclass, field
 
 from reprise.agent import PlanReply
 from reprise.errors import RepriseError
-from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ladder.job import Job
 from reprise.torch.ladder.ladder import MAX_RUNGS
 from reprise.torch.ladder.ranks import Ranks
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.ladder.stage import Stage
-from reprise.torch.tape.tape import Tape
+from reprise.torch.policy.stage import Stage
+from reprise.torch.tape.executor import TapePlan
 
 __all__ = ["RankCoordinator"]
 
@@ -287,7 +286,7 @@ class RankCoordinator:
         """Plans that have come, on all ranks or on none."""
         planning = self._planning
         rungs = [rung for rung in planning.ladder.rungs if rung.number in replies]
-        made: dict[int, tuple[Plan, Tape] | str] = {}
+        made: dict[int, TapePlan | str] = {}
         for rung in rungs:
             reply = replies[rung.number]
             if reply.plan is not None:
@@ -312,7 +311,7 @@ class RankCoordinator:
                 rung.refused = f"training without a plan: {others[0]}"
                 self._asks.pop(rung.number)  # the same would come again
                 continue
-            planning.apply(rung, *found)
+            planning.apply(rung, found)
         if rungs and not (self._awaited or any(r.tape is not None for r in planning.ladder.rungs)):
             self._end(rungs[-1].refused)
 

@@ -14,8 +14,8 @@ from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.ladder.stage import Stage
-from reprise.torch.tape.tape import Tape
+from reprise.torch.policy.stage import Stage
+from reprise.torch.tape.executor import TapePlan
 
 __all__ = ["Job", "Measured", "Notes", "Planning", "Startup", "Step"]
 
@@ -70,10 +70,10 @@ class Planning(Protocol):
     def take(self, rung: Rung, reply: PlanReply) -> bool:
         """Acts on an answer; returns whether it was the last one for this rung."""
 
-    def prepared(self, rung: Rung, plan: Plan) -> tuple[Plan, Tape] | str:
-        """Returns the plan and the tape that runs it, or why the plan cannot run."""
+    def prepared(self, rung: Rung, plan: Plan) -> TapePlan | str:
+        """Returns the plan as this rank runs it, or why it cannot run."""
 
-    def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
+    def apply(self, rung: Rung, planned: TapePlan) -> None:
         """Runs steps of this rung under the plan from now on."""
 
     def reject(self, plan: Plan, why: str) -> None:

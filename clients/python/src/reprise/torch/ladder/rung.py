@@ -18,6 +18,7 @@ from torch import Tensor
 
 from reprise.plan import Plan
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape import Tape
 
 __all__ = ["Key", "Rung", "key_of"]
@@ -101,8 +102,7 @@ class Rung:
     sketch: bool = False  # from shapes alone; fitted too
     request_id: int | None = None  # of the request for its plan
     answered: int = 0  # number of the plan that the request has brought; 0: none yet
-    plan: Plan | None = None
-    tape: Tape | None = None
+    planned: TapePlan | None = None  # its newest plan, maybe removed
     refused: str = ""
     final: bool = False  # the server has refused to replace its plan by another
     # Bytes that the rank with the most static memory has more of it than this one.
@@ -116,6 +116,22 @@ class Rung:
     late: bool = False  # has been waited for, in vain
     used: int = 0  # the last step it ran
     matched: bool = False  # a step was as captured
+
+    @property
+    def plan(self) -> Plan | None:
+        """The newest plan, also after it was removed; None if there was none."""
+        return None if self.planned is None else self.planned.plan
+
+    @property
+    def tape(self) -> Tape | None:
+        """What runs the next steps under the plan; None if there is no plan."""
+        return None if self.planned is None else self.planned.tape
+
+    def remove(self) -> None:
+        """Removes the plan, and expects none."""
+        if self.planned is not None:
+            self.planned.remove()
+        self.request_id = None
 
     @property
     def open(self) -> bool:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 
 __all__ = [
-    "CompiledStepBegins",
     "CompiledStepEnded",
     "Event",
     "Explained",
@@ -69,6 +68,7 @@ class PlannedStepBegins:
     is_traced: bool = False  # a step under this plan was recorded in detail
     is_suspect: bool = False  # values or buffers differed in the last check
     is_sketch: bool = False  # the plan is made from shapes alone
+    shows_values: bool = True  # the executor can compare recomputed values with the original ones
     asks_for_gradients: bool = False
     can_compare: bool = True  # a second forward without a plan is possible
 
@@ -123,16 +123,6 @@ class RanOutElsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class CompiledStepBegins:
-    """A step of a compiled job is about to run."""
-
-    number: int
-    every: int  # steps from one check to the next; 0: none is checked
-    is_unchecked: bool = False  # no step under this plan was checked
-    is_measured_plain: bool = False  # it runs without a plan, to be measured
-
-
-@dataclass(frozen=True, slots=True)
 class CompiledStepEnded:
     """A step of a compiled job is over."""
 
@@ -156,6 +146,5 @@ Event = (
     | PlainStepEnded
     | ForwardRanOut
     | RanOutElsewhere
-    | CompiledStepBegins
     | CompiledStepEnded
 )

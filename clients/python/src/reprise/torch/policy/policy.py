@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.policy.events import (
-    CompiledStepBegins,
     CompiledStepEnded,
     Event,
     Explained,
@@ -27,6 +25,7 @@ from reprise.torch.policy.events import (
     StepBegins,
     StepEnded,
 )
+from reprise.torch.policy.stage import Stage
 
 __all__ = ["Action", "decide"]
 
@@ -112,8 +111,6 @@ def decide(state: State, event: Event) -> tuple[Action, ...]:
             return _forward_ran_out(state, event)
         case RanOutElsewhere():
             return _ran_out_elsewhere(state, event)
-        case CompiledStepBegins():
-            return _compiled_step_begins(event)
         case CompiledStepEnded():
             return _compiled_step_ended(event)
 
@@ -145,11 +142,14 @@ def _step_ended(state: State, event: StepEnded) -> tuple[Action, ...]:
 def _planned_step_begins(event: PlannedStepBegins) -> tuple[Action, ...]:
     """Decides how closely a planned step is looked at: the first one under a plan, and every n-th;
     after a difference, every step until it is explained. The second one is recorded in detail: in
-    the record of the first, its check would be seen."""
+    the record of the first, its check would be seen. Where only gradients can be compared, those of
+    the first step are, whatever that takes."""
     if event.is_suspect:
         return (Action.LOOK_TWICE,)
     is_due = not event.is_known or event.since >= event.every
     if event.every and is_due and not event.is_sketch:
+        if not event.shows_values:
+            return (Action.CHECK_IF_AFFORDABLE if event.is_known else Action.CHECK_GRADIENTS,)
         if event.asks_for_gradients and event.can_compare:
             return (Action.CHECK_VALUES, Action.CHECK_GRADIENTS)
         return (Action.CHECK_VALUES,)
@@ -214,16 +214,6 @@ def _ran_out_elsewhere(state: State, event: RanOutElsewhere) -> tuple[Action, ..
     if state.starting:
         return (Action.NOTE_FAILED_START,)
     return (Action.SAY_TIGHTER,) if event.was_planned else ()
-
-
-def _compiled_step_begins(event: CompiledStepBegins) -> tuple[Action, ...]:
-    """Decides whether a step of a compiled job is compared. The first one under a plan always is,
-    whatever that takes."""
-    if not event.every or event.is_measured_plain:
-        return ()
-    if event.is_unchecked:
-        return (Action.CHECK_GRADIENTS,)
-    return (Action.CHECK_IF_AFFORDABLE,) if event.number % event.every == 0 else ()
 
 
 def _compiled_step_ended(event: CompiledStepEnded) -> tuple[Action, ...]:

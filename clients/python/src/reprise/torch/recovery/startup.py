@@ -36,9 +36,9 @@ from reprise.torch.internals.host import HostSaves
 from reprise.torch.internals.open_hooks import Hooks
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ranks import Missing, Ranks
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import blocked
+from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery.job import Job
 from reprise.torch.recovery.notes import Notes
 from reprise.torch.recovery.oom import several_ranks

@@ -13,15 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-
-from reprise.plan import Plan
-from reprise.torch.check import quarantine
 from reprise.torch.check.control import Control
 from reprise.torch.check.result import BUFFER, CheckResult
 from reprise.torch.internals.ops import never_again
-from reprise.torch.ladder.rung import Rung
 from reprise.torch.session.job import Job
+from reprise.torch.tape.executor import TapePlan
 
 __all__ = ["Findings"]
 
@@ -32,12 +28,12 @@ class Findings:
     def __init__(self, session: Job) -> None:
         self._session = session
 
-    def _planned(self) -> tuple[Rung, Plan]:
-        """Returns the rung under which the checked step runs, and its plan."""
+    def _planned(self) -> TapePlan:
+        """Returns the plan under which the checked step runs."""
         rung = self._session.planning.rung
         assert rung is not None
-        assert rung.plan is not None
-        return rung, rung.plan
+        assert rung.planned is not None
+        return rung.planned
 
     def exclude_noisy(self, ops: set[Any]) -> None:
         """Has ops that differ from themselves never recomputed, and another plan made."""
@@ -61,7 +57,7 @@ class Findings:
     def wrote(self, control: Control, buffers: Sequence[str], writers: set[Any]) -> None:
         """Withdraws a plan that has written buffers once more than the program does. `writers`:
         the ops that did, which are never recomputed again; empty: they are not known."""
-        session, (rung, plan) = self._session, self._planned()
+        session, planned = self._session, self._planned()
         differing = tuple(BUFFER + name for name in buffers)
         result = CheckResult(control.checked, differing, values=True, buffers=len(buffers))
         many, more = len(buffers), len(buffers) > 1
@@ -74,33 +70,27 @@ class Findings:
             return
         never_again(writers)
         self.report(result)
-        self._quarantine(plan, rung, result)
+        session.condemn(session.step.number, planned, result)
         session.planning.recapture(
             f"step {session.step.number}: {text}: {_named(writers)} writes "
             f"{'them' if more else 'it'} without declaring it. It is no longer recomputed; plan "
-            f"{plan.plan_id} is removed, and another one is made"
+            f"{planned.plan.plan_id} is removed, and another one is made"
         )
 
     def blame(self, result: CheckResult, what: str) -> None:
         """Withdraws the plan, which is wrong, and quarantines it."""
-        session, (rung, plan) = self._session, self._planned()
+        session, planned = self._session, self._planned()
         self.report(result)
-        self._quarantine(plan, rung, result)
+        session.condemn(session.step.number, planned, result)
         session.planning.drop(
-            f"step {session.step.number}: {what}; plan {plan.plan_id} is removed and training "
-            "continues without one"
+            f"step {session.step.number}: {what}; plan {planned.plan.plan_id} is removed and "
+            "training continues without one"
         )
-
-    def _quarantine(self, plan: Plan, rung: Rung, result: CheckResult) -> None:
-        step = self._session.step.number
-        report = {"step": step, "differing": result.differing, "torch": torch.__version__}
-        quarantine.put(plan, rung.graph.to_json(), report)
 
     def report(self, result: CheckResult) -> None:
         """Reports the result of a check."""
-        session, (_, plan) = self._session, self._planned()
-        session.measured.checked(result)
-        session.record.check(session.step.number, plan, result)
+        session = self._session
+        session.checked(session.step.number, self._planned(), result)
 
     def unchecked(self, why: str) -> None:
         """Reports that a check was due and not made."""

@@ -21,6 +21,8 @@ from reprise.plan import Plan
 from reprise.torch.capture.capture import Capture
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph
+from reprise.torch.check.result import CheckResult
+from reprise.torch.executor.protocol import Handle
 from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.host import HostSaves
 from reprise.torch.ladder.ladder import Ladder
@@ -28,7 +30,7 @@ from reprise.torch.ladder.rung import Rung
 from reprise.torch.policy.events import State
 from reprise.torch.recovery import job
 from reprise.torch.session.tracing import Tracing
-from reprise.torch.tape.costs import Costs
+from reprise.torch.tape.executor import TapeExecutor
 from reprise.torch.training.measure import Measured
 from reprise.torch.training.record import Record
 
@@ -99,7 +101,7 @@ class Job(job.Job, Protocol):
 
     name: str
     warmup: int
-    costs: Costs | None  # None: not measured yet
+    executor: TapeExecutor
     forward: ArmedForward
     measured: Measured
     record: Record
@@ -126,6 +128,15 @@ class Job(job.Job, Protocol):
     @property
     def ladder(self) -> Ladder:
         """Returns the plans by input size."""
+
+    def withdraw(self, why: str = "") -> None:
+        """Removes the plans that are installed, and reports it."""
+
+    def checked(self, step: int, handle: Handle, result: CheckResult) -> None:
+        """Reports what a check found of a step under a plan."""
+
+    def condemn(self, step: int, handle: Handle, result: CheckResult) -> None:
+        """Puts a plan that was found wrong into quarantine."""
 
     @property
     def step(self) -> Step:

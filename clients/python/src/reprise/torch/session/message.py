@@ -9,21 +9,12 @@ from __future__ import annotations
 
 from reprise.errors import RepriseError
 from reprise.torch.capture.captured import CapturedStep
-from reprise.torch.internals.ops import OpKind
 from reprise.torch.ladder.rung import Rung
 from reprise.units import format_bytes, parse_bytes
 
-__all__ = ["ON_THE_HOST", "on_the_host", "touched_bytes", "unsupported"]
+__all__ = ["ON_THE_HOST", "on_the_host", "unsupported"]
 
 ON_THE_HOST = "Saved tensors stay in host memory, and steps are slow"
-
-
-def touched_bytes(step: CapturedStep) -> int:
-    """Returns how many bytes an op of the model's forward reads and writes: the mean of those that
-    compute."""
-    ops = [op for op in step.ops if op.in_region and op.kind != OpKind.VIEW]
-    total = sum(s.bytes for op in ops for s in {*op.arguments, *op.writes})
-    return total // max(1, len(ops))
 
 
 def on_the_host(rung: Rung, budget: str, smallest: int) -> str:

@@ -33,8 +33,8 @@ import torch
 
 from reprise.torch.capture.captured import CapturedOp, CapturedStep
 from reprise.torch.ladder.rung import Key
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.job import Job
 from reprise.torch.tape.tape import native_engine
 

@@ -19,26 +19,19 @@ from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.torch.capture.capture import FORWARD, CapturedStep
 from reprise.torch.capture.step_graph import CapturedGraph, build, own_frees, settle
-from reprise.torch.check import quarantine
+from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.ops import OpKind
 from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.room import room_on, share_of
+from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import oom
-from reprise.torch.session.message import (
-    ON_THE_HOST,
-    on_the_host,
-    touched_bytes,
-    unsupported,
-)
+from reprise.torch.session.message import ON_THE_HOST, on_the_host, unsupported
 from reprise.torch.session.parts import Parts
-from reprise.torch.session.request import executor, within_device
-from reprise.torch.tape.compile_plan import compile_plan
-from reprise.torch.tape.costs import measured_costs
-from reprise.torch.tape.tape import Tape
+from reprise.torch.session.request import within_device
+from reprise.torch.tape.executor import TapePlan
 from reprise.units import format_bytes, format_percent, scaled_budget
 
 __all__ = ["Planning"]
@@ -185,15 +178,13 @@ class Planning:
         it says."""
         if self.coordinator is None:
             budget = within_device(self._session, message, budget)
-        if self._session.costs is None:
-            self._session.costs = measured_costs(touched_bytes(rung.graph.step))
         replaces = rung.plan.plan_number if rung.plan is not None and more_bytes else 0
         try:
             device = share_of(budget, self._session.device, self._session.meter.live())
             request_id = self._session.agent.submit_graph(
                 json.dumps(message, separators=(",", ":")).encode(),
                 budget,
-                executor(self._session, rung),
+                self._session.executor.capabilities(rung.graph),
                 message["static_bytes"],
                 reserve_bytes=rung.beside_bytes,
                 replaces=replaces,
@@ -367,26 +358,18 @@ class Planning:
             if rung.tape is None:
                 rung.refused = f"training without a plan: {found}"
             return
-        self.apply(rung, *found)
+        self.apply(rung, found)
 
-    def prepared(self, rung: Rung, plan: Plan) -> tuple[Plan, Tape] | str:
-        """Returns a plan with the peak that it has on this rank, and the tape that runs it; or why
-        the tape cannot run it."""
-        if quarantine.holds(plan):
-            return f"plan {plan.plan_id} was found earlier to change gradients"
-        schedule = plan.schedule
+    def prepared(self, rung: Rung, plan: Plan) -> TapePlan | str:
+        """Returns a plan as this rank runs it, with its peak here; or why it cannot run."""
+        here = replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes)
         if self.coordinator is not None:
-            schedule = tuple(own_frees(rung.graph, schedule))
-        try:
-            program = compile_plan(rung.graph, schedule)
-            here = replace(plan, peak_bytes=plan.peak_bytes - rung.beside_bytes)
-            return here, Tape(program, self._session.device)
-        except RepriseError as error:
-            return str(error)
+            here = replace(here, schedule=tuple(own_frees(rung.graph, plan.schedule)))
+        return installed(self._session.executor, rung.graph, here)
 
-    def apply(self, rung: Rung, plan: Plan, tape: Tape) -> None:
+    def apply(self, rung: Rung, planned: TapePlan) -> None:
         """Makes the next steps run under the plan."""
-        rung.tape, rung.plan = tape, plan
+        rung.planned, plan = planned, planned.plan
         if self._session.stage is not Stage.PLANNED:
             self._session.unplanned.say(planned=True)
         self._session.stage = Stage.PLANNED
@@ -400,18 +383,14 @@ class Planning:
 
     def announce(self, rung: Rung) -> None:
         """Says what steps under its plan are expected to take, where that is news."""
-        plan, costs, later_ns = rung.plan, self._session.costs, self._session.planned_retry.costs_ns
-        if plan is None or rung.tape is None:
+        planned, later_ns = rung.planned, self._session.planned_retry.costs_ns
+        if planned is None or planned.tape is None:
             return
-        if self._announced.get(rung.number) == (plan.plan_id, later_ns):
+        if self._announced.get(rung.number) == (planned.plan.plan_id, later_ns):
             return
-        self._announced[rung.number] = plan.plan_id, later_ns
-        own_ns = 0
-        if costs is not None:
-            forwards = len(rung.tape.program.regions)
-            own_ns = costs.armed_ns(rung.tape) + later_ns * forwards
-        own_ns = int(own_ns * rung.graph.step.stretched)
-        self._session.record.applied(plan, own_ns, rung.graph.measured_step_ns)
+        self._announced[rung.number] = planned.plan.plan_id, later_ns
+        own_ns = self._session.executor.own_ns(planned, later_ns)
+        self._session.record.applied(planned.plan, own_ns, rung.graph.measured_step_ns)
 
     def reject(self, plan: Plan, why: str) -> None:
         """Tells the server that the plan is not used, and why."""
@@ -420,14 +399,9 @@ class Planning:
     def stopped(self, why: str = "") -> None:
         """Removes all plans, because no step runs under one any more. Without a reason: the program
         wants none."""
-        record = self._session.record
+        self._session.withdraw(why)
         for rung in self.ladder.rungs:
-            if rung.plan is not None and rung.tape is not None:
-                if why:
-                    record.withdrawn(rung.plan, why)
-                else:
-                    record.removed(rung.plan)
-            rung.tape, rung.request_id = None, None
+            rung.remove()
 
     def drop(self, why: str) -> None:
         """Removes all plans and stops planning: they are not trusted, or the program does not keep
@@ -449,7 +423,7 @@ class Planning:
     def stop(self, why: str) -> None:
         """Ends planning for good, and says why."""
         for rung in self.ladder.rungs:
-            rung.tape, rung.request_id = None, None
+            rung.remove()
         if self._session.startup.host is not None and ON_THE_HOST not in why:
             why = f"{why}. {ON_THE_HOST}"
         self._session.stage, self._session.why = Stage.PLAIN, why

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of the planner with a step graph.
+"""The budget that is asked of the planner with a step graph.
 
 budget = within_device(session, message, budget)    # no more than this process can have
-capabilities = executor(session, rung)              # the tape, and what it costs here
 """
 
 from __future__ import annotations
@@ -10,19 +9,15 @@ from __future__ import annotations
 from typing import Any
 
 from reprise.errors import RepriseError
-from reprise.torch.ladder.rung import Rung
 from reprise.torch.meter.room import advice, capacity, in_bytes
 from reprise.torch.session.job import Job
-from reprise.torch.tape.launches import launch_ns, launches
 from reprise.units import format_bytes, parse_bytes
 
-__all__ = ["executor", "within_device"]
+__all__ = ["within_device"]
 
 # The allocator takes memory from the driver in pieces of 20 MiB for most tensors, of 2 MiB for
 # those below 1 MiB, and cannot use what is left of the device when the next piece does not fit.
 PIECES = (20 << 20) + (2 << 20)
-# AgentCaps.cupti, from which on kernels are traced.
-KERNELS = 2
 
 
 def within_device(session: Job, message: dict[str, Any], budget: str) -> str:
@@ -53,15 +48,3 @@ def _bytes_of(budget: str, message: dict[str, Any], session: Job) -> int | None:
         return parse_bytes(in_bytes(budget, session.device, session.meter.live()))
     except (RepriseError, ValueError):
         return None
-
-
-def executor(session: Job, rung: Rung) -> str:
-    """Returns the executor as the server reads it. The tape costs what it costs on a machine as
-    busy as the one on which the graph's ops were timed; a replay on a GPU, whose op takes what its
-    kernels take, the launch too."""
-    step, costs = rung.graph.step, session.costs
-    assert costs is not None
-    replay_ns = int(costs.replay_ns * step.stretched)
-    if session.device.type == "cuda" and session.agent.capabilities().cupti >= KERNELS:
-        replay_ns += launch_ns(step, rung.graph.measured_step_ns, launches(session.device))
-    return f"tape:seeded_ok=1:ns_per_op={replay_ns}"

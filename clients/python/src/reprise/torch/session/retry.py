@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.policy.events import PlainStepEnded
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.job import Job
 from reprise.units import format_bytes
 

@@ -38,10 +38,10 @@ from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.ranks import leave, rank_here
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.meter import Meter
 from reprise.torch.meter.state import captures_graph, model_device
 from reprise.torch.policy.events import State
+from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import oom
 from reprise.torch.recovery.planned_retry import PlannedRetry
 from reprise.torch.recovery.startup import Startup
@@ -59,11 +59,14 @@ from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
 from reprise.torch.session.watched import Watched
 from reprise.torch.tape.costs import Costs
+from reprise.torch.tape.executor import TapeExecutor, TapePlan
 from reprise.torch.training.loop import TrainingLoop, forward_runs, open_loops
 from reprise.verdict import measured_part
 
 __all__ = ["Session"]
 
+# AgentCaps.cupti, from which on kernels are traced.
+KERNELS = 2
 _oom_watches: list[Any] = []  # one, while a session is open
 _OPTIMIZER = Optimizer.profile_hook_step.__code__.co_filename
 
@@ -90,8 +93,10 @@ class Session(TrainingLoop):
         self.meter = meter
         self.name = name
         self.warmup = max(1, warmup)
-        self.costs = costs  # None: measured when the first graph is there
         self.device = model_device(model)
+        self.executor = TapeExecutor(
+            self.device, lambda: agent.capabilities().cupti >= KERNELS, costs
+        )
         self.stage = Stage.WARMUP
         self.why = ""
         self.planning = Planning(self, wait_s)
@@ -149,6 +154,12 @@ class Session(TrainingLoop):
         return self.planning.ladder
 
     @property
+    def handles(self) -> list[TapePlan]:
+        """The plans that are installed: of each rung that has one."""
+        planned = [rung.planned for rung in self.ladder.rungs]
+        return [handle for handle in planned if handle is not None and handle.tape is not None]
+
+    @property
     def plan(self) -> Plan | None:
         """The plan of the last planned step; the refusal if that is what came."""
         rung = self.planning.rung
@@ -159,7 +170,7 @@ class Session(TrainingLoop):
         """Where the model is, in words, and why."""
         if self.stage is not Stage.PLANNED:
             return self.stage.value, because(self.why)
-        if not any(rung.tape is not None for rung in self.ladder.rungs):
+        if not self.handles:
             return "training without a plan until one arrives", because(self.why)
         if self.agent.status == "inert":
             return self.stage.value, f"nothing is recorded: {self.agent.why}"

@@ -28,12 +28,12 @@ from reprise.torch.internals.dynamo import compiled_in_pieces
 from reprise.torch.internals.dynamo import watch as watch_compiled
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.ladder.rung import Key, key_of
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import alive_tensors, blocked, known_names, now_ns
 from reprise.torch.meter.step_times import StepTimes
 from reprise.torch.meter.windows import KernelWindow, OpRecorder
 from reprise.torch.policy.events import StepBegins
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.late_frees import LateFrees
 from reprise.torch.session.parts import Parts
 from reprise.torch.session.step_end import step_over

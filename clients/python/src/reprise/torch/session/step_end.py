@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from reprise import abi
 from reprise.plan import Plan
 from reprise.torch.ladder.rung import Rung
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.step_times import Then
 from reprise.torch.policy.events import PlannedStepEnded, StepEnded
 from reprise.torch.policy.policy import Action, decide
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.check_schedule import Looks
 from reprise.torch.session.parts import Parts
+from reprise.torch.tape.executor import TapePlan
 from reprise.torch.tape.tape_run import Run
 
 __all__ = ["step_over"]
@@ -45,8 +46,8 @@ def step_over(session: Parts, run: Run | None, peak: int, forwards: int) -> None
     looks, session.checks.looks = session.checks.looks, Looks.NOT
     outcome = _Outcome(peak)
     rung = session.planning.rung
-    if run is not None and rung is not None and rung.plan is not None:
-        _planned(session, run, rung, rung.plan, outcome, looks, forwards)
+    if run is not None and rung is not None and rung.planned is not None:
+        _planned(session, run, rung, rung.planned, outcome, looks, forwards)
     elif not step.out_of_memory:
         outcome.took = session.measured.plain(step.key, peak)
         session.unplanned.ended(peak)
@@ -79,31 +80,31 @@ def _planned(
     session: Parts,
     run: Run,
     rung: Rung,
-    plan: Plan,
+    planned: TapePlan,
     outcome: _Outcome,
     looks: Looks,
     forwards: int,
 ) -> None:
     """Judges a planned step, and fills in its outcome. `looks`: how closely it was checked."""
-    step = session.step
+    step, plan = session.step, planned.plan
     run.finish()
     counts = run.counts
     # What a larger input needs than the plan is for says nothing about the plan.
     covered = rung.covers(step.key)
     session.waiting.planned()
     outcome.plan = plan if covered else None
-    outcome.replayed = counts.replayed + counts.on_demand
-    outcome.mismatches = min(counts.mismatches, 1)  # a step leaves its plan once
-    outcome.flags = abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if not run.armed else 0)
+    stats = planned.stats()
+    outcome.replayed, outcome.mismatches = stats.recomputed, stats.mismatches
+    outcome.flags = abi.STEP_PLANNED | (abi.STEP_KEPT_ALL if stats.kept_all else 0)
     looked = step.tracing.on or looks is not Looks.NOT
     quiet = not (looked or outcome.mismatches or counts.other_forwards)
     outcome.peak = peak = session.peaks.own(rung, outcome.peak)
-    if run.armed or outcome.mismatches:
+    if not stats.kept_all or outcome.mismatches:
         session.ladder.after(rung, matched=not outcome.mismatches)
-    if not run.armed:
+    if stats.kept_all:
         session.leaving.left(rung, counts, forwards)
     event = PlannedStepEnded(
-        kept_all=not run.armed,
+        kept_all=stats.kept_all,
         left_plan=bool(outcome.mismatches),
         is_over=peak > plan.budget_bytes and not step.out_of_memory,
         is_covered=covered,

@@ -14,8 +14,8 @@ here.
 from __future__ import annotations
 
 from reprise.torch.compiled.fast import settle
-from reprise.torch.ladder.stage import Stage
 from reprise.torch.meter.state import blocked
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.elsewhere import Elsewhere
 from reprise.torch.session.job import Job
 

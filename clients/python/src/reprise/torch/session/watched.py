@@ -21,7 +21,7 @@ from reprise.errors import RepriseError
 from reprise.torch.capture.captured import CapturedStep
 from reprise.torch.capture.step_graph import build, settle
 from reprise.torch.internals.dynamo import compiled_parts
-from reprise.torch.ladder.stage import Stage
+from reprise.torch.policy.stage import Stage
 from reprise.torch.session.job import Job
 from reprise.units import format_duration
 

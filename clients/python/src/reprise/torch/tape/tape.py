@@ -96,6 +96,11 @@ class Tape(Mode):
         self._run.host = host
         return self._run
 
+    @property
+    def run(self) -> Run:
+        """The run of the newest step."""
+        return self._run
+
     def begin_more(
         self, spent: Run, host: HostSaves | None, at: At = ignore_end, here: int = 0
     ) -> Run:

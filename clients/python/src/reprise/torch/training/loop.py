@@ -15,15 +15,20 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from reprise.agent import Agent
 from reprise.plan import Plan
+from reprise.torch.check import quarantine
+from reprise.torch.check.result import CheckResult
+from reprise.torch.executor.protocol import Handle
 from reprise.torch.internals import guard, optimizers
+from reprise.torch.policy.events import State
 from reprise.torch.training.measure import Measured
 from reprise.torch.training.record import Record
 from reprise.units import format_bytes
@@ -101,6 +106,39 @@ class TrainingLoop:
     def in_forward(self) -> bool:
         """Whether a forward of the model is running that the loop knows of."""
         return self.busy
+
+    # ---- Plans ------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """Where the job is, as the policy sees it."""
+        raise NotImplementedError
+
+    @property
+    def handles(self) -> Sequence[Handle]:
+        """The plans that are installed and not removed."""
+        raise NotImplementedError
+
+    def withdraw(self, why: str = "") -> None:
+        """Removes the plans that are installed, and reports it. Without a reason: the program
+        wants none."""
+        for handle in self.handles:
+            if why:
+                self.record.withdrawn(handle.plan, why)
+            else:
+                self.record.removed(handle.plan)
+            handle.remove()
+
+    def checked(self, step: int, handle: Handle, result: CheckResult) -> None:
+        """Counts and reports what a check found of a step under a plan."""
+        self.measured.checked(result)
+        self.record.check(step, handle.plan, result)
+
+    def condemn(self, step: int, handle: Handle, result: CheckResult) -> None:
+        """Puts a plan that was found wrong into quarantine, with its graph and what was found: it
+        is never installed again."""
+        report = {"step": step, "differing": result.differing, "torch": torch.__version__}
+        quarantine.put(handle.plan, handle.graph_json(), report)
 
     # ---- The report -------------------------------------------------------------------
 
