@@ -144,10 +144,29 @@ Status Planning::Keep(const v1::PlanRequest& request, const v1::Plan& plan) {
   });
 }
 
-StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& request,
+StatusOr<v1::Plan> Planning::SolveLeast(v1::PlanRequest& request,
+                                        const PlanningHooks& hooks) {
+  // No step fits in one byte. The refusal has the proven bound; a search within
+  // that ends with a plan or with the smallest one that it has found.
+  request.set_budget("1");
+  ASSIGN_OR_RETURN(v1::Plan plan, Solve(request, hooks, 0));
+  const int64_t bound = plan.infeasible().smallest_budget_bytes();
+  if (plan.feasible() || bound <= 0) return plan;
+  request.set_budget(std::to_string(bound));
+  ASSIGN_OR_RETURN(plan, Solve(request, hooks, 0));
+  const int64_t known = plan.infeasible().smallest_known_bytes();
+  if (plan.feasible() || known <= 0) return plan;
+  request.set_budget(std::to_string(known));
+  return Solve(request, hooks, 0);
+}
+
+StatusOr<v1::Plan> Planning::Make(const v1::PlanRequest& asked,
                                   const PlanningHooks& hooks, uint32_t replan) {
   const Clock::time_point start = Clock::now();
-  StatusOr<v1::Plan> plan = Solve(request, hooks, replan);
+  v1::PlanRequest request = asked;
+  StatusOr<v1::Plan> plan = request.budget() == kLeastBudget
+                                ? SolveLeast(request, hooks)
+                                : Solve(request, hooks, replan);
   metrics_.CountPlan(Outcome(plan), MillisecondsSince(start) / 1000);
   if (!plan.ok()) return plan;
   LogInfo("planned",

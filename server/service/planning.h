@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string_view>
 
 #include "base/status.h"
 #include "formats/convert/plan_proto.h"
@@ -34,6 +35,9 @@ inline constexpr uint32_t kMaxTimeLimitMs = 600'000;
 // Plans with a larger time limit have lower priority.
 inline constexpr uint32_t kMaxPromptMs = 10'000;
 
+// The budget of a request for the plan that needs least memory.
+inline constexpr std::string_view kLeastBudget = "least";
+
 struct PlanningHooks {
   // Polled often by the planner; true ends the call with CANCELLED.
   std::function<bool()> cancelled;
@@ -47,7 +51,8 @@ class Planning {
       : store_(store), hub_(hub), metrics_(metrics), quota_(quota) {}
 
   // Answers `request` and stores the answer. `request.reserve_bytes` is
-  // reserved in addition to what the graph's own measurement implies.
+  // reserved in addition to what the graph's own measurement implies. A plan
+  // within kLeastBudget is one within the bytes that it needs.
   // NOT_FOUND, INVALID_ARGUMENT as in planner.proto; CANCELLED;
   // FAILED_PRECONDITION, for requests of a run: a job has seen this plan change
   // gradients; RESOURCE_EXHAUSTED, for these too: the run's quota is used up.
@@ -85,6 +90,10 @@ class Planning {
  private:
   StatusOr<v1::Plan> Solve(const v1::PlanRequest& request,
                            const PlanningHooks& hooks, uint32_t replan);
+  // Solves `request` within the smallest budget for which a plan is found, and
+  // makes that its budget.
+  StatusOr<v1::Plan> SolveLeast(v1::PlanRequest& request,
+                                const PlanningHooks& hooks);
   Status Keep(const v1::PlanRequest& request, const v1::Plan& plan);
   // Makes and stores the plan that Replace returns; returns its id.
   StatusOr<std::string> MakeReplacement(const std::string& run_id,

@@ -153,6 +153,19 @@ TEST(PlanTest, AnswersAnImpossibleBudgetWithTheOpThatProvesIt) {
   EXPECT_THAT(plan.sentence(), HasSubstr("op 2 aten.op2 (layers.0)"));
 }
 
+TEST(PlanTest, FindsThePlanThatNeedsLeastWithoutABudget) {
+  TestServer server;
+  const std::string graph_id = server.PutGraph(SmallGraph(), "");
+  v1::PlanRequest request = RequestFor(graph_id, "least");
+  request.set_reserve_bytes(100);
+
+  const v1::Plan plan = server.Plan(request);
+
+  EXPECT_TRUE(plan.feasible()) << plan.sentence();
+  EXPECT_EQ(plan.peak_bytes(), kSmallestPeak + 100);
+  EXPECT_EQ(plan.budget_bytes(), kSmallestPeak + 100);
+}
+
 TEST(PlanTest, HoldsBackWhatTheJobMeasuredAboveTheModel) {
   TestServer server;
   v1::StepGraph graph = SmallGraph();

@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from arming import arm, remove_all
 from local_agent import LocalAgent
 from torch import Tensor, nn
 
+from reprise import abi
 from reprise.agent import PlanReply
 from reprise.torch.meter.room import Room, room_on
 from reprise.torch.meter.state import alive_bytes
@@ -283,10 +285,10 @@ def test_after_a_refused_budget_a_job_that_does_not_fit_keeps_saved_tensors_on_t
 
 
 class Strict(LocalAgent):
-    """No plan within what the program asks for: the smallest one needs `least` bytes, and it is
-    said that `smallest` may do."""
+    """No plan within what the program asks for: the one that needs least is within `least` bytes,
+    and it is said that `smallest` may do."""
 
-    def __init__(self, least: int, smallest: int = 600_000) -> None:
+    def __init__(self, least: int = 0, smallest: int = 600_000) -> None:
         super().__init__()
         self.least = least
         self.smallest = smallest
@@ -300,22 +302,26 @@ class Strict(LocalAgent):
 
     def poll_plan(self, graph_id: int, have: int = 0) -> PlanReply:
         asked = self.asked[graph_id - 1]
-        if not asked.isdigit() or int(asked) < self.least:
+        if asked != "least":
             why = f"Nothing fits in {asked}."
             return PlanReply("refused", why=why, smallest_budget=self.smallest)
-        return super().poll_plan(graph_id, have)
+        reply = super().poll_plan(graph_id, have)
+        if reply.plan is not None and self.least:
+            least = replace(reply.plan, budget_bytes=self.least, peak_bytes=self.least)
+            return PlanReply("plan", plan=least)
+        return reply
 
 
 def test_if_neither_a_plan_nor_the_plain_step_fits_the_smallest_plan_is_used(
     expected: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    agent, model = Strict(700_000), made()  # not ruled out below 600,000, and 1.1^2 of it is enough
+    agent, model = Strict(), made()
     session = arm(model, agent, first="host", budget="300kB")
 
     losses = train(model, 20)
 
     assert same(model, losses, expected)
-    assert agent.asked[1:] == ["600000", "660000", "726000"]
+    assert agent.asked[1:] == ["least"]
     assert session.stage is Stage.PLANNED
     assert session.measured.failed_checks == 0
     said = capsys.readouterr().err
@@ -338,6 +344,7 @@ def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
 
     assert same(model, losses, expected)
     assert session.stage is Stage.PLAIN
+    assert agent.asked == [str(allowed)]
     assert session.measured.plain_steps == 0  # none without the host's help
     static = agent.graphs[0]["static_bytes"]
     fits = int(256 * (allowed - static) / (smallest - static))
@@ -346,6 +353,23 @@ def test_if_the_smallest_plan_does_not_fit_the_log_says_what_would(
     said += f"What would fit: a budget of {format_bytes(smallest)} or more, or a batch of about "
     said += f"{fits} instead of 256"
     assert capsys.readouterr().err.count(said) == 1
+
+
+def test_a_smallest_plan_that_turns_out_too_large_is_not_used(
+    expected: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "room_on", lambda _: Room(1 << 30, "the test's memory", True))
+    agent, model = Strict(1 << 40), made()
+    session = arm(model, agent, first="host", budget="300kB")
+
+    losses = train(model, 20)
+
+    assert same(model, losses, expected)
+    assert session.stage is Stage.PLAIN
+    assert agent.asked == ["300kB", "least"]
+    said = "The plan that needs least takes 1.0 TiB. Saved tensors stay in host memory"
+    assert capsys.readouterr().err.count(said) == 1
+    assert [state for _, state, _ in agent.states].count(abi.PLAN_REFUSED) == 1
 
 
 def gone() -> int:

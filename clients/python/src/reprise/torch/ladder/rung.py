@@ -107,7 +107,7 @@ class Rung:
     final: bool = False  # the server has refused to replace its plan by another
     # Bytes that the rank with the most static memory has more of it than this one.
     beside_bytes: int = 0
-    least: int = 0  # plans asked for above the budget
+    asked_least: bool = False  # for the plan that needs least, because nothing fits
     replaced: bool = False  # a plan was asked for in the place of one whose step was above budget
     recaptured: bool = False  # the step is captured again, because it was above the budget again
     given_up: bool = False  # no other plan is made because of it

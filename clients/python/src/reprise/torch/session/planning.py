@@ -36,8 +36,8 @@ from reprise.units import format_bytes, format_percent, scaled_budget
 
 __all__ = ["Planning"]
 
-# So often a plan is asked for above the budget, each time within so much more, where nothing fits.
-LEAST_AT_MOST, LEAST_STEPS = 4, 1.1
+# As a budget: the server's plan that needs least memory.
+LEAST = "least"
 
 
 class Planning:
@@ -258,12 +258,9 @@ class Planning:
 
     def _await(self, rung: Rung) -> PlanReply:
         """Waits for a plan; where the answer leads to another request, for the answer to that."""
-        for _ in range(1 + LEAST_AT_MOST):
-            asked = rung.request_id
-            reply = self._ask(rung, waits=True)
-            if rung.request_id == asked:
-                break
-        return reply
+        asked = rung.request_id
+        reply = self._ask(rung, waits=True)
+        return reply if rung.request_id == asked else self._ask(rung, waits=True)
 
     def _ask(self, rung: Rung, waits: bool) -> PlanReply:
         """Takes what there is for one rung, and returns it: a plan, a refusal, or "pending"."""
@@ -301,7 +298,8 @@ class Planning:
             if reply.smallest_budget:
                 rung.refused += unsupported(rung.graph.step)
             if session.startup.host is not None and reply.smallest_budget:
-                return self._least(rung, reply.smallest_budget)
+                self._least(rung, reply.smallest_budget)
+                return False
             if session.stage is not Stage.WAITING and not rung.sketch and self.coordinator is None:
                 session.say(rung.refused)
         elif reply.kind == "refused":
@@ -312,31 +310,32 @@ class Planning:
             rung.refused = f"training without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
 
-    def _least(self, rung: Rung, smallest: int) -> bool:
-        """Asks for the plan that needs least, where there is room for it, because no plan fits and
-        the job does not without one. Otherwise saved tensors stay in host memory, and what would
-        fit is said."""
-        session = self._session
-        room = room_on(session.device)
-        there = None if room is None else session.meter.live() + room.bytes
-        why = rung.refused
-        if (
-            rung.sketch
-            or self.coordinator is not None
-            or rung.least >= LEAST_AT_MOST
-            or (there is not None and smallest > there)
-        ):
-            if not rung.sketch:
-                rung.refused = f"{why} {on_the_host(rung, session.budget or '', smallest)}"
-            return False
-        budget = int(smallest * LEAST_STEPS**rung.least)
-        rung.least += 1
-        session.say(
-            f"{why} The job does not fit without a plan either: requesting the plan that needs "
-            f"least, within {format_bytes(budget)}"
+    def _least(self, rung: Rung, smallest: int) -> None:
+        """Asks once for the plan that needs least, where there may be room for it, because no plan
+        fits and the job does not without one. Otherwise saved tensors stay in host memory, and what
+        would fit is said."""
+        if rung.sketch:
+            return
+        alone = self.coordinator is None
+        if not alone or rung.asked_least or not self._has_room(smallest):
+            self._stays_on_the_host(rung, smallest)
+            return
+        rung.asked_least = True
+        self._session.say(
+            f"{rung.refused} The job does not fit without a plan either: requesting the plan that "
+            "needs least"
         )
-        self.send(rung, rung.graph.message(), str(budget))
-        return False
+        self.send(rung, rung.graph.message(), LEAST)
+
+    def _has_room(self, needed: int) -> bool:
+        """Returns whether the job may have this many bytes in all, as far as is known."""
+        room = room_on(self._session.device)
+        return room is None or needed <= self._session.meter.live() + room.bytes
+
+    def _stays_on_the_host(self, rung: Rung, smallest: int) -> None:
+        """Refuses a rung, and says what would fit. `smallest`: a budget, in bytes."""
+        would = on_the_host(rung, self._session.budget or "", smallest)
+        rung.refused = f"{rung.refused} {would}"
 
     def _nothing_left(self) -> None:
         """Stops planning if no rung has a plan, and none will come."""
@@ -353,6 +352,11 @@ class Planning:
             self._session.record.answered(rung.refused)
             return
         found = self.prepared(rung, plan)
+        if rung.asked_least and rung.plan is None and not self._has_room(plan.peak_bytes):
+            rung.refused = f"The plan that needs least takes {format_bytes(plan.peak_bytes)}."
+            self._stays_on_the_host(rung, plan.budget_bytes)
+            self.reject(plan, rung.refused)
+            return
         if isinstance(found, str):
             self.reject(plan, found)
             if rung.tape is None:
