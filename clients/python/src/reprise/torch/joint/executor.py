@@ -38,6 +38,7 @@ class JointPlan:
         self.message = message  # the step graph, as it was sent to the planner
         self.plan = plan
         self.recomputed = 0  # nodes that are tagged so
+        self.number = 0  # of its graph, among those of the model that have a backward
 
     def stats(self) -> StepStats:
         """Returns what a step under the plan does. Compiled code never leaves its plan."""

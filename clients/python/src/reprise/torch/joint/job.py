@@ -408,7 +408,7 @@ class CompiledJob(TrainingLoop):
             if action is Action.COUNT:
                 self.over.measured_peak_bytes = own
             elif action is Action.PEAK_ABOVE:
-                self._follow(self.over.above(own))
+                self._follow(self.over.above(own, self._outside_bytes, self._outputs_die))
         if first and self.over.measured_peak_bytes:
             status = self.over.status(own, self._outside_bytes, self._outputs_die)
             equal = f", gradients bit for bit equal in {self.checks} checks" if self.checks else ""
@@ -453,8 +453,6 @@ class CompiledJob(TrainingLoop):
                 found = call(gm, inputs, **more)
             return job._counted(found, before) if len(job.joint.graphs) == before + 1 else found
 
-        if self.joint.plans and planned and not self.over.is_whole:
-            self.joint.forget()
         return self._site.compiled(calls.chained(backend, [flavour]))
 
     def _counted(self, compiled: Callable[..., Any], graph: int) -> Callable[..., Any]:

@@ -33,17 +33,17 @@ import torch
 from reprise.errors import RepriseError
 from reprise.plan import Plan
 from reprise.saying import say
-from reprise.torch.estimation.planner import ask
+from reprise.torch.estimation.planner import ask, replacement
 from reprise.torch.executor.protocol import installed
 from reprise.torch.internals.guard import described
 from reprise.torch.internals.ops import tensors_in
-from reprise.torch.joint.executor import CAPABILITIES, JointExecutor, tag
+from reprise.torch.joint.executor import CAPABILITIES, JointExecutor, JointPlan, tag
 from reprise.torch.joint.hooks import find_hooks
 from reprise.torch.joint.joint_graph import JointGraph, alike, has_backward, joint_graph
 from reprise.torch.joint.peak import peak_under
 from reprise.torch.meter.room import in_bytes
 from reprise.torch.meter.state import alive_bytes
-from reprise.units import check_budget
+from reprise.units import check_budget, format_bytes
 
 __all__ = ["JointPass", "install", "supported"]
 
@@ -86,14 +86,16 @@ class JointPass:
         self.why: list[str] = []
         self.seen = 0  # graphs, planned or not
         self.graphs: list[dict[str, Any]] = []  # those with a backward, in order
-        # By graph: which of its ops run again, where that was decided for all of them at once.
-        self._decided: list[set[int]] | None = None
+        # By graph, where that was decided for all of them at once: its plan, and which of its ops
+        # run again; None if it has no plan.
+        self._decided: list[tuple[JointPlan, set[int]] | None] = []
+        self._as_one = False  # all graphs have one plan
         self._next = 0
         self.inputs_bytes = 0  # of the graphs that are planned
         self._budget_bytes = 0
-        self._reserve = 0
         self._told = not only_when_told
         self._ask = planner or _ask
+        self._replace = replacement
         self._hooks = find_hooks()
 
     @property
@@ -125,34 +127,53 @@ class JointPass:
         finally:
             self._told = before
 
-    def reserve(self, more_bytes: int) -> None:
-        """Withholds more of the budget from the graphs."""
-        self._reserve += more_bytes
-
-    def forget(self) -> None:
-        """Forgets the plans, because the graphs are about to be compiled again."""
-        self.executor.handles.clear()
-        self.inputs_bytes = self._next = 0
-        if self._decided is None:
-            self.graphs.clear()
-
     def ask(self, message: dict[str, Any], budget: str) -> tuple[Plan | None, str]:
         """Returns a plan for any graph that this can carry out, and "", or None and why there is
         none."""
         return self._ask(message, budget)
 
-    def decide(
+    def replacement(
+        self, message: dict[str, Any], plan: Plan, more_bytes: int
+    ) -> tuple[Plan | None, str]:
+        """Returns a plan within the budget in the place of one that needs `more_bytes` more than it
+        says, and "", or None and why there is none."""
+        other, why = self._replace(message, plan, more_bytes)
+        if other is None:
+            return None, why.rstrip(".")
+        left_bytes = other.budget_bytes - more_bytes
+        least = other.budget_bytes > plan.budget_bytes  # nothing fits
+        if least or peak_under(message, set(other.recomputed_ops)) > left_bytes:
+            within, more = format_bytes(plan.budget_bytes), format_bytes(more_bytes)
+            return None, f"no plan leaves {more} more of {within}"
+        return other, ""
+
+    def decide_whole(
         self, plan: Plan, message: dict[str, Any], decided: list[set[int]], budget_bytes: int
     ) -> str:
         """Takes one plan for all graphs, which are about to be compiled again, in the same order;
         returns "", or why it is not used. `decided`: by graph, its ops that run again."""
+        before, self.executor.handles = self.executor.handles, []
         handle = installed(self.executor, JointGraph(message, []), plan)
         if isinstance(handle, str):
+            self.executor.handles = before
             return handle
-        self._decided = decided
-        self.forget()
-        self.executor.handles.append(handle)
-        self._budget_bytes = budget_bytes
+        self._decided, self._as_one = [(handle, again) for again in decided], True
+        self._next, self._budget_bytes = 0, budget_bytes
+        return ""
+
+    def decide_each(self, plans: list[Plan]) -> str:
+        """Takes other plans for the graphs that have one, in the same order; all are about to be
+        compiled again. Returns "", or why they are not used."""
+        before, self.executor.handles = self.executor.handles, []
+        decided: list[tuple[JointPlan, set[int]] | None] = [None] * len(self.graphs)
+        for old, plan in zip(before, plans, strict=True):
+            handle = installed(self.executor, JointGraph(old.message, []), plan)
+            if isinstance(handle, str):
+                self.executor.handles = before
+                return handle
+            handle.number = old.number
+            decided[old.number] = handle, set(plan.recomputed_ops)
+        self._decided, self._next = decided, 0
         return ""
 
     def install(self) -> None:
@@ -171,15 +192,14 @@ class JointPass:
         if not self._told:
             return
         try:
-            if self._decided is not None:
-                self._carry_out(graph, self._decided)
+            if self._as_one or self._next < len(self._decided):
+                self._carry_out(graph)
                 return
             message, made = joint_graph(graph)
             if not has_backward(message):
                 return
             self.graphs.append({**message})
             inputs = message["static_bytes"]
-            message["static_bytes"] += self._reserve
             if self.absolute:
                 device = _device_of(graph)
                 alive = alive_bytes(device)
@@ -190,7 +210,10 @@ class JointPass:
             plan, why = self.ask(message, str(self._budget_bytes) if again else self.budget)
             if plan is not None:
                 handle = installed(self.executor, JointGraph(message, made), plan)
-                why = handle if isinstance(handle, str) else ""
+                if isinstance(handle, str):
+                    why = handle
+                else:
+                    handle.number = len(self.graphs) - 1
             if plan is None or why:
                 self.why.append(why)
                 say(f"a graph is compiled without a plan: {why}")
@@ -202,21 +225,24 @@ class JointPass:
             self.why.append(str(error))
             say(f"a graph is compiled without a plan: {described(error)}")
 
-    def _carry_out(self, graph: Any, decided: list[set[int]]) -> None:
+    def _carry_out(self, graph: Any) -> None:
         """Tags the next graph as was decided for it, if it is the one that this was decided for."""
         message, made = joint_graph(graph, measured=False)
         if not has_backward(message):
             return
         number, self._next = self._next, self._next + 1
-        if number >= len(decided) or not alike(message, self.graphs[number]):
+        if number >= len(self._decided) or not alike(message, self.graphs[number]):
             why = "it is not among the graphs that were planned together"
             self.why.append(why)
             say(f"a graph is compiled without a plan: {why}")
             return
-        again = decided[number]
+        decided = self._decided[number]
+        if decided is None:
+            return
+        handle, again = decided
         dropped = {i for op in again for i in message["ops"][op]["writes"]}
         kept = {s["id"] for s in message["storages"]} - dropped
-        self.executor.handles[0].recomputed += tag(made, message, again, kept)
+        handle.recomputed += tag(made, message, again, kept)
 
 
 def _device_of(graph: Any) -> torch.device:

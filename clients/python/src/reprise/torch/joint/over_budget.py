@@ -8,8 +8,9 @@
     if todo.compile_again: ...compile all graphs again...
 
 What a joint graph does not show is measured: the optimizer's state, gradients, what the program
-makes between forward and backward. A step that peaks above the budget has the graphs compiled again
-with that much less to spend; where no plan is left in it, training continues without one.
+makes between forward and backward. After a step that peaks above the budget the server is told how
+much more its plans need, and the graphs are compiled again under the plans that it makes in their
+place. Where it makes none, training continues without a plan: how often is its decision.
 
 A share such as 0.5x is of one graph's memory. Where graph breaks make several graphs, that is of no
 use: the step after the first runs without a plan, and is measured; then all graphs get one plan
@@ -18,8 +19,9 @@ within that share of it (whole.py), and are compiled again.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from reprise.plan import Plan
 from reprise.saying import say
 from reprise.torch.joint.joint_graph import with_loss
 from reprise.torch.joint.joint_pass import JointPass
@@ -29,10 +31,8 @@ from reprise.units import format_bytes, format_percent
 
 __all__ = ["Next", "OverBudget"]
 
-# Plans in all, after which a job whose steps still peak above the budget trains without one.
-TRIES = 4
-# Factor on the bytes above the budget that the next plan has less: its peaks are elsewhere, and it
-# should not come just as close.
+# Factor on the bytes that a plan needs beyond what it says: the peaks of the next one are
+# elsewhere, and it should not come just as close.
 MARGIN = 1.02
 
 
@@ -52,19 +52,14 @@ class OverBudget:
     def __init__(self, joint: JointPass) -> None:
         self.measured_peak_bytes = self.predicted_peak_bytes = 0
         self._joint = joint
-        self._tries = 0
         # Several graphs that are planned as one, with what a step without a plan needs: the bytes
         # alive when it begins, and its peak.
         self._whole: Whole | None = None
+        self._message: dict[str, Any] = {}
         self._static_bytes = self._base_bytes = 0
         # Ops of the whole that are recomputed, and by how much steps peaked above the prediction.
         self._recomputed: set[int] = set()
         self._beside_bytes = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether several graphs are planned as one."""
-        return self._whole is not None
 
     def own(self, peak: int, began_live: int) -> int:
         """Returns the part of a peak that the budget is about. `began_live`: the bytes that were
@@ -88,24 +83,34 @@ class OverBudget:
     def plan_whole(self, peak: int, began_live: int) -> Next:
         """Plans several graphs as one after a step without a plan, which has shown what the whole
         job needs. Returns what the job is to do."""
+        assert self._whole is not None
         self._static_bytes, self._base_bytes = began_live, peak
-        return self._plan_whole(self._joint.budget)
+        self._message = self._whole.message(began_live, peak)
+        plan, why = self._joint.ask(self._message, self._joint.budget)
+        if plan is None:
+            return Next(stop=_without(why))
+        return self._apply_whole(plan, plan.budget_bytes)
 
-    def above(self, peak: int) -> Next:
-        """Plans again after a planned step whose own peak is above the budget. Returns what the job
-        is to do."""
+    def above(self, peak: int, outside_bytes: int = 0, outputs_die: bool = False) -> Next:
+        """Acts on a planned step whose own peak is above the budget: has its plans replaced.
+        Returns what the job is to do. The other arguments are those of `status`."""
         budget = self._joint.budget_bytes
         self.measured_peak_bytes = 0
-        self._tries += 1
-        if self._tries > TRIES:
-            return Next(
-                stop=f"compiled steps still peak at {format_bytes(peak)}, above the budget of "
-                f"{format_bytes(budget)}, after {TRIES} plans; training continues without one"
-            )
+        handles = self._joint.executor.handles
         if self._whole is not None:
             self._beside_bytes += int((peak - self.predicted_peak_bytes) * MARGIN)
-            return self._plan_whole(str(budget))
-        self._joint.reserve(int((peak - budget) * MARGIN))
+            return self._apply_whole(handles[0].plan, budget)
+        modelled = self._modelled(outside_bytes, outputs_die)
+        self._beside_bytes = max(0, peak - modelled) if modelled else 0
+        more = int((peak - max(handle.plan.peak_bytes for handle in handles)) * MARGIN)
+        plans = []
+        for handle in handles:
+            plan, why = self._joint.replacement(handle.message, handle.plan, more)
+            if plan is None:
+                return Next(stop=self._still_above(peak, why))
+            plans.append(plan)
+        if why := self._joint.decide_each(plans):
+            return Next(stop=self._still_above(peak, why))
         say(
             f"a compiled step peaks at {format_bytes(peak)}, above {format_bytes(budget)}: more "
             "memory is in use outside its graphs than was known; they are planned and compiled "
@@ -113,34 +118,36 @@ class OverBudget:
         )
         return Next(compile_again=True, unchecked=True)
 
-    def _plan_whole(self, budget: str) -> Next:
-        """Asks for one plan for all graphs, and for a smaller peak while it is not within the
-        budget: what one call of a graph recomputes, all calls of it do, and that was not planned.
-        """
-        whole = self._whole
+    def _apply_whole(self, plan: Plan, budget_bytes: int) -> Next:
+        """Has all graphs compiled under one plan. What one call of a graph recomputes, all calls of
+        it do, and that was not planned: a plan that needs more than the budget for it, or for what
+        was measured beside it, is replaced."""
+        whole, joint, message = self._whole, self._joint, self._message
         assert whole is not None
-        more = self._beside_bytes
-        message = whole.message(self._static_bytes + more, self._base_bytes + more)
-        plan, why = self._joint.ask(message, budget)
-        budget_bytes = plan.budget_bytes if plan is not None else 0
-        for _ in range(TRIES):
-            if plan is None:
-                break
-            decided = whole.split(plan.recomputed_ops)
+        why = ""
+        held = max(0, self._base_bytes - peak_under(message, set())) + self._beside_bytes
+        found: Plan | None = plan
+        while found is not None:
+            decided = whole.split(found.recomputed_ops)
             all_calls = whole.all_of(decided)
-            held = max(0, self._base_bytes + more - peak_under(message, set()))
             predicted = peak_under(message, all_calls) + held
-            if predicted <= budget_bytes:
-                why = self._joint.decide(plan, message, decided, budget_bytes)
-                if why:
-                    break
-                self.predicted_peak_bytes, self._recomputed = predicted, all_calls
-                say(plan.sentence)
-                return Next(compile_again=True, unchecked=True)
-            tighter = plan.budget_bytes - int((predicted - budget_bytes) * MARGIN)
-            plan, why = self._joint.ask(message, str(tighter))
-        why = why.rstrip(".") or "no plan is one for all calls of a graph"
-        return Next(stop=f"{why}; training continues without a plan")
+            if predicted > budget_bytes:
+                more = int((predicted - found.peak_bytes) * MARGIN)
+                found, why = joint.replacement(message, found, more)
+                continue
+            if why := joint.decide_whole(found, message, decided, budget_bytes):
+                break
+            self.predicted_peak_bytes, self._recomputed = predicted, all_calls
+            say(found.sentence)
+            return Next(compile_again=True, unchecked=True)
+        return Next(stop=_without(why))
+
+    def _still_above(self, peak: int, why: str) -> str:
+        """Returns why training continues without a plan after a step with this peak."""
+        return _without(
+            f"compiled steps peak at {format_bytes(peak)}, above the budget of "
+            f"{format_bytes(self._joint.budget_bytes)}: {why}"
+        )
 
     def status(self, peak: int, outside_bytes: int, outputs_die: bool) -> str:
         """Returns a sentence about a peak within the budget beside the prediction, which it makes.
@@ -148,13 +155,24 @@ class OverBudget:
         `outside_bytes`: what the program makes between the forward and its first gradient;
         `outputs_die`: the outputs are dead by then."""
         off = ""
-        if len(self._joint.plans) == 1:
-            (plan,), (message,) = self._joint.plans, self._joint.planned
-            message = with_loss(message, outside_bytes, outputs_die)
-            recomputed = self._recomputed or set(plan.recomputed_ops)
-            held = max(0, message.get("measured_peak_bytes", 0) - peak_under(message, set()))
-            self.predicted_peak_bytes = peak_under(message, recomputed) + held
+        if modelled := self._modelled(outside_bytes, outputs_die):
+            self.predicted_peak_bytes = modelled + self._beside_bytes
             over = peak / self.predicted_peak_bytes - 1
             off = f" ({format_percent(over, sign=True)} of predicted)"
         budget = self._joint.budget_bytes
         return f"compiled: measured {format_bytes(peak)}{off} of {format_bytes(budget)}"
+
+    def _modelled(self, outside_bytes: int, outputs_die: bool) -> int:
+        """Returns the peak of the plan with the loss as it was measured; 0 if there are several
+        plans, of which none shows the peak of the step."""
+        if len(self._joint.plans) != 1:
+            return 0
+        (plan,), (message,) = self._joint.plans, self._joint.planned
+        message = with_loss(message, outside_bytes, outputs_die)
+        recomputed = self._recomputed or set(plan.recomputed_ops)
+        measured: int = message.get("measured_peak_bytes", 0)
+        return peak_under(message, recomputed) + max(0, measured - peak_under(message, set()))
+
+
+def _without(why: str) -> str:
+    return f"{why.rstrip('.')}; training continues without a plan"

@@ -17,27 +17,24 @@ from typing import Any
 from reprise.agent import PlanReply
 from reprise.errors import RepriseError
 from reprise.plan import Plan
-from reprise.torch.capture.capture import FORWARD, CapturedStep
-from reprise.torch.capture.step_graph import CapturedGraph, build, own_frees, settle
+from reprise.torch.capture.capture import CapturedStep
+from reprise.torch.capture.step_graph import CapturedGraph, own_frees
 from reprise.torch.executor.protocol import installed
-from reprise.torch.internals.ops import OpKind
-from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.ladder.rung import Key, Rung
-from reprise.torch.meter.room import room_on, share_of
+from reprise.torch.meter.room import share_of
 from reprise.torch.policy.stage import Stage
 from reprise.torch.recovery import oom
-from reprise.torch.session.message import ON_THE_HOST, on_the_host, unsupported
+from reprise.torch.session.graphs import Graphs
+from reprise.torch.session.least import LEAST, asks_for_least, least_is_too_large
+from reprise.torch.session.message import ON_THE_HOST, unsupported
 from reprise.torch.session.parts import Parts
 from reprise.torch.session.request import within_device
 from reprise.torch.tape.executor import TapePlan
-from reprise.units import format_bytes, format_percent, scaled_budget
+from reprise.units import format_percent, scaled_budget
 
 __all__ = ["Planning"]
-
-# As a budget: the server's plan that needs least memory.
-LEAST = "least"
 
 
 class Planning:
@@ -51,7 +48,7 @@ class Planning:
         self.coordinator: RankCoordinator | None = None  # known when the first step has begun
         self.refused: Plan | None = None  # the server's "no plan fits"
         self._announced: dict[int, tuple[str, int]] = {}  # by rung
-        self._op_scale = 1.0  # time of a plain step / ops of a captured one
+        self._graphs = Graphs(session)
 
     def begin_again(self) -> None:
         """Forgets all rungs, because the steps are others than those whose budget was refused."""
@@ -62,54 +59,14 @@ class Planning:
 
     def captured(self, step: CapturedStep) -> None:
         """Makes a rung of a step that was watched, and asks for its plan."""
-        session, key = self._session, self._session.step.key
-        # The op times are to be of the same machine as the plain steps they are compared with.
-        step.stretch(session.measured.stretched(key) or step.stretched)
-        session.op_times.apply(step, key)
-        settle(step)
-        ops_ns = sum(op.time_ns for op in step.ops)
-        on_host = session.startup.host is not None
+        key = self._session.step.key
         stale = self.ladder.is_stale(key)
-        if stale:
-            session.measured.raise_base(key, step.peak_bytes)
-        if all(storage.chosen is None for storage in step.storages):
-            # A step whose sizes the data decides is planned for the largest.
-            several = any(rung.key == key for rung in self.ladder.rungs)
-            session.measured.take_like(key, step.peak_bytes, several)
-        peak, plain_ns = session.measured.base(key)
-        if plain_ns and ops_ns:
-            self._op_scale = plain_ns / ops_ns
-        elif on_host:
-            plain_ns = int(ops_ns * self._op_scale)
-        elif not plain_ns:
-            # No plain step with this input was measured: from the ops of the captured one.
-            peak, plain_ns = step.peak_bytes, int(ops_ns * self._op_scale)
-            self._session.measured.set_base(key, peak, plain_ns)
-        graph = build(
-            step, name=self._session.name, measured_peak_bytes=peak, measured_step_ns=plain_ns
-        )
-        if on_host and not peak:
-            # As if everything had stayed on the device.
-            peak = graph.base_peak_bytes()
-            graph = replace(graph, measured_peak_bytes=peak)
-            session.measured.set_base(key, peak, plain_ns)
-        outside = {
-            id(s) for op in step.ops if op.phase == FORWARD and not op.in_region for s in op.reads
-        }
-        read = [s for s in step.storages if id(s) in outside]
-        left_out = frozenset(s.name for s in read if s.name)
-        # Where ranks talk to each other in the forward, or a gradient is in pieces on several of
-        # them, no rank compares gradients: a forward more on one of them would wait for the others.
-        talks = any(op.in_region and op.kind is OpKind.COLLECTIVE for op in step.ops)
-        leaks = (
-            talks
-            or any(s.in_region and not s.pinned for s in read)
-            or any(map(is_wrapper, session.model.parameters()))
-        )
+        several = any(rung.key == key for rung in self.ladder.rungs)
+        made = self._graphs.made(step, key, is_stale=stale, several=several)
         if self.coordinator is not None:
-            self.coordinator.captured(graph, left_out, leaks)
+            self.coordinator.captured(*made)
             return
-        self.plan(key, graph, left_out, leaks, awaited=stale)
+        self.plan(key, *made, awaited=stale)
 
     def plan(
         self,
@@ -298,7 +255,9 @@ class Planning:
             if reply.smallest_budget:
                 rung.refused += unsupported(rung.graph.step)
             if session.startup.host is not None and reply.smallest_budget:
-                self._least(rung, reply.smallest_budget)
+                alone = self.coordinator is None
+                if asks_for_least(session, rung, reply.smallest_budget, alone=alone):
+                    self.send(rung, rung.graph.message(), LEAST)
                 return False
             if session.stage is not Stage.WAITING and not rung.sketch and self.coordinator is None:
                 session.say(rung.refused)
@@ -309,33 +268,6 @@ class Planning:
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"training without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
-
-    def _least(self, rung: Rung, smallest: int) -> None:
-        """Asks once for the plan that needs least, where there may be room for it, because no plan
-        fits and the job does not without one. Otherwise saved tensors stay in host memory, and what
-        would fit is said."""
-        if rung.sketch:
-            return
-        alone = self.coordinator is None
-        if not alone or rung.asked_least or not self._has_room(smallest):
-            self._stays_on_the_host(rung, smallest)
-            return
-        rung.asked_least = True
-        self._session.say(
-            f"{rung.refused} The job does not fit without a plan either: requesting the plan that "
-            "needs least"
-        )
-        self.send(rung, rung.graph.message(), LEAST)
-
-    def _has_room(self, needed: int) -> bool:
-        """Returns whether the job may have this many bytes in all, as far as is known."""
-        room = room_on(self._session.device)
-        return room is None or needed <= self._session.meter.live() + room.bytes
-
-    def _stays_on_the_host(self, rung: Rung, smallest: int) -> None:
-        """Refuses a rung, and says what would fit. `smallest`: a budget, in bytes."""
-        would = on_the_host(rung, self._session.budget or "", smallest)
-        rung.refused = f"{rung.refused} {would}"
 
     def _nothing_left(self) -> None:
         """Stops planning if no rung has a plan, and none will come."""
@@ -352,9 +284,8 @@ class Planning:
             self._session.record.answered(rung.refused)
             return
         found = self.prepared(rung, plan)
-        if rung.asked_least and rung.plan is None and not self._has_room(plan.peak_bytes):
-            rung.refused = f"The plan that needs least takes {format_bytes(plan.peak_bytes)}."
-            self._stays_on_the_host(rung, plan.budget_bytes)
+        first_least = rung.asked_least and rung.plan is None
+        if first_least and least_is_too_large(self._session, rung, plan):
             self.reject(plan, rung.refused)
             return
         if isinstance(found, str):
