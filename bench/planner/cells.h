@@ -72,6 +72,8 @@ struct CellFlags {
   double gap = 0.1;   // in %
   int64_t ticks = 0;  // 0: the default
   uint64_t seed = 1;
+  std::string executor = "free";          // or once, flat, nested
+  std::vector<std::string> without = {};  // passes
   std::vector<double> budgets = {};
   std::vector<std::string> graphs = {};
 
@@ -84,8 +86,12 @@ struct CellFlags {
       gap = std::atof(argv[++i]);
     } else if (flag == "--ticks" && more) {
       ticks = std::atoll(argv[++i]);
+    } else if (flag == "--executor" && more) {
+      executor = argv[++i];
     } else if (flag == "--seed" && more) {
       seed = static_cast<uint64_t>(std::atoll(argv[++i]));
+    } else if (flag == "--without" && more) {
+      without = Split(argv[++i]);
     } else if (flag == "--budgets" && more) {
       budgets = Numbers(argv[++i]);
     } else {
@@ -94,10 +100,19 @@ struct CellFlags {
   }
 
   Request RequestOf() const {
-    return {.capabilities = {.seeded_ok = true},
-            .target_gap = gap / 100,
-            .max_ticks = ticks,
-            .seed = seed};
+    Request request{.capabilities = {.seeded_ok = true},
+                    .target_gap = gap / 100,
+                    .max_ticks = ticks,
+                    .seed = seed,
+                    .without = without};
+    if (executor != "free") {
+      request.capabilities.recompute_in_backward_only = true;
+      request.capabilities.execution =
+          executor == "once" ? Execution::kOnce : Execution::kNested;
+      if (executor == "flat") request.capabilities.max_runs = 2;
+      request.capabilities = WithExecution(request.capabilities);
+    }
+    return request;
   }
 };
 

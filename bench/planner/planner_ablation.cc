@@ -29,7 +29,6 @@ namespace {
 
 struct Options {
   bool print_cells = false;
-  std::string executor = "free";
   std::vector<std::string> only;
   CellFlags cells = {.budgets = {0.8, 0.6, 0.4, 0.3}};
 };
@@ -53,13 +52,6 @@ Plan PlanOf(const Options& options, const StepGraph& graph, double fraction,
   Request request = options.cells.RequestOf();
   request.certify_iterations = 0;
   request.without = without;
-  if (options.executor != "free") {
-    request.capabilities.recompute_in_backward_only = true;
-    request.capabilities.execution =
-        options.executor == "once" ? Execution::kOnce : Execution::kNested;
-    if (options.executor == "flat") request.capabilities.max_runs = 2;
-    request.capabilities = WithExecution(request.capabilities);
-  }
   request.budget_bytes = BudgetAt(graph, request.capabilities, fraction);
   const auto plan = MakePlan(graph, request);
   if (!plan.ok()) {
@@ -121,9 +113,7 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     const bool more = i + 1 < argc;
-    if (flag == "--executor" && more) {
-      options.executor = argv[++i];
-    } else if (flag == "--only" && more) {
+    if (flag == "--only" && more) {
       options.only = Split(argv[++i]);
     } else if (flag == "--cells") {
       options.print_cells = true;

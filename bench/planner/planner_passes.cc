@@ -3,8 +3,9 @@
 // Prints what each pass of the search costs and gains, over step graphs and
 // budgets.
 //
-//   planner_passes [--seconds S] [--gap PERCENT] [--trace] [--budgets F,F,...]
-//                  GRAPH...
+//   planner_passes [--seconds S | --ticks N] [--gap PERCENT] [--seed S] [--trace]
+//                  [--executor free|once|flat|nested] [--without PASS,...]
+//                  [--budgets F,F,...] GRAPH...
 //   planner_passes --list
 //
 // GRAPH is a file of reprise.graph/1 or a generated step, KIND:OPS. Seconds are

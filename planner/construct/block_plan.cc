@@ -21,6 +21,9 @@ constexpr int32_t kFewestInStretch = 32;
 constexpr int kHot = 8;
 constexpr int kWarm = 10;  // starting from a schedule that fits
 constexpr int kCold = 18;
+// An impatient annealing that finds nothing better in this part of its ticks
+// ends: the blocks differ too much to be decided alike.
+constexpr int64_t kIdlePart = 4;
 
 }  // namespace
 
@@ -288,34 +291,44 @@ void BlockPlan::Refine() {
 }
 
 void BlockPlan::Improve(const Score& score, uint64_t seed, int64_t ticks,
-                        int64_t good_enough_ns, Generator& generator,
-                        Archive& archive, Effort& effort) {
+                        bool patient, int64_t good_enough_ns,
+                        Generator& generator, Archive& archive,
+                        Effort& effort) {
   if (classes_.empty()) return;
   Random random(seed);
   const Archive::Point* known = archive.Best(score.budget_bytes);
   const int hot = known == nullptr ? kHot : kWarm;
   for (int round = 0; round < kRefinements; ++round) {
     if (round > 0) Refine();
-    Anneal(score, random, ticks / kRefinements, hot + round, good_enough_ns,
-           generator, archive, effort);
+    if (!Anneal(score, random, ticks / kRefinements, hot + round, patient,
+                good_enough_ns, generator, archive, effort) &&
+        !patient) {
+      return;
+    }
   }
 }
 
-void BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
-                       int hot, int64_t good_enough_ns, Generator& generator,
-                       Archive& archive, Effort& effort) {
+bool BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
+                       int hot, bool patient, int64_t good_enough_ns,
+                       Generator& generator, Archive& archive, Effort& effort) {
   Flags flags = MakeFlags();
   const int64_t begin = generator.ticks();
   Generated first = generator.Generate(flags);
-  if (!first.valid) return;
+  if (!first.valid) return false;
   effort.Spend(generator.ticks() - begin);
   int64_t now = score.Of(first), best = now;
+  const Archive::Point* known = archive.Best(score.budget_bytes);
+  const int64_t to_beat =
+      known == nullptr ? best : std::min(best, known->time_ns);
   std::vector<BlockClass> best_classes = classes_;
   const int class_count = static_cast<int>(classes_.size());
   std::vector<std::pair<int, BlockClass>> undo;
   while (!effort.Over() && generator.ticks() - begin < ticks &&
          best > good_enough_ns) {
     const int64_t before = generator.ticks();
+    if (!patient && best >= to_beat && before - begin > ticks / kIdlePart) {
+      break;
+    }
     undo.clear();
     const auto change = [&](int which, int direction) {
       BlockClass& c = classes_[which];
@@ -386,6 +399,7 @@ void BlockPlan::Anneal(const Score& score, Random& random, int64_t ticks,
                 "block-moves");
   }
   classes_ = std::move(best_classes);
+  return best < to_beat;
 }
 
 }  // namespace reprise::planner

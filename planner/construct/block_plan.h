@@ -83,8 +83,9 @@ class BlockPlan {
   void Fit(int64_t budget_bytes, Certificate& certificate, Generator& generator,
            Archive& archive, Effort& effort);
   // Makes block moves from the current counts, in ever shorter stretches of
-  // instances. Never ends with worse counts.
-  void Improve(const Score& score, uint64_t seed, int64_t ticks,
+  // instances. Never ends with worse counts. If not `patient`, ends early if it
+  // does not soon beat the archive's best schedule.
+  void Improve(const Score& score, uint64_t seed, int64_t ticks, bool patient,
                int64_t good_enough_ns, Generator& generator, Archive& archive,
                Effort& effort);
 
@@ -105,10 +106,11 @@ class BlockPlan {
                  Archive& archive, Effort& effort, Best& best);
   // Halves the stretches.
   void Refine();
-  // Anneals the counts by block moves, from 2^-hot of the base time on.
-  void Anneal(const Score& score, Random& random, int64_t ticks, int hot,
-              int64_t good_enough_ns, Generator& generator, Archive& archive,
-              Effort& effort);
+  // Anneals the counts by block moves, from 2^-hot of the base time on. Returns
+  // whether it beat the start and the archive's best schedule.
+  bool Anneal(const Score& score, Random& random, int64_t ticks, int hot,
+              bool patient, int64_t good_enough_ns, Generator& generator,
+              Archive& archive, Effort& effort);
   // Returns whether the forward reads a value at `op` or later.
   bool InForwardFrom(OpId op, ValueId v) const;
   // Returns the values that leave every `length`-th instance.

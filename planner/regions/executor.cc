@@ -60,10 +60,9 @@ std::string SolverName(const Problem& problem, const RegionPlan& plan) {
 // Annealing: the search for one kind of executor.
 class Annealing {
  public:
-  Annealing(const Problem& problem, int64_t budget_bytes, int64_t good_ns,
-            uint64_t seed, Archive& archive, Effort& effort)
+  Annealing(const Problem& problem, int64_t budget_bytes, uint64_t seed,
+            Archive& archive, Effort& effort)
       : problem_(problem),
-        good_ns_(good_ns),
         most_depth_(MostDepth(problem)),
         random_(seed),
         archive_(archive),
@@ -84,11 +83,16 @@ class Annealing {
     }
   }
 
-  // Returns whether the effort is over, or a plan is good enough.
-  bool Done() const {
+  // Plans within the budget that take at most this time are good enough.
+  void SetGoodEnough(int64_t good_ns) { good_ns_ = good_ns; }
+
+  // Returns whether a plan is good enough.
+  bool Good() const {
     const Archive::Point* best = archive_.Best(score_.budget_bytes);
-    return effort_.Over() || (best != nullptr && best->time_ns <= good_ns_);
+    return best != nullptr && best->time_ns <= good_ns_;
   }
+  // Returns whether the effort is over, or a plan is good enough.
+  bool Done() const { return effort_.Over() || Good(); }
 
   // Returns the score of a plan and adds the plan to the archive.
   int64_t Try(const RegionPlan& plan) {
@@ -190,7 +194,7 @@ class Annealing {
   }
 
   const Problem& problem_;
-  const int64_t good_ns_;
+  int64_t good_ns_ = 0;
   const int most_depth_;
   Random random_;
   Archive& archive_;
@@ -250,14 +254,11 @@ std::vector<std::vector<Region>> NestedRegions(const Problem& problem) {
   return all;
 }
 
-// Returns sets of saved storages to start from.
+// Returns sets of saved storages to start from, without a search: those of named
+// plans, of cuts, and none.
 std::vector<SavedSet> SavedSets(const Problem& problem, int64_t budget_bytes,
-                                const Archive& any, Generator& generator,
-                                Effort& effort) {
+                                Generator& generator, Effort& effort) {
   std::vector<SavedSet> sets;
-  for (const Archive::Point* point : {any.Best(budget_bytes), any.Smallest()}) {
-    if (point != nullptr) sets.push_back(SavedBy(problem, point->execs));
-  }
   for (const Candidate& candidate :
        StrategyCandidates(problem, Strategy::kAuto, generator)) {
     sets.push_back(SavedBy(problem, candidate.execs));
@@ -352,58 +353,148 @@ bool AddRegions(const Problem& problem, const RegionPlan& plan,
   return true;
 }
 
-void SearchRegions(const Problem& problem, int64_t budget_bytes,
-                   int64_t bound_ns, const Request& request, const Archive& any,
-                   Generator& generator, Archive& archive, Effort& effort) {
-  if (problem.first_backward == 0 ||
-      problem.first_backward >= problem.op_count || MostDepth(problem) < 1) {
-    return;
-  }
-  const int64_t good_ns =
-      problem.base.time_ns + bound_ns +
-      static_cast<int64_t>(request.target_gap *
-                           static_cast<double>(problem.base.time_ns));
-  Annealing search(problem, budget_bytes, good_ns, request.seed, archive,
-                   effort);
-  const std::vector<SavedSet> sets =
-      SavedSets(problem, budget_bytes, any, generator, effort);
-  Starts flat(search);
-  std::vector<std::vector<Region>> regions = {OneRegion(problem)};
-  if (IsNested(problem)) regions = FlatRegions(problem);
-  // In long steps, leave time for nested regions.
-  const bool nests = IsNested(problem) && MostDepth(problem) > 1;
-  const int64_t most_flat =
-      effort.ticks() + (effort.most_ticks() - effort.ticks()) / (nests ? 4 : 1);
-  for (const std::vector<Region>& stages : regions) {
-    for (const SavedSet& saved : sets) {
-      if (effort.ticks() >= most_flat) break;
-      flat.Add({.regions = stages, .levels = LevelsOf(saved)});
-    }
-  }
-  const int64_t left = effort.most_ticks() - effort.ticks();
-  if (!nests) return flat.Improve(left);
+class RegionSearch::State {
+ public:
+  State(const Problem& problem, const Request& request, Generator& generator,
+        Archive& archive, Effort& effort)
+      : problem_(problem),
+        request_(request),
+        generator_(generator),
+        archive_(archive),
+        effort_(effort),
+        nests_(IsNested(problem) && MostDepth(problem) > 1),
+        search_(problem, request.budget_bytes, request.seed, archive, effort),
+        flat_(search_),
+        nested_(search_) {}
 
-  Starts nested(search);
-  for (const std::vector<Region>& parts : NestedRegions(problem)) {
-    nested.Add({.regions = parts, .levels = LevelsOf(sets.back())});
-    nested.Add({.regions = parts, .levels = LevelsOf(sets.front())});
-  }
-  for (const Archive::Point* point : {any.Best(budget_bytes), any.Smallest()}) {
-    if (point != nullptr) nested.Add(PlanLike(problem, point->execs));
-  }
-  ChainSchedules chains(problem);
-  for (const int percent : {100, 95, 85, 70}) {
-    if (search.Done()) return;
-    Effort part(std::max<int64_t>(1, left / 8), effort.should_stop());
-    const int64_t room = (budget_bytes - problem.static_bytes) / 100 * percent;
-    for (const ChainSchedule& schedule :
-         chains.For(problem.static_bytes + room, generator, part)) {
-      nested.Add(PlanLike(problem, schedule.execs));
+  void Begin(int64_t ticks) {
+    const int64_t end = effort_.ticks() + ticks;
+    const std::vector<SavedSet> sets =
+        SavedSets(problem_, request_.budget_bytes, generator_, effort_);
+    regions_ = {OneRegion(problem_)};
+    if (IsNested(problem_)) regions_ = FlatRegions(problem_);
+    AddFlat(sets, end);
+    if (nests_) AddNested(sets.back(), end);
+    if (HasNone()) {
+      const int64_t left = std::max<int64_t>(0, end - effort_.ticks());
+      flat_.Improve(nests_ ? left / 2 : left);
+      nested_.Improve(end - effort_.ticks());
     }
-    effort.Spend(part.ticks());
   }
-  flat.Improve((effort.most_ticks() - effort.ticks()) / 2);
-  nested.Improve(effort.most_ticks() - effort.ticks());
+
+  void Continue(const Archive& any, int64_t bound_ns) {
+    search_.SetGoodEnough(
+        problem_.base.time_ns + bound_ns +
+        static_cast<int64_t>(request_.target_gap *
+                             static_cast<double>(problem_.base.time_ns)));
+    // In long steps, leave time for nested regions.
+    const int64_t left = effort_.most_ticks() - effort_.ticks();
+    std::vector<const Archive::Point*> found = {any.Best(request_.budget_bytes),
+                                                any.Smallest()};
+    std::erase(found, nullptr);
+    std::vector<SavedSet> sets;
+    for (const Archive::Point* point : found) {
+      sets.push_back(SavedBy(problem_, point->execs));
+    }
+    AddFlat(sets, effort_.ticks() + left / (nests_ ? 4 : 1));
+    if (nests_ && !found.empty()) {
+      AddNested(sets.front(), effort_.most_ticks());
+      for (const Archive::Point* point : found) {
+        nested_.Add(PlanLike(problem_, point->execs));
+      }
+    }
+    if (nests_) AddChains(left / 8);
+    Improve();
+    for (int64_t ticks = effort_.most_ticks();
+         request_.until_stopped && !effort_.interrupted() && !search_.Good();
+         ticks *= 2) {
+      effort_.AllowAtLeast(ticks);
+      AddBest();
+      Improve();
+    }
+  }
+
+ private:
+  bool HasNone() const {
+    return archive_.Best(request_.budget_bytes) == nullptr;
+  }
+
+  // Adds plans whose regions do not nest, until a tick.
+  void AddFlat(const std::vector<SavedSet>& sets, int64_t end) {
+    for (const std::vector<Region>& stages : regions_) {
+      for (const SavedSet& saved : sets) {
+        if (effort_.ticks() >= end) return;
+        flat_.Add({.regions = stages, .levels = LevelsOf(saved)});
+      }
+    }
+  }
+
+  // Adds plans of recursive divisions, until a tick.
+  void AddNested(const SavedSet& saved, int64_t end) {
+    for (const std::vector<Region>& parts : NestedRegions(problem_)) {
+      if (effort_.ticks() >= end) return;
+      nested_.Add({.regions = parts, .levels = LevelsOf(saved)});
+    }
+  }
+
+  // Adds the regions of exact solutions of the chain, with `ticks` for each.
+  void AddChains(int64_t ticks) {
+    ChainSchedules chains(problem_);
+    for (const int percent : {100, 95, 85, 70}) {
+      if (search_.Done()) return;
+      Effort part(std::max<int64_t>(1, ticks), effort_.should_stop());
+      const int64_t room =
+          (request_.budget_bytes - problem_.static_bytes) / 100 * percent;
+      for (const ChainSchedule& schedule :
+           chains.For(problem_.static_bytes + room, generator_, part)) {
+        nested_.Add(PlanLike(problem_, schedule.execs));
+      }
+      effort_.Spend(part.ticks());
+    }
+  }
+
+  // Adds the best plan, for another round.
+  void AddBest() {
+    const Archive::Point* best = archive_.Best(request_.budget_bytes);
+    if (best != nullptr) (nests_ ? nested_ : flat_).Add(best->regions);
+  }
+
+  // Anneals for the rest of the effort.
+  void Improve() {
+    const int64_t left = effort_.most_ticks() - effort_.ticks();
+    flat_.Improve(nests_ ? left / 2 : left);
+    nested_.Improve(effort_.most_ticks() - effort_.ticks());
+  }
+
+  const Problem& problem_;
+  const Request& request_;
+  Generator& generator_;
+  Archive& archive_;
+  Effort& effort_;
+  const bool nests_;
+  Annealing search_;
+  Starts flat_, nested_;
+  std::vector<std::vector<Region>> regions_;
+};
+
+RegionSearch::RegionSearch(const Problem& problem, const Request& request,
+                           Generator& generator, Archive& archive,
+                           Effort& effort) {
+  if (problem.first_backward > 0 && problem.first_backward < problem.op_count &&
+      MostDepth(problem) >= 1) {
+    state_ =
+        std::make_unique<State>(problem, request, generator, archive, effort);
+  }
+}
+
+RegionSearch::~RegionSearch() = default;
+
+void RegionSearch::Begin(int64_t ticks) {
+  if (state_ != nullptr) state_->Begin(ticks);
+}
+
+void RegionSearch::Continue(const Archive& any, int64_t bound_ns) {
+  if (state_ != nullptr) state_->Continue(any, bound_ns);
 }
 
 }  // namespace reprise::planner

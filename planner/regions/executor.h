@@ -20,6 +20,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -47,11 +48,27 @@ RegionPlan PlanLike(const Problem& problem, const std::vector<OpId>& execs);
 bool AddRegions(const Problem& problem, const RegionPlan& plan,
                 const std::string& solver, Archive& archive);
 
-// Adds plans to `archive` that the problem's executor can run, starting from
-// those in `any`, until the effort is over or a plan within the budget adds no
-// more time than `bound_ns` plus the gap target allows.
-void SearchRegions(const Problem& problem, int64_t budget_bytes,
-                   int64_t bound_ns, const Request& request, const Archive& any,
-                   Generator& generator, Archive& archive, Effort& effort);
+// The search for plans that the problem's executor can run. They are added to
+// `archive`.
+class RegionSearch {
+ public:
+  // All of these must outlive the search.
+  RegionSearch(const Problem& problem, const Request& request,
+               Generator& generator, Archive& archive, Effort& effort);
+  ~RegionSearch();
+
+  // Tries what is known without a search: named plans, cuts at the boundary,
+  // stages of the chain and their divisions. If none of these fits, anneals for
+  // the rest of `ticks`. O(ops) per plan: an interrupted request has a plan.
+  void Begin(int64_t ticks);
+  // Continues with the schedules in `any`, which obey the same rules, until the
+  // effort is over or a plan within the budget adds no more time than `bound_ns`
+  // plus the target gap allows. Call it after Begin.
+  void Continue(const Archive& any, int64_t bound_ns);
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;  // null: there is nothing to run again
+};
 
 }  // namespace reprise::planner

@@ -79,8 +79,8 @@ void Search::ImproveBlocks(int64_t ticks) {
   const Score score{.budget_bytes = request_.budget_bytes,
                     .base_time_ns = problem_.base.time_ns,
                     .base_peak_bytes = problem_.base.peak_bytes};
-  block_plan_->Improve(score, random_.Next(), ticks, GoodEnough(), generator_,
-                       archive_, effort_);
+  block_plan_->Improve(score, random_.Next(), ticks, /*patient=*/!HasFewOps(),
+                       GoodEnough(), generator_, archive_, effort_);
 }
 
 }  // namespace reprise::planner

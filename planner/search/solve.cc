@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "planner/bounds/mip.h"
+#include "planner/bounds/screen.h"
 #include "planner/construct/burst.h"
 #include "planner/construct/construct.h"
 #include "planner/regions/executor.h"
@@ -21,6 +22,10 @@ constexpr int kMostFarOps = 10'000;
 // The optimum of some windows is worth starting from if it is below the best
 // plan's added time by at most this part of it.
 constexpr int64_t kNearPart = 8;
+// The pass of executors that run regions, and which part of half of the ticks it
+// may take before anything else.
+constexpr std::string_view kRegionsName = "regions";
+constexpr int64_t kBeginPart = 8;
 
 }  // namespace
 
@@ -292,36 +297,81 @@ Solution Search::Refuse() {
           .passes = log_.lines()};
 }
 
+namespace {
+
+// Executors that run regions: a cheap plan first, then any schedule under the
+// same rules, whose bound holds for the executor and whose plans are where its
+// own search continues.
+Solution SolveRegions(const Problem& problem, const Request& request,
+                      Known& known, Effort& effort) {
+  const auto added_ns = [&] {
+    const Archive::Point* best = known.archive.Best(request.budget_bytes);
+    return best == nullptr ? -1 : best->time_ns - problem.base.time_ns;
+  };
+  PassLog log;
+  RegionSearch regions(problem, request, known.generator, known.archive,
+                       effort);
+  const int64_t half = effort.most_ticks() / 2;
+  const auto now = [&] {
+    return PassLog::State{.ticks = effort.ticks(), .added_ns = added_ns()};
+  };
+  log.Begin(now());
+  Progress progress{.pass = kRegionsName};
+  const auto report = [&] {
+    if (added_ns() >= 0) {
+      progress.overhead = Overhead(added_ns(), problem.base.time_ns);
+    }
+    if (request.on_progress) request.on_progress(progress);
+  };
+  const bool fits = problem.base.peak_bytes <= request.budget_bytes;
+  if (!fits && LargestWorkingSet(problem).smallest_budget_bytes <=
+                   request.budget_bytes) {
+    regions.Begin(half / kBeginPart);
+    log.Add(kRegionsName, now());
+    report();
+  }
+  Known any(problem);
+  Request of_any = request;
+  of_any.until_stopped = false;
+  of_any.max_ticks = half;
+  bool good = false;
+  of_any.on_progress = [&](const Progress& found) {
+    progress.bound = found.bound;
+    progress.pass = found.pass;
+    good = progress.overhead >= 0 &&
+           progress.overhead - found.bound <= request.target_gap;
+    report();
+  };
+  const std::function<bool()> should_stop = [&] {
+    return good || (effort.should_stop() && effort.should_stop()());
+  };
+  Effort first(half, should_stop);
+  Solution solution = Search(problem, of_any, any, first).Run();
+  effort.Spend(first.ticks());
+  // The executor cannot run these schedules.
+  for (PassLine& line : solution.passes) {
+    line.first_added_ns = -1;
+    line.plan_gain_ns = 0;
+  }
+  if (!solution.impossible && !fits) {
+    log.Begin(now());
+    regions.Continue(any.archive, solution.added_ns);
+    log.Add(kRegionsName, now());
+    progress.pass = kRegionsName;
+    report();
+  }
+  solution.passes.insert(solution.passes.end(), log.lines().begin(),
+                         log.lines().end());
+  return solution;
+}
+
+}  // namespace
+
 Solution Solve(const Problem& problem, const Request& request, Known& known,
                Effort& effort) {
-  if (problem.capabilities.execution == Execution::kFree) {
-    return Search(problem, request, known, effort).Run();
-  }
-  // Any schedule under the same rules: its bound holds for the executor, and
-  // its plans are where the executor's own search starts.
-  Known any(problem);
-  const int64_t half = effort.most_ticks() / 2;
-  Effort first(half, effort.should_stop());
-  Solution solution = Search(problem, request, any, first).Run();
-  effort.Spend(first.ticks());
-  if (!solution.impossible) {
-    SearchRegions(problem, request.budget_bytes, solution.added_ns, request,
-                  any.archive, known.generator, known.archive, effort);
-    // The executor cannot run the schedules found before.
-    for (PassLine& line : solution.passes) {
-      line.first_added_ns = -1;
-      line.plan_gain_ns = 0;
-    }
-    PassLine& line = solution.passes.emplace_back();
-    line.name = "regions";
-    line.runs = 1;
-    line.ticks = effort.ticks() - first.ticks();
-    const Archive::Point* best = known.archive.Best(request.budget_bytes);
-    if (best != nullptr) {
-      line.first_added_ns = best->time_ns - problem.base.time_ns;
-    }
-  }
-  return solution;
+  return problem.capabilities.execution == Execution::kFree
+             ? Search(problem, request, known, effort).Run()
+             : SolveRegions(problem, request, known, effort);
 }
 
 }  // namespace reprise::planner

@@ -69,8 +69,8 @@ TEST(BlockPlanTest, ItsPlansPassTheEvaluatorAndNeverBeatTheBound) {
                         .base_time_ns = problem.base.time_ns,
                         .base_peak_bytes = problem.base.peak_bytes};
 
-      built.plan->Improve(score, 1, 2'000'000, 0, built.generator,
-                          built.archive, built.effort);
+      built.plan->Improve(score, 1, 2'000'000, /*patient=*/true, 0,
+                          built.generator, built.archive, built.effort);
 
       const Archive::Point* best = archive.Best(budget);
       const Archive::Point* found = best != nullptr ? best : archive.Smallest();
@@ -102,6 +102,31 @@ TEST(BlockPlanTest, ManyBlocksLeaveLittleOfTheGapAtATightBudget) {
   const double gap =
       Overhead(best->time_ns - base_ns - built.certificate.added_ns(), base_ns);
   EXPECT_LT(gap, 0.03);
+}
+
+TEST(BlockPlanTest, ItStopsEarlyWhereItDoesNotBeatWhatIsKnownUnlessPatient) {
+  const StepGraph graph = *Generate({.kind = GraphKind::kResNet, .ops = 500});
+  constexpr int64_t kTicks = 3'000'000;
+  std::vector<int64_t> spent;
+  for (const bool patient : {false, true}) {
+    Construction built(graph, {}, 40);
+    ASSERT_TRUE(built.plan.has_value() && !built.plan->empty());
+    const Score score{.budget_bytes = built.budget,
+                      .base_time_ns = built.problem.base.time_ns,
+                      .base_peak_bytes = built.problem.base.peak_bytes};
+    // As fast as a step without re-runs, which no plan is.
+    built.archive.Add(0, built.problem.base.time_ns, {}, "known");
+    const int64_t before = built.effort.ticks();
+
+    built.plan->Improve(score, 1, kTicks, patient, 0, built.generator,
+                        built.archive, built.effort);
+
+    spent.push_back(built.effort.ticks() - before);
+  }
+
+  // One of three refinements, a quarter of it.
+  EXPECT_LT(spent[0], kTicks / 10);
+  EXPECT_GT(spent[1], kTicks * 9 / 10);
 }
 
 TEST(BlockPlanTest, NoRepeatedBlocksNoClasses) {

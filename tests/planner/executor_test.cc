@@ -67,6 +67,90 @@ TEST(ExecutorTest, PlansOfBothKindsObeyTheirRulesAndTheBound) {
   }
 }
 
+// A perceptron as a JAX program lists it: products and tanh, then per layer the
+// derivative of tanh, the weight's gradient (a result: static memory) and the
+// gradient of the layer below.
+StepGraph Perceptron(int layers) {
+  StepGraph graph;
+  const auto add = [&](int64_t bytes, Op op) {
+    const StorageId made = graph.storage_count();
+    graph.storages.push_back({.bytes = bytes});
+    op.writes = {made};
+    graph.ops.push_back(std::move(op));
+    return made;
+  };
+  std::vector<StorageId> outputs;
+  for (int i = 0; i < layers; ++i) {
+    Op product{.time_ns = 14'314};
+    if (i > 0) product.reads = {outputs.back()};
+    const StorageId sum = add(2048, product);
+    outputs.push_back(add(2048, {.time_ns = 1'050, .reads = {sum}}));
+  }
+  StorageId gradient = add(
+      2048,
+      {.time_ns = 1'000, .phase = Phase::kBackward, .reads = {outputs.back()}});
+  for (int i = layers; i-- > 0;) {
+    const StorageId inner = add(2048, {.time_ns = 1'443,
+                                       .phase = Phase::kBackward,
+                                       .reads = {outputs[i], gradient}});
+    Op weight{.time_ns = 14'314, .phase = Phase::kBackward, .reads = {inner}};
+    if (i > 0) weight.reads.push_back(outputs[i - 1]);
+    graph.required.push_back(add(0, weight));
+    if (i > 0) {
+      gradient =
+          add(2048,
+              {.time_ns = 14'314, .phase = Phase::kBackward, .reads = {inner}});
+    }
+  }
+  return graph;
+}
+
+TEST(ExecutorTest, AMillionTicksAreEnoughForAPlanOfAPerceptron) {
+  const StepGraph graph = Perceptron(16);
+  for (const Execution execution : {Execution::kOnce, Execution::kNested}) {
+    const Capabilities capabilities{.execution = execution};
+    const Problem problem = MakeProblem(graph, capabilities);
+    for (const int percent : {90, 80, 70, 60, 50, 40}) {
+      Request request{
+          .budget_bytes = problem.base.peak_bytes * percent / 100,
+          .capabilities = capabilities,
+          .until_stopped = true,
+      };
+      // It is asked every 50,000 ticks.
+      int questions = 0;
+      request.should_stop = [&] { return ++questions > 20; };
+
+      const Plan plan = MustPlan(graph, request);
+
+      EXPECT_TRUE(plan.feasible)
+          << static_cast<int>(execution) << " at " << percent << " %";
+    }
+  }
+}
+
+TEST(ExecutorTest, ReportsNoOverheadThatItsPlansDoNotHave) {
+  const StepGraph graph = Perceptron(16);
+  // At this budget, regions that run once need more time than schedules.
+  for (const Execution execution : {Execution::kOnce, Execution::kNested}) {
+    const Capabilities capabilities{.execution = execution};
+    Request request{
+        .budget_bytes =
+            MakeProblem(graph, capabilities).base.peak_bytes * 35 / 100,
+        .capabilities = capabilities,
+        .max_ticks = 4'000'000};
+    std::vector<double> reported;
+    request.on_progress = [&](const Progress& progress) {
+      if (progress.overhead >= 0) reported.push_back(progress.overhead);
+    };
+
+    const Plan plan = MustPlan(graph, request);
+
+    for (const double overhead : reported) {
+      EXPECT_GE(overhead, plan.feasible ? plan.overhead : 1e9);
+    }
+  }
+}
+
 TEST(ExecutorTest, PlansOnRandomGraphsAreValid) {
   Random random(41);
   int feasible = 0;
