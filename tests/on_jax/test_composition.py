@@ -115,7 +115,7 @@ def test_an_explanation_has_the_peak_and_says_which_bits_differ() -> None:
 
     assert found.found.plan is not None
     assert found.alive[0].bytes >= found.alive[-1].bytes > 0
-    dynamic = found.found.predicted_bytes - found.found.plain.static
+    dynamic = found.found.plan.peak_bytes - found.found.plain.static
     assert sum(one.bytes for one in found.alive) <= dynamic
     assert found.difference is not None
     plain = jax.jit(jax.value_and_grad(loss))(params, *data)

@@ -2,8 +2,8 @@
 """Equations in clusters: what XLA makes one loop of, and everything else by itself.
 
 A value that only one cluster reads, and that a loop can make, becomes a part of that cluster and
-takes no memory. A view has none of its own either. Spread scalars and ranges are made again by
-everyone who reads them.
+takes no memory. A view has none of its own either. Spread scalars, ranges and other orders of axes
+are made again by everyone who reads them.
 """
 
 from __future__ import annotations
@@ -66,18 +66,28 @@ def cluster(program: Program) -> Clusters:
     light: dict[int, Equation] = {}
     base: dict[int, int] = {}
     heavy: list[Equation] = []
+    results = _results(program)
     for equation in program.equations:
         made = equation.writes[0] if len(equation.writes) == 1 else None
         if made is not None and is_view(program, equation):
             light[made] = equation
             base[made] = base.get(equation.reads[0], equation.reads[0])
-        elif made is not None and is_remade(equation):
+        elif made is not None and is_remade(equation, made in results):
             light[made] = equation
         else:
             heavy.append(equation)
     found = Clusters(program, [], light, base)
     owner = _grouped(found, heavy)
     _fill(found, heavy, owner)
+    return found
+
+
+def _results(program: Program) -> set[int]:
+    """Returns the results of a program, and the values that they are views of."""
+    found = {value for value in program.outputs if isinstance(value, int)}
+    for equation in reversed(program.equations):
+        if is_view(program, equation) and equation.writes[0] in found:
+            found.update(equation.reads)
     return found
 
 

@@ -49,9 +49,12 @@ def is_view(program: Program, equation: Equation) -> bool:
     return equation.name == "broadcast_in_dim" and same
 
 
-def is_remade(equation: Equation) -> bool:
+def is_remade(equation: Equation, is_result: bool) -> bool:
     """Returns True for what every reader makes for itself: a scalar or a row that is spread, a
-    range."""
+    range, another order of axes. XLA makes them in the reader's own loop; a matrix product reads
+    its operands in either order. A result in another order of axes has memory of its own."""
+    if equation.name == "transpose":
+        return not is_result
     return equation.name in ("broadcast_in_dim", "iota") or (
         not equation.reads and equation.name in _FUSIBLE
     )

@@ -20,6 +20,7 @@ from reprise.jax.captured import CapturedStep, capture
 from reprise.jax.clusters import cluster
 from reprise.jax.compiled import Memory, compile_flat, memory_of
 from reprise.jax.program import trace
+from reprise.jax.results import peak_in_results
 from reprise.jax.rewrite import planned
 from reprise.jax.workspace import Workspaces
 from reprise.plan import Plan
@@ -48,15 +49,13 @@ class Found:
     # Plans that were compiled.
     rounds: int
     step: CapturedStep | None
+    # The peak of the plan's schedule, without what was held back for XLA; without a plan, what XLA
+    # says of the plain program.
+    predicted_bytes: int
     # By flat arguments: what runs, and the same as a function that can be traced.
     program: Any
     function: Callable[..., Any]
     plain_program: Any
-
-    @property
-    def predicted_bytes(self) -> int:
-        """The peak that the plan promises; without one, what XLA says of the plain program."""
-        return self.plain.total if self.plan is None else self.plan.peak_bytes
 
     @property
     def sentence(self) -> str:
@@ -64,12 +63,12 @@ class Found:
         plain, budget = format_bytes(self.plain.total), format_bytes(self.budget_bytes)
         if self.plan is None:
             return f"The plain step compiles to {plain}, within {budget}: nothing is planned."
-        promised = format_bytes(self.plan.peak_bytes)
+        promised = format_bytes(self.predicted_bytes)
         again = len(self.plan.recomputed_ops)
         more = f"{again} ops run again, {format_percent(self.plan.overhead, sign=True)} estimated"
         if self.compiled is None:
             return f"Plain {plain}, predicted {promised} of {budget}, not compiled; {more}."
-        off = self.compiled.total / max(1, self.plan.peak_bytes) - 1
+        off = self.compiled.total / max(1, self.predicted_bytes) - 1
         return (
             f"Plain {plain}, compiled to {format_bytes(self.compiled.total)} of {budget} "
             f"(predicted {promised}, {format_percent(off, sign=True)}); {more}."
@@ -115,8 +114,9 @@ def find(
     plain = memory_of(plain_program)
     limit = bytes_of_budget(budget, plain)
     if plain.total <= limit:
+        program, function = plain_program, plain_function
         return Found(
-            limit, plain, plain, None, 0, None, plain_program, plain_function, plain_program
+            limit, plain, plain, None, 0, None, plain.total, program, function, plain_program
         )
     clusters = cluster(trace(closed, most_equations))
     step = capture(clusters, plain.static, name, Workspaces(plain.total))
@@ -130,13 +130,14 @@ def find(
         program = compile_flat(function, arguments, donated)
         memory = memory_of(program)
         if memory.total <= limit:
+            peak = peak_in_results(step, answer.schedule, [arguments[i] for i in donated])
             return Found(
-                limit, plain, memory, answer, rounds, step, program, function, plain_program
+                limit, plain, memory, answer, rounds, step, peak, program, function, plain_program
             )
         smallest = min(smallest or memory.total, memory.total)
-        # What XLA needs beyond the step graph, and more each time: the next plan's may be larger.
+        # What XLA needs beyond the step graph; a third plan gets more, its excess may be larger.
         beyond = memory.total - (answer.peak_bytes - reserve)
-        reserve = max(reserve, beyond) + (memory.total - limit) * rounds // 2
+        reserve = max(reserve, beyond) + (memory.total - limit) * (rounds - 1) // 2
     fact = f"no plan of {MOST_ROUNDS} for {format_bytes(limit)} compiles to it"
     raise refused(None, f"{fact[0].upper()}{fact[1:]}.", plain, smallest)
 
