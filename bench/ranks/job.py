@@ -43,7 +43,7 @@ class Waits:
         from reprise.torch.ladder import ranks
 
         meets: Any = ranks.Ranks
-        for name in ("__init__", "meet", "gather"):
+        for name in ("__init__", "meet"):
             if hasattr(meets, name):
                 setattr(meets, name, self._timed(getattr(meets, name)))
 
@@ -113,8 +113,7 @@ def train(name: str, way: str, steps: int, folder: Path) -> None:
     if way == "auto":
         import reprise
 
-        for model in made.arm:
-            reprise.auto(model, budget=JOBS[name].budget, verify_every=VERIFY_EVERY)
+        reprise.auto(made.arm, budget=JOBS[name].budget, verify_every=VERIFY_EVERY)
     torch.manual_seed(1 + rank)
     losses: list[str] = []
     took: list[float] = []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a job of two: python ddp_job.py RANK PORT BUDGET MODE; prints one JSON object."""
+"""One rank of a job of two, or of as many as RANKS says: python ddp_job.py RANK PORT BUDGET MODE;
+prints one JSON object."""
 
 from __future__ import annotations
 
@@ -21,16 +22,17 @@ from zoo import ResNet
 import reprise
 from reprise.armed import current
 from reprise.torch.ladder import ranks
+from reprise.torch.ladder.coordination import RankCoordinator
 from reprise.torch.ladder.ladder import Ladder
 from reprise.torch.session.session import Session
 
 
 class Odd(nn.Module):
-    """A different program, for rank 1."""
+    """A different program, for ranks with odd numbers."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
-        self.net, self.rank = ResNet((1, 1)), rank
+        self.net, self.rank = ResNet((1, 1)), rank % 2
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.net(x)
@@ -40,6 +42,18 @@ class Odd(nn.Module):
 def _runs_out(*_: object) -> None:
     print("memory runs out", file=sys.stderr)
     raise torch.OutOfMemoryError("too much")
+
+
+def _stall() -> None:
+    """Makes this rank stay away while a plan is awaited, until the other one is done."""
+    store = distributed.distributed_c10d._get_default_store()
+    awaits = RankCoordinator._await
+
+    def stalls(self: RankCoordinator) -> None:
+        store.wait(["done"], timedelta(seconds=200))
+        awaits(self)
+
+    setattr(RankCoordinator, "_await", stalls)  # noqa: B010
 
 
 def rows_of(mode: str, step: int, rank: int) -> int:
@@ -53,7 +67,8 @@ def rows_of(mode: str, step: int, rank: int) -> int:
 def main() -> None:
     rank, port, budget, mode = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
+    world = int(os.environ.get("RANKS", "2"))
+    distributed.init_process_group("gloo", rank=rank, world_size=world)
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model: nn.Module = Odd(rank) if mode == "odd" else ResNet((1, 1))
@@ -61,7 +76,9 @@ def main() -> None:
         ranks.TIMEOUT = timedelta(seconds=3)
     if budget != "none" and not (mode == "alone" and rank == 1):
         reprise.auto(model, budget=budget, warmup=2, verify_every=3)
-    alone = mode in ("alone", "leaves")  # they do not wait for each other's gradients
+    if mode == "stalls" and rank == 1 and budget != "none":
+        _stall()
+    alone = mode in ("alone", "leaves", "stalls")  # they do not wait for each other's gradients
     parallel = model if alone else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     torch.manual_seed(rank)
@@ -88,6 +105,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item().hex())
+    if mode == "stalls" and rank == 0:
+        distributed.distributed_c10d._get_default_store().set("done", "")
     report = reprise.report(model)
     session = current(model)
     ladder = session.ladder if isinstance(session, Session) else Ladder()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from reprise import armed
 from reprise.elsewhere import call_for
@@ -23,9 +23,11 @@ from reprise.errors import RepriseError
 from reprise.units import check_budget
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import nn
 
-    M = TypeVar("M", bound=nn.Module)
+    A = TypeVar("A", bound=nn.Module | Sequence[nn.Module])
 
 __all__ = ["Report", "auto", "remove", "report"]
 
@@ -82,7 +84,7 @@ class Report:
 
 @otherwise(lambda model, *_, **__: model)
 def auto(
-    model: M,
+    model: A,
     budget: str | int | None = "0.5x",
     *,
     verify_every: int = 50,
@@ -90,9 +92,10 @@ def auto(
     name: str | None = None,
     first: str | None = None,
     verify: str = "values",
-) -> M:
+) -> A:
     """Arms a model: after a few plain steps and a captured one it trains under a plan that keeps
-    the whole step within `budget`. Returns the same object.
+    the whole step within `budget`. Returns the same object. A list: the stages of a pipeline that
+    this rank has, which are planned as one model.
 
     budget        "22GiB", "22GB", bytes, "90%", "fit", "0.5x"; None: only observe
     verify_every  check the first planned step and then every n-th one bit for bit; 0: never
@@ -109,31 +112,35 @@ def auto(
     """
     if os.environ.get("REPRISE_DISABLE") == "1":
         return model
-    other = call_for(model)
-    if other is not None:
-        raise RepriseError(other)
+    models: list[Any] = list(model) if isinstance(model, (list, tuple)) else [model]
+    for one in models:
+        other = call_for(one)
+        if other is not None:
+            raise RepriseError(other)
     override = os.environ.get("REPRISE_BUDGET")
     wanted = override if override else budget
     checked = None if wanted is None else check_budget(wanted)
-    known = armed.current(model)
-    if known is not None and known.attached:
-        remove(model)  # `reprise run` was first; the program knows better
-        known = None
-    if known is not None:
-        if known.budget != checked:
+    loops = {armed.current(one): one for one in models}
+    for known, one in loops.items():
+        if known is not None and known.attached:
+            remove(one)  # `reprise run` was first; the program knows better
+        elif known is not None and known.budget != checked:
             raise RepriseError(
                 f"budget {checked}: this model is already armed with {known.budget}; "
                 "call reprise.remove(model) first"
             )
-        return model
+        elif known is not None and len(loops) > 1:
+            raise RepriseError("model: one of these stages is already armed without the others")
+        elif known is not None:
+            return model
     from reprise.torch.session.start import start
 
     start(
-        model,
+        models,
         budget=checked,
         verify_every=verify_every,
         warmup=warmup,
-        name=name or type(model).__name__,
+        name=name or type(models[0]).__name__,
         first=_first(first),
         verify=_verify(verify),
     )
@@ -158,6 +165,8 @@ def _verify(asked: str) -> str:
 def remove(model: nn.Module) -> None:
     """Takes everything out of a model again. Nothing happens if nothing is there."""
     for loop in armed.take(model):
+        for other in armed.with_loop(loop):  # stages of one pipeline
+            armed.take(other)
         loop.remove()
 
 

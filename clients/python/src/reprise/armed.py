@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reprise.torch.training.loop import TrainingLoop
 
-__all__ = ["add", "current", "take", "unarmed"]
+__all__ = ["add", "current", "take", "unarmed", "with_loop"]
 
 # By model, the loops that it has had since it was armed, the current one last.
 _loops: weakref.WeakKeyDictionary[Any, list[TrainingLoop]] = weakref.WeakKeyDictionary()
@@ -32,6 +32,11 @@ def current(model: Any) -> TrainingLoop | None:
     armed, or is no model."""
     loops = _loops.get(model) if hasattr(model, "named_modules") else None
     return loops[-1] if loops else None
+
+
+def with_loop(loop: TrainingLoop) -> list[Any]:
+    """Returns the models that a loop trains."""
+    return [model for model, loops in tuple(_loops.items()) if loop in loops]
 
 
 def take(model: Any) -> list[TrainingLoop]:

@@ -13,7 +13,7 @@ import pytest
 from torch import distributed
 
 from reprise.torch.ladder import ranks
-from reprise.torch.ladder.ranks import Missing, Ranks
+from reprise.torch.ladder.ranks import PLAN, Missing, Ranks
 
 
 def process(rank: int, store: Any) -> Any:
@@ -65,6 +65,20 @@ def test_a_rank_that_stays_away_from_a_later_meeting_is_named(
 
     with pytest.raises(Missing, match=r"came to the same step within 0.02 s .* \(rank 1 did not\)"):
         both.meet("word")
+
+
+def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = distributed.HashStore()
+    monkeypatch.setattr(ranks, "_groups", 0)
+    store.add("reprise/1/1", 1)
+    store.set("reprise/1/at/1", "1")
+    both = Ranks(process(0, store))
+    monkeypatch.setattr(ranks, "PLAN_PATIENCE", timedelta(milliseconds=20))
+
+    with pytest.raises(Missing, match=r"the plan of a step within 0.02 s .* \(rank 1 did not\)"):
+        both.meet("word", PLAN)
 
 
 def test_a_pipeline_stage_does_not_wait_for_other_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

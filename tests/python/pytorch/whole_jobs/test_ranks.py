@@ -30,9 +30,9 @@ def two_ranks(
         budget: str,
         mode: str = "same",
         fails: bool = False,
-        differently: tuple[dict[str, str], dict[str, str]] = ({}, {}),
+        differently: tuple[dict[str, str], ...] = ({}, {}),
     ) -> list[dict[str, Any]]:
-        if budget == "none" and mode in _plain:
+        if budget == "none" and mode in _plain and len(differently) == 2:
             return _plain[mode]
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -46,12 +46,12 @@ def two_ranks(
         ranks = [
             subprocess.Popen(
                 [sys.executable, str(JOB), str(rank), port, budget, mode],
-                env={**environment, **differently[rank]},
+                env={**environment, "RANKS": str(len(differently)), **differently[rank]},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(2)
+            for rank in range(len(differently))
         ]
         found = []
         for process in ranks:
@@ -62,7 +62,7 @@ def two_ranks(
                 continue
             assert process.returncode == 0, errors
             found.append({**json.loads(out.splitlines()[-1]), "errors": errors})
-        if budget == "none":
+        if budget == "none" and len(differently) == 2:
             _plain[mode] = found
         return found
 
@@ -212,6 +212,39 @@ def test_a_rank_that_finds_no_other_is_planned_by_itself(two_ranks: Any) -> None
     said = "not all of the 2 ranks came to a forward of this model within 2.5 s"
     assert found[0]["errors"].count(said) == 1
     assert "(rank 1 did not); this rank is planned by itself" in found[0]["errors"]
+
+
+def test_a_rank_that_stays_away_while_a_plan_is_awaited_is_named_and_the_other_goes_on(
+    two_ranks: Any,
+) -> None:
+    plain = two_ranks("none", "stalls")
+
+    found = two_ranks("0.6x", "stalls")  # rank 1 stays away until rank 0 has trained to its end
+
+    for before, after in zip(plain, found, strict=True):
+        assert after["losses"] == before["losses"]
+    assert found[0]["planned"] == 9, found[0]["errors"]
+    said = (
+        "not all of the 2 ranks came to the plan of a step within 5 s of each other (rank 1 did "
+        "not); this rank is planned by itself"
+    )
+    assert found[0]["errors"].count(said) == 1, found[0]["errors"]
+
+
+def test_ranks_of_one_program_share_a_plan_among_others_of_another(two_ranks: Any) -> None:
+    four: tuple[dict[str, str], ...] = ({}, {}, {}, {})
+    plain = two_ranks("none", "odd", differently=four)
+
+    found = two_ranks("0.6x", "odd", differently=four)
+
+    for before, after in zip(plain, found, strict=True):
+        assert after["losses"] == before["losses"]
+        assert after["parameters"] == before["parameters"]
+        assert (after["planned"], after["mismatched"]) == (9, 0), after["errors"]
+        assert after["held"]
+        assert after["checks"] > after["failed"] == 0
+    plans = [rank["plan"] for rank in found]
+    assert plans[0] == plans[2] != plans[1] == plans[3]
 
 
 def test_a_rank_that_has_ended_is_not_waited_for(two_ranks: Any) -> None:

@@ -37,7 +37,7 @@ from reprise.errors import RepriseError
 from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.ladder.job import Job
 from reprise.torch.ladder.ladder import MAX_RUNGS
-from reprise.torch.ladder.ranks import Ranks
+from reprise.torch.ladder.ranks import PLAN, Ranks
 from reprise.torch.ladder.rung import Key, Rung
 from reprise.torch.policy.stage import Stage
 from reprise.torch.tape.executor import TapePlan
@@ -46,7 +46,7 @@ __all__ = ["RankCoordinator"]
 
 MEET_EVERY = 16
 # The others are told so often that the rank that asked still waits: less than their patience.
-WAIT_S = 30.0
+WAIT_S = 2.0
 # Captures in which the ranks did not see the same, before they stop trying.
 LOST_AT_MOST = 4
 
@@ -99,7 +99,9 @@ class RankCoordinator:
     # ---- Local ----------------------------------------------------------------------
 
     def captured(self, graph: CapturedGraph, left_out: frozenset[str], leaks: bool) -> None:
-        """The step is over; the others are met when the next one begins."""
+        """The step is over; the others are met when the next one begins. What may take long is done
+        now, by all at once: nobody waits for it at a meeting."""
+        self._planning.measure_costs(graph)
         self._fresh = _Fresh(self._session.step.key, graph, left_out, leaks)
 
     def _wants(self) -> bool:
@@ -252,7 +254,7 @@ class RankCoordinator:
         if len(ladder.rungs) >= MAX_RUNGS or sum(not r.fitted for r in ladder.rungs) < 2:
             return
         ahead = ladder.ahead(rung) if self._asks_for(rung) else None
-        size = max(self._ranks.gather(0 if ahead is None else ahead[0]))
+        size = max(self._ranks.meet(0 if ahead is None else ahead[0], PLAN))
         if not size:
             return
         made = ladder.fit(rung, size)
@@ -272,7 +274,7 @@ class RankCoordinator:
         while self._awaited and not self._ended:
             found = self._replies(min(left, WAIT_S))
             left = max(0.0, left - WAIT_S)
-            every = self._ranks.gather((found, bool(found) and left > 0))
+            every = self._ranks.meet((found, bool(found) and left > 0), PLAN)
             replies = {n: r for said, _ in every for n, r in said.items()}
             if any(reply.kind != "pending" for reply in replies.values()):
                 self._install(replies)
@@ -298,7 +300,7 @@ class RankCoordinator:
             if reply.kind != "pending":
                 self._awaited.discard(rung.number)
         said = {n: found if isinstance(found, str) else "" for n, found in made.items()}
-        everywhere = self._ranks.gather(said) if said else []
+        everywhere = self._ranks.meet(said, PLAN) if said else []
         for rung in rungs:
             plan, found = replies[rung.number].plan, made.get(rung.number)
             if plan is None or found is None:

@@ -54,6 +54,9 @@ class Planning(Protocol):
     ladder: Ladder
     wait_s: float
 
+    def measure_costs(self, graph: CapturedGraph) -> None:
+        """Measures what the tape costs here for ops as large as those of a step, once."""
+
     def submit(self, rung: Rung) -> None:
         """Asks for a plan of a rung's graph."""
 

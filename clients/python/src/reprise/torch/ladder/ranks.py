@@ -3,7 +3,7 @@
 
     ranks = Ranks.here()                       # None: this process trains alone
     words = ranks.meet(word)                   # those of all, in order; Missing: one did not come
-    words = ranks.gather(word)                 # of ranks that are known to come
+    words = ranks.meet(word, PLAN)             # the same while a plan is awaited
     some = ranks.among([0, 2])                 # a part of them, which goes on by itself
     leave()                                    # after a fault: who waits for this one goes on
 
@@ -13,7 +13,8 @@ keep their order. All ranks come here at the same points of the program (coordin
 never because of what one rank alone has seen.
 
 A meeting begins in the store that the ranks met at: each says there that it comes, and nobody waits
-longer than PATIENCE for one that does not. What the first one found holds for all.
+longer than PATIENCE for one that does not (PLAN_PATIENCE where each has a plan to look at first).
+What the first one found holds for all.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ import torch
 
 from reprise.errors import RepriseError
 
-__all__ = ["Missing", "Ranks", "leave", "rank_here"]
+__all__ = ["PLAN", "Missing", "Ranks", "leave", "rank_here"]
 
 TIMEOUT = datetime.timedelta(seconds=120)
 # For the others to come to a meeting: a rank that waits may hold up whoever needs what it makes.
 PATIENCE = datetime.timedelta(seconds=2.5)
+PLAN_PATIENCE = datetime.timedelta(seconds=5)
+# What ranks meet for.
+STEP, PLAN = "the same step", "the plan of a step"
 _PIPELINES = "torch.distributed.pipelining"
 _NAMED = 4  # ranks that a sentence names
 
@@ -59,7 +63,7 @@ class Ranks:
         # of the job's own. So all say before that they come.
         name = f"reprise/{_groups}" if members is None else f"reprise/{members}"
         self._presence = _Presence(_store_of(distributed), name, self.members, self.rank)
-        self._presence.come("a forward of this model")
+        self._presence.come("a forward of this model", PATIENCE)
         some = {} if members is None else {"ranks": members, "use_local_synchronization": True}
         try:
             self._group = distributed.new_group(backend="gloo", timeout=TIMEOUT, **some)
@@ -85,13 +89,9 @@ class Ranks:
         """Returns a part of these ranks, all of which call this."""
         return Ranks(self._distributed, members)
 
-    def meet(self, value: Any) -> list[Any]:
+    def meet(self, value: Any, what: str = STEP) -> list[Any]:
         """Returns the values of all ranks, in order. Raises `Missing` if one does not come."""
-        self._presence.come("the same step")
-        return self.gather(value)
-
-    def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all ranks, in order of rank."""
+        self._presence.come(what, PLAN_PATIENCE if what == PLAN else PATIENCE)
         found: list[Any] = [None] * self.count
         try:
             self._distributed.all_gather_object(found, value, group=self._group)
@@ -113,7 +113,7 @@ class _Presence:
         self._rank = rank
         self._number = 0
 
-    def come(self, where: str) -> None:
+    def come(self, where: str, patience: datetime.timedelta) -> None:
         """Comes to the next meeting. Raises `Missing` if another rank does not come in time, or if
         one that was earlier has given it up."""
         store, self._number = self._store, self._number + 1
@@ -127,7 +127,7 @@ class _Presence:
                 store.compare_set(found, "", "all")
                 self._forget(self._number - 1)
             else:
-                self._wait(found)
+                self._wait(found, patience)
             seen = store.compare_set(found, "", "some").decode()
         except NotImplementedError:
             return  # a store that cannot; the meeting itself has a timeout
@@ -136,11 +136,11 @@ class _Presence:
                 f"the store of the ranks cannot be reached ({_fact(error)})"
             ) from error
         if seen != "all":
-            raise Missing(self._missing(where))
+            raise Missing(self._missing(where, patience))
 
-    def _wait(self, key: str) -> None:
+    def _wait(self, key: str, patience: datetime.timedelta) -> None:
         try:
-            self._store.wait([key], PATIENCE)
+            self._store.wait([key], patience)
         except RuntimeError:
             return  # not in time
 
@@ -152,7 +152,7 @@ class _Presence:
     def _at(self, rank: int) -> str:
         return f"{self._name}/at/{rank}"
 
-    def _missing(self, where: str) -> str:
+    def _missing(self, where: str, patience: datetime.timedelta) -> str:
         """Returns who has not come to this meeting."""
         late = []
         for rank in self._members:
@@ -164,12 +164,12 @@ class _Presence:
         said = f" (rank{many} {who} did not)" if late else ""
         return (
             f"not all of the {len(self._members)} ranks came to {where} within "
-            f"{PATIENCE.total_seconds():g} s of each other{said}"
+            f"{patience.total_seconds():g} s of each other{said}"
         )
 
 
 def leave() -> None:
-    """Closes this rank's end of all groups of ours: a `gather` of the others, under way or to come,
+    """Closes this rank's end of all groups of ours: a meeting of the others, under way or to come,
     fails at once instead of after the timeout."""
     while _open:
         ranks = _open.pop()

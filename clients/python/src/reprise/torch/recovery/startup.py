@@ -125,7 +125,7 @@ class Startup:
             ranks = Ranks.here()
             if ranks is None:
                 return []
-            ways = ranks.gather(way)
+            ways = ranks.meet(way)
         except RepriseError as error:
             if isinstance(error, Missing) and not last:
                 self._late = True  # at the next step, once more

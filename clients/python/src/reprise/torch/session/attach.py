@@ -122,10 +122,13 @@ class _Watch:
     @staticmethod
     def _arm(module: nn.Module) -> None:
         from reprise import api, armed
+        from reprise.torch.session.stages import stages_around
 
         # One that could not be armed was told why, and is not tried at each of its calls.
         if armed.current(module) is None and module not in armed.unarmed:
-            api.auto(module, budget=None)
+            stages = [_unwrapped(stage) for stage in stages_around()]
+            together = len(stages) > 1 and module in stages
+            api.auto(stages if together else module, budget=None)
             loop = armed.current(module)
             if loop is not None:
                 loop.attached = True

@@ -20,6 +20,7 @@ from reprise.torch.internals.ops import OpKind
 from reprise.torch.internals.subclass import is_wrapper
 from reprise.torch.ladder.rung import Key
 from reprise.torch.session.parts import Parts
+from reprise.torch.session.stages import Stages
 
 __all__ = ["Graphs", "Made"]
 
@@ -91,4 +92,5 @@ class Graphs:
             talks
             or any(s.in_region and not s.pinned for s in read)
             or any(map(is_wrapper, self._session.model.parameters()))
+            or isinstance(self._session.model, Stages)
         )

@@ -105,6 +105,10 @@ class Planning:
             )
         return scaled_budget(session.budget, share * session.startup.notes.tighter)
 
+    def measure_costs(self, graph: CapturedGraph) -> None:
+        """Measures what the tape costs here for ops as large as those of a step, once."""
+        self._session.executor.capabilities(graph)
+
     def submit(self, rung: Rung) -> None:
         """Asks for a plan of a captured step."""
         self.send(rung, rung.graph.message(), self._budget())

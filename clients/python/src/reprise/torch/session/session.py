@@ -33,7 +33,6 @@ from reprise.torch.capture.step_graph import CapturedGraph
 from reprise.torch.check.result import VALUES
 from reprise.torch.compiled import fast
 from reprise.torch.internals import calls, guard, optimizers
-from reprise.torch.internals.forward import ArmedForward
 from reprise.torch.internals.open_hooks import sweep
 from reprise.torch.internals.watch import close_watches
 from reprise.torch.ladder.ladder import Ladder
@@ -54,6 +53,7 @@ from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.planning import Planning
 from reprise.torch.session.progress import Progress
 from reprise.torch.session.retry import Retry
+from reprise.torch.session.stages import arm
 from reprise.torch.session.step import Step
 from reprise.torch.session.unplanned import Unplanned
 from reprise.torch.session.waiting import Waiting
@@ -122,7 +122,7 @@ class Session(TrainingLoop):
         if not _oom_watches:
             _oom_watches.append(oom.watch(self.device, guard.quiet(_ran_out)))
         self._observe()
-        self.forward = ArmedForward(model, self._around)  # from here on it is called
+        self.forward = arm(model, self._around, self._gone)  # from here on it is called
 
     @property
     def model(self) -> nn.Module:

@@ -32,6 +32,7 @@ from reprise.torch.meter.meter import open_meter
 from reprise.torch.meter.state import model_device, start_counting
 from reprise.torch.session.elsewhere import compiled_around
 from reprise.torch.session.session import Session
+from reprise.torch.session.stages import Stages
 
 __all__ = ["start"]
 
@@ -42,7 +43,7 @@ _said_careful = False
 
 
 def start(
-    model: nn.Module,
+    models: list[nn.Module],
     *,
     budget: str | None,
     verify_every: int,
@@ -52,10 +53,14 @@ def start(
     verify: str = VALUES,
 ) -> None:
     """Starts the training loop of a model: a session, or a compiled job if torch.compile has
-    wrapped the model. If it cannot be started, the reason is said. Raises RepriseError if it is no
-    model."""
-    if not isinstance(model, nn.Module):
-        raise RepriseError(f"model: must be a torch.nn.Module, got {type(model).__name__}")
+    wrapped the model. Several models are the stages of a pipeline and have one session. If it
+    cannot be started, the reason is said. Raises RepriseError if one is no model."""
+    if not models:
+        raise RepriseError("model: an empty list has no stages")
+    for one in models:
+        if not isinstance(one, nn.Module):
+            raise RepriseError(f"model: must be a torch.nn.Module, got {type(one).__name__}")
+    model = models[0] if len(models) == 1 else Stages(models)
     try:
         if budget is not None:
             verify_every = _with_care(verify_every)
@@ -73,13 +78,15 @@ def start(
             verify=verify,
         )
         session = again(model)
-        armed.add(model, session)
+        for one in models:
+            armed.add(one, session)
         if budget is not None:
             compiles = partial(compiles, budget=budget)
             session.hand_over = partial(_hand_over, weakref.ref(session), again, compiles)
     except Exception as error:
-        armed.unarmed[model] = f"training without Reprise: {described(error)}"
-        say(armed.unarmed[model])
+        why = f"training without Reprise: {described(error)}"
+        armed.unarmed.update(dict.fromkeys(models, why))
+        say(why)
 
 
 def _with_care(verify_every: int) -> int:
