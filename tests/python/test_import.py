@@ -17,6 +17,19 @@ def test_importing_reprise_imports_no_framework_and_nothing_heavy(python):
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_importing_reprise_loads_none_of_its_parts_before_they_are_used(python):
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import reprise\n"
+        "loaded = {name for name in set(sys.modules) - before if name.startswith('reprise')}\n"
+        "print(sorted(loaded))"
+    )
+
+    done = python("-S", "-c", code)
+
+    assert (done.stdout.strip(), done.stderr) == ("['reprise', 'reprise.errors']", "")
+
+
 def test_the_public_names_are_few():
     assert dir(reprise) == [
         "InfeasibleBudget",

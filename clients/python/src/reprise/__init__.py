@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from reprise.errors import RepriseError, ServerUnavailable
-from reprise.plan.received import InfeasibleBudget, Plan
 
 if TYPE_CHECKING:
     from reprise.api import auto, remove, report
     from reprise.pausing import pause
+    from reprise.plan.received import InfeasibleBudget, Plan
     from reprise.torch.estimation.estimate import estimate
     from reprise.torch.estimation.saved import saved
     from reprise.torch.session.ab import check
@@ -42,8 +42,10 @@ __all__ = [
     "saved",
 ]
 
-# The modules of the names that need a framework or the agent.
+# The modules of the names that need more than a few milliseconds, a framework or the agent.
 _LATER = {
+    "InfeasibleBudget": "reprise.plan.received",
+    "Plan": "reprise.plan.received",
     "auto": "reprise.api",
     "check": "reprise.torch.session.ab",
     "estimate": "reprise.torch.estimation.estimate",
