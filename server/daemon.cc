@@ -144,6 +144,7 @@ class Daemon::Impl {
   RunHub hub_;
   Metrics metrics_;
   std::unique_ptr<Planning> planning_;
+  RunFollowers followers_;
   std::unique_ptr<RunWatcher> watcher_;
   std::unique_ptr<WorkerPool> short_work_;
   std::unique_ptr<WorkerPool> planners_;
@@ -291,7 +292,7 @@ Status Daemon::Impl::BindPorts() {
 Status Daemon::Impl::StartServices() {
   planning_ = std::make_unique<Planning>(*store_, hub_, metrics_,
                                          Quota(options_.max_run_bytes));
-  watcher_ = std::make_unique<RunWatcher>(*store_, hub_);
+  watcher_ = std::make_unique<RunWatcher>(*store_, hub_, followers_);
   short_work_ = std::make_unique<WorkerPool>(kShortThreads, kMaxShortWaiting);
   planners_ = std::make_unique<WorkerPool>(kPlanThreads, kMaxPlansWaiting,
                                            kPromptPlanThreads);
@@ -323,7 +324,13 @@ Status Daemon::Impl::StartServices() {
           [this](const std::string& run_id, const v1::OpenWindow& window) {
             return ingest_->OpenWindow(run_id, window);
           },
+      .push_plan =
+          [this](const std::string& run_id, const v1::Plan& plan,
+                 const std::string& replaces) {
+            return ingest_->PushPlan(run_id, plan, replaces);
+          },
       .audit = *audit_,
+      .followers = followers_,
       .quota = Quota(options_.max_run_bytes)});
   AddMethods(*services_, methods_);
   AddAdminMethods(*services_, options_.data_dir + "/reprise.db", methods_);

@@ -244,6 +244,14 @@ int RunCommand::Run(const Globals& globals, Console& console) {
     }
   }
   if (run.ok()) {
+    v1::ProcessEnd end;
+    end.set_exit_code(result->exit_code);
+    end.set_signal(result->signal);
+    // A server of before does not know the call; the run is shown all the same.
+    if (watchers->client.ReportEnd(run_id, end).ok()) {
+      auto told = watchers->client.GetRun(run_id);
+      if (told.ok()) run = std::move(told);
+    }
     Report(*run, result->exit_code, watchers->client, globals, console);
   } else if (run.status().code() == Code::kNotFound) {
     // A private daemon to which no job ever connected would not exit by itself
@@ -303,7 +311,8 @@ void RunCommand::Report(v1::Run run, int exit_code, const ServerClient& client,
     console.Line(StrCat("run ", run.run_id(), EndWord(run.state()), " after ",
                         run.steps(), " steps without a plan"));
   }
-  if (run.state() == v1::RUN_STATE_FINISHED && exit_code != 0) {
+  if (run.state() != v1::RUN_STATE_KILLED && exit_code != 0 &&
+      run.verdict().sentence().find("exit code") == std::string::npos) {
     console.Line(StrCat("The job exited with code ", exit_code, "."));
   }
   if (moments.ok()) PrintMoments(*moments, console);

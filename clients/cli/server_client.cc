@@ -201,6 +201,16 @@ StatusOr<v1::WindowStatus> ServerClient::StartWindow(const std::string& run_id,
   return Ask(*control, &v1::Control::Stub::StartWindow, request, endpoint_);
 }
 
+Status ServerClient::ReportEnd(const std::string& run_id,
+                               const v1::ProcessEnd& end) const {
+  v1::ReportEndRequest request;
+  request.set_run_id(run_id);
+  *request.mutable_end() = end;
+  const auto control = v1::Control::NewStub(channel_);
+  return Ask(*control, &v1::Control::Stub::ReportEnd, request, endpoint_)
+      .status();
+}
+
 Status ServerClient::ReadStep(
     const std::string& run_id, bool planned,
     const std::function<void(const v1::StepPart&)>& take) const {

@@ -77,6 +77,9 @@ class ServerClient {
                                          uint32_t steps,
                                          uint64_t at_step) const;
 
+  // How the process ended that was started for a run.
+  Status ReportEnd(const std::string& run_id, const v1::ProcessEnd& end) const;
+
   // Passes on the records of the newest traced step, part by part.
   Status ReadStep(const std::string& run_id, bool planned,
                   const std::function<void(const v1::StepPart&)>& take) const;

@@ -17,6 +17,8 @@ constexpr int kChunkBlocks = 16'384;
 constexpr int kChunkRecords = 4096;
 // CLOCK_MONOTONIC of the step's begin: arbitrary, but not 0.
 constexpr int64_t kBeginNs = 1'000'000'000;
+// The time of the baseline.
+constexpr int64_t kBefore = -1;
 // Limit for times: one year. Times in files are not trusted.
 constexpr int64_t kMostNs = int64_t{31'536'000} * 1'000'000'000;
 
@@ -61,9 +63,11 @@ Status RunWriter::Introduce() {
 
 Status RunWriter::Begin() {
   RETURN_IF_ERROR(Introduce());
-  RETURN_IF_ERROR(Record(0, v1::RECORD_KIND_STEP, {.extra = 1}));
-  return Record(0, v1::RECORD_KIND_ALLOC,
-                {.bytes = summary_.baseline_bytes, .extra = REPRISE_BASELINE});
+  // Before the step, so that an event at its very begin follows it.
+  RETURN_IF_ERROR(
+      Record(kBefore, v1::RECORD_KIND_ALLOC,
+             {.bytes = summary_.baseline_bytes, .extra = REPRISE_BASELINE}));
+  return Record(0, v1::RECORD_KIND_STEP, {.extra = 1});
 }
 
 Status RunWriter::WriteWithoutMemory() {
@@ -94,7 +98,7 @@ Status RunWriter::SendNotes() {
 Status RunWriter::Record(int64_t time_ns, v1::RecordKind kind,
                          const Fields& fields) {
   const auto at = static_cast<uint64_t>(
-      kBeginNs + std::min(std::max<int64_t>(time_ns, 0), kMostNs));
+      kBeginNs + std::min(std::max(time_ns, kBefore), kMostNs));
   if (columns_.kind_size() == 0) t0_ns_ = at;
   t1_ns_ = at;
   columns_.add_start_ns(at);
@@ -113,8 +117,7 @@ Status RunWriter::Record(int64_t time_ns, v1::RecordKind kind,
 }
 
 Status RunWriter::Allocation(const MemoryEvent& event) {
-  // + 1: the step's first nanosecond belongs to the baseline.
-  return Record(event.time_ns + 1, v1::RECORD_KIND_ALLOC,
+  return Record(std::max<int64_t>(event.time_ns, 0), v1::RECORD_KIND_ALLOC,
                 {.bytes = event.bytes,
                  .address = event.address,
                  .name = event.name,
@@ -124,7 +127,7 @@ Status RunWriter::Allocation(const MemoryEvent& event) {
 }
 
 Status RunWriter::Add(const OpMark& mark) {
-  return Record(mark.time_ns + 1,
+  return Record(std::max<int64_t>(mark.time_ns, 0),
                 mark.begins ? v1::RECORD_KIND_OP_BEGIN : v1::RECORD_KIND_OP_END,
                 {.name = mark.name, .op = mark.op, .thread = mark.thread});
 }
@@ -219,7 +222,7 @@ Status RunWriter::FlushChunk() {
 Status RunWriter::End(int64_t step_ns) {
   RETURN_IF_ERROR(FlushGroup());
   RETURN_IF_ERROR(FlushChunk());
-  step_ns = std::min(std::max<int64_t>(step_ns, 0), kMostNs) + 1;
+  step_ns = std::min(std::max<int64_t>(step_ns, 1), kMostNs);
   v1::StepReport& report = *columns_.add_steps();
   report.set_step(1);
   report.set_step_ns(step_ns);

@@ -244,8 +244,10 @@ void AgentSession::Deliver(const PlanAnswer& answer) {
     std::erase(asked_, answer.wish);
   }
   if (answer.replan) return DeliverReplan(answer);
-  const bool final =
-      answer.plan != nullptr || answer.status == REPRISE_PLAN_INFEASIBLE;
+  // A job without a budget may be sent one later.
+  const bool final = answer.plan != nullptr ||
+                     answer.status == REPRISE_PLAN_INFEASIBLE ||
+                     answer.wish.budget.empty();
   if (final) {
     std::erase_if(answers_, [&answer](const PlanAnswer& known) {
       return known.wish == answer.wish;

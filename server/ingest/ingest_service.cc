@@ -46,17 +46,21 @@ grpc::ServerBidiReactor<v1::Up, v1::Down>* IngestService::Stream(
                            inside ? Caller{} : identify_(peer));
 }
 
-void IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,
-                             const std::string& replaces) {
+int IngestService::PushPlan(const std::string& run_id, const v1::Plan& plan,
+                            const std::string& replaces) {
   v1::Down down;
   v1::PlanRef& ref = *down.mutable_plan();
   ref.set_plan_id(plan.plan_id());
   ref.set_graph_id(plan.graph_id());
   ref.set_replaces(replaces);
   *ref.mutable_plan() = plan;
+  int sent = 0;
   for (const std::shared_ptr<IngestCall>& call : registry_.All()) {
-    if (call->run_id() == run_id) call->Send(down);
+    if (call->run_id() != run_id) continue;
+    call->Send(down);
+    ++sent;
   }
+  return sent;
 }
 
 int IngestService::OpenWindow(const std::string& run_id,

@@ -54,9 +54,9 @@ class IngestService final : public v1::Ingest::CallbackService {
   grpc::ServerBidiReactor<v1::Up, v1::Down>* Stream(
       grpc::CallbackServerContext* context) override;
 
-  // Sends a plan to every session of a run.
-  void PushPlan(const std::string& run_id, const v1::Plan& plan,
-                const std::string& replaces);
+  // Sends a plan to every session of a run; returns the number of sessions.
+  int PushPlan(const std::string& run_id, const v1::Plan& plan,
+               const std::string& replaces);
 
   // Asks every session of a run to record a few steps; returns the number of
   // sessions.

@@ -62,6 +62,15 @@ std::optional<v1::AuditEntry> EntryOf(std::string_view path,
     const auto& request = static_cast<const v1::StartWindowRequest&>(message);
     return Entry("window", request.run_id(), StrCat(request.steps(), " steps"));
   }
+  if (path == "/reprise.v1.Control/ApplyBudget") {
+    const auto& request = static_cast<const v1::ApplyBudgetRequest&>(message);
+    return Entry("apply-budget", request.run_id(), request.budget());
+  }
+  if (path == "/reprise.v1.Control/ReportEnd") {
+    const auto& request = static_cast<const v1::ReportEndRequest&>(message);
+    return Entry("end", request.run_id(),
+                 StrCat("exit code ", request.end().exit_code()));
+  }
   if (path == "/reprise.v1.Admin/RemoveRuns") {
     const auto& request = static_cast<const v1::RemoveRunsRequest&>(message);
     if (request.dry_run()) return std::nullopt;

@@ -252,6 +252,21 @@ class QueryService final : public v1::Query::CallbackService {
                                         v1::Segments* response) override {
     return adapter_.Unary(*context, "GetSegments", request, response);
   }
+  grpc::ServerUnaryReactor* GetSteps(grpc::CallbackServerContext* context,
+                                     const v1::GetStepsRequest* request,
+                                     v1::StepBuckets* response) override {
+    return adapter_.Unary(*context, "GetSteps", request, response);
+  }
+  grpc::ServerUnaryReactor* GetAddresses(grpc::CallbackServerContext* context,
+                                         const v1::GetAddressesRequest* request,
+                                         v1::Addresses* response) override {
+    return adapter_.Unary(*context, "GetAddresses", request, response);
+  }
+  grpc::ServerUnaryReactor* GetKernels(grpc::CallbackServerContext* context,
+                                       const v1::GetKernelsRequest* request,
+                                       v1::Kernels* response) override {
+    return adapter_.Unary(*context, "GetKernels", request, response);
+  }
   grpc::ServerUnaryReactor* Compare(grpc::CallbackServerContext* context,
                                     const v1::CompareRequest* request,
                                     v1::Comparison* response) override {
@@ -282,6 +297,16 @@ class ControlService final : public v1::Control::CallbackService {
                                         const v1::StartWindowRequest* request,
                                         v1::WindowStatus* response) override {
     return adapter_.Unary(*context, "StartWindow", request, response);
+  }
+  grpc::ServerWriteReactor<v1::PlanEvent>* ApplyBudget(
+      grpc::CallbackServerContext* context,
+      const v1::ApplyBudgetRequest* request) override {
+    return adapter_.Streaming<v1::PlanEvent>(*context, "ApplyBudget", request);
+  }
+  grpc::ServerUnaryReactor* ReportEnd(
+      grpc::CallbackServerContext* context, const v1::ReportEndRequest* request,
+      v1::ReportEndResponse* response) override {
+    return adapter_.Unary(*context, "ReportEnd", request, response);
   }
 
  private:

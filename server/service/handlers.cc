@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service/handlers.h"
 
+#include "base/str_cat.h"
+
 namespace reprise::server {
 
 namespace {
+
+constexpr uint32_t kMostStepBuckets = 4096;
 
 // Makes a unary method that runs on the pool for short work.
 template <typename Request, typename Response>
@@ -39,7 +43,13 @@ Method Streaming(Services& services, std::string path,
 void StartWatchRun(Services& services,
                    std::shared_ptr<const v1::WatchRunRequest> request,
                    std::shared_ptr<Call> call) {
-  services.watcher.Add(request->run_id(), std::move(call));
+  if (request->buckets() > kMostStepBuckets) {
+    call->Finish(
+        InvalidArgument(StrCat("buckets: must be 0 to ", kMostStepBuckets,
+                               ", got ", request->buckets())));
+    return;
+  }
+  services.watcher.Add(request->run_id(), request->buckets(), std::move(call));
 }
 
 }  // namespace
@@ -63,14 +73,20 @@ void AddMethods(Services& services, MethodTable& table) {
   table.Add(Unary(services, query("ListRuns"), &ListRuns));
   table.Add(Unary(services, query("GetRun"), &GetRun));
   table.Add(Streaming(services, query("WatchRun"), &StartWatchRun));
+  table.Add(Unary(services, query("GetSteps"), &GetSteps));
   table.Add(Unary(services, query("GetTimeline"), &GetTimeline));
   table.Add(Streaming(services, query("ReadStep"), &StartReadStep));
   table.Add(Unary(services, query("GetMemory"), &GetMemory));
   table.Add(Unary(services, query("GetSegments"), &GetSegments));
+  table.Add(Unary(services, query("GetAddresses"), &GetAddresses));
+  table.Add(Unary(services, query("GetKernels"), &GetKernels));
   table.Add(Unary(services, query("Compare"), &CompareRuns));
   table.Add(Unary(services, query("GetMoments"), &GetMoments));
   table.Add(Unary(services, query("GetStatus"), &GetStatus));
   table.Add(Unary(services, "/reprise.v1.Control/StartWindow", &StartWindow));
+  table.Add(Streaming(services, "/reprise.v1.Control/ApplyBudget",
+                      &StartApplyBudget));
+  table.Add(Unary(services, "/reprise.v1.Control/ReportEnd", &ReportEnd));
 }
 
 }  // namespace reprise::server

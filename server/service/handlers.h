@@ -16,6 +16,8 @@
 #include "server/service/audit.h"
 #include "server/service/method.h"
 #include "server/service/planning.h"
+#include "server/service/run_follower.h"
+#include "server/service/run_list.h"
 #include "server/service/step_cache.h"
 #include "server/service/watch_run.h"
 #include "server/service/worker_pool.h"
@@ -33,6 +35,12 @@ using StatusFiller = std::function<void(v1::ServerStatus&)>;
 using WindowOpener =
     std::function<int(const std::string& run_id, const v1::OpenWindow&)>;
 
+// Sends a plan to the connected sessions of a run, in the place of `replaces`;
+// returns the number of sessions.
+using PlanPusher =
+    std::function<int(const std::string& run_id, const v1::Plan& plan,
+                      const std::string& replaces)>;
+
 // Limit for the total size of step graphs that are being received.
 inline constexpr uint64_t kMaxSentBytes = 256 << 20;
 
@@ -48,9 +56,12 @@ struct Services {
   ByteShare& sent_graphs;  // of PutGraph calls in progress
   StatusFiller fill_status;
   WindowOpener open_window;
+  PlanPusher push_plan;
   Audit& audit;
+  RunFollowers& followers;
   // What is stored of one run at most (quota_rows.h).
   Quota quota;
+  RunList runs = RunList();
   StepCache steps = StepCache();
 };
 
@@ -83,12 +94,18 @@ StatusOr<v1::Verification> Verify(Services& services,
 StatusOr<v1::ListRunsResponse> ListRuns(Services& services,
                                         const v1::ListRunsRequest& request);
 StatusOr<v1::Run> GetRun(Services& services, const v1::GetRunRequest& request);
+StatusOr<v1::StepBuckets> GetSteps(Services& services,
+                                   const v1::GetStepsRequest& request);
 StatusOr<v1::Timeline> GetTimeline(Services& services,
                                    const v1::TimelineRequest& request);
 StatusOr<v1::LiveMemory> GetMemory(Services& services,
                                    const v1::GetMemoryRequest& request);
 StatusOr<v1::Segments> GetSegments(Services& services,
                                    const v1::GetSegmentsRequest& request);
+StatusOr<v1::Addresses> GetAddresses(Services& services,
+                                     const v1::GetAddressesRequest& request);
+StatusOr<v1::Kernels> GetKernels(Services& services,
+                                 const v1::GetKernelsRequest& request);
 StatusOr<v1::Comparison> CompareRuns(Services& services,
                                      const v1::CompareRequest& request);
 StatusOr<v1::GetMomentsResponse> GetMoments(
@@ -104,6 +121,12 @@ void StartReadStep(Services& services,
 
 StatusOr<v1::WindowStatus> StartWindow(Services& services,
                                        const v1::StartWindowRequest& request);
+
+void StartApplyBudget(Services& services,
+                      std::shared_ptr<const v1::ApplyBudgetRequest> request,
+                      std::shared_ptr<Call> call);
+StatusOr<v1::ReportEndResponse> ReportEnd(Services& services,
+                                          const v1::ReportEndRequest& request);
 
 // Adds every unary and server-streaming method of Planner, Query and Control.
 void AddMethods(Services& services, MethodTable& table);

@@ -270,6 +270,38 @@ StatusOr<std::string> Planning::MakeReplacement(const std::string& run_id,
   return plan.plan_id();
 }
 
+StatusOr<std::vector<v1::Plan>> Planning::Rebudget(
+    const std::string& run_id, const std::vector<std::string>& plan_ids,
+    const std::string& budget, const PlanningHooks& hooks) {
+  std::vector<v1::PlanRequest> requests;
+  std::vector<v1::Plan> plans;
+  for (const std::string& plan_id : plan_ids) {
+    PlanRow old;
+    RETURN_IF_ERROR(store_.Read([&](Database& db) -> Status {
+      ASSIGN_OR_RETURN(old, LoadPlan(db, plan_id));
+      return OkStatus();
+    }));
+    v1::PlanRequest request = old.request;
+    request.set_run_id(run_id);
+    request.set_budget(budget);
+    request.clear_request_id();
+    request.clear_replaces();
+    request.clear_more_bytes();
+    StatusOr<v1::Plan> plan = Solve(request, hooks, /*replan=*/0);
+    metrics_.CountPlan(Outcome(plan), 0);
+    RETURN_IF_ERROR(plan.status());
+    if (!plan->feasible()) return std::vector<v1::Plan>{*std::move(plan)};
+    RETURN_IF_ERROR(CheckTrusted(*plan));
+    requests.push_back(std::move(request));
+    plans.push_back(*std::move(plan));
+  }
+  for (size_t i = 0; i < plans.size(); ++i) {
+    RETURN_IF_ERROR(Keep(requests[i], plans[i]));
+  }
+  hub_.Notify(run_id);
+  return plans;
+}
+
 std::optional<v1::Plan> Planning::Replan(const std::string& run_id,
                                          const std::string& plan_id,
                                          int64_t measured_peak_bytes) {

@@ -77,6 +77,14 @@ class Planning {
                                  const std::string& plan_id,
                                  int64_t measured_peak_bytes);
 
+  // Makes the plans of a running job again within another budget: those named,
+  // each with the capabilities and the reserve that it was made for; `budget` as
+  // in PlanRequest. They are stored as the run's only if all are feasible; else
+  // returns the one that is not, alone. NOT_FOUND, and errors as Make.
+  StatusOr<std::vector<v1::Plan>> Rebudget(
+      const std::string& run_id, const std::vector<std::string>& plan_ids,
+      const std::string& budget, const PlanningHooks& hooks);
+
   // Loads what a request asks about from the store.
   StatusOr<formats::Task> LoadTask(const v1::PlanRequest& request);
 

@@ -18,6 +18,7 @@ namespace {
 // How far back to search for a baseline, and the most that is indexed.
 constexpr int64_t kMostChunks = 8192;
 constexpr size_t kMostEvents = 12'000'000;
+constexpr size_t kMostKernels = 2'000'000;
 
 struct Event {
   int64_t time_ns = 0;
@@ -103,6 +104,7 @@ class StepBuilder {
     }
     ASSIGN_OR_RETURN(made_.texts, LoadNames(db_, row_.session_id));
     Follow();
+    SortKernels();
     return std::move(made_);
   }
 
@@ -153,6 +155,21 @@ class StepBuilder {
           if (At(columns.op(), i) != 0) {
             name_of_op_[At(columns.op(), i)] = At(columns.name(), i);
           }
+          break;
+        case v1::RECORD_KIND_KERNEL:
+        case v1::RECORD_KIND_COPY:
+        case v1::RECORD_KIND_SET:
+          if (made_.kernels.size() == kMostKernels) {
+            made_.incomplete = true;
+            break;
+          }
+          made_.kernels.push_back(
+              {.start_ns = time_ns,
+               .dur_ns = static_cast<int64_t>(std::min<uint64_t>(
+                   At(columns.dur_ns(), i), uint64_t{1} << 50)),
+               .stream = At(columns.stream(), i),
+               .device = At(columns.device(), i),
+               .name = At(columns.name(), i)});
           break;
         case v1::RECORD_KIND_ALLOC:
           if (i >= columns.bytes_size() ||
@@ -210,6 +227,22 @@ class StepBuilder {
     }
   }
 
+  // Keeps the kernels that run within the step.
+  void SortKernels() {
+    std::erase_if(made_.kernels, [&](const RecordedKernel& kernel) {
+      return kernel.start_ns > made_.end_ns ||
+             kernel.start_ns + kernel.dur_ns < made_.begin_ns;
+    });
+    for (RecordedKernel& kernel : made_.kernels) {
+      kernel.start_ns -= made_.begin_ns;
+    }
+    std::stable_sort(made_.kernels.begin(), made_.kernels.end(),
+                     [](const RecordedKernel& a, const RecordedKernel& b) {
+                       return a.start_ns < b.start_ns;
+                     });
+    made_.kernels.shrink_to_fit();
+  }
+
   // The newest allocation at an address.
   struct Place {
     size_t index = 0;
@@ -233,7 +266,8 @@ class StepBuilder {
       if (!known && !event.baseline) continue;
       known = true;
       const int64_t time_ns = event.time_ns - made_.begin_ns;
-      if (time_ns > 0 && !begun) {
+      // Events at the very begin come after it, a baseline there is it.
+      if (!begun && (time_ns > 0 || (time_ns == 0 && !event.baseline))) {
         // The state at the begin, which no event has.
         begun = true;
         if (times.empty() || times.back() < 0) {
@@ -332,7 +366,8 @@ int64_t RecordedStep::BytesOf(size_t allocation) const {
 
 size_t RecordedStep::MemoryBytes() const {
   size_t bytes = curve.MemoryBytes() + lifetimes.MemoryBytes() +
-                 before_bytes.capacity() * sizeof(int64_t);
+                 before_bytes.capacity() * sizeof(int64_t) +
+                 kernels.capacity() * sizeof(RecordedKernel);
   for (const std::string& text : texts) bytes += text.capacity() + sizeof text;
   for (const v1::MemorySegment& segment : segments) {
     bytes += segment.SpaceUsedLong();

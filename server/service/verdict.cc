@@ -3,11 +3,14 @@
 
 #include <algorithm>
 
+#include "base/str_cat.h"
 #include "formats/convert/sentence.h"
 #include "profiler/include/reprise_wire.h"
+#include "server/service/standing.h"
 #include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
+#include "server/store/verdict_rows.h"
 
 namespace reprise::server {
 
@@ -110,16 +113,33 @@ std::string VerdictBuilder::Refusal(const std::string& plan_id) const {
   return none == refused_.end() ? "" : none->second;
 }
 
+std::string VerdictBuilder::Failure(v1::RunState state,
+                                    int32_t exit_code) const {
+  const bool by_code = failure_.empty() && state == v1::RUN_STATE_FAILED;
+  return by_code && exit_code != 0 ? StrCat("exit code ", exit_code) : failure_;
+}
+
+v1::Verdict VerdictBuilder::WithoutPlan(v1::RunState state,
+                                        int32_t exit_code) const {
+  v1::Verdict verdict;
+  if (state == v1::RUN_STATE_KILLED || state == v1::RUN_STATE_FAILED) {
+    verdict.set_failure(Failure(state, exit_code));
+  }
+  verdict.set_unplanned_steps(unplanned_steps_);
+  verdict.set_unplanned_peak_bytes(unplanned_peak_bytes_);
+  return verdict;
+}
+
 v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
                                   const v1::StepGraph& graph,
-                                  v1::RunState state) const {
+                                  v1::RunState state, int32_t exit_code) const {
   v1::Verdict verdict;
   verdict.set_refused(Refusal(plan.plan_id()));
   if (plan.plan_id().empty() && verdict.refused().empty()) return verdict;
   const bool died =
       state == v1::RUN_STATE_KILLED || state == v1::RUN_STATE_FAILED;
   verdict.set_state(state);
-  if (died) verdict.set_failure(failure_);
+  if (died) verdict.set_failure(Failure(state, exit_code));
   verdict.set_feasible(plan.feasible());
   verdict.set_base_peak_bytes(plan.base_peak_bytes());
   verdict.set_budget_bytes(plan.budget_bytes());
@@ -164,8 +184,7 @@ v1::Verdict VerdictBuilder::Build(const v1::Plan& plan,
   return verdict;
 }
 
-Status RunReports::Read(Database& db, const std::string& run_id,
-                        v1::RunEvent* event) {
+Status RunReports::Read(Database& db, const std::string& run_id) {
   ASSIGN_OR_RETURN(std::vector<StateRow> states,
                    LoadPlanStates(db, run_id, last_state_));
   for (const StateRow& row : states) {
@@ -179,14 +198,15 @@ Status RunReports::Read(Database& db, const std::string& run_id,
     ASSIGN_OR_RETURN(const int64_t budget_bytes,
                      BudgetOf(db, row.report.plan_id()));
     builder_.Add(row.report, budget_bytes, row.session_id);
-    if (event != nullptr) *event->add_steps() = std::move(row.report);
+    log_.Add(row.report, row.report.planned() && budget_bytes > 0 &&
+                             row.report.peak_bytes() > budget_bytes);
   }
   ASSIGN_OR_RETURN(std::vector<CheckRow> checks,
                    LoadChecks(db, run_id, last_check_));
   for (CheckRow& row : checks) {
     last_check_ = row.id;
     builder_.Add(row.report);
-    if (event != nullptr) *event->add_checks() = std::move(row.report);
+    log_.Add(row.report);
   }
   return OkStatus();
 }
@@ -220,14 +240,33 @@ StatusOr<v1::Verdict> RunReports::Verdict(Database& db, const v1::Run& run) {
   if (!shown.empty()) {
     RETURN_IF_ERROR(LoadShown(db, shown));
   }
-  return builder_.Build(plan_, graph_, run.state());
+  const int32_t code = run.process_end().exit_code();
+  v1::Verdict verdict = builder_.Build(plan_, graph_, run.state(), code);
+  // Also a run without a plan has an end and a peak.
+  if (verdict.sentence().empty()) {
+    return builder_.WithoutPlan(run.state(), code);
+  }
+  return verdict;
 }
 
-StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id) {
+StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id,
+                                     std::string* made_of) {
   ASSIGN_OR_RETURN(v1::Run run, LoadRun(db, run_id));
-  RunReports reports;
-  RETURN_IF_ERROR(reports.Read(db, run_id));
-  ASSIGN_OR_RETURN(*run.mutable_verdict(), reports.Verdict(db, run));
+  std::optional<v1::Verdict> stored;
+  std::string source;
+  if (run.state() != v1::RUN_STATE_RUNNING) {
+    ASSIGN_OR_RETURN(source, VerdictSource(db, run));
+    ASSIGN_OR_RETURN(stored, LoadVerdict(db, run_id, source));
+  }
+  if (stored) {
+    *run.mutable_verdict() = *std::move(stored);
+  } else {
+    RunReports reports;
+    RETURN_IF_ERROR(reports.Read(db, run_id));
+    ASSIGN_OR_RETURN(*run.mutable_verdict(), reports.Verdict(db, run));
+    if (made_of != nullptr) *made_of = source;
+  }
+  Describe(run);
   return run;
 }
 

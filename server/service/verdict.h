@@ -18,6 +18,7 @@
 #include "reprise/v1/graph.pb.h"
 #include "reprise/v1/plan.pb.h"
 #include "reprise/v1/query.pb.h"
+#include "server/service/step_log.h"
 #include "server/store/sqlite.h"
 
 namespace reprise::server {
@@ -38,9 +39,13 @@ class VerdictBuilder {
   const std::string& plan_id() const { return newest_; }
 
   // Returns the verdict. `plan` and `graph` are those of plan_id(), else the
-  // run's newest; empty messages if there are none. `state` is the run's.
+  // run's newest; empty messages if there are none. `state` is the run's, and
+  // `exit_code` that of its process (0: not known).
   v1::Verdict Build(const v1::Plan& plan, const v1::StepGraph& graph,
-                    v1::RunState state) const;
+                    v1::RunState state, int32_t exit_code = 0) const;
+
+  // Of a run of which Build says nothing: how it failed, and its plain steps.
+  v1::Verdict WithoutPlan(v1::RunState state, int32_t exit_code) const;
 
  private:
   // The steps under one plan.
@@ -57,6 +62,7 @@ class VerdictBuilder {
 
   std::vector<int64_t> Times(const Steps& steps) const;
   std::string Refusal(const std::string& plan_id) const;
+  std::string Failure(v1::RunState state, int32_t exit_code) const;
 
   std::string newest_;
   std::map<std::string, Steps> planned_;  // by plan
@@ -85,19 +91,23 @@ class VerdictBuilder {
 // Reads the reports of a run as they are stored, and builds its verdict.
 class RunReports {
  public:
-  // Reads what was stored since the last call and, if `event` is given, appends
-  // it there.
-  Status Read(Database& db, const std::string& run_id,
-              v1::RunEvent* event = nullptr);
+  // Reads what was stored since the last call.
+  Status Read(Database& db, const std::string& run_id);
   // The verdict on everything read. Empty if there is no plan and none was
   // refused.
   StatusOr<v1::Verdict> Verdict(Database& db, const v1::Run& run);
+
+  const StepLog& log() const { return log_; }
+  // The newest rows that were read.
+  int64_t last_step() const { return last_step_; }
+  int64_t last_check() const { return last_check_; }
 
  private:
   StatusOr<int64_t> BudgetOf(Database& db, const std::string& plan_id);
   Status LoadShown(Database& db, const std::string& plan_id);
 
   VerdictBuilder builder_;
+  StepLog log_;
   int64_t last_step_ = 0;
   int64_t last_check_ = 0;
   int64_t last_state_ = 0;
@@ -107,7 +117,10 @@ class RunReports {
   v1::StepGraph graph_;
 };
 
-// Returns a run with its verdict; reads all its reports. NOT_FOUND.
-StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id);
+// Returns a run with its verdict, standing and ending; of a run that is over
+// the stored verdict, else one of all its reports, which sets `made_of` to its
+// VerdictSource. NOT_FOUND.
+StatusOr<v1::Run> LoadRunWithVerdict(Database& db, const std::string& run_id,
+                                     std::string* made_of = nullptr);
 
 }  // namespace reprise::server

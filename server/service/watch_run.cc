@@ -2,10 +2,11 @@
 #include "server/service/watch_run.h"
 
 #include <chrono>
+#include <limits>
 
+#include "server/store/chunk_rows.h"
 #include "server/store/plan_rows.h"
 #include "server/store/run_rows.h"
-#include "server/store/window_rows.h"
 
 namespace reprise::server {
 
@@ -15,17 +16,22 @@ constexpr auto kShortestPause = std::chrono::milliseconds(30);
 constexpr auto kLongestPause = std::chrono::milliseconds(250);
 }  // namespace
 
-RunWatcher::RunWatcher(Store& store, RunHub& hub)
-    : store_(store), hub_(hub), thread_([this] { Loop(); }) {}
+RunWatcher::RunWatcher(Store& store, RunHub& hub, RunFollowers& followers)
+    : store_(store),
+      hub_(hub),
+      followers_(followers),
+      thread_([this] { Loop(); }) {}
 
 RunWatcher::~RunWatcher() { Stop(); }
 
-void RunWatcher::Add(std::string run_text, std::shared_ptr<Call> call) {
+void RunWatcher::Add(std::string run_text, uint32_t buckets,
+                     std::shared_ptr<Call> call) {
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) {
       auto watch = std::make_unique<Watch>();
       watch->run_text = std::move(run_text);
+      watch->buckets = buckets;
       watch->call = std::move(call);
       added_.push_back(std::move(watch));
     }
@@ -91,7 +97,7 @@ bool RunWatcher::Serve(Watch& watch) {
   if (watch.started && version == watch.seen_version) return false;
   v1::RunEvent event;
   const Status status = store_.Read([&](Database& db) -> Status {
-    ASSIGN_OR_RETURN(event, NextEvent(db, watch));
+    ASSIGN_OR_RETURN(event, NextEvent(db, version, watch));
     return OkStatus();
   });
   if (!status.ok()) {
@@ -106,18 +112,39 @@ bool RunWatcher::Serve(Watch& watch) {
   return true;
 }
 
-StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, Watch& watch) {
+StatusOr<v1::RunEvent> RunWatcher::NextEvent(Database& db, uint64_t version,
+                                             Watch& watch) {
   v1::RunEvent event;
-  ASSIGN_OR_RETURN(*event.mutable_run(), LoadRun(db, watch.run_id));
-  RETURN_IF_ERROR(watch.reports.Read(db, watch.run_id, &event));
+  const bool folds = !watch.started && watch.buckets > 0;
+  RETURN_IF_ERROR(followers_.With(
+      db, watch.run_id, version, [&](const RunFollower& follower) -> Status {
+        *event.mutable_run() = follower.run();
+        if (!folds) return OkStatus();
+        *event.mutable_past() = follower.log().Fold(
+            0, std::numeric_limits<uint64_t>::max(), watch.buckets);
+        watch.last_step = follower.last_step();
+        watch.last_check = follower.last_check();
+        return OkStatus();
+      }));
+  if (!folds) {
+    ASSIGN_OR_RETURN(std::vector<StepRow> steps,
+                     LoadSteps(db, watch.run_id, watch.last_step));
+    for (StepRow& row : steps) {
+      watch.last_step = row.id;
+      *event.add_steps() = std::move(row.report);
+    }
+    ASSIGN_OR_RETURN(std::vector<CheckRow> checks,
+                     LoadChecks(db, watch.run_id, watch.last_check));
+    for (CheckRow& row : checks) {
+      watch.last_check = row.id;
+      *event.add_checks() = std::move(row.report);
+    }
+  }
   if (event.run().plan_id() != watch.sent_plan_id) {
     ASSIGN_OR_RETURN(PlanRow newest, LoadPlan(db, event.run().plan_id()));
     watch.sent_plan_id = event.run().plan_id();
     *event.mutable_plan() = std::move(newest.plan);
   }
-  RETURN_IF_ERROR(AddSessionsAndWindow(db, *event.mutable_run()));
-  ASSIGN_OR_RETURN(*event.mutable_run()->mutable_verdict(),
-                   watch.reports.Verdict(db, event.run()));
   return event;
 }
 

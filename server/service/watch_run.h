@@ -18,7 +18,7 @@
 
 #include "reprise/v1/query.pb.h"
 #include "server/service/method.h"
-#include "server/service/verdict.h"
+#include "server/service/run_follower.h"
 #include "server/store/run_hub.h"
 #include "server/store/store.h"
 
@@ -26,11 +26,12 @@ namespace reprise::server {
 
 class RunWatcher {
  public:
-  RunWatcher(Store& store, RunHub& hub);
+  RunWatcher(Store& store, RunHub& hub, RunFollowers& followers);
   ~RunWatcher();
 
-  // Serves a WatchRun call until the run ends or the client disconnects.
-  void Add(std::string run_text, std::shared_ptr<Call> call);
+  // Serves a WatchRun call until the run ends or the client disconnects. With
+  // `buckets`, the steps so far come in as many at most.
+  void Add(std::string run_text, uint32_t buckets, std::shared_ptr<Call> call);
 
   // Ends all calls with UNAVAILABLE.
   void Stop();
@@ -38,21 +39,26 @@ class RunWatcher {
  private:
   struct Watch {
     std::string run_text;  // as requested; resolved at the first event
+    uint32_t buckets = 0;
     std::shared_ptr<Call> call;
     std::string run_id;
     bool started = false;
     uint64_t seen_version = 0;
     std::string sent_plan_id;
-    RunReports reports;
+    // Rows that were sent, or are in the buckets.
+    int64_t last_step = 0;
+    int64_t last_check = 0;
   };
 
   void Loop();
   // Returns true if the watch is over.
   bool Serve(Watch& watch);
-  StatusOr<v1::RunEvent> NextEvent(Database& db, Watch& watch);
+  StatusOr<v1::RunEvent> NextEvent(Database& db, uint64_t version,
+                                   Watch& watch);
 
   Store& store_;
   RunHub& hub_;
+  RunFollowers& followers_;
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Watch>> added_;

@@ -10,7 +10,8 @@ namespace {
 constexpr std::string_view kSelect =
     "SELECT run_id, name, host, pid, world, state, started_ns, ended_ns, steps,"
     " records, dropped, lost_chunks, graph_id, plan_id, stored_bytes,"
-    " refused_records, refused_bytes FROM runs ";
+    " refused_records, refused_bytes, exit_code, exit_signal, imported FROM "
+    "runs ";
 
 v1::Run FromRow(const Statement& row) {
   v1::Run run;
@@ -32,6 +33,15 @@ v1::Run FromRow(const Statement& row) {
   stored.set_bytes(row.Int(14));
   stored.set_refused_records(static_cast<uint64_t>(row.Int(15)));
   stored.set_refused_bytes(row.Int(16));
+  if (row.Int(17) >= 0) {
+    run.mutable_process_end()->set_exit_code(static_cast<int32_t>(row.Int(17)));
+    run.mutable_process_end()->set_signal(static_cast<int32_t>(row.Int(18)));
+    // Its agent said goodbye, and then the program exited with an error.
+    if (row.Int(17) != 0 && run.state() == v1::RUN_STATE_FINISHED) {
+      run.set_state(v1::RUN_STATE_FAILED);
+    }
+  }
+  run.set_imported(std::string(row.Text(19)));
   return run;
 }
 
@@ -116,7 +126,8 @@ Status RemoveRun(Database& db, std::string_view run_id) {
   constexpr std::string_view kOfSessions[] = {"capabilities", "streams",
                                               "chunks", "lost", "names"};
   constexpr std::string_view kOfRun[] = {"steps",   "checks",  "plan_states",
-                                         "moments", "windows", "sessions"};
+                                         "moments", "windows", "sessions",
+                                         "verdicts"};
   // Plans refer to graphs, so they go first.
   constexpr std::string_view kGraph =
       "graph_id = (SELECT graph_id FROM runs r WHERE r.run_id = ?1"
@@ -147,6 +158,14 @@ Status SetRunGraph(Database& db, std::string_view run_id,
   ASSIGN_OR_RETURN(Statement update,
                    db.Prepare("UPDATE runs SET graph_id = ? WHERE run_id = ?"));
   return update.Run(graph_id, run_id);
+}
+
+Status SetRunEnd(Database& db, std::string_view run_id,
+                 const v1::ProcessEnd& end) {
+  ASSIGN_OR_RETURN(Statement update,
+                   db.Prepare("UPDATE runs SET exit_code = ?, exit_signal = ?"
+                              " WHERE run_id = ?"));
+  return update.Run(end.exit_code(), end.signal(), run_id);
 }
 
 Status SetRunPlan(Database& db, std::string_view run_id,

@@ -37,5 +37,8 @@ Status SetRunGraph(Database& db, std::string_view run_id,
                    std::string_view graph_id);
 Status SetRunPlan(Database& db, std::string_view run_id,
                   std::string_view plan_id);
+// How the process that was started for the run has ended.
+Status SetRunEnd(Database& db, std::string_view run_id,
+                 const v1::ProcessEnd& end);
 
 }  // namespace reprise::server

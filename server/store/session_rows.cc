@@ -22,19 +22,22 @@ Status UpsertRun(Database& db, const v1::Hello& hello, int64_t now_ns) {
   const v1::SessionInfo& info = hello.info();
   const auto label = info.labels().find("name");
   const bool named = label != info.labels().end() && !label->second.empty();
+  const auto imported = info.labels().find("imported");
   ASSIGN_OR_RETURN(
       Statement upsert,
       db.Prepare("INSERT INTO runs (run_id, name, host, pid, world, state,"
-                 " started_ns) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
-                 " ON CONFLICT DO UPDATE SET"
+                 " started_ns, imported)"
+                 " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)"
+                 " ON CONFLICT DO UPDATE SET imported = ?8,"
                  " name = CASE WHEN name = run_id THEN ?2 ELSE name END,"
                  " pid = CASE WHEN host = '' THEN ?4 ELSE pid END,"
                  " host = CASE WHEN host = '' THEN ?3 ELSE host END,"
                  " world = max(world, ?5), state = ?6, ended_ns = 0"));
-  return upsert.Run(hello.run_id(), named ? label->second : hello.run_id(),
-                    info.host(), info.pid(), info.world(),
-                    static_cast<int64_t>(v1::RUN_STATE_RUNNING),
-                    info.realtime_ns() > 0 ? info.realtime_ns() : now_ns);
+  return upsert.Run(
+      hello.run_id(), named ? label->second : hello.run_id(), info.host(),
+      info.pid(), info.world(), static_cast<int64_t>(v1::RUN_STATE_RUNNING),
+      info.realtime_ns() > 0 ? info.realtime_ns() : now_ns,
+      imported == info.labels().end() ? std::string() : imported->second);
 }
 
 // Determines how a session ended; its last reports are stored before its end.

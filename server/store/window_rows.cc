@@ -11,9 +11,9 @@ namespace reprise::server {
 namespace {
 
 // Labels that describe capabilities; others are set by the job.
-constexpr std::array<std::string_view, 9> kCapabilityLabels = {
-    "adapter",  "torch",    "python",   "cuda", "device",
-    "executor", "op_marks", "imported", "meter"};
+constexpr std::array<std::string_view, 10> kCapabilityLabels = {
+    "adapter",  "torch",    "python",   "cuda",  "device",
+    "executor", "op_marks", "imported", "meter", "apply"};
 
 void AddLabels(std::string_view lines, v1::SessionReport& report) {
   while (!lines.empty()) {
@@ -30,6 +30,20 @@ void AddLabels(std::string_view lines, v1::SessionReport& report) {
       one.set_value(std::string(line.substr(equals + 1)));
     }
   }
+}
+
+// Says why the job takes no other budget while it runs, where it does not say
+// that it does.
+void AddApply(int64_t world, v1::SessionReport& report) {
+  for (const v1::Capability& one : report.capabilities()) {
+    if (one.name() == "apply" || one.name() == "imported") return;
+  }
+  v1::Capability& one = *report.add_capabilities();
+  one.set_name("apply");
+  one.set_value("no");
+  one.set_why(world > 1
+                  ? "the ranks of a job agree on their plan when it starts"
+                  : "its executor takes a plan only when it starts");
 }
 
 // Returns why kernels are missing from a window, from the first session that
@@ -82,7 +96,8 @@ StatusOr<std::vector<v1::SessionReport>> LoadSessionReports(
     Database& db, std::string_view run_id) {
   ASSIGN_OR_RETURN(
       Statement select,
-      db.Prepare("SELECT s.session_id, s.rank, s.pid, s.labels, c.report"
+      db.Prepare("SELECT s.session_id, s.rank, s.pid, s.labels, c.report,"
+                 " s.world"
                  " FROM sessions s LEFT JOIN capabilities c"
                  " ON c.session_id = s.session_id"
                  " WHERE s.run_id = ? ORDER BY s.rank, s.session_id"
@@ -97,6 +112,7 @@ StatusOr<std::vector<v1::SessionReport>> LoadSessionReports(
     report.set_rank(static_cast<uint32_t>(select.Int(1)));
     report.set_pid(static_cast<uint32_t>(select.Int(2)));
     AddLabels(select.Text(3), report);
+    if (report.pid() != 0) AddApply(select.Int(5), report);
     v1::Caps caps;
     caps.ParseFromString(std::string(select.Bytes(4)));
     for (v1::Capability& one : *caps.mutable_capabilities()) {

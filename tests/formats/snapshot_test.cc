@@ -181,13 +181,17 @@ TEST(RunWriterTest, WritesAStepThatBeginsWithItsBaseline) {
   ASSERT_TRUE(writer.End(50).ok());
 
   const v1::Columns records = sent.Records();
-  EXPECT_THAT(records.bytes(), ElementsAre(0, 7, 10, -10));
+  EXPECT_THAT(records.bytes(), ElementsAre(7, 0, 10, -10));
   EXPECT_THAT(records.extra(),
-              ElementsAre(1, REPRISE_BASELINE, REPRISE_ALLOC, REPRISE_FREE));
+              ElementsAre(REPRISE_BASELINE, 1, REPRISE_ALLOC, REPRISE_FREE));
   ASSERT_EQ(records.steps_size(), 1);
   EXPECT_EQ(records.steps(0).peak_bytes(), 17);
   EXPECT_TRUE(records.steps(0).window());
-  EXPECT_EQ(records.start_ns(3) - records.start_ns(1), 51U);
+  // The baseline is before the step; events are as far into it as the file says.
+  EXPECT_LT(records.start_ns(0), records.start_ns(1));
+  EXPECT_EQ(records.start_ns(2), records.start_ns(1));
+  EXPECT_EQ(records.start_ns(3) - records.start_ns(1), 50U);
+  EXPECT_EQ(records.steps(0).step_ns(), 50);
   EXPECT_TRUE(sent.messages.front().has_hello());
   EXPECT_TRUE(sent.messages.back().has_bye());
 }

@@ -102,6 +102,36 @@ class RecordedRun : public ::testing::Test {
     return segments;
   }
 
+  v1::Addresses AskAddresses(
+      const std::function<void(v1::GetAddressesRequest&)>& change) {
+    v1::GetAddressesRequest request;
+    request.set_run_id("run-1");
+    change(request);
+    grpc::ClientContext context;
+    v1::Addresses addresses;
+    error_ = server_.query().GetAddresses(&context, request, &addresses);
+    return addresses;
+  }
+  // A kernel of stream 7 or another; other columns stay as long as they are.
+  void AddKernel(int64_t at, uint64_t dur, uint32_t name, uint64_t stream = 7) {
+    Add(v1::RECORD_KIND_KERNEL, at, 0, 0, 0, name);
+    while (columns_.dur_ns_size() < columns_.kind_size()) {
+      columns_.add_dur_ns(0);
+      columns_.add_stream(0);
+    }
+    columns_.set_dur_ns(columns_.dur_ns_size() - 1, dur);
+    columns_.set_stream(columns_.stream_size() - 1, stream);
+  }
+  v1::Kernels AskKernels(uint32_t width) {
+    v1::GetKernelsRequest request;
+    request.set_run_id("run-1");
+    request.set_width_px(width);
+    grpc::ClientContext context;
+    v1::Kernels kernels;
+    error_ = server_.query().GetKernels(&context, request, &kernels);
+    return kernels;
+  }
+
   TestServer server_;
   Sender sender_;
   v1::Columns columns_;
@@ -304,6 +334,132 @@ TEST_F(RecordedRun, WithoutSegmentsThereAreNone) {
   EXPECT_TRUE(error_.ok()) << error_.error_message();
   EXPECT_EQ(segments.segment_count(), 0u);
   EXPECT_EQ(segments.segments_size(), 0);
+}
+
+// ---- Addresses over time ----
+
+TEST_F(RecordedRun, EveryStorageHasABoxAtItsAddressFromBirthToDeath) {
+  Send();
+
+  const v1::Addresses all = AskAddresses([](auto&) {});
+
+  EXPECT_EQ(all.source(), v1::ADDRESS_SOURCE_RECORDED);
+  EXPECT_EQ(all.step_ns(), 600);
+  EXPECT_EQ(all.alive(), 3u);
+  EXPECT_EQ(all.folded(), 0u);
+  ASSERT_EQ(all.boxes_size(), 3);
+  // Largest area first: b lives 300 ns with 2000 bytes.
+  const v1::AddressBox& b = all.boxes(0);
+  EXPECT_EQ(b.address(), 0xb000u);
+  EXPECT_EQ(b.bytes(), 2000);
+  EXPECT_EQ(b.from_ns(), 200);
+  EXPECT_EQ(b.to_ns(), 500);
+  EXPECT_TRUE(b.at_peak());
+  EXPECT_EQ(b.owner(), "model.py:3 forward");
+  const v1::AddressBox& a = all.boxes(1);
+  EXPECT_EQ(a.address(), 0xa000u);
+  EXPECT_TRUE(a.at_peak());
+  // The second use of a's address is not freed in the step.
+  const v1::AddressBox& c = all.boxes(2);
+  EXPECT_EQ(c.address(), 0xa000u);
+  EXPECT_TRUE(c.after());
+  EXPECT_FALSE(c.at_peak());
+  EXPECT_EQ(c.category(), v1::CATEGORY_OPTIMIZER_STATE);
+  EXPECT_EQ(all.peak_bytes(), 3500);
+}
+
+TEST_F(RecordedRun, AddressesThatNobodyUsesAreLeftOut) {
+  Send();
+
+  const v1::Addresses all = AskAddresses([](auto&) {});
+
+  // 0xa000 to 0xa3e8 and 0xb000 to 0xb7d0 are 3096 bytes apart, less than a page.
+  ASSERT_EQ(all.ranges_size(), 1);
+  EXPECT_EQ(all.ranges(0).address(), 0xa000u);
+  EXPECT_EQ(all.ranges(0).bytes(), 0x17d0);
+  // At the peak a and b are alive: from the lowest to the highest of their bytes.
+  EXPECT_EQ(all.peak_span_bytes(), 0x17d0);
+}
+
+TEST_F(RecordedRun, AddressesZoomIntoAPartOfTheStep) {
+  Send();
+
+  const v1::Addresses part = AskAddresses([](auto& request) {
+    request.set_t0_ns(250);
+    request.set_t1_ns(350);
+  });
+
+  ASSERT_EQ(part.boxes_size(), 2);
+  EXPECT_EQ(part.boxes(0).address(), 0xb000u);
+  EXPECT_TRUE(part.boxes(0).before());
+  EXPECT_TRUE(part.boxes(0).after());
+  EXPECT_EQ(part.boxes(1).to_ns(), 300);
+  AskAddresses([](auto& request) {
+    request.set_t0_ns(500);
+    request.set_t1_ns(400);
+  });
+  EXPECT_EQ(error_.error_code(), grpc::INVALID_ARGUMENT);
+}
+
+TEST_F(RecordedRun, APlanIsLaidOutFirstFitAndSaysSo) {
+  const std::string graph_id = server_.PutGraph(SmallGraph(), "run-1");
+  const v1::Plan plan = server_.Plan(RequestFor(graph_id, "1GiB"));
+
+  const v1::Addresses laid =
+      AskAddresses([&](auto& request) { request.set_plan_id(plan.plan_id()); });
+
+  EXPECT_EQ(laid.source(), v1::ADDRESS_SOURCE_FIRST_FIT);
+  EXPECT_EQ(laid.peak_bytes(), plan.peak_bytes());
+  // Storages that are alive at once do not overlap.
+  for (const v1::AddressBox& one : laid.boxes()) {
+    for (const v1::AddressBox& other : laid.boxes()) {
+      if (&one == &other) continue;
+      const bool at_once =
+          one.from_ns() < other.to_ns() && other.from_ns() < one.to_ns();
+      const bool overlap =
+          one.address() <
+              other.address() + static_cast<uint64_t>(other.bytes()) &&
+          other.address() < one.address() + static_cast<uint64_t>(one.bytes());
+      EXPECT_FALSE(at_once && overlap) << one.owner() << ", " << other.owner();
+    }
+  }
+  EXPECT_GE(laid.peak_span_bytes(), laid.peak_bytes());
+}
+
+// ---- Kernels ----
+
+TEST_F(RecordedRun,
+       KernelsStandByStreamAndAreJoinedWhereAScreenCannotTellThem) {
+  AddKernel(100, 50, 1);
+  AddKernel(160, 5, 3);
+  AddKernel(166, 4, 1);
+  AddKernel(120, 100, 3, /*stream=*/9);
+  Send();
+
+  const v1::Kernels fine = AskKernels(600);
+  const v1::Kernels coarse = AskKernels(6);
+
+  ASSERT_EQ(fine.lanes_size(), 2);
+  EXPECT_EQ(fine.kernels(), 4u);
+  EXPECT_EQ(fine.lanes(0).stream(), 9u);  // 100 ns, the other 59
+  EXPECT_EQ(fine.lanes(1).kernels(), 3u);
+  EXPECT_EQ(fine.lanes(1).busy_ns(), 59);
+  EXPECT_EQ(fine.lanes(1).spans_size(), 3);
+  EXPECT_EQ(fine.busy_ns(), 120);  // 100 to 220, at least one ran
+  EXPECT_EQ(fine.longest(0).name(), "adam.py:80 step");
+  EXPECT_EQ(fine.longest(0).busy_ns(), 105);
+  // A column of 100 ns holds them all.
+  ASSERT_EQ(coarse.lanes(1).spans_size(), 1);
+  EXPECT_EQ(coarse.lanes(1).spans(0).kernels(), 3u);
+  EXPECT_EQ(coarse.lanes(1).spans(0).busy_ns(), 59);
+  EXPECT_EQ(coarse.lanes(1).spans(0).longest_ns(), 50);
+}
+
+TEST_F(RecordedRun, WithoutKernelsThereIsNoLane) {
+  Send();
+
+  EXPECT_EQ(AskKernels(100).lanes_size(), 0);
+  EXPECT_TRUE(error_.ok());
 }
 
 TEST_F(RecordedRun, SegmentsThatDoNotFitTogetherAreRefused) {

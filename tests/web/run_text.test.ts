@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-import {create, type MessageInitShape} from '@bufbuild/protobuf';
+import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
 import {categoryStyle, CATEGORIES} from '../../web/src/format/categories';
-import {sentenceParts, standingOf, stateText, waitingText} from '../../web/src/format/run';
+import {sentenceParts, STANDING_TEXT, toneOf, waitingText} from '../../web/src/format/run';
 import {Category} from '../../web/src/gen/reprise/v1/graph_pb';
-import {RunSchema, RunState, type VerdictSchema} from '../../web/src/gen/reprise/v1/query_pb';
-
-const run = (verdict: MessageInitShape<typeof VerdictSchema>, state = RunState.RUNNING) =>
-  create(RunSchema, {planId: '00000000000000ff', state, verdict});
+import {RunSchema, RunState, Standing} from '../../web/src/gen/reprise/v1/query_pb';
 
 test('the two parts of a sentence are the sentence', () => {
   const sentence =
@@ -21,54 +18,52 @@ test('the two parts of a sentence are the sentence', () => {
   expect(sentenceParts('Nothing fits in 3.0 GiB.')).toEqual(['Nothing fits in 3.0 GiB.', '']);
 });
 
-test('a run is validated only when the server says so', () => {
-  expect(standingOf(undefined)).toBe('waiting');
-  expect(standingOf(create(RunSchema, {}))).toBe('waiting');
-  expect(standingOf(run({feasible: true, validated: true}))).toBe('validated');
-  expect(standingOf(run({feasible: false}))).toBe('impossible');
-  expect(standingOf(run({feasible: true, plannedSteps: 1, budgetBytes: 9n}))).toBe('measuring');
-});
-
-test('a plan that did not hold is never called measuring', () => {
-  expect(standingOf(run({feasible: true, gradientsDiffering: 1}))).toBe('failed');
-  expect(standingOf(run({feasible: true, mismatches: 2}))).toBe('failed');
-  expect(standingOf(run({feasible: true, overBudgetSteps: 1}))).toBe('failed');
-  expect(standingOf(run({feasible: true, withdrawn: 'gradients differ'}))).toBe('failed');
-  expect(standingOf(run({feasible: true, refused: 'it cannot run here'}))).toBe('failed');
-  expect(standingOf(run({feasible: true, checksDiffering: 1}))).toBe('failed');
-  expect(
-    standingOf(
-      run({
-        feasible: true,
-        plannedSteps: 1,
-        budgetBytes: 9n,
-        measuredPeakBytes: 10n,
-      }),
-    ),
-  ).toBe('failed');
-});
-
-test('a run that ended without a proof says so', () => {
-  expect(standingOf(run({feasible: true}, RunState.FINISHED))).toBe('unproven');
-  expect(standingOf(create(RunSchema, {state: RunState.FINISHED}))).toBe('unplanned');
-});
-
-test('a run that died has no other badge, whatever it had shown before', () => {
-  for (const state of [RunState.KILLED, RunState.FAILED]) {
-    expect(standingOf(run({feasible: true, validated: true}, state))).toBe('died');
-    expect(standingOf(run({feasible: false}, state))).toBe('died');
-    expect(standingOf(create(RunSchema, {state}))).toBe('died');
-  }
-  expect(stateText(RunState.KILLED)).toBe('killed');
-  expect(stateText(RunState.FAILED)).toBe('failed');
+test('a dead run has the colour of one, and its own word', () => {
+  expect(toneOf(create(RunSchema, {state: RunState.KILLED}))).toBe('dead');
+  expect(toneOf(create(RunSchema, {state: RunState.FAILED}))).toBe('dead');
+  expect(toneOf(create(RunSchema, {state: RunState.FINISHED}))).toBe('over');
+  expect(STANDING_TEXT[Standing.DIED]).toBe('died');
 });
 
 test('a run without a plan says what it waits for', () => {
-  expect(waitingText(create(RunSchema, {state: RunState.RUNNING}))).toContain('plain steps');
-  expect(waitingText(create(RunSchema, {state: RunState.FINISHED}))).toContain('without a plan');
-  expect(waitingText(create(RunSchema, {state: RunState.FINISHED, graphId: '1'}))).toContain(
-    'choose a budget',
+  const text = (init: Parameters<typeof create<typeof RunSchema>>[1]) =>
+    waitingText(create(RunSchema, init));
+  expect(text({state: RunState.RUNNING})).toContain('plain steps');
+  expect(text({state: RunState.FINISHED})).toContain('without a plan');
+  expect(text({state: RunState.FINISHED, graphId: '1'})).toContain('choose a budget');
+});
+
+test('a job without a budget waits for no plan while it runs', () => {
+  const watched = create(RunSchema, {
+    state: RunState.RUNNING,
+    sessions: [
+      {
+        capabilities: [{name: 'executor', value: 'none: no budget was given'}],
+      },
+    ],
+  });
+
+  expect(waitingText(watched)).not.toContain('first plan');
+  watched.graphId = '1';
+  expect(waitingText(watched)).toContain('choose a budget');
+});
+
+test('an imported file is not said to have run', () => {
+  const snapshot = create(RunSchema, {
+    state: RunState.FINISHED,
+    imported: 'memory snapshot',
+    verdict: {unplannedPeakBytes: BigInt(3 << 20)},
+  });
+
+  expect(waitingText(snapshot)).toBe(
+    'A memory snapshot, imported: nothing ran here. Most of what it recorded was alive at ' +
+      '3.0 MiB. Below: who was alive when, and where. It has no operators, so that no budget ' +
+      'can be planned from it; `reprise run` records them.',
   );
+  snapshot.imported = 'profiler trace';
+  snapshot.graphId = '1';
+  expect(waitingText(snapshot)).toContain('A profiler trace, imported');
+  expect(waitingText(snapshot)).toContain('Choose a budget below');
 });
 
 test('the legend has the order of the protos, and the unknown has a colour', () => {

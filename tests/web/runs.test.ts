@@ -1,64 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create, type MessageInitShape} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {kindsOf, viewOf} from '../../web/src/data/runs';
-import {RunSchema, RunState} from '../../web/src/gen/reprise/v1/query_pb';
+import {grouped, kindsOf, listRequest, shownText} from '../../web/src/data/runs';
+import {
+  ListRunsResponseSchema,
+  RunGrouping,
+  RunOrder,
+  RunSchema,
+  Standing,
+} from '../../web/src/gen/reprise/v1/query_pb';
 
 const run = (init: MessageInitShape<typeof RunSchema>) => create(RunSchema, init);
-const runs = [
-  run({
-    runId: 'c',
-    name: 'GPT large',
-    planId: 'p',
-    startedNs: 30n,
-    steps: 5n,
-    state: RunState.RUNNING,
-    verdict: {feasible: true, budgetBytes: 80n, measuredPeakBytes: 70n},
-  }),
-  run({
-    runId: 'b',
-    name: 'resnet',
-    planId: 'p',
-    startedNs: 20n,
-    steps: 900n,
-    state: RunState.FINISHED,
-    verdict: {feasible: true, validated: true, budgetBytes: 9n, measuredPeakBytes: 8n},
-  }),
-  run({
-    runId: 'a',
-    host: 'node7',
-    pid: 4,
-    startedNs: 10n,
-    steps: 7n,
-    state: RunState.KILLED,
-    verdict: {unplannedPeakBytes: 99n},
-  }),
-];
-const ids = (found: readonly {runId: string}[]) => found.map((one) => one.runId).join('');
 
-test('runs come newest first until another order is chosen', () => {
-  expect(ids(viewOf(runs, {}))).toBe('cba');
-  expect(ids(viewOf(runs, {ascending: true}))).toBe('abc');
-  expect(ids(viewOf(runs, {sort: 'steps'}))).toBe('bac');
-  expect(ids(viewOf(runs, {sort: 'peak'}))).toBe('acb');
-  expect(ids(viewOf(runs, {sort: 'budget', ascending: true}))).toBe('abc');
-  expect(ids(viewOf(runs, {sort: 'name', ascending: true}))).toBe('cab');
+test('the server is asked for what the address says of the list', () => {
+  expect(listRequest({}, 100)).toMatchObject({
+    limit: 100,
+    search: '',
+    running: false,
+    standing: Standing.UNSPECIFIED,
+    order: RunOrder.UNSPECIFIED,
+    grouping: RunGrouping.UNSPECIFIED,
+  });
+  expect(
+    listRequest(
+      {
+        search: 'gpt',
+        show: 'failed',
+        sort: 'peak',
+        ascending: true,
+        group: 'ending',
+      },
+      7,
+    ),
+  ).toMatchObject({
+    limit: 7,
+    search: 'gpt',
+    standing: Standing.NOT_HELD,
+    order: RunOrder.PEAK,
+    ascending: true,
+    grouping: RunGrouping.ENDING,
+  });
+  expect(listRequest({show: 'running'}, 1)).toMatchObject({running: true});
 });
 
-test('a search finds every word in name, id, host or verdict', () => {
-  expect(ids(viewOf(runs, {search: 'large gpt'}))).toBe('c');
-  expect(ids(viewOf(runs, {search: 'NODE7'}))).toBe('a');
-  expect(ids(viewOf(runs, {search: 'gpt resnet'}))).toBe('');
-});
+test('a filter says how many runs there are of each kind', () => {
+  const answer = create(ListRunsResponseSchema, {
+    running: 2,
+    standings: [
+      {standing: Standing.VALIDATED, runs: 1},
+      {standing: Standing.DIED, runs: 3},
+      {standing: Standing.IMPORTED, runs: 0},
+    ],
+  });
 
-test('a filter shows one kind of run, and says how many there are of each', () => {
-  expect(ids(viewOf(runs, {show: 'died'}))).toBe('a');
-  expect(ids(viewOf(runs, {show: 'running'}))).toBe('c');
-  expect(ids(viewOf(runs, {show: 'validated', search: 'gpt'}))).toBe('');
-  expect(kindsOf(runs)).toEqual([
-    ['died', 1],
-    ['measuring', 1],
-    ['running', 1],
+  expect(kindsOf(answer)).toEqual([
+    ['died', 3],
+    ['running', 2],
     ['validated', 1],
   ]);
+  expect(shownText('failed')).toBe('not held');
+});
+
+test('runs that stand together are a group, in the order of the server', () => {
+  const runs = [
+    run({runId: 'a', name: 'gpt', ending: 'finished'}),
+    run({runId: 'b', name: 'gpt', ending: 'failed with exit code 3'}),
+    run({runId: 'c', host: 'node7', pid: 4, ending: 'finished'}),
+  ];
+
+  const sizes = (by: 'name' | 'ending') =>
+    grouped(runs, by).map(({title, runs: {length}}) => [title, length]);
+  expect(sizes('name')).toEqual([
+    ['gpt', 2],
+    ['node7:4', 1],
+  ]);
+  expect(sizes('ending')).toEqual([
+    ['finished', 2],
+    ['failed with exit code 3', 1],
+  ]);
+  expect(grouped(runs, undefined)).toEqual([{title: '', runs}]);
 });

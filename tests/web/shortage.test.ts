@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 import {create} from '@bufbuild/protobuf';
 import {expect, test} from 'vitest';
-import {grouped} from '../../web/src/data/runs';
 import {shortageOf, wouldHaveFitted} from '../../web/src/data/shortage';
-import {endingText} from '../../web/src/format/run';
 import {MomentReason, MomentSchema} from '../../web/src/gen/reprise/v1/ingest_pb';
-import {RunSchema, RunState} from '../../web/src/gen/reprise/v1/query_pb';
 
 const GIB = 2n ** 30n;
 const outOfMemory = {reason: MomentReason.OUT_OF_MEMORY, device: 0};
@@ -41,7 +38,10 @@ test('the plan that would have fitted keeps within what was held and what was fr
     ['lost to rounding of blocks', '24 B'],
   ]);
   expect(shortage.remark).toBe('');
-  expect(wouldHaveFitted(shortage, curve)).toEqual({bytes: 9 * 2 ** 30, overhead: 0.1});
+  expect(wouldHaveFitted(shortage, curve)).toEqual({
+    bytes: 9 * 2 ** 30,
+    overhead: 0.1,
+  });
 });
 
 test('memory that was free in pieces is called fragmented', () => {
@@ -60,7 +60,12 @@ test('memory that was free in pieces is called fragmented', () => {
 
 test('no plan is offered for a request larger than all there was, nor where that is not known', () => {
   const hopeless = shortageOf(
-    create(MomentSchema, {...outOfMemory, askedBytes: 99n * GIB, liveBytes: GIB, totalBytes: GIB}),
+    create(MomentSchema, {
+      ...outOfMemory,
+      askedBytes: 99n * GIB,
+      liveBytes: GIB,
+      totalBytes: GIB,
+    }),
   )!;
   const unknown = shortageOf(create(MomentSchema, {...outOfMemory, liveBytes: GIB}))!;
 
@@ -70,30 +75,4 @@ test('no plan is offered for a request larger than all there was, nor where that
   expect(unknown.roomBytes).toBe(0);
   expect(wouldHaveFitted(unknown, curve)).toBeUndefined();
   expect(shortageOf(create(MomentSchema, {reason: MomentReason.KILLED}))).toBeUndefined();
-});
-
-test('a run says how it ended, and is grouped by it', () => {
-  const {FAILED, FINISHED, KILLED} = RunState;
-  const runs = [
-    create(RunSchema, {name: 'a', state: FAILED, verdict: {failure: 'CUDA out of memory.'}}),
-    create(RunSchema, {name: 'b', state: FAILED, verdict: {failure: 'ValueError: x'}}),
-    create(RunSchema, {name: 'a', state: KILLED}),
-    create(RunSchema, {name: 'c', state: FINISHED, planId: 'p', verdict: {unplannedSteps: 3}}),
-    create(RunSchema, {name: 'b', state: FINISHED, planId: 'p', verdict: {feasible: true}}),
-  ];
-
-  expect(runs.map(endingText)).toEqual([
-    'out of memory',
-    'failed',
-    'killed',
-    'refused, trained on',
-    'finished',
-  ]);
-  expect(grouped(runs, 'name').map(({title, runs: {length}}) => [title, length])).toEqual([
-    ['a', 2],
-    ['b', 2],
-    ['c', 1],
-  ]);
-  expect(grouped(runs, 'ending')).toHaveLength(5);
-  expect(grouped(runs, undefined)).toEqual([{title: '', runs}]);
 });

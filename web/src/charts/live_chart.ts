@@ -13,7 +13,7 @@ import uPlot from 'uplot';
 import {formatBytes, formatDuration} from '../format/units';
 import type {Columns} from '../data/timeline';
 import type {Window} from '../url/state';
-import {axis, withUnit} from './memory_chart';
+import {axis, onWidth, withUnit} from './axes';
 import {onTheme, readPalette} from './palette';
 import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
 import {createTooltip} from './tooltip';
@@ -198,12 +198,7 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): LiveC
   over.addEventListener('click', onClick);
   over.addEventListener('dblclick', onDouble);
   over.addEventListener('wheel', onWheel, {passive: false});
-  const resize = new ResizeObserver(() => {
-    if (element.clientWidth > 0 && element.clientWidth !== chart.width) {
-      chart.setSize({width: element.clientWidth, height: HEIGHT});
-    }
-  });
-  resize.observe(element);
+  const offWidth = onWidth(element, [chart]);
   const offTheme = onTheme(() => {
     palette = readPalette();
     chart.redraw(false, true);
@@ -221,7 +216,7 @@ export function createLiveChart(element: HTMLElement, events: LiveEvents): LiveC
     },
     destroy() {
       element.removeEventListener('keydown', onArrow);
-      resize.disconnect();
+      offWidth();
       offTheme();
       tooltip.destroy();
       chart.destroy();

@@ -24,6 +24,7 @@ import {
 } from '../data/memory_view';
 import type {Columns} from '../data/timeline';
 import type {Window} from '../url/state';
+import {axis, hairline, onWidth, outlined, scaled, withUnit} from './axes';
 import {onTheme, readPalette, type Palette} from './palette';
 import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
 import {createTooltip} from './tooltip';
@@ -158,12 +159,7 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
   over.addEventListener('mousedown', onDown);
   over.addEventListener('click', onClick);
 
-  const resize = new ResizeObserver(() => {
-    if (element.clientWidth > 0 && element.clientWidth !== chart.width) {
-      chart.setSize({width: element.clientWidth, height: HEIGHT});
-    }
-  });
-  resize.observe(element);
+  const offWidth = onWidth(element, [chart]);
   const offTheme = onTheme(() => {
     palette = readPalette();
     chart.redraw(false, true);
@@ -178,30 +174,12 @@ export function createMemoryChart(element: HTMLElement, events: MemoryEvents): M
     },
     destroy() {
       element.removeEventListener('keydown', onArrow);
-      resize.disconnect();
+      offWidth();
       offTheme();
       tooltip.destroy();
       chart.destroy();
     },
   };
-}
-
-/** An axis in the page's colours. */
-export function axis(palette: () => Palette, options: uPlot.Axis): uPlot.Axis {
-  return {
-    stroke: () => palette().soft,
-    font: readPalette().font,
-    grid: {stroke: () => palette().grid, width: 1},
-    ticks: {show: false},
-    border: {show: false},
-    gap: 6,
-    ...options,
-  };
-}
-
-/** The unit stands at every number: no label to look for. */
-export function withUnit({labels, unit}: {labels: string[]; unit: string}): string[] {
-  return labels.map((label) => (label === '0' ? '0' : `${label} ${unit}`));
 }
 
 function drawable(columns: Columns | undefined, count: number): (number | null)[] {
@@ -307,20 +285,6 @@ function clip(u: uPlot): void {
   u.ctx.clip();
 }
 
-/** One line of device pixels at a number of bytes. */
-export function hairline(u: uPlot, bytes: number, colour: string, dash: number[]): void {
-  const {ctx, bbox} = u;
-  const y = Math.round(u.valToPos(bytes, 'y', true)) + 0.5;
-  ctx.beginPath();
-  ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
-  ctx.lineWidth = Math.max(1, Math.round(devicePixelRatio));
-  ctx.strokeStyle = colour;
-  ctx.moveTo(bbox.left, y);
-  ctx.lineTo(bbox.left + bbox.width, y);
-  ctx.stroke();
-  ctx.setLineDash([]);
-}
-
 function label(u: uPlot, text: string, bytes: number, palette: Palette): void {
   const {ctx, bbox} = u;
   ctx.font = scaled(palette.font);
@@ -349,26 +313,4 @@ function marker(u: uPlot, peak: MarkedPeak, palette: Palette): void {
   ctx.lineWidth = 1.4 * devicePixelRatio;
   ctx.strokeStyle = colour;
   ctx.stroke();
-}
-
-/** Text with a rim of the background, legible over lines. */
-function outlined(
-  ctx: CanvasRenderingContext2D,
-  text: string,
-  x: number,
-  y: number,
-  colour: string,
-  rim: string,
-): void {
-  ctx.lineWidth = 4 * devicePixelRatio;
-  ctx.lineJoin = 'round';
-  ctx.strokeStyle = rim;
-  ctx.strokeText(text, x, y);
-  ctx.fillStyle = colour;
-  ctx.fillText(text, x, y);
-}
-
-/** A font in CSS pixels as one for the canvas's device pixels. */
-export function scaled(font: string): string {
-  return font.replace(/^(\d+)px/, (_, px: string) => `${Number(px) * devicePixelRatio}px`);
 }

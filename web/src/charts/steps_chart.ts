@@ -6,12 +6,13 @@
  * marks on the floor of the upper picture; predictions are dashed.
  */
 import uPlot from 'uplot';
-import {checkText, type StepLog} from '../data/steps';
+import {bucketName, checksText, type StepLog} from '../data/steps';
 import {formatBytes, formatDuration} from '../format/units';
-import {axis, hairline, withUnit} from './memory_chart';
+import type {Window} from '../url/state';
+import {axis, hairline, onWidth, withUnit} from './axes';
 import {onTheme, readPalette, type Palette} from './palette';
 import {byteLabels, byteTicks, decimalTicks, timeLabels} from './ticks';
-import {createTooltip} from './tooltip';
+import {createTooltip, type TooltipContent} from './tooltip';
 
 export interface StepsData {
   readonly log: StepLog;
@@ -25,8 +26,19 @@ export interface StepsChart {
   destroy(): void;
 }
 
+export interface StepsEvents {
+  /** Steps were dragged over, from the first to the last. */
+  readonly window: (window: Window) => void;
+  /** Double click: all steps. */
+  readonly reset: () => void;
+  /** The keyboard moved to a bucket: what stands there, to be read out. */
+  readonly say: (text: string) => void;
+}
+
 interface Panel {
-  readonly values: (log: StepLog) => readonly number[];
+  /** Without a plan and under one, and the longest where that differs. */
+  readonly values: (log: StepLog) => readonly [readonly number[], readonly number[]];
+  readonly longest: (log: StepLog) => readonly number[] | undefined;
   readonly predicted: (data: StepsData) => number;
   readonly budget: (data: StepsData) => number;
   readonly axis: uPlot.Axis;
@@ -35,7 +47,8 @@ interface Panel {
 
 const PANELS: readonly Panel[] = [
   {
-    values: (log) => log.peakBytes,
+    values: (log) => [log.plainPeak, log.plannedPeak],
+    longest: () => undefined,
     predicted: (data) => data.predictedPeakBytes,
     budget: (data) => data.budgetBytes,
     axis: {
@@ -46,7 +59,8 @@ const PANELS: readonly Panel[] = [
     height: 200,
   },
   {
-    values: (log) => log.stepNs,
+    values: (log) => [log.plainNs, log.plannedNs],
+    longest: (log) => log.longestNs,
     predicted: (data) => data.predictedStepNs,
     budget: () => 0,
     axis: {
@@ -58,7 +72,7 @@ const PANELS: readonly Panel[] = [
   },
 ];
 
-export function createStepsChart(element: HTMLElement): StepsChart {
+export function createStepsChart(element: HTMLElement, events: StepsEvents): StepsChart {
   let data: StepsData | undefined;
   let palette = readPalette();
   const tooltip = createTooltip(element);
@@ -86,7 +100,12 @@ export function createStepsChart(element: HTMLElement): StepsChart {
           x: {time: false, range: (_, low, high) => stepRange(low, high)},
           y: {range: () => [0, top(panel)]},
         },
-        series: [{}, dots(() => palette.base), dots(() => palette.measured)],
+        series: [
+          {},
+          dots(() => palette.base),
+          dots(() => palette.measured),
+          {stroke: () => palette.faint, width: 1, points: {show: false}, spanGaps: false},
+        ],
         axes: [
           axis(() => palette, {
             splits: (u) => wholeTicks(u.scales['x']!.min!, u.scales['x']!.max!, u.width / 90),
@@ -101,16 +120,17 @@ export function createStepsChart(element: HTMLElement): StepsChart {
         ],
         cursor: {
           y: false,
-          drag: {x: false, y: false},
+          drag: {x: true, y: false, setScale: false, dist: 4},
           points: {size: 7},
           sync: {key: sync.key, setSeries: false},
         },
         hooks: {
           draw: [(u) => data && drawLines(u, panel, data, palette, place)],
           setCursor: [(u) => hover(u, host)],
+          setSelect: [select],
         },
       },
-      [[], [], []],
+      [[], [], [], []],
       host,
     );
   }
@@ -118,7 +138,15 @@ export function createStepsChart(element: HTMLElement): StepsChart {
   function top(panel: Panel): number {
     if (!data) return 1;
     let most = Math.max(1, panel.predicted(data), panel.budget(data));
-    for (const value of panel.values(data.log)) if (value > most) most = value;
+    for (const column of panel.values(data.log)) {
+      for (const value of column) if (value > most) most = value;
+    }
+    // The longest of a bucket is shown as far as there is room: one slow step
+    // does not flatten all others.
+    const limit = most * 2;
+    for (const value of panel.longest(data.log) ?? []) {
+      if (value > most) most = Math.min(value, limit);
+    }
     return most * 1.12;
   }
 
@@ -130,32 +158,48 @@ export function createStepsChart(element: HTMLElement): StepsChart {
       tooltip.hide();
       return;
     }
-    const {log} = data;
-    const step = log.step[idx] ?? 0;
-    const rows: [string, string][] = [
-      ['peak', formatBytes(log.peakBytes[idx] ?? 0)],
-      ['time', formatDuration(log.stepNs[idx] ?? 0)],
-      ['plan', log.planned[idx] ? 'yes' : 'no'],
-    ];
-    if (log.window[idx]) rows.push(['traced', 'its time is not counted']);
-    if (log.oom[idx]) rows.push(['memory', 'ran out']);
-    const check = log.checks.find((one) => one.step === step);
-    if (check) rows.push(['check', checkText(check)]);
     tooltip.show(
-      {title: `step ${step}`, rows},
+      contentOf(data.log, idx),
       left + u.bbox.left / devicePixelRatio,
       (y ?? 0) + host.offsetTop,
     );
   }
 
-  element.addEventListener('mouseleave', () => tooltip.hide());
-  const resize = new ResizeObserver(() => {
-    const width = element.clientWidth;
-    charts.forEach((chart, i) => {
-      if (width > 0 && width !== chart.width) chart.setSize({width, height: PANELS[i]!.height});
-    });
+  function select(u: uPlot): void {
+    const {left, width} = u.select;
+    if (width < 4) return;
+    const from = Math.max(0, Math.ceil(u.posToVal(left, 'x')));
+    const to = Math.floor(u.posToVal(left + width, 'x'));
+    u.setSelect({left: 0, top: 0, width: 0, height: 0}, false);
+    if (to > from) events.window({from, to});
+  }
+
+  // With the keyboard: the arrows go from bucket to bucket, with shift by 20.
+  let at = -1;
+  element.tabIndex = 0;
+  const onArrow = (event: KeyboardEvent): void => {
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    const count = data?.log.first.length ?? 0;
+    if (by === undefined || !data || count === 0) return;
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    const from = at < 0 ? (by > 0 ? -1 : count) : at;
+    at = Math.max(0, Math.min(count - 1, from + by * (event.shiftKey ? 20 : 1)));
+    const content = contentOf(data.log, at);
+    const upper = charts[0]!;
+    const x = upper.valToPos(middleOf(data.log, at), 'x') + upper.bbox.left / devicePixelRatio;
+    tooltip.show(content, x, 20);
+    events.say([content.title, ...content.rows.map((row) => row.join(' '))].join(', '));
+  };
+  const onDouble = (): void => events.reset();
+  element.addEventListener('keydown', onArrow);
+  element.addEventListener('dblclick', onDouble);
+  element.addEventListener('blur', () => {
+    at = -1;
+    tooltip.hide();
   });
-  resize.observe(element);
+  element.addEventListener('mouseleave', () => tooltip.hide());
+  const offWidth = onWidth(element, charts);
   const offTheme = onTheme(() => {
     palette = readPalette();
     for (const chart of charts) chart.redraw(false, true);
@@ -166,22 +210,55 @@ export function createStepsChart(element: HTMLElement): StepsChart {
       data = next;
       const {log} = next;
       charts.forEach((chart, i) => {
-        const values = PANELS[i]!.values(log);
+        const [plain, planned] = PANELS[i]!.values(log);
+        const longest = PANELS[i]!.longest(log);
+        const folds = log.first.some((first, k) => first !== log.last[k]);
         chart.setData([
-          log.step,
-          values.map((value, k) => (log.planned[k] ? null : value)),
-          values.map((value, k) => (log.planned[k] ? value : null)),
+          log.first.map((_, k) => middleOf(log, k)),
+          plain.map((value, k) => (log.plain[k]! > 0 ? value : null)),
+          planned.map((value, k) => (log.planned[k]! > 0 ? value : null)),
+          log.first.map((_, k) => (folds && longest ? longest[k]! : null)),
         ]);
       });
     },
     destroy() {
-      resize.disconnect();
+      element.removeEventListener('keydown', onArrow);
+      element.removeEventListener('dblclick', onDouble);
+      offWidth();
       offTheme();
       tooltip.destroy();
       for (const chart of charts) chart.destroy();
       element.replaceChildren();
     },
   };
+}
+
+function middleOf(log: StepLog, at: number): number {
+  return (log.first[at]! + log.last[at]!) / 2;
+}
+
+/** What stands at a bucket. */
+function contentOf(log: StepLog, at: number): TooltipContent {
+  const several = log.first[at] !== log.last[at];
+  const rows: [string, string][] = [];
+  const [plain, planned] = [log.plain[at]!, log.planned[at]!];
+  const kind = (name: string, peak: number, ns: number): void => {
+    rows.push([`${name}peak`, `${several ? 'at most ' : ''}${formatBytes(peak)}`]);
+    rows.push([`${name}time`, `${formatDuration(ns)}${several ? ', median' : ''}`]);
+  };
+  const both = plain > 0 && planned > 0;
+  if (planned > 0) kind(both ? 'planned, ' : '', log.plannedPeak[at]!, log.plannedNs[at]!);
+  if (plain > 0) kind(both ? 'unplanned, ' : '', log.plainPeak[at]!, log.plainNs[at]!);
+  if (several) rows.push(['longest', formatDuration(log.longestNs[at]!)]);
+  if (!both) rows.push(['plan', planned > 0 ? 'yes' : 'no']);
+  const count = (name: string, one: string, value: number): void => {
+    if (value > 0) rows.push([name, several ? String(value) : one]);
+  };
+  count('over budget', 'yes', log.overBudget[at]!);
+  count('traced', 'its time is not counted', log.traced[at]!);
+  count('out of memory', 'yes', log.outOfMemory[at]!);
+  if (log.checks[at]! > 0) rows.push(['check', checksText(log.checks[at]!, log.differing[at]!)]);
+  return {title: bucketName(log, at), rows};
 }
 
 /** Half a step of room at both ends: a point at the rim is a whole point. */
@@ -208,12 +285,18 @@ function drawLines(u: uPlot, panel: Panel, data: StepsData, palette: Palette, pl
   if (place === 0) {
     const size = 3.5 * devicePixelRatio;
     const y = bbox.top + bbox.height - 2 * size;
-    for (const check of data.log.checks) {
-      const x = u.valToPos(check.step, 'x', true);
+    // As far apart as they are wide; one that differs is always drawn.
+    let free = -Infinity;
+    for (let i = 0; i < data.log.first.length; i++) {
+      if (data.log.checks[i] === 0) continue;
+      const equal = data.log.differing[i] === 0;
+      const x = u.valToPos(middleOf(data.log, i), 'x', true);
+      if (equal && x < free) continue;
+      free = x + 3 * size;
       ctx.beginPath();
       ctx.lineWidth = 1.8 * devicePixelRatio;
-      ctx.strokeStyle = check.equal ? palette.good : palette.bad;
-      if (check.equal) {
+      ctx.strokeStyle = equal ? palette.good : palette.bad;
+      if (equal) {
         ctx.moveTo(x - size, y);
         ctx.lineTo(x - size / 4, y + size * 0.8);
         ctx.lineTo(x + size, y - size);

@@ -10,7 +10,7 @@ import {boundPath, overheadRange, planPath, scale} from '../data/geometry';
 import {nearest, type CurvePoint, type Domain, type Tradeoff} from '../data/tradeoff';
 import {formatBytes, formatPercent} from '../format/units';
 import {byteLabels, byteTicks, decimalTicks} from './ticks';
-import {createTooltip} from './tooltip';
+import {createTooltip, type TooltipContent} from './tooltip';
 
 export interface TradeoffData {
   readonly curve: Tradeoff;
@@ -36,10 +36,15 @@ export interface TradeoffChart {
 const HEIGHT = 320;
 const MARGIN = {left: 60, right: 14, top: 14, bottom: 30} as const;
 
-/** `pick` is called with the budget of a clicked point. */
+/**
+ * `pick` is called with the budget of a clicked point, or of the one on which
+ * Enter is pressed; `say` with what stands at the point that the arrow keys
+ * went to, to be read out.
+ */
 export function createTradeoffChart(
   element: HTMLElement,
   pick: (budgetBytes: number) => void,
+  say: (text: string) => void,
 ): TradeoffChart {
   let data: TradeoffData | undefined;
   let hovered: CurvePoint | undefined;
@@ -64,34 +69,58 @@ export function createTradeoffChart(
     return point && Math.abs(x.at(point.budgetBytes) - px) < 30 ? point : undefined;
   }
 
+  function mark(point: CurvePoint | undefined): void {
+    if (point === hovered) return;
+    hovered = point;
+    for (const dot of svg.querySelectorAll('[data-budget]')) {
+      dot.classList.toggle('near', dot.getAttribute('data-budget') === String(point?.budgetBytes));
+    }
+  }
+
+  // With the keyboard: the arrows go from point to point, Enter takes one.
+  element.tabIndex = 0;
+  const onKey = (event: KeyboardEvent): void => {
+    if (event.ctrlKey || event.altKey || event.metaKey || !data?.domain) return;
+    const points = [...data.curve.points].sort((a, b) => a.budgetBytes - b.budgetBytes);
+    if (event.key === 'Enter' && hovered) {
+      pick(hovered.budgetBytes);
+      return;
+    }
+    const now = points.findIndex((one) => one.budgetBytes === hovered?.budgetBytes);
+    const last = points.length - 1;
+    const to = {
+      ArrowLeft: now < 0 ? last : Math.max(0, now - 1),
+      ArrowRight: now < 0 ? 0 : Math.min(last, now + 1),
+      Home: 0,
+      End: last,
+    }[event.key];
+    const point = to === undefined ? undefined : points[to];
+    if (!point) return;
+    event.preventDefault();
+    mark(point);
+    const {x, y} = scales(data, data.domain, Math.max(200, element.clientWidth));
+    const content = contentOf(point);
+    tooltip.show(content, x.at(point.budgetBytes), y.at(point.overhead));
+    const figures = content.rows.map(([name, value]) => `${name} ${value}`.trim());
+    say(`${content.title}, ${figures.join(', ')}. Enter tries it.`);
+  };
+  const onBlur = (): void => {
+    mark(undefined);
+    tooltip.hide();
+  };
+  element.addEventListener('keydown', onKey);
+  element.addEventListener('blur', onBlur);
+
   svg.addEventListener('mousemove', (event) => {
     const point = pointAt(event);
     svg.classList.toggle('pointing', point !== undefined);
-    if (point !== hovered) {
-      hovered = point;
-      for (const dot of svg.querySelectorAll('[data-budget]')) {
-        dot.classList.toggle(
-          'near',
-          dot.getAttribute('data-budget') === String(point?.budgetBytes),
-        );
-      }
-    }
+    mark(point);
     if (!point) {
       tooltip.hide();
       return;
     }
     const box = svg.getBoundingClientRect();
-    const rows: [string, string][] = [
-      ['peak', formatBytes(point.peakBytes)],
-      ['overhead', formatPercent(point.overhead, true)],
-      ['lower bound', formatPercent(point.bound, true)],
-    ];
-    if (point.dominated) rows.push(['', 'a smaller budget is faster']);
-    tooltip.show(
-      {title: `budget ${formatBytes(point.budgetBytes)}`, rows},
-      event.clientX - box.left,
-      event.clientY - box.top,
-    );
+    tooltip.show(contentOf(point), event.clientX - box.left, event.clientY - box.top);
   });
   svg.addEventListener('mouseleave', () => tooltip.hide());
   svg.addEventListener('click', (event) => {
@@ -114,10 +143,22 @@ export function createTradeoffChart(
     },
     destroy() {
       resize.disconnect();
+      element.removeEventListener('keydown', onKey);
+      element.removeEventListener('blur', onBlur);
       tooltip.destroy();
       svg.remove();
     },
   };
+}
+
+function contentOf(point: CurvePoint): TooltipContent {
+  const rows: [string, string][] = [
+    ['peak', formatBytes(point.peakBytes)],
+    ['overhead', formatPercent(point.overhead, true)],
+    ['lower bound', formatPercent(point.bound, true)],
+  ];
+  if (point.dominated) rows.push(['', 'a smaller budget is faster']);
+  return {title: `budget ${formatBytes(point.budgetBytes)}`, rows};
 }
 
 function scales(data: TradeoffData, domain: Domain, width: number) {

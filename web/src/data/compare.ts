@@ -2,7 +2,7 @@
 
 /** Two runs beside each other: their figures, and the server's rows of either peak. */
 import {categoryStyle, type CategoryStyle} from '../format/categories';
-import {runTitle, stateText} from '../format/run';
+import {runTitle} from '../format/run';
 import {counted, formatBytes, formatCount, formatDuration, formatPercent} from '../format/units';
 import type {Comparison, Curve, Run, Timeline} from '../gen/reprise/v1/query_pb';
 import {num} from './number';
@@ -31,7 +31,7 @@ export function figures(a: Run, b: Run): FigureRow[] {
   });
   const rows = [
     text('Name', runTitle),
-    text('State', (run) => stateText(run.state)),
+    text('State', (run) => run.ending),
     bytes('Budget', (run) => run.verdict?.budgetBytes),
     bytes('Peak, measured', (run) => run.verdict?.measuredPeakBytes),
     bytes('Peak, predicted', (run) => run.verdict?.predictedPeakBytes),

@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-/** The list of runs as a person wants it: searched, filtered, sorted. */
-import {RunState, type Run} from '../gen/reprise/v1/query_pb';
-import {endingText, runTitle, standingOf, STANDING_TEXT, type Standing} from '../format/run';
+/** The list of runs as a person wants it: searched, filtered and sorted by the server. */
+import type {MessageInitShape} from '@bufbuild/protobuf';
+import {
+  RunGrouping,
+  RunOrder,
+  Standing,
+  type ListRunsRequestSchema,
+  type ListRunsResponse,
+  type Run,
+} from '../gen/reprise/v1/query_pb';
+import {runTitle, STANDING_TEXT} from '../format/run';
 
 export const SORTS = ['started', 'name', 'budget', 'peak', 'steps'] as const;
 export type Sort = (typeof SORTS)[number];
@@ -37,7 +45,7 @@ export function grouped(runs: readonly Run[], by: Grouping | undefined): RunGrou
   if (by === undefined) return [{title: '', runs}];
   const groups = new Map<string, Run[]>();
   for (const run of runs) {
-    const title = by === 'name' ? runTitle(run) : endingText(run);
+    const title = by === 'name' ? runTitle(run) : run.ending;
     const known = groups.get(title);
     if (known) known.push(run);
     else groups.set(title, [run]);
@@ -45,63 +53,70 @@ export function grouped(runs: readonly Run[], by: Grouping | undefined): RunGrou
   return [...groups].map(([title, members]) => ({title, runs: members}));
 }
 
-export type Shown = Standing | 'running';
+/** Words of the address for what the server calls a standing. */
+const SHOWN = {
+  running: Standing.UNSPECIFIED,
+  waiting: Standing.WAITING,
+  unplanned: Standing.UNPLANNED,
+  measuring: Standing.MEASURING,
+  validated: Standing.VALIDATED,
+  failed: Standing.NOT_HELD,
+  impossible: Standing.IMPOSSIBLE,
+  unproven: Standing.UNPROVEN,
+  died: Standing.DIED,
+  imported: Standing.IMPORTED,
+} as const;
+export type Shown = keyof typeof SHOWN;
 
 export function isSort(text: string): text is Sort {
   return (SORTS as readonly string[]).includes(text);
 }
 
 export function isShown(text: string): text is Shown {
-  return text === 'running' || Object.hasOwn(STANDING_TEXT, text);
+  return Object.hasOwn(SHOWN, text);
 }
 
 export function shownText(shown: Shown): string {
-  return shown === 'running' ? 'running' : STANDING_TEXT[shown];
+  return shown === 'running' ? 'running' : STANDING_TEXT[SHOWN[shown]];
 }
 
 /** Kinds of runs that are there, the most frequent first, each with its count. */
-export function kindsOf(runs: readonly Run[]): readonly (readonly [Shown, number])[] {
-  const counts = new Map<Shown, number>();
-  const count = (kind: Shown): void => void counts.set(kind, (counts.get(kind) ?? 0) + 1);
-  for (const run of runs) {
-    if (run.state === RunState.RUNNING) count('running');
-    count(standingOf(run));
-  }
-  return [...counts].sort(([a, m], [b, n]) => n - m || (a < b ? -1 : 1));
+export function kindsOf(answer: ListRunsResponse): readonly (readonly [Shown, number])[] {
+  const counts = answer.standings.flatMap(({standing, runs}): [Shown, number][] => {
+    const shown = (Object.keys(SHOWN) as Shown[]).find(
+      (one) => one !== 'running' && SHOWN[one] === standing,
+    );
+    return shown && runs > 0 ? [[shown, runs]] : [];
+  });
+  if (answer.running > 0) counts.push(['running', answer.running]);
+  return counts.sort(([a, m], [b, n]) => n - m || (a < b ? -1 : 1));
 }
 
-/** The runs of a view. O(n log n); equal ones keep the server's order, newest first. */
-export function viewOf(runs: readonly Run[], view: RunsView): Run[] {
-  const words = (view.search ?? '').toLowerCase().split(/\s+/).filter(Boolean);
-  const found = runs.filter((run) => {
-    if (view.show === 'running' && run.state !== RunState.RUNNING) return false;
-    if (view.show && view.show !== 'running' && standingOf(run) !== view.show) return false;
-    const text = [runTitle(run), run.runId, run.host, endingText(run), run.verdict?.sentence]
-      .join('\n')
-      .toLowerCase();
-    return words.every((word) => text.includes(word));
-  });
-  const sort = view.sort ?? 'started';
-  const sign = view.ascending ? 1 : -1;
-  return found.sort((a, b) => {
-    const [x, y] = [keyOf(a, sort), keyOf(b, sort)];
-    return x === y ? 0 : x < y ? -sign : sign;
-  });
-}
-
-function keyOf(run: Run, sort: Sort): bigint | string {
-  switch (sort) {
-    case 'name':
-      return runTitle(run).toLowerCase();
-    case 'budget':
-      return run.verdict?.budgetBytes ?? 0n;
-    case 'peak':
-      return peakOf(run);
-    case 'steps':
-      return run.steps;
-    case 'started':
-      return run.startedNs;
-  }
+/** What to ask the server for, so that it searches, sorts and cuts the list. */
+export function listRequest(
+  view: RunsView,
+  limit: number,
+): MessageInitShape<typeof ListRunsRequestSchema> {
+  return {
+    limit,
+    search: (view.search ?? '').slice(0, 200),
+    running: view.show === 'running',
+    standing: view.show ? SHOWN[view.show] : Standing.UNSPECIFIED,
+    order: {
+      started: RunOrder.UNSPECIFIED,
+      name: RunOrder.NAME,
+      budget: RunOrder.BUDGET,
+      peak: RunOrder.PEAK,
+      steps: RunOrder.STEPS,
+    }[view.sort ?? 'started'],
+    ascending: view.ascending ?? false,
+    grouping:
+      view.group === undefined
+        ? RunGrouping.UNSPECIFIED
+        : view.group === 'name'
+          ? RunGrouping.NAME
+          : RunGrouping.ENDING,
+  };
 }
 
 /** The measured peak: of planned steps, else of those without a plan; 0: not known. */

@@ -1,37 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /** A run in words. */
-import {RunState, type Run, type Verdict} from '../gen/reprise/v1/query_pb';
+import {num} from '../data/number';
+import {RunState, Standing, type Run} from '../gen/reprise/v1/query_pb';
+import {formatBytes} from './units';
 
-export function stateText(state: RunState): string {
-  switch (state) {
-    case RunState.RUNNING:
-      return 'running';
-    case RunState.FINISHED:
-      return 'finished';
-    case RunState.KILLED:
-      return 'killed';
-    case RunState.FAILED:
-      return 'failed';
-    default:
-      return 'unknown';
-  }
-}
-
-/** How a run ended, as far as the server says: "failed: ValueError: ...". */
-export function endingText(run: Run): string {
-  const {verdict, state} = run;
-  const failure = verdict?.failure ?? '';
-  if (
-    state === RunState.FAILED &&
-    /out of memory|OutOfMemory|can't allocate memory/i.test(failure)
-  ) {
-    return 'out of memory';
-  }
-  if (state === RunState.FINISHED && verdict && !verdict.feasible && run.planId !== '') {
-    return verdict.unplannedSteps > 0 ? 'refused, trained on' : 'refused';
-  }
-  return stateText(state);
+/** A colour's name for the state of a run. */
+export function toneOf(run: Run): 'running' | 'dead' | 'over' {
+  if (run.state === RunState.RUNNING) return 'running';
+  return run.state === RunState.KILLED || run.state === RunState.FAILED ? 'dead' : 'over';
 }
 
 export function runTitle(run: Run): string {
@@ -40,67 +17,45 @@ export function runTitle(run: Run): string {
   return run.host === '' ? run.runId : `${run.host}:${run.pid}`;
 }
 
-/** How far the proof of a run has come. */
-export type Standing =
-  /** Its job was killed, or an error of its own ended it. */
-  | 'died'
-  /** No plan yet. */
-  | 'waiting'
-  /** The run is over, and there was none. */
-  | 'unplanned'
-  /** Planned, and not yet proven. */
-  | 'measuring'
-  | 'validated'
-  /** Measured, and the plan did not hold. */
-  | 'failed'
-  /** No plan fits. */
-  | 'impossible'
-  /** The run is over and its plan was never proven. */
-  | 'unproven';
-
-export function standingOf(run: Run | undefined): Standing {
-  if (!run) return 'waiting';
-  if (run.state === RunState.KILLED || run.state === RunState.FAILED) return 'died';
-  const verdict = run.verdict;
-  if (!verdict || run.planId === '')
-    return run.state === RunState.FINISHED ? 'unplanned' : 'waiting';
-  if (!verdict.feasible) return 'impossible';
-  if (verdict.validated) return 'validated';
-  if (broken(verdict)) return 'failed';
-  return run.state === RunState.RUNNING ? 'measuring' : 'unproven';
-}
-
-function broken(verdict: Verdict): boolean {
-  return (
-    verdict.gradientsDiffering > 0 ||
-    verdict.checksDiffering > 0 ||
-    verdict.mismatches > 0 ||
-    verdict.withdrawn !== '' ||
-    verdict.refused !== '' ||
-    verdict.overBudgetSteps > 0 ||
-    (verdict.plannedSteps > 0 && verdict.measuredPeakBytes > verdict.budgetBytes)
-  );
-}
-
+/** The server's word on how far the proof of a run has come, in a word of ours. */
 export const STANDING_TEXT: Readonly<Record<Standing, string>> = {
-  died: 'died',
-  waiting: 'no plan yet',
-  unplanned: 'no plan',
-  measuring: 'measuring',
-  validated: 'validated',
-  failed: 'not held',
-  impossible: 'no plan fits',
-  unproven: 'not validated',
+  [Standing.UNSPECIFIED]: 'not known',
+  [Standing.WAITING]: 'no plan yet',
+  [Standing.UNPLANNED]: 'no plan',
+  [Standing.MEASURING]: 'measuring',
+  [Standing.VALIDATED]: 'validated',
+  [Standing.NOT_HELD]: 'not held',
+  [Standing.IMPOSSIBLE]: 'no plan fits',
+  [Standing.UNPROVEN]: 'not validated',
+  [Standing.DIED]: 'died',
+  [Standing.IMPORTED]: 'imported',
 };
 
 /** What to say while the server has no sentence yet. */
 export function waitingText(run: Run): string {
-  if (run.state !== RunState.RUNNING && run.graphId !== '')
+  if (run.imported !== '') return importedText(run);
+  const without = run.sessions.some(({capabilities}) =>
+    capabilities.some(({name, value}) => name === 'executor' && value.startsWith('none')),
+  );
+  if (run.graphId !== '' && (run.state !== RunState.RUNNING || without))
     return 'No plan yet: choose a budget below to see what it would cost.';
-  if (run.state !== RunState.RUNNING)
-    return 'This run ended without a plan; what was measured stands below.';
+  if (without) return 'Measuring plain steps; one of them is captured for this page.';
+  if (run.state !== RunState.RUNNING) return 'It ended without a plan. What was measured is below.';
   if (run.graphId === '') return 'Measuring plain steps; the first plan follows the captured step.';
   return 'Planning.';
+}
+
+/** What a file is that became a run, and what can be done with it. */
+export function importedText(run: Run): string {
+  const peak = num(run.verdict?.unplannedPeakBytes);
+  const file = run.imported === '' ? 'file' : run.imported;
+  const most = peak > 0 ? ` Most of what it recorded was alive at ${formatBytes(peak)}.` : '';
+  const next =
+    run.graphId === ''
+      ? ' Below: who was alive when, and where. It has no operators, so that no budget can be planned from it; `reprise run` records them.'
+      : ' Choose a budget below to see what it would cost.';
+  const article = /^[aeiou]/.test(file) ? 'An' : 'A';
+  return `${article} ${file}, imported: nothing ran here.${most}${next}`;
 }
 
 /**

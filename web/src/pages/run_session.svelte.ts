@@ -18,7 +18,7 @@ import {isCancelled, isRefusal, planner, query, QUICK, sentenceOf} from '../api/
 import {link} from '../api/link.svelte';
 import {watchRun, type WatchState} from '../api/watch';
 import {capabilitiesFor} from '../data/capabilities';
-import {appended, emptyLog, type StepLog} from '../data/steps';
+import {appended, emptyLog, folded, MOST_BUCKETS, type StepLog} from '../data/steps';
 import {EMPTY_TRADEOFF, tradeoff, type Tradeoff} from '../data/tradeoff';
 import type {Plan} from '../gen/reprise/v1/plan_pb';
 import {
@@ -32,6 +32,8 @@ import type {Window} from '../url/state';
 import {StepSource} from './step_source.svelte';
 
 const TIMELINE_MS = 2000;
+/** The most that a chart of steps shows. */
+const BUCKETS = 700;
 
 export class RunSession {
   watch: WatchState = $state.raw({kind: 'connecting'});
@@ -60,6 +62,7 @@ export class RunSession {
   // The timeline: what is wanted, what was last asked for, and when.
   #window: Window | undefined;
   #width = 1000;
+  #folding = false;
   #timelineBusy = false;
   #timelineDue = false;
   #timelineAt = 0;
@@ -93,12 +96,10 @@ export class RunSession {
     return this.plan && capabilitiesFor(this.plan, this.explanation);
   }
 
-  /** It came as a file, or ended before its plan: a person may ask for one. */
+  /** It has a step graph and no plan: a person may ask for one. */
   get plannable(): boolean {
     const {run} = this;
-    return (
-      run !== undefined && run.graphId !== '' && run.planId === '' && run.state !== RunState.RUNNING
-    );
+    return run !== undefined && run.graphId !== '' && run.planId === '';
   }
 
   /** Part of the step to show (undefined: all of it), in so many columns. */
@@ -118,7 +119,7 @@ export class RunSession {
     if (this.#stopWatch || this.#stopped) return;
     this.#stopWatch = watchRun(
       {
-        watch: (runId, signal) => query.watchRun({runId}, {signal}),
+        watch: (runId, signal) => query.watchRun({runId, buckets: BUCKETS}, {signal}),
         get: (runId, signal) => query.getRun({runId}, {...QUICK, signal}),
         isRefusal,
         sentenceOf,
@@ -146,7 +147,10 @@ export class RunSession {
     const run = event.run ?? this.run;
     const ended = run?.state !== RunState.RUNNING && this.run?.state === RunState.RUNNING;
     this.run = run;
-    this.log = appended(first ? emptyLog() : this.log, event.steps, event.checks);
+    const before = event.past ? folded(event.past) : first ? emptyLog() : this.log;
+    const budget = Number(run?.verdict?.budgetBytes ?? 0n);
+    this.log = appended(before, event.steps, event.checks, budget);
+    if (this.log.first.length > MOST_BUCKETS) void this.#foldSteps();
     if (event.plan && (first || event.plan.planId !== this.plan?.planId)) {
       this.plan = event.plan;
       void this.#loadExplanation(event.plan);
@@ -223,6 +227,27 @@ export class RunSession {
       if (abort.signal.aborted || isCancelled(error)) return;
       this.curveWhy = sentenceOf(error);
       this.#sweepKey = '';
+    }
+  }
+
+  /** Part of the run at a finer grain; all of it without a range. */
+  async stepsIn(range: Window | undefined): Promise<StepLog> {
+    const request = range
+      ? {fromStep: BigInt(Math.max(0, Math.floor(range.from))), toStep: BigInt(Math.ceil(range.to))}
+      : {};
+    return folded(await query.getSteps({runId: this.#runId, buckets: BUCKETS, ...request}, QUICK));
+  }
+
+  /** A page that was open for long has a bucket a step: the server folds them. */
+  async #foldSteps(): Promise<void> {
+    if (this.#folding) return;
+    this.#folding = true;
+    try {
+      this.log = await this.stepsIn(undefined);
+    } catch {
+      // The finer ones stay; the next step asks again.
+    } finally {
+      this.#folding = false;
     }
   }
 

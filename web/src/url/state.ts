@@ -14,6 +14,8 @@ export interface PageState extends RunsView {
   readonly window?: Window;
   /** The same in places of ops. */
   readonly ops?: Window;
+  /** The part of the run on the screen, in numbers of steps. */
+  readonly steps?: Window;
   /** The axis is time, and all of the step is on the screen. */
   readonly byTime?: boolean;
   /** The instant of the memory page, in ns since the step's start; absent: the peak. */
@@ -35,6 +37,7 @@ export function readState(query: string): PageState {
   const budget = params.get('budget')?.trim();
   const window = readWindow(params.get('t'), readTime);
   const ops = readWindow(params.get('ops'), readPlace);
+  const steps = readWindow(params.get('steps'), readPlace);
   const at = readTime(params.get('at') ?? '');
   const search = params.get('q')?.trim();
   const [a, b] = [params.get('a'), params.get('b')];
@@ -44,6 +47,7 @@ export function readState(query: string): PageState {
   return {
     ...(budget ? {budget} : {}),
     ...(window ? {window} : ops ? {ops} : params.get('by') === 'time' ? {byTime: true} : {}),
+    ...(steps ? {steps} : {}),
     ...(at !== undefined ? {at} : {}),
     ...(search ? {search} : {}),
     ...(a ? {a} : {}),
@@ -67,6 +71,7 @@ export function writeState(state: PageState): string {
     const {from, to} = state.ops;
     parts.push(`ops=${Number(from.toFixed(3))}..${Number(to.toFixed(3))}`);
   }
+  if (state.steps) parts.push(`steps=${state.steps.from}..${state.steps.to}`);
   if (state.at !== undefined) parts.push(`at=${writeTime(state.at, 1000)}`);
   if (state.a) parts.push(`a=${encodeURIComponent(state.a)}`);
   if (state.b) parts.push(`b=${encodeURIComponent(state.b)}`);

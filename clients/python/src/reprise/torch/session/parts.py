@@ -15,6 +15,7 @@ from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.job import Job
 from reprise.torch.session.leaving import Leaving
+from reprise.torch.session.offers import Offers
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.progress import Progress
@@ -40,6 +41,7 @@ class Parts(Job, Protocol):
     leaving: Leaving
     waiting: Waiting
     watched: Watched
+    offers: Offers
     progress: Progress
 
     def say_status(self) -> None:

@@ -247,6 +247,7 @@ class Planning:
         session = self._session
         if reply.kind == "plan" and reply.plan is not None:
             rung.answered = reply.plan.plan_number
+            self._another_budget(rung, reply.plan)
             self._install(rung, reply.plan)
             return rung.plan is not None and rung.plan.plan_id == reply.plan.plan_id
         if reply.kind == "refused" and rung.plan is None:
@@ -272,6 +273,15 @@ class Planning:
         elif reply.kind == "inert" and rung.plan is None:
             rung.refused = f"training without a plan: {reply.why or session.agent.why}"
         return rung.tape is not None
+
+    def _another_budget(self, rung: Rung, plan: Plan) -> None:
+        """Keeps the budget of a plan that nobody here asked for: it was sent from the page. Later
+        plans are asked for within it."""
+        old = rung.plan
+        if old is None or plan.replan > 0 or not plan.feasible or plan.budget == old.budget:
+            return
+        self._session.budget = plan.budget or str(plan.budget_bytes)
+        self._session.say(f"a budget of {self._session.budget} was sent to the job")
 
     def _nothing_left(self) -> None:
         """Stops planning if no rung has a plan, and none will come."""
@@ -360,7 +370,10 @@ class Planning:
         self._session.stage = Stage.CAPTURE
 
     def stop(self, why: str) -> None:
-        """Ends planning for good, and says why."""
+        """Ends planning, and says why. Only another budget begins it again."""
+        refused = [rung for rung in self.ladder.rungs if rung.request_id is not None]
+        if refused and all(rung.tape is None for rung in self.ladder.rungs):
+            self._session.offers.asked(refused[-1].request_id)
         for rung in self.ladder.rungs:
             rung.remove()
         if self._session.startup.host is not None and ON_THE_HOST not in why:

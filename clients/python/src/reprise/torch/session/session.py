@@ -48,6 +48,7 @@ from reprise.torch.session.attempts import Attempts
 from reprise.torch.session.check_schedule import CheckSchedule
 from reprise.torch.session.first_calls import FirstCalls
 from reprise.torch.session.leaving import Leaving
+from reprise.torch.session.offers import Offers
 from reprise.torch.session.op_times import OpTimes
 from reprise.torch.session.peaks import Peaks
 from reprise.torch.session.planning import Planning
@@ -114,6 +115,7 @@ class Session(TrainingLoop):
         self.first_calls = FirstCalls(self)
         self.waiting = Waiting(self)
         self.watched = Watched(self)
+        self.offers = Offers(self)
         # Puts another module in this one's place, or what torch.compile made of this one (None).
         # False: there is none.
         self.hand_over: Callable[[nn.Module | None], bool] | None = None
@@ -281,6 +283,10 @@ class Session(TrainingLoop):
         self.attempts.settle()
         self.waiting.forward()
         if not self.step.under_way:
+            if self.watched.request_id is not None:
+                self.offers.asked(self.watched.request_id)
+                self.watched.request_id = None
+            self.offers.look()
             self.step.begin(args, kwargs)
         return self.attempts.forward(call, args, kwargs)
 

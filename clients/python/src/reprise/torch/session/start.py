@@ -178,6 +178,8 @@ def _start(
     if budget is not None:
         prepare()
     labels = {**_labels(model, name, budget), "meter": meter.name}
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1:
+        labels["apply"] = "yes"  # another budget while it runs; ranks agree on theirs at the start
     collector, agent = Agent.connect(labels)
     session = Session(
         model,

@@ -5,7 +5,8 @@
     watched.captured(step)    # it was: its graph goes to the server, the job trains on plainly
     watched.give_up()         # it cannot be
 
-The page of the run that has ended shows what any budget would cost, and plans it. A captured step
+The page of the run shows what any budget would cost, plans it when the run has ended, and sends it
+to the job while it runs (offers.py). A captured step
 runs the same kernels on the same tensors, and so makes the same bits; it takes longer, once, which
 is said. REPRISE_CAPTURE=0 leaves it out. A job of several processes is not captured: its ranks
 would wait for the one that is.
@@ -39,6 +40,7 @@ class Watched:
     def __init__(self, session: Job) -> None:
         self._session = session
         self._tries = 0
+        self.request_id: int | None = None  # of the captured step
 
     @property
     def stage(self) -> Stage:
@@ -78,7 +80,9 @@ class Watched:
                 measured_peak_bytes=peak or step.peak_bytes,
                 measured_step_ns=plain_ns or sum(op.time_ns for op in step.ops),
             )
-            session.agent.submit_graph(graph.to_json(), "", EXECUTOR, graph.static_bytes)
+            self.request_id = session.agent.submit_graph(
+                graph.to_json(), "", EXECUTOR, graph.static_bytes
+            )
         except RepriseError as error:
             session.say(f"the captured step is not shown on the page: {error}")
             return

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A budget that is sent to a job which trains without a plan, from the page of its run.
+
+    offers.asked(request_id)   # a step graph went to the server, and no plan came of it
+    offers.look()              # before a step: has a plan come after all?
+
+The plan was made for a graph whose executor nobody had chosen, so only its budget is taken: the
+next step is captured, and the plan asked for as at the start. A job that has a plan takes another
+one in its place (planning.py) and needs nothing of this.
+"""
+
+from __future__ import annotations
+
+from reprise.errors import RepriseError
+from reprise.torch.policy.stage import Stage
+from reprise.torch.session.job import Job
+
+__all__ = ["Offers"]
+
+
+class Offers:
+    """Waits for a budget in one session."""
+
+    def __init__(self, session: Job) -> None:
+        self._session = session
+        self._request_id: int | None = None
+
+    def asked(self, request_id: int | None) -> None:
+        """Notes the request to which a plan would be an answer."""
+        self._request_id = request_id
+
+    def look(self) -> None:
+        """Begins to plan if a budget has come. Costs one call of the agent, which never waits."""
+        session = self._session
+        if self._request_id is None or session.stage is not Stage.PLAIN:
+            return
+        try:
+            reply = session.agent.poll_plan(self._request_id)
+        except RepriseError:
+            self._request_id = None  # a plan that cannot be read; there is no second one
+            return
+        if reply.kind != "plan" or reply.plan is None or not reply.plan.feasible:
+            return
+        self._request_id = None
+        budget = reply.plan.budget or str(reply.plan.budget_bytes)
+        session.say(f"a budget of {budget} was sent to the job: its next step is captured")
+        session.budget = budget
+        session.planning.begin_again()
+        session.measured.begin_again()
+        session.stage, session.why = Stage.WARMUP, ""

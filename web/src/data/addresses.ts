@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/**
+ * Who is where in memory, over time, as shapes of a picture: used ranges of
+ * addresses stand on each other, the lowest at the bottom, with a gap between
+ * two that are far apart in memory.
+ */
+import {categoryStyle} from '../format/categories';
+import {formatBytes, formatDuration, formatPercent} from '../format/units';
+import type {Category} from '../gen/reprise/v1/graph_pb';
+import {AddressSource, type Addresses} from '../gen/reprise/v1/query_pb';
+import {num} from './number';
+
+export interface AddressShape {
+  /** Parts of the width and of the height, from the left and from the bottom. */
+  readonly left: number;
+  readonly right: number;
+  readonly bottom: number;
+  readonly top: number;
+  readonly category: Category;
+  readonly title: string;
+  readonly rows: readonly (readonly [string, string])[];
+}
+
+/** A used range of addresses: where it stands in the picture. */
+export interface AddressBand {
+  readonly bottom: number;
+  readonly top: number;
+  readonly address: string;
+}
+
+export interface AddressPicture {
+  readonly shapes: readonly AddressShape[];
+  readonly bands: readonly AddressBand[];
+  /** Bytes that the height stands for, gaps aside. */
+  readonly usedBytes: number;
+}
+
+/** Share of the height that a gap between two ranges takes. */
+const GAP = 0.012;
+
+export function addressPicture(from: Addresses): AddressPicture {
+  const span = Math.max(1, num(from.toNs) - num(from.fromNs));
+  const usedBytes = from.ranges.reduce((sum, range) => sum + num(range.bytes), 0);
+  const gaps = Math.min(0.4, GAP * Math.max(0, from.ranges.length - 1));
+  const perByte = (1 - gaps) / Math.max(1, usedBytes);
+  const gap = from.ranges.length > 1 ? gaps / (from.ranges.length - 1) : 0;
+  let bottom = 0;
+  const ranges = from.ranges.map((range) => {
+    const placed = {
+      first: range.address,
+      end: range.address + range.bytes,
+      bottom,
+      top: bottom + num(range.bytes) * perByte,
+      address: `0x${range.address.toString(16)}`,
+    };
+    bottom = placed.top + gap;
+    return placed;
+  });
+  const shapes = from.boxes.flatMap((box): AddressShape[] => {
+    const range = ranges.find(({first, end}) => box.address >= first && box.address < end);
+    if (!range) return [];
+    const low = range.bottom + num(box.address - range.first) * perByte;
+    const style = categoryStyle(box.category);
+    const [began, ended] = [num(box.fromNs), num(box.toNs)];
+    return [
+      {
+        left: (began - num(from.fromNs)) / span,
+        right: (ended - num(from.fromNs)) / span,
+        bottom: low,
+        top: low + num(box.bytes) * perByte,
+        category: style.category,
+        title: box.owner === '' ? 'owner not known' : box.owner,
+        rows: [
+          ['size', formatBytes(num(box.bytes))],
+          ['address', addressText(from, box.address)],
+          ['from', box.before ? 'before what is shown' : formatDuration(began)],
+          ['until', box.after ? 'after what is shown' : formatDuration(ended)],
+          ['category', style.name],
+          ...(box.atPeak ? ([['peak', 'alive when most is']] as const) : []),
+        ],
+      },
+    ];
+  });
+  return {
+    shapes,
+    bands: ranges.map(({bottom: low, top, address}) => ({bottom: low, top, address})),
+    usedBytes,
+  };
+}
+
+/** Of a layout the address is an offset. */
+function addressText(from: Addresses, address: bigint): string {
+  return from.source === AddressSource.FIRST_FIT
+    ? `${formatBytes(num(address))} from the begin`
+    : `0x${address.toString(16)}`;
+}
+
+/** What kind of addresses these are, how much is fragmentation, and what is folded. */
+export function addressTexts(from: Addresses): {
+  readonly source: string;
+  readonly span: string;
+  readonly folded: string;
+} {
+  const layout = from.source === AddressSource.FIRST_FIT;
+  const peak = num(from.peakBytes);
+  const spanned = num(from.peakSpanBytes);
+  const between = spanned - peak;
+  return {
+    source: layout
+      ? 'A first-fit layout of this plan, with static memory at the bottom. The allocator of a job may place storages otherwise.'
+      : 'Addresses as they were recorded.',
+    span:
+      spanned > 0 && between > 0
+        ? `At the peak ${formatBytes(peak)} lie within ${formatBytes(spanned)}: ${formatPercent(between / spanned)} of that is between them.`
+        : `Most alive: ${formatBytes(peak)}.`,
+    folded:
+      from.folded > 0n
+        ? `${from.folded.toLocaleString('en-US')} of ${from.alive.toLocaleString('en-US')} are too small to be drawn, ${formatPercent(from.foldedShare)} of all bytes over time.`
+        : '',
+  };
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+/** Whether a running job takes another budget, and what to do where it does not. */
+import {RunState, type Run} from '../gen/reprise/v1/query_pb';
+
+export interface Applies {
+  readonly can: boolean;
+  /** Why it cannot; empty: it can, or the run is over. */
+  readonly why: string;
+}
+
+export function appliesTo(run: Run): Applies {
+  if (run.state !== RunState.RUNNING) return {can: false, why: ''};
+  let why = '';
+  for (const {capabilities} of run.sessions) {
+    for (const one of capabilities) {
+      if (one.name !== 'apply') continue;
+      if (one.value === 'yes') return {can: true, why: ''};
+      why = one.why;
+    }
+  }
+  return {can: false, why: why === '' ? 'it does not say that it can' : why};
+}
+
+/** How a job is started with a budget. */
+export function runCommand(budget: string): string {
+  return `reprise run --budget ${budget} -- python train.py`;
+}
